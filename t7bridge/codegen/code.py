@@ -1,16 +1,18 @@
-"""Source as a syntax tree: literals, checked names, calls, operators; formatted as Black and Ruff do.
+"""Expressions as Python's own syntax tree (`ast`), and their layout as by Black and Ruff.
 
-Nothing else becomes source: no text is inserted into text. The tree knows the precedence of each expression,
-and adds parentheses where they are needed.
+Nothing else becomes source: values are literals, names are checked, templates are texts of this package.
 """
 
 from __future__ import annotations
 
+import ast
+import builtins
 import keyword
 import math
 import unicodedata
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, TypeAlias
 
 from attrs import field
 
@@ -20,11 +22,18 @@ from ..nn.mapping import ModuleSpec
 
 WIDTH = 88
 """Line length, the default of Black and Ruff."""
-SUM, PRODUCT, UNARY, ATOM = 1, 2, 3, 4
-"""Precedence of an expression."""
-OPERATORS = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT}
 MAX_DIGITS = 400
 """Maximum digits of a whole number; more than a number of Lua can have."""
+MAX_NAME = 60
+"""Maximum length of a name; a longer one of a file is not used."""
+_OWN = "self torch nn F input inputs Tensor target Path Any Model load model weights path load_file from_pretrained"
+TAKEN = frozenset((*dir(builtins), *_OWN.split()))
+"""Names reserved by a page, and those of Python; no variable has one."""
+Write: TypeAlias = Callable[..., ast.expr]
+"""Makes an expression from operands: a module, if any, and values."""
+
+
+# Names
 
 
 def checked_name(name: str) -> str:
@@ -38,265 +47,95 @@ def checked_name(name: str) -> str:
     return name
 
 
-@define(eq=False)
-class Lit:
-    """A literal value.
+def usable_name(name: str) -> str:
+    """Return the Python name derived from a name of the file; empty if there is none.
 
-    Attributes:
-        value: None, bool, int, float, str, or a tuple of them.
-        name: its argument, to name a parameter after.
+    Python normalizes identifiers to NFKC, in which two names can become one.
     """
-
-    value: Any
-    name: str = ""
-
-    @property
-    def level(self) -> int:
-        """Its precedence."""
-        value = self.value
-        negative = isinstance(value, (int, float)) and not isinstance(value, bool) and math.copysign(1, value) < 0
-        return UNARY if negative and not _is_special(value) else ATOM
-
-    @property
-    def text(self) -> str:
-        """As Python source."""
-        return literal(self.value)
+    if len(name) > MAX_NAME:
+        return ""
+    found = unicodedata.normalize("NFKC", name)
+    return found if found.isidentifier() and len(found) <= MAX_NAME and not found.startswith("_") else ""
 
 
-@define(eq=False, slots=True)
-class Name:
-    """A variable, class, function or package."""
-
-    name: str
-    level = ATOM
-
-    def __attrs_post_init__(self) -> None:
-        checked_name(self.name)
-
-    @property
-    def text(self) -> str:
-        """As Python source."""
-        return self.name
+def free_variable(name: str, taken: frozenset[str]) -> bool:
+    """Return whether a variable can have a name without shadowing another in the page: `taken` are its classes'."""
+    return not keyword.iskeyword(name) and name not in TAKEN and name not in taken
 
 
-class Parameter(Name):
-    """A parameter of the constructor that the expression is in."""
+# Expressions
 
 
-@define(eq=False)
-class Attr:
-    """An attribute: `self.conv`, `x.mT`."""
-
-    value: Node
-    name: str
-    level = ATOM
-    text: str = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.text = f"{operand(self.value, ATOM)}.{checked_name(self.name)}"
-
-
-@define(eq=False)
-class Subscript:
-    """An item: `inputs[0]`, `x["mean"]`."""
-
-    value: Node
-    index: Node
-    level = ATOM
-    text: str = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.text = f"{operand(self.value, ATOM)}[{self.index.text}]"
-
-
-@define(eq=False)
-class Apply:
-    """A call of anything but a constructor of modules."""
-
-    function: Node
-    args: tuple[Node, ...] = ()
-    kwargs: Mapping[str, Node] = field(factory=dict)
-    level = ATOM
-    text: str = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        inner = [before + node.text for before, node in self.shown()]
-        self.text = f"{operand(self.function, ATOM)}({', '.join(inner)})"
-
-    def shown(self) -> list[tuple[str, Node]]:
-        """Return the arguments, with the text before each."""
-        named = [(f"{checked_name(name)}=", node) for name, node in self.kwargs.items()]
-        return [*(("", node) for node in self.args), *named]
-
-
-@define(eq=False)
-class BinaryOperation:
-    """An operator and its two operands."""
-
-    left: Node
-    symbol: str
-    right: Node
-    text: str = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.text = f"{operand(self.left, self.level)} {self.symbol} {operand(self.right, self.level + 1)}"
-
-    @property
-    def level(self) -> int:
-        """Its precedence."""
-        return OPERATORS[self.symbol]
-
-
-@define(eq=False)
-class Listed:
-    """A list."""
-
-    items: tuple[Node, ...]
-    level = ATOM
-    text: str = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.text = f"[{', '.join(item.text for item in self.items)}]"
-
-
-@define(eq=False)
-class Construction:
-    """The construction of a module.
-
-    Attributes:
-        class_name: the class, as named in the source: `nn.Linear`, `Residual`.
-        args: positional arguments.
-        kwargs: arguments by keyword.
-        defaults: keyword arguments that are omitted if they have these values.
-        spec: the module it constructs; `None` for a `Sequential` that groups adjacent modules.
-        inside: the modules inside, by their names in a state dict; each is also among the arguments.
-        block: the class, if defined in the same source; an object with `attributes`.
-        origin: the block made for this very module; `block` may be replaced by a similar one.
-        spread: whether every argument gets a line of its own.
-        depth: nesting depth of constructions in it.
-    """
-
-    name: str
-    args: list[Node] = field(factory=list)
-    kwargs: dict[str, Node] = field(factory=dict)
-    defaults: dict[str, Any] = field(factory=dict)
-    spec: ModuleSpec | None = field(default=None, repr=False)
-    inside: list[tuple[str, Construction]] = field(factory=list, repr=False)
-    block: Any = field(default=None, repr=False)
-    origin: Any = field(default=None, repr=False)
-    spread: bool = False
-    depth: int = 1
-    level = ATOM
-
-    def hold(self, name: str, call: Construction) -> None:
-        """Register a construction among the arguments as the module of a name inside."""
-        self.inside.append((name, call))
-        self.depth = max(self.depth, 1 + call.depth)
-
-    def shown(self) -> list[tuple[str, Node]]:
-        """Return the arguments to write, with the text before each."""
-        written: list[tuple[str, Node]] = [("", node) for node in self.args]
-        for name, node in self.kwargs.items():
-            default = name in self.defaults and isinstance(node, Lit) and same_literal(node.value, self.defaults[name])
-            if not default:
-                written.append((f"{checked_name(name)}=", node))
-        return written
-
-    @property
-    def text(self) -> str:
-        """As Python source, on one line."""
-        return f"{dotted(self.name).text}({', '.join(before + node.text for before, node in self.shown())})"
-
-    def literals(self) -> Iterator[tuple[Construction, str | int, Lit]]:
-        """Yield all values in it, with the position of each, in order."""
-        places: list[tuple[str | int, Node]] = [*enumerate(self.args), *self.kwargs.items()]
-        for place, node in places:
-            if isinstance(node, Lit):
-                yield self, place, node
-            elif isinstance(node, Construction):
-                yield from node.literals()
-
-
-Node = Lit | Name | Attr | Subscript | Apply | BinaryOperation | Listed | Construction
-
-
-@define(frozen=True)
-class Assign:
-    """A statement that assigns a value, or only computes it.
-
-    Attributes:
-        target: the variable or attribute; `None` if the result is not used.
-        value: the expression.
-    """
-
-    target: Node | None
-    value: Node
-
-    def lines(self, indent: int) -> list[str]:
-        """As Python source."""
-        return laid_out(f"{self.target.text} = " if self.target else "", self.value, "", indent)
-
-
-def operand(node: Node, level: int) -> str:
-    """Return an expression as an operand; in parentheses where its precedence requires them."""
-    number = level == ATOM and isinstance(node, Lit) and not isinstance(node.value, str)
-    return f"({node.text})" if node.level < level or number else node.text
-
-
-def dotted(name: str) -> Node:
+def dotted(name: str) -> ast.expr:
     """Return a dotted name: `torch.nn.Linear`."""
     first, *rest = name.split(".")
-    node: Node = Name(first)
-    for each in rest:
-        node = Attr(node, each)
-    return node
+    return attribute(ast.Name(checked_name(first)), *rest)
 
 
-def method(value: Node, name: str, *args: Any, **kwargs: Any) -> Apply:
-    """Return a call of a method; arguments that are not nodes are literals."""
-    return apply(Attr(value, name), *args, **kwargs)
+def attribute(value: ast.expr, *names: str) -> ast.expr:
+    """Return an attribute of an attribute …: `self.conv.weight`."""
+    for name in names:
+        value = ast.Attribute(value, checked_name(name))
+    return value
 
 
-def apply(function: Node | str, *args: Any, **kwargs: Any) -> Apply:
-    """Return a call of a function, by its dotted name; arguments that are not nodes are literals."""
+def apply(function: ast.expr | str, *args: Any, **kwargs: Any) -> ast.Call:
+    """Return a call of a function, by its dotted name; arguments that are not expressions are literals."""
     called = dotted(function) if isinstance(function, str) else function
-    return Apply(called, tuple(map(_node, args)), {name: _node(value) for name, value in kwargs.items()})
+    keywords = [ast.keyword(checked_name(name), expression(value)) for name, value in kwargs.items()]
+    return _Call(called, [*map(expression, args)], keywords)
 
 
-def _node(value: Any) -> Node:
-    return value if isinstance(value, Node) else Lit(value)
+def method(value: ast.expr, name: str, *args: Any, **kwargs: Any) -> ast.Call:
+    """Return a call of a method; arguments that are not expressions are literals."""
+    return apply(attribute(value, name), *args, **kwargs)
 
 
-def names_in(node: Node) -> Iterator[str]:
-    """Return the variables that an expression reads, and other names that it uses without a dot."""
-    stack: list[Node] = [node]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Name):
-            yield node.name
-        elif isinstance(node, (Attr, Subscript)):
-            stack.append(node.value)
-        elif isinstance(node, BinaryOperation):
-            stack += (node.left, node.right)
-        elif isinstance(node, Listed):
-            stack += node.items
-        elif isinstance(node, Apply):
-            stack += (node.function, *node.args, *node.kwargs.values())
+def formula(template: str, **values: Any) -> Write:
+    """Return what makes an expression from operands.
+
+    Args:
+        template: a lambda of the operands, a text of this package: `lambda x: x.narrow(dim, 0, 1)`.
+        **values: literals or expressions for names in it.
+
+    Example:
+        >>> ast.unparse(formula("lambda x: x.narrow(dim, 0, 1)", dim=-2)(dotted("self.size")))
+        'self.size.narrow(-2, 0, 1)'
+    """
+    made = _parsed(template)
+    fixed = {name: expression(value) for name, value in values.items()}
+
+    def write(*operands: ast.expr) -> ast.expr:
+        named = zip((each.arg for each in made.args.args), operands)
+        filled: ast.expr = _filled(made.body, {**fixed, **dict(named)})
+        return filled
+
+    return write
 
 
-def sequential(calls: list[Construction], spec: ModuleSpec | None = None) -> Construction:
-    """Return an `nn.Sequential` of several modules."""
-    made = Construction("nn.Sequential", list(calls), spec=spec, spread=len(calls) > 2)
-    for number, call in enumerate(calls):
-        made.hold(str(number), call)
+@cache
+def _parsed(template: str) -> ast.Lambda:
+    made = ast.parse(template, mode="eval").body
+    assert isinstance(made, ast.Lambda)
     return made
 
 
-# Literals
+def _filled(node: Any, values: dict[str, ast.expr]) -> Any:
+    """Return a copy of a tree in which some names are replaced."""
+    if isinstance(node, list):
+        return [_filled(each, values) for each in node]
+    if not isinstance(node, ast.AST) or isinstance(node, ast.Name):
+        return values.get(node.id, node) if isinstance(node, ast.Name) else node
+    return type(node)(**{name: _filled(each, values) for name, each in ast.iter_fields(node)})
 
 
-def _is_special(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+applied = formula("lambda module, x: module(x)")
+"""The expression of a step that only passes its input through its module."""
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Return the variables of an expression or statement, and other names that it uses without a dot."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def same_literal(value: Any, other: Any) -> bool:
@@ -304,30 +143,38 @@ def same_literal(value: Any, other: Any) -> bool:
     return type(value) is type(other) and repr(value) == repr(other)
 
 
-def literal(value: Any) -> str:
-    """Return a value as Python source.
+def expression(value: Any) -> ast.expr:
+    """Return an expression as it is, a construction as a call, any other value as a literal.
 
     Raises:
         ModelError: it cannot be written as a literal.
     """
-    if value is None or isinstance(value, bool):
-        return repr(value)
-    if type(value) is float:
-        return f'float("{value}")' if _is_special(value) else repr(value)
-    if type(value) is int and value.bit_length() < 3 * MAX_DIGITS:
-        return repr(value)
+    if isinstance(value, ast.expr):
+        return value
+    if isinstance(value, Construction):
+        return value.node()
+    if value is None or type(value) is bool:
+        return ast.Constant(value)
+    if type(value) is float and not math.isfinite(value):
+        return apply("float", str(value))
+    if type(value) is float or (type(value) is int and value.bit_length() < 3 * MAX_DIGITS):
+        positive = ast.Constant(abs(value))
+        return ast.UnaryOp(ast.USub(), positive) if repr(value)[0] == "-" else positive
     if type(value) is str:
-        return _quoted(value)
+        return ast.Constant(_Quoted(value))
     if type(value) is tuple:
-        inner = ", ".join(map(literal, value))
-        return f"({inner},)" if len(value) == 1 else f"({inner})"
+        return ast.Tuple([*map(expression, value)], ast.Load())
     raise ModelError("a value cannot be written in a source file", found=type(value).__name__)
 
 
-def _quoted(value: str) -> str:
-    """Return a string in double quotes; in single ones where that saves escapes, as Ruff does."""
-    quote = "'" if '"' in value and "'" not in value else '"'
-    return quote + "".join(map(_escaped, value)).replace(quote, f"\\{quote}") + quote
+class _Quoted(str):
+    """A string that `ast.unparse` prints in double quotes; in single ones where that saves escapes, as Ruff does."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        quote = "'" if '"' in self and "'" not in self else '"'
+        return quote + "".join(map(_escaped, self)).replace(quote, f"\\{quote}") + quote
 
 
 def _escaped(char: str) -> str:
@@ -339,73 +186,172 @@ def _escaped(char: str) -> str:
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
+# Modules
+
+
+@define(eq=False)
+class Construction:
+    """The construction of a module.
+
+    Attributes:
+        name: the class, as named in the source: `nn.Linear`, `Residual`.
+        args: positional arguments: literals, constructions, or names of parameters.
+        kwargs: arguments by keyword, likewise.
+        defaults: keyword arguments that are omitted if they have these values.
+        names: the names of positional arguments, to name parameters after.
+        spec: the module it constructs; `None` for a `Sequential` that groups adjacent modules.
+        block: the class, if defined in the same source; an object with `attributes`.
+        origin: the block made for this very module; `block` may be replaced by a similar one.
+        depth: nesting depth of constructions in it.
+    """
+
+    name: str
+    args: list[Any] = field(factory=list)
+    kwargs: dict[str, Any] = field(factory=dict)
+    defaults: dict[str, Any] = field(factory=dict)
+    names: tuple[str, ...] = ()
+    spec: ModuleSpec | None = field(default=None, repr=False)
+    block: Any = field(default=None, repr=False)
+    origin: Any = field(default=None, repr=False)
+    depth: int = 1
+
+    def literals(self) -> Iterator[tuple[Construction, int | str, Any]]:
+        """Yield all values in it, with the construction and place of each, in order."""
+        for place, value in self.places():
+            if isinstance(value, Construction):
+                yield from value.literals()
+            elif not isinstance(value, ast.expr):
+                yield self, place, value
+
+    def put(self, place: int | str, value: Any) -> None:
+        """Replace an argument."""
+        if isinstance(place, int):
+            self.args[place] = value
+        else:
+            self.kwargs[place] = value
+
+    def argument(self, place: int | str) -> str:
+        """Return the name of an argument; empty if it is unknown."""
+        return place if isinstance(place, str) else self.names[place] if place < len(self.names) else ""
+
+    def named(self) -> dict[str, Any]:
+        """Return the arguments whose names are known."""
+        return {**dict(zip(self.names, self.args)), **self.kwargs}
+
+    def places(self) -> list[tuple[int | str, Any]]:
+        """Return all arguments, with the position or keyword of each."""
+        return [*enumerate(self.args), *self.kwargs.items()]
+
+    def inside(self) -> list[tuple[str, Construction]]:
+        """Return the modules among the arguments, by their names in a state dict."""
+        return [(str(place), value) for place, value in self.places() if isinstance(value, Construction)]
+
+    def nested(self) -> Iterator[Construction]:
+        """Yield this construction and all in it, outer ones first."""
+        yield self
+        for _, inner in self.inside():
+            yield from inner.nested()
+
+    def node(self) -> ast.Call:
+        """Return the call, without arguments that have their defaults; of many modules, each gets a line."""
+        written = {
+            name: value
+            for name, value in self.kwargs.items()
+            if name not in self.defaults or not same_literal(value, self.defaults[name])
+        }
+        call = apply(self.name, *self.args, **written)
+        assert isinstance(call, _Call)
+        inner = [*call.args, *(each.value for each in call.keywords)]
+        call.spread = (self.name == SEQUENTIAL and len(self.args) > 2) or any(map(_spreads, inner))
+        return call
+
+
+SEQUENTIAL = "nn.Sequential"
+
+
+def sequential(calls: list[Construction], spec: ModuleSpec | None = None) -> Construction:
+    """Return an `nn.Sequential` of several modules."""
+    return Construction(SEQUENTIAL, [*calls], spec=spec)
+
+
 # Lines
 
 
-def laid_out(before: str, node: Node, after: str = "", indent: int = 0) -> list[str]:
-    """Return a statement or argument that contains an expression, as lines.
+class _Call(ast.Call):
+    """A call; `spread` if every argument gets a line of its own. `ast` chooses printers by the name of a class."""
 
-    Args:
-        before: text before the expression, without indentation: `self.conv = `.
-        node: the expression.
-        after: text after it.
-        indent: spaces before the first line.
-    """
-    pad = " " * indent
-    line = f"{pad}{before}{node.text}{after}"
-    spread = _spreads(node)
-    if len(line) <= WIDTH and not spread:
+    spread = False
+
+
+_Call.__name__ = "Call"
+
+
+def _spreads(node: ast.expr) -> bool:
+    return isinstance(node, _Call) and node.spread
+
+
+def lines(statement: ast.stmt, indent: int) -> list[str]:
+    """Return an assignment, `return` or expression as lines of source."""
+    assert isinstance(statement, (ast.Assign, ast.Return, ast.Expr))
+    assert statement.value is not None
+    before = "return " if isinstance(statement, ast.Return) else ""
+    if isinstance(statement, ast.Assign):
+        before = f"{ast.unparse(statement.targets[0])} = "
+    return _laid_out(before, statement.value, "", indent)
+
+
+def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]:
+    """Return an expression as lines, with the text before and after it."""
+    pad, text = " " * indent, ast.unparse(node)
+    line = f"{pad}{before}{text}{after}"
+    if len(line) <= WIDTH and not _spreads(node):
         return [line]
-    if isinstance(node, BinaryOperation):
-        return _operands(before, node, after, indent)
-    opening, arguments, closing = _brackets(node)
+    arguments: list[tuple[str, ast.expr]]
+    if isinstance(node, ast.BinOp):
+        terms = [text] if len(f"{pad}    {text}") <= WIDTH else _operands(node)
+        return [f"{pad}{before}(", *(f"{pad}    {term}" for term in terms), f"{pad}){after}"]
+    if isinstance(node, ast.Call):
+        opening, closing = f"{before}{ast.unparse(node.func)}(", f"){after}"
+        arguments = [("", each) for each in node.args]
+        arguments += [(f"{each.arg}=", each.value) for each in node.keywords]
+    elif isinstance(node, ast.List):
+        opening, closing, arguments = f"{before}[", f"]{after}", [("", each) for each in node.elts]
+    else:
+        return [line]
     if not arguments:
         return [line]
-    joined = f"{pad}    {', '.join(text + inner.text for text, inner in arguments)}"
-    if len(joined) <= WIDTH and not spread and opening != "[":
-        return [f"{pad}{before}{opening}", joined, f"{pad}{closing}{after}"]
-    lines = [f"{pad}{before}{opening}"]
-    for text, inner in arguments:
-        lines += laid_out(text, inner, ",", indent + 4)
-    return [*lines, f"{pad}{closing}{after}"]
+    items = [name + ast.unparse(each) for name, each in arguments]
+    spread = [line for name, each in arguments for line in _laid_out(name, each, ",", indent + 4)]
+    return bracketed(opening, items, closing, indent, spread, _spreads(node))
 
 
-def _brackets(node: Node) -> tuple[str, list[tuple[str, Node]], str]:
-    """Split an expression into the text before its brackets, the items inside and the text after them."""
-    if isinstance(node, Construction):
-        return f"{dotted(node.name).text}(", node.shown(), ")"
-    if isinstance(node, Apply):
-        return f"{operand(node.function, ATOM)}(", node.shown(), ")"
-    if isinstance(node, Listed):
-        return "[", [("", item) for item in node.items], "]"
-    return "", [], ""
+def bracketed(
+    before: str, items: list[str], after: str, indent: int, spread: list[str] | None = None, always: bool = False
+) -> list[str]:
+    """Return a bracketed list as lines: on one if it fits, inside brackets on one, or an item on each.
+
+    Args:
+        before: text before the items, which ends with the opening bracket.
+        items: the items.
+        after: text after them.
+        indent: spaces before the first line.
+        spread: the items on lines of their own, indented.
+        always: whether they are always spread.
+    """
+    pad, inner = " " * indent, ", ".join(items)
+    if len(f"{pad}{before}{inner}{after}") <= WIDTH and not always:
+        return [f"{pad}{before}{inner}{after}"]
+    if len(f"{pad}    {inner}") <= WIDTH and not always and not before.endswith("[") and before != "(":
+        spread = [f"{pad}    {inner}"]
+    return [f"{pad}{before}", *(spread or [f"{pad}    {item}," for item in items]), f"{pad}{after}"]
 
 
-def _operands(before: str, node: BinaryOperation, after: str, indent: int) -> list[str]:
-    """Format a sum or product that is too long for a line, in parentheses."""
-    pad = " " * indent
-    if len(f"{pad}    {node.text}") <= WIDTH:
-        return [f"{pad}{before}(", f"{pad}    {node.text}", f"{pad}){after}"]
-    parts: list[str] = []
-    left: Node = node
-    while isinstance(left, BinaryOperation) and left.level == node.level:
-        parts.append(f"{pad}    {left.symbol} {operand(left.right, left.level + 1)}")
+def _operands(node: ast.BinOp) -> list[str]:
+    """Split a sum or product into its terms."""
+    level = (ast.Add, ast.Sub) if isinstance(node.op, (ast.Add, ast.Sub)) else (ast.Mult, ast.Div)
+    terms: list[str] = []
+    left: ast.expr = node
+    while isinstance(left, ast.BinOp) and isinstance(left.op, level):
+        terms.append(ast.unparse(ast.BinOp(ast.Name("_"), left.op, left.right))[2:])
         left = left.left
-    parts.append(f"{pad}    {operand(left, node.level)}")
-    return [f"{pad}{before}(", *reversed(parts), f"{pad}){after}"]
-
-
-def _spreads(node: Node) -> bool:
-    return isinstance(node, Construction) and (node.spread or any(_spreads(inner) for _, inner in node.shown()))
-
-
-def bracketed(before: str, items: list[str], after: str, indent: int) -> list[str]:
-    """Return a statement that ends in a bracketed list, as lines: `before` ends with the opening bracket."""
-    pad = " " * indent
-    line = f"{pad}{before}{', '.join(items)}{after}"
-    if len(line) <= WIDTH:
-        return [line]
-    joined = f"{pad}    {', '.join(items)}"
-    if len(joined) <= WIDTH and not before.endswith("[") and before != "(":
-        return [f"{pad}{before}", joined, f"{pad}{after}"]
-    return [f"{pad}{before}", *(f"{pad}    {item}," for item in items), f"{pad}{after}"]
+    return [ast.unparse(ast.BinOp(left, node.op, ast.Name("_")))[:-4], *reversed(terms)]

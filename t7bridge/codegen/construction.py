@@ -13,11 +13,11 @@ from typing import Any
 from ..data import define
 from ..errors import ModelError
 from ..graph.dtypes import ELEMENT_TYPES
-from ..nn.mapping import LAYERS, ModuleSpec, Plan
+from ..nn.mapping import LAYERS, ModuleSpec, Plan, specs_in
 from ..nn.registry import traits_of
 from ..nn.torch_nn import TORCH, Refused, Shape, constructed, shape
 from .copied import constructor
-from .keys import Owned, all_specs
+from .prepare import Owned
 
 
 @define(eq=False)
@@ -44,7 +44,7 @@ def check_construction(plan: Plan, owned: Owned) -> None:
         ModelError: a constructor would raise, or a tensor is missing, unexpected or of another shape.
     """
     found = {key: {name: tensor.shape for name, tensor in own.items()} for key, own in owned.items()}
-    known = [spec for spec in all_specs(plan) if spec.graph is None and _is_known(spec.target)]
+    known = [spec for spec in specs_in(plan.root) if spec.graph is None and _is_known(spec.target)]
     wanted = {}
     for spec in reversed(known):  # children first
         inside = {

@@ -11,6 +11,10 @@ from typing import Any
 from ..data import define
 from ..errors import ModelError
 from ..nn.mapping import LAYERS, ModuleSpec
+from ..nn.torch_nn import REQUIRED, TORCH
+
+Import = tuple[str, str, str]
+"""An import: module, name and alias; the name is empty for `import module`."""
 
 _FOLDER = Path(__file__).parent.parent / "torchmodules" / "layers"
 
@@ -23,7 +27,7 @@ class Copied:
         name: its name there.
         text: its source.
         needs: the other pieces that it uses: file and name.
-        imports: its imports: `(module, name, alias)`; the name is empty for `import module`.
+        imports: its imports.
         inputs: for a layer, the number of its inputs; 0 if the base of torch.nn defines them.
         remembers: whether a method sets an attribute, to keep state between calls or because it is notified.
         base: for a layer, its base in torch.nn: `Module`.
@@ -34,7 +38,7 @@ class Copied:
     name: str
     text: str
     needs: tuple[tuple[str, str], ...]
-    imports: frozenset[tuple[str, str, str]]
+    imports: frozenset[Import]
     inputs: int = 0
     remembers: bool = False
     base: str = ""
@@ -73,25 +77,18 @@ def _file(module: str) -> dict[str, Copied]:
     if not module.isidentifier() or not path.is_file():
         return {}
     text = path.read_text(encoding="utf-8")
-    lines = text.splitlines()
-    imports: dict[str, tuple[str, str, str]] = {}
+    imports: dict[str, Import] = {}
     homes: dict[str, str] = {}
     defined: dict[str, ast.stmt] = {}
     for statement in ast.parse(text).body:
-        if isinstance(statement, ast.Import):
-            imports.update(
-                (alias.asname or alias.name, (alias.name, "", alias.asname or "")) for alias in statement.names
-            )
-        elif isinstance(statement, ast.ImportFrom) and statement.level:
+        if isinstance(statement, ast.ImportFrom) and statement.level:
             homes.update((alias.name, statement.module or "") for alias in statement.names)
-        elif isinstance(statement, ast.ImportFrom) and statement.module != "__future__":
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
             for alias in statement.names:
-                imports[alias.asname or alias.name] = (statement.module or "", alias.name, alias.asname or "")
-        elif isinstance(statement, (ast.ClassDef, ast.FunctionDef)):
-            defined[statement.name] = statement
-        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            defined.update((each.id, statement) for each in targets if isinstance(each, ast.Name))
+                home = (alias.name, "") if isinstance(statement, ast.Import) else (statement.module or "", alias.name)
+                imports[alias.asname or alias.name] = (*home, alias.asname or "")
+        for name in _defined(statement):
+            defined[name] = statement
     homes.update(dict.fromkeys(defined, module))
     found: dict[str, Copied] = {}
     for name, statement in defined.items():
@@ -99,22 +96,34 @@ def _file(module: str) -> dict[str, Copied]:
         names = [ast.unparse(base) for base in getattr(statement, "bases", ())]
         bases = [found[base] if base in found else _file(homes[base])[base] for base in names if base in homes]
         in_torch = [base.removeprefix("nn.") for base in names if base.startswith("nn.")]
-        start = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))])
+        methods = {inner.name: inner for inner in getattr(statement, "body", ()) if isinstance(inner, ast.FunctionDef)}
+        inputs = len(methods["forward"].args.args) - 1 if "forward" in methods else 0
+        constructors = ("__init__", "__post_init__")
         found[name] = Copied(
             name,
-            "\n".join(lines[start - 1 : statement.end_lineno]),
+            statement_text(statement, text.splitlines()),
             tuple(sorted((homes[other], other) for other in used if other in homes)),
             frozenset(imports[other] for other in used if other in imports),
-            next(filter(None, (_inputs(statement), *(base.inputs for base in bases))), 0),
-            _remembers(statement),
+            next(filter(None, (inputs, *(base.inputs for base in bases))), 0),
+            any(_sets_attributes(method) for name, method in methods.items() if name not in constructors),
             next(filter(None, (*in_torch, *(base.base for base in bases))), ""),
-            _signature(statement, [base.signature for base in bases if base.signature is not None]),
+            _signature(statement, methods, [base.signature for base in bases if base.signature is not None]),
         )
     return found
 
 
-def _methods(statement: ast.stmt) -> dict[str, ast.FunctionDef]:
-    return {inner.name: inner for inner in getattr(statement, "body", ()) if isinstance(inner, ast.FunctionDef)}
+def _defined(statement: ast.stmt) -> list[str]:
+    """Return the names that a class, function or assignment defines."""
+    if isinstance(statement, (ast.ClassDef, ast.FunctionDef)):
+        return [statement.name]
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    return [each.id for each in targets if isinstance(each, ast.Name)]
+
+
+def statement_text(statement: ast.stmt, lines: list[str]) -> str:
+    """Return a statement with its decorators, as written."""
+    start = min(each.lineno for each in (statement, *getattr(statement, "decorator_list", ())))
+    return "\n".join(lines[start - 1 : statement.end_lineno])
 
 
 def remembers(spec: ModuleSpec) -> bool:
@@ -124,64 +133,45 @@ def remembers(spec: ModuleSpec) -> bool:
     return not spec.target.startswith("torch.nn.")
 
 
-def _inputs(statement: ast.stmt) -> int:
-    """Return the number of inputs of a class's own `forward`, or 0."""
-    forward = _methods(statement).get("forward")
-    return len(forward.args.args) - 1 if forward else 0
+def _sets_attributes(method: ast.FunctionDef) -> bool:
+    """Return whether a method sets an attribute of its object."""
+    stored = (node for node in ast.walk(method) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    return any(isinstance(node.value, ast.Name) and node.value.id == "self" for node in stored)
 
 
-def _remembers(statement: ast.stmt) -> bool:
-    """Return whether a method other than the constructor sets an attribute of the object."""
-    return any(
-        isinstance(node, ast.Attribute)
-        and isinstance(node.ctx, ast.Store)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-        for name, method in _methods(statement).items()
-        if name not in ("__init__", "__post_init__")
-        for node in ast.walk(method)
-    )
-
-
-def _signature(statement: ast.stmt, inherited: list[Signature]) -> Signature | None:
+def _signature(
+    statement: ast.stmt, methods: dict[str, ast.FunctionDef], inherited: list[Signature]
+) -> Signature | None:
     """Return the arguments of a class's constructor, of which those of a data class are its fields."""
-    constructor = _methods(statement).get("__init__")
-    if constructor is None:
-        decorators = [ast.unparse(each) for each in getattr(statement, "decorator_list", ())]
-        if not any(each.startswith("dataclass") for each in decorators):
-            return inherited[0] if inherited else None
-        found = {name: each for base in inherited for name, each in base.parameters.items()}
-        kind: Any = Parameter.KEYWORD_ONLY if "kw_only" in decorators[0] else Parameter.POSITIONAL_OR_KEYWORD
-        for field in getattr(statement, "body", ()):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                annotated = ast.arg(field.target.id, field.annotation)
-                found[annotated.arg] = _parameter(
-                    annotated, kind, _value(field.value) if field.value else Parameter.empty
-                )
-        return Signature(sorted(found.values(), key=lambda each: each.kind))
-    declared = constructor.args
-    listed = [_parameter(each, Parameter.POSITIONAL_OR_KEYWORD) for each in declared.args[1:]]
-    first = len(listed) - len(declared.defaults)
-    listed[first:] = [each.replace(default=_value(node)) for each, node in zip(listed[first:], declared.defaults)]
-    if declared.vararg:
-        listed.append(_parameter(declared.vararg, Parameter.VAR_POSITIONAL))
-    for each, node in zip(declared.kwonlyargs, declared.kw_defaults):
-        listed.append(_parameter(each, Parameter.KEYWORD_ONLY, _value(node) if node else Parameter.empty))
-    if declared.kwarg:
-        listed.append(_parameter(declared.kwarg, Parameter.VAR_KEYWORD))
-    return Signature(listed)
+    if "__init__" in methods:
+        given = methods["__init__"].args
+        nodes = [*[None] * (len(given.args) - len(given.defaults)), *given.defaults, *given.kw_defaults]
+        defaults = {each.arg: node for each, node in zip([*given.args, *given.kwonlyargs], nodes)}
+        kinds: list[tuple[ast.arg | None, Any]] = [(each, Parameter.POSITIONAL_OR_KEYWORD) for each in given.args[1:]]
+        kinds += [(given.vararg, Parameter.VAR_POSITIONAL)]
+        kinds += [(each, Parameter.KEYWORD_ONLY) for each in given.kwonlyargs]
+        kinds += [(given.kwarg, Parameter.VAR_KEYWORD)]
+        return Signature([_parameter(each, kind, defaults.get(each.arg)) for each, kind in kinds if each])
+    decorators = [ast.unparse(each) for each in getattr(statement, "decorator_list", ())]
+    if not any(each.startswith("dataclass") for each in decorators):
+        return inherited[0] if inherited else None
+    found = {name: each for base in inherited for name, each in base.parameters.items()}
+    kind: Any = Parameter.KEYWORD_ONLY if "kw_only" in decorators[0] else Parameter.POSITIONAL_OR_KEYWORD
+    for field in getattr(statement, "body", ()):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            found[field.target.id] = _parameter(ast.arg(field.target.id, field.annotation), kind, field.value)
+    return Signature(sorted(found.values(), key=lambda each: each.kind))
 
 
-def _parameter(declared: ast.arg, kind: Any, default: Any = Parameter.empty) -> Parameter:
+def _parameter(declared: ast.arg, kind: Any, default: ast.expr | None) -> Parameter:
+    value: Any = Parameter.empty
+    if default is not None:
+        try:
+            value = ast.literal_eval(default)
+        except ValueError:
+            value = ...
     annotation = ast.unparse(declared.annotation) if declared.annotation else ""
-    return Parameter(declared.arg, kind, default=default, annotation=annotation)
-
-
-def _value(default: ast.expr) -> Any:
-    try:
-        return ast.literal_eval(default)
-    except ValueError:
-        return ...
+    return Parameter(declared.arg, kind, default=value, annotation=annotation)
 
 
 @cache
@@ -209,26 +199,26 @@ _PLAIN = {
 }
 
 
-def import_lines(imports: set[tuple[str, str, str]]) -> list[str]:
+def defaults_of(piece: Copied) -> dict[str, Any]:
+    """Return the arguments of a copied class that may be omitted; a class without a constructor has its base's."""
+    if piece.signature is not None:
+        known = piece.signature.parameters.values()
+        return {each.name: each.default for each in known if each.default is not each.empty}
+    base = TORCH.get(piece.base)
+    return {name: value for name, value in base.arguments.items() if value is not REQUIRED} if base else {}
+
+
+def import_lines(imports: set[Import]) -> list[str]:
     """Return import statements, the standard library's first, each group sorted like isort."""
-    groups: list[list[str]] = [[], []]
-    whole = sorted(
-        f"import {module}" + (f" as {alias}" if alias else "") for module, name, alias in imports if not name
-    )
-    named: dict[str, set[str]] = {}
-    renamed = []
+    rows: dict[tuple[bool, bool, str, str], list[str]] = {}
     for module, name, alias in imports:
-        if name and alias:
-            renamed.append((module, f"from {module} import {name} as {alias}"))
-        elif name:
-            named.setdefault(module, set()).add(name)
-    for line in whole:
-        groups["torch" in line].append(line)
-    lines = [
-        (module, f"from {module} import {', '.join(sorted(names, key=_isort))}") for module, names in named.items()
-    ]
-    for module, line in sorted(lines + renamed):
-        groups[module.startswith(("torch", "safetensors"))].append(line)
+        word = (name or module) + f" as {alias}" * bool(alias)
+        row = (module.startswith(("torch", "safetensors")), bool(name), module, word if alias or not name else "")
+        rows.setdefault(row, []).append(word)
+    groups: list[list[str]] = [[], []]
+    for (is_torch, is_from, module, _), words in sorted(rows.items(), key=lambda row: (row[0][:3], row[1][0])):
+        before = f"from {module} " if is_from else ""
+        groups[is_torch].append(f"{before}import {', '.join(sorted(words, key=_isort))}")
     return groups[0] + [""] * bool(groups[0] and groups[1]) + groups[1]
 
 

@@ -1,33 +1,141 @@
-"""From a plan to steps: every module becomes a step, or idiomatic code in its place."""
+"""From a plan to steps, the data flow before anything has a name: a module becomes a step, or plain PyTorch."""
 
 from __future__ import annotations
 
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from functools import reduce
 from itertools import pairwise
+from typing import TypeAlias
 
 from attrs import field
 
 from ..data import define
 from ..errors import ModelError, UnsupportedError
-from ..limits import DEFAULT_LIMITS, Budget, Limits
-from ..nn.flows import ANY, DataFlow, Kind, listed
-from ..nn.mapping import LAYERS, SEQUENTIAL, ModuleSpec
+from ..limits import Budget, Limits
+from ..nn.flows import ANY, TENSOR, DataFlow, Kind, listed, many
+from ..nn.mapping import LAYERS, SEQUENTIAL, ModuleSpec, specs_in
+from ..nn.memory import MemoryEffects
 from ..nn.registry import traits_of
-from .code import Construction, Lit, Name, Node, apply, dotted, sequential
-from .copied import Copied, pieces
-from .forms import BatchOrigin, Form
+from .code import Construction, Write, applied, dotted, formula, sequential, usable_name
+from .copied import Copied, defaults_of, pieces, remembers
 from .idioms import (
-    around_module,
-    as_expression,
-    as_module,
+    BatchOrigin,
+    Form,
+    alike,
+    base_name,
     copying,
     form_of_copy,
     function_of,
+    idiom_of,
     traits,
 )
-from .lists import SUM, flow, has_steps, returns_list, takes_list
-from .memory import MemoryEffects
-from .steps import Attribute, Ref, Step, Value, Write, applied, refs
-from .torch_classes import base_name, defaults_of
+
+TOO_DEEP = "the modules of this model are nested too deep to be written down"
+USE_CONVERT = "`t7bridge convert` converts the weights."
+_MOST_NESTED = 60
+"""Maximum nesting of constructions; Python's parser allows 200 brackets."""
+_MOST_UNPACKED = 100
+"""Maximum number of elements of an input with names of their own."""
+_MOST_FOLDED = 50
+"""Maximum operands of one expression; Python's parser fails at some thousand."""
+SUM = ("fold", "+")
+"""Writer of a layer that adds up the elements of a list."""
+
+
+# Steps
+
+
+@define(frozen=True)
+class Ref:
+    """Reference to the result of a step, or to an element of it.
+
+    Attributes:
+        step: its number; 0 is the input.
+        path: selected elements, one inside the other: from 0, or names.
+    """
+
+    step: int
+    path: tuple[int | str, ...] = ()
+
+
+Value: TypeAlias = "Ref | list[Value]"
+"""One value, or a list of values that is not created until it is needed as a whole."""
+
+
+@define(eq=False)
+class Attribute:
+    """A module that a class of the source holds.
+
+    Attributes:
+        base: its name, up to a number.
+        calls: the modules, in sequence.
+        own: whether it stays separate: used by several steps, or named by the user.
+        name: its final name.
+    """
+
+    base: str
+    calls: list[Construction]
+    own: bool = False
+    name: str = ""
+
+    @property
+    def call(self) -> Construction:
+        """Return the construction of the whole."""
+        return self.calls[0] if len(self.calls) == 1 else sequential(self.calls)
+
+
+@define(eq=False)
+class Step:
+    """One step.
+
+    Attributes:
+        write: makes its expression.
+        takes: its operands.
+        attribute: its module.
+        function: makes the expression of an equivalent function, if there is one.
+        unseen: the same for a module that changes its first input, if no other step sees that.
+        form: shape of the result, as far as it is known.
+        element: form of each element, if the result is a list of tensors of one shape.
+        kind: whether the result is a tensor or a list, as far as it is known.
+        inplace: whether it changes its input.
+        same: whether the result may be the memory of the input.
+        hint: suggested name of a variable for the result.
+        named: whether `hint` is the user's name.
+    """
+
+    write: Write
+    takes: list[Value]
+    attribute: Attribute | None = None
+    function: Write | None = None
+    unseen: Write | None = None
+    form: Form = field(factory=Form)
+    element: Form | None = None
+    kind: Kind = TENSOR
+    inplace: bool = False
+    same: bool = False
+    hint: str = ""
+    named: bool = False
+
+
+def refs(value: Value) -> Iterator[Ref]:
+    """Yield all references in a value."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Ref):
+            yield value
+        else:
+            stack += reversed(value)
+
+
+def _pick(value: Value, index: int | str) -> Value:
+    """Return one element of a value."""
+    if isinstance(value, Ref):
+        return Ref(value.step, (*value.path, index))
+    assert isinstance(index, int)
+    return value[index]
 
 
 @define(eq=False)
@@ -36,7 +144,8 @@ class CodeBlock:
 
     Attributes:
         spec: the module it represents.
-        name: the name of the class; instances of it have the same.
+        base: the name of the class, up to a number.
+        name: the name of the class.
         steps: the steps; number 0 is the input, and those merged into others are `None`.
         result: the return value of `forward`.
         attributes: the modules, in the order of their first use.
@@ -57,13 +166,25 @@ class CodeBlock:
     parameters: dict[str, str] = field(factory=dict)
     whole: bool = False
 
+    def links(self) -> Iterator[tuple[int, Ref]]:
+        """Yield each reference with the number of the step that uses it; the result is beyond the last."""
+        for number, step in enumerate(self.steps):
+            for ref in refs(step.takes) if step else ():
+                yield number, ref
+        for ref in refs(self.result):
+            yield len(self.steps), ref
 
-_MOST_NESTED = 60
-"""Maximum nesting of constructions; Python's parser allows 200 brackets."""
+    def uses(self) -> Counter[int]:
+        """Count the uses of each step's result."""
+        return Counter(ref.step for _, ref in self.links())
+
+    def constructions(self) -> Iterator[Construction]:
+        """Yield all constructions in it, outer ones first."""
+        for attribute in self.attributes:
+            yield from attribute.call.nested()
 
 
-def _with_target(module: Node, value: Node) -> Node:
-    return apply(module, value, Name("target"))
+# Modules
 
 
 class SourceBuilder:
@@ -73,16 +194,14 @@ class SourceBuilder:
         blocks: all blocks, those that others contain first.
         copied: the included layers, by name.
         foreign: modules of foreign classes, by class name.
-        torch: the classes of torch.nn, by their names there.
         budget: resource limits of generating.
         memory: effects of modules on memory.
         flow: kinds of the outputs of modules.
         inplace: whether there is a module that changes its input.
     """
 
-    def __init__(self, shared: set[int], limits: Limits = DEFAULT_LIMITS, free: int = 0, inplace: bool = False) -> None:
+    def __init__(self, shared: set[int], limits: Limits, free: int, inplace: bool) -> None:
         self.blocks: list[CodeBlock] = []
-        self.torch: set[str] = {"Sequential"}
         self.inplace = inplace
         self.budget = Budget(limits, "writing the model as source", free)
         self.memory = MemoryEffects()
@@ -92,16 +211,15 @@ class SourceBuilder:
         self._shared = shared
         self._built: dict[int, tuple[CodeBlock, Form]] = {}
 
-    def root(self, spec: ModuleSpec, criterion: bool = False) -> CodeBlock:
+    def root(self, spec: ModuleSpec, criterion: bool) -> CodeBlock:
         """Return the class of the whole model; that of a criterion also has a target."""
         if not criterion:
             return self._block(spec, Form(), ANY, "Model", whole=True)[0]
         block = CodeBlock(spec, "Model")
         call = self.copy(spec)
-        compared = self.copied[call.name].inputs > 1 if call.name in self.copied else True
-        block.result = Body(self, block, Form(), ANY).module(
-            spec, call, Ref(0), "criterion", Form(), _with_target if compared else applied
-        )
+        compared = call.name not in self.copied or self.copied[call.name].inputs > 1
+        write = formula("lambda module, x: module(x, target)") if compared else applied
+        block.result = Body(self, block, Form(), ANY).module(spec, call, Ref(0), "criterion", Form(), write)
         self.blocks.append(block)
         return block
 
@@ -112,46 +230,40 @@ class SourceBuilder:
             spec: the module.
             form: that of its input. A shared module is constructed for any input.
             kind: that of its input, likewise.
+
+        Raises:
+            UnsupportedError: the nesting is too deep for Python's parser.
         """
         self.budget.spend()
         shared = self.is_shared(spec)
         form = Form() if form is None or shared else form
         kind = ANY if shared else kind
-        module = self._module(spec, form, kind)
-        if module is None and (spec.target == SEQUENTIAL or (traits(spec).block and has_steps(spec, kind))):
+        call, after = self._plain(spec, form, kind)
+        if call is None and (spec.target == SEQUENTIAL or (traits(spec).block and _has_steps(spec, kind))):
             block, after = self._block(spec, form, kind, _block_base(spec))
-            module = Construction(block.base, spec=spec, block=block, origin=block), after
-        if module is None:
-            module = self.copy(spec), form_of_copy(spec, form)
-        # Each use of a shared module returns a form of its own.
-        return self._checked(module[0]), Form(module[1].rank) if shared else module[1]
-
-    def _checked(self, call: Construction) -> Construction:
-        """Return a construction that Python's parser can read.
-
-        Raises:
-            UnsupportedError: the nesting is too deep.
-        """
+            call = Construction(block.base, spec=spec, block=block, origin=block)
+        elif call is None:
+            call, after = self.copy(spec), form_of_copy(spec, form)
+        call.depth = 1 + max((inner.depth for _, inner in call.inside()), default=0)
         if call.depth > _MOST_NESTED:
             raise UnsupportedError(
-                "the modules of this model are nested too deep to be written down",
-                path=call.spec.path if call.spec else "",
+                TOO_DEEP,
+                path=spec.path,
                 expected=f"at most {_MOST_NESTED} modules inside one another",
-                hint="`t7bridge convert` converts the weights.",
+                hint=USE_CONVERT,
             )
-        return call
+        # Each use of a shared module returns a form of its own.
+        return call, Form(after.rank) if shared else after
 
-    def _module(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form] | None:
-        if spec.target == SEQUENTIAL:
-            return self._plain_sequential(spec, form, kind)
-        return None if spec.plain and kind.is_list else as_module(spec, form)
-
-    def _plain_sequential(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form] | None:
-        """Return an nn.Sequential, unless it contains something that no module of torch.nn expresses."""
+    def _plain(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction | None, Form]:
+        """Return a module of torch.nn and the form of its output, if it expresses the whole module."""
+        if spec.target != SEQUENTIAL:
+            idiom = None if spec.plain and kind.is_list else idiom_of(spec, form)
+            return (idiom.call, idiom.form) if idiom is not None and idiom.write is applied else (None, form)
         calls = []
         for child in spec.children.values():
             if self._flows(child, form):
-                return None
+                return None, form
             call, form = self.construct(child, form, kind)
             kind = self.flow(child, kind)
             if call.name != "nn.Identity":
@@ -160,13 +272,8 @@ class SourceBuilder:
 
     def _flows(self, spec: ModuleSpec, form: Form) -> bool:
         """Return whether a module is better written as steps of the class that contains it."""
-        if returns_list(spec) or takes_list(spec):
-            return True
-        if spec.target == SEQUENTIAL:
-            return False
-        if as_module(spec, form) is not None:
-            return False
-        return around_module(spec, form) is not None or as_expression(spec, form) is not None
+        idiom = idiom_of(spec, form)
+        return _returns_list(spec) or _takes_list(spec) or (idiom is not None and idiom.write is not applied)
 
     def _block(
         self, spec: ModuleSpec, form: Form, kind: Kind, base: str, whole: bool = False
@@ -190,24 +297,59 @@ class SourceBuilder:
             dotted(spec.target)
             if self.foreign.setdefault(name, home) != home or not home:
                 raise ModelError(f"two classes are named {name}", path=spec.path, found=spec.target)
-        known = self.copied.get(name)
-        call = Construction(name, defaults=defaults_of(known) if known else {}, spec=spec)
-        for key, child in spec.children.items():
-            inner = self.construct(child)[0]
-            call.hold(key, inner)
-            if key.isdigit():
-                call.args.append(inner)
-            else:
-                call.kwargs[key] = inner
+        inner = {key: self.construct(child)[0] for key, child in spec.children.items()}
         self.budget.spend(len(spec.args))
-        call.args += [Lit(value) for value in spec.args]
-        given: dict[str, Node] = {key: Lit(value, key) for key, value in spec.kwargs.items()}
-        call.kwargs.update(given)
-        return call
+        return Construction(
+            name,
+            [*(call for key, call in inner.items() if key.isdigit()), *spec.args],
+            {**{key: call for key, call in inner.items() if not key.isdigit()}, **spec.kwargs},
+            defaults_of(self.copied[name]) if name in self.copied else {},
+            spec=spec,
+        )
 
     def is_shared(self, spec: ModuleSpec) -> bool:
         """Return whether a module occurs at several places of the model."""
         return id(spec) in self._shared
+
+
+def _block_base(spec: ModuleSpec) -> str:
+    """Return the name of a class, by its function."""
+    written = [traits(child).written for child in spec.children.values()]
+    if (("branches",), SUM) in pairwise(written):
+        return "Residual"
+    return "Branches" if ("branches",) in written else traits(spec).block or "Block"
+
+
+def _returns_list(spec: ModuleSpec) -> bool:
+    """Return whether a module is known to return a list."""
+    while spec.target == SEQUENTIAL and spec.children:
+        spec = next(reversed(spec.children.values()))
+    return traits(spec).returns_list
+
+
+def _takes_list(spec: ModuleSpec) -> bool:
+    """Return whether a module is known to accept a list."""
+    while spec.target == SEQUENTIAL and spec.children:
+        spec = next(iter(spec.children.values()))
+    return traits(spec).takes_list
+
+
+def _has_steps(spec: ModuleSpec, kind: Kind) -> bool:
+    """Return whether a module can be written as steps for an input of a kind.
+
+    A ParallelTable of a list of unknown length can if its last module fails in Lua without an element: `nn.Identity`
+    returns nothing, and the output is a shorter list.
+    """
+    if traits(spec).written != ("parallel",) or kind.items is not None:
+        return True
+    modules = list(spec.children.values())[-1:]
+    while modules and modules[0].children:
+        modules = list(modules[0].children.values())
+    facts = traits(modules[0]) if modules else None
+    return facts is not None and not (facts.is_identity or facts.takes_list or facts.may_take_list)
+
+
+# Steps of one class
 
 
 class Body:
@@ -278,36 +420,31 @@ class Body:
             following: the module that uses its output, to help naming.
         """
         self.builder.budget.spend(1)
+        facts, shared = traits(spec), self.builder.is_shared(spec)
         # A shared module is written once; except for layers on lists, which are not modules.
-        again = traits(spec).block and (spec.graph is not None or self.builder.is_shared(spec))
-        if not again or spec is self.block.spec:
-            done = flow(self, spec, value, following)
+        again = facts.block and (spec.graph is not None or shared)
+        name, *arguments = facts.written or ("",)
+        if name in LISTS and (not again or spec is self.block.spec):
+            done: Value | None = getattr(Lists(self, spec, value, following), name)(*arguments)
             if done is not None:
                 return done
-        if traits(spec).is_identity:
+        if facts.is_identity:
             return value
-        if spec.target == SEQUENTIAL and (returns_list(spec) or takes_list(spec)) and not self.builder.is_shared(spec):
+        if spec.target == SEQUENTIAL and (_returns_list(spec) or _takes_list(spec)) and not shared:
             return self.sequence(spec, value)
-        form = self.form(value)
-        around = around_module(spec, form)
-        if around is not None:
-            call, write, after = around
-            return self.module(spec, call, value, base, after, write)
-        kind = self.kind(value)
+        form, kind = self.form(value), self.kind(value)
+        idiom = idiom_of(spec, form)
+        if idiom is not None and idiom.call is not None and idiom.write is not applied:
+            return self.module(spec, idiom.call, value, base, idiom.form, idiom.write)
         if spec.plain and (kind.is_list or spec is self.block.spec):
             return self.module(spec, self.builder.copy(spec), value, base, Form())
-        if spec.target != SEQUENTIAL and as_module(spec, form) is None:
-            expression = as_expression(spec, form)
-            if expression is not None:
-                write, after = expression
-                if self.builder.inplace and traits(spec).copies:
-                    write = copying(spec, write)
-                if spec.kwargs.get("inplace"):
-                    call = self.builder.copy(spec)
-                    return self.module(spec, call, value, base, after, applied, write)
-                return self.add(Step(write, [value], form=after, same=self.builder.memory.effects(spec)[1]))
-        call, after = self.builder.construct(spec, form, kind)
-        return self.module(spec, call, value, base, after)
+        if idiom is None or idiom.call is not None:
+            call, after = self.builder.construct(spec, form, kind)
+            return self.module(spec, call, value, base, after)
+        write = copying(spec, idiom.write) if self.builder.inplace and facts.copies else idiom.write
+        if spec.kwargs.get("inplace"):
+            return self.module(spec, self.builder.copy(spec), value, base, idiom.form, applied, write)
+        return self.add(Step(write, [value], form=idiom.form, same=self.builder.memory.of(spec).shares))
 
     def module(
         self,
@@ -327,26 +464,232 @@ class Body:
             attribute = Attribute(base or base_name(call.name), [call], own=self.builder.is_shared(spec))
             self._held[id(spec)] = attribute
             self.block.attributes.append(attribute)
-        function = None if attribute.own else function_of(call)
-        inplace, handed_on = self.builder.memory.effects(spec)
+        effect = self.builder.memory.of(spec)
         return self.add(
             Step(
                 write,
                 [value],
                 attribute=attribute,
-                function=function,
+                function=None if attribute.own else function_of(call),
                 unseen=unseen,
                 form=form,
                 kind=self.builder.flow(spec, self.kind(value)),
-                inplace=inplace,
-                same=handed_on,
+                inplace=effect.changes,
+                same=effect.shares,
             )
         )
 
 
-def _block_base(spec: ModuleSpec) -> str:
-    """Return the name of a class, by its function."""
-    written = [traits(child).written for child in spec.children.values()]
-    if (("branches",), SUM) in pairwise(written):
-        return "Residual"
-    return "Branches" if ("branches",) in written else traits(spec).block or "Block"
+class Lists:
+    """Writers of modules on lists as steps, by the name in their entries; `None` where the class itself is needed.
+
+    Args:
+        body: the class that receives the steps.
+        spec: the module.
+        value: its input.
+        following: the module that uses its output, to help naming.
+    """
+
+    def __init__(self, body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> None:
+        self._body, self._spec, self._value, self._following = body, spec, value, following
+        self._children = list(spec.children.values())
+        self._items = value if isinstance(value, list) else None
+
+    def _unpack(self, width: int) -> None:
+        """Give elements of the input names of their own, unless there are too many."""
+        self._body.block.width = width if width <= _MOST_UNPACKED else 0
+
+    # Containers
+
+    def branches(self) -> list[Value]:
+        """Apply every module to the input."""
+        bases = ["branch"] * len(self._children)
+        following = self._following
+        if following is not None and traits(following).written == SUM and len(self._children) == 2:
+            first = _weight(self._children[0]) >= _weight(self._children[1])
+            bases = ["body", "shortcut"] if first else ["shortcut", "body"]
+        return [self._body.apply(child, self._value, base) for child, base in zip(self._children, bases)]
+
+    def concat(self) -> Value:
+        """Concatenate the outputs of all modules."""
+        self._following = None
+        return self._joined(self.branches(), self._spec.kwargs["dim"])
+
+    def _joined(self, parts: Value, dim: int) -> Ref:
+        return self._body.add(Step(formula("lambda x: torch.cat(x, dim)", dim=dim), [parts], form=self._common(parts)))
+
+    def _common(self, parts: Value) -> Form:
+        """Return the form of concatenated values: their rank, if they share one."""
+        ranks = {self._body.form(part).rank for part in parts} if isinstance(parts, list) else set()
+        return Form(ranks.pop() if len(ranks) == 1 else None)
+
+    def parallel(self) -> Value | None:
+        """Apply each module to an element."""
+        value, kind = self._value, self._body.kind(self._value)
+        # The input of the model is taken to have an element for each module.
+        given = self._body.block.whole and isinstance(value, Ref) and not value.step
+        if not given and not _has_steps(self._spec, kind):
+            return None
+        count = len(self._children) if kind.items is None else len(kind.items)
+        if value == Ref(0) and (given or kind.items is not None):
+            self._unpack(count)
+        pairs = enumerate(self._children[:count])
+        return [self._body.apply(child, _pick(value, at), "branch") for at, child in pairs]
+
+    def map(self) -> Value | None:
+        """Apply one module, or clones of it, to all elements."""
+        children = self._children
+        if not children or self._items is None or any(_returns_list(each) or _takes_list(each) for each in children):
+            return None
+        if any(remembers(each) for child in children for each in specs_in(child)):
+            return None
+        mapped: list[Value] = []
+        for at, item in enumerate(self._items):
+            child = children[at if at < len(children) else 0]
+            call, _ = self._body.builder.construct(child)
+            mapped.append(item if call.name == "nn.Identity" else self._body.module(child, call, item, "", Form()))
+        return mapped
+
+    def graph(self) -> Value:
+        """Apply the modules of a graph."""
+        body, graph = self._body, self._spec.graph
+        assert graph is not None
+        values: list[Value] = [self._value]
+        links = [link for node in graph.nodes for link in node.takes] + list(graph.outputs)
+        if all(path for source, path in links if not source):
+            self._unpack(1 + max((path[0] for source, path in links if not source), default=-1))
+        body.builder.budget.spend(sum(len(path) for _, path in links))
+
+        def fetch(link: tuple[int, tuple[int, ...]]) -> Value:
+            return reduce(_pick, link[1], values[link[0]])
+
+        for node in graph.nodes:
+            taken: Value = fetch(node.takes[0]) if len(node.takes) == 1 else [fetch(link) for link in node.takes]
+            name = usable_name(node.name)
+            if node.module is None or traits(self._spec.children[node.module]).is_identity:
+                if name and isinstance(taken, Ref) and taken.step == 0 and len(taken.path) == 1:
+                    body.block.inputs[int(taken.path[0])] = name
+            else:
+                taken = body.apply(self._spec.children[node.module], taken, name)
+                self._name(taken, name)
+            values.append(taken)
+        given = [fetch(link) for link in graph.outputs]
+        return given if graph.returns_list else given[0]
+
+    def _name(self, value: Value, name: str) -> None:
+        """Name a value, and the module that returns it, as the user did."""
+        step = self._body.block.steps[value.step] if isinstance(value, Ref) and not value.path else None
+        if name and step is not None:
+            step.hint, step.named = name, True
+            if step.attribute is not None and step.attribute.base == name:
+                step.attribute.own = True
+
+    # Lists to tensors
+
+    def fold(self, symbol: str, most: int = _MOST_FOLDED) -> Value | None:
+        """Write an operator between all elements; between exactly two if there may be two at most."""
+        items, body, inplace = self._items, self._body, self._spec.kwargs.get("inplace")
+        if not items or len(items) > most or (most == 2 and len(items) != 2):
+            return None
+        form, *others = map(body.form, items)
+        if len(items) == 1 and not inplace:
+            return body.add(Step(formula("lambda x: x.clone()"), list(items), form=form))
+        # Lua follows the order in memory whatever the shapes, PyTorch the shapes.
+        equal = [True, *(alike(form, other) for other in others)]
+        operator = formula(f"lambda x, y: x {symbol} y")
+        reshaped = formula("lambda x, first: x.reshape_as(first)")
+
+        def write(*operands: ast.expr) -> ast.expr:
+            return reduce(operator, operands)
+
+        def unseen(listed: ast.expr) -> ast.expr:
+            return write(*(listed.elts if isinstance(listed, ast.List) else (listed,)))
+
+        def shaped(first: ast.expr, *operands: ast.expr) -> ast.expr:
+            # The first operand is used twice and so has a name.
+            return write(*(x if same else reshaped(x, first) for x, same in zip(operands, equal)))
+
+        if inplace:
+            call = body.builder.copy(self._spec)
+            return body.module(self._spec, call, items, "", form, applied, unseen if all(equal) else None)
+        if all(equal):
+            return body.add(Step(write, list(items), form=form))
+        return body.add(Step(shaped, [items[0], *items], form=form))
+
+    def extreme(self, comparison: str) -> Value | None:
+        """Write the larger or smaller of two tensors; of equal elements the first receives the gradient."""
+        if self._items is None or len(self._items) != 2:
+            return None
+        form, other = map(self._body.form, self._items)
+        if not alike(form, other):
+            return None
+        # Both are used twice, and so have names.
+        write = formula(f"lambda x, y, again, once_more: torch.where(y.{comparison}(x), y, x)")
+        return self._body.add(Step(write, [*self._items, *self._items], form=form))
+
+    def _dimension(self, rank: int | None) -> int | None:
+        """Return the dimension that a layer counts in one example, from the end; `None` if unknown."""
+        dims, dim = self._spec.kwargs.get("n_input_dims"), self._spec.args[0]
+        if dims is None or dim < 0:
+            return int(dim)
+        return int(dim - dims) if dim < dims == rank else None
+
+    def join(self) -> Value | None:
+        """Write a concatenation."""
+        dim = self._dimension(self._common(self._value).rank)
+        return None if dim is None else self._joined(self._value, dim)
+
+    # Lists
+
+    def split(self) -> Value | None:
+        """Write the slices of a tensor along a dimension."""
+        dim = self._dimension(self._body.form(self._value).rank)
+        # No layer may write into the results of `unbind`.
+        if dim is None or self._body.builder.inplace:
+            return None
+        write = formula("lambda x: x.unbind(dim)", dim=dim)
+        return self._body.add(
+            Step(write, [self._value], kind=many(TENSOR), hint="parts", same=True, element=Form()),
+        )
+
+    def element(self) -> Value | None:
+        """Write an element."""
+        index, items = self._spec.args[0], self._items
+        known = items is None or (isinstance(index, int) and -len(items) <= index < len(items))
+        return _pick(self._value, index) if known else None
+
+    def slice(self) -> Value | None:
+        """Write a range of elements."""
+        start, length = self._spec.args
+        return None if self._items is None or start < 0 or length < 0 else self._items[start : start + length]
+
+    def list_of_one(self) -> Value:
+        """Write a list of the input."""
+        return [self._value]
+
+    def reversed(self) -> Value | None:
+        """Write the elements in the opposite order."""
+        return None if self._items is None else self._items[::-1]
+
+    def flat(self) -> Value | None:
+        """Flatten a list, if every part of it is known to be a tensor or a list of known length."""
+        found: list[Value] = []
+        stack = [self._value]
+        while stack:
+            part = stack.pop()
+            kind = self._body.kind(part)
+            if kind.is_list and kind.items is not None:
+                stack += [_pick(part, at) for at in range(len(kind.items) - 1, -1, -1)]
+            elif kind == TENSOR:
+                found.append(part)
+            else:
+                return None
+        return found if self._items is not None or self._body.kind(self._value).is_list else None
+
+
+LISTS = frozenset(name for name in vars(Lists) if not name.startswith("_"))
+"""The names by which entries request steps on lists."""
+
+
+def _weight(spec: ModuleSpec) -> int:
+    return 1 + sum(map(_weight, spec.children.values()))

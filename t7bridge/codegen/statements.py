@@ -1,14 +1,15 @@
-"""Steps become statements: chains become Sequentials, values used once are inlined."""
+"""Steps become statements: chains become Sequentials, values used once are inlined, equal classes are one."""
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
+from typing import Any
 
 from ..errors import LimitError
-from .code import WIDTH, Assign, Attr, Listed, Lit, Name, Node, Subscript, apply, names_in
-from .flow import CodeBlock
-from .names import free_attribute, free_variable
-from .steps import Attribute, Ref, Step, Value, applied, count_uses, refs
+from ..nn.graphs import is_free_name
+from .code import WIDTH, Construction, applied, apply, attribute, dotted, expression, free_variable, lines, names_in
+from .flow import Attribute, CodeBlock, Ref, Step, Value, refs
 
 _TEXT = WIDTH - 24
 """Maximum length of an expression with inlined operands."""
@@ -16,48 +17,46 @@ _MOST_VARIABLES = 1000
 """Maximum number of values of one `forward` that wait for their last use."""
 
 
+# Chains and names
+
+
 def tidy(block: CodeBlock) -> None:
     """Join chains of modules, replace stateless modules by functions, and name the modules."""
-    exposed = _Exposed(block, count_uses(block.steps, block.result))
+    exposed = _Exposed(block)
     for step in block.steps:
-        alone = step is not None and step.attribute is not None and not step.attribute.own
-        if step is not None and step.unseen and alone and not exposed.seen_in(step):
+        if step and step.unseen and step.attribute and not step.attribute.own and not exposed.seen_in(step):
             step.write, step.attribute, step.inplace, step.same = step.unseen, None, False, False
     _join_chains(block)
     for step in block.steps:
-        if step is not None and step.function and step.attribute is not None and len(step.attribute.calls) == 1:
+        if step and step.function and step.attribute and len(step.attribute.calls) == 1:
             step.write, step.attribute, step.inplace = step.function, None, False
-    held = {id(step.attribute) for step in block.steps if step is not None}
-    block.attributes = [attribute for attribute in block.attributes if id(attribute) in held]
+    held = {id(step.attribute) for step in block.steps if step}
+    block.attributes = [each for each in block.attributes if id(each) in held]
     _name(block.attributes)
 
 
 def _join_chains(block: CodeBlock) -> None:
     """Join modules that only feed one another into one Sequential; nothing moves across in-place changes."""
-    uses = count_uses(block.steps, block.result)
-    exposed = _Exposed(block, uses)
+    exposed = _Exposed(block)
     barriers = [number for number, step in enumerate(block.steps) if step and exposed.changed_by(step)]
-    places = {id(attribute): place for place, attribute in enumerate(block.attributes)}
-    attributes: list[Attribute | None] = list(block.attributes)
     for number, step in enumerate(block.steps):
-        if step is None or not _chainable(step) or not isinstance(step.takes[0], Ref):
+        source = step.takes[0] if step and _chainable(step) else None
+        if not step or not isinstance(source, Ref) or source.path or exposed.uses[source.step] != 1:
             continue
-        before, path = step.takes[0].step, step.takes[0].path
-        earlier = block.steps[before]
-        if path or earlier is None or uses[before] != 1 or not _chainable(earlier) or earlier.named:
+        earlier = block.steps[source.step]
+        if earlier is None or not _chainable(earlier) or earlier.named:
             continue
-        if barriers and any(block.steps[before + 1 : number]) and any(before <= each <= number for each in barriers):
+        between = any(block.steps[source.step + 1 : number])
+        if between and any(source.step <= each <= number for each in barriers):
             continue
         joined, moved = earlier.attribute, step.attribute
         assert joined is not None
         assert moved is not None
         joined.calls += moved.calls
         joined.base = moved.base if moved.base in ("body", "shortcut", "branch") else "layers"
-        attributes[places[id(moved)]] = None
         step.attribute, step.takes, step.function = joined, earlier.takes, None
         step.inplace, step.same = earlier.inplace or (earlier.same and step.inplace), earlier.same and step.same
-        block.steps[before] = None
-    block.attributes = [attribute for attribute in attributes if attribute is not None]
+        block.steps[source.step] = None
 
 
 def _chainable(step: Step) -> bool:
@@ -65,19 +64,22 @@ def _chainable(step: Step) -> bool:
 
 
 class _Exposed:
-    """Determines which steps use shared memory; computed once for each step."""
+    """Determines which steps use shared memory; computed once for each step.
 
-    def __init__(self, block: CodeBlock, uses: dict[int, int]) -> None:
+    Attributes:
+        uses: number of uses of each step's result.
+    """
+
+    def __init__(self, block: CodeBlock) -> None:
         self._block = block
-        self._uses = uses
+        self.uses = block.uses()
         self._known: dict[int, bool] = {}
 
     def changed_by(self, step: Step) -> bool:
         """Return whether a step changes shared memory in place: that of its input, or of its input's source."""
         if not step.inplace:
             return False
-        taken = [ref for value in step.takes for ref in refs(value)]
-        return any(ref.path or self._is(ref.step) for ref in taken)
+        return any(ref.path or self._is(ref.step) for ref in refs(step.takes))
 
     def seen_in(self, step: Step) -> bool:
         """Return whether other steps, also outside of the class, see that a step writes into its first operand."""
@@ -95,10 +97,10 @@ class _Exposed:
         while stack:
             each = stack[-1]
             source = self._block.steps[each]
-            inner = [ref.step for value in source.takes for ref in refs(value)] if source and source.same else []
+            inner = [ref.step for ref in refs(source.takes)] if source and source.same else []
             missing = [other for other in inner if other not in self._known]
-            if each in self._known or not missing or self._uses.get(each, 0) > 1:
-                known = self._uses.get(each, 0) > 1 or any(self._known[other] for other in inner)
+            if each in self._known or not missing or self.uses[each] > 1:
+                known = self.uses[each] > 1 or any(self._known[other] for other in inner)
                 self._known.setdefault(each, known)
                 stack.pop()
             else:
@@ -111,15 +113,18 @@ def _name(attributes: list[Attribute]) -> None:
     bases = Counter(attribute.base for attribute in attributes)
     numbers: dict[str, int] = {}
     taken: set[str] = set()
-    for attribute in attributes:
-        base = attribute.base
+    for each in attributes:
+        base = each.base
         if bases[base] > 1:
             numbers[base] = numbers.get(base, 0) + 1
             base = f"{base}{numbers[base]}"
-        while base in taken or not free_attribute(base):
+        while base in taken or not is_free_name(base):
             base += "_"
         taken.add(base)
-        attribute.name = base
+        each.name = base
+
+
+# Statements
 
 
 class Writer:
@@ -132,72 +137,50 @@ class Writer:
     Attributes:
         source: the name of the argument: `inputs` if its elements are used, or `input`.
         unpacked: the names of the elements of the input, if only they are used.
-        statements: the statements before the last.
-        returned: the returned expression; its parts where it is a list.
+        statements: the statements.
     """
 
     def __init__(self, block: CodeBlock, taken: frozenset[str] = frozenset()) -> None:
         self._block = block
         self._taken = taken
-        self._uses = count_uses(block.steps, block.result)
-        self._exposed = _Exposed(block, self._uses)
-        self._last = self._last_uses()
-        self._nodes: dict[int, Node] = {}
+        self._exposed = _Exposed(block)
+        self._uses = self._exposed.uses
+        self._last = {ref.step: number for number, ref in block.links()}
+        self._nodes: dict[int, ast.expr] = {}
         self._pending: dict[int, None] = {}
         self._waiting: Counter[str] = Counter()
         """Number of pending expressions that read a variable."""
         self._busy: dict[str, int] = {}
         """Variable → the last step that uses it."""
         self.source = "input"
-        self.statements: list[Assign] = []
+        self.statements: list[ast.stmt] = []
         self.unpacked = self._unpack()
         for number, step in enumerate(block.steps):
             if number and step is not None:
                 self._write(number, step)
         result = block.result
-        if isinstance(result, Ref) and not result.path and result.step and self._is_tuple(result.step):
-            self._nodes[result.step] = apply("list", self._nodes[result.step])
-        parts = [self._value(item) for item in result] if isinstance(result, list) else None
-        self.returned: Node | list[Node] = self._value(result) if parts is None else parts
+        if isinstance(result, Ref) and not result.path and result.step:
+            step = block.steps[result.step]
+            if step is not None and step.element is not None:
+                self._nodes[result.step] = apply("list", self._nodes[result.step])
+        self.statements.append(ast.Return(self._value(result)))
 
-    @property
-    def text(self) -> str:
-        """All statements, for comparison."""
-        returned = self.returned if isinstance(self.returned, list) else [self.returned]
-        lines = [line for statement in self.statements for line in statement.lines(0)]
-        lines += [*self.unpacked, self.source, *(node.text for node in returned)]
-        return "\n".join((*lines, "list" if returned is self.returned else "value"))
+    def shape(self) -> str:
+        """Return the names and statements as text, for comparison."""
+        text = [line for statement in self.statements for line in lines(statement, 0)]
+        return "\n".join((*text, *self.unpacked, self.source))
 
     def reads(self, name: str) -> bool:
         """Return whether a variable is used."""
-        returned = self.returned if isinstance(self.returned, list) else [self.returned]
-        return any(name in names_in(node) for node in (*(each.value for each in self.statements), *returned))
-
-    def _is_tuple(self, number: int) -> bool:
-        step = self._block.steps[number]
-        return step is not None and step.element is not None
-
-    def _last_uses(self) -> dict[int, int]:
-        last: dict[int, int] = {}
-        for number, step in enumerate(self._block.steps):
-            for taken in step.takes if step else ():
-                for ref in refs(taken):
-                    last[ref.step] = number
-        for ref in refs(self._block.result):
-            last[ref.step] = len(self._block.steps)
-        return last
+        return any(name in names_in(statement) for statement in self.statements)
 
     def _unpack(self) -> list[str]:
         """Return the names of the elements of the input, if only they are used."""
-        used = [
-            ref for step in self._block.steps if step for taken in step.takes for ref in refs(taken) if not ref.step
-        ]
-        used += [ref for ref in refs(self._block.result) if not ref.step]
-        positions = {ref.path[0] if ref.path else None for ref in used}
-        if any(at is not None for at in positions):
+        positions = {ref.path[0] if ref.path else None for _, ref in self._block.links() if not ref.step}
+        if positions - {None}:
             self.source = "inputs"
         if not self._block.width or not all(isinstance(at, int) and at >= 0 for at in positions):
-            self._nodes[0] = Name(self.source)
+            self._nodes[0] = ast.Name(self.source)
             return []
         self.source = "inputs"
         names: list[str] = []
@@ -217,75 +200,62 @@ class Writer:
             for pending in list(self._pending):
                 self._assign(pending)
         node = self._fill(step)
-        for ref in (ref for taken in step.takes for ref in refs(taken)):
+        for ref in refs(step.takes):
             self._settle(ref.step)
         if number not in self._uses:
             if changes:
-                self.statements.append(Assign(None, node))
+                self.statements.append(ast.Expr(node))
             return
         self._nodes[number] = node
         self._pending[number] = None
-        self._waiting.update(set(names_in(node)))
-        if self._uses[number] > 1 or self._wanted(step) or changes:
+        self._waiting.update(names_in(node))
+        # A value gets a variable for its name, unless its module has the same.
+        wanted = step.hint and (step.attribute is None or step.attribute.name != step.hint)
+        if self._uses[number] > 1 or wanted or changes:
             self._assign(number)
 
     def _settle(self, number: int) -> None:
         """Make a pending value part of another expression, or assign it to a variable."""
         if number in self._pending:
             del self._pending[number]
-            self._waiting.subtract(set(names_in(self._nodes[number])))
+            self._waiting.subtract(names_in(self._nodes[number]))
 
-    def _wanted(self, step: Step) -> bool:
-        """Return whether a value gets a variable for its name, which its module does not have already."""
-        return bool(step.hint) and (step.attribute is None or step.attribute.name != step.hint)
-
-    def _fill(self, step: Step) -> Node:
+    def _fill(self, step: Step) -> ast.expr:
         """Return the expression of a step; operands get variables until it is short enough."""
-        module = () if step.attribute is None else (Attr(Name("self"), step.attribute.name),)
+        module = () if step.attribute is None else (attribute(ast.Name("self"), step.attribute.name),)
         inner = {
-            ref.step: len(self._nodes[ref.step].text)
-            for taken in step.takes
-            for ref in refs(taken)
-            if ref.step in self._pending
+            ref.step: len(ast.unparse(self._nodes[ref.step])) for ref in refs(step.takes) if ref.step in self._pending
         }
         longest = sorted((each for each in inner if inner[each] > 12), key=lambda each: -inner[each])
-        total = 0
-        if len(longest) > 8:  # the sum of many is certainly too long
-            total = sum(inner.values())
+        # The sum of many is certainly too long.
+        total = sum(inner.values()) if len(longest) > 8 else 0
         for each in longest:
             if total <= _TEXT:
                 node = step.write(*module, *map(self._value, step.takes))
-                total = len(node.text)
+                total = len(ast.unparse(node))
             if total <= _TEXT:
                 return node
             total -= inner[each]
             self._assign(each)
         return step.write(*module, *map(self._value, step.takes))
 
-    def _value(self, value: Value) -> Node:
+    def _value(self, value: Value) -> ast.expr:
         if isinstance(value, list):
-            return Listed(tuple(map(self._value, value)))
+            return ast.List([*map(self._value, value)])
         if not value.step and self.unpacked:
-            node: Node = Name(self.unpacked[int(value.path[0])])
+            node = dotted(self.unpacked[int(value.path[0])])
             path = value.path[1:]
         else:
             node, path = self._nodes[value.step], value.path
         for index in path:
-            node = Subscript(node, Lit(index))
+            node = ast.Subscript(node, expression(index))
         return node
 
     def _assign(self, number: int) -> None:
-        """Assign a pending value to a variable."""
+        """Assign a pending value to a variable: with the user's name, or x, y, z, x1, … in turn."""
         step = self._block.steps[number]
         assert step is not None
         self._settle(number)
-        node = self._nodes[number]
-        name = self._variable(number, step)
-        self.statements.append(Assign(Name(name), node))
-        self._nodes[number] = Name(name)
-
-    def _variable(self, number: int, step: Step) -> str:
-        """Return a free name: that of the user, or x, y, z, x1, … in turn."""
 
         def is_free(name: str) -> bool:
             # Pending expressions still need their variables.
@@ -302,4 +272,105 @@ class Writer:
                 path=self._block.spec.path,
             )
         self._busy[name] = self._last.get(number, number)
-        return name
+        self.statements.append(ast.Assign([dotted(name)], self._nodes[number]))
+        self._nodes[number] = dotted(name)
+
+
+# Classes that differ only in numbers
+
+_BOTH = {frozenset(("in_channels", "out_channels")): "channels", frozenset(("in_features", "out_features")): "features"}
+"""Name of an argument with two meanings."""
+
+
+def merge_alike(blocks: list[CodeBlock], taken: frozenset[str]) -> list[CodeBlock]:
+    """Set the class name of every block, and keep one block for each class, with parameters.
+
+    Args:
+        blocks: all blocks, those that others contain first.
+        taken: names of other classes in the same source.
+
+    Returns:
+        The classes in the same order. Calls of the others become calls of these, with arguments.
+    """
+    users: dict[int, list[Construction]] = {}
+    heights: dict[int, int] = {}
+    levels: dict[int, list[CodeBlock]] = {}
+    for block in blocks:
+        calls = [call for call in block.constructions() if call.block is not None]
+        for call in calls:
+            users.setdefault(id(call.block), []).append(call)
+        heights[id(block)] = 1 + max((heights[id(call.block)] for call in calls), default=0)
+        levels.setdefault(heights[id(block)], []).append(block)
+    kept: list[CodeBlock] = []
+    names: Counter[str] = Counter()
+    for _, level in sorted(levels.items()):
+        groups: dict[str, list[CodeBlock]] = {}
+        for block in level:
+            groups.setdefault(_shape(block), []).append(block)
+        for group in groups.values():
+            block = group[0]
+            names[block.base] += 1
+            while f"{block.base}{names[block.base]}" in taken:
+                names[block.base] += 1
+            block.name = f"{block.base}{names[block.base]}"
+            kept.append(block)
+            _parametrize(group, users)
+    for block in kept:  # a number only if there are several
+        if names[block.base] == 1 and (block.base not in taken or block is blocks[-1]):
+            block.name = block.base
+    for call in (call for calls in users.values() for call in calls):
+        call.name = call.block.name
+    return kept
+
+
+def _shape(block: CodeBlock) -> str:
+    """Return the shape of a block: equal for blocks that differ only in numbers."""
+
+    def masked(value: Any) -> str:
+        if isinstance(value, Construction):
+            name = value.block.name if value.block is not None else value.name
+            return f"{name}({', '.join(f'{place}={masked(each)}' for place, each in value.places())})"
+        return value.id if isinstance(value, ast.Name) else "0" if _numeric(value) else repr(value)
+
+    modules = [f"{each.name}={masked(each.call)}" for each in block.attributes]
+    return "\n".join((block.base, *modules, Writer(block).shape()))
+
+
+def _numeric(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_numeric, value))
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _parametrize(group: list[CodeBlock], users: dict[int, list[Construction]]) -> None:
+    """Make the numbers that differ within a group parameters of its first block, and arguments of all calls."""
+    rows = [[each for item in block.attributes for each in item.call.literals()] for block in group]
+    # Keyed by the literals: 1, 1.0 and True are equal, but not the same.
+    differing: dict[tuple[str, ...], tuple[list[Any], list[tuple[Construction, int | str]]]] = {}
+    for column in zip(*rows):
+        values = [value for _, _, value in column]
+        key = tuple(map(repr, values))
+        if len(set(key)) > 1:
+            differing.setdefault(key, (values, []))[1].append(column[0][:2])
+    chosen: dict[str, list[Any]] = {}
+    for values, places in differing.values():
+        names = [owner.argument(place) for owner, place in places]
+        name = _BOTH.get(frozenset(names[:2])) or next(filter(None, names), "size")
+        number = 2
+        while name in chosen:
+            name = f"{name.rstrip('0123456789')}{number}"
+            number += 1
+        chosen[name] = values
+        for owner, place in places:
+            owner.put(place, dotted(name))
+    group[0].parameters = {name: _annotation(values) for name, values in chosen.items()}
+    for number, block in enumerate(group):
+        for call in users.get(id(block), ()):
+            call.block = group[0]
+            call.args, call.names = [values[number] for values in chosen.values()], tuple(chosen)
+
+
+def _annotation(values: list[Any]) -> str:
+    """Return the type of a parameter with these values."""
+    kinds = {"tuple[int, ...]" if isinstance(value, tuple) else type(value).__name__ for value in values}
+    return " | ".join(sorted(kinds))

@@ -6,7 +6,7 @@ more than values. May import graph and errors. Knows neither formats nor PyTorch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import field
@@ -349,3 +349,15 @@ class Plan:
 
     root: ModuleSpec
     parameters: frozenset[str] = frozenset()
+
+
+def specs_in(root: ModuleSpec) -> Iterator[ModuleSpec]:
+    """Yield every module of a plan once, in the order of its first place."""
+    seen: set[int] = set()
+    stack = [root]
+    while stack:
+        spec = stack.pop()
+        if id(spec) not in seen:
+            seen.add(id(spec))
+            yield spec
+            stack += reversed(spec.children.values())

@@ -16,8 +16,8 @@ from ..graph.lua import TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Budget, Limits
-from ..nn.copies import copy_as_lua
 from ..nn.mapping import ModuleSpec, Plan
+from ..nn.memory import copy_as_lua
 from ..nn.plan import build_plan
 from ..nn.recorded import ROOT_FIELD, recorded
 from ..nn.registry import class_of

@@ -12,9 +12,8 @@ import torch
 from helpers import corpus, read
 
 from t7bridge.codegen.construction import Inside, expected
-from t7bridge.codegen.keys import all_specs
 from t7bridge.errors import T7BridgeError
-from t7bridge.nn.mapping import LAYERS, ModuleSpec
+from t7bridge.nn.mapping import LAYERS, ModuleSpec, specs_in
 from t7bridge.nn.plan import build_plan
 from t7bridge.nn.state_dict import find_modules
 from t7bridge.nn.torch_nn import Refused
@@ -88,7 +87,7 @@ def _specs() -> dict[str, dict[str, ModuleSpec]]:
         if path.stat().st_size < 4 << 20 and not path.name.endswith((".io.t7", ".grad.t7")):
             for _, module in find_modules(read(path)):
                 try:
-                    specs = list(all_specs(build_plan(module)))
+                    specs = list(specs_in(build_plan(module).root))
                 except T7BridgeError:
                     continue
                 for spec in specs:

@@ -15,8 +15,8 @@ import t7bridge
 import t7bridge.codegen
 import t7bridge.nn.layers
 from t7bridge import Table, TorchObject
-from t7bridge.codegen.idioms import WRITERS
-from t7bridge.codegen.lists import FLOWS
+from t7bridge.codegen.flow import LISTS
+from t7bridge.codegen.idioms import IDIOMS
 from t7bridge.errors import ModelError
 from t7bridge.graph.walk import walk
 from t7bridge.layers import (
@@ -96,7 +96,7 @@ def test_entries_declare_the_tensors_that_they_find() -> None:
 def test_writers_exist_and_are_used() -> None:
     """Entries and the source writer agree on the names of writers: none is missing, none is left over."""
     named = {traits.written[0] for traits in declared_traits().values() if traits.written}
-    assert named == {*WRITERS, *FLOWS}
+    assert named == {*IDIOMS, *LISTS}
 
 
 def test_the_source_writer_knows_no_layer_by_name() -> None:

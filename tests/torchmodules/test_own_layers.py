@@ -20,6 +20,7 @@ from t7bridge.layers import (
     integer,
     named_modules,
     number,
+    of_torch,
     param,
     register_layer,
     register_module,
@@ -207,3 +208,13 @@ def test_shapes_are_those_of_the_class_itself(traits, output):
         assert t7bridge.load_module(data)(torch.zeros(2, 3, 6, 7)).shape == (2, 4, 6, 7)
     finally:
         unregister_layer("my.Flatten")
+
+
+def test_any_class_of_torch_can_be_written():
+    """A layer of a class of torch.nn that t7bridge has no facts about is written as that class."""
+    register_layer("my.CELU", module=of_torch("CELU", number("alpha")))
+    try:
+        layer = TorchObject("my.CELU", 1, Table.of({"alpha": 2.0}))
+        assert "nn.CELU(2.0)" in generate(layer).text
+    finally:
+        unregister_layer("my.CELU")
