@@ -53,11 +53,12 @@ def _use_metadata(value: Any, document: Document, request: Convert, report: Repo
             )
     metadata = [name for name in document.metadata if name not in HINTS]
     if metadata and goal.values != NAMED:
-        names = ", ".join(metadata[:5]) + (", …" if len(metadata) > 5 else "")
-        report.note(
-            "info",
-            f"{len(metadata)} strings of the file's metadata are left out: {names}",
-            code="metadata",
-            count=len(metadata),
-        )
+        report.note("info", metadata_left_out(metadata), code="metadata", count=len(metadata))
     return value
+
+
+def metadata_left_out(names: list[str]) -> str:
+    """Return the sentence on strings of a file's metadata that its target does not have."""
+    shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    strings = "1 string" if len(names) == 1 else f"{len(names)} strings"
+    return f"{strings} of the file's metadata left out: {shown}"

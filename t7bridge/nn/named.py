@@ -40,7 +40,7 @@ class StateDict(OrderedDict[str, Tensor]):
         origins: the origin of each tensor.
         data: strings, numbers and tables of them in fields of the model that its classes do not set, such as a
             vocabulary: under the prefix of the module and the name of the field.
-        data_fields: identity of the object and name of the field of each of these.
+        data_fields: identity of the object and name of the field of each of these, and of the record of `save_module`.
     """
 
     __slots__ = ("data", "data_fields", "notes", "origins")

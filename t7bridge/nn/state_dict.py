@@ -19,7 +19,7 @@ from .layouts import apply_layout, elements
 from .mapping import Lua
 from .named import Origin, StateDict
 from .places import NameBudget, Place, Places, find_modules, is_module, is_scratch
-from .recorded import ROOT_FIELD, recorded
+from .recorded import FIELD, ROOT_FIELD, recorded
 from .registry import Layer, Param, Source, own_names
 
 __all__ = ["Origin", "StateDict", "find_modules", "is_module", "state_dict"]
@@ -288,6 +288,9 @@ class _Collector:
 
     def _take_data(self, place: Place, name: str, value: Value) -> None:
         """Take a field that holds data, such as a vocabulary, and is not an option of the layer."""
+        if name in (FIELD, ROOT_FIELD):  # used, or noted
+            self._result.data_fields.add((id(place.obj), name))
+            return
         if not isinstance(value, _DATA) or self._is_own(place.obj, name, value) or not is_data(value):
             return
         if place.layer is not None:

@@ -12,6 +12,7 @@ from attrs import asdict, evolve, field
 from .. import formats
 from ..conversion.options import JSON, LIMITS, option, takes, verb
 from ..conversion.request import Convert
+from ..conversion.source_value import metadata_left_out
 from ..data import define
 from ..errors import T7BridgeError
 from ..formats.document import Document
@@ -44,7 +45,8 @@ class VerifyReport:
     hint: str = ""
     """A hint on how to compare files whose keys differ."""
     left_out: dict[str, list[str]] = field(factory=dict)
-    """For each file with modules, what is in no state dict of theirs, as sentences: no difference."""
+    """For each file what `convert` leaves out and is no difference, as sentences: what is in no state dict of its
+    modules, and strings of its metadata."""
 
     @property
     def same(self) -> bool:
@@ -128,7 +130,8 @@ def verify(request: Verify) -> VerifyReport:
     Two `.t7` files are compared as Lua has them, whatever their encodings. Files of different formats are compared as
     `convert` would make one from the other: in `tree` mode, with state dicts for modules, as tables, or as named
     tensors, which have neither strides nor shared memory; the best match counts. What a format cannot hold is missing
-    in its file; what is not part of a module's state dict is listed apart, and is no difference. Each file is also read
+    in its file; what is not part of a module's state dict, and strings of metadata where the other format has none, are
+    listed apart, and are no difference. Each file is also read
     by independent readers if possible, and their results are compared with ours: torchfile reads `.t7` files, and
     PyTorch `.pt` files if it is installed.
 
@@ -165,7 +168,9 @@ def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) ->
     if goals:
         numbers = all(goal.numbers for goal in goals)
         goals = [evolve(goal, numbers=numbers) for goal in goals]
-        yield from ((one, other) for one in _named_forms(a, goals, limits) for other in _named_forms(b, goals, limits))
+        for one in _named_forms(a, goals, limits):
+            for other in _named_forms(b, goals, limits):
+                yield (one, other) if a.is_named == b.is_named else _without_strings(a, b, one, other)
         return
     _without_modules(a, b, limits)
     if a.is_lua == b.is_lua:
@@ -227,6 +232,21 @@ def _named_forms(side: FileContent, goals: list[FormatSpec], limits: Limits) -> 
         made = {**dict.fromkeys(left_out), **dict(sorted(form.items())), "__metadata__": strings}
         side.forms.append((made, texts))
         yield made
+
+
+def _without_strings(a: FileContent, b: FileContent, one: Any, other: Any) -> tuple[Any, Any]:
+    """Return the forms of a file of named tensors and of another, without strings of metadata that only the first has.
+
+    `convert` leaves them out: no difference.
+    """
+    side, form, values = (a, one, other) if a.is_named else (b, other, one)
+    strings, known = form["__metadata__"], values["__metadata__"]
+    only = [name for name in strings if name not in known]
+    if not only:
+        return one, other
+    made = {**form, "__metadata__": {name: text for name, text in strings.items() if name in known}}
+    side.forms.append((made, [*side.left_out(form), metadata_left_out(only)]))
+    return (made, values) if a.is_named else (values, made)
 
 
 def _without_modules(a: FileContent, b: FileContent, limits: Limits) -> None:

@@ -314,6 +314,24 @@ def test_numpy_arrays_of_checkpoints(suffix: str, tmp_path: Path) -> None:
     assert found["text", "MT19937"] == 1
 
 
+@pytest.mark.parametrize("source", TARGETS[2:])
+@pytest.mark.parametrize("suffix", TARGETS)
+def test_strings_of_metadata(source: str, suffix: str, tmp_path: Path) -> None:
+    """Strings and None of metadata are in formats that have such; elsewhere `convert` and `verify` name them."""
+    value = {"w": torch.ones(2, 2), "name": "net", "none": None, "list": ["a", None]}
+    torch.save(value, tmp_path / "v.pt")
+    t7bridge.convert(tmp_path / "v.pt", tmp_path / f"v.{source}")
+    report = t7bridge.convert(tmp_path / f"v.{source}", tmp_path / f"o.{suffix}")
+    left = [note.count for note in report.notes if note.code == "metadata"]
+    assert left == [] if suffix in TARGETS[2:] else left[0] >= 4
+    for first, second in ((f"v.{source}", f"o.{suffix}"), (f"o.{suffix}", f"v.{source}")):
+        checked = t7bridge.verify(tmp_path / first, tmp_path / second)
+        assert checked.same
+        assert bool(checked.left_out) is bool(left)
+    torch.save({**value, "name": "other"}, tmp_path / "c.pt")
+    assert not t7bridge.verify(tmp_path / f"v.{source}", tmp_path / "c.pt").same
+
+
 def test_none_comes_back_from_lua(tmp_path: Path) -> None:
     """None in lists and dicts comes back by the record; without one it is counted."""
     value = {"a": [None, 1, None], "b": None, "t": torch.ones(1)}
@@ -390,11 +408,12 @@ class Scaled(torch.nn.Module):
 
 @pytest.mark.slow
 def test_parameters_without_dimensions_stay_so(tmp_path: Path) -> None:
-    """A module that was saved for Lua gives back the state dict that it had, in every format."""
+    """A module that was saved for Lua gives back the state dict that it had, in every format, without a warning."""
     module = Scaled().eval()
     t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=(torch.ones(2, 3),))
     for suffix in (".pt", ".safetensors", ".h5", ".npz"):
-        t7bridge.convert(tmp_path / "m.t7", tmp_path / f"o{suffix}")
+        report = t7bridge.convert(tmp_path / "m.t7", tmp_path / f"o{suffix}")
+        assert [(note.level, note.code, note.path) for note in report.notes] == [("info", "left-out", "")]
         found = t7bridge.to_torch(t7bridge.load(tmp_path / f"o{suffix}"))
         for key, wanted in module.state_dict().items():
             assert found[key].shape == wanted.shape
