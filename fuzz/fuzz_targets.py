@@ -24,8 +24,7 @@ from t7bridge.graph.walk import storages
 from t7bridge.io.output import Output
 from t7bridge.io.source import ByteSource
 from t7bridge.limits import DEFAULT_LIMITS
-from t7bridge.values.describe_lua import describe_value, json_pieces
-from t7bridge.values.describe_python import describe_python
+from t7bridge.values.describe import describe_lua, describe_python, json_pieces
 
 TESTFILES = Path(__file__).resolve().parent.parent / "testfiles"
 LARGEST_SEED = 60_000
@@ -36,7 +35,7 @@ class Finding(AssertionError):
 
 
 def _described(value: Any) -> str:
-    return "".join(json_pieces(describe_value(value)))
+    return "".join(json_pieces(describe_lua(value)))
 
 
 def _t7(data: bytes, encoding: str) -> bool:

@@ -1,4 +1,7 @@
-"""Text from files, made safe for terminals, pages, pictures and logs. Imports nothing of the package."""
+"""Text from files, made safe for terminals, pages, pictures and logs; lists and counts in messages.
+
+Imports nothing of the package.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,15 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+def and_more(number: int) -> str:
+    """Return `, and 3 more`; nothing for 0 and less."""
+    return f", and {number} more" if number > 0 else ""
+
+
 def listed(names: Iterable[object], most: int = 4) -> str:
     """Return the first names, and the number of the others: `a, b, and 7 more`."""
-    found = list(names)
-    more = [f"and {len(found) - most} more"] if len(found) > most else []
-    return ", ".join([*map(str, found[:most]), *more])
+    found = list(map(str, names))
+    return ", ".join(found[:most]) + and_more(len(found) - most)
 
 
 def printable_lines(text: str) -> str:

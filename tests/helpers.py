@@ -13,7 +13,7 @@ from typing import Any
 
 from t7bridge import T7Layout, T7Reader
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.values.describe_lua import describe_value, json_pieces
+from t7bridge.values.describe import describe_lua, json_pieces
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 600
@@ -88,7 +88,7 @@ def written(value: Any, layout: T7Layout | None = None, **options: Any) -> bytes
 
 def description(value: Any) -> str:
     """The canonical description as text, which compares without recursion."""
-    return "".join(json_pieces(describe_value(value)))
+    return "".join(json_pieces(describe_lua(value)))
 
 
 def check_read_write(data: bytes, **options: Any) -> Any:

@@ -18,7 +18,7 @@ from t7bridge.formats.pt.pickle.unpickler import Unpickler
 from t7bridge.formats.pt.storages import StorageTable
 from t7bridge.io.source import ByteSource
 from t7bridge.limits import DEFAULT_LIMITS
-from t7bridge.values.describe_python import describe_python
+from t7bridge.values.describe import describe_python
 
 PT = TESTFILES / "pt"
 

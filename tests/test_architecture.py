@@ -311,7 +311,7 @@ def test_numpy_is_imported_when_it_is_wanted(subtests):
 
 
 @pytest.mark.parametrize(
-    "module", ["t7bridge", "t7bridge.formats.t7.reader", "t7bridge.formats.t7.writer", "t7bridge.values.describe_lua"]
+    "module", ["t7bridge", "t7bridge.formats.t7.reader", "t7bridge.formats.t7.writer", "t7bridge.values.describe"]
 )
 def test_reading_needs_neither_numpy_nor_torch(module):
     """Importing the package and its readers imports neither numpy nor torch nor torchfile."""

@@ -17,10 +17,10 @@ from t7bridge.formats.pt.legacy_writer import LegacyPtWriter
 from t7bridge.formats.pt.writer import PtWriter
 from t7bridge.graph.dtypes import ELEMENT_TYPES
 from t7bridge.graph.lua import COMPOSITE
-from t7bridge.graph.walk import children, walk
+from t7bridge.graph.walk import entries, walk
 from t7bridge.io.output import Output
 from t7bridge.values.compare import differences
-from t7bridge.values.describe_python import describe_python
+from t7bridge.values.describe import describe_python
 
 SLOW = settings(
     max_examples=80,
@@ -133,7 +133,7 @@ def is_cyclic(value) -> bool:
         item, path = open_.pop()
         if id(item) in path:
             return True
-        open_ += [(inner, path | {id(item)}) for _, inner in children(item) if isinstance(inner, COMPOSITE)]
+        open_ += [(inner, path | {id(item)}) for _, inner in entries(item) if isinstance(inner, COMPOSITE)]
     return False
 
 

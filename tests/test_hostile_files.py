@@ -22,7 +22,7 @@ from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.io.output import Output
 from t7bridge.text import printable, printable_json
 from t7bridge.values.compare import differences
-from t7bridge.values.diff import ValueComparer
+from t7bridge.values.deviation import ValueComparer
 from t7bridge.values.outline import outline
 
 HOSTILE = TESTFILES / "hostile"

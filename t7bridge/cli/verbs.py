@@ -74,7 +74,7 @@ def _to_stdout(options: argparse.Namespace) -> int:
 
 def describe(options: argparse.Namespace) -> int:
     """Print the description."""
-    from ..values.describe_lua import json_pieces
+    from ..values.describe import json_pieces
 
     sys.stdout.writelines(json_pieces(t7bridge.describe(**arguments_of(options, "describe"))))
     print()
@@ -157,14 +157,15 @@ def _styled(line: str, number: int, header: int) -> str:
 
 
 def _outline(options: argparse.Namespace) -> int:
+    from ..graph.walk import Path
     from ..tools.files import load_all
-    from ..tools.inspect import OUTLINE_DEPTH, OUTLINE_ITEMS, value_at
+    from ..tools.inspect import OUTLINE_DEPTH, OUTLINE_ITEMS
     from ..values.outline import outline
 
     values = load_all(options.source, limits=options.limits)
     if options.at:
         with about_file(options.source):
-            values = [value_at(values, options.at)]
+            values = [Path.parse(options.at).get(values[0])]
     for number, value in enumerate(values, 1):
         if len(values) > 1:
             sys.stdout.write(f"value {number} of {len(values)}\n")

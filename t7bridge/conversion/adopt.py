@@ -13,77 +13,52 @@ from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.python import Device, TorchConstant, TorchSize
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
+from ..graph.walk import Path, Rebuilder, fill_dict, fill_list
 
 
-class Adopter:
-    """Rebuild dicts and lists that hold foreign values, with an explicit stack; sharing is preserved.
+class Adopter(Rebuilder):
+    """Rebuilds dicts and lists that hold foreign values; sharing is preserved.
 
     Results are remembered between calls, so that the values of one file share memory.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._torch: Any = None
         self._numpy: Any = None
-        self._made: dict[int, Any] = {}
-        self._kept: list[Any] = []
         self._memory: dict[int, Storage] = {}
-        self._open: list[tuple[Any, Any, Any]] = []
 
     def run(self, root: Any) -> Any:
         """Return the value without anything of torch or numpy in it."""
         self._torch, self._numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-        if self._torch is None and self._numpy is None:
-            return root
-        result: list[Any] = [None]
-        self._open.append((result, 0, root))
-        while self._open:
-            target, place, value = self._open.pop()
-            target[place] = self._adopt(value)
-        return result[0]
+        return root if self._torch is None and self._numpy is None else super().run(root)
 
-    def _adopt(self, value: Any) -> Any:
-        if value is None or type(value) in (bool, int, float, str, bytes, complex):
-            return value
-        if id(value) not in self._made:
-            self._kept.append(value)
-            self._made[id(value)] = self._one(value)
-        return self._made[id(value)]
-
-    def _one(self, value: Any) -> Any:
-        torch, numpy = self._torch, self._numpy
-        if torch is not None:
-            if isinstance(value, torch.nn.Module):
-                value = value.state_dict()
-            elif isinstance(value, torch.Tensor):
-                return self._tensor(value)
-            elif isinstance(value, torch.Size):
-                return TorchSize(value)
-            elif isinstance(value, torch.dtype):
-                return TorchConstant("dtype", str(value).removeprefix("torch."))
-            elif isinstance(value, torch.device):
-                return Device(value.type, value.index)
-        if numpy is not None:
-            if isinstance(value, numpy.ndarray):
-                return self._array(value)
-            if isinstance(value, numpy.generic):
-                return value.item()
-        if isinstance(value, dict):
-            items = list(value.items())
-            result = value.copy() if hasattr(value, "factory") else type(value)() if _is_plain(value) else value
-            if result is value:
-                return value
-            result.update(dict.fromkeys(value))
+    def make(self, value: Any, path: Path) -> Any:
+        """Return a value of the graph, or a container to be filled."""
+        if self._numpy is not None and isinstance(value, (self._numpy.ndarray, self._numpy.generic)):
+            value = self._array(value) if isinstance(value, self._numpy.ndarray) else value.item()
+        elif self._torch is not None:
+            value = self._of_torch(value)
+        if isinstance(value, dict) and (hasattr(value, "factory") or type(value).__name__ in ("dict", "OrderedDict")):
+            made: dict[Any, Any] = value.copy() if hasattr(value, "factory") else type(value)()
             if vars_of := getattr(value, "__dict__", None):
-                result.__dict__.update(vars_of)
-            self._open.extend((result, key, item) for key, item in reversed(items))
-            return result
-        if type(value) is list:
-            held: list[Any] = [None] * len(value)
-            self._open.extend((held, place, item) for place, item in reversed(list(enumerate(value))))
-            return held
-        if type(value) is tuple and any(self._is_foreign(item) for item in value):
-            return tuple(self._adopt(item) for item in value)
+                made.__dict__.update(vars_of)
+            return fill_dict(made, value, value.values())
+        if type(value) is list or (type(value) is tuple and any(self._is_foreign(item) for item in value)):
+            return fill_list(value, tuple if type(value) is tuple else None)
         return value
+
+    def _of_torch(self, value: Any) -> Any:
+        torch = self._torch
+        if isinstance(value, torch.nn.Module):
+            return value.state_dict()
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, torch.Size):
+            return TorchSize(value)
+        if isinstance(value, torch.dtype):
+            return TorchConstant("dtype", str(value).removeprefix("torch."))
+        return Device(value.type, value.index) if isinstance(value, torch.device) else value
 
     def _is_foreign(self, value: Any) -> bool:
         torch, numpy = self._torch, self._numpy
@@ -95,7 +70,7 @@ class Adopter:
         if array.dtype.kind in "biufc":
             return Tensor.from_numpy(array)
         if array.dtype.kind in "OSU":
-            return self._adopt(array.tolist())
+            return array.tolist()
         element = ELEMENT_TYPES.get(array.dtype.name)  # types of ml_dtypes
         if element is None:
             raise UnsupportedError(f"a numpy array of type {array.dtype} cannot be saved")
@@ -133,10 +108,6 @@ class Adopter:
             requires_grad=bool(tensor.requires_grad and tensor.is_leaf),
             is_parameter=isinstance(tensor, torch.nn.Parameter),
         )
-
-
-def _is_plain(value: dict[Any, Any]) -> bool:
-    return type(value).__name__ in ("dict", "OrderedDict")
 
 
 def adopt(value: Any) -> Any:

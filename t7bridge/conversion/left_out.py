@@ -19,9 +19,10 @@ from ..formats.pt.modules import attributes_of, is_module
 from ..formats.table import FormatSpec
 from ..graph.lua import TorchObject
 from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar, QuantizedTensor
+from ..graph.show import Step
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..graph.walk import Visit, children, objects, step_name
+from ..graph.walk import Path, entries, objects, step_name
 from ..nn.places import is_module as is_lua_module
 from ..nn.places import is_scratch
 from ..nn.registry import layer_of
@@ -71,7 +72,7 @@ class Coverage:
     """
 
     reached: set[tuple[object, ...]] = field(factory=set)
-    modules: list[Visit] = field(factory=list)
+    modules: list[Path] = field(factory=list)
     apart: set[tuple[int, str]] = field(factory=set)
 
     def add_notes(self, report: Report, result: Any) -> None:
@@ -91,7 +92,7 @@ class Coverage:
         for kind, visit in self._leaves():
             leaf = visit.value
             if kind == ATTRIBUTES:
-                attributes.append(visit.path[-_LETTERS:])
+                attributes.append(visit.text()[-_LETTERS:])
                 continue
             count = counts[kind]
             if not isinstance(leaf, _ARRAYS):
@@ -119,10 +120,10 @@ class Coverage:
             count=sum(count.tensors + count.values for count in found.values()),
         )
 
-    def _leaves(self) -> Iterator[tuple[str, Visit]]:
+    def _leaves(self) -> Iterator[tuple[str, Path]]:
         """Yield the leaves in the modules that are not in the result, each with its kind."""
         seen: set[int] = set()
-        stack: list[tuple[str, Visit]] = [("", visit) for visit in self.modules]
+        stack: list[tuple[str, Path]] = [("", visit) for visit in self.modules]
         while stack:
             kind, visit = stack.pop()
             value = visit.value
@@ -138,28 +139,28 @@ class Coverage:
             elif isinstance(value, (Storage, NumpyArray)):
                 yield OPTIONS if kind in ("", ATTRIBUTES) else kind, visit
             elif not isinstance(value, QuantizedTensor) or place_of(value.tensor) not in self.reached:
-                stack += [(inner, Visit(item, step, visit)) for inner, step, item in _inside(value, kind, self.apart)]
+                stack += [(inner, Path(visit, key, item)) for inner, key, item in _inside(value, kind, self.apart)]
 
 
-def _inside(value: Any, kind: str, apart: set[tuple[int, str]]) -> Iterator[tuple[str, str, Any]]:
-    """Yield what is in a value of a module, with its kind and its step in a path, but the fields apart."""
+def _inside(value: Any, kind: str, apart: set[tuple[int, str]]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what is in a value of a module, with its kind and its key, but the fields apart."""
     if isinstance(value, TorchObject) and is_lua_module(value):
         layer = layer_of(value.class_name)
         scratch = layer.scratch if layer is not None else frozenset()
         for key, item in value.fields.raw_items() if value.fields is not None else ():
             name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else ""
             if (id(value), name) not in apart:
-                yield _kind_of(name, name in scratch or is_scratch(name)), step_name(key), item
+                yield _kind_of(name, name in scratch or is_scratch(name)), key, item
     elif is_module(value):
         attributes = attributes_of(value)
         groups = [pair for part in MODULE_PARTS for pair in attributes[part].items()]
         rest = ((name, item) for name, item in attributes.items() if name not in MODULE_PARTS)
         groups += [(name, item) for name, item in rest if (id(value), name) not in apart]
-        yield from ((ATTRIBUTES, step_name(name), item) for name, item in groups)
+        yield from ((ATTRIBUTES, name, item) for name, item in groups)
     elif isinstance(value, (set, frozenset)):
-        yield from ((kind, "{}", item) for item in value)
+        yield from ((kind, Step("{}"), item) for item in value)
     else:
-        yield from ((_kind_of(step[1:]) or kind, step, item) for step, item in children(value))
+        yield from ((_kind_of(step_name(key)[1:]) or kind, key, item) for key, item in entries(value))
 
 
 def _kind_of(name: str, scratch: bool = False) -> str:
@@ -183,7 +184,7 @@ def count_leaves(value: Any) -> Count:
             if isinstance(item, _ARRAYS):
                 count.tensors += 1
             stack += item if isinstance(item, (set, frozenset)) else [] if isinstance(item, Tensor) else [
-                inside for _, inside in children(item)
+                inside for _, inside in entries(item)
             ]  # fmt: skip
     return count
 

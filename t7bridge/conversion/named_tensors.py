@@ -17,8 +17,7 @@ from ..data import define
 from ..errors import LimitError, ModelError
 from ..formats import FormatSpec
 from ..formats.named import METADATA_KEY, Name, NamedTensors, plan_views
-from ..graph.order import in_order
-from ..graph.paths import NAMED, name_text
+from ..graph.keys import NAMED, in_order, name_text
 from ..graph.python import PythonObject, QuantizedTensor, SparseTensor, UntypedStorage
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor

@@ -20,68 +20,85 @@ Identity is preserved: shared objects stay shared, and cycles stay cycles. Keys 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from functools import partial
 from typing import Any
 
 from attrs import evolve
 
 from ..graph import python
+from ..graph.keys import NAMED, name_text
 from ..graph.lua import COMPOSITE, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..graph.walk import Holder
-from .tree import Tree
+from ..graph.walk import SCALARS, Fill, Path, fill_dict, fill_list
+from .tree import Tree, plain
 
-_MISSING = object()
-_SCALARS = (bool, int, float, str, bytes, type(None))
+_PARTS = {
+    python.SparseTensor: ("layout", "indices", "plain_indices", "values", "size", "is_coalesced"),
+    python.QuantizedTensor: ("tensor", "scheme", "scale", "zero_point", "axis"),
+}
 
 
 class Plain(Tree):
-    """Builds plain values with an explicit stack. Tuples and sets are made after their content.
+    """Builds plain values. Tuples and sets are made after their content.
 
     Scalars inside Lua values become Python's; those inside Python's containers and objects stay as they are.
     """
 
-    _reads_lua = True
-
     def __init__(self, torch: bool) -> None:
-        super().__init__(None)
+        super().__init__()
         self._torch = torch
         self._storages: dict[int, Any] = {}
-        self._waiting: dict[int, list[tuple[Any, Any]]] = {}
-        """Places that refer to a tuple still being made, by its identity."""
+        self._is_lua = False
 
     def run(self, root: Value) -> Any:
         """Convert a value and everything in it."""
-        self._is_lua = self._reads_lua and not isinstance(root, (dict, list, tuple, set, frozenset, Holder))
+        self._is_lua = isinstance(root, COMPOSITE) or type(root) in SCALARS
         return super().run(root)
 
-    def _put(self, target: Any, place: Any, value: Value) -> None:
-        if isinstance(value, _Finish):
-            made = value.make()
-            self._built[id(value.original)] = made
-            for holder, key in self._waiting.pop(id(value.original)):
-                holder[key] = made
-        elif isinstance(value, (tuple, set, frozenset)) and id(value) not in self._built:
-            if id(value) in self._waiting:
-                self._waiting[id(value)].append((target, place))
-                return
-            self._kept.append(value)
-            self._waiting[id(value)] = [(target, place)]
-            parts: list[Any] = list(value)
-            held: list[Any] = [None] * len(parts)
-            self._open.append((None, None, _Finish(value, held, self._torch)))
-            self._open.extend((held, number, part) for number, part in reversed(list(enumerate(parts))))
-        else:
-            super()._put(target, place, value)
+    def scalar(self, value: Any, path: Path | None, key: Any) -> Any:
+        """Return Python's scalar."""
+        return plain(value) if self._is_lua else value
 
-    def _convert(self, value: Value) -> Any:
+    def make(self, value: Value, path: Path) -> Any:
+        """Return the plain value, or one to be filled."""
         if isinstance(value, (Tensor, Storage)):
-            made = self._built.get(id(value), _MISSING)
-            if made is _MISSING:
-                self._kept.append(value)
-                made = self._built[id(value)] = self._tensor(value)
-            return made
-        return value if not self._is_lua and isinstance(value, _SCALARS) else super()._convert(value)
+            return self._tensor(value)
+        if isinstance(value, COMPOSITE):
+            return super().make(value, path)
+        if isinstance(value, (tuple, set, frozenset)):
+            return fill_list(tuple(value), partial(self._finished, value))
+        if isinstance(value, list):
+            return fill_list(value)
+        if isinstance(value, Counter):
+            return Counter(value)
+        if isinstance(value, dict):
+            return self.entries(OrderedDict() if isinstance(value, OrderedDict) else {}, value)
+        if isinstance(value, python.UntypedStorage):
+            return self._tensor(value.storage)
+        if isinstance(value, (python.NumpyArray, python.NumpyScalar)):
+            return self.numpy(value)
+        if isinstance(value, (python.SparseTensor, python.QuantizedTensor)):
+            kind = "sparse" if isinstance(value, python.SparseTensor) else "quantized"
+            parts = {name: part for name in _PARTS[type(value)] if (part := getattr(value, name)) is not None}
+            return self.entries({"__class__": f"torch.{kind}"}, parts)
+        if isinstance(value, python.PythonObject):
+            return self.python_object(value)
+        return bytearray(value) if isinstance(value, bytearray) else self.name(value)
+
+    def _finished(self, original: Any, parts: list[Any]) -> Any:
+        """Return a tuple or set of parts that are complete."""
+        if isinstance(original, (set, frozenset)):
+            kind = frozenset if isinstance(original, frozenset) else set
+            try:
+                return kind(parts)
+            except TypeError:  # an item has become a list or dict
+                return kind(original)
+        if isinstance(original, python.TorchSize) and self._torch:
+            import torch
+
+            return torch.Size(parts)
+        return tuple(parts)
 
     def _tensor(self, value: Tensor | Storage) -> Any:
         view = Tensor(value.element, value, (value.count,), (1,)) if isinstance(value, Storage) else value
@@ -98,43 +115,12 @@ class Plain(Tree):
             self._storages[id(storage)] = evolve(storage, data=storage_array(storage))
         return evolve(view, storage=self._storages[id(storage)]).numpy()
 
-    def _object(self, value: Value) -> Any:
-        if isinstance(value, COMPOSITE):
-            return super()._object(value)
-        if isinstance(value, Counter):
-            return Counter(value)
-        if isinstance(value, dict):
-            result: dict[Any, Any] = OrderedDict() if isinstance(value, OrderedDict) else {}
-            return self._entries(result, value)
-        if isinstance(value, list):
-            return self._list(value)
-        if isinstance(value, bytearray):
-            return bytearray(value)
-        if isinstance(value, complex):
-            return value
-        if isinstance(value, python.UntypedStorage):
-            return self._convert(value.storage)
-        if isinstance(value, (python.NumpyArray, python.NumpyScalar)):
-            return self._numpy(value)
-        if isinstance(value, python.SparseTensor):
-            names = ("layout", "indices", "plain_indices", "values", "size", "is_coalesced")
-            return self._parts("torch.sparse", {name: getattr(value, name) for name in names})
-        if isinstance(value, python.QuantizedTensor):
-            quantized = ("tensor", "scheme", "scale", "zero_point", "axis")
-            return self._parts("torch.quantized", {name: getattr(value, name) for name in quantized})
-        if isinstance(value, python.PythonObject):
-            return self._python_object(value)
-        return self._name(value)
+    def entries(self, result: dict[Any, Any], entries: dict[Any, Any]) -> Fill:
+        """Return a dict to be filled with entries."""
+        return fill_dict(result, entries, entries.values())
 
-    def _entries(self, result: dict[Any, Any], entries: dict[Any, Any]) -> dict[Any, Any]:
-        result.update(dict.fromkeys(entries))
-        self._open.extend((result, key, item) for key, item in reversed(list(entries.items())))
-        return result
-
-    def _parts(self, name: str, parts: dict[str, Any]) -> dict[Any, Any]:
-        return self._entries({"__class__": name}, {key: part for key, part in parts.items() if part is not None})
-
-    def _python_object(self, value: python.PythonObject) -> Any:
+    def python_object(self, value: python.PythonObject) -> Any:
+        """Return an object of any class as a dict of its class and content."""
         parts: dict[Any, Any] = {} if value.args in ((), python.UNSET) else {"__args__": value.args}
         parts |= {"__kwargs__": value.kwargs} if value.kwargs else {}
         attributes = value.attributes
@@ -144,55 +130,27 @@ class Plain(Tree):
             parts["__state__"] = value.state
         parts |= {"__items__": value.items} if value.items else {}
         parts |= {"__pairs__": [list(pair) for pair in value.pairs]} if value.pairs else {}
-        return self._entries({"__class__": value.path}, parts)
+        return self.entries({"__class__": value.path}, parts)
 
-    def _numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
+    def numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
+        """Return an array, a list of objects, or a number or text."""
         from ..formats.pt.numpy_tensors import numpy_value
 
-        array = value if isinstance(value, python.NumpyArray) else python.NumpyArray(value.dtype, (), False, value.data)
+        array = value.array if isinstance(value, python.NumpyScalar) else value
         if isinstance(array.data, list):
-            return self._list(array.data)
+            return fill_list(array.data)
         made = numpy_value(array)
-        return made if isinstance(value, python.NumpyArray) else made[()].item()
+        return made if array is value else made[()].item()
 
-    def _name(self, value: Any) -> Any:
-        if isinstance(value, python.TorchConstant) and self._torch:
+    def name(self, value: Any) -> Any:
+        """Return what a name stands for: torch's own value, or its text."""
+        if self._torch and isinstance(value, (python.TorchConstant, python.Device)):
             import torch
 
-            return getattr(torch, value.name, f"torch.{value.name}")
-        if isinstance(value, python.Device):
-            if self._torch:
-                import torch
-
+            if isinstance(value, python.Device):
                 return torch.device(str(value))
-            return str(value)
-        if isinstance(value, python.TorchConstant):
-            return f"torch.{value.name}"
-        if isinstance(value, python.PythonGlobal):
-            return value.path
-        return value.code if isinstance(value, python.NumpyDtype) else value
-
-
-class _Finish:
-    """A tuple or set to be made once its parts are."""
-
-    def __init__(self, original: Any, parts: list[Any], torch: bool) -> None:
-        self.original = original
-        self.parts = parts
-        self.torch = torch
-
-    def make(self) -> Any:
-        if isinstance(self.original, (set, frozenset)):
-            kind = frozenset if isinstance(self.original, frozenset) else set
-            try:
-                return kind(self.parts)
-            except TypeError:  # an item has become a list or dict
-                return kind(self.original)
-        if isinstance(self.original, python.TorchSize) and self.torch:
-            import torch
-
-            return torch.Size(self.parts)
-        return tuple(self.parts)
+            return getattr(torch, value.name, name_text(value))
+        return name_text(value) if isinstance(value, NAMED) else value
 
 
 def to_python(value: Value) -> Any:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..errors import CorruptError
 from ..formats.pt.modules import is_module
 from ..formats.pt.pickle.names import is_torch
-from ..graph.paths import ROOT, Location, inner, path_text
-from ..graph.python import PythonObject
-from ..graph.walk import objects
+from ..graph.python import NumpyArray, NumpyScalar
+from ..graph.walk import objects, walk
 from ..report import Report
+from ..text import and_more, listed
 
 if TYPE_CHECKING:
     from ..formats.pt.legacy_writer import LegacyPtWriter
@@ -24,11 +24,10 @@ def note_foreign(names: list[str], report: Report) -> None:
     """Note the classes and functions named by a pickle that are not data."""
     if not names:
         return
-    listed = ", ".join(name[:_SHOWN] + " (PyTorch's, and not data)" * is_torch(name) for name in names[:_MOST_NOTES])
-    more = f", and {len(names) - _MOST_NOTES} more" if len(names) > _MOST_NOTES else ""
+    shown = [name[:_SHOWN] + " (PyTorch's, and not data)" * is_torch(name) for name in names]
     report.note(
         "warning",
-        f"the pickle names what is not data; nothing was called: {listed}{more}",
+        f"the pickle names what is not data; nothing was called: {listed(shown, _MOST_NOTES)}",
         code="foreign-name",
         class_name=names[0][:_SHOWN],
         count=len(names),
@@ -47,7 +46,7 @@ def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -
     wanted |= {id(item) for item in writer.blocking.values()}
     paths = paths_of(value, wanted) if wanted else {}
     for name, items in list(writer.plain.items())[:_MOST_NOTES]:
-        more = f", and {len(items) - 1} more" if len(items) > 1 else ""
+        more = and_more(len(items) - 1)
         report.note(
             "warning",
             f"{name[:_SHOWN]} is written as plain data, not as a name that a reader would import{more}",
@@ -70,37 +69,25 @@ def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -
 def paths_of(value: Any, wanted: set[int]) -> dict[int, str]:
     """Return the paths to values, by identity."""
     found: dict[int, str] = {}
-    for path, item in _walk(value):
-        if id(item) in wanted and id(item) not in found:
-            found[id(item)] = path_text(path)
+    for path in walk(value, kinds=object):
+        if id(path.value) in wanted and id(path.value) not in found:
+            found[id(path.value)] = str(path)
             if len(found) == len(wanted):
                 break
     return found
 
 
-def _walk(value: Any) -> Iterator[tuple[Location, Any]]:
-    """Yield every value inside a value once, with the first path to it."""
-    stack: list[tuple[Location, Any]] = [(ROOT, value)]
-    seen: set[int] = set()
-    while stack:
-        path, item = stack.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        yield path, item
-        inside: list[tuple[Any, Any]] = []
-        if isinstance(item, dict):
-            inside = list(item.items())
-            stack += [(inner(path, key), key) for key in item if isinstance(key, (PythonObject, tuple))]
-        elif isinstance(item, (list, tuple)):
-            inside = list(enumerate(item))
-        elif isinstance(item, (set, frozenset)):
-            inside = [(None, part) for part in item]
-        elif isinstance(item, PythonObject):
-            parts = ("args", "kwargs", "state", "items", "pairs")
-            inside = [(f"<{part}>", getattr(item, part)) for part in parts if part != "state"]
-            inside += list(item.attributes.items()) or [("<state>", item.state)]
-        stack += [(inner(path, key), part) for key, part in reversed(inside)]
+def array_of(value: NumpyArray | NumpyScalar, path: str = "") -> NumpyArray:
+    """Return a numpy array; of a scalar one without dimensions.
+
+    Raises:
+        CorruptError: a scalar's bytes do not fit its type.
+    """
+    if isinstance(value, NumpyArray):
+        return value
+    if isinstance(value.data, bytes) and len(value.data) != max(value.dtype.itemsize, 1):
+        raise CorruptError("a numpy scalar's bytes do not fit its type", path=path)
+    return value.array
 
 
 def has_modules(value: Any) -> bool:

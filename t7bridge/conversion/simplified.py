@@ -16,25 +16,25 @@ Identity is preserved: shared objects stay shared, and cycles stay cycles. Tenso
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import chain
 from typing import Any
 
-from ..errors import CorruptError
 from ..formats.pt.modules import MetModules, attributes_of, is_module, module_state_dict
 from ..formats.pt.pickle.names import FORBIDDEN, FOREIGN, SAFE, is_torch, standing
 from ..formats.pt.pickle.plain import plain_data
 from ..graph import python
-from ..graph.dtypes import ELEMENT_TYPES, ElementType
+from ..graph.dtypes import NUMPY_ELEMENTS
+from ..graph.keys import NAMED, key_text, name_text
 from ..graph.lua import COMPOSITE, Value
-from ..graph.paths import key_text, name_text
-from ..graph.storage import Storage
+from ..graph.show import Step
 from ..graph.tensor import Tensor
-from ..graph.walk import Visit
+from ..graph.walk import Fill, Path, fill_list
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.registry import own_names
 from ..report import Report
 from .left_out import Coverage, note_beside, note_data
 from .plain import Plain
-from .pt_values import paths_of
+from .pt_values import array_of, paths_of
 from .tree import Replaced
 
 _SHOWN = 200
@@ -43,7 +43,7 @@ _SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None))
 _NAMESPACES = ("argparse.Namespace", "types.SimpleNamespace")
 _LIKE = ("numpy", "collections.", *_NAMESPACES)
 """The beginnings of the names of classes whose plain form has all that they had."""
-_KEPT = (python.TorchSize, Tensor, Storage, python.UntypedStorage, python.QuantizedTensor, python.SparseTensor)
+_KEPT = (*COMPOSITE, python.TorchSize, python.UntypedStorage, python.QuantizedTensor, python.SparseTensor)
 
 
 class Simplified(Plain):
@@ -53,8 +53,6 @@ class Simplified(Plain):
         limits: bound how often shared modules are repeated.
         keep_classes: whether values of other classes stay as they are: only modules are replaced.
     """
-
-    _reads_lua = False
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS, keep_classes: bool = False) -> None:
         super().__init__(torch=False)
@@ -68,38 +66,41 @@ class Simplified(Plain):
         self.modules: dict[int, tuple[python.PythonObject, Replaced]] = {}
         """Each module and its state dict, by identity."""
 
-    def _put(self, target: Any, place: Any, value: Value) -> None:
-        if isinstance(value, _KEPT):
-            target[place] = value
-        else:
-            super()._put(target, place, value)
+    def scalar(self, value: Any, path: Path | None, key: Any) -> Any:
+        """Return the scalar as it is."""
+        return value
 
-    def _object(self, value: Value) -> Any:
-        if isinstance(value, COMPOSITE):
+    def make(self, value: Value, path: Path | None) -> Any:
+        """Return the simple form, or one to be filled."""
+        if isinstance(value, _KEPT):
             return value
         if is_module(value):
             state = module_state_dict(value, limits=self._limits, met=self._met)
-            replaced = Replaced(self._object(state), module_data(value, self.data_fields))
+            replaced = Replaced(self._ordered(state), module_data(value, self.data_fields))
             self.modules[id(value)] = value, replaced
-            return self._stand_in(value, replaced)
+            return self.stand_in(value, replaced)
         if isinstance(value, OrderedDict):
-            made: OrderedDict[Any, Any] = OrderedDict()
-            self._entries(vars(made), vars(value))
-            return self._entries(made, value)
+            return self._ordered(value)
         if self._keep_classes and isinstance(value, python.DefaultDict):
-            return self._entries(python.DefaultDict(value.factory), value)
-        if self._keep_classes and type(value) not in (dict, list):
+            return self.entries(python.DefaultDict(value.factory), value)
+        if self._keep_classes and type(value) not in (dict, list, tuple, set, frozenset):
             return value
         if isinstance(value, python.DefaultDict):
             self._change("collections.defaultdict", value)
-        return super()._object(value)
+        return super().make(value, path or Path())
+
+    def _ordered(self, value: OrderedDict[Any, Any]) -> Fill:
+        """Return an ordered dict to be filled, with its attributes."""
+        made: OrderedDict[Any, Any] = OrderedDict()
+        return Fill(made, chain(self.entries(made, value).parts, self.entries(vars(made), vars(value)).parts))
 
     def _change(self, name: str, value: Any) -> None:
         self.changed.setdefault(name, []).append(value)
 
-    def _entries(self, result: dict[Any, Any], entries: dict[Any, Any]) -> dict[Any, Any]:
+    def entries(self, result: dict[Any, Any], entries: dict[Any, Any]) -> Fill:
+        """Return a dict to be filled with entries, under keys of simple values only."""
         if self._keep_classes or all(isinstance(key, _SCALARS) for key in entries):
-            return super()._entries(result, entries)
+            return super().entries(result, entries)
         simple: dict[Any, Any] = {}
         numbers: dict[Any, int] = {}
         for key, item in entries.items():
@@ -108,12 +109,13 @@ class Simplified(Plain):
                 numbers[text] = numbers.get(text, 1) + 1
                 name = f"{text} #{numbers[text]}"
             simple[name] = item
-        return super()._entries(result, simple)
+        return super().entries(result, simple)
 
     def _key(self, key: Any) -> Any:
         """Return a key of simple values only."""
         if isinstance(key, python.NumpyScalar):
-            return self._numpy(key)
+            made = self.numpy(key)
+            return key_text(key) if isinstance(made, (Fill, list)) else made
         parts = [key]
         for part in parts:
             if isinstance(part, (tuple, frozenset)):
@@ -123,38 +125,39 @@ class Simplified(Plain):
                 return key_text(key)
         return key
 
-    def _python_object(self, value: python.PythonObject) -> Any:
+    def python_object(self, value: python.PythonObject) -> Any:
+        """Return a dict of the attributes of an object, or the list that it is."""
         self._change(value.path, value)
         if value.path in _NAMESPACES:
-            return self._entries({}, value.attributes)
+            return self.entries({}, value.attributes)
         if value.path == "collections.deque" and value.state is python.UNSET:
-            return self._list(value.items)
-        return self._entries({}, plain_data(value))
+            return fill_list(value.items)
+        return self.entries({}, plain_data(value))
 
-    def _numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
+    def numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
+        """Return a tensor, number, text, or list of text."""
         from ..formats.pt.numpy_tensors import tensor_of_array, text_items
 
-        is_array = isinstance(value, python.NumpyArray)
-        array = value if isinstance(value, python.NumpyArray) else python.NumpyArray(value.dtype, (), False, value.data)
-        if not is_array and isinstance(value.data, bytes) and len(value.data) != max(value.dtype.itemsize, 1):
-            raise CorruptError("a numpy scalar's bytes do not fit its type")
+        array = array_of(value)
+        is_array = array is value
         self._change("numpy.ndarray" if is_array else "numpy's scalar", value)
         if isinstance(array.data, list):
-            return self._list(array.data)
+            return fill_list(array.data)
         items = text_items(array)
         if items is not None:
             return items if array.shape else items[0]
-        element = numpy_element(array.dtype.code)
+        element = NUMPY_ELEMENTS.get(array.dtype.code)
         tensor = tensor_of_array(array, element, "cpu") if element is not None else None
         if tensor is None:
             parts = {"dtype": array.dtype.order + array.dtype.code, "shape": array.shape, "data": array.data}
-            return self._entries({"__class__": array.cls}, parts)
+            return self.entries({"__class__": array.cls}, parts)
         return tensor if is_array else tensor.array.item()
 
-    def _name(self, value: Any) -> Any:
+    def name(self, value: Any) -> Any:
+        """Return a name as text, unless PyTorch's safe loader knows it."""
         if isinstance(value, python.TorchConstant) and value.kind != "memory_format":
             return value
-        if isinstance(value, python.Device):
+        if isinstance(value, python.Device) or not isinstance(value, NAMED):
             return value
         if isinstance(value, python.PythonGlobal) and standing(value.module, value.name) == SAFE:
             return value
@@ -209,12 +212,6 @@ def _is_data(value: Any) -> bool:
     return found
 
 
-def numpy_element(code: str) -> ElementType | None:
-    """Return the element type of numpy's type code; `None` if tensors cannot have such elements."""
-    names = (each for each in ELEMENT_TYPES.values() if each.native)
-    return next((each for each in names if ("b1" if each.code == "?" else each.code) == code), None)
-
-
 def simplified(
     value: Any,
     report: Report,
@@ -256,7 +253,7 @@ def _note(builder: Simplified, value: Any, made: Any, report: Report) -> None:
         report.note(
             "info", f"the {name} is written as its state dict", path, "type", code="state-dict", class_name=name
         )
-        coverage.modules.append(Visit(module, path, None))
+        coverage.modules.append(Path(None, Step(path), module))
         rows = [(f"{path}.{key}", name, item) for key, item in replaced.beside.items()]
         note_beside(rows, report) if replaced.placed else note_data(rows, report)
     coverage.add_notes(report, made)

@@ -6,7 +6,8 @@ from collections import OrderedDict
 from typing import Any
 
 from ..graph.lua import TorchObject, Value
-from ..graph.walk import Visit
+from ..graph.show import Step
+from ..graph.walk import Path
 from ..nn.named import note_lost_sharing
 from ..nn.state_dict import StateDict, find_modules, is_module, state_dict
 from ..report import Report
@@ -43,7 +44,7 @@ class StateDicts:
 
     def note_rest(self, value: Any) -> None:
         """Note what the state dicts leave out."""
-        coverage = Coverage(modules=[Visit(obj, self._paths.get(id(obj), "root"), None) for obj, _ in self.found])
+        coverage = Coverage(modules=[Path(None, Step(self._paths.get(id(obj), "root")), obj) for obj, _ in self.found])
         for (obj, result), replaced in zip(self.found, self._replaced):
             origins = (origin.tensor for origin in result.origins.values())
             coverage.reached |= {place_of(tensor) for tensor in origins if tensor is not None}

@@ -15,15 +15,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from attrs import field
 
 from ..data import define
-from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
+from ..graph.walk import Fill, Path, Rebuilder, fill_dict, fill_list
 
 _EXACT = 2.0**53
 
@@ -33,7 +34,7 @@ class Replaced:
     """What stands for an object, and what stands beside it.
 
     Attributes:
-        value: in place of the object.
+        value: in place of the object; a `Fill` where its content is still to be converted.
         beside: values that go into the dict that holds the object, under `<its key>.<name>`.
         placed: whether they did; not where the object is the root, or in a list.
     """
@@ -61,92 +62,70 @@ def plain(value: Value) -> Any:
     return value
 
 
-class Tree:
-    """Builds the Python side with an explicit stack; lists and dicts are created before their content."""
+class Tree(Rebuilder):
+    """Builds the Python side; lists and dicts are created before their content."""
 
-    def __init__(self, replace: Replace | None) -> None:
+    def __init__(self, replace: Replace | None = None) -> None:
+        super().__init__()
         self._replace = replace
-        self._built: dict[int, Any] = {}
-        self._kept: list[Value] = []
         self._replaced: dict[int, Replaced] = {}
         """What stands for objects that have something beside them, by the identity of each."""
-        self._open: list[tuple[Any, Any, Value]] = []
-        """Stack of work: a container, the key or index in it, the Lua value; the next one last."""
 
-    def run(self, root: Value) -> Any:
-        """Convert a value and everything in it."""
-        result: list[Any] = [None]
-        self._open.append((result, 0, root))
-        while self._open:
-            target, place, value = self._open.pop()
-            self._put(target, place, value)
-        return result[0]
+    def scalar(self, value: Any, path: Path | None, key: Any) -> Any:
+        """Return Python's scalar."""
+        return plain(value)
 
-    def _put(self, target: Any, place: Any, value: Value) -> None:
-        target[place] = self._convert(value)
-        replaced = self._replaced.get(id(value))
+    def put(self, target: Any, place: Any, made: Any, value: Any) -> None:
+        """Put what a value became at its place, and what stands beside it."""
+        target[place] = made
+        replaced = self._replaced.get(id(value)) if self._replaced else None
         if replaced is not None and isinstance(target, dict) and isinstance(place, str):
+            replaced.placed = True
             for name, item in replaced.beside.items():
                 key = wanted = f"{place}.{name}"
                 numbers = count(2)
                 while key in target:
                     key = f"{wanted}~{next(numbers)}"
-                target[key] = None
-                self._open.append((target, key, item))
-            replaced.placed = True
+                target[key] = self.run(item)
 
-    def _stand_in(self, value: Any, replaced: Any) -> Any:
+    def stand_in(self, value: Any, replaced: Any) -> Any:
         """Return what stands for an object."""
         if not isinstance(replaced, Replaced):
             return replaced
         if replaced.beside:
             self._replaced[id(value)] = replaced
-        return replaced.value
+        made = replaced.value
+        if isinstance(made, Fill):
+            replaced.value = made.value
+        return made
 
-    def _convert(self, value: Value) -> Any:
-        if value is None or isinstance(value, (bool, float, int, bytes, str)):
-            return plain(value)
-        if isinstance(value, (Tensor, Storage)):
-            return value
-        built = self._built.get(id(value))
-        if built is None:
-            self._kept.append(value)  # so that no other value gets its identity
-            built = self._built[id(value)] = self._object(value)
-        return built
-
-    def _object(self, value: Value) -> Any:
+    def make(self, value: Value, path: Path) -> Any:
+        """Return the list or dict that a value becomes."""
         if isinstance(value, Table):
             items = value.sequence()
-            if items is not None:
-                return self._list(items)
-            return self._dict({}, value)
+            return self._dict({}, value) if items is None else fill_list(items)
         if isinstance(value, TorchObject):
-            if self._replace is not None:
-                replaced = self._replace(value)
-                if replaced is not None:
-                    return self._stand_in(value, replaced)
+            replaced = self._replace(value) if self._replace is not None else None
+            if replaced is not None:
+                return self.stand_in(value, replaced)
             head: dict[str, Any] = {"__class__": value.class_name, "__version__": value.version}
-            if value.payload is not None:
-                head["__payload__"] = None
-                self._open.append((head, "__payload__", value.payload))
-            return self._dict(head, value.fields or Table())
+            if value.payload is None:
+                return self._dict(head, value.fields or Table())
+            payload = fill_dict(head, ["__payload__"], [value.payload])
+            return Fill(head, chain(payload.parts, self._dict(head, value.fields or Table()).parts))
         if isinstance(value, LuaFunction):
-            upvalues = self._list([entry.value for entry in value.upvalue_list()])
-            return {"__class__": "function", "code": value.code, "upvalues": upvalues}
-        if isinstance(value, TdsHash):
-            return self._dict({"__class__": value.lua_class, "__version__": value.version}, value.content)
-        if isinstance(value, TdsVec):
+            upvalues = [entry.value for entry in value.upvalue_list()]
+            return _list_in({"__class__": "function", "code": value.code}, "upvalues", upvalues)
+        if isinstance(value, (TdsHash, TdsVec)):
             head = {"__class__": value.lua_class, "__version__": value.version}
-            head["items"] = self._list(value.elements)
-            return head
+            if isinstance(value, TdsVec):
+                return _list_in(head, "items", value.elements)
+            return self._dict(head, value.content)
+        if isinstance(value, (Tensor, Storage)):
+            return value
         raise TypeError(f"{type(value).__name__} is not a Lua value")
 
-    def _list(self, items: list[Value]) -> list[Any]:
-        result = [None] * len(items)
-        self._open.extend((result, place, item) for place, item in reversed(list(enumerate(items))))
-        return result
-
-    def _dict(self, result: dict[Any, Any], table: Table) -> dict[Any, Any]:
+    def _dict(self, result: dict[Any, Any], table: Table) -> Fill:
         """Add a table's entries to a dict, or as a list of pairs if they cannot be its keys."""
         keys = [plain(key) for key in table.raw_keys]
         own = set(result)
@@ -154,13 +133,17 @@ class Tree:
             distinct = len(own | set(keys)) == len(own) + len(keys)
         except TypeError:
             distinct = False
-        if not distinct or any(isinstance(key, (Table, TorchObject, LuaFunction, TdsHash, TdsVec)) for key in keys):
+        if not distinct or any(isinstance(key, COMPOSITE) and not isinstance(key, (Tensor, Storage)) for key in keys):
             result.setdefault("__class__", "table")
-            result["pairs"] = self._list([Table.from_list([key, value]) for key, value in table.raw_items()])
-            return result
-        result.update(dict.fromkeys(keys))
-        self._open.extend((result, key, value) for key, value in reversed(list(zip(keys, table.raw_values))))
-        return result
+            return _list_in(result, "pairs", [Table.from_list([key, value]) for key, value in table.raw_items()])
+        return fill_dict(result, keys, table.raw_values)
+
+
+def _list_in(result: dict[Any, Any], key: str, items: list[Value]) -> Fill:
+    """Return a dict with a list, to be filled from items, under a key."""
+    inner = fill_list(items)
+    result[key] = inner.value
+    return Fill(result, inner.parts)
 
 
 def to_python(value: Value, replace: Replace | None = None) -> Any:

@@ -16,7 +16,7 @@ import torchfile
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..graph.walk import step_name, walk
+from ..graph.walk import Path, pairwise, walk
 from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from .t7.file import refuse_unexplained
@@ -99,13 +99,12 @@ def _is_known_to_torchfile(value: Value) -> bool:
 def _compare(mine: Value, theirs: Any) -> list[str]:
     found: list[str] = []
     pairs: dict[int, int] = {}
-    stack: list[tuple[str, Value, Any]] = [("root", mine, theirs)]
-    while stack:
-        path, a, b = stack.pop()
+
+    def compare(path: Path, a: Value, b: Any) -> list[tuple[Any, Value, Any]]:
         if id(a) in pairs:
             if pairs[id(a)] != id(b):
                 found.append(f"{path}: an object shared here is not shared in torchfile")
-            continue
+            return []
         if isinstance(a, (Table, TorchObject, Tensor, Storage)):
             pairs[id(a)] = id(b)
         if isinstance(a, (Tensor, Storage)):
@@ -115,17 +114,18 @@ def _compare(mine: Value, theirs: Any) -> list[str]:
             elif array.size and (array.strides != b.strides or not _same_elements(array, b)):
                 found.append(f"{path}: torchfile has different elements or strides")
         elif isinstance(a, TorchObject):
-            if not isinstance(b, torchfile.TorchObject) or b.torch_typename() != a.class_name.encode():
-                found.append(f"{path}: torchfile has another class")
-            else:
-                stack += _entries(path, a.fields or Table(), b._obj, found)
+            if isinstance(b, torchfile.TorchObject) and b.torch_typename() == a.class_name.encode():
+                return _entries(path, a.fields or Table(), b._obj, found)
+            found.append(f"{path}: torchfile has another class")
         elif isinstance(a, Table):
             if isinstance(b, dict):
-                stack += _entries(path, a, b, found)
-            else:
-                found.append(f"{path}: torchfile has {type(b).__name__} for a table")
+                return _entries(path, a, b, found)
+            found.append(f"{path}: torchfile has {type(b).__name__} for a table")
         elif type(a) is not type(b) or (a != b and not (a != a and b != b)):
             found.append(f"{path}: torchfile has {b!r} for {a!r}")
+        return []
+
+    pairwise(mine, theirs, compare)
     return found
 
 
@@ -137,7 +137,7 @@ def _same_elements(one: np.ndarray, other: np.ndarray) -> bool:
     return np.array_equal(mine, theirs, equal_nan=one.dtype.kind == "f")
 
 
-def _entries(path: str, table: Table, other: dict[Any, Any], found: list[str]) -> list[tuple[str, Value, Any]]:
+def _entries(path: Path, table: Table, other: dict[Any, Any], found: list[str]) -> list[tuple[Any, Value, Any]]:
     """Return the entries to compare; keys that Python confuses, or that are not scalars, are left to `T7Reader`."""
     inside = []
     ones = {key for key in table.raw_keys if isinstance(key, (bool, float)) and key in (0, 1)}
@@ -145,7 +145,7 @@ def _entries(path: str, table: Table, other: dict[Any, Any], found: list[str]) -
     for key, value in table.raw_items():
         if isinstance(key, (float, bytes)) and not (confused and key in (0, 1)):
             if key in other:
-                inside.append((path + step_name(key), value, other[key]))
+                inside.append((key, value, other[key]))
             else:
-                found.append(f"{path}{step_name(key)}: torchfile has no such entry")
+                found.append(f"{Path(path, key)}: torchfile has no such entry")
     return inside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..graph.lua import TorchObject as GraphObject
 from ..graph.show import Shown, clean
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..graph.walk import walk
+from ..graph.walk import Fill, Path, Rebuilder, fill_list
 from ..text import counted
 
 LuaFunction = namedtuple("LuaFunction", ["size", "dumped", "upvalues"])
@@ -99,71 +100,64 @@ class Kinds:
         self.function = function
 
 
-class TorchfileBuilder:
-    """Builds torchfile's values with an explicit stack. The content of an object is complete before its owner."""
+class TorchfileBuilder(Rebuilder):
+    """Builds torchfile's values. Results of earlier calls are reused."""
 
     def __init__(self, lists: bool, ints: bool, text: bool, kinds: Kinds | None = None) -> None:
+        super().__init__()
         self._lists = lists
         self._ints = ints
         self._text = text
         self._kinds = kinds or Kinds()
-        self._built: dict[int, Any] = {}
-        self._kept: list[Value] = []
         self._arrays: dict[int, np.ndarray] = {}
 
-    def run(self, root: Value) -> Any:
-        """Return the value as torchfile has it. Results of earlier calls are reused.
+    def scalar(self, value: Any, path: Path | None, key: Any) -> Any:
+        """Return torchfile's scalar."""
+        if type(value) is float:
+            return int(value) if self._ints and value.is_integer() else value
+        return value.decode() if self._text and type(value) is bytes else value
+
+    def make(self, value: Value, path: Path) -> Any:
+        """Return torchfile's value, or one to be filled.
 
         Raises:
             UnsupportedError: a tensor has more dimensions than numpy's arrays.
         """
-        visits = [visit for visit in walk(root) if id(visit.value) not in self._built]
-        for visit in visits:
-            self._kept.append(visit.value)
-            self._built[id(visit.value)] = self._shell(visit.value, visit)
-        for visit in reversed(visits):
-            if isinstance(visit.value, GraphFunction):  # a named tuple: needs its upvalues at construction
-                function = visit.value
-                self._built[id(function)] = self._kinds.function(
-                    len(function.code), function.code, self._value(function.upvalues)
-                )
-        for visit in visits:
-            self._fill(visit.value)
-        return self._value(root)
-
-    def _value(self, value: Value) -> Any:
-        if isinstance(value, float):
-            return int(value) if self._ints and value.is_integer() else value
-        if isinstance(value, bytes):
-            return value.decode() if self._text else value
-        return self._built.get(id(value), value)
-
-    def _is_list(self, table: Table) -> bool:
-        return self._lists and (not table.raw_keys or (self._ints and table.sequence() is not None))
-
-    def _shell(self, value: Value, visit: Any) -> Any:
         if isinstance(value, Table):
-            return [] if self._is_list(value) else self._kinds.table()
+            return self._table(value)
         if isinstance(value, TdsVec):
-            return []
+            return fill_list(value.elements)
         if isinstance(value, TdsHash):
-            return self._kinds.table()
+            return self._dict(value.content)
         if isinstance(value, GraphObject):
-            return self._kinds.obj(value.class_name.encode(), version_number=value.version or 0)
+            made = self._kinds.obj(value.class_name.encode(), version_number=value.version or 0)
+            # The fields were read as a table of their own, so torchfile turns a list of them into a list as well.
+            inner = self._table(value.fields) if value.fields is not None else Fill(value.payload, ())
+            made._obj = inner.value
+            return Fill(made, inner.parts)
+        if isinstance(value, GraphFunction):  # a named tuple: needs its upvalues at construction
+            code = value.code
+            return fill_list([value.upvalues], lambda parts: self._kinds.function(len(code), code, *parts))
         if isinstance(value, Storage):
             return self._array(value)
-        if isinstance(value, Tensor):
-            if len(value.size) > _MOST_DIMENSIONS:
-                raise UnsupportedError(
-                    f"a tensor of {len(value.size)} dimensions is not a numpy array",
-                    path=visit.path,
-                    expected=f"at most {_MOST_DIMENSIONS}",
-                )
-            try:
-                return self._view(value)
-            except (ValueError, OverflowError) as error:
-                raise UnsupportedError(f"a tensor is not a numpy array: {error}", path=visit.path) from error
-        return None
+        return self._view(value, path) if isinstance(value, Tensor) else value
+
+    def _table(self, table: Table) -> Fill:
+        if self._lists and (not table.raw_keys or (self._ints and table.sequence() is not None)):
+            return fill_list(table.sequence() or [])
+        return self._dict(table)
+
+    def _dict(self, table: Table) -> Fill:
+        made = self._kinds.table()
+
+        def parts() -> Iterator[tuple[Any, Any, Any, Any]]:
+            built: list[Any] = [None]
+            for key, item in table.raw_items():
+                yield built, 0, key, key
+                # Keys that cannot be hashed are compared by identity.
+                yield made, key if isinstance(built[0], (list, np.ndarray)) else built[0], key, item
+
+        return Fill(made, parts())
 
     def _array(self, storage: Storage) -> np.ndarray:
         """Return a storage as a writable array, one for each storage."""
@@ -171,45 +165,21 @@ class TorchfileBuilder:
         if array is None:
             array = storage_array(storage)
             array = self._arrays[id(storage)] = array if array.flags.writeable else array.copy()
+            self._kept.append(storage)
         return array
 
-    def _view(self, tensor: Tensor) -> np.ndarray:
+    def _view(self, tensor: Tensor, path: Path) -> np.ndarray:
+        if len(tensor.size) > _MOST_DIMENSIONS:
+            raise UnsupportedError(
+                f"a tensor of {len(tensor.size)} dimensions is not a numpy array",
+                path=path.text(),
+                expected=f"at most {_MOST_DIMENSIONS}",
+            )
         if tensor.storage is None or not tensor.size:
             return np.empty(0, tensor.element.code)
         base = self._array(tensor.storage)
         strides = byte_strides(tensor.size, tensor.stride, base.itemsize)
-        return np.lib.stride_tricks.as_strided(base[tensor.offset :], tensor.size, strides)
-
-    def _fill(self, value: Value) -> None:
-        built = self._built[id(value)]
-        if isinstance(value, Table):
-            if self._is_list(value):
-                built.extend(self._value(item) for item in value.sequence() or ())
-            else:
-                self._fill_dict(built, value)
-        elif isinstance(value, TdsVec):
-            built.extend(self._value(item) for item in value.elements)
-        elif isinstance(value, TdsHash):
-            self._fill_dict(built, value.content)
-        elif isinstance(value, GraphObject):
-            # The fields were read as a table of their own, so torchfile turns a list of them into a list as well.
-            built._obj = self._fields(value)
-
-    def _fields(self, obj: GraphObject) -> Any:
-        if obj.fields is None:
-            return obj.payload
-        if self._is_list(obj.fields):
-            return [self._value(item) for item in obj.fields.sequence() or ()]
-        return self._fill_dict(self._kinds.table(), obj.fields)
-
-    def _fill_dict(self, target: Any, table: Table) -> Any:
-        for key, item in table.raw_items():
-            target[self._key(key)] = self._value(item)
-        return target
-
-    def _key(self, key: Value) -> Any:
-        """Return a key as torchfile has it; unhashable keys are compared by identity."""
-        built = self._value(key)
-        if isinstance(built, (list, np.ndarray)):
-            return key
-        return built
+        try:
+            return np.lib.stride_tricks.as_strided(base[tensor.offset :], tensor.size, strides)
+        except (ValueError, OverflowError) as error:
+            raise UnsupportedError(f"a tensor is not a numpy array: {error}", path=path.text()) from error

@@ -82,6 +82,10 @@ ELEMENT_TYPES: dict[str, ElementType] = {
     )
 }
 
+NUMPY_ELEMENTS = {
+    "b1" if element.code == "?" else element.code: element for element in ELEMENT_TYPES.values() if element.native
+}
+"""The element types by the codes of numpy's pickled dtypes."""
 PACKED = {"quint4x2": 2, "quint2x4": 4}
 """Elements of a tensor in one element of its storage, where that is not 1."""
 

@@ -6,7 +6,8 @@ Lua's: two references to one table are one Python object; cycles are legal.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from itertools import chain
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,12 +15,71 @@ from attrs import field
 
 from ..data import define
 from ..text import counted
-from .show import Shown, clean, short
+from .show import Holder, Shown, Step, clean, short
 from .storage import Storage
 from .tensor import Tensor
 
 if TYPE_CHECKING:
-    from .typed import Field
+    import numpy as np
+    import torch as pytorch
+
+    class Field:
+        """Any value of a file, for type checkers: a table, an object, a tensor, a number, text, or nothing.
+
+        The type of a field depends on the file. A checker may index a `Field`, as tables and objects are indexed, and
+        use the methods of a tensor; `isinstance` narrows it to one of the classes.
+        """
+
+        shape: tuple[int, ...]
+        dtype: str
+        ndim: int
+        nbytes: int
+        numel: int
+        class_name: str
+
+        def __getattr__(self, name: str) -> Field: ...
+        def __getitem__(self, key: Any) -> Field: ...
+        def __setitem__(self, key: Any, value: Any) -> None: ...
+        def __eq__(self, other: object) -> bool: ...
+        def __hash__(self) -> int: ...
+        def __contains__(self, key: object) -> bool: ...
+        def __iter__(self) -> Iterator[Any]: ...
+        def __len__(self) -> int: ...
+        def __float__(self) -> float: ...
+        def __int__(self) -> int: ...
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
+        def get(self, key: Any, default: Any = None) -> Field:
+            """Return the value of a key, or `default`."""
+
+        def keys(self) -> KeysView[Key]:
+            """Return the keys."""
+
+        def values(self) -> ValuesView[Field]:
+            """Return the values."""
+
+        def items(self) -> ItemsView[Key, Field]:
+            """Return keys and values."""
+
+        def as_list(self) -> list[Field]:
+            """Return the values of 1, 2, 3, …"""
+
+        def numpy(self) -> np.ndarray:
+            """Return the elements as a numpy array."""
+
+        def torch(self) -> pytorch.Tensor:
+            """Return the elements as a PyTorch tensor."""
+
+        def tolist(self) -> list[Any]:
+            """Return the elements as Python values."""
+
+        def item(self) -> bool | int | float | complex:
+            """Return the only element as a Python value."""
+
+        def decode(self) -> str:
+            """Return the text of a string."""
+
+else:
+    Field = Any
 
 Value = Any
 """None, bool, float, bytes, or one of `COMPOSITE`; when written also int and str."""
@@ -51,7 +111,7 @@ def plain_key(key: Value) -> Value:
     return key
 
 
-class _Entries(Shown):
+class _Entries(Holder):
     """The methods of a mapping, from `_table()`: common to tables, objects and `tds.Hash`.
 
     Not a subclass of `Mapping`, whose `isinstance` would slow every walk down; registered as one below.
@@ -61,6 +121,10 @@ class _Entries(Shown):
 
     def _table(self) -> Table:
         raise NotImplementedError
+
+    def _inside(self) -> Iterable[tuple[Any, Any]]:
+        table = self._table()
+        return zip(table.raw_keys, table.raw_values)
 
     def __getitem__(self, key: Key) -> Field:
         return self._table()._value(key)
@@ -250,6 +314,10 @@ class TorchObject(_Entries):
     def _table(self) -> Table:
         return _NO_FIELDS if self.fields is None else self.fields
 
+    def _inside(self) -> Iterable[tuple[Any, Any]]:
+        inside = _Entries._inside(self)
+        return chain(((Step("<payload>"), self.payload),), inside) if isinstance(self.payload, Holder) else inside
+
     def _short(self) -> str:
         table = self._table()
         name, held = clean(str(self.class_name)), counted(len(table.raw_keys), "field")
@@ -286,7 +354,7 @@ class Upvalue(Shown):
 
 
 @define(eq=False)
-class LuaFunction(Shown):
+class LuaFunction(Holder):
     """A Lua function: kept, never executed.
 
     Attributes:
@@ -298,6 +366,9 @@ class LuaFunction(Shown):
     code: bytes = field(repr=False)
     upvalues: Value = None
     tag: int = 8
+
+    def _inside(self) -> Iterable[tuple[Any, Any]]:
+        return ((Step("<upvalues>"), self.upvalues),)
 
     def _short(self) -> str:
         return f"LuaFunction: {counted(len(self.code), 'byte')} of bytecode"
@@ -362,6 +433,9 @@ class TdsVec(_Entries):
 
     def _table(self) -> Table:
         return Table.from_list(self.elements)
+
+    def _inside(self) -> Iterable[tuple[Any, Any]]:
+        return enumerate(self.elements, 1)
 
     def __bool__(self) -> bool:
         return True

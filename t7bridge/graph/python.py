@@ -18,18 +18,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from attrs import field
 
 from ..data import define
 from ..text import counted
-from .show import Shown, clean, short, sizes
+from .show import Holder, Shown, Step, clean, short, sizes
 from .storage import Storage
+from .tensor import UNSET as UNSET
 from .tensor import Tensor
-from .unset import UNSET as UNSET
-from .walk import Holder, step_name
 
 MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 """The attributes that every `nn.Module` has, in the order of its state dict."""
@@ -169,27 +168,17 @@ class PythonObject(Holder):
         attributes = self.attributes
         return all(isinstance(attributes.get(name), dict) for name in MODULE_PARTS)
 
-    def inside(self) -> Iterator[tuple[str, Any]]:
-        """Yield the content: of a module its parameters, buffers and modules, then its other attributes."""
+    def _inside(self) -> Iterator[tuple[Any, Any]]:
         attributes = self.attributes
         parts = MODULE_PARTS if self.is_module else ()
         for part in parts:
-            for name, item in attributes[part].items():
-                yield step_name(name), item
-        for name, item in attributes.items():
-            if name not in parts:
-                yield step_name(name), item
+            yield from attributes[part].items()
+        yield from ((name, item) for name, item in attributes.items() if name not in parts)
         if self.state is not UNSET and not attributes:
-            yield ".<state>", self.state
-        held: tuple[tuple[str, Any], ...] = (
-            ("args", self.args),
-            ("kwargs", self.kwargs),
-            ("items", self.items),
-            ("pairs", self.pairs),
-        )
-        for name, part in held:
-            if part:
-                yield f".<{name}>", part
+            yield Step(".<state>"), self.state
+        for name in ("args", "kwargs", "items", "pairs"):
+            if part := getattr(self, name):
+                yield Step(f".<{name}>"), part
 
     def _short(self) -> str:
         named = self.cls
@@ -243,12 +232,11 @@ class SparseTensor(Holder):
     is_parameter: bool = False
     requires_grad: bool = False
 
-    def inside(self) -> Iterator[tuple[str, Any]]:
-        """Yield the indices and the values."""
-        yield ".indices", self.indices
+    def _inside(self) -> Iterator[tuple[Any, Any]]:
+        yield "indices", self.indices
         if self.plain_indices is not None:
-            yield ".plain_indices", self.plain_indices
-        yield ".values", self.values
+            yield "plain_indices", self.plain_indices
+        yield "values", self.values
 
     def _short(self) -> str:
         return f"SparseTensor {clean(str(self.layout), 20)} of {short(self.values)}"
@@ -272,11 +260,8 @@ class QuantizedTensor(Holder):
     zero_point: Any
     axis: int | None = None
 
-    def inside(self) -> Iterator[tuple[str, Any]]:
-        """Yield the integers, and the scales and zero points where they are per channel."""
-        yield ".tensor", self.tensor
-        yield ".scale", self.scale
-        yield ".zero_point", self.zero_point
+    def _inside(self) -> Iterable[tuple[Any, Any]]:
+        return ("tensor", self.tensor), ("scale", self.scale), ("zero_point", self.zero_point)
 
     def _short(self) -> str:
         return f"QuantizedTensor {clean(str(self.scheme), 40)} of {short(self.tensor)}"
@@ -292,9 +277,8 @@ class UntypedStorage(Holder):
 
     storage: Storage
 
-    def inside(self) -> Iterator[tuple[str, Any]]:
-        """Yield the bytes."""
-        yield ".storage", self.storage
+    def _inside(self) -> Iterable[tuple[Any, Any]]:
+        return (("storage", self.storage),)
 
     def _short(self) -> str:
         return f"UntypedStorage of {short(self.storage)}"
@@ -343,10 +327,8 @@ class NumpyArray(Holder):
     data: Any = field(repr=False)
     cls: str = "numpy.ndarray"
 
-    def inside(self) -> Iterator[tuple[str, Any]]:
-        """Yield the elements that are Python objects."""
-        if isinstance(self.data, list):
-            yield ".data", self.data
+    def _inside(self) -> Iterable[tuple[Any, Any]]:
+        return (("data", self.data),) if isinstance(self.data, list) else ()
 
     def _short(self) -> str:
         return f"NumpyArray {clean(self.dtype.code, 40)} {sizes(self.shape)}"
@@ -363,6 +345,11 @@ class NumpyScalar(Shown):
 
     dtype: NumpyDtype
     data: Any
+
+    @property
+    def array(self) -> NumpyArray:
+        """The same as an array without dimensions."""
+        return NumpyArray(self.dtype, (), False, self.data)
 
     def _short(self) -> str:
         return f"NumpyScalar {clean(self.dtype.code, 40)}"

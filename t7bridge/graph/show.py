@@ -1,4 +1,4 @@
-"""One bounded line for any value: the `repr` of everything in the graph.
+"""One bounded line for any value: the `repr` of everything in the graph; and numbers as text.
 
 Takes constant time whatever the value, and contains no control characters, bidirectional marks or other unprintable
 characters, whatever the file says.
@@ -6,6 +6,8 @@ characters, whatever the file says.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -47,6 +49,13 @@ def extents(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape)) or "scalar"
 
 
+def number_text(value: float, digits: int) -> str:
+    """Return a number as C's `%.17g` prints it on Linux, with `digits` digits: a NaN keeps its sign."""
+    if value != value:
+        return "-nan" if math.copysign(1.0, value) < 0 else "nan"
+    return f"{value:.{digits}g}"
+
+
 def short(value: Any) -> str:
     """Return one line of at most `LINE` characters for any value."""
     if isinstance(value, Shown):
@@ -82,3 +91,19 @@ class Shown:
             return f"<{clean(self._short(), LINE - 2)}>"
         except AttributeError:  # not yet initialized
             return f"<{type(self).__name__}>"
+
+
+class Holder(Shown):
+    """A value with an identity that may hold others."""
+
+    __slots__ = ()
+
+    def _inside(self) -> Iterable[tuple[Any, Any]]:
+        """Return the values directly inside, each with its key, or the `Step` to it."""
+        return ()
+
+
+class Step(str):
+    """A step of a path that is not a key: `.storage`, `<upvalues>`."""
+
+    __slots__ = ()

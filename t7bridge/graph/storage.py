@@ -14,7 +14,7 @@ from ..io.changes import NO_CHANGE, WORTH_BYTES, Change, Extent, reversal
 from ..io.checksums import crc32
 from ..io.source import ByteSource
 from .dtypes import LUA_ALIASES, LUA_CLASSES, ElementType, lua_class_name
-from .show import Shown, storage_number
+from .show import Holder, storage_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -167,7 +167,7 @@ Data = Union[Span, TextSpan, Derived, Assembled, "np.ndarray"]
 
 
 @define(eq=False)
-class Storage(Shown):
+class Storage(Holder):
     """A contiguous run of elements in memory, shared by the tensors that are views of it.
 
     Two tensors share memory if and only if they have the same `Storage` object.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field
@@ -10,7 +10,7 @@ from attrs import evolve, field
 from ..data import define
 from ..errors import ModelError
 from .dtypes import ElementType, lua_class_name
-from .show import Shown, sizes, storage_number
+from .show import Holder, Step, short, sizes, storage_number
 from .storage import Storage
 
 if TYPE_CHECKING:
@@ -19,12 +19,23 @@ if TYPE_CHECKING:
 
     from .python import TensorExtras
 
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __reduce__(self) -> str:
+        return "UNSET"  # the one object, in copies and pickles too
+
+
+UNSET: Any = _Unset()
+"""The state of an object or tensor that has none."""
 Scalar = bool | int | float | complex
 """An element as a Python value."""
 
 
 @define(eq=False)
-class Tensor(Shown):
+class Tensor(Holder):
     """A view of a storage: sizes, strides and an offset, all in elements.
 
     A Lua tensor without elements has no dimensions at all; a PyTorch scalar has no dimensions and one element.
@@ -137,11 +148,9 @@ class Tensor(Shown):
             key: an int (0-based, negative from the end), a slice with any step, `...`, `None` for a new dimension, or
                 a tuple of them.
         """
-        from .indexing import asks_for_view, view_of
-
-        size, stride, offset = view_of(self.shape, self.stride or (1,) * len(self.shape), self.offset, key)
+        size, stride, offset = _view_of(self.shape, self.stride or (1,) * len(self.shape), self.offset, key)
         view = evolve(self, size=size, stride=stride, offset=offset, is_scalar=not size, alias=None)
-        return view if size or asks_for_view(key) else view.item()
+        return view if size or _asks_for_view(key) else view.item()
 
     def __iter__(self) -> Iterator[Any]:
         if not self.shape:
@@ -171,6 +180,9 @@ class Tensor(Shown):
         from .show_tensor import tensor_html
 
         return tensor_html(self)
+
+    def _inside(self) -> Iterable[tuple[Any, Any]]:
+        return () if self.storage is None else ((Step(".storage"), self.storage),)
 
     def _short(self) -> str:
         where = "" if self.device == "cpu" else f" on {self.device}"
@@ -250,3 +262,57 @@ def view_fault(
     if last >= count:
         return f"it reaches element {last}, and the storage has {count}"
     return None
+
+
+def _asks_for_view(key: Any) -> bool:
+    """Return whether a key selects a view even if it has one element."""
+    return key is Ellipsis or (isinstance(key, tuple) and any(each is Ellipsis or each is None for each in key))
+
+
+def _view_of(
+    size: tuple[int, ...], stride: tuple[int, ...], offset: int, key: Any
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return sizes, strides and offset of the view that a key selects, as numpy's basic indexing does.
+
+    Raises:
+        IndexError: the key has more parts than the tensor has dimensions, or one is out of range.
+        TypeError: a part is not an int, slice, `...` or None.
+    """
+    parts = list(key) if isinstance(key, tuple) else [key]
+    if sum(part is Ellipsis for part in parts) > 1:
+        raise IndexError("an index can contain only one ...")
+    used = sum(part is not None and part is not Ellipsis for part in parts)
+    if used > len(size):
+        raise IndexError(f"{used} indices for a tensor of {len(size)} dimensions")
+    if not any(part is Ellipsis for part in parts):
+        parts.append(Ellipsis)
+    new_size: list[int] = []
+    new_stride: list[int] = []
+    at = 0
+    for part in parts:
+        if part is Ellipsis:
+            end = at + len(size) - used
+            new_size += size[at:end]
+            new_stride += stride[at:end]
+            at = end
+        elif part is None:
+            new_size.append(1)
+            new_stride.append(0)
+        elif isinstance(part, slice):
+            start, stop, step = part.indices(size[at])
+            count = len(range(start, stop, step))
+            new_size.append(count)
+            new_stride.append(stride[at] * step)
+            offset += start * stride[at] if count else 0
+            at += 1
+        else:
+            if isinstance(part, bool) or not hasattr(part, "__index__"):
+                raise TypeError(
+                    f"a tensor is indexed by ints, slices, ... and None, not by {short(part)}; numpy() takes more"
+                )
+            number = part.__index__()
+            if not -size[at] <= number < size[at]:
+                raise IndexError(f"index {number} is out of range for a dimension of {size[at]}")
+            offset += (number % size[at]) * stride[at]
+            at += 1
+    return tuple(new_size), tuple(new_stride), offset

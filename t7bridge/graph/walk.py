@@ -1,185 +1,350 @@
-"""Walks over a graph: every object once, in Lua's writing order, without recursion; cycles are fine."""
+"""Paths and walks: every object once, in Lua's writing order, without recursion; cycles are fine."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import Any
 
-from ..data import define
-from .lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
-from .show import Shown
+from ..errors import ModelError
+from .lua import LuaFunction, Table, TdsHash, TdsVec
+from .show import Holder, Step, short
 from .storage import Storage
 from .tensor import Tensor
 
+Value = Any
+SCALARS = frozenset((bytes, str, float, int, bool, type(None)))
+"""The types of values without parts and identity."""
+_SETS = (set, frozenset)
+_WALKED = (Holder, dict, list, tuple, *_SETS)
 _WORD = re.compile(r"[A-Za-z_]\w*\Z")
+_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_STEP = re.compile(rf"\.<?\w+>?|\[(?:{_QUOTED}|[^\]]*)\]|<key (?:\.\w+|\[.*?\])>|<\w+>|.+", re.DOTALL)
+ROOT = Step("root")
+_SHOWN_STEPS = 50
+_SHOWN_LETTERS = 200
 
 
-class Holder(Shown):
-    """A Python-side value that holds others: objects of foreign classes, sparse and quantized tensors."""
+class KeyStep:
+    """The step from a table or dict to a key that is an object."""
 
-    __slots__ = ()
+    __slots__ = ("key",)
 
-    def inside(self) -> Iterator[tuple[str, Any]]:
-        """Yield the values directly inside, each with its step in a path."""
-        raise NotImplementedError
+    def __init__(self, key: Any) -> None:
+        self.key = key
 
 
-def step_name(key: Value) -> str:
-    """Return one step of a path into a table: `.weight`, `[3]`, `["odd key"]`."""
-    if isinstance(key, bytes):
-        text = key.decode("utf-8", "backslashreplace")
+def step_name(key: Any) -> str:
+    """Return one step of a path: `.weight`, `[3]`, `["odd key"]`."""
+    if isinstance(key, (bytes, str)):
+        if type(key) is Step:
+            return key
+        text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
         return f".{text}" if _WORD.match(text) else f"[{text[:60]!r}]"
-    if isinstance(key, str):
-        return f".{key}" if _WORD.match(key) else f"[{key[:60]!r}]"
     if isinstance(key, float) and key.is_integer() and abs(key) < 2**53:
         return f"[{int(key)}]"
     if key is None or isinstance(key, (bool, int, float)):
-        return f"[{key}]"
-    return f"[<{type(key).__name__}>]"
+        return f"[{short(key)}]"
+    if isinstance(key, KeyStep):
+        return f"<key {step_name(key.key)}>"
+    from .keys import key_text
+
+    return f"[{key_text(key)}]"
 
 
-_SCALARS = frozenset((bytes, str, float, int, bool, type(None)))
+class Path:
+    """The path of a value inside another, `root.modules[3].weight`, as a chain of keys: text only when it is shown.
+
+    Attributes:
+        parent: the path of what contains the value; `None` for the root.
+        key: its key there, or a `Step`; for the root, its name.
+        value: the value, where a walk found it.
+    """
+
+    __slots__ = ("key", "parent", "value")
+
+    def __init__(self, parent: Path | None = None, key: Any = ROOT, value: Any = None) -> None:
+        self.parent = parent
+        self.key = key
+        self.value = value
+
+    @classmethod
+    def parse(cls, text: str, root: str = "root") -> Path:
+        """Return the path that a text states.
+
+        Args:
+            text: as messages and reports write it.
+            root: the path of the root.
+        """
+        path = cls(None, Step(root))
+        for step in _STEP.findall(text.removeprefix(root)):
+            path = cls(path, Step(step))
+        return path
+
+    def steps(self, most: int = sys.maxsize) -> list[Path]:
+        """Return the paths from the root to this one, each one step longer; the last `most` of them."""
+        found: list[Path] = []
+        path: Path | None = self
+        while path is not None and len(found) < most:
+            found.append(path)
+            path = path.parent
+        return found[::-1]
+
+    def text(self) -> str:
+        """Return `root.modules[3].weight`, at any length."""
+        return "".join([step_name(path.key) for path in self.steps()])
+
+    def __str__(self) -> str:
+        """Return the text; of a very deep path the last steps only."""
+        first, *rest = self.steps(_SHOWN_STEPS + 1)
+        names = [step_name(path.key)[:_SHOWN_LETTERS] for path in rest]
+        return (step_name(first.key) if first.parent is None else "root…") + "".join(names)
+
+    def follow(self, root: Value) -> Iterator[Path]:
+        """Yield the path of each value on the way from a root to the value at this path.
+
+        Raises:
+            ModelError: there is no such value; the message lists the steps that there are.
+        """
+        first, *rest = self.steps()
+        path = Path(None, first.key, root)
+        for step in (step_name(each.key) for each in rest):
+            found = next((pair for pair in entries(path.value) if step_name(pair[0]) == step), None)
+            if found is None:
+                there = ", ".join(step_name(key) for (key, _), _ in zip(entries(path.value), range(12)))
+                raise ModelError(
+                    f"there is nothing at {self.text()}", path=path.text(), expected=there or "no further step"
+                )
+            path = Path(path, *found)
+            yield path
+
+    def get(self, root: Value) -> Value:
+        """Return the value at this path.
+
+        Raises:
+            ModelError: there is none; the message lists the steps that there are.
+        """
+        for path in self.follow(root):
+            root = path.value
+        return root
 
 
-def children(value: Value, *, scalars: bool = True) -> Iterator[tuple[str, Value]]:
-    """Yield the values directly inside a value, each with its step in a path.
+def entries(value: Value, marks: dict[int, bytes] | None = None) -> Iterator[tuple[Any, Value]]:
+    """Yield the values directly inside a value, each with its key, or the step to it; before it a key with parts.
 
     Args:
         value: any value.
-        scalars: whether numbers, strings and the like are yielded; a table may hold millions of them.
+        marks: of the parts of sets, for `in_order`.
     """
-    if isinstance(value, Table):
-        for key, item in zip(value.raw_keys, value.raw_values):
-            if not scalars and type(item) in _SCALARS and type(key) in _SCALARS:
-                continue
-            name = step_name(key)
-            if isinstance(key, COMPOSITE):
-                yield f"<key {name}>", key
-            yield name, item
-    elif isinstance(value, TorchObject):
-        if isinstance(value.payload, COMPOSITE):
-            yield "<payload>", value.payload
-        if value.fields is not None:
-            yield from children(value.fields, scalars=scalars)
-    elif isinstance(value, Tensor):
-        if value.storage is not None:
-            yield ".storage", value.storage
-    elif isinstance(value, LuaFunction):
-        yield "<upvalues>", value.upvalues
-    elif isinstance(value, TdsHash):
-        yield from children(value.content, scalars=scalars)
-    elif isinstance(value, TdsVec):
-        for number, item in enumerate(value.elements, 1):
-            yield f"[{number}]", item
+    pairs: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Holder):
+        pairs = value._inside()
     elif isinstance(value, dict):
-        for key, item in value.items():
-            if not scalars and type(item) in _SCALARS and type(key) in _SCALARS:
-                continue
-            name = step_name(key)
-            if not isinstance(key, (str, bytes, int, float, bool, type(None))):
-                yield f"<key {name}>", key
-            yield name, item
+        pairs = value.items()
     elif isinstance(value, (list, tuple)):
-        for number, item in enumerate(value):
-            yield f"[{number}]", item
-    elif isinstance(value, Holder):
-        yield from value.inside()
+        pairs = enumerate(value)
+    elif isinstance(value, _SETS):
+        from .keys import in_order
+
+        pairs = zip(repeat(Step("{}")), in_order(value, marks))
+    for key, item in pairs:
+        if type(key) not in SCALARS and not isinstance(key, (str, int)):
+            yield KeyStep(key), key
+        yield key, item
 
 
-@define(eq=False)
-class Visit:
-    """One object found on a walk.
-
-    Attributes:
-        value: the object.
-        step: its step from the object that contains it.
-        parent: the visit of that object; `None` at the root.
-    """
-
-    value: Any
-    step: str
-    parent: Visit | None
-
-    @property
-    def path(self) -> str:
-        """The full path, `root.modules[3].weight`."""
-        steps: list[str] = []
-        visit: Visit | None = self
-        while visit is not None:
-            steps.append(visit.step)
-            visit = visit.parent
-        return "".join(reversed(steps))
-
-
-def walk(root: Value, name: str = "root", seen: set[int] | None = None) -> Iterator[Visit]:
-    """Yield every value with an identity once, an object before what is inside it.
+def walk(root: Value, name: str = "root", kinds: Any = _WALKED) -> Iterator[Path]:
+    """Yield every value with an identity once, with its path, an object before what is inside it.
 
     Args:
         root: where the walk begins.
         name: its path.
-        seen: identities of values to skip; those visited are added.
+        kinds: types of the values to visit.
     """
-    seen = set() if seen is None else seen
-    kinds = (*COMPOSITE, dict, list, tuple, Holder)
-    stack = [Visit(root, name, None)]
+    seen: set[int] = set()
+    marks: dict[int, bytes] = {}
+    stack = [Path(None, Step(name), root)]
     while stack:
-        visit = stack.pop()
-        if id(visit.value) in seen or not isinstance(visit.value, kinds):
+        path = stack.pop()
+        value = path.value
+        if id(value) in seen or not isinstance(value, kinds):
             continue
-        seen.add(id(visit.value))
-        yield visit
-        found = children(visit.value, scalars=False)
-        inside = [Visit(value, step, visit) for step, value in found if isinstance(value, kinds)]
-        stack.extend(reversed(inside))
+        seen.add(id(value))
+        yield path
+        inside = [(key, item) for key, item in entries(value, marks) if type(item) not in SCALARS]
+        stack += [Path(path, key, item) for key, item in reversed(inside)]
 
 
 def objects(root: Value) -> Iterator[Value]:
     """Yield every value with an identity once, in arbitrary order: `walk` without paths, in a third of the time."""
-    kinds = (*COMPOSITE, dict, list, tuple, Holder)
     seen: set[int] = set()
     stack = [root]
     while stack:
         value = stack.pop()
-        if type(value) in _SCALARS or id(value) in seen or not isinstance(value, kinds):
+        if type(value) in SCALARS or id(value) in seen or not isinstance(value, _WALKED):
             continue
         seen.add(id(value))
         yield value
-        if isinstance(value, dict):
-            stack.extend(value.values())
-            stack.extend(key for key in value if type(key) not in _SCALARS)
-        elif isinstance(value, (list, tuple)):
+        if isinstance(value, (list, tuple, *_SETS)):
             stack.extend(value)
         else:
-            stack.extend(item for _, item in children(value, scalars=False))
+            stack.extend([item for _, item in entries(value)])
 
 
 def tensors(root: Value) -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor once, with its path."""
-    for visit in walk(root):
-        if isinstance(visit.value, Tensor):
-            yield visit.path, visit.value
+    return ((path.text(), path.value) for path in walk(root) if isinstance(path.value, Tensor))
 
 
 def storages(root: Value) -> Iterator[Storage]:
     """Yield every storage once."""
-    for visit in walk(root):
-        if isinstance(visit.value, Storage):
-            yield visit.value
+    return (path.value for path in walk(root) if isinstance(path.value, Storage))
 
 
 def unfinished_step(value: Any) -> str:
     """Return the step from a partly read object to the value being read inside it."""
-    if isinstance(value, TdsHash):
-        value = value.content
+    value = value.content if isinstance(value, TdsHash) else value
     if isinstance(value, Table):
         if len(value.raw_keys) > len(value.raw_values):
             return step_name(value.raw_keys[-1])
         return f"<key {len(value.raw_keys) + 1}>"
     if isinstance(value, TdsVec):
         return f"[{len(value.elements) + 1}]"
-    if isinstance(value, Tensor):
-        return ".storage"
-    if isinstance(value, LuaFunction):
-        return "<upvalues>"
-    return ""
+    return ".storage" if isinstance(value, Tensor) else "<upvalues>" if isinstance(value, LuaFunction) else ""
+
+
+class Fill:
+    """A new container, and how to fill it.
+
+    Attributes:
+        value: the container, or what it will be part of.
+        parts: for each part of it: where it goes (a list or dict, and the place there), its key for paths, and the
+            value that it is made from.
+        finish: called with `value` when all parts are in it; returns what it becomes. `None`: it stays what it is.
+    """
+
+    __slots__ = ("finish", "parts", "value")
+
+    def __init__(
+        self,
+        value: Any,
+        parts: Iterable[tuple[Any, Any, Any, Any]],
+        finish: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.value = value
+        self.parts = iter(parts)
+        self.finish = finish
+
+
+def fill_list(items: list[Any] | tuple[Any, ...], finish: Callable[[Any], Any] | None = None) -> Fill:
+    """Return a new list to be filled from items."""
+    made: list[Any] = [None] * len(items)
+    places = range(len(items))
+    return Fill(made, zip(repeat(made), places, places, items), finish)
+
+
+def fill_dict(made: dict[Any, Any], keys: Iterable[Any], values: Iterable[Any]) -> Fill:
+    """Return a dict to be filled under new keys, whose order is settled at once."""
+    keys = list(keys)
+    made.update(dict.fromkeys(keys))
+    return Fill(made, zip(repeat(made), keys, keys, values))
+
+
+class Rebuilder:
+    """Builds a value from another, part by part, at any depth; what is one object stays one, cycles stay cycles.
+
+    A subclass says in `make` what a value becomes. Results are remembered between calls.
+    """
+
+    remembers = True
+    """Whether a value that occurs again is what it was made the first time; otherwise it is made again."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, Any] = {}
+        """What became of each value that is not a scalar, by identity."""
+        self._kept: list[Any] = []
+        """These values: no other value gets the identity of one."""
+
+    def make(self, value: Any, path: Path) -> Any:
+        """Return what a value that is not a scalar becomes, or a `Fill`.
+
+        What it becomes where it occurs again may be put into `made`.
+        """
+        raise NotImplementedError
+
+    def scalar(self, value: Any, path: Path | None, key: Any) -> Any:
+        """Return what a scalar becomes, at a key of a path."""
+        return value
+
+    def put(self, target: Any, place: Any, made: Any, value: Any) -> None:
+        """Put what a value became at its place."""
+        target[place] = made
+
+    def run(self, root: Any) -> Any:
+        """Return what a value becomes, with everything in it."""
+        result: list[Any] = [None]
+        made, scalar, put = self.made, self.scalar, self.put
+        stack: list[tuple[Fill, Path | None, Any]] = [(Fill(None, ((result, 0, ROOT, root),)), None, None)]
+        while stack:
+            fill, path, places = stack[-1]
+            for target, place, key, value in fill.parts:
+                if type(value) in SCALARS:
+                    target[place] = scalar(value, path, key)
+                    continue
+                if id(value) in made:
+                    known = made[id(value)]
+                    if type(known) is _Places:
+                        known.append((target, place, value))
+                    else:
+                        put(target, place, known, value)
+                    continue
+                here = Path(path, key, value)
+                found = self.make(value, here)
+                inner = found if type(found) is Fill else None
+                done = inner.value if inner else found
+                if inner and inner.finish:
+                    done = _Places([(target, place, value)])
+                else:
+                    put(target, place, done, value)
+                if self.remembers:
+                    self._kept.append(value)
+                    made.setdefault(id(value), done)
+                if inner:
+                    stack.append((inner, here, done))
+                    break
+            else:
+                stack.pop()
+                if fill.finish is not None:
+                    finished = fill.finish(fill.value)
+                    for target, place, value in places:
+                        made.update({id(value): finished} if self.remembers else {})
+                        put(target, place, finished, value)
+        return result[0]
+
+
+class _Places(list[Any]):
+    """The places of a value that is made once its parts are."""
+
+
+def pairwise(a: Value, b: Value, compare: Callable[[Path, Value, Value], Any]) -> None:
+    """Compare two values part by part, at any depth.
+
+    Args:
+        a: a value.
+        b: another.
+        compare: called for each pair, with its path; returns the pairs inside, to be compared next, as (key, a, b), or
+            nothing.
+    """
+    stack: list[tuple[Path | None, Iterator[Any]]] = [(None, iter(((ROOT, a, b),)))]
+    while stack:
+        path, pairs = stack[-1]
+        for key, one, other in pairs:
+            here = Path(path, key)
+            inside = compare(here, one, other)
+            if inside:
+                stack.append((here, iter(inside)))
+                break
+        else:
+            stack.pop()

@@ -12,10 +12,11 @@ from typing import Any
 from attrs import field
 
 from ..data import define
-from ..errors import LimitError
+from ..errors import LimitError, ModelError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.show import Step
 from ..graph.tensor import Tensor
-from ..graph.walk import Visit, children, step_name
+from ..graph.walk import Path, entries, step_name
 from ..limits import DEFAULT_LIMITS, STEPS_PER_NODE, Limits
 from .fields import items_of
 from .registry import Child, Layer, layer_of
@@ -294,7 +295,7 @@ def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObjec
     found: list[tuple[str, TorchObject]] = []
     seen: set[int] = set()
     budget = NameBudget()
-    stack = [Visit(value, name, None)]
+    stack = [Path(None, Step(name), value)]
     kinds: tuple[Any, ...] = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple)
     while stack:
         visit = stack.pop()
@@ -302,11 +303,11 @@ def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObjec
             continue
         seen.add(id(visit.value))
         if is_module(visit.value):
-            path = visit.path
+            path = visit.text()
             budget.spend(len(path))
             found.append((path, visit.value))
             continue
-        inside = [Visit(item, step, visit) for step, item in children(visit.value) if isinstance(item, kinds)]
+        inside = [Path(visit, key, item) for key, item in entries(visit.value) if isinstance(item, kinds)]
         stack.extend(reversed(inside))
     return found
 
@@ -336,12 +337,8 @@ def module_at(value: Value, path: str, name: str = "root") -> TorchObject | None
     """
     if not path.startswith(name):
         return None
-    rest = path[len(name) :]
-    while rest:
-        for step, item in children(value):
-            if step and rest.startswith(step) and rest[len(step) : len(step) + 1] in ("", ".", "["):
-                value, rest = item, rest[len(step) :]
-                break
-        else:
-            return None
+    try:
+        value = Path.parse(path, name).get(value)
+    except ModelError:
+        return None
     return value if isinstance(value, TorchObject) and is_module(value) else None

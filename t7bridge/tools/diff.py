@@ -14,7 +14,6 @@ from ..data import define
 from ..io.source import PathLike
 from ..limits import Limits
 from ..values.compare import Difference, closest
-from ..values.diff import ValueComparer
 from .verify import hint_for, pairs_of, read_side
 
 
@@ -89,6 +88,8 @@ def diff(request: Diff) -> DiffReport:
     Raises:
         FormatError: a file is damaged, or in no supported format.
     """
+    from ..values.deviation import ValueComparer
+
     with (
         formats.open(request.source, limits=request.limits) as first,
         formats.open(request.other, limits=request.limits) as second,

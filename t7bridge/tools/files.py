@@ -11,11 +11,11 @@ from ..formats.t7.layout import T7Layout
 from ..graph.lua import Value
 from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
-from ..values.describe_lua import Node, describe_values
+from ..values.describe import Node, describe_lua, describe_python
 from ..values.elements import HINTS, restore_values
 
 if TYPE_CHECKING:
-    from ..graph.typed import Field
+    from ..graph.lua import Field
 
 
 def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Field:
@@ -106,13 +106,13 @@ def describe(request: Describe) -> Node:
     """Describe a file's content, as data that becomes JSON: the same for every encoding of the same value.
 
     A description may be nested deeper than Python's recursion limit, where `==` and the `json` module fail;
-    `t7bridge.values.describe_lua.json_pieces` writes it as JSON whatever its depth.
+    `t7bridge.values.describe.json_pieces` writes it as JSON whatever its depth.
 
     Args:
         source: a path, bytes, or a binary file object.
 
     Returns:
-        See `t7bridge.values.describe_lua`. For a `.t7` with several values `{"t": "values", "v": [...]}` of all.
+        See `t7bridge.values.describe`. For a `.t7` with several values `{"t": "values", "v": [...]}` of all.
 
     Raises:
         FormatError: the file is damaged, or in no supported format.
@@ -120,8 +120,7 @@ def describe(request: Describe) -> Node:
     document = formats.open(request.source, limits=request.limits)
     if document.spec.values == formats.LUA:
         document.warn()
-        return describe_values(document.roots)
-    from ..values.describe_python import describe_python
+        return describe_lua(*document.roots)
 
     with about_file(document.path):
         return describe_python(document.value, request.limits)

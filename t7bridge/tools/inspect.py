@@ -13,10 +13,10 @@ from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, flag, option, takes,
 from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
-from ..graph.show import extents
+from ..graph.show import Step, extents
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..graph.walk import Visit, children, walk
+from ..graph.walk import Path, entries, step_name, walk
 from ..io.source import Readable
 from ..limits import Limits
 from ..nn.places import is_module
@@ -94,7 +94,7 @@ def inspect(request: Inspect) -> Summary:
         roots = document.roots
         result = Summary(os.path.basename(os.path.normpath(document.path)))
         result.header = {"file": result.file, **_format_facts(document)}
-        value = roots[0] if request.at is None else value_at(roots, request.at)
+        value = roots[0] if request.at is None else Path.parse(request.at).get(roots[0])
         result.header.update(_counts(roots))
         models, blocks = _blocks(value, request.at or "root", request.limits)
         if request.input_shape and not blocks:
@@ -110,24 +110,6 @@ def inspect(request: Inspect) -> Summary:
             value if request.at is not None else roots, request.at or "root", bool(blocks)
         )
     return result
-
-
-def value_at(roots: list[Value], path: str) -> Value:
-    """Return the value at a path of a file's first value, `root.protos.rnn`.
-
-    Raises:
-        ModelError: it does not exist.
-    """
-    value, rest = roots[0], path.removeprefix("root")
-    while rest:
-        found = [(step, item) for step, item in children(value) if rest.startswith(step)]
-        if not found:
-            steps = ", ".join(step for step, _ in list(children(value))[:12])
-            done = path[: len(path) - len(rest)] or "root"
-            raise ModelError(f"there is nothing at {path}", path=done, expected=steps or "no further step")
-        step, value = max(found, key=lambda pair: len(pair[0]))
-        rest = rest[len(step) :]
-    return value
 
 
 def _format_facts(document: Any) -> dict[str, Any]:
@@ -256,7 +238,7 @@ def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
 
     named = [(each.key, each.tensor) for block in blocks for each in block.weights]
     if not named:
-        named = [(visit.path, visit.value) for visit in walk(value) if isinstance(visit.value, Tensor)]
+        named = [(visit.text(), visit.value) for visit in walk(value) if isinstance(visit.value, Tensor)]
     return [
         TensorRow(key, tensor.shape, tensor.element.name, statistics_of(tensor) if tensor.numel else {})
         for key, tensor in named[:_STATISTICS]
@@ -270,7 +252,7 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
     found: list[tuple[str, str]] = []
     hidden = 0
     seen: set[int] = set()
-    stack = [(Visit(value, path, None), 0)]
+    stack = [(Path(None, Step(path), value), 0)]
     while stack:
         visit, depth = stack.pop()
         item = visit.value
@@ -283,12 +265,12 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
         if opened and depth and skip_tensors and _is_in_layers(inside):
             continue
         if opened:
-            stack += [(Visit(each, step, visit), depth + 1) for step, each in reversed(inside[:200])]
+            stack += [(Path(visit, Step(step), each), depth + 1) for step, each in reversed(inside[:200])]
             hidden += max(_size(item) - 200, 0)
             if not depth:
                 continue
         if len(found) < OTHERS:
-            found.append((visit.path, _described(item, inside)))
+            found.append((visit.text(), _described(item, inside)))
         else:
             hidden += 1
     return found, hidden
@@ -313,7 +295,8 @@ _MANY = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple, LuaFunction, Py
 
 
 def _entries(value: Value) -> Iterator[tuple[str, Value]]:
-    return (pair for pair in children(value) if not pair[0].startswith("<"))
+    named = ((step_name(key), item) for key, item in entries(value))
+    return (pair for pair in named if not pair[0].startswith("<"))
 
 
 def _size(value: Value) -> int:

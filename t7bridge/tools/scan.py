@@ -312,12 +312,12 @@ def _add_lua(roots: list[Any], report: ScanReport) -> None:
         for visit in walk(root, "root" if len(roots) == 1 else f"root[{number}]"):
             value = visit.value
             if isinstance(value, LuaFunction):
-                report.findings.append(_function(value, visit.path))
+                report.findings.append(_function(value, visit.text()))
             elif isinstance(value, TorchObject) and value.class_name not in seen:
                 seen.add(value.class_name)
                 known = value.class_name in _OBJECTS or layer_of(value.class_name) is not None
                 if not known and payload_of(value.class_name, value.version) is None:
-                    report.findings.append(Finding("foreign class", value.class_name, visit.path))
+                    report.findings.append(Finding("foreign class", value.class_name, visit.text()))
 
 
 def _function(value: LuaFunction, path: str) -> Finding:

@@ -6,13 +6,14 @@ Imports torch inside the functions, as it is needed only to verify.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 from ..graph.python import TensorExtras
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
+from ..graph.walk import Path, pairwise
 from ..io.source import PathLike
-from ..values.compare import Path, path_text
 
 
 def differences(path: PathLike, value: Any) -> list[str] | None:
@@ -50,43 +51,41 @@ class _Comparer:
         self._seen: set[int] = set()
 
     def run(self, mine: Any, theirs: Any) -> list[str]:
-        stack: list[tuple[Path, Any, Any]] = [(None, mine, theirs)]
-        while stack:
-            path, a, b = stack.pop()
-            if isinstance(a, Tensor):
-                self._tensor(path, a, b)
-            elif isinstance(a, (dict, list, tuple)):
-                if id(a) in self._seen:
-                    continue
-                self._seen.add(id(a))
-                stack += self._inside(path, a, b)
-            elif isinstance(a, (bool, int, float, str, bytes, type(None))) and repr(a) != repr(b):
-                self._found.append(f"{path_text(path)}: PyTorch has {b!r:.60} for {a!r:.60}")
+        pairwise(mine, theirs, self._pair)
         return self._found
 
-    def _inside(self, path: Path, a: Any, b: Any) -> list[tuple[Path, Any, Any]]:
+    def _pair(self, path: Path, a: Any, b: Any) -> Iterable[tuple[Any, Any, Any]]:
+        if isinstance(a, Tensor):
+            self._tensor(path, a, b)
+        elif isinstance(a, (dict, list, tuple)):
+            if id(a) not in self._seen:
+                self._seen.add(id(a))
+                return self._inside(path, a, b)
+        elif isinstance(a, (bool, int, float, str, bytes, type(None))) and repr(a) != repr(b):
+            self._found.append(f"{path}: PyTorch has {b!r:.60} for {a!r:.60}")
+        return ()
+
+    def _inside(self, path: Path, a: Any, b: Any) -> Iterable[tuple[Any, Any, Any]]:
         kind = dict if isinstance(a, dict) else list if isinstance(a, list) else tuple
         if not isinstance(b, kind) or len(a) != len(b):
-            self._found.append(
-                f"{path_text(path)}: PyTorch has a {type(b).__name__} where here is a {type(a).__name__}"
-            )
-            return []
+            self._found.append(f"{path}: PyTorch has a {type(b).__name__} where here is a {type(a).__name__}")
+            return ()
         if isinstance(a, dict) and isinstance(b, dict):
-            return [((path, "", key), x, y) for (key, x), y in zip(a.items(), b.values())]
-        return [((path, "", place), x, y) for place, (x, y) in enumerate(zip(a, b))]
+            return zip(a, a.values(), b.values())
+        return zip(range(len(a)), a, b)
 
     def _tensor(self, path: Path, a: Tensor, b: Any) -> None:
         if not isinstance(b, self._torch.Tensor):
-            self._found.append(f"{path_text(path)}: PyTorch has a {type(b).__name__} for a tensor")
+            self._found.append(f"{path}: PyTorch has a {type(b).__name__} for a tensor")
             return
         extras = a.extras or TensorExtras()
         mine = (a.element.name, a.shape, a.requires_grad, extras.conj, extras.neg)
         theirs = (str(b.dtype).removeprefix("torch."), tuple(b.shape), b.requires_grad, b.is_conj(), b.is_neg())
         if mine != theirs:
-            self._found.append(f"{path_text(path)}: PyTorch has {theirs} for {mine}")
+            self._found.append(f"{path}: PyTorch has {theirs} for {mine}")
         elif a.storage is not None and a.numel:
             if (a.stride, a.offset) != (b.stride(), b.storage_offset()):
-                self._found.append(f"{path_text(path)}: PyTorch has another stride or offset")
+                self._found.append(f"{path}: PyTorch has another stride or offset")
             self._storage(path, a.storage, b.untyped_storage())
 
     def _storage(self, path: Path, a: Storage, b: Any) -> None:
@@ -98,6 +97,6 @@ class _Comparer:
             for chunk in a.chunks():
                 digest.update(chunk)
             if digest.digest() != hashlib.sha256(view).digest():
-                self._found.append(f"{path_text(path)}: PyTorch has different elements")
+                self._found.append(f"{path}: PyTorch has different elements")
         elif known != b.data_ptr():
-            self._found.append(f"{path_text(path)}: memory shared here is not shared in PyTorch")
+            self._found.append(f"{path}: memory shared here is not shared in PyTorch")

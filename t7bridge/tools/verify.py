@@ -20,10 +20,11 @@ from ..formats.named import same_rows
 from ..formats.table import FormatSpec
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
+from ..graph.walk import Path
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
-from ..values.compare import Comparer, Difference, Path, closest
+from ..values.compare import Comparer, Difference, Pairs, closest
 from ..values.elements import HINTS
 
 
@@ -102,12 +103,13 @@ class FileContent:
 class RowComparer(Comparer):
     """Compares tensors row by row: formats of named tensors have neither strides nor shared memory."""
 
-    def _tensors(self, path: Path, a: Tensor, b: Tensor) -> None:
+    def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
         same = (a.element.name, a.shape) == (b.element.name, b.shape)
         self._same(path, "type", a.element.name, b.element.name)
         self._same(path, "shape", a.shape, b.shape)
         if same and not same_rows(a, b):
             self._differs(path, "other elements")
+        return ()
 
 
 @verb

@@ -7,44 +7,32 @@ compared once, scalar keys are looked up by their text, and the extra cost of pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from attrs import field, fields, has
 
 from ..data import define
-from ..graph.lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
-from ..graph.order import in_order
+from ..graph.keys import in_order
+from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.show import Holder, Step
 from ..graph.storage import Span, Storage
 from ..graph.tensor import Tensor
-from ..graph.walk import step_name
+from ..graph.walk import SCALARS, KeyStep, Path, pairwise
 from ..io.checksums import sha256
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..text import printable
 
 _SETS = (set, frozenset)
-_IDENTITIES = (*COMPOSITE, dict, list, tuple, *_SETS)
+_IDENTITIES = (Holder, dict, list, tuple, *_SETS)
 _SCALAR_KEYS = (bytes, str, float, int, bool, type(None), complex)
-_SCALARS = frozenset(_SCALAR_KEYS)
+_SCALARS = SCALARS | {complex}
 _LONG = 1000
 """Length in bytes from which on a pair of strings is compared only once."""
-_STEPS = 50
-"""Steps of a path shown."""
 _LETTERS = 200
-"""Characters of a step shown."""
-
-Path = Any
-"""A path as a chain: the enclosing path, the kind of step and the key; `None` for the root. Text only when shown."""
-
-
-def path_text(path: Path) -> str:
-    """Return `root.modules[3].weight`; of a very deep path the last steps only."""
-    steps: list[str] = []
-    while path is not None and len(steps) < _STEPS:
-        path, kind, key = path
-        shown = kind or step_name(key[:_LETTERS] if isinstance(key, (str, bytes)) else key)
-        steps.append(f"<key {step_name(key)}>" if kind == "key" else shown[:_LETTERS])
-    return ("root" if path is None else "root…") + "".join(reversed(steps))
+"""Characters of a value shown."""
+Pairs = Iterable[tuple[Any, Value, Value]]
+"""Keys, and the values of both sides there."""
 
 
 @define(frozen=True)
@@ -97,7 +85,6 @@ class Comparer:
     compared: int = 0
     _there: dict[int, int] = field(factory=dict)
     _back: dict[int, int] = field(factory=dict)
-    _stack: list[tuple[Path, Value, Value]] = field(factory=list)
     _pairs: set[tuple[int, int]] = field(factory=set)
     _once: tuple[set[int], set[int]] = field(factory=lambda: (set(), set()))
     """The values without identity visited so far, of each side."""
@@ -113,10 +100,7 @@ class Comparer:
         Raises:
             LimitError: values are shared in so many ways that comparing exceeds the limit `work`.
         """
-        self._stack.append((None, a, b))
-        while self._stack:
-            path, left, right = self._stack.pop()
-            self._pair(path, left, right)
+        pairwise(a, b, self._pair)
         return self.found
 
     @property
@@ -125,28 +109,24 @@ class Comparer:
         return self.compared - len(self.found)
 
     def _differs(self, path: Path, message: str) -> None:
-        self.found.append(Difference(path_text(path), message))
+        self.found.append(Difference(str(path), message))
 
-    def _alone(self, path: Path, message: str) -> None:
-        """Count what only one side has as visited: many such values do not mean that the rest has nothing in common."""
-        self.compared += 1
-        self._differs(path, message)
+    def _same(self, path: Path, what: str, a: Any, b: Any) -> None:
+        if a != b:
+            self._differs(path, f"{what} {_repr(a)} against {_repr(b)}")
 
-    def _pair(self, path: Path, a: Value, b: Value) -> None:
+    def _pair(self, path: Path, a: Value, b: Value) -> Pairs | None:
         self.compared += 1
         if (type(a) in _SCALARS and type(b) in _SCALARS) or (not _is_object(a) and not _is_object(b)):
             if not self._same_scalar(a, b):
                 self._differs(path, f"{_short(a)} against {_short(b)}")
-            return
+            return None
         if type(a) is not type(b):
             self._differs(path, f"{_short(a)} against {_short(b)}")
-            return
+            return None
         # Tuples and frozen sets have no identity in a file.
-        if isinstance(a, (tuple, frozenset)):
-            if not self._compared_before(a, b):
-                self._objects(path, a, b)
-        elif not self._met(path, a, b):
-            self._objects(path, a, b)
+        once = self._compared_before(a, b) if isinstance(a, (tuple, frozenset)) else self._is_known(path, a, b)
+        return None if once else self._inside(path, a, b)
 
     def _compared_before(self, a: Any, b: Any) -> bool:
         """Return whether two values were compared before. Any other pair of known values is charged."""
@@ -173,7 +153,7 @@ class Comparer:
             return True  # the difference was reported at its first path
         return bool(a == b)
 
-    def _met(self, path: Path, a: Value, b: Value) -> bool:
+    def _is_known(self, path: Path, a: Value, b: Value) -> bool:
         """Return whether one of two objects was visited before; if so, it must have been with the other."""
         there, back = self._there.get(id(a)), self._back.get(id(b))
         if there is None and back is None:
@@ -185,76 +165,54 @@ class Comparer:
             self._differs(path, "refers to another object")
         return True
 
-    def _objects(self, path: Path, a: Value, b: Value) -> None:
+    def _inside(self, path: Path, a: Value, b: Value) -> Pairs:
+        """Compare two values of one type by themselves; return what is inside them."""
         if isinstance(a, (Table, dict)):
-            self._entries(path, _pairs(a), _pairs(b))
-        elif isinstance(a, (list, tuple)):
-            self._items(path, a, b, 0)
-        elif isinstance(a, _SETS):
-            self._items(path, in_order(a, self._marks), in_order(b, self._marks), 0)
-        elif isinstance(a, Tensor):
-            self._tensors(path, a, b)
-        elif isinstance(a, Storage):
-            self._storages(path, a, b)
-        elif isinstance(a, TorchObject):
+            return self._entries(path, _items(a), _items(b))
+        if isinstance(a, (list, tuple)):
+            return self._elements(path, a, b)
+        if isinstance(a, _SETS):
+            return self._elements(path, in_order(a, self._marks), in_order(b, self._marks))
+        if isinstance(a, Tensor):
+            return self._tensors(path, a, b)
+        if isinstance(a, Storage):
+            return self._storages(path, a, b)
+        if isinstance(a, TorchObject):
             self._same(path, "class", (a.class_name, a.version), (b.class_name, b.version))
-            self._stack.append(((path, "<payload>", None), a.payload, b.payload))
-            self._stack.append((path, a.fields, b.fields))
-        elif isinstance(a, LuaFunction):
+            return (Step(""), a.fields, b.fields), (Step("<payload>"), a.payload, b.payload)
+        if isinstance(a, LuaFunction):
             self._same(path, "bytecode", (a.tag, a.code), (b.tag, b.code))
-            self._stack.append(((path, "<upvalues>", None), a.upvalues, b.upvalues))
-        elif isinstance(a, TdsHash):
+            return ((Step("<upvalues>"), a.upvalues, b.upvalues),)
+        if isinstance(a, (TdsHash, TdsVec)):
             self._same(path, "class", (a.lua_class, a.version), (b.lua_class, b.version))
-            self._entries(path, _pairs(a.content), _pairs(b.content))
-        elif isinstance(a, TdsVec):
-            self._same(path, "class", (a.lua_class, a.version), (b.lua_class, b.version))
-            self._items(path, a.elements, b.elements, 1)
-        else:  # an inert Python-side value
-            names = [found.name for found in fields(type(a))]
-            self._stack += [((path, f"<{name}>", None), getattr(a, name), getattr(b, name)) for name in reversed(names)]
+            if isinstance(a, TdsVec):
+                return self._elements(path, a.elements, b.elements, 1)
+            return self._entries(path, _items(a.content), _items(b.content))
+        names = [found.name for found in fields(type(a))]  # an inert Python-side value
+        return ((Step(f"<{name}>"), getattr(a, name), getattr(b, name)) for name in names)
 
-    def _same(self, path: Path, what: str, a: Any, b: Any) -> None:
-        if a != b:
-            self._differs(path, f"{what} {_repr(a)} against {_repr(b)}")
-
-    def _items(self, path: Path, a: Sequence[Any], b: Sequence[Any], base: int) -> None:
+    def _elements(self, path: Path, a: Any, b: Any, base: int = 0) -> Pairs:
         self._same(path, "length", len(a), len(b))
-        pairs = [((path, "", place), x, y) for place, (x, y) in enumerate(zip(a, b), base)]
-        self._stack.extend(reversed(pairs))
+        return ((number, x, y) for number, (x, y) in enumerate(zip(a, b), base))
 
-    def _entries(self, path: Path, a: list[tuple[Value, Value]], b: list[tuple[Value, Value]]) -> None:
+    def _entries(self, path: Path, a: list[tuple[Value, Value]], b: list[tuple[Value, Value]]) -> Pairs:
         """Compare entries of tables and dicts: scalar keys by lookup, others in order."""
-        pairs: list[tuple[Path, Value, Value]] = []
         if len(a) == len(b) and all(_same_key(x[0], y[0]) for x, y in zip(a, b)):
-            pairs = [((path, "", key), value, other[1]) for (key, value), other in zip(a, b)]
-            self._stack.extend(reversed(pairs))
-            return
-        own = [_key_text(key) for key, _ in a]
-        keyed: dict[Any, Value] = {}
-        names = set(own)
-        unknown: list[Value] = []
-        for key, value in b:
-            name = _key_text(key)
-            if name is not None:
-                keyed[name] = value
-                if name not in names:
-                    unknown.append(key)
-        for name, (key, _) in zip(own, a):
-            if name is not None and name not in keyed:
-                self._alone((path, "", key), "is missing in the second")
-        for key in unknown:
-            self._alone((path, "", key), "is missing in the first")
-        for name, (key, value) in zip(own, a):
-            if name is not None and name in keyed:
-                pairs.append(((path, "", key), value, keyed[name]))
-        odd_a, odd_b = ([pair for pair in side if not isinstance(pair[0], _SCALAR_KEYS)] for side in (a, b))
-        self._same(path, "number of keys that are objects", len(odd_a), len(odd_b))
-        for (key, value), (other_key, other) in zip(odd_a, odd_b):
-            pairs.append(((path, "key", key), key, other_key))
-            pairs.append(((path, "", key), value, other))
-        self._stack.extend(reversed(pairs))
+            return ((key, value, other) for (key, value), (_, other) in zip(a, b))
+        first, second = ({name: pair for pair in side if (name := _key_text(pair[0])) is not None} for side in (a, b))
+        for here, there, side in ((first, second, "second"), (second, first, "first")):
+            for name, (key, _) in here.items():
+                if name not in there:  # visited, too: many such values do not mean that the rest has nothing in common
+                    self.compared += 1
+                    self._differs(Path(path, key), f"is missing in the {side}")
+        odd = [[pair for pair in side if not isinstance(pair[0], _SCALAR_KEYS)] for side in (a, b)]
+        self._same(path, "number of keys that are objects", len(odd[0]), len(odd[1]))
+        found = [(key, value, second[name][1]) for name, (key, value) in first.items() if name in second]
+        for (key, value), (other_key, other) in zip(*odd):
+            found += [(KeyStep(key), key, other_key), (key, value, other)]
+        return found
 
-    def _tensors(self, path: Path, a: Tensor, b: Tensor) -> None:
+    def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
         self._same(path, "type", a.element.name, b.element.name)
         self._same(path, "shape", a.shape, b.shape)
         if a.numel or b.numel:
@@ -264,21 +222,22 @@ class Comparer:
             self._same(path, "device", a.device, b.device)
         self._same(path, "requires_grad", a.requires_grad, b.requires_grad)
         self._same(path, "being a parameter", a.is_parameter, b.is_parameter)
-        self._stack.append(((path, "<extras>", None), a.extras, b.extras))
         # Lua has tensors without storage; in PyTorch they have one without elements.
         if (a.storage.count if a.storage else 0) or (b.storage.count if b.storage else 0):
-            self._stack.append(((path, ".storage", None), a.storage, b.storage))
+            yield Step(".storage"), a.storage, b.storage
+        yield Step("<extras>"), a.extras, b.extras
 
-    def _storages(self, path: Path, a: Storage, b: Storage) -> None:
+    def _storages(self, path: Path, a: Storage, b: Storage) -> Pairs:
         self._same(path, "type", a.element.name, b.element.name)
         self._same(path, "number of elements", a.count, b.count)
         if a.element is not b.element or a.count != b.count:
-            return
+            return ()
         for storage in (a, b):
             if storage.base is not None:  # parts of one storage may overlap arbitrarily often
                 self._budget.allocate(storage.nbytes // 16)
         if _digest(a) != _digest(b):
             self._differs(path, "other elements")
+        return ()
 
 
 def _steps(tensor: Tensor) -> tuple[int, ...]:
@@ -286,7 +245,7 @@ def _steps(tensor: Tensor) -> tuple[int, ...]:
     return tuple(step if extent > 1 else 0 for extent, step in zip(tensor.size, tensor.stride))
 
 
-def _pairs(table: Table | dict[Any, Any]) -> list[tuple[Value, Value]]:
+def _items(table: Table | dict[Any, Any]) -> list[tuple[Value, Value]]:
     """Return keys and values in the order of the file."""
     return list(table.items() if isinstance(table, dict) else table.raw_items())
 
@@ -301,10 +260,11 @@ class PlaceComparer(Comparer):
 
     known: set[tuple[int, int]] = field(factory=set)
 
-    def _storages(self, path: Path, a: Storage, b: Storage) -> None:
+    def _storages(self, path: Path, a: Storage, b: Storage) -> Pairs:
         alike = a.element is b.element and a.count == b.count
-        if not (alike and ((id(a), id(b)) in self.known or _same_place(a, b))):
-            super()._storages(path, a, b)
+        if alike and ((id(a), id(b)) in self.known or _same_place(a, b)):
+            return ()
+        return Comparer._storages(self, path, a, b)
 
 
 def _same_place(a: Storage, b: Storage) -> bool:

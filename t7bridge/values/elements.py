@@ -108,42 +108,9 @@ def restore_values(value: Any, metadata: Mapping[str, str], check: bool) -> tupl
         value = {name: _numbers_of(item, kinds.get(name)) for name, item in value.items()}
     if not wanted or not isinstance(value, dict):
         return value, []
-    from .widened import is_exact, narrow, wider_types
+    from .widened import restore_elements
 
-    made: dict[tuple[int, str], Storage | None] = {}
-    refused: list[str] = []
-
-    def restored(item: Any, path: str) -> Any:
-        element = ELEMENT_TYPES.get(str(wanted.get(path)))
-        if not isinstance(item, Tensor) or item.storage is None or element is None:
-            return item
-        if item.element not in wider_types(element) or not element.name.startswith(("bfloat16", "float8", "complex")):
-            return item
-        narrower = complex_of_pairs(item) if element.name.startswith("complex") else item
-        if narrower is None:
-            return item
-        key = id(item.storage), element.name
-        if key not in made:
-            storage = narrow(item.storage, element)
-            made[key] = storage if not check or is_exact(storage) else None
-        found = made[key]
-        if found is None:
-            refused.append(path)
-            return item
-        return evolve(narrower, element=element, storage=found)
-
-    result: dict[Any, Any] = {}
-    open_: list[tuple[dict[Any, Any], dict[Any, Any], str]] = [(result, value, "")]
-    while open_:
-        target, holder, prefix = open_.pop()
-        for name, item in holder.items():
-            path = f"{prefix}{name}"
-            if isinstance(item, dict):
-                target[name] = {}
-                open_.append((target[name], item, f"{path}."))
-            else:
-                target[name] = restored(item, path)
-    return result, refused
+    return restore_elements(value, wanted, check)
 
 
 def _recorded(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
@@ -159,14 +126,3 @@ def pairs_of_numbers(tensor: Tensor) -> Tensor:
     """The sizes and strides of a complex tensor whose elements are two numbers each; its storage is left as it is."""
     stride = (*(2 * step for step in tensor.stride), 1)
     return evolve(tensor, size=(*tensor.shape, 2), stride=stride, offset=2 * tensor.offset, is_scalar=False)
-
-
-def complex_of_pairs(tensor: Tensor) -> Tensor | None:
-    """The sizes and strides before `pairs_of_numbers`; `None` where it is not a tensor of pairs."""
-    size, stride = tensor.size, tensor.stride
-    if not size or size[-1] != 2 or tensor.storage is None or tensor.storage.count % 2 or tensor.extras is not None:
-        return None
-    if stride[-1] != 1 or tensor.offset % 2 or any(step % 2 for step in stride[:-1]):
-        return None
-    halves = tuple(step // 2 for step in stride[:-1])
-    return evolve(tensor, size=size[:-1], stride=halves, offset=tensor.offset // 2, is_scalar=len(size) == 1)

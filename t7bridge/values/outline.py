@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..data import define
+from ..graph.keys import in_order
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
-from ..graph.order import in_order
 from ..graph.python import PythonObject
+from ..graph.show import Holder
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..graph.walk import Holder, children
+from ..graph.walk import entries, step_name
 from ..text import printable
 
 _LEVELS = 100
@@ -20,7 +21,7 @@ _LETTERS = 1000
 _SETS = (set, frozenset)
 _UNNUMBERED = (tuple, frozenset)
 """Values without identity: each is expanded once, however many places share it."""
-_NUMBERED = (Table, TorchObject, LuaFunction, TdsHash, TdsVec, Tensor, dict, list, set, Holder)
+_NUMBERED = (Holder, dict, list, set)
 """Values with identity: each has a number, which later places refer to."""
 
 
@@ -46,12 +47,12 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
                 yield printable(f"{_indent(level)}{name}: {summary(value)}{', shown above' if len(value) else ''}")
                 continue
             shown.add(id(value))
-        again = numbers.get(id(value)) if isinstance(value, _NUMBERED) else None
+        again = numbers.get(id(value)) if isinstance(value, _NUMBERED) and not isinstance(value, Storage) else None
         if again is not None:
             yield printable(f"{_indent(level)}{name}: the same as #{again}")
             continue
         mark = ""
-        if isinstance(value, _NUMBERED):
+        if isinstance(value, _NUMBERED) and not isinstance(value, Storage):
             numbers[id(value)] = len(numbers) + 1
             mark = f"  #{len(numbers)}"
         yield printable(f"{_indent(level)}{name}: {summary(value)}{mark}")
@@ -83,7 +84,7 @@ def _inside(value: Value, marks: dict[int, bytes]) -> Iterator[tuple[str, Value]
     """Yield the values directly inside a value; of a set, its items, ordered by `in_order` with the marks."""
     if isinstance(value, _SETS):
         return (("{}", item) for item in in_order(value, marks))
-    return children(value)
+    return ((step_name(key), item) for key, item in entries(value))
 
 
 def summary(value: Value) -> str:

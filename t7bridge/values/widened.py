@@ -18,7 +18,9 @@ the narrower type does not have, as it was changed since, is an error when it is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from attrs import evolve
@@ -28,6 +30,8 @@ from ..errors import RecordError, UnsupportedError
 from ..graph.arrays import array_chunks
 from ..graph.dtypes import ELEMENT_TYPES, ElementType
 from ..graph.storage import Derived, Span, Storage
+from ..graph.tensor import Tensor
+from ..graph.walk import Path, Rebuilder, fill_dict
 
 _SAME_BYTES = {
     "bool": "uint8", "quint8": "uint8", "quint4x2": "uint8", "quint2x4": "uint8", "qint8": "int8", "qint32": "int32",
@@ -226,3 +230,67 @@ def _float8_heads(name: str) -> np.ndarray:
     heads = np.zeros(1 << 12, "u1")
     heads[_float8_table(name) >> 20] = np.arange(256)
     return heads
+
+
+def restore_elements(value: Any, wanted: Mapping[str, Any], check: bool) -> tuple[Any, list[str]]:
+    """Return a value of dicts with the element types that its tensors had before they were widened.
+
+    Args:
+        value: dicts of tensors.
+        wanted: the recorded type of each tensor, by name.
+        check: whether all elements are read, and a type is used only where it has them all.
+
+    Returns:
+        The value, with new dicts; and the names of the tensors whose recorded type lacks an element.
+    """
+    restorer = _Restorer(wanted, check)
+    return restorer.run(value), restorer.refused
+
+
+class _Restorer(Rebuilder):
+    """Rebuilds dicts of tensors with the element types that are recorded for them."""
+
+    remembers = False
+
+    def __init__(self, wanted: Mapping[str, Any], check: bool) -> None:
+        super().__init__()
+        self._wanted = wanted
+        self._check = check
+        self._storages: dict[tuple[int, str], Storage | None] = {}
+        self.refused: list[str] = []
+
+    def make(self, value: Any, path: Path) -> Any:
+        """Return a tensor of the recorded type, or a dict to be filled."""
+        if isinstance(value, dict):
+            return fill_dict({}, value, value.values())
+        if not isinstance(value, Tensor) or value.storage is None:
+            return value
+        name = ".".join(str(each.key) for each in path.steps()[1:])
+        element = ELEMENT_TYPES.get(str(self._wanted.get(name)))
+        if element is None:
+            return value
+        if value.element not in wider_types(element) or not element.name.startswith(("bfloat16", "float8", "complex")):
+            return value
+        narrower = _complex_of_pairs(value) if element.name.startswith("complex") else value
+        if narrower is None:
+            return value
+        key = id(value.storage), element.name
+        if key not in self._storages:
+            storage = narrow(value.storage, element)
+            self._storages[key] = storage if not self._check or is_exact(storage) else None
+        found = self._storages[key]
+        if found is None:
+            self.refused.append(name)
+            return value
+        return evolve(narrower, element=element, storage=found)
+
+
+def _complex_of_pairs(tensor: Tensor) -> Tensor | None:
+    """The sizes and strides before `pairs_of_numbers`; `None` where it is not a tensor of pairs."""
+    size, stride = tensor.size, tensor.stride
+    if not size or size[-1] != 2 or tensor.storage is None or tensor.storage.count % 2 or tensor.extras is not None:
+        return None
+    if stride[-1] != 1 or tensor.offset % 2 or any(step % 2 for step in stride[:-1]):
+        return None
+    halves = tuple(step // 2 for step in stride[:-1])
+    return evolve(tensor, size=size[:-1], stride=halves, offset=tensor.offset // 2, is_scalar=len(size) == 1)

@@ -18,7 +18,7 @@ from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.graph.dtypes import ELEMENT_TYPES
 from t7bridge.graph.python import TensorExtras
 from t7bridge.io.output import Output
-from t7bridge.values.describe_python import describe_python
+from t7bridge.values.describe import describe_python
 
 
 def vector(name: str, count: int = 4, **more: Any) -> Tensor:

@@ -10,7 +10,7 @@ from helpers import description
 
 from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
 from t7bridge.graph.walk import step_name, storages, tensors, walk
-from t7bridge.values.describe_lua import describe_value, json_pieces
+from t7bridge.values.describe import describe_lua, json_pieces
 
 
 @pytest.mark.parametrize(
@@ -30,20 +30,20 @@ from t7bridge.values.describe_lua import describe_value, json_pieces
 )
 def test_scalars(value, wanted):
     """A scalar's node has its kind and its value, numbers with 17 digits."""
-    assert describe_value(value) == wanted
+    assert describe_lua(value) == wanted
 
 
 def test_pairs_are_sorted():
     """Numbers come first, by value, negative ones too, then strings by bytes, then booleans, then objects by class."""
     keys = [b"b", True, Table(), 10.0, -3.0, 2.0, b"a", False, TorchObject("nn.A"), 1.5]
-    node = describe_value(Table(keys, [None if key is None else 0.0 for key in keys]))
+    node = describe_lua(Table(keys, [None if key is None else 0.0 for key in keys]))
     shown = [key.get("v", key.get("hex", key.get("class", key["t"]))) for key, _ in node["kv"]]
     assert shown == ["-3", "1.5", "2", "10", "61", "62", False, True, "nn.A", "table"]
 
 
 def test_pairs_that_lua_would_not_have():
     """The last of equal keys counts, and a pair whose value is nil does not."""
-    node = describe_value(Table([b"a", b"a", b"b"], [1.0, 2.0, None]))
+    node = describe_lua(Table([b"a", b"a", b"b"], [1.0, 2.0, None]))
     assert node["n"] == 1
     assert node["kv"] == [[{"t": "str", "hex": "61"}, {"t": "num", "v": "2"}]]
 
@@ -53,7 +53,7 @@ def test_ids_follow_the_walk():
     shared = Table()
     root = Table.of([("b", shared), ("a", shared)])
     root["self"] = root
-    node = describe_value(root)
+    node = describe_lua(root)
     assert [value for _, value in node["kv"]] == [
         {"t": "table", "id": 2, "n": 0, "kv": []},
         {"t": "ref", "id": 2},
@@ -65,7 +65,7 @@ def test_tensor():
     """A tensor's node has its view and, once, its storage with the CRC-32 of its little-endian bytes."""
     storage = Storage.from_array(np.array([1, 2], ">i2").astype("i2"))
     view = Tensor(storage.element, storage, (1,), (5,), 1)
-    node = describe_value(Table.from_list([view, Tensor(storage.element, storage, (2,), (1,)), storage]))
+    node = describe_lua(Table.from_list([view, Tensor(storage.element, storage, (2,), (1,)), storage]))
     (_, first), (_, second), (_, third) = node["kv"]
     assert first == {
         "t": "tensor",
@@ -77,7 +77,7 @@ def test_tensor():
         "storage": {"t": "storage", "id": 3, "class": "torch.ShortStorage", "n": 2, "crc32": 2882460411},
     }
     assert second["storage"] == third == {"t": "ref", "id": 3}
-    assert describe_value(Tensor(storage.element, None))["storage"] is None
+    assert describe_lua(Tensor(storage.element, None))["storage"] is None
 
 
 def test_json_is_that_of_the_json_module():
@@ -94,7 +94,7 @@ def test_json_is_that_of_the_json_module():
         }
     )
     text = description(value)
-    assert text == json.dumps(describe_value(value), separators=(",", ":"), ensure_ascii=False)
+    assert text == json.dumps(describe_lua(value), separators=(",", ":"), ensure_ascii=False)
 
 
 @pytest.mark.parametrize("data", [1, "x", None, [], {}, [[]], [{}, []], {"a": []}, {"a": {"b": [1, [2], {}]}, "c": 1}])
@@ -139,7 +139,7 @@ def test_walk():
     key = Table()
     root = Table.of([("m", module), (key, tensor), ("f", LuaFunction(b"", Table())), ("v", TdsVec([module, key]))])
     module["owner"] = root
-    assert [visit.path for visit in walk(root)] == [
+    assert [visit.text() for visit in walk(root)] == [
         "root",
         "root.m",
         "root.m<payload>",
@@ -152,12 +152,12 @@ def test_walk():
     ]
     assert [(path, found) for path, found in tensors(root)] == [("root.m.weight", tensor)]
     assert list(storages(root)) == [storage]
-    assert next(walk(root, "model.t7")).path == "model.t7"
+    assert next(walk(root, "model.t7")).text() == "model.t7"
 
 
 def test_walk_over_python_values():
     """Dicts, lists and tuples are walked like tables; lists count from 0, as in Python."""
     storage = Storage.from_array(np.zeros(2))
     root = {"a": [storage, (storage, {"b": storage})]}
-    assert [visit.path for visit in walk(root)] == ["root", "root.a", "root.a[0]", "root.a[1]", "root.a[1][1]"]
+    assert [visit.text() for visit in walk(root)] == ["root", "root.a", "root.a[0]", "root.a[1]", "root.a[1][1]"]
     assert list(walk(5)) == []

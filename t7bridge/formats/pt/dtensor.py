@@ -53,7 +53,7 @@ def check_whole(value: Any) -> None:
         if is_distributed(found.cls) or any(is_distributed(each) for each in args[:2]):
             raise UnsupportedError(
                 f"holds the part that {_rank(found)} has of a tensor divided among processes",
-                path=visit.path,
+                path=visit.text(),
                 hint="Save with torch.distributed.checkpoint and convert the folder, or save full_tensor() of each.",
             )
 

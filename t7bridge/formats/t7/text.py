@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CorruptError, TruncatedError
 from ...graph.dtypes import ElementType
-from ...graph.number_text import number_text
+from ...graph.show import number_text
 from ...graph.storage import Span, Storage, TextSpan
 from ...io.changes import Extent
 from ...io.output import Output

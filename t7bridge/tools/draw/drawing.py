@@ -16,7 +16,7 @@ from ...errors import ModelError, about_file
 from ...formats.document import Document
 from ...graph.lua import Table
 from ...graph.show import clean
-from ...graph.walk import children
+from ...graph.walk import Path, step_name
 from ...io.inputs import inputs_protected
 from ...io.output import FileOutput
 from ...io.source import PathLike
@@ -475,14 +475,9 @@ def _drawn(
 
 def _prefix(value: Any, path: str) -> str:
     """Return the steps to a model as in `convert`: entries of lists by number from 0, others by key."""
-    prefix, rest = "", path.removeprefix("root")
-    while rest:
-        found = [(step, item) for step, item in children(value) if rest.startswith(step)]
-        if not found:
-            return ""
-        step, inner = max(found, key=lambda pair: len(pair[0]))
-        name = step.lstrip(".").strip("[]'\"")
-        if isinstance(value, Table) and value.sequence() is not None:
-            name = str(int(name) - 1)
-        prefix, rest, value = f"{prefix}{name}.", rest[len(step) :], inner
-    return prefix
+    names = []
+    for at in Path.parse(path).follow(value):
+        name = step_name(at.key).lstrip(".").strip("[]'\"")
+        outer = at.parent.value if at.parent is not None else None
+        names.append(f"{int(name) - 1}." if isinstance(outer, Table) and outer.sequence() is not None else f"{name}.")
+    return "".join(names)

@@ -18,7 +18,7 @@ from ...formats.pt.modules import MetModules, module_state_dict
 from ...formats.pt.modules import is_module as is_pickled_module
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
-from ...graph.walk import Visit, walk
+from ...graph.walk import walk
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.graphs import graphs_in
 from ...nn.mapping import GraphSpec
@@ -175,16 +175,16 @@ def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
     if at is None and (state := state_dict_in(value)):
         return state
     found: list[tuple[str, Any]] = []
-    inside: set[Visit] = set()
+    inside: set[Any] = set()
     met = MetModules(limits)
     for visit in walk(value):
         if visit.parent in inside:
             inside.add(visit)
         elif is_pickled_module(visit.value):
             inside.add(visit)
-            found.append((visit.path, module_state_dict(visit.value, limits=limits, met=met)))
+            found.append((visit.text(), module_state_dict(visit.value, limits=limits, met=met)))
         elif isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values()):
-            found.append((visit.path, visit.value))
+            found.append((visit.text(), visit.value))
     return _chosen(found, name, at, "state dict")
 
 

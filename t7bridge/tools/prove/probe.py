@@ -13,7 +13,7 @@ from ...data import define
 from ...errors import ModelError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
-from ...graph.walk import children
+from ...graph.walk import Path as ValuePath
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import items_of, lookup
 from ...nn.places import Places
@@ -238,24 +238,9 @@ def keys_to(value: Value, path: str, name: str = "root") -> list[Value]:
     Raises:
         ModelError: a key is neither a string nor a number.
     """
-    keys: list[Value] = []
-    rest = path[len(name) :]
-    while rest:
-        for step, item in children(value):
-            if step and rest.startswith(step) and rest[len(step) : len(step) + 1] in ("", ".", "["):
-                table = value.fields if isinstance(value, TorchObject) else value
-                key = (
-                    next((key for key, one in table.raw_items() if one is item), None)
-                    if isinstance(table, Table)
-                    else None
-                )
-                if not isinstance(key, (bytes, float)):
-                    raise ModelError("no key in Lua leads to the model", path=path)
-                keys.append(key)
-                value, rest = item, rest[len(step) :]
-                break
-        else:
-            raise ModelError("there is nothing at this path", path=path)
+    keys = [at.key for at in ValuePath.parse(path, name).follow(value)]
+    if not all(isinstance(key, (bytes, float)) for key in keys):
+        raise ModelError("no key in Lua leads to the model", path=path)
     return keys
 
 

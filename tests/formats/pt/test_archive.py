@@ -18,7 +18,7 @@ from t7bridge.formats.pt.layout import RECORD_MEMBER
 from t7bridge.formats.pt.writer import PtWriter
 from t7bridge.formats.pt.zip.archive_reader import ZipArchive
 from t7bridge.io.source import ByteSource
-from t7bridge.values.describe_python import describe_python
+from t7bridge.values.describe import describe_python
 
 ZIPS = [path for path in corpus("pt/*.pt") if path.read_bytes()[:2] == b"PK"]
 STATE = PT / "state_dict.pt"

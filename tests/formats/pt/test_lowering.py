@@ -22,9 +22,9 @@ from t7bridge.formats.pt.pickle.rare_reductions import lower
 from t7bridge.formats.pt.pickle.reductions import Global, Reduction
 from t7bridge.formats.pt.writer import PtWriter
 from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.order import in_order
+from t7bridge.graph.keys import in_order
 from t7bridge.graph.python import Device, PythonGlobal, PythonObject, TensorExtras, TorchConstant, UntypedStorage
-from t7bridge.values.describe_python import describe_python
+from t7bridge.values.describe import describe_python
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),

@@ -15,7 +15,7 @@ from t7bridge.formats.pt.modules import is_module, module_state_dict
 from t7bridge.graph.python import QuantizedTensor, SparseTensor
 from t7bridge.graph.storage import Span
 from t7bridge.graph.walk import storages
-from t7bridge.values.describe_python import describe_python
+from t7bridge.values.describe import describe_python
 
 ALL = corpus("pt/*.pt")
 WITH_JSON = [path for path in ALL if (path.parent / (path.name[:-3] + ".json")).exists()]

@@ -23,7 +23,7 @@ from torch import nn
 from t7bridge import PtReader
 from t7bridge.errors import CorruptError, LimitError, UnsupportedError
 from t7bridge.graph.python import NumpyArray, PythonObject, QuantizedTensor, SparseTensor, UntypedStorage
-from t7bridge.values.describe_python import describe_python
+from t7bridge.values.describe import describe_python
 
 # Several element types on one storage
 

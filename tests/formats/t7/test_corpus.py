@@ -13,7 +13,7 @@ from t7bridge import T7Reader, register_class
 from t7bridge.errors import WriteError
 from t7bridge.formats.t7.payloads import unregister_class
 from t7bridge.graph.walk import storages, tensors
-from t7bridge.values.describe_lua import describe_value
+from t7bridge.values.describe import describe_lua
 
 # Not one value of known classes: read by tests of their own.
 STREAM = {"format/stream.t7"}
@@ -65,14 +65,14 @@ def test_description_is_what_lua_saw(subtests):
     """The description of a file in any encoding equals Lua Torch's JSON."""
     for path in [p for p in FORMAT if case_of(p) != "table_deep"]:
         with subtests.test(name_of(path)):
-            assert describe_value(read(path)) == golden(path)
+            assert describe_lua(read(path)) == golden(path)
 
 
 @pytest.mark.parametrize("name", ["table_deep.t7", "table_deep.ascii.t7"])
 def test_deep_description_is_what_lua_saw(name, deep_json):
     """A table nested 1 000 deep reads without recursion and equals Lua's JSON."""
     path = corpus(f"format/{name}")[0]
-    assert describe_value(read(path)) == golden(path)
+    assert describe_lua(read(path)) == golden(path)
 
 
 def test_found_layout_is_the_one_written(subtests):
@@ -165,7 +165,7 @@ def test_class_with_a_payload_of_its_own(form):
     try:
         reader = T7Reader(path)
         value = reader.read_object()
-        assert describe_value(value) == golden(path)
+        assert describe_lua(value) == golden(path)
         assert value["c"]["a"] == 21.0
         assert value["c"]["rest"]["twice"] == 42.0
         assert value["c"]["q"] == 5.25

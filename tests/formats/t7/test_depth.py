@@ -10,7 +10,7 @@ from helpers import LAYOUTS, LITTLE8, description, read, stated, written
 from t7bridge import Limits, LuaFunction, Table, TdsHash, TdsVec, TorchObject
 from t7bridge.errors import LimitError, T7BridgeError
 from t7bridge.graph.walk import walk
-from t7bridge.values.describe_lua import describe_value
+from t7bridge.values.describe import describe_lua
 
 LEVELS = 100_000
 
@@ -51,7 +51,7 @@ def test_read_deep_table():
 def test_path_of_the_innermost():
     """The path of the innermost table names every step."""
     visits = list(walk(read(nested_bytes(1000))))
-    assert visits[-1].path == "root" + "[1]" * 999
+    assert visits[-1].text() == "root" + "[1]" * 999
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_depth_limit():
     data = nested_bytes(50)
     with pytest.raises(LimitError, match=r"at most 10 \(the limit depth\).* --limit depth=N"):
         read(data, limits=Limits(depth=10))
-    assert describe_value(read(data, limits=Limits(depth=50)))["n"] == 1
+    assert describe_lua(read(data, limits=Limits(depth=50)))["n"] == 1
 
 
 def test_objects_limit():

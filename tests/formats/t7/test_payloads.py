@@ -37,7 +37,7 @@ def test_gpu(layout):
     assert gpu["modules"][1].class_name == "nn.Tanh"
     assert root[2] == BEHIND
     assert written(root, LAYOUTS[layout]) == data
-    assert "root[1].modules[1]" in [visit.path for visit in walk(root)]
+    assert "root[1].modules[1]" in [visit.text() for visit in walk(root)]
 
 
 def data_parallel(version: int | None) -> bytes:

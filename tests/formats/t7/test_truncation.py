@@ -10,7 +10,7 @@ from helpers import TESTFILES, corpus, name_of
 from t7bridge import T7Reader
 from t7bridge.errors import FormatError, T7BridgeError
 from t7bridge.graph.walk import storages
-from t7bridge.values.describe_lua import describe_value
+from t7bridge.values.describe import describe_lua
 
 CUT = [
     "format/checkpoint.t7",
@@ -40,7 +40,7 @@ CHANGED = [*CUT[1:8], *CUT_TEXT[1:], "format/object_linear.t7", "format/shared_e
 
 def use(value) -> None:
     """Everything that a caller does first with a value."""
-    describe_value(value)
+    describe_lua(value)
     for storage in storages(value):
         _ = storage.array
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve
 
-from ....graph.order import in_order
+from ....graph.keys import in_order
 from ....graph.python import DefaultDict, NumpyArray, PythonGlobal, PythonObject
 from ....graph.tensor import Tensor
 from .plain import hashable_text, may_name, plain_data

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ....data import define
 from ....errors import UnsupportedError
 from ....graph.storage import Storage
-from ....graph.tensor import Tensor
-from ....graph.unset import UNSET
+from ....graph.tensor import UNSET, Tensor
 from . import opcodes
 from .reductions import Global, NamedStorage, Reduction, common_reduction
 from .weights_only import WEIGHTS_ONLY

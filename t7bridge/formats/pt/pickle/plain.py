@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....graph.paths import key_text
+from ....graph.keys import key_text
 from ....graph.python import UNSET, PythonGlobal, PythonObject
 from .names import FORBIDDEN, FOREIGN, may_call, standing
 

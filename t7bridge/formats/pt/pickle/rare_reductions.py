@@ -12,7 +12,7 @@ from typing import Any
 from attrs import evolve
 
 from ....errors import UnsupportedError
-from ....graph.order import in_order
+from ....graph.keys import in_order
 from ....graph.python import (
     UNSET,
     DefaultDict,

@@ -14,8 +14,7 @@ from attrs import field
 from ....data import define
 from ....errors import UnsupportedError
 from ....graph.storage import Storage
-from ....graph.tensor import Tensor
-from ....graph.unset import UNSET
+from ....graph.tensor import UNSET, Tensor
 
 _PYTHON_2_MODULES = {"builtins": "__builtin__", "copyreg": "copy_reg"}
 """Protocol 2 names of modules that Python 3 renamed."""

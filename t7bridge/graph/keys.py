@@ -1,4 +1,4 @@
-"""A deterministic order of a set's items, independent of Python's random hashes."""
+"""Keys and sets of Python-side values: a deterministic order of a set's items, and keys and names as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,44 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..io.checksums import sha256
-from .python import Device, PythonGlobal, PythonObject, TorchConstant
+from .python import Device, NumpyDtype, PythonGlobal, PythonObject, TorchConstant
+
+NAMED = (NumpyDtype, TorchConstant, Device, PythonGlobal)
+"""The types of value that are mere names."""
+
+_SCALARS = (bool, int, float, complex, str, bytes, type(None))
+_SHOWN_PARTS = 100
+
+
+def name_text(value: Any) -> str:
+    """Return the name of one of `NAMED`: `torch.float32`, `cuda:0`, `f8`, `collections.deque`."""
+    if isinstance(value, NumpyDtype):
+        return value.code
+    if isinstance(value, TorchConstant):
+        return f"torch.{value.name}"
+    return value.path if isinstance(value, PythonGlobal) else str(value)
+
+
+def key_text(key: Any) -> str:
+    """Return a key as Python writes it: `(1, 'a')`. Of one with very many parts only the first."""
+    left = [_SHOWN_PARTS]
+
+    def text(part: Any) -> str:
+        left[0] -= 1
+        if isinstance(part, (tuple, frozenset)) and left[0] > 0:
+            items = in_order(part) if isinstance(part, frozenset) else part
+            texts = [text(item) for item in items[: left[0]]]
+            texts += ["…"] * (len(texts) < len(part))
+            if isinstance(part, frozenset):
+                return f"frozenset({{{', '.join(texts)}}})"
+            return f"({', '.join(texts)}{',' * (len(part) == 1)})"
+        if isinstance(part, _SCALARS):
+            return repr(part)
+        if isinstance(part, NAMED):
+            return name_text(part)
+        return f"<{part.path if isinstance(part, PythonObject) else type(part).__name__}>"
+
+    return text(key)
 
 
 def in_order(items: Iterable[Any], marks: dict[int, bytes] | None = None) -> list[Any]:
@@ -55,6 +92,6 @@ def _mark(root: Any, marks: dict[int, bytes]) -> bytes:
 def _leaf(item: Any) -> str:
     if isinstance(item, (PythonGlobal, PythonObject)):
         return f"{type(item).__name__} {item.path}"
-    if item is None or isinstance(item, (bool, int, float, complex, str, bytes, Device, TorchConstant)):
+    if isinstance(item, (*_SCALARS, Device, TorchConstant)):
         return f"{type(item).__name__} {item!r}"
     return type(item).__name__
