@@ -18,7 +18,7 @@ from ..errors import CorruptError, ModelError
 from ..graph.storage import CHUNK_BYTES, Assembled, Derived, Span, Storage, TextSpan
 from ..graph.tensor import Tensor, view_fault
 from ..io.changes import Extent
-from ..io.pieces import Piece, PiecesSource
+from ..io.source import Piece, PiecesSource
 from ..report import Note
 
 Name = tuple[str, ...]

@@ -8,11 +8,10 @@ import stat
 from typing import IO, Any
 
 from ..errors import TargetExistsError, TruncatedError, WriteError
-from .blocks import Blocks
 from .changes import NO_CHANGE, WORTH_BYTES, Buffer, Change, Done, Extent
 from .checksums import crc32
 from .copy import CAN_TRANSFER, Transfers, changed, fill, write_at
-from .disk import flush, temporary_name
+from .disk import Blocks, flush, temporary_name
 from .inputs import check_target
 from .source import PathLike
 

@@ -12,8 +12,8 @@ import zlib
 import pytest
 
 from t7bridge.errors import CorruptError, ModelError, TruncatedError, WriteError
-from t7bridge.io import blocks
 from t7bridge.io import copy as transfer
+from t7bridge.io import disk
 from t7bridge.io.changes import NO_CHANGE, Buffer, Change, Extent, reversal
 from t7bridge.io.checksums import combine, crc32
 from t7bridge.io.output import FileOutput
@@ -164,7 +164,7 @@ def test_without_preallocation(tmp_path, small_pieces, monkeypatch):
     def refuse(*arguments):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(blocks.os, "posix_fallocate", refuse)
+    monkeypatch.setattr(disk.os, "posix_fallocate", refuse)
     (tmp_path / "in").write_bytes(bytes(range(256)) * 400)
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         output.copy(Extent(source, 0, 102_400))
@@ -187,8 +187,8 @@ def test_file_that_is_replaced_is_never_at_risk(tmp_path, monkeypatch):
 
 def test_platform_without_preallocation(tmp_path, small_pieces, monkeypatch):
     """A platform without the call results in the same bytes."""
-    monkeypatch.setattr(blocks, "CAN_RESERVE", False)
-    monkeypatch.delattr(blocks.os, "posix_fallocate", raising=False)
+    monkeypatch.setattr(disk, "CAN_RESERVE", False)
+    monkeypatch.delattr(disk.os, "posix_fallocate", raising=False)
     (tmp_path / "in").write_bytes(bytes(range(256)) * 400)
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         output.copy(Extent(source, 0, 102_400))
@@ -205,7 +205,7 @@ def test_preallocation_that_is_imitated(tmp_path, small_pieces, monkeypatch):
             os.pwrite(fd, b"\0", position)
         os.pwrite(fd, b"\0", start + size - 1)
 
-    monkeypatch.setattr(blocks.os, "posix_fallocate", imitate, raising=False)
+    monkeypatch.setattr(disk.os, "posix_fallocate", imitate, raising=False)
     data = random.Random(3).randbytes(700_000)
     (tmp_path / "in").write_bytes(data)
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
@@ -216,12 +216,12 @@ def test_preallocation_that_is_imitated(tmp_path, small_pieces, monkeypatch):
     assert asked == [1 << 16]
 
 
-@pytest.mark.skipif(not blocks.CAN_RESERVE, reason="the platform has no such call")
+@pytest.mark.skipif(not disk.CAN_RESERVE, reason="the platform has no such call")
 def test_preallocation(tmp_path):
     """Blocks are allocated for the first bytes and those after them, and the write position is unchanged."""
     with open(tmp_path / "out", "wb", buffering=0) as file:
         file.write(b"data")
-        found = blocks.Blocks(file.fileno())
+        found = disk.Blocks(file.fileno())
         for size in (300_000, 2_000_000):
             found.reserve(4, size)
         assert file.tell() == 4
@@ -232,7 +232,7 @@ def test_every_block_of_a_large_file_is_found_first(tmp_path, small_pieces, monk
     """Headers and tails too."""
     reserved: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        blocks.os, "posix_fallocate", lambda fd, start, size: reserved.append((start, start + size)), raising=False
+        disk.os, "posix_fallocate", lambda fd, start, size: reserved.append((start, start + size)), raising=False
     )
     (tmp_path / "in").write_bytes(bytes(500_000))
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
@@ -251,7 +251,7 @@ def test_every_block_of_a_large_file_is_found_first(tmp_path, small_pieces, monk
 def test_small_files_need_no_blocks_first(tmp_path, monkeypatch):
     """For many small files the call would cost more than it saves."""
     reserved: list[int] = []
-    monkeypatch.setattr(blocks.os, "posix_fallocate", lambda *arguments: reserved.append(1), raising=False)
+    monkeypatch.setattr(disk.os, "posix_fallocate", lambda *arguments: reserved.append(1), raising=False)
     (tmp_path / "in").write_bytes(bytes(5000))
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         output.write(bytes(1000))
@@ -290,7 +290,7 @@ def test_waits_for_the_disk_when_asked(tmp_path, monkeypatch, sync, times):
 def test_many_small_runs_are_written_together(tmp_path, monkeypatch):
     """Neither a write nor a search for blocks for each of thousands of small storages."""
     reserved: list[int] = []
-    monkeypatch.setattr(blocks.os, "posix_fallocate", lambda *arguments: reserved.append(1), raising=False)
+    monkeypatch.setattr(disk.os, "posix_fallocate", lambda *arguments: reserved.append(1), raising=False)
     data = random.Random(2).randbytes(1000)
     (tmp_path / "in").write_bytes(data)
     found: list[int] = []

@@ -18,8 +18,7 @@ from ...io.source import ByteSource
 from ...limits import OBJECT_BYTES, Limits
 from . import layout as tags
 from .binary import BinaryInput
-from .layout import TAG_NAMES, VERSION_PATTERN, T7Layout
-from .payload import Payload
+from .layout import TAG_NAMES, VERSION_PATTERN, Payload, T7Layout
 from .payloads import payload_of
 from .window import WINDOW_BYTES, checked_scalars
 

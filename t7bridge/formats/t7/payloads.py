@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CorruptError, ModelError
 from ...graph.lua import Table, TorchObject
-from .payload import Payload, PayloadClass
+from .layout import Payload, PayloadClass
 
 if TYPE_CHECKING:
     from .reader import T7Reader

@@ -12,8 +12,7 @@ from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
-from .detect import possible_layouts
-from .layout import T7Layout
+from .layout import T7Layout, possible_layouts
 from .object_reader import ObjectReader
 
 

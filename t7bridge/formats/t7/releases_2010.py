@@ -28,8 +28,7 @@ from ...data import define
 from ...errors import CorruptError, FormatError, WriteError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
-from .layout import TORCH, TORCH5, VINTAGES, T7Layout
-from .payload import Payload
+from .layout import TORCH, TORCH5, VINTAGES, Payload, T7Layout
 from .releases_2010_fields import RELEASES
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ...graph.walk import step_name
 from ...io.output import Output
 from ...limits import DEFAULT_LIMITS
 from . import layout as tags
-from .binary_writer import BinaryWriter
+from .binary import BinaryWriter
 from .layout import T7Layout
 from .payloads import payload_of
 
