@@ -4,6 +4,8 @@
 `module`, `inspect` and `draw`. Importing this module loads the table of Lua layers, but not PyTorch.
 """
 
+from .nn import flows
+from .nn.fields import Fields, items_of
 from .nn.layouts import FIRST, LAST, REST, BlockOrder, Merge, Narrow, Permute, Reshape
 from .nn.mapping import (
     BASE,
@@ -55,6 +57,7 @@ __all__ = [
     "BlockOrder",
     "Call",
     "Child",
+    "Fields",
     "Lua",
     "Merge",
     "Mismatch",
@@ -73,8 +76,10 @@ __all__ = [
     "extent",
     "first_module",
     "flag",
+    "flows",
     "has",
     "integer",
+    "items_of",
     "keeps",
     "layer_of",
     "modules",

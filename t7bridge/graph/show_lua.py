@@ -25,6 +25,10 @@ _DECORATORS = frozenset(("Decorator", "Bottle", "DontCast", "Profile", "WeightNo
 _BATCH_DIMENSIONS = {"BatchNormalization": 2, "SpatialBatchNormalization": 4, "VolumetricBatchNormalization": 5}
 
 
+TEXTS: dict[str, Callable[[TorchObject], str]] = {}
+"""The texts of registered classes after their names, by full names."""
+
+
 class _Absent(Exception):
     """A field that the text needs is missing, or not a number."""
 
@@ -194,10 +198,10 @@ def layer_text(obj: TorchObject) -> str:
     """Return a layer on one line, as its `__tostring__` writes it, without its children: `nn.Linear(3 -> 4)`."""
     package, name = _family(obj)
     shown = clean(str(obj.class_name))
-    known = _AFTER.get(name) if package in ("nn", "cudnn") else None
+    known = TEXTS.get(str(obj.class_name)) or (_AFTER.get(name) if package in ("nn", "cudnn") else None)
     try:
         return "CReLU()" if shown == "nn.CReLU" else shown + (known(obj) if known else "")
-    except (_Absent, TypeError, ValueError, OverflowError):  # a field is missing or has another type
+    except (_Absent, ArithmeticError, LookupError, TypeError, ValueError):  # a field is missing or has another type
         return shown
 
 

@@ -21,6 +21,7 @@ from attrs import evolve, field
 from ..data import define
 from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
+from ..graph.show_lua import TEXTS
 from ..graph.tensor import Tensor
 from ..io.inputs import add_input
 from ..io.source import PathLike
@@ -59,6 +60,8 @@ class Traits:
             the constructor would raise. A module among the arguments has `tensors`, its own shapes.
         like: the class of torch.nn whose tensors and output shape it has, by the same arguments, as far as it has them.
         output: the shape of its output, if known otherwise: a rule of `output_shapes`.
+        replay: its output in training from the fields of the object, the input, and the random numbers that Lua kept
+            in `noise`.
         remembering: the class with the same arguments that remembers what a module referring to it needs.
         is_identity: it returns its input and does nothing else.
         is_graph: its arguments are the nodes of the graph of its children.
@@ -81,6 +84,7 @@ class Traits:
     shapes: Callable[..., Mapping[str, Shape]] | None = None
     like: str = ""
     output: Rule | None = None
+    replay: Callable[[Fields, Any, Any], Any] | None = None
     remembering: str = ""
     is_identity: bool = False
     is_graph: bool = False
@@ -204,6 +208,7 @@ class Child:
     secondary: bool = False
 
 
+Text = Callable[[Fields], str]
 Children = Callable[[TorchObject], Iterator[Child]]
 """Finds the modules directly inside an object, in the order of Lua's `modules`."""
 
@@ -251,7 +256,8 @@ class Layer:
         note: a note for the user wherever the class occurs, or a function of the fields.
         remark: further text for the page of layers.
         modules: the PyTorch equivalents of the classes, by class name; a class without one has only a state dict.
-        traits: further facts about these modules, by their class. See `traits.Traits`.
+        traits: further facts about these modules, by their class. See `Traits`.
+        text: how Lua prints an object after the name of its class, as a function of its fields.
         home: the dotted name of the module that registers it.
     """
 
@@ -265,6 +271,7 @@ class Layer:
     remark: str = ""
     modules: Mapping[str, Mapped] = field(factory=dict, repr=False)
     traits: Mapping[str, Traits] = field(factory=dict, repr=False)
+    text: Text | None = None
     home: str = ""
 
     def params_of(self, fields: Fields) -> tuple[Param, ...]:
@@ -321,6 +328,7 @@ def register_layer(
     remark: str = "",
     module: Mapped | Mapping[str, Mapped] | None = None,
     traits: Mapping[str, Traits] | None = None,
+    text: Text | None = None,
 ) -> Layer:
     """Register the meaning of a Lua class.
 
@@ -336,6 +344,8 @@ def register_layer(
         module: the PyTorch equivalent of the classes: one for all, or by class name.
         traits: facts about these modules that do not follow from their arguments, by class: `shape.View` for one of
             `torchmodules/layers/`, the dotted name for others.
+        text: how Lua prints an object after the name of its class, `(6 -> 3)`: a function of its fields, as the
+            `__tostring__` of the class.
 
     Raises:
         ModelError: a class, or its traits, are already registered.
@@ -362,6 +372,7 @@ def register_layer(
         remark,
         mapped,
         traits or {},
+        text,
         home=sys._getframe(1).f_globals.get("__name__", ""),  # as collections.namedtuple finds it
     )
     for name in names:
@@ -371,6 +382,8 @@ def register_layer(
             )
     add_traits(layer.traits)
     _LAYERS.update(dict.fromkeys(names, layer))
+    if text is not None:
+        TEXTS.update(dict.fromkeys(names, lambda obj: text(Fields(obj, "", layer.defaults))))
     return layer
 
 
@@ -385,6 +398,7 @@ def register_module(
     kind: str = "",
     note: str = "",
     traits: Traits | None = None,
+    text: Text | None = None,
 ) -> Callable[[type[_Class]], type[_Class]]:
     """Register a class of yours as the meaning of a Lua class: for its state dict, live module and source.
 
@@ -402,6 +416,7 @@ def register_module(
         note: see `register_layer`.
         traits: facts that do not follow from the arguments: whether it accepts or returns a list, whether its output
             may share memory with its input, the shapes of its tensors. See `t7bridge.layers.Traits`.
+        text: see `register_layer`.
 
     Returns:
         A decorator for a subclass of `torch.nn.Module` at the top level of a module, so that generated source can
@@ -434,6 +449,7 @@ def register_module(
             note=note,
             module=Row(target, args, kwargs or {}),
             traits={target: traits} if traits is not None else None,
+            text=text,
         )
         _CLASSES[target] = class_
         return class_
@@ -449,6 +465,7 @@ def class_of(target: str) -> type | None:
 def unregister_layer(name: str) -> None:
     """Unregister a class; its objects are treated as those of an unknown class again."""
     layer = _LAYERS.pop(name, None)
+    TEXTS.pop(name, None)
     if layer is not None and all(other is not layer for other in _LAYERS.values()):
         remove_traits(layer.traits)
 

@@ -19,9 +19,12 @@ from attrs import evolve, field
 from torch import nn
 
 from ..data import define
+from ..errors import ModelError
 from ..graph.lua import Table, TorchObject
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
+from ..nn.fields import Fields
+from ..nn.registry import Traits, traits_of
 from .build import live_module
 
 if TYPE_CHECKING:
@@ -50,8 +53,6 @@ SpatialConvolutionTable
 """
 SUMS = frozenset(_SUMS_NAMES.split())
 """Layers whose output is a sum of products of weights and inputs."""
-_DRAWN = {"Dropout": "times", "SpatialDropout": "times", "VolumetricDropout": "times", "WhiteNoise": "plus"}
-"""Layers that store their last random numbers in `noise`, and their use of them in training."""
 _NORMALIZING = frozenset(("BatchNormalization", "SpatialBatchNormalization", "VolumetricBatchNormalization"))
 """Layers that in newer releases use their running statistics for a batch of one, in training too.
 
@@ -145,6 +146,13 @@ class LiveLayer:
         return self.obj.class_name.rpartition(".")[2]
 
     @property
+    def facts(self) -> Traits:
+        """The facts about its class in PyTorch."""
+        kind = type(self.module)
+        home = "torch.nn" if kind.__module__.startswith("torch.nn.") else kind.__module__
+        return traits_of(f"{home}.{kind.__qualname__}")
+
+    @property
     def is_sum(self) -> bool:
         """True if the output is a sum of products of weights and inputs."""
         return self.name in SUMS
@@ -216,26 +224,17 @@ class LiveLayer:
 
     def _drawn(self, value: Values) -> Values:
         """Return the result with the recorded noise; `None` for layers without random numbers."""
-        kind = _DRAWN.get(self.name)
+        replay, noise = self.facts.replay, self.obj.get("noise")
         always = self.obj.get("stochasticInference") is True or self.obj.get("stochastic_inference") is True
-        if not (self.module.training or always):
+        if replay is None or not (self.module.training or always):
             return None
-        noise, p = self.obj.get("noise"), self.obj.get("p")
-        if self.name == "RReLU" and isinstance(noise, Tensor) and isinstance(value, torch.Tensor):
-            slope = to_torch(noise, value.dtype)
-            return torch.where(value > 0, value, value * slope) if slope.shape == value.shape else None
-        if kind is None or not isinstance(value, torch.Tensor) or p == 0.0:
+        if not isinstance(value, torch.Tensor) or self.obj.get("p") == 0.0:
             return None
         if not isinstance(noise, Tensor) or not noise.numel:
             raise NotRunError("is random, and its random numbers are not recorded")
-        mask = to_torch(noise, value.dtype)
-        if kind == "times":
-            # The noise tells what was kept; the options tell by what that was multiplied.
-            scaled = self.name == "Dropout" and self.obj.get("v2") is True and isinstance(p, float) and p != 1
-            mask = (mask != 0).to(value.dtype) * (1 / (1 - p) if scaled else 1.0)
         try:
-            return value * mask if kind == "times" else value + mask
-        except RuntimeError as error:
+            return replay(Fields(self.obj), value, to_torch(noise, value.dtype))
+        except (RuntimeError, ModelError) as error:
             raise NotRunError("its recorded noise does not match its input") from error
 
     def run_single(self, value: Values) -> Values:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..compounds import node, recognized, require
+from ..fields import Fields
 from ..mapping import INPLACE, LAYERS, Call, Lua, becomes, extent, flag, number, of_runtime, of_torch
 from ..output_shapes import same
 from ..registry import Traits, modules, param, register_layer
@@ -20,6 +23,12 @@ register_layer(
 )
 
 _NOISE = "noise mininput tempgrad temp tanh"
+
+
+def _kept(fields: Fields, input: Any, noise: Any) -> Any:
+    """Return the elements that the noise kept, multiplied by what the options say."""
+    p = fields.number("p", 0.5)
+    return input * (noise != 0) * (1 / (1 - p) if fields.flag("v2") and p != 1 else 1.0)
 
 
 @becomes("torch.nn.ReLU", "torch.nn.Threshold")
@@ -121,6 +130,7 @@ register_layer(
         "activation.Square": Traits(written=("method", "square"), output=same),
         "activation.Power": Traits(written=("power",), output=same),
         "activation.Sqrt": Traits(output=same),
+        "torch.nn.RReLU": Traits(replay=lambda _, input, noise: input * ((input > 0) + noise * (input <= 0))),
     },
 )
 
@@ -166,9 +176,12 @@ register_layer(
     scratch=_NOISE,
     module=_dropout,
     traits={
-        "torch.nn.Dropout": Traits(shares_memory=True, copying="t7bridge.torchmodules.layers.dropout.Dropout"),
+        "torch.nn.Dropout": Traits(
+            shares_memory=True, copying="t7bridge.torchmodules.layers.dropout.Dropout", replay=_kept
+        ),
         **{f"torch.nn.Dropout{dims}d": Traits(shares_memory=True) for dims in (2, 3)},
-        "dropout.Dropout": Traits(output=same),
+        "dropout.Dropout": Traits(output=same, replay=_kept),
+        "recurrent.SequenceDropout": Traits(replay=_kept),
     },
 )
 register_layer(
@@ -189,8 +202,8 @@ register_layer(
         "nn.ZeroGrad": of_runtime("gradient.ZeroGrad"),
     },
     traits={
-        "dropout.FeatureDropout": Traits(output=same),
-        "dropout.WhiteNoise": Traits(output=same),
+        "dropout.FeatureDropout": Traits(output=same, replay=lambda _, input, noise: input * (noise != 0)),
+        "dropout.WhiteNoise": Traits(output=same, replay=lambda _, input, noise: input + noise),
         "gradient.GradientReversal": Traits(shares_memory=True, output=same),
         "gradient.L1Penalty": Traits(shares_memory=True, output=same),
         "gradient.ZeroGrad": Traits(shares_memory=True, output=same),

@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
+from ...nn import flows
 from ...nn.fields import items_of, lookup
 from ...nn.graphs import graph_modules
-from ...nn.registry import layer_of
+from ...nn.mapping import LAYERS, Row
+from ...nn.registry import layer_of, traits_of
 from .runs import (
     VIEWS,
     Flow,
@@ -138,7 +140,15 @@ def flow_of(obj: TorchObject) -> Flow:
         return flow
     layer = layer_of(obj.class_name)
     inside: Value = next(layer.children(obj), None) if layer is not None and layer.children else None
-    return _opaque if inside is not None else leaf
+    if layer is None or inside is None:
+        return leaf
+    row = layer.module_of(obj.class_name)
+    declared = (
+        traits_of(row.target).flow
+        if isinstance(row, Row) and not row.target.startswith((LAYERS, "torch.nn."))
+        else None
+    )
+    return _OF_USERS.get(declared, _opaque)
 
 
 def _same_for_all(visit: Visit) -> Iterator[Visit | Run]:
@@ -385,6 +395,12 @@ def _masked(visit: Visit) -> Iterator[Visit | Run]:
     yield as_whole(visit)
 
 
+_OF_USERS: dict[object, Flow] = {
+    flows.sequence: _chain_and_whole,
+    flows.branches: _same_for_all,
+    flows.parallel: _by_element,
+}
+"""The flows of users' containers, by those that their entries declare."""
 _FLOWS: dict[str, Flow] = {
     **dict.fromkeys(
         (
