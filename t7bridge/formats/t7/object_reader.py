@@ -23,7 +23,6 @@ from .payloads import payload_of
 from .window import WINDOW_BYTES, checked_scalars
 
 if TYPE_CHECKING:
-    from .reader import T7Reader
     from .runs import Alike
     from .text import TextInput
 
@@ -57,7 +56,7 @@ class ObjectReader:
 
     def __init__(
         self,
-        owner: T7Reader,
+        owner: Any,
         source: ByteSource,
         position: int,
         layout: T7Layout,
@@ -86,7 +85,7 @@ class ObjectReader:
         self._path: list[Any] = []
         """The objects being read, the outermost first."""
 
-    def anew(self, owner: T7Reader, position: int, layout: T7Layout) -> ObjectReader:
+    def anew(self, owner: Any, position: int, layout: T7Layout) -> ObjectReader:
         """Return a reader that knows the same objects and resumes at a position under another layout."""
         other = ObjectReader(owner, self.stream.source, position, layout, self._limits, self._payloads)
         other.objects = dict(self.objects)

@@ -7,15 +7,11 @@ registered here by name, with two functions that read and write what follows the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import CorruptError, ModelError
 from ...graph.lua import Table, TorchObject
 from .layout import Payload, PayloadClass
-
-if TYPE_CHECKING:
-    from .reader import T7Reader
-    from .writer import T7Writer
 
 _PAYLOADS: dict[str, Payload] = {}
 
@@ -83,7 +79,7 @@ class _HeaderAndFields:
     """Two objects: a header, then the table of fields."""
 
     @staticmethod
-    def read(reader: T7Reader, obj: TorchObject) -> None:
+    def read(reader: Any, obj: TorchObject) -> None:
         """Fill an object from the reader."""
         obj.payload = reader.read_object()
         fields = reader.read_object()
@@ -92,7 +88,7 @@ class _HeaderAndFields:
         obj.fields = fields
 
     @staticmethod
-    def write(writer: T7Writer, obj: TorchObject) -> None:
+    def write(writer: Any, obj: TorchObject) -> None:
         """Write an object to the writer."""
         writer.write_object(obj.payload)
         writer.write_object(obj.fields)
@@ -115,13 +111,13 @@ class _Generator:
         return head + 3 * 8 + 8 if head % 8 == 0 else head + 4 + 3 * 8 + 8
 
     @classmethod
-    def read(cls, reader: T7Reader, obj: TorchObject) -> None:
+    def read(cls, reader: Any, obj: TorchObject) -> None:
         """Fill an object from the reader."""
         obj.fields = None
         obj.payload = reader.read_raw(cls.struct_bytes(reader.layout.long_size))
 
     @staticmethod
-    def write(writer: T7Writer, obj: TorchObject) -> None:
+    def write(writer: Any, obj: TorchObject) -> None:
         """Write an object to the writer."""
         writer.write_raw(obj.payload)
 
@@ -131,12 +127,12 @@ class _Timer:
     """No payload."""
 
     @staticmethod
-    def read(reader: T7Reader, obj: TorchObject) -> None:
+    def read(reader: Any, obj: TorchObject) -> None:
         """Fill an object from the reader."""
         obj.fields = None
 
     @staticmethod
-    def write(writer: T7Writer, obj: TorchObject) -> None:
+    def write(writer: Any, obj: TorchObject) -> None:
         """Write an object to the writer."""
 
 
@@ -145,12 +141,12 @@ class _AtomicCounter:
     """One long. Source: tds 4524bf8 `atomic.lua`."""
 
     @staticmethod
-    def read(reader: T7Reader, obj: TorchObject) -> None:
+    def read(reader: Any, obj: TorchObject) -> None:
         """Fill an object from the reader."""
         obj.fields = None
         obj.payload = reader.read_long()
 
     @staticmethod
-    def write(writer: T7Writer, obj: TorchObject) -> None:
+    def write(writer: Any, obj: TorchObject) -> None:
         """Write an object to the writer."""
         writer.write_long(obj.payload)

@@ -33,9 +33,7 @@ from .releases_2010_fields import RELEASES
 
 if TYPE_CHECKING:
     from .binary import BinaryInput
-    from .reader import T7Reader
     from .text import TextInput
-    from .writer import T7Writer
 
 HINT = "The file was written by a Torch of 2010 or 2011, whose nn modules wrote their fields one after another."
 _ROOT = "nn.Sequential"
@@ -54,8 +52,8 @@ class _Kind:
         absent: the value written for a missing field, which Lua's `read` method turns into no field.
     """
 
-    read: Callable[[T7Reader], Value]
-    write: Callable[[T7Writer, Any], None]
+    read: Callable[[Any], Value]
+    write: Callable[[Any, Any], None]
     types: tuple[type, ...] = (object,)
     absent: float | None = None
 
@@ -64,15 +62,15 @@ class _Kind:
         return self.write not in (_write_integer, _write_long) or (math.isfinite(value) and value == int(value))
 
 
-def _integer(reader: T7Reader) -> float:
+def _integer(reader: Any) -> float:
     return float(reader.read_int())
 
 
-def _write_integer(writer: T7Writer, value: float) -> None:
+def _write_integer(writer: Any, value: float) -> None:
     writer.write_int(int(value))
 
 
-def _write_long(writer: T7Writer, value: float) -> None:
+def _write_long(writer: Any, value: float) -> None:
     writer.write_long(int(value))
 
 
@@ -131,7 +129,7 @@ class _Class:
     has_table: bool
     items: tuple[_Item, ...]
 
-    def read(self, reader: T7Reader, obj: TorchObject) -> None:
+    def read(self, reader: Any, obj: TorchObject) -> None:
         fields = obj.fields = Table()
         if self.has_table:
             fields = reader.read_object()
@@ -175,7 +173,7 @@ class _Class:
                 hint=HINT,
             )
 
-    def write(self, writer: T7Writer, obj: TorchObject) -> None:
+    def write(self, writer: Any, obj: TorchObject) -> None:
         fields = obj.fields if obj.fields is not None else Table()
         if self.has_table:
             writer.write_object(fields)
@@ -235,9 +233,7 @@ def read_ownership(stream: BinaryInput | TextInput) -> bool:
 # The whole file
 
 
-def read_again(
-    reader: T7Reader, start: int, layouts: list[T7Layout], value: Value, failure: FormatError | None
-) -> Value:
+def read_again(reader: Any, start: int, layouts: list[T7Layout], value: Value, failure: FormatError | None) -> Value:
     """Read the first value of a file in the form of 2010 or 2011, if that explains more than today's.
 
     Args:
@@ -267,7 +263,7 @@ def read_again(
         best = failure = None  # errors refer to this frame: break the reference cycle
 
 
-def _releases(reader: T7Reader, start: int, met: list[Value] | None) -> tuple[str, ...]:
+def _releases(reader: Any, start: int, met: list[Value] | None) -> tuple[str, ...]:
     """Return the releases that may have written a file of which today's layout explains nothing, or only the start.
 
     Args:
@@ -296,7 +292,7 @@ def _ways(met: list[Value] | None) -> tuple[bool, ...]:
     return (not isinstance(met[0], TorchObject),)
 
 
-def _read_root(reader: T7Reader) -> Value:
+def _read_root(reader: Any) -> Value:
     layout = reader.layout
     if not layout.headless:
         value = reader.read_object()
@@ -320,6 +316,6 @@ def can_be_headless(value: Value) -> bool:
     return isinstance(value, TorchObject) and value.class_name == _ROOT
 
 
-def write_headless(writer: T7Writer, value: TorchObject) -> None:
+def write_headless(writer: Any, value: TorchObject) -> None:
     """Write the output of `network:write(file)`: the fields without the class."""
     _class(writer.layout.vintage, _ROOT).write(writer, value)
