@@ -85,7 +85,7 @@ class ObjectReader:
         self._path: list[Any] = []
         """The objects being read, the outermost first."""
 
-    def anew(self, owner: Any, position: int, layout: T7Layout) -> ObjectReader:
+    def restarted_at(self, owner: Any, position: int, layout: T7Layout) -> ObjectReader:
         """Return a reader that knows the same objects and resumes at a position under another layout."""
         other = ObjectReader(owner, self.stream.source, position, layout, self._limits, self._payloads)
         other.objects = dict(self.objects)
@@ -273,22 +273,22 @@ class ObjectReader:
 
     def _read_storage(self, index: int, version: int | None, element: Any, device: str, alias: str | None) -> Storage:
         count = self.stream.read_long("a storage's size")
-        lent = self._payloads is not None
-        data = self._borrow(element, count) if lent else self.stream.read_elements(element, count)
+        external = self._payloads is not None
+        data = self._external_data(element, count) if external else self.stream.read_elements(element, count)
         storage = Storage(element, count, data, device, version, alias)
         self._remember(index, storage)
         return storage
 
-    def _borrow(self, element: Any, count: int) -> Any:
+    def _external_data(self, element: Any, count: int) -> Any:
         assert self._payloads is not None
-        lent = next(self._payloads, None)
-        if lent is None or lent.element is not element or lent.count != count:
+        external = next(self._payloads, None)
+        if external is None or external.element is not element or external.count != count:
             raise CorruptError(
                 "the storages do not match the stream",
                 expected=f"{count} elements of {element.name}",
-                found="none" if lent is None else f"{lent.count} of {lent.element.name}",
+                found="none" if external is None else f"{external.count} of {external.element.name}",
             )
-        return lent.data
+        return external.data
 
     # The content of an object: one generator for each kind
 

@@ -191,7 +191,7 @@ class T7Reader:
         failures: list[tuple[int, ObjectReader, FormatError]] = []
         try:
             for layout in self._layouts:
-                self._run = before.anew(self, start, layout)
+                self._run = before.restarted_at(self, start, layout)
                 try:
                     value = self._run.read_value()
                 except FormatError as error:
@@ -223,7 +223,7 @@ class T7Reader:
             return False
         if self.at_end or self.position >= reached:
             return True
-        rest = self._run.anew(self, self.position, layout)
+        rest = self._run.restarted_at(self, self.position, layout)
         try:
             while rest.stream.remaining:
                 if rest.read_value() is None:  # nil is never written after a value, and zeros read as nil

@@ -245,9 +245,9 @@ def read_again(reader: Any, start: int, layouts: list[T7Layout], value: Value, f
     """
     best = failure
     # If several layouts failed, the objects seen by the last of them mean nothing.
-    met = list(reader.objects) if failure is None or len(layouts) == 1 else None
+    seen = list(reader.objects) if failure is None or len(layouts) == 1 else None
     try:
-        for release, layout, headless in product(_releases(reader, start, met), layouts, _ways(met)):
+        for release, layout, headless in product(_releases(reader, start, seen), layouts, _ways(seen)):
             wanted = evolve(layout, vintage=release, headless=headless)
             try:
                 return reader.try_layout(wanted, lambda: _read_root(reader))
@@ -263,33 +263,33 @@ def read_again(reader: Any, start: int, layouts: list[T7Layout], value: Value, f
         best = failure = None  # errors refer to this frame: break the reference cycle
 
 
-def _releases(reader: Any, start: int, met: list[Value] | None) -> tuple[str, ...]:
+def _releases(reader: Any, start: int, seen: list[Value] | None) -> tuple[str, ...]:
     """Return the releases that may have written a file of which today's layout explains nothing, or only the start.
 
     Args:
         reader: positioned after the bytes read so far.
         start: start of the file.
-        met: the objects seen, if known.
+        seen: the objects seen, if known.
     """
     head = reader.source.read(start, _HEAD)
     if b"torch.Tensor" in head:
         return (TORCH5,)
-    if met is None:
+    if seen is None:
         return VINTAGES[2:] if b"nn." in head else ()
-    if met and isinstance(met[0], Tensor):
+    if seen and isinstance(seen[0], Tensor):
         # A network without its class starts with two tensors: for today's layout, two values.
         head = reader.source.read(reader.position, 32)
         ascii_tag = head.split(maxsplit=1)[:1] == [b"%d" % TORCH]
         return VINTAGES[2:3] if (ascii_tag if reader.layout.encoding == "ascii" else TORCH in head[:4]) else ()
-    names = {found.class_name for found in met if isinstance(found, TorchObject)}
+    names = {found.class_name for found in seen if isinstance(found, TorchObject)}
     return tuple(release for release in VINTAGES[2:] if any(vintage_payload(release, name) for name in names))
 
 
-def _ways(met: list[Value] | None) -> tuple[bool, ...]:
+def _ways(seen: list[Value] | None) -> tuple[bool, ...]:
     """Return whether a file can start with the fields of a network, with a class, or with either."""
-    if not met or isinstance(met[0], Table):
+    if not seen or isinstance(seen[0], Table):
         return (True, False)
-    return (not isinstance(met[0], TorchObject),)
+    return (not isinstance(seen[0], TorchObject),)
 
 
 def _read_root(reader: Any) -> Value:

@@ -32,14 +32,14 @@ class Alike:
         stream: the input.
         objects: the objects read so far, by number.
         most: maximum number of objects of the file.
-        lent: whether the stream lacks the elements of its storages.
+        external: whether the elements of the storages are not in the stream.
     """
 
-    def __init__(self, stream: BinaryInput, objects: dict[int, Any], most: int, lent: bool) -> None:
+    def __init__(self, stream: BinaryInput, objects: dict[int, Any], most: int, external: bool) -> None:
         self._stream = stream
         self._objects = objects
         self._most = most
-        self._lent = lent
+        self._external = external
         self._sign = "<" if stream.layout.byte_order == "little" else ">"
         self._pause = self._failures = 0
 
@@ -51,7 +51,7 @@ class Alike:
         run: Records | Tensors | None = None
         if type(item) is Table:
             run = Records.like(item, self._sign)
-        elif type(item) is Tensor and not self._lent:
+        elif type(item) is Tensor and not self._external:
             run = Tensors.like(item, self._stream.layout, self._sign)
         before = len(values)
         if run is not None:
