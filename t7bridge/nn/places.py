@@ -5,22 +5,26 @@ May import graph, errors, limits and report.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import field
 
 from ..data import define
-from ..errors import LimitError, ModelError
+from ..errors import LimitError, ModelError, NoModuleError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.show import Step
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, entries, step_name
 from ..limits import DEFAULT_LIMITS, STEPS_PER_NODE, Limits
+from ..text import listed
 from .fields import items_of
 from .registry import Child, Layer, layer_of
 
+_T = TypeVar("_T")
+_SHOWN = 20
+"""Number of paths in a message."""
 MAX_SEARCHED = 30_000_000
 """Maximum number of values searched in fields of objects of unknown classes."""
 MAX_NAME_CHARS = 1 << 26
@@ -342,3 +346,34 @@ def module_at(value: Value, path: str, name: str = "root") -> TorchObject | None
     except ModelError:
         return None
     return value if isinstance(value, TorchObject) and is_module(value) else None
+
+
+def choose(found: Sequence[tuple[str, _T]], at: str | None, file: str, what: str = "module") -> tuple[str, _T]:
+    """Return the only one of some values of a file, or that at a path; with its path.
+
+    Args:
+        found: the values, with their paths.
+        at: the path.
+        file: its name.
+        what: what they are.
+
+    Raises:
+        NoModuleError: there is none.
+        ModelError: there are several and `at` is `None`, or there is none at `at`; the message lists them.
+    """
+    paths = listed((path for path, _ in found), _SHOWN)
+    chosen = [pair for pair in found if at is None or pair[0] in (at, f"root.{at}")]
+    if not found:
+        raise NoModuleError(f"the file holds no {what}", file=file)
+    if not chosen:
+        raise ModelError(f"the file holds no {what} at {at}", file=file, hint=f"It has {paths}.")
+    if len(chosen) > 1:
+        hint = f"Name one with --at (at=… in Python): {paths}."
+        raise ModelError(f"the file holds several {what}s", file=file, hint=hint)
+    return chosen[0]
+
+
+def choose_module(value: Value, at: str | None, file: str) -> tuple[str, TorchObject]:
+    """Return the model in a value, or the module at a path, inside another too; see `choose`."""
+    module = None if at is None else module_at(value, at)
+    return choose(find_models(value), at, file) if at is None or module is None else (at, module)

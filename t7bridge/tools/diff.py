@@ -109,13 +109,5 @@ def diff(request: Diff) -> DiffReport:
         if request.draw is not None:
             from .draw import draw_pair
 
-            report.drawn = draw_pair(
-                first,
-                second,
-                request.draw,
-                rtol=request.rtol,
-                atol=request.atol,
-                force=request.force,
-                limits=request.limits,
-            )
+            report.drawn = draw_pair(first, second, request)
         return report

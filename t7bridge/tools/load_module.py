@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from .. import formats
-from ..errors import ModelError, NoModuleError, UnsupportedError
+from ..errors import ModelError, UnsupportedError
 from ..graph.lua import TorchObject
 from ..io.source import ByteSource, Readable
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.places import find_models, module_at
+from ..nn.places import choose_module
 
 if TYPE_CHECKING:
     import torch
@@ -97,18 +97,4 @@ def one_module(
             else f"A {document.spec.suffix} holds tensors, but not their layers.",
         )
     document.warn(4)
-    value = document.first
-    found = find_models(value)
-    paths = ", ".join(path for path, _ in found)
-    if not found:
-        raise NoModuleError("the file holds no module", file=document.path)
-    if at is None and len(found) > 1:
-        raise ModelError(
-            "the file holds several modules", file=document.path, hint=f"Name one with --at (at=… in Python): {paths}."
-        )
-    if at is None:
-        return found[0]
-    module = module_at(value, at)
-    if module is None:
-        raise ModelError(f"the file holds no module at {at}", file=document.path, hint=f"It has {paths}.")
-    return at, module
+    return choose_module(document.first, at, document.path)

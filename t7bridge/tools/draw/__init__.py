@@ -1,5 +1,5 @@
 """Drawing of models: `blocks` makes the picture's content, `shapes` infers its shapes, `view` selects what is shown,
-`layout`, `pictures` and `page` write it, `pair` compares two; `draw` is public. Each module is loaded on first use.
+`layout` and `pictures` write it, `pair` compares two; `draw` is public. Each module is loaded on first use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .blocks import Block, Flow, blocks_of, group_of, models_in, shape_text, structure_blocks
     from .drawing import Drawing, check_picture, draw, draw_pair
     from .layout import Box, lay_out
-    from .page import is_page
+    from .pictures import is_page
     from .shapes import Evaluation, Shapes, evaluate, infer, shapes_of
     from .view import Fold, branches_of, first_places, folds_of, shared_of, shown, skips_of
 
@@ -47,7 +47,7 @@ _HOMES = {
     "blocks": ("Block", "Flow", "blocks_of", "group_of", "models_in", "shape_text", "structure_blocks"),
     "drawing": ("Drawing", "check_picture", "draw", "draw_pair"),
     "layout": ("Box", "lay_out"),
-    "page": ("is_page",),
+    "pictures": ("is_page",),
     "shapes": ("Evaluation", "Shapes", "evaluate", "infer", "shapes_of"),
     "view": ("Fold", "branches_of", "first_places", "folds_of", "shared_of", "shown", "skips_of"),
 }

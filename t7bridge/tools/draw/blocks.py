@@ -456,49 +456,42 @@ def structure_blocks(value: Any, title: str) -> list[Block]:
         ModelError: it contains no tensors.
         LimitError: there are too many blocks, or they are nested too deep.
     """
-    tensors: dict[str, Tensor] = {}
-    classes: dict[tuple[str, ...], str] = {}
-    fields: dict[tuple[str, ...], dict[str, str]] = {}
-    _gather(value, tensors, classes, fields)
+    tensors, objects = _gather(value)
     if not any(tensors):
         raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows its content.")
     weights = _weights_by_block(tensors, {key for key in tensors if key.rpartition(".")[2] in _BUFFERS})
-    root = Block("", classes.get((), title), "side", class_name=classes.get((), ""))
-    known: dict[tuple[str, ...], Block] = {(): root}
-    for key in [*weights, *map(".".join, classes)]:
-        steps = tuple(key.split(".")) if key else ()
-        for depth in range(1, len(steps) + 1):
-            if steps[:depth] in known:
-                continue
+    known: dict[str, Block] = {}
+    for key in ["", *weights, *objects]:
+        steps = key.split(".") if key else []
+        for depth in range(len(steps) + 1):
             path = ".".join(steps[:depth])
-            class_name = classes.get(steps[:depth], "")
-            block = Block(clean(steps[depth - 1], 60), class_name.rpartition(".")[2], key=path, path=path)
+            if path in known:
+                continue
+            class_name = _class_of(objects[path]) if path in objects else ""
+            block = Block(
+                clean(steps[depth - 1], 60) if depth else "", class_name.rpartition(".")[2], key=path, path=path
+            )
             block.class_name, block.target = class_name, class_name if class_name.startswith("torch.nn.") else ""
-            known[steps[:depth]] = block
-            above = known[steps[: depth - 1]]
-            above.inside.append(block)
-            if above.kind == "layer":
+            block.weights, block.fields = weights.get(path, []), _texts_of(objects.get(path))
+            _mark_weights(block)
+            block.lines += [clean(f"{each.name} {extents(each.tensor.shape)}") for each in block.weights[:3]]
+            known[path] = block
+            _check_count(len(known) - 1)
+            if depth:
+                above = known[".".join(steps[: depth - 1])]
+                above.inside.append(block)
                 above.kind = "chain" if above.class_name == _CHAIN else "side"
-            _check_count(len(known))
-    if not root.inside:
-        root.kind = "layer"
-    for steps, block in known.items():
-        block.weights = weights.get(".".join(steps), [])
-        block.fields = fields.get(steps, {})
-        _mark_weights(block)
-        block.lines += [clean(f"{each.name} {extents(each.tensor.shape)}") for each in block.weights[:3]]
+    root = known[""]
+    root.title, root.target, root.kind = root.class_name or title, "", "side" if root.inside else "layer"
     blocks = list(root.walk())
     _count_parameters(blocks)
     return blocks
 
 
-def _gather(
-    value: Any,
-    tensors: dict[str, Tensor],
-    classes: dict[tuple[str, ...], str],
-    fields: dict[tuple[str, ...], dict[str, str]],
-) -> None:
-    """Collect the tensors of a value under names, and the classes of the objects that contain them."""
+def _gather(value: Any) -> tuple[dict[str, Tensor], dict[str, PythonObject | TorchObject]]:
+    """Return the tensors of a value under names, and the objects that contain them."""
+    tensors: dict[str, Tensor] = {}
+    objects: dict[str, PythonObject | TorchObject] = {}
     seen: set[int] = set()
     stack = [("", value, 0)]
     steps = 0
@@ -513,10 +506,8 @@ def _gather(
             continue
         seen.add(id(value))
         if isinstance(value, (PythonObject, TorchObject)):
-            place = tuple(key.split(".")) if key else ()
-            classes[place] = clean(value.path if isinstance(value, PythonObject) else value.class_name, 80)
-            fields[place] = {clean(name, 60): clean(short(item), 80) for name, item in _plain(value)}
-            _check_count(len(classes))
+            objects[key] = value
+            _check_count(len(objects))
         steps += len(inside)
         if depth > _DEEPEST or steps > 100 * MAX_BLOCKS:
             raise LimitError("the values are nested too deep, or are too many, for a picture", found=key[:60])
@@ -525,6 +516,20 @@ def _gather(
             for name, item in reversed(inside)
             if isinstance(item, Tensor) or _inside(item) is not None
         ]
+    return tensors, objects
+
+
+def _class_of(value: PythonObject | TorchObject) -> str:
+    return clean(value.path if isinstance(value, PythonObject) else value.class_name, 80)
+
+
+def _texts_of(value: PythonObject | TorchObject | None) -> dict[str, str]:
+    """Return the attributes of an object of Python that are numbers, strings and the like."""
+    kinds = (bool, int, float, str, tuple)
+    attributes = _attributes(value) if isinstance(value, PythonObject) else {}
+    found = [(name, item) for name, item in attributes.items() if isinstance(name, str) and name[:1] != "_"]
+    plain = [(name, item) for name, item in found if isinstance(item, kinds)][:_FIELDS]
+    return {clean(name, 60): clean(short(item), 80) for name, item in plain}
 
 
 def _inside(value: Any) -> list[tuple[str, Any]] | None:
@@ -553,12 +558,3 @@ def _inside(value: Any) -> list[tuple[str, Any]] | None:
 
 def _attributes(value: PythonObject) -> dict[str, Any]:
     return {} if value.state is UNSET else value.attributes
-
-
-def _plain(value: PythonObject | TorchObject) -> list[tuple[str, Any]]:
-    """Return the attributes of an object that are numbers, strings and the like."""
-    if isinstance(value, TorchObject):
-        return []
-    kinds = (bool, int, float, str, tuple)
-    found = [(name, item) for name, item in _attributes(value).items() if isinstance(name, str)]
-    return [(name, item) for name, item in found if isinstance(item, kinds) and name[:1] != "_"][:_FIELDS]

@@ -9,6 +9,7 @@ from html import escape
 from typing import Any, ClassVar
 
 from ... import formats
+from ...conversion.adopt import adopt
 from ...conversion.inputs import Inputs
 from ...conversion.options import AT, FORCE, INPUT_SHAPE, LIMITS, flag, option, takes, verb
 from ...data import define
@@ -21,14 +22,13 @@ from ...io.inputs import inputs_protected
 from ...io.output import FileOutput
 from ...io.source import PathLike
 from ...limits import Limits
-from ...nn.places import find_models, module_at
+from ...nn.places import choose_module
 from ...text import printable
 from ...version import __version__
 from .blocks import Block, Weight, blocks_of, group_of, models_in, shape_text, structure_blocks
 from .layout import Box, lay_out, readable
-from .page import MAX_CHARS, ROOMY, as_page
 from .pair import Pairing
-from .pictures import as_dot, as_png, as_svg
+from .pictures import MAX_CHARS, ROOMY, as_dot, as_page, as_png, as_svg
 from .shapes import Shapes, shapes_of
 from .view import MOST, Fold, folds_of, shown
 
@@ -43,36 +43,18 @@ _BRIEF = 60
 """Characters of a key or path in a brief graph: the last ones."""
 _LINES, _LINE = 30, 200
 """Maximum number of differences of a block on a page, and their characters."""
-_CATEGORIES = (
-    ("conv", ("conv",)),
-    ("recurrent", ("lstm", "gru", "rnn", "recurren", "sequencer")),
-    (
-        "join",
-        (
-            "cadd",
-            "cmul",
-            "csub",
-            "cdiv",
-            "cmax",
-            "cmin",
-            "concat",
-            "select",
-            "split",
-            "join",
-            "mm",
-            "narrow",
-            "dotproduct",
-            "pairwise",
-            "mixture",
-        ),
-    ),
-    ("linear", ("linear", "embedding", "lookup", "add", "mul")),
-    ("norm", ("norm", "dropout", "lrn")),
-    ("pool", ("pool", "upsample", "unpool", "sampling")),
-    ("shape", ("view", "reshape", "flatten", "transpose", "squeeze", "pad", "replicate", "contiguous", "permute")),
-    ("activation", ("relu", "tanh", "sigmoid", "softmax", "elu", "softplus", "softsign", "abs", "power", "square")),
-    ("loss", ("loss", "criterion")),
-)
+_CATEGORIES = {
+    "conv": "conv",
+    "recurrent": "lstm gru rnn recurren sequencer",
+    "join": "cadd cmul csub cdiv cmax cmin concat select split join mm narrow dotproduct pairwise mixture",
+    "linear": "linear embedding lookup add mul",
+    "norm": "norm dropout lrn",
+    "pool": "pool upsample unpool sampling",
+    "shape": "view reshape flatten transpose squeeze pad replicate contiguous permute",
+    "activation": "relu tanh sigmoid softmax elu softplus softsign abs power square",
+    "loss": "loss criterion",
+}
+"""Families of classes, which determine their colours, and parts of the names of their classes."""
 
 
 @define(eq=False)
@@ -304,7 +286,7 @@ def _category(block: Block) -> str:
     if block.mark == "unmapped":
         return "unmapped"
     name = (block.target or block.class_name or block.title).rpartition(".")[2].lower()
-    return next((each for each, words in _CATEGORIES if any(word in name for word in words)), "other")
+    return next((each for each, words in _CATEGORIES.items() if any(word in name for word in words.split())), "other")
 
 
 @verb
@@ -363,37 +345,22 @@ def draw(request: Draw) -> Drawing:
     if isinstance(request.source, (str, os.PathLike)):
         document = formats.open(request.source, limits=request.limits)  # open as long as the drawing may read weights
         document.warn()
-        drawing = _drawn_file(document, request.limits, request.at, request.weights, request.input_shape)
+        drawing = _drawn_file(document, request)
     else:
-        from ...conversion.adopt import adopt
-
-        drawing = _drawn(
-            adopt(request.source),
-            type(request.source).__name__,
-            request.limits,
-            request.at,
-            request.weights,
-            request.input_shape,
-        )
+        drawing = _drawn(adopt(request.source), type(request.source).__name__, request)
     if request.target is not None:
         drawing.write(request.target, force=request.force)
     return drawing
 
 
 @inputs_protected()
-def draw_pair(
-    first: Document, second: Document, target: PathLike, *, rtol: float, atol: float, force: bool, limits: Limits
-) -> dict[str, int]:
+def draw_pair(first: Document, second: Document, request: Any) -> dict[str, int]:
     """Draw two models side by side, with their differences in colour.
 
     Args:
         first: an open file.
         second: another.
-        target: the page, `.html`.
-        rtol: relative tolerance, as a fraction of the second's element.
-        atol: absolute tolerance, added to the relative one.
-        force: whether an existing file is replaced.
-        limits: resource limits.
+        request: that of `diff`; `request.draw` is the page, `.html`.
 
     Returns:
         Numbers of differences by kind: `only first`, `only second`, `shape`, `options`, `weights`.
@@ -403,10 +370,11 @@ def draw_pair(
         ModelError: a file holds no module and no tensors, or `target` is not a page.
         TargetExistsError: the page exists and `force` is not set.
     """
-    if _suffix(target) != ".html":
-        raise ModelError("two models are drawn as a page", file=os.fspath(target), expected="a name that ends in .html")
-    one, two = (_drawn_file(document, limits) for document in (first, second))
-    pairing = Pairing(rtol, atol)
+    dst = os.fspath(request.draw)
+    if _suffix(dst) != ".html":
+        raise ModelError("two models are drawn as a page", file=dst, expected="a name that ends in .html")
+    one, two = (_drawn_file(document, Draw(document, limits=request.limits)) for document in (first, second))
+    pairing = Pairing(request.rtol, request.atol)
     pairing.run(one.blocks, two.blocks)
     graphs = (
         {
@@ -416,7 +384,7 @@ def draw_pair(
         for brief in (False, True)
     )
     text = as_page(((graph, MAX_CHARS) for graph in graphs), f"{one.file}, {two.file}", "Draw each model by itself.")
-    with FileOutput(target, force=force) as output:
+    with FileOutput(dst, force=request.force) as output:
         output.write(text.encode("utf-8", "replace"))
     return pairing.counts
 
@@ -436,29 +404,20 @@ def _suffix(path: PathLike) -> str:
     return os.path.splitext(os.fspath(path))[1].lower()
 
 
-def _drawn_file(document: Document, limits: Limits, *options: Any) -> Drawing:
+def _drawn_file(document: Document, request: Draw) -> Drawing:
     with about_file(document.path):
-        return _drawn(document.roots[0], os.path.basename(os.path.normpath(document.path)), limits, *options)
+        return _drawn(document.roots[0], os.path.basename(os.path.normpath(document.path)), request)
 
 
-def _drawn(
-    value: Any,
-    name: str,
-    limits: Limits,
-    at: str | None = None,
-    weights: bool = False,
-    wanted: Inputs | None = None,
-) -> Drawing:
+def _drawn(value: Any, name: str, request: Draw) -> Drawing:
     """Return the drawing of a value: of the module at a path, of all modules, or of other content with tensors."""
+    at, limits, weights = request.at, request.limits, request.weights
     if at is None:
         models = models_in(value, "root", limits)
     else:
-        module = module_at(value, at)
-        if module is None:
-            paths = ", ".join(path for path, _ in find_models(value)[:20]) or "none"
-            raise ModelError(f"the file holds no module at {at}", hint=f"It has {paths}.")
-        models = [(at, module, blocks_of(module, at, limits))]
-    shapes = shapes_of(models, wanted, limits)
+        path, module = choose_module(value, at, "")
+        models = [(path, module, blocks_of(module, path, limits))]
+    shapes = shapes_of(models, request.input_shape, limits)
     if not models:
         return Drawing(structure_blocks(value, printable(name)), name, "root", weights)
     if len(models) == 1:

@@ -67,6 +67,20 @@ class Box:
     inside: list[Box] = field(factory=list)
     lines: Lines = field(factory=list)
 
+    @property
+    def middle(self) -> float:
+        """Centre across."""
+        return self.x + self.width / 2
+
+    @property
+    def foot(self) -> Point:
+        """Where arrows leave."""
+        return self.middle, self.y + self.height
+
+    def move(self, dx: float, dy: float) -> None:
+        """Move the box, without its content."""
+        self.x, self.y = self.x + dx, self.y + dy
+
 
 def texts_of(block: Block) -> list[tuple[str, int]]:
     """Return the lines of text in a block, with their sizes in pixels."""
@@ -91,9 +105,7 @@ def lay_out(blocks: list[Block]) -> Box:
     stack = [root]
     while stack:  # relative positions become absolute
         box = stack.pop()
-        for each in box.inside:
-            each.x, each.y = each.x + box.x, each.y + box.y
-        box.lines = _moved(box.lines, box.x, box.y)
+        _move_content(box, box.x, box.y)
         stack += box.inside
     return root
 
@@ -110,33 +122,64 @@ def _moved(lines: Lines, dx: float, dy: float) -> Lines:
     return [([(x + dx, y + dy) for x, y in points], label) for points, label in lines]
 
 
+def _move_content(box: Box, dx: float, dy: float) -> None:
+    for each in box.inside:
+        each.move(dx, dy)
+    box.lines = _moved(box.lines, dx, dy)
+
+
 def readable(root: Box) -> float:
     """Return the scale at which a picture fits on one screen."""
-    return min(SCREEN[0] / (root.width + 2 * root.x), SCREEN[1] / (root.height + 2 * root.y), 1.0)
+    return _scale(root.width + 2 * root.x, root.height + 2 * root.y)
+
+
+def _scale(width: float, height: float) -> float:
+    return min(SCREEN[0] / width, SCREEN[1] / height, 1.0)
 
 
 def _around(box: Box, width: float, height: float) -> None:
     """Let a box enclose its content, which is centred in it."""
     spare = max(box.width - width - 2 * _PAD, 0) / 2
-    for each in box.inside:
-        each.x, each.y = each.x + _PAD + spare, each.y + box.header
-    box.lines = _moved(box.lines, _PAD + spare, box.header)
+    _move_content(box, _PAD + spare, box.header)
     box.width = max(box.width, width + 2 * _PAD)
     box.height = box.header + height + _PAD
 
 
-@define(frozen=True)
-class _Part:
-    """One part of a column: its extent, and where arrows enter it from above, from its left edge."""
+@define(eq=False)
+class _Group:
+    """Boxes that stay together in a column, with the arrows between them.
 
-    width: float
-    height: float
-    port: float
+    Attributes:
+        members: numbers of the boxes, the uppermost first.
+        lines: the arrows.
+        above: the box of another group from which an arrow leads to the first.
+        label: of that arrow.
+        width: of its content.
+        height: of its content.
+        port: where the arrow enters it from above, from its left edge.
+    """
+
+    members: list[int]
+    lines: Lines = field(factory=list)
+    above: int = -1
+    label: str = ""
+    width: float = 0.0
+    height: float = 0.0
+    port: float = 0.0
+
+    def measure(self, box: Box) -> Point:
+        """Determine the extent of the content; return its upper left corner."""
+        boxes = [box.inside[number] for number in self.members]
+        points = [point for line, _ in self.lines for point in line]
+        xs = [x for each in boxes for x in (each.x, each.x + each.width)] + [x for x, _ in points]
+        ys = [y for each in boxes for y in (each.y, each.y + each.height)] + [y for _, y in points]
+        self.width, self.height, self.port = max(xs) - min(xs), max(ys) - min(ys), boxes[0].middle - min(xs)
+        return min(xs), min(ys)
 
 
 @define(frozen=True)
 class _Columns:
-    """Left edge and top of each part, left edge of the column by the number of its first part, and the total extent."""
+    """Left edge and top of each group, left edge of the column by the number of its first group, the total extent."""
 
     places: list[Point]
     starts: dict[int, float]
@@ -144,15 +187,15 @@ class _Columns:
     height: float
 
 
-def _columns(parts: list[_Part]) -> _Columns:
-    """Arrange parts in the number of columns that shows them largest."""
-    total = sum(part.height + _GAP for part in parts) - _GAP
-    tallest = max(part.height for part in parts)
-    best, found = 0.0, _packed(parts, inf)
+def _columns(groups: list[_Group]) -> _Columns:
+    """Arrange groups in the number of columns that shows them largest."""
+    total = sum(group.height + _GAP for group in groups) - _GAP
+    tallest = max(group.height for group in groups)
+    best, found = 0.0, _packed(groups, inf)
     count = 1
     while count <= _MOST_COLUMNS and total >= _COLUMN:
-        packed = _packed(parts, inf if count == 1 else max(total / count * 1.04, tallest))
-        scale = min(SCREEN[0] / (packed.width + 60), SCREEN[1] / (packed.height + 60), 1.0)
+        packed = _packed(groups, inf if count == 1 else max(total / count * 1.04, tallest))
+        scale = _scale(packed.width + 60, packed.height + 60)
         if scale > best * 1.12:
             best, found = scale, packed
         if len(packed.starts) < count - 1:
@@ -161,59 +204,69 @@ def _columns(parts: list[_Part]) -> _Columns:
     return found
 
 
-def _packed(parts: list[_Part], limit: float) -> _Columns:
+def _packed(groups: list[_Group], limit: float) -> _Columns:
+    """Stack groups in columns of a limited height."""
     columns: list[list[int]] = [[]]
     y = 0.0
     tops: list[float] = []
-    for number, part in enumerate(parts):
-        if number and y + _GAP + part.height > limit:
+    for number, group in enumerate(groups):
+        if number and y + _GAP + group.height > limit:
             columns.append([])
             y = 0.0
         elif number:
             y += _GAP
         columns[-1].append(number)
         tops.append(y)
-        y += part.height
+        y += group.height
     x, lift = 0.0, _GAP / 2 if len(columns) > 1 else 0.0
-    places: list[Point] = [(0.0, 0.0)] * len(parts)
+    places: list[Point] = []
     starts: dict[int, float] = {}
     for column in columns:
-        left = max(parts[number].port for number in column)
-        for number in column:
-            places[number] = (x + left - parts[number].port, tops[number] + lift)
+        left = max(groups[number].port for number in column)
+        places += [(x + left - groups[number].port, tops[number] + lift) for number in column]
         starts[column[0]] = x
-        x += left + max(parts[number].width - parts[number].port for number in column) + 2 * _GAP
-    lowest = max(top + part.height for top, part in zip(tops, parts))
+        x += left + max(groups[number].width - groups[number].port for number in column) + 2 * _GAP
+    lowest = max(top + group.height for top, group in zip(tops, groups))
     return _Columns(places, starts, x - 2 * _GAP, lowest + 2 * lift)
 
 
-def _to_next_column(start: Point, end: Point, left: float) -> list[Point]:
-    """Return an arrow from the bottom of a column to the top of the next, whose left edge is known."""
-    foot, side, head = start[1] + _GAP / 3, left - _GAP, end[1] - _GAP / 3
-    return [start, (start[0], foot), (side, foot), (side, head), (end[0], head), end]
+def _place_groups(box: Box, groups: list[_Group]) -> None:
+    """Put the groups of a box into columns, with the arrows between them."""
+    corners = [group.measure(box) for group in groups]
+    found = _columns(groups)
+    for group, (left, top), (x, y) in zip(groups, corners, found.places):
+        for number in group.members:
+            each = box.inside[number]
+            each.x, each.y = each.x + x - left, each.y + y - top
+        box.lines += _moved(group.lines, x - left, y - top)
+    for number, group in enumerate(groups):
+        if group.above < 0:
+            continue
+        last, each = box.inside[group.above], box.inside[group.members[0]]
+        start, end = last.foot, (each.middle, each.y)
+        if number in found.starts:  # from the bottom of a column to the top of the next
+            foot, side, head = start[1] + _GAP / 3, found.starts[number] - _GAP, end[1] - _GAP / 3
+            points = [start, (start[0], foot), (side, foot), (side, head), (end[0], head), end]
+        elif abs(start[0] - end[0]) > 1:
+            middle = (start[1] + end[1]) / 2
+            points = [start, (start[0], middle), (end[0], middle), end]
+        else:
+            points = [start, end]
+        box.lines.append((points, " ".join(filter(None, (group.label, shape_text(last.block.shape))))))
+    _around(box, found.width, found.height)
 
 
 def _chain(box: Box) -> None:
     """Stack blocks, each with an arrow to the next; in columns if they would be too tall."""
-    found = _columns([_Part(each.width, each.height, each.width / 2) for each in box.inside])
-    for number, each in enumerate(box.inside):
-        each.x, each.y = found.places[number]
-        if not number:
-            continue
-        last = box.inside[number - 1]
-        start, end = (last.x + last.width / 2, last.y + last.height), (each.x + each.width / 2, each.y)
-        points = _to_next_column(start, end, found.starts[number]) if number in found.starts else [start, end]
-        box.lines.append((points, shape_text(last.block.shape)))
-    _around(box, found.width, found.height)
+    _place_groups(box, [_Group([number], above=number - 1) for number in range(len(box.inside))])
 
 
 def _side(box: Box) -> None:
     """Arrange blocks side by side."""
-    x = 0.0
-    for number, each in enumerate(box.inside):
-        x += _GAP if number else 0
-        each.x = x
-        x += each.width
+    x: float = -_GAP
+    for each in box.inside:
+        each.x = x + _GAP
+        x = each.x + each.width
     _around(box, x, max(each.height for each in box.inside))
 
 
@@ -237,11 +290,9 @@ def _graph(box: Box) -> None:
 def _levels(count: int, flows: list[Flow]) -> tuple[list[list[int]], list[list[Flow]], list[int]]:
     """Return the nodes of each layer, the flows that leave it, and the layers of one node that all flow passes."""
     ranks = ranks_of(count, flows)
-    levels: list[list[int]] = [[] for _ in range(max(ranks, default=0) + 1)]
+    levels = _by_level(ranks)
     leaving: list[list[Flow]] = [[] for _ in levels]
     passing = [0] * (len(levels) + 2)
-    for number, rank in enumerate(ranks):
-        levels[rank].append(number)
     for flow in flows:
         low, high = ranks[flow.start], max(ranks[flow.end], ranks[flow.start] + 1)
         passing[low + 1] += 1
@@ -251,21 +302,11 @@ def _levels(count: int, flows: list[Flow]) -> tuple[list[list[int]], list[list[F
     return levels, leaving, [rank for rank, level in enumerate(levels) if not next(beside) and len(level) == 1]
 
 
-@define(eq=False)
-class _Group:
-    """Nodes of a graph that stay together in a column, with the arrows between them.
-
-    Attributes:
-        members: numbers of the nodes, the uppermost first.
-        lines: the arrows.
-        above: the node of another group from which an arrow leads to the first.
-        label: of that arrow.
-    """
-
-    members: list[int]
-    lines: Lines = field(factory=list)
-    above: int = -1
-    label: str = ""
+def _by_level(ranks: list[int]) -> list[list[int]]:
+    levels: list[list[int]] = [[] for _ in range(max(ranks, default=0) + 1)]
+    for node, rank in enumerate(ranks):
+        levels[rank].append(node)
+    return levels
 
 
 def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: list[int]) -> list[_Group]:
@@ -301,7 +342,7 @@ def _shortened(box: Box, flows: list[Flow]) -> list[Flow]:
             found.append(flow)
             continue
         degree[end] -= 1
-        lines = [f"{box.inside[end].block.lines[0]} {flow.label}".strip()] if box.inside[end].block.lines else []
+        lines = [f"{line} {flow.label}".strip() for line in box.inside[end].block.lines[:1]]
         number = len(box.inside)
         box.inside.append(_box(Block("", "", "end", lines=lines), []))
         found.append(Flow(number, flow.end) if end == flow.start else Flow(flow.start, number))
@@ -322,121 +363,68 @@ def _attach(box: Box, groups: list[_Group], top: int, added: list[int], flows: l
     lines = _layered(box, [top, *added], flows)
     dx, dy = x - above.x, y - above.y
     for number in (top, *added):
-        each = box.inside[number]
-        each.x, each.y = each.x + dx, each.y + dy
+        box.inside[number].move(dx, dy)
     groups[-1].members += added
     groups[-1].lines += _moved(lines, dx, dy)
 
 
-def _place_groups(box: Box, groups: list[_Group]) -> None:
-    """Put the groups of a graph into columns, with the arrows between them."""
-    corners, parts = [], []
-    for group in groups:
-        boxes = [box.inside[number] for number in group.members]
-        points = [point for line, _ in group.lines for point in line]
-        xs = [x for each in boxes for x in (each.x, each.x + each.width)] + [x for x, _ in points]
-        ys = [y for each in boxes for y in (each.y, each.y + each.height)] + [y for _, y in points]
-        corners.append((min(xs), min(ys)))
-        head = boxes[0].x + boxes[0].width / 2 - min(xs)
-        parts.append(_Part(max(xs) - min(xs), max(ys) - min(ys), head))
-    found = _columns(parts)
-    for group, (left, top), (x, y) in zip(groups, corners, found.places):
-        for number in group.members:
-            each = box.inside[number]
-            each.x, each.y = each.x + x - left, each.y + y - top
-        box.lines += _moved(group.lines, x - left, y - top)
-    for number, group in enumerate(groups):
-        if group.above < 0:
-            continue
-        last, each = box.inside[group.above], box.inside[group.members[0]]
-        start, end = (last.x + last.width / 2, last.y + last.height), (each.x + each.width / 2, each.y)
-        middle = (start[1] + end[1]) / 2
-        bent = [start, (start[0], middle), (end[0], middle), end] if abs(start[0] - end[0]) > 1 else [start, end]
-        points = _to_next_column(start, end, found.starts[number]) if number in found.starts else bent
-        box.lines.append((points, " ".join(filter(None, (group.label, shape_text(last.block.shape))))))
-    _around(box, found.width, found.height)
-
-
 def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: bool = False) -> Lines:
-    """Lay out a subset of the nodes of a graph in layers; return the arrows between them."""
+    """Lay out a subset of the nodes of a graph in layers; return the arrows between them.
+
+    Args:
+        box: of the graph; its boxes get positions.
+        members: numbers of the nodes.
+        flows: the edges between them.
+        keep_order: whether the nodes of a layer stay in their order.
+    """
     for ends in (Counter(flow.start for flow in flows), Counter(flow.end for flow in flows)):
         for number, times in ends.items():
             box.inside[number].width = max(box.inside[number].width, (times + 1) * _PORT if times > 1 else 0)
     numbers = {number: place for place, number in enumerate(members)}
-    sizes = [(box.inside[number].width, box.inside[number].height) for number in members]
-    links = [Flow(numbers[flow.start], numbers[flow.end]) for flow in flows]
-    corners, bends = _place(sizes, links, keep_order=keep_order)
-    for number, (x, y) in zip(members, corners):
-        box.inside[number].x, box.inside[number].y = x, y
-    leave = _ports(box, [(flow.start, flow.end) for flow in flows], [points[:1] for points in bends])
-    enter = _ports(box, [(flow.end, flow.start) for flow in flows], [points[-1:] for points in bends])
+    nodes = [box.inside[number] for number in members]
+    edges = [Flow(numbers[flow.start], numbers[flow.end]) for flow in flows]
+    levels = ranks_of(len(nodes), edges)
+    links, passed = _with_bends(levels, edges)
+    widths = [node.width for node in nodes] + [_BEND_WIDTH] * (len(levels) - len(nodes))
+    layers = _by_level(levels)
+    middle = _places(layers, links, widths, len(nodes), keep_order=keep_order)
+    heights = [max((nodes[node].height for node in layer if node < len(nodes)), default=0.0) for layer in layers]
+    tops = list(accumulate((height + 0.9 * _GAP for height in heights), initial=0.0))
+    left = min((x - width / 2 for x, width in zip(middle, widths)), default=0.0)
+    for number, node in enumerate(nodes):
+        node.x, node.y = middle[number] - node.width / 2 - left, tops[levels[number]]
+    bends = [
+        [(middle[node] - left, tops[levels[node]] + below) for node in each for below in (0, heights[levels[node]])]
+        for each in passed
+    ]
+    leave = _ports(nodes, [(edge.start, edge.end) for edge in edges], [points[:1] for points in bends])
+    enter = _ports(nodes, [(edge.end, edge.start) for edge in edges], [points[-1:] for points in bends])
     lines: Lines = []
-    for number, flow in enumerate(flows):
-        start, end = box.inside[flow.start], box.inside[flow.end]
+    for number, (flow, edge) in enumerate(zip(flows, edges)):
+        start, end = nodes[edge.start], nodes[edge.end]
         points = [(leave[number], start.y + start.height), *bends[number], (enter[number], end.y)]
         labels = (flow.label, shape_text(start.block.shape)) if len(flows) <= _LABELLED else ()
         lines.append((points, " ".join(filter(None, labels))))
     return lines
 
 
-def _ports(box: Box, flows: list[tuple[int, int]], bends: list[list[Point]]) -> list[float]:
+def _ports(nodes: list[Box], flows: list[tuple[int, int]], bends: list[list[Point]]) -> list[float]:
     """Return the point where each arrow meets its node: spread over the width, in the order of the other ends.
 
     Args:
-        box: of the graph, whose nodes have positions.
+        nodes: the nodes, in their positions.
         flows: for each arrow the node that it meets, and the one at its other end.
         bends: its bend next to the node, if there is one.
     """
     at_node: dict[int, list[tuple[float, int]]] = {}
     for number, (own, other) in enumerate(flows):
-        there = box.inside[other]
-        towards = bends[number][0][0] if bends[number] else there.x + there.width / 2
+        towards = bends[number][0][0] if bends[number] else nodes[other].middle
         at_node.setdefault(own, []).append((towards, number))
     ports = [0.0] * len(flows)
     for own, found in at_node.items():
-        node = box.inside[own]
         for rank, (_, number) in enumerate(sorted(found), 1):
-            ports[number] = node.x + node.width * rank / (len(found) + 1)
+            ports[number] = nodes[own].x + nodes[own].width * rank / (len(found) + 1)
     return ports
-
-
-def _place(
-    sizes: list[tuple[float, float]], flows: list[Flow], *, keep_order: bool = False
-) -> tuple[list[Point], list[list[Point]]]:
-    """Compute a position for each node.
-
-    Args:
-        sizes: width and height of each node, in pixels.
-        flows: the edges.
-        keep_order: whether the nodes of a layer stay in their order.
-
-    Returns:
-        The upper left corner of each node, and the bends of each edge around nodes.
-    """
-    count = len(sizes)
-    levels = ranks_of(count, flows)
-    links, bends = _with_bends(levels, flows)
-    widths = [width for width, _ in sizes] + [_BEND_WIDTH] * (len(levels) - count)
-    layers: list[list[int]] = [[] for _ in range(max(levels, default=0) + 1)]
-    for node, level in enumerate(levels):
-        layers[level].append(node)
-    above: list[list[int]] = [[] for _ in levels]
-    below: list[list[int]] = [[] for _ in levels]
-    for start, end in links:
-        below[start].append(end)
-        above[end].append(start)
-    middle = _places(layers, above, below, widths, count, keep_order=keep_order)
-    heights = [max((sizes[node][1] for node in layer if node < count), default=0.0) for layer in layers]
-    tops = list(accumulate((height + 0.9 * _GAP for height in heights), initial=0.0))
-    left = min((x - width / 2 for x, width in zip(middle, widths)), default=0.0)
-    corners = [(middle[node] - width / 2 - left, tops[levels[node]]) for node, (width, _) in enumerate(sizes)]
-    points: list[list[Point]] = []
-    for nodes in bends:
-        points.append([])
-        for node in nodes:
-            x, top = middle[node] - left, tops[levels[node]]
-            points[-1] += [(x, top), (x, top + heights[levels[node]])]
-    return corners, points
 
 
 def _with_bends(levels: list[int], flows: list[Flow]) -> tuple[list[tuple[int, int]], list[list[int]]]:
@@ -461,15 +449,14 @@ def _with_bends(levels: list[int], flows: list[Flow]) -> tuple[list[tuple[int, i
 
 
 def _places(
-    layers: list[list[int]],
-    above: list[list[int]],
-    below: list[list[int]],
-    widths: list[float],
-    count: int,
-    *,
-    keep_order: bool,
+    layers: list[list[int]], links: list[tuple[int, int]], widths: list[float], count: int, *, keep_order: bool
 ) -> list[float]:
-    """Return the centre of each node across its layer."""
+    """Return the centre of each node across its layer; those from number `count` on are bends."""
+    above: list[list[int]] = [[] for _ in widths]
+    below: list[list[int]] = [[] for _ in widths]
+    for start, end in links:
+        below[start].append(end)
+        above[end].append(start)
     middle = [0.0] * len(widths)
     for layer in layers:
         _spread(layer, [0.0] * len(layer), [1.0] * len(layer), widths, middle)

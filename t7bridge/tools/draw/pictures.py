@@ -1,17 +1,27 @@
-"""Still pictures: SVG for any browser, PNG by any installed converter of SVG, and text for Graphviz, which has a layout
-of its own.
+"""Printers of drawings: SVG for any browser, PNG by any installed converter of SVG, text for Graphviz, which has a
+layout of its own, and a self-contained page: the graph as data, the program that draws it, and dagre.
+
+No text of a file becomes markup. In a page the graph is JSON with escaped `<`, `>` and `&`, the program sets
+`textContent` only, and the page forbids every script but its own two.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
 from math import ceil
-from xml.sax.saxutils import escape
+from typing import Any
+from xml.sax import saxutils
 
-from ...errors import UnsupportedError
+from ...errors import LimitError, UnsupportedError
 from ...text import printable
 from .blocks import Block
 from .layout import LINE, SMALL, TITLE, Box, Point, texts_of
@@ -54,6 +64,11 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _LARGEST = 16_000
 """Maximum pixels of a side in browsers."""
 _PATIENCE = 120
+
+
+ROOMY, MAX_CHARS = 1_700_000, 2_500_000
+"""Characters of the graph as JSON: beyond the first number long texts are cut, beyond the second it is refused."""
+_GENERATOR = '<meta name="generator" content="t7bridge draw">'
 
 
 def as_svg(root: Box, title: str) -> str:
@@ -114,7 +129,7 @@ def _arrow(points: list[Point], label: str) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    return escape(printable(text))
+    return saxutils.escape(printable(text))
 
 
 def as_dot(blocks: list[Block]) -> str:
@@ -210,3 +225,52 @@ def _by_browser(program: str, svg: bytes, width: int, height: int) -> bytes:
                 return file.read()
         except (OSError, subprocess.TimeoutExpired):
             return b""
+
+
+def as_page(graphs: Iterable[tuple[dict[str, Any], int]], title: str, hint: str) -> str:
+    """Return HTML of the first graph that is small enough.
+
+    Args:
+        graphs: the data in full, then brief, each with its maximum of characters.
+        title: of the page.
+        hint: what to do if none is.
+
+    Raises:
+        LimitError: the content exceeds a page.
+    """
+    for graph, most in graphs:
+        text = json.dumps(graph, separators=(",", ":"))
+        for char in "<>&":
+            text = text.replace(char, f"\\u{ord(char):04x}")
+        if len(text) <= most:
+            return _html(text, title)
+    raise LimitError("the graph is too large for a page", found=f"{len(text):,} characters", hint=hint)
+
+
+def is_page(path: str) -> bool:
+    """Return whether a file is one of our pages."""
+    with open(path, "rb") as file:
+        return _GENERATOR.encode() in file.read(1000)
+
+
+def _html(text: str, title: str) -> str:
+    """Return the page around the data."""
+    web = files(__package__).joinpath("web")
+    names = ("page.css", "dagre.LICENSE.txt", "dagre.min.js", "layout.js", "page.js")
+    style, licence, *scripts = (web.joinpath(name).read_text("utf-8") for name in names)
+    hashes = " ".join(f"'sha256-{_script_hash(each)}'" for each in scripts)
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f'{_GENERATOR}\n<meta name="viewport" content="width=device-width">\n<title>{escape(title)}</title>\n'
+        f"<style>{style}</style>\n</head>\n"
+        f'<body>\n<script type="application/json" id="graph">{text}</script>\n'
+        f"<!-- dagre:\n{licence.strip()}\n-->\n"
+        + "".join(f"<script>{each}</script>\n" for each in scripts)
+        + "</body>\n</html>\n"
+    )
+
+
+def _script_hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

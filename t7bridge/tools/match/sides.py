@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from attrs import field
 
@@ -22,13 +22,11 @@ from ...graph.walk import walk
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.graphs import graphs_in
 from ...nn.mapping import GraphSpec
-from ...nn.places import find_modules
+from ...nn.places import choose, find_modules
 from ...nn.state_dict import StateDict, state_dict
 from ...report import Note
 from .gates import gate_orders
 from .parts import Path
-
-_T = TypeVar("_T")
 
 
 @define(eq=False)
@@ -167,7 +165,7 @@ def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
     ]
     if at is None and len(found) > 1:
         found = [(path, module) for path, module in found if state_dict(module).tensors] or found
-    return _chosen(found, name, at, "module")
+    return choose(found, at, name)[1]
 
 
 def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
@@ -185,19 +183,7 @@ def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
             found.append((visit.text(), module_state_dict(visit.value, limits=limits, met=met)))
         elif isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values()):
             found.append((visit.text(), visit.value))
-    return _chosen(found, name, at, "state dict")
-
-
-def _chosen(found: list[tuple[str, _T]], name: str, at: str | None, what: str) -> _T:
-    chosen = [value for path, value in found if at is None or path in (at, f"root.{at}")]
-    paths = ", ".join(path for path, _ in found[:20]) + (", …" if len(found) > 20 else "")
-    if not found:
-        raise ModelError(f"the file holds no {what}", file=name)
-    if not chosen:
-        raise ModelError(f"the file holds no {what} at {at}", file=name, hint=f"It has {paths}.")
-    if len(chosen) > 1:
-        raise ModelError(f"the file holds several {what}s", file=name, hint=f"Name one: {paths}.")
-    return chosen[0]
+    return choose(found, at, name, "state dict")[1]
 
 
 def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
