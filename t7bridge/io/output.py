@@ -177,6 +177,29 @@ class Output:
         write_at(self._file.fileno(), data, position, self.name)
 
 
+def check_replaceable(path: str, force: bool) -> os.stat_result | None:
+    """Refuse a target that must not be replaced; return the status of one that will be.
+
+    Raises:
+        TargetExistsError: it exists and `force` is not set, it is an input, or no regular file.
+    """
+    if not os.path.lexists(path):
+        return None
+    status = os.lstat(path)
+    check_target(path)
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise TargetExistsError(f"is {kind}", file=path, hint="Give the name of a file.")
+    if not force:
+        raise _exists(path)
+    return status
+
+
+def _exists(path: str) -> TargetExistsError:
+    hint = "Choose another name, or overwrite it with --force (force=True)."
+    return TargetExistsError("exists already", file=path, hint=hint)
+
+
 class FileOutput(Output):
     """An output file that appears under its name only when complete.
 
@@ -202,7 +225,7 @@ class FileOutput(Output):
             raise WriteError("cannot be written: its name holds a NUL character", file=given)
         self.path = os.path.realpath(given) if os.path.islink(given) else given
         self._force = force
-        replaced = self._check_target()
+        replaced = check_replaceable(self.path, force)
         self._sync = sync or replaced is not None
         folder = os.path.dirname(self.path)
         self._temporary = os.path.join(folder, temporary_name())
@@ -248,26 +271,6 @@ class FileOutput(Output):
         if extent.check is not None:
             extent.check(crc)
 
-    def _check_target(self) -> os.stat_result | None:
-        """Refuse a target that must not be replaced; return the status of one that will be."""
-        if not os.path.lexists(self.path):
-            return None
-        status = os.lstat(self.path)
-        check_target(self.path)
-        if not stat.S_ISREG(status.st_mode):
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-            raise TargetExistsError(f"is {kind}", file=self.path, hint="Give the name of a file.")
-        if not self._force:
-            raise self._exists()
-        return status
-
-    def _exists(self) -> TargetExistsError:
-        return TargetExistsError(
-            "exists already",
-            file=self.path,
-            hint="Choose another name, or overwrite it with --force (force=True).",
-        )
-
     def commit(self) -> None:
         """Flush, fsync if requested, and rename the file to its name.
 
@@ -296,10 +299,10 @@ class FileOutput(Output):
             try:
                 os.link(self._temporary, self.path)  # unlike a rename, fails if the name is taken
             except FileExistsError:
-                raise self._exists() from None
+                raise _exists(self.path) from None
             except OSError:  # file systems without links: the name was free when we began
                 if os.path.lexists(self.path):
-                    raise self._exists() from None
+                    raise _exists(self.path) from None
             else:
                 os.unlink(self._temporary)
                 return

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from attrs import field
@@ -13,8 +14,9 @@ from attrs import field
 from ..conversion.inputs import Inputs, parse_inputs
 from ..conversion.options import AT, FORCE, INDEX_BASE, INPUT, JSON, LIMITS, option, takes, verb
 from ..data import define
-from ..errors import ModelError, TargetExistsError, UnsupportedError, WriteError, about_file
-from ..io.inputs import check_target, inputs_protected
+from ..errors import ModelError, UnsupportedError, WriteError, about_file
+from ..io.inputs import inputs_protected
+from ..io.output import check_replaceable
 from ..io.source import PathLike
 from ..limits import Budget, Limits
 from .export_module import HubReport, write_hub
@@ -112,8 +114,7 @@ def export(request: Export) -> ExportReport | HubReport:
     suffix = os.path.splitext(target)[1].lower()
     if suffix not in SUFFIXES:
         raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
-    if os.path.lexists(target) and not request.force:
-        raise TargetExistsError("exists already", file=target, hint="Use --force (force=True) to replace it.")
+    check_replaceable(os.path.realpath(target), request.force)
     inputs = parse_inputs(request.input, limits=request.limits)
     try:
         from ..torchmodules.export import export_onnx, export_pt2
@@ -122,33 +123,45 @@ def export(request: Export) -> ExportReport | HubReport:
     module = load_module(request.source, request.at, index_base=request.index_base, limits=request.limits)
     with about_file(os.fspath(request.source)):
         _check_calls(module, os.path.getsize(request.source), request.limits)
+    # Under its own name, as ONNX finds the weights by the name of the file next to it.
+    with _appearing_together(target, request.force) as (made, files), about_file(os.fspath(request.source)):
+        if suffix == ".onnx":
+            result = export_onnx(module, inputs, made, request.output, request.dynamic)
+        else:
+            result = export_pt2(module, inputs, made, request.dynamic)
+    return ExportReport(
+        os.fspath(request.source),
+        target,
+        result.inputs,
+        result.outputs,
+        result.difference,
+        result.runner,
+        sum(files.values()),
+        list(files),
+    )
+
+
+@contextmanager
+def _appearing_together(target: str, force: bool) -> Iterator[tuple[str, dict[str, int]]]:
+    """Provide a path for a file that may have others beside it, and a dict for the sizes of all of them by name.
+
+    They get their names only if the context ends without an error; the file that refers to the others the last.
+    """
     folder = os.path.dirname(os.path.abspath(target))
     try:
         scratch = tempfile.mkdtemp(prefix=".t7bridge-", dir=folder)
     except OSError as error:
         raise WriteError(f"the folder cannot be written: {error.strerror}", file=folder) from error
     try:
-        # Under its own name, as ONNX finds the weights by the name of the file next to it.
-        made = os.path.join(scratch, os.path.basename(target))
-        with about_file(os.fspath(request.source)):
-            if suffix == ".onnx":
-                result = export_onnx(module, inputs, made, request.output, request.dynamic)
-            else:
-                result = export_pt2(module, inputs, made, request.dynamic)
-        names = sorted(os.listdir(scratch), key=lambda name: name == os.path.basename(target))
-        size = sum(os.path.getsize(os.path.join(scratch, name)) for name in names)
-        taken = [name for name in names if os.path.lexists(os.path.join(folder, name)) and not request.force]
-        if taken:
-            raise TargetExistsError("exists already", file=os.path.join(folder, taken[0]))
-        for name in names:
-            check_target(os.path.join(folder, name))
-        for name in names:  # the file that refers to the others is renamed last
+        files: dict[str, int] = {}
+        yield os.path.join(scratch, os.path.basename(target)), files
+        for name in sorted(os.listdir(scratch), key=lambda name: name == os.path.basename(target)):
+            files[name] = os.path.getsize(os.path.join(scratch, name))
+            check_replaceable(os.path.realpath(os.path.join(folder, name)), force)
+        for name in files:
             os.replace(os.path.join(scratch, name), os.path.join(folder, name))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return ExportReport(
-        os.fspath(request.source), target, result.inputs, result.outputs, result.difference, result.runner, size, names
-    )
 
 
 def _check_calls(module: Any, nbytes: int, limits: Limits) -> None:

@@ -383,6 +383,20 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
     numbers = {number: place for place, number in enumerate(members)}
     nodes = [box.inside[number] for number in members]
     edges = [Flow(numbers[flow.start], numbers[flow.end]) for flow in flows]
+    bends = _place(nodes, edges, keep_order=keep_order)
+    leave = _ports(nodes, [(edge.start, edge.end) for edge in edges], [points[:1] for points in bends])
+    enter = _ports(nodes, [(edge.end, edge.start) for edge in edges], [points[-1:] for points in bends])
+    lines: Lines = []
+    for number, (flow, edge) in enumerate(zip(flows, edges)):
+        start, end = nodes[edge.start], nodes[edge.end]
+        points = [(leave[number], start.y + start.height), *bends[number], (enter[number], end.y)]
+        labels = (flow.label, shape_text(start.block.shape)) if len(flows) <= _LABELLED else ()
+        lines.append((points, " ".join(filter(None, labels))))
+    return lines
+
+
+def _place(nodes: list[Box], edges: list[Flow], *, keep_order: bool) -> list[list[Point]]:
+    """Compute a position for each node; return the bends of each edge around nodes."""
     levels = ranks_of(len(nodes), edges)
     links, passed = _with_bends(levels, edges)
     widths = [node.width for node in nodes] + [_BEND_WIDTH] * (len(levels) - len(nodes))
@@ -393,19 +407,10 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
     left = min((x - width / 2 for x, width in zip(middle, widths)), default=0.0)
     for number, node in enumerate(nodes):
         node.x, node.y = middle[number] - node.width / 2 - left, tops[levels[number]]
-    bends = [
+    return [
         [(middle[node] - left, tops[levels[node]] + below) for node in each for below in (0, heights[levels[node]])]
         for each in passed
     ]
-    leave = _ports(nodes, [(edge.start, edge.end) for edge in edges], [points[:1] for points in bends])
-    enter = _ports(nodes, [(edge.end, edge.start) for edge in edges], [points[-1:] for points in bends])
-    lines: Lines = []
-    for number, (flow, edge) in enumerate(zip(flows, edges)):
-        start, end = nodes[edge.start], nodes[edge.end]
-        points = [(leave[number], start.y + start.height), *bends[number], (enter[number], end.y)]
-        labels = (flow.label, shape_text(start.block.shape)) if len(flows) <= _LABELLED else ()
-        lines.append((points, " ".join(filter(None, labels))))
-    return lines
 
 
 def _ports(nodes: list[Box], flows: list[tuple[int, int]], bends: list[list[Point]]) -> list[float]:

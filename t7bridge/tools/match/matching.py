@@ -17,23 +17,23 @@ A file has one pair a line, source first, with white space between; `#` begins a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
 
 from ...conversion.options import AT, JSON, LIMITS, flag, option, options_of, takes, verb
 from ...data import define
-from ...errors import FormatError, ModelError
+from ...errors import FormatError, ModelError, about_file
 from ...graph.tensor import Tensor
 from ...io.inputs import add_input
 from ...limits import Limits
-from ...report import Note, Report
+from ...report import Report
+from ...text import listed
 from .align import AlignedPart, Conclusions, find
-from .gates import ORDERS, Gates, gate_count, reorder
-from .parts import BATCHES, Part, classify, fits, in_runs, kind_of, names_between, parts_of, sibling
+from .parts import BATCHES, Part, classify, fits, in_runs, kind_of, name_of, names_between, parts_of, sibling
 from .result import Ambiguity, Match, Pair, WriteMatch
-from .sides import Side, side_of
+from .sides import ORDERS, Gates, Side, gate_count, reorder, side_of
 
 NOTHING = "-"
 
@@ -132,82 +132,96 @@ class _Matching:
         # Mapped keys take no further part, on either side.
         mapped = self._used | self._closed[0]
         keys = [key for key in self._source.tensors if key not in mapped]
-        wanted = [key for key in self._target.tensors if key not in self._pairs and key not in self._closed[1]]
-        self._decide(keys, wanted)
-        self._fill_counts()
-        self._fill_biases()
+        self._decide(keys, [key for key in self._unpaired() if key not in self._closed[1]])
+        self._fill(BATCHES, lambda key: True, "batch counts start at zero")
+        self._fill("bias", self._lacks_bias, "biases are zero, as the source has none")
         self._order_gates(lines)
         self._check_ties()
         doubtful = {key for group in self._ambiguous for key in (*group.source, *group.target)}
         left = [key for key in self._source.tensors if key not in self._used and key not in doubtful]
-        dropped = {key: None for key in left if key.rpartition(".")[2] == BATCHES or key in self._source.derived}
-        if dropped:
-            self._note(f"{len(dropped)} derived tensors are left out: {_listed(dropped)}")
-        if self._target.others:
-            self._note(f"not tensors; the target keeps its own values: {_listed(self._target.others)}")
-        missing = [key for key in self._target.tensors if key not in self._pairs and key not in doubtful]
-        ordered = [self._pairs[key] for key in self._target.tensors if key in self._pairs]
-        self._note_reshapes(ordered)
-        self._report.tensors = len(ordered)
+        dropped = {key: None for key in left if name_of(key) == BATCHES or key in self._source.derived}
+        pairs = [self._pairs[key] for key in self._target.tensors if key in self._pairs]
+        others = self._target.others
+        notes = [
+            f"{len(dropped)} derived tensors are left out: {listed(dropped)}" if dropped else "",
+            f"not tensors; the target keeps its own values: {listed(others)}"
+            if (others := self._target.others)
+            else "",
+            *(
+                f"{pair.source} as {pair.target}: {list(pair.source_shape)} becomes {list(pair.target_shape)}"
+                for pair in pairs
+                if pair.source_shape is not None and pair.source_shape != pair.target_shape
+            ),
+        ]
+        for note in filter(None, notes):
+            self._note(note)
+        self._report.tensors = len(pairs)
         return Match(
-            ordered,
+            pairs,
             self._ambiguous,
             [key for key in left if key not in dropped],
-            missing,
+            [key for key in self._unpaired() if key not in doubtful],
             self._report,
             self._source,
             self._target,
         )
 
+    def _unpaired(self) -> list[str]:
+        """Return the keys of the target without a value."""
+        return [key for key in self._target.tensors if key not in self._pairs]
+
     def _note(self, message: str) -> None:
-        self._report.notes.append(Note("info", "", message, code="match"))
+        self._report.note("info", message, code="match")
 
     def _pair(self, source: str, target: str, why: str) -> None:
         shapes = self._source.tensors[source].shape, self._target.tensors[target].shape
         self._pairs[target] = Pair(source, target, *shapes, why)
         self._used.add(source)
 
+    def _leave_open(self, pairs: Sequence[tuple[str, str]], reason: str) -> None:
+        """Undo pairs of keys, and list them as ambiguous."""
+        for source, target in pairs:
+            del self._pairs[target]
+            self._used.discard(source)
+        sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+        self._ambiguous.append(Ambiguity(tuple(dict.fromkeys(sources)), tuple(targets), reason))
+
     def _order_gates(self, lines: list[Line]) -> None:
         """Reorder gates to the target's order if it is known; else refuse mapped pairs and leave others open."""
-        stated: dict[str, str] = {}
-        for line in lines:
-            if line.gates:
-                stated.update(dict.fromkeys(_under(line.target, self._target.tensors), line.gates))
+        stated = {key: line.gates for line in lines if line.gates for key in _under(line.target, self._target.tensors)}
         orders: dict[Gates, list[str]] = {}
         for key, pair in list(self._pairs.items()):
             if pair.source is None:
                 continue
             counts = gate_count(pair.source, self._source.tensors), gate_count(key, self._target.tensors)
             count = max(counts)
-            if count == 1 or count == min(counts):
+            if count in (1, min(counts)):
                 continue
             side, other = (self._source, pair.source) if counts[1] == count else (self._target, key)
-            words = stated.get(key) or side.gates.get(f"{other.rpartition('.')[0]}.")
-            if words is None:
-                reason = f"the order of the {count} gates in {other} is not known"
-                if pair.why == "map":
-                    raise ModelError(
-                        f"the mapping pairs {pair.source} with {key}, and {reason}",
-                        expected=f"PyTorch's order {' '.join(ORDERS.get(count, ''))}, or the order of {other}",
-                        hint=f"Add it after the pair: `{pair.source} {key} ifog`.",
-                    )
-                del self._pairs[key]
-                self._used.discard(pair.source)
-                reason += "; state it as a third word in the mapping: ifog"
-                self._ambiguous.append(Ambiguity((pair.source,), (key,), reason))
+            words = stated.get(key) or side.gates.get(sibling(other, ""))
+            if words is not None:
+                gates = reorder(words, count, counts[1] == count)
+                if gates.order != tuple(range(count)):
+                    self._pairs[key] = evolve(pair, gates=gates)
+                    orders.setdefault(gates, []).append(key)
                 continue
-            gates = reorder(words, count, counts[1] == count)
-            if gates.order != tuple(range(count)):
-                self._pairs[key] = evolve(pair, gates=gates)
-                orders.setdefault(gates, []).append(key)
+            reason = f"the order of the {count} gates in {other} is not known"
+            if pair.why == "map":
+                raise ModelError(
+                    f"the mapping pairs {pair.source} with {key}, and {reason}",
+                    expected=f"PyTorch's order {' '.join(ORDERS.get(count, ''))}, or the order of {other}",
+                    hint=f"Add it after the pair: `{pair.source} {key} ifog`.",
+                )
+            self._leave_open([(pair.source, key)], f"{reason}; state it as a third word in the mapping: ifog")
         for gates, keys in orders.items():
-            self._note(f"gates {gates.words} in {_listed(keys)}")
+            self._note(f"gates {gates.words} in {listed(keys)}")
 
     # The user's mapping
 
     def _apply(self, line: Line) -> None:
         """Pair what a line of the mapping states."""
-        keys, wanted = self._keys_of(line, "source"), self._keys_of(line, "target")
+        keys = self._keys_of(line, line.source, self._source, "source")
+        wanted = self._keys_of(line, line.target, self._target, "target")
         if line.source == NOTHING:
             for key in wanted:
                 self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "kept")
@@ -220,12 +234,12 @@ class _Matching:
         else:
             self._apply_pair(line.source, line.target, line.place)
 
-    def _keys_of(self, line: Line, side: str) -> list[str]:
-        """Return the keys of a side, `source` or `target`, that a line refers to."""
-        name, tensors = (line.source, self._source.tensors) if side == "source" else (line.target, self._target.tensors)
-        keys = _under(name, tensors) if name != NOTHING else []
+    @staticmethod
+    def _keys_of(line: Line, name: str, side: Side, which: str) -> list[str]:
+        """Return the keys of a side that a line refers to."""
+        keys = _under(name, side.tensors)
         if name != NOTHING and not keys:
-            raise ModelError(f"{line.place} of the mapping: the {side} has no {name}")
+            raise ModelError(f"{line.place} of the mapping: the {which} has no {name}")
         return keys
 
     def _apply_module(self, line: Line, keys: list[str], wanted: list[str]) -> None:
@@ -245,14 +259,12 @@ class _Matching:
 
     def _pair_siblings(self, line: Line) -> None:
         """Pair the other keys of the modules of a mapped pair, if their names are the same."""
-        _, _, name = line.source.rpartition(".")
+        name = name_of(line.source)
         if not name or sibling(line.target, name) != line.target:
             return
-        for key in self._target.tensors:
-            twin = sibling(line.source, key.rpartition(".")[2])
-            if sibling(key, name) != line.target or key in self._pairs:
-                continue
-            if twin not in self._source.tensors or twin in self._used:
+        for key in self._unpaired():
+            twin = sibling(line.source, name_of(key))
+            if sibling(key, name) != line.target or twin not in self._source.tensors or twin in self._used:
                 continue
             if fits(self._source.tensors[twin].shape, self._target.tensors[key].shape):
                 self._pair(twin, key, "map")
@@ -271,144 +283,114 @@ class _Matching:
 
     def _decide(self, keys: list[str], wanted: list[str]) -> None:
         """Pair some keys, with tied modules once or as often as they occur."""
-        source, target = (
-            parts_of({key: side.tensors[key] for key in names}, side.derived)
-            for side, names in ((self._source, keys), (self._target, wanted))
-        )
-        once = [self._once(side, parts) for side, parts in ((self._source, source), (self._target, target))]
-        lefts, rights = [source, once[0][0]][: 1 + bool(once[0][1])], [target, once[1][0]][: 1 + bool(once[1][1])]
-        tried = [_Attempt(left, right, self._source) for left in lefts for right in rights]
-        best = min(tried, key=lambda attempt: attempt.open)
-        for pair in best.pairs:
-            self._pair_parts(*pair)
-        self._repeat(
-            {} if best.source is source else once[0][1],
-            {} if best.target is target else once[1][1],
-        )
-        for left, right, reason in best.doubts:
-            self._doubt(left, right, reason)
-
-    def _once(self, side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
-        """Return the parts without those completely tied to an earlier one, and the keys of that one for theirs."""
-        first: dict[Any, Part] = {}
-        distinct, keys = [], {}
-        for part in parts:
-            known = first.setdefault(_memories(side, part), part)
-            if known is part:
-                distinct.append(part)
-            else:
-                keys.update({key: known.keys[name] for name, key in part.keys.items() if name in known.keys})
-        return distinct, keys
-
-    def _repeat(self, source: Mapping[str, str], target: Mapping[str, str]) -> None:
-        """Pair repeated keys like their first occurrences."""
-        self._used.update(key for key, first in source.items() if first in self._used)
-        for key, first in target.items():
+        ways = []
+        for side, names in ((self._source, keys), (self._target, wanted)):
+            parts = parts_of({key: side.tensors[key] for key in names}, side.derived)
+            distinct, repeats = _once(side, parts)
+            ways.append([(parts, {}), (distinct, repeats)] if repeats else [(parts, {})])
+        tried = [(_attempt(one[0], other[0], self._source), one[1], other[1]) for one in ways[0] for other in ways[1]]
+        best, in_source, in_target = min(tried, key=lambda way: way[0].undecided)
+        for source, target, why in best.pairs:
+            for name, other in names_between(source, target).items():
+                if fits(source.shapes[other], target.shapes[name]):
+                    self._pair(source.keys[other], target.keys[name], why)
+        # Repeated keys are paired like their first occurrences.
+        self._used.update(key for key, first in in_source.items() if first in self._used)
+        for key, first in in_target.items():
             pair = self._pairs.get(first)
             if pair is not None and pair.source is not None:
                 self._pair(pair.source, key, pair.why)
-
-    def _pair_parts(self, source: Part, target: Part, why: str) -> None:
-        names = names_between(source, target)
-        for name, other in names.items():
-            if fits(source.shapes[other], target.shapes[name]):
-                self._pair(source.keys[other], target.keys[name], why)
+        for left, right, reason in best.doubts:
+            self._doubt(left, right, reason)
 
     def _doubt(self, source: list[Part], target: list[Part], reason: str) -> None:
         """List ambiguous parts, tensor by tensor."""
         for name in target[0].keys:
             keys = tuple(part.keys[name] for part in source if name in part.keys)
             others = tuple(part.keys[name] for part in target if name in part.keys)
-            if keys and name != BATCHES:
-                self._ambiguous.append(Ambiguity(keys, others, reason))
-            elif name == BATCHES:
+            if name == BATCHES:
                 self._used.update(keys)
+            elif keys:
+                self._ambiguous.append(Ambiguity(keys, others, reason))
 
-    def _fill_counts(self) -> None:
-        """Start batch counts at zero if the source has none, as always with Lua."""
-        self._fill(BATCHES, lambda key: True, "batch counts start at zero")
-
-    def _fill_biases(self) -> None:
-        """Set the bias of a matrix or kernel to zero if its counterpart has none: both compute the same."""
-
-        def is_missing(key: str) -> bool:
-            pair = self._pairs.get(sibling(key, "weight"))
-            if pair is None or pair.source is None or sibling(pair.source, "weight") != pair.source:
-                return False
-            return len(pair.target_shape) > 1 and sibling(pair.source, "bias") not in self._source.tensors
-
-        self._fill("bias", is_missing, "biases are zero, as the source has none")
+    def _lacks_bias(self, key: str) -> bool:
+        """Return whether the counterpart of a matrix or kernel has no bias: with one of zero both compute the same."""
+        pair = self._pairs.get(sibling(key, "weight"))
+        if pair is None or pair.source is None or name_of(pair.source) != "weight":
+            return False
+        return len(pair.target_shape) > 1 and sibling(pair.source, "bias") not in self._source.tensors
 
     def _fill(self, name: str, is_missing: Callable[[str], bool], note: str) -> None:
         """Set tensors of one name that have no counterpart to zero."""
-        filled = [key for key in self._target.tensors if key not in self._pairs and key.rpartition(".")[2] == name]
-        filled = [key for key in filled if is_missing(key)]
+        filled = [key for key in self._unpaired() if name_of(key) == name and is_missing(key)]
         for key in filled:
             self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "zero")
         if filled:
-            self._note(f"{len(filled)} {note}: {_listed(filled)}")
+            self._note(f"{len(filled)} {note}: {listed(filled)}")
 
     def _check_ties(self) -> None:
         """List tensors that the target ties and the source does not."""
-        tied: dict[Any, list[Pair]] = {}
-        for pair in list(self._pairs.values()):
+        tied: dict[Any, list[tuple[str, str]]] = {}
+        for pair in self._pairs.values():
             tensor = self._target.tensors[pair.target]
             if pair.source is not None and tensor.numel:
-                tied.setdefault(_memory(tensor), []).append(pair)
+                tied.setdefault(_memory(tensor), []).append((pair.source, pair.target))
         for pairs in tied.values():
-            sources = {_memory(self._source.tensors[pair.source]): pair.source for pair in pairs if pair.source}
-            if len(sources) > 1 and not all(pair.why == "map" for pair in pairs):
-                for pair in pairs:
-                    del self._pairs[pair.target]
-                reason = "the target ties these, and the source has different tensors"
-                keys = tuple(sources.values())
-                self._used.difference_update(keys)
-                self._ambiguous.append(Ambiguity(keys, tuple(pair.target for pair in pairs), reason))
-
-    def _note_reshapes(self, pairs: list[Pair]) -> None:
-        for pair in pairs:
-            if pair.source_shape is not None and pair.source_shape != pair.target_shape:
-                shapes = f"{list(pair.source_shape)} becomes {list(pair.target_shape)}"
-                self._note(f"{pair.source} as {pair.target}: {shapes}")
+            first = {_memory(self._source.tensors[source]) for source, _ in pairs}
+            if len(first) > 1 and not all(self._pairs[target].why == "map" for _, target in pairs):
+                self._leave_open(pairs, "the target ties these, and the source has different tensors")
 
 
+def _once(side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
+    """Return the parts without those completely tied to an earlier one, and the keys of that one for theirs."""
+    first: dict[Any, Part] = {}
+    distinct, keys = [], {}
+    for part in parts:
+        known = first.setdefault(_memories(side, part), part)
+        if known is part:
+            distinct.append(part)
+        else:
+            keys.update({key: known.keys[name] for name, key in part.keys.items() if name in known.keys})
+    return distinct, keys
+
+
+@define(eq=False)
 class _Attempt:
     """One attempt to match parts by the evidence.
 
     Attributes:
-        source: the parts of the source.
-        target: the parts of the target.
         pairs: the paired ones, with the reason.
         doubts: the ambiguous ones, with the reason.
-        open: number of undecided parts of both sides.
+        undecided: number of undecided parts of both sides.
     """
 
-    def __init__(self, source: list[Part], target: list[Part], side: Side) -> None:
-        self.source, self.target = source, target
+    pairs: list[tuple[Part, Part, str]]
+    doubts: list[tuple[list[Part], list[Part], str]]
+    undecided: int
+
+
+def _attempt(source: list[Part], target: list[Part], side: Side) -> _Attempt:
+    finding = _found(source, target)
+    if side.runs and finding.disorder:
+        source = in_runs(source, side.runs)
         finding = _found(source, target)
-        if side.runs and finding.disorder:
-            source = in_runs(source, side.runs)
-            finding = _found(source, target)
-        self.pairs = [(source[number], target[place], why) for place, (number, why) in finding.pairs.items()]
-        self.doubts: list[tuple[list[Part], list[Part], str]] = []
-        for numbers, places, reason in finding.doubts:
-            left, right = [source[number] for number in numbers], [target[place] for place in places]
-            if len(left) == len(right) and len({_memories(side, part) for part in left}) == 1:
-                self.pairs += [(one, other, "shape") for one, other in zip(left, right)]  # all answers are equal
-            else:
-                self.doubts.append((left, right, reason))
-        self.open = len(source) + len(target) - 2 * len(self.pairs)
+    pairs = [(source[number], target[place], why) for place, (number, why) in finding.pairs.items()]
+    doubts = []
+    for numbers, places, reason in finding.doubts:
+        left, right = [source[number] for number in numbers], [target[place] for place in places]
+        if len(left) == len(right) and len({_memories(side, part) for part in left}) == 1:
+            pairs += [(one, other, "shape") for one, other in zip(left, right)]  # all answers are equal
+        else:
+            doubts.append((left, right, reason))
+    return _Attempt(pairs, doubts, len(source) + len(target) - 2 * len(pairs))
 
 
 def _found(source: list[Part], target: list[Part]) -> Conclusions:
     classes = classify(source, target)
     kinds = {cls: kind_of(part) for cls, part in zip(classes[1], target)}
     items = [
-        [
-            AlignedPart(number, cls, kinds.get(cls, ()), part.path)
-            for number, (part, cls) in enumerate(zip(side, of_side))
-        ]
-        for side, of_side in ((source, classes[0]), (target, classes[1]))
+        [AlignedPart(number, cls, kinds.get(cls, ()), part.path) for number, (part, cls) in enumerate(zip(*side))]
+        for side in ((source, classes[0]), (target, classes[1]))
     ]
     return find(*items)
 
@@ -421,11 +403,6 @@ def _memory(tensor: Tensor) -> tuple[Any, ...]:
 def _memories(side: Side, part: Part) -> frozenset[Any]:
     """Return such a key for parts whose tensors are all tied."""
     return frozenset((name, _memory(side.tensors[key])) for name, key in part.keys.items() if name != BATCHES)
-
-
-def _listed(keys: Iterable[str]) -> str:
-    first, more = list(keys)[:5], list(keys)[5:]
-    return ", ".join(first) + (f" and {len(more)} more" if more else "")
 
 
 # The user's mapping
@@ -456,17 +433,20 @@ def _read_mapping(mapping: KeyPairs | None) -> list[Line]:
 
     Raises:
         ModelError: a pair is malformed, or the file does not exist.
-        FormatError: the file is not text.
+        FormatError: the file is not text, or a line is not a pair.
     """
     if mapping is None:
         return []
-    if isinstance(mapping, (str, os.PathLike)):
-        return _read_file(os.fspath(mapping))
-    pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
-    return [_line(source, target, f"pair {number}") for number, (source, target) in enumerate(pairs, 1)]
+    if not isinstance(mapping, (str, os.PathLike)):
+        pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
+        return [_line([source, target], f"pair {number}") for number, (source, target) in enumerate(pairs, 1)]
+    name = os.fspath(mapping)
+    rows = [row.partition("#")[0].split() for row in _text_of(name).splitlines()]
+    with about_file(name):
+        return [_line(words, f"line {number}") for number, words in enumerate(rows, 1) if words]
 
 
-def _read_file(name: str) -> list[Line]:
+def _text_of(name: str) -> str:
     try:
         with open(name, "rb") as file:
             add_input(name, file.fileno())
@@ -478,35 +458,25 @@ def _read_file(name: str) -> list[Line]:
         raise FormatError("a mapping is text in UTF-8", file=name, offset=error.start) from error
     if len(data) > _MAX_BYTES:
         raise FormatError("is too long for a mapping", file=name)
-    lines = []
-    for number, row in enumerate(text.splitlines(), 1):
-        words = row.partition("#")[0].split()
-        if not words:
-            continue
-        if len(words) != 2 and not (len(words) == 3 and set(words[2]) <= _GATES):
-            raise FormatError(
-                f"line {number} of the mapping is not a pair",
-                file=name,
-                expected="a key of the source and one of the target, and optionally an order of gates",
-                found=f"{len(words)} words",
-            )
-        lines.append(_line(words[0], words[1], f"line {number}", *words[2:]))
-    return lines
+    return text
 
 
-def _line(source: str, target: str, place: str, gates: str = "") -> Line:
-    ends = {name.endswith(".") for name in (source, target) if name != NOTHING}
-    if len(ends) != 1:
+def _line(words: Sequence[str], place: str) -> Line:
+    if not 2 <= len(words) <= 3 or not set("".join(words[2:])) <= _GATES:
+        raise FormatError(
+            f"{place} of the mapping is not a pair",
+            expected="a key of the source and one of the target, and optionally an order of gates",
+            found=f"{len(words)} words",
+        )
+    if len({name.endswith(".") for name in words[:2] if name != NOTHING}) != 1:
         raise ModelError(
             f"{place} of the mapping pairs a key with a module, or nothing with nothing",
             expected="two keys, or two modules, whose names end in a dot",
-            found=f"{source} {target}",
+            found=" ".join(words[:2]),
         )
-    return Line(source, target, place, gates)
+    return Line(words[0], words[1], place, *words[2:])
 
 
 def _under(prefix: str, keys: Iterable[str]) -> list[str]:
     """Return the keys that a key or a prefix of a mapping refers to."""
-    if prefix.endswith("."):
-        return [key for key in keys if key.startswith(prefix)]
-    return [key for key in keys if key == prefix]
+    return [key for key in keys if key == prefix or (prefix.endswith(".") and key.startswith(prefix))]

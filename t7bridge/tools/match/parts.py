@@ -72,6 +72,11 @@ def parts_of(tensors: Mapping[str, Tensor], derived: Iterable[str] = ()) -> list
     return [part for part in parts.values() if len(part.optional) < len(part.keys)]
 
 
+def name_of(key: str) -> str:
+    """Return the name of a tensor in its module."""
+    return key.rpartition(".")[2]
+
+
 def sibling(key: str, name: str) -> str:
     """Return the key of another tensor of the same module."""
     return key[: key.rfind(".") + 1] + name

@@ -25,9 +25,8 @@ from ...io.source import ByteSource, PathLike
 from ...nn.compact import compacted
 from ...nn.layouts import reblocked, reshape
 from ...report import Report
-from .gates import Gates
 from .parts import BATCHES, Shape, fits
-from .sides import Side, in_target_order
+from .sides import Gates, Side, in_target_order
 
 
 @define(frozen=True)
