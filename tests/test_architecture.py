@@ -33,6 +33,7 @@ FORMATS = LEAVES | {
         "hdf5",
         "npz",
         "shards",
+        "ranks",
         "torchfile",
         "torchfile_values",
     )
@@ -50,6 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "formats": LEAVES | {"errors", "limits", "io", "formats/containers", "values"},  # of values the element types
     "formats/containers": {"errors", "limits", "io", "formats/table", "formats/pt"},  # of pt its zip archives
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format
+    "formats/ranks": GRAPH | LEAVES | {"formats/named", "formats/pt"},  # its parts are PyTorch's
     "formats/table": {"data"},
     "formats/document": {"data", "io", "report", "formats/table"},
     "formats/signatures": {"errors", "io", "formats/table"},

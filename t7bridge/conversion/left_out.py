@@ -1,4 +1,4 @@
-"""What conversions leave out of modules, counted by leaves: tensors, arrays, strings, numbers, truth values and None.
+"""What conversions leave out of modules, counted by leaves: tensors, arrays, strings, numbers and the like.
 
 A state dict holds weights. `Coverage` walks the modules that became state dicts, and says once what no value reached:
 gradients, outputs, buffers and options on one line, each table of data by its name.
@@ -17,7 +17,7 @@ from ..formats.document import Written
 from ..formats.named import NamedTensors
 from ..formats.pt.modules import attributes_of, is_module
 from ..formats.table import FormatSpec
-from ..graph.lua import TorchObject
+from ..graph.lua import LuaFunction, TorchObject
 from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar, QuantizedTensor
 from ..graph.show import Step
 from ..graph.storage import Storage
@@ -45,7 +45,7 @@ class Count:
 
     Attributes:
         tensors: tensors, storages and arrays.
-        values: strings, numbers, truth values and None.
+        values: strings, numbers, truth values, functions of Lua and None.
     """
 
     tensors: int = 0
@@ -133,6 +133,8 @@ class Coverage:
             if id(value) in seen:
                 continue
             seen.add(id(value))
+            if isinstance(value, LuaFunction):
+                yield OPTIONS, visit
             if isinstance(value, Tensor):
                 if value.numel and place_of(value) not in self.reached:
                     yield kind or OTHERS, visit
@@ -181,8 +183,8 @@ def count_leaves(value: Any) -> Count:
             count.values += 1
         elif id(item) not in seen:
             seen.add(id(item))
-            if isinstance(item, _ARRAYS):
-                count.tensors += 1
+            count.tensors += isinstance(item, _ARRAYS)
+            count.values += isinstance(item, LuaFunction)
             stack += item if isinstance(item, (set, frozenset)) else [] if isinstance(item, Tensor) else [
                 inside for _, inside in entries(item)
             ]  # fmt: skip

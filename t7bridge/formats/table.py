@@ -223,6 +223,16 @@ _SPECS = (
         (Signature("index", "the index of a checkpoint", rb"\{\s*\"(?:metadata|weight_map)\"\s*:"),),
         folder=lambda names: any(name.endswith(".index.json") for name in names),
     ),
+    FormatSpec(
+        "ranks",
+        "a folder with the files of all processes",
+        (),
+        "ranks",
+        PYTHON,
+        folder=lambda names: len(names) > 1 and all(name.endswith((".pt", ".pth", ".bin", ".ckpt")) for name in names),
+        links=True,
+        tree=True,
+    ),
 )
 
 FORMATS: dict[str, FormatSpec] = {spec.name: spec for spec in _SPECS}

@@ -159,8 +159,11 @@ def verify(request: Verify) -> VerifyReport:
             if texts := side.left_out(form):
                 report.left_out[side.document.path] = texts
         report.hint = hint_for(report.differences, report.first, report.second)
-        if one.trailing != two.trailing:
+        if one.is_lua and two.is_lua and one.trailing != two.trailing:
             report.differences.append(Difference("", "the bytes after the last value differ"))
+        for side, other in ((one, two), (two, one)):
+            if side.trailing and not other.is_lua:
+                report.left_out.setdefault(side.document.path, []).append(side.document.content.message)
     return report
 
 

@@ -3,6 +3,7 @@
 OUTDIR/sharded      tensors sharded along their first or second dimension, evenly and not, beside whole ones
 OUTDIR/single       one process: views, all kinds of values
 OUTDIR/rankN.pt     what torch.save writes of tensors that are divided, and that each process has whole
+OUTDIR/ranks        what torch.save writes in each of four processes in a grid of 2 x 2
 OUTDIR/copies.pt    a parameter that each process has whole
 
 The values are those of `tensor(name)`: numbers counted from the length of the name.
@@ -35,10 +36,28 @@ def worker(rank, out):
     dist.destroy_process_group()
 
 
+def grid(rank, out):
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", init_method=f"file://{out}/rendezvous4", rank=rank, world_size=4)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+    value = {"both": distribute_tensor(tensor("both", 3, 5), mesh, [Shard(0), Shard(1)]),
+             "twice": distribute_tensor(tensor("twice", 7, 2), mesh, [Shard(0), Shard(0)]),
+             "mixed": torch.nn.Parameter(distribute_tensor(tensor("mixed", 4, 3), mesh, [Replicate(), Shard(1)])),
+             "part": distribute_tensor(tensor("part", 5), mesh["model"], [Shard(0)]),
+             "few": distribute_tensor(tensor("few", 1, 2), mesh, [Shard(0), Replicate()]),
+             "whole": tensor("whole", 2), "epoch": 3}
+    torch.save({"model": value, "rank": rank}, f"{out}/ranks/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     OUT = Path(sys.argv[1]).resolve(); OUT.mkdir(parents=True, exist_ok=True)
     mp.spawn(worker, (str(OUT),), nprocs=2)
-    (OUT / "rendezvous").unlink(missing_ok=True)
+    (OUT / "ranks").mkdir(exist_ok=True)
+    mp.spawn(grid, (str(OUT),), nprocs=4)
+    for name in ("rendezvous", "rendezvous4"): (OUT / name).unlink(missing_ok=True)
     dcp.save({"model": {"turned": tensor("turned", 3, 4).t(), "half": tensor("half", 2).half(), "scalar": torch.tensor(3.5), "empty": torch.zeros(0, 4)},
               "optim": {"state": {"0": {"step": torch.tensor(1.0)}}, "param_groups": [{"lr": 0.1, "params": [0, 1]}]}, "name": "x"}, checkpoint_id=OUT / "single")

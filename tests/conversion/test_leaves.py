@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from helpers import TESTFILES
 
 import t7bridge
 from t7bridge import Storage, state_dict
-from t7bridge.errors import ModelError, UnsupportedError
+from t7bridge.errors import ModelError, UnknownFormatError, UnsupportedError
 from t7bridge.graph import lua, python
 from t7bridge.nn.state_dict import find_modules
 from t7bridge.report import CODES
@@ -65,6 +66,8 @@ def inside(value: Any) -> list[Any]:
         return list(value.raw_values)
     if isinstance(value, lua.TdsVec):
         return list(value.elements)
+    if isinstance(value, lua.LuaFunction):
+        return [value.code]
     if isinstance(value, python.PythonObject):
         state = [] if value.attributes or value.state is python.UNSET else [value.state]
         return [*value.attributes.values(), *state, value.args, value.items, value.pairs]
@@ -214,6 +217,25 @@ def test_scalars_of_checkpoints_stay_what_they_are(tmp_path: Path) -> None:
     assert repr(found) == repr({**value, "t": (1.0, 4.0)})
     read = t7bridge.to_python(t7bridge.load(tmp_path / "a.pt"))
     assert repr((read["x"], read["l"], read["n"])) == repr((value["x"], value["l"], value["n"]))
+
+
+def test_functions_in_fields_are_counted(tmp_path: Path) -> None:
+    """A function of Lua in a module is counted with the options."""
+    layer = lua.TorchObject("nn.Tanh", 1, lua.Table.of({"hook": lua.LuaFunction(b"\x1bLJ", lua.Table())}))
+    t7bridge.save(lua.Table.of({"model": layer, "t": t7bridge.Tensor.from_numpy(np.ones(2))}), tmp_path / "m.t7")
+    report = t7bridge.convert(tmp_path / "m.t7", tmp_path / "m.pt")
+    assert len(missing(tmp_path / "m.t7", tmp_path / "m.pt")) == counted(report) == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_values_behind_the_last_are_no_difference(tmp_path: Path) -> None:
+    """Bytes after the last value of a `.t7` are stated where the other file is of another format."""
+    (tmp_path / "m.t7").write_bytes((TESTFILES / "format/tensor_float.t7").read_bytes() + b"\x07\x00\x00")
+    t7bridge.convert(tmp_path / "m.t7", tmp_path / "m.pt")
+    report = t7bridge.verify(tmp_path / "m.t7", tmp_path / "m.pt", independent=False)
+    assert report.same
+    assert list(report.left_out) == [str(tmp_path / "m.t7")]
+    assert not t7bridge.verify(tmp_path / "m.t7", TESTFILES / "format/tensor_float.t7", independent=False).same
 
 
 @pytest.mark.slow
@@ -382,6 +404,35 @@ def test_parts_of_divided_tensors_are_refused(suffix: str, tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
     t7bridge.convert(folder / "copies.pt", tmp_path / f"o.{suffix}")
     assert (TENSOR, np.arange(6.0, 10).tobytes()) in content(tmp_path / f"o.{suffix}")
+
+
+@pytest.mark.parametrize("suffix", TARGETS)
+def test_parts_of_all_processes_are_assembled(suffix: str, tmp_path: Path) -> None:
+    """A folder with the files of all processes holds the tensors that were divided; one file less is refused."""
+    folder = TESTFILES / "distributed/ranks"
+    report = t7bridge.convert(folder, tmp_path / f"o.{suffix}")
+    assert [(note.path, note.count) for note in report.notes if note.code != "shared"] == [
+        ("root.rank", 1) for _ in range(3)
+    ]
+    found = t7bridge.to_python(t7bridge.load(tmp_path / f"o.{suffix}"))
+    sizes = {"both": (3, 5), "twice": (7, 2), "mixed": (4, 3), "part": (5,), "few": (1, 2)}
+    for name, size in sizes.items():
+        array = found["model"][name] if suffix in ("pt", "t7", "h5") else found[f"model.{name}"]
+        assert np.array_equal(array, np.arange(len(name), len(name) + np.prod(size)).reshape(size))
+    assert t7bridge.verify(folder, tmp_path / f"o.{suffix}").same
+    for number in range(3):
+        shutil.copy(folder / f"rank{number}.pt", tmp_path)
+    (tmp_path / f"o.{suffix}").rename(tmp_path.with_suffix(".done"))
+    with pytest.raises(UnsupportedError, match="no file of rank 3"):
+        t7bridge.load(tmp_path)
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    """Files that hold no parts of tensors are not one value."""
+    for name in ("a.pt", "b.pt"):
+        torch.save({"t": torch.ones(2)}, tmp_path / name)
+    with pytest.raises(UnknownFormatError, match="is not a regular file"):
+        t7bridge.load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["torch_rnn_options.t7", "zoo_classes.t7"])

@@ -157,7 +157,7 @@ class DistributedReader:
                 found = list(tensor.shape) if isinstance(tensor, Tensor) else shown(tensor)
                 raise CorruptError("a chunk is not the tensor described by the metadata", path=path, found=str(found))
             parts.append((first, tensor))
-        return _whole(size, parts, path, self._budget)
+        return whole_of_chunks(size, parts, path, self._budget)
 
     def _at(self, places: dict[Any, _Place], index: tuple[Any, Any], path: str) -> Any:
         place = places.get(index)
@@ -175,7 +175,9 @@ class DistributedReader:
         return value
 
 
-def _whole(size: tuple[int, ...], parts: list[tuple[tuple[int, ...], Tensor]], path: str, budget: Budget) -> Tensor:
+def whole_of_chunks(
+    size: tuple[int, ...], parts: list[tuple[tuple[int, ...], Tensor]], path: str, budget: Budget
+) -> Tensor:
     """Assemble the chunks of a tensor.
 
     Raises:
