@@ -19,6 +19,7 @@ from ..graph.storage import CHUNK_BYTES, Assembled, Derived, Span, Storage, Text
 from ..graph.tensor import Tensor, view_fault
 from ..io.changes import Extent
 from ..io.source import Piece, PiecesSource
+from ..lazy import np
 from ..report import Note
 
 Name = tuple[str, ...]
@@ -288,8 +289,6 @@ def _from_pieces(
 
 def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int) -> Storage:
     """Return a storage in memory, assembled from views none of which covers all of it."""
-    import numpy as np
-
     from ..graph.arrays import byte_strides
 
     element = tensors[names[0]].element
@@ -371,8 +370,6 @@ def rows(tensor: Tensor) -> Iterator[bytes | memoryview]:
         width = tensor.element.itemsize
         yield from _part(tensor.storage.chunks(), tensor.offset * width, tensor.numel * width)
         return
-    import numpy as np
-
     array = tensor.array
     little = array.dtype.newbyteorder("<")
     for block in _blocks(array):

@@ -20,6 +20,7 @@ from ..graph.storage import Span, Storage
 from ..graph.tensor import Tensor
 from ..io.output import Output
 from ..io.source import ByteSource, Readable
+from ..lazy import np
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from .document import Document, Written
@@ -195,8 +196,6 @@ def _comment(named: NamedTensors) -> tuple[bytes, tuple[str, ...]]:
 
 def differences(path: str, named: NamedTensors) -> list[str]:
     """Read a file with numpy, and compare it with the expected tensors."""
-    import numpy as np
-
     tensors = dotted(named.tensors)
     with np.load(path, allow_pickle=False) as file:
         found = [f"{name} is missing" for name in tensors if name not in file.files]

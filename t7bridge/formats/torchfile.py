@@ -10,7 +10,6 @@ import sys
 from struct import calcsize
 from typing import Any
 
-import numpy as np
 import torchfile
 
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
@@ -18,6 +17,7 @@ from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, pairwise, walk
 from ..io.source import PathLike, Readable
+from ..lazy import np
 from ..limits import DEFAULT_LIMITS, Limits
 from .t7.file import refuse_unexplained
 from .t7.layout import T7Layout

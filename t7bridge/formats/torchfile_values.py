@@ -6,8 +6,6 @@ from collections import namedtuple
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from ..errors import UnsupportedError
 from ..graph.arrays import byte_strides, storage_array
 from ..graph.lua import LuaFunction as GraphFunction
@@ -17,6 +15,7 @@ from ..graph.show import Shown, clean
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Fill, Path, Rebuilder, fill_list
+from ..lazy import np
 from ..text import counted
 
 LuaFunction = namedtuple("LuaFunction", ["size", "dumped", "upvalues"])

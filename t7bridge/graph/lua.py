@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 from attrs import field
 
 from ..data import define
+from ..lazy import np
 from ..text import counted
 from .show import Holder, Shown, Step, clean, short
 from .storage import Storage
 from .tensor import Tensor
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch as pytorch
 
     class Field:

@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from ..errors import T7BridgeError
+from ..lazy import np
 from ..text import counted
 from .arrays import elements
 from .show import clean, sizes
@@ -83,8 +84,6 @@ def _rows(tensor: Tensor) -> list[str]:
 
 def _figures(tensor: Tensor) -> dict[str, str]:
     """Return minimum, maximum, mean and number of NaNs; empty for large tensors and other types."""
-    import numpy as np
-
     storage = tensor.storage
     if storage is None or not tensor.numel or not tensor.element.native or tensor.element.code[0] not in "uif?":
         return {}

@@ -13,12 +13,11 @@ from ..errors import CorruptError, ModelError
 from ..io.changes import NO_CHANGE, WORTH_BYTES, Change, Extent, reversal
 from ..io.checksums import crc32
 from ..io.source import ByteSource
+from ..lazy import np
 from .dtypes import LUA_ALIASES, LUA_CLASSES, ElementType, lua_class_name
 from .show import Holder, storage_number
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from .tensor import Tensor
 
 CHUNK_BYTES = 1 << 19

@@ -9,12 +9,12 @@ from attrs import evolve, field
 
 from ..data import define
 from ..errors import ModelError
+from ..lazy import np
 from .dtypes import ElementType, lua_class_name
 from .show import Holder, Step, short, sizes, storage_number
 from .storage import Storage
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
     from .python import TensorExtras
@@ -75,8 +75,6 @@ class Tensor(Holder):
         Raises:
             ModelError: the array's type is unsupported.
         """
-        import numpy as np
-
         flat = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
         storage = Storage.from_array(flat.reshape(-1))
         stride = tuple(step // flat.dtype.itemsize for step in flat.strides[: array.ndim])  # a 0-d array became 1-d

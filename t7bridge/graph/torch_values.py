@@ -6,6 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedError
+from ..lazy import np
 from .dtypes import PACKED
 from .storage import Storage
 from .tensor import Tensor
@@ -39,8 +40,6 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
     if storage is None or not tensor.numel:
         return torch.empty(tensor.shape, dtype=dtype)
     if any(step < 0 for step in tensor.stride):
-        import numpy as np
-
         return torch.from_numpy(np.ascontiguousarray(tensor.array)).view(dtype).reshape(tensor.size)
     flat = _flat(storage, storages).view(dtype)
     made: torch.Tensor = flat.as_strided(tensor.size, tensor.stride, tensor.offset)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-import numpy as np
 from attrs import field
 
 from ..data import define
 from ..errors import T7BridgeError, UnsupportedError
+from ..lazy import np
 from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, make, sequential
 from .program import CallRef, DynamicExtent, Program, Shape, TracedCall, leaves, mapped
 from .trace import fold, is_tensor, to_array, to_tensor

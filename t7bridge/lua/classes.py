@@ -18,6 +18,7 @@ from ..graph.dtypes import ELEMENT_TYPES, INT64, ElementType
 from ..graph.lua import Table, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
+from ..lazy import np
 from .layers import LuaLayer
 
 EMPTY, INT_EMPTY, LONG_EMPTY, TABLE, SIZES, SIZES_4 = (
@@ -51,8 +52,6 @@ class LuaClass:
 
 def long_storage(*values: int) -> Storage:
     """Return a LongStorage of the values."""
-    import numpy as np
-
     return Storage.from_array(np.array(values, dtype="i8"))
 
 
@@ -105,8 +104,6 @@ def _pixel_shuffle(args: tuple[Any, ...]) -> dict[str, Value]:
 
 
 def _bottle(args: tuple[Any, ...]) -> dict[str, Value]:
-    import numpy as np
-
     n_in, n_out = args
     return {
         "nInputDim": float(n_in),

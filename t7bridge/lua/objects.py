@@ -9,8 +9,6 @@ tensors that no module holds. The fields move with the modules that they describ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from attrs import field
 
 from ..data import define
@@ -18,12 +16,10 @@ from ..graph.dtypes import ElementType
 from ..graph.lua import Table, TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
+from ..lazy import np
 from .classes import CONTAINERS, class_of, fields_of
 from .gmodule import make_gmodule
 from .layers import LuaLayer, WeightRef
-
-if TYPE_CHECKING:
-    import numpy as np
 
 FIELD = "t7bridge"
 ROOT_FIELD = "t7bridge_state_dict"
@@ -82,7 +78,6 @@ class ObjectMaker:
 
     def _fill_lstm(self, obj: TorchObject, refs: dict[str, WeightRef]) -> None:
         """Set weight (in + hidden, gates) and bias of an nn.SeqLSTM: gates i f o g, one bias for PyTorch's two."""
-        import numpy as np
 
         def gates(name: str) -> np.ndarray:
             i, f, g, o = np.split(self.weights[refs[name].key], 4)
@@ -98,8 +93,6 @@ class ObjectMaker:
 
     def tensor(self, ref: WeightRef, gradient: bool = False) -> Tensor:
         """Return the tensor of a field: one object for each part of the state dict, and one storage for each tensor."""
-        import numpy as np
-
         known = self._tensors.get((ref, gradient))
         if known is not None:
             return known

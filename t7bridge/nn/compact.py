@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import evolve, field
 
@@ -19,9 +19,7 @@ from ..data import define
 from ..graph.dtypes import PACKED
 from ..graph.storage import Derived, Span, Storage
 from ..graph.tensor import Tensor
-
-if TYPE_CHECKING:
-    import numpy as np
+from ..lazy import np
 
 
 @define(eq=False)
@@ -206,8 +204,6 @@ def _gathered(storage: Storage, first: int, end: int, rows: list[tuple[int, int]
         origin, shift, step = _part(storage, first, end), 0, end - first
 
     def pick(flat: np.ndarray) -> np.ndarray:
-        import numpy as np
-
         shape = [extent for extent, _ in rows]
         shape[0] = len(flat) // step if whole else shape[0]
         strides = [each * flat.dtype.itemsize for _, each in rows]

@@ -12,6 +12,7 @@ from attrs import evolve
 from ..errors import UnsupportedError
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
+from ..lazy import np
 from ..values.assign import Assignment, same_elements
 from .fields import Fields
 from .layers.containers import clones
@@ -64,8 +65,6 @@ def assignment(name: str, origin: Origin, tensor: Tensor, converted: Tensor) -> 
 
 def recomputed(origin: Origin) -> Tensor | None:
     """Compute a derived tensor from the tensors that the Lua object holds now; `None` if it is not derived."""
-    import numpy as np
-
     if origin.param is None or origin.param.make is None:
         return None
     try:
@@ -83,8 +82,6 @@ def kept_field(origin: Origin, made: Tensor) -> Tensor | None:
 
 def added(first: Tensor, second: Tensor) -> Tensor | None:
     """Return the sum of two tensors; `None` if the second is zero."""
-    import numpy as np
-
     one, other = elements(first), elements(second)
     if not other.any():
         return None
@@ -94,8 +91,6 @@ def added(first: Tensor, second: Tensor) -> Tensor | None:
 
 def is_close(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors agree up to the rounding of different ways to compute them."""
-    import numpy as np
-
     return one.shape == other.shape and bool(np.allclose(one.array, other.array, 1e-3, 1e-5, equal_nan=True))
 
 

@@ -7,18 +7,15 @@ the file; only what no view can express is copied. May import graph and errors.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from attrs import evolve
 
 from ..data import define
 from ..errors import ModelError
 from ..graph.tensor import Tensor
+from ..lazy import np
 from .fields import Fields
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 _REPEATED = 1 << 24
 """Maximum elements of a copy whose storage has fewer."""
@@ -118,8 +115,6 @@ def elements(tensor: Tensor) -> np.ndarray:
 
 def copied(tensor: Tensor, array: np.ndarray) -> Tensor:
     """Return a tensor in new memory with the element type, device and flags of another."""
-    import numpy as np
-
     fresh = Tensor.from_numpy(np.ascontiguousarray(array))
     assert fresh.storage is not None
     # Element types that numpy lacks have their bits in an integer array.
@@ -296,8 +291,6 @@ def reblocked(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
     Raises:
         ModelError: it does not consist of that many blocks.
     """
-    import numpy as np
-
     array = elements(tensor)
     if not array.ndim or array.shape[0] % len(order):
         raise ModelError(
@@ -321,8 +314,6 @@ class DeviationToVariance:
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
         """See `LayoutStep.apply`."""
-        import numpy as np
-
         array = elements(tensor)
         with np.errstate(all="ignore"):
             variance = array.astype("f8") ** -2 - fields.number(self.eps, 1e-5)
@@ -330,8 +321,6 @@ class DeviationToVariance:
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
         """See `LayoutStep.undo`."""
-        import numpy as np
-
         array = elements(tensor)
         with np.errstate(all="ignore"):
             deviation = (array.astype("f8") + fields.number(self.eps, 1e-5)) ** -0.5

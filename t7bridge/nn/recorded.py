@@ -14,6 +14,7 @@ from attrs import field
 from ..data import define
 from ..graph.lua import Table, TorchObject
 from ..graph.tensor import Tensor
+from ..lazy import np
 from ..values.assign import is_contiguous
 from .fields import items_of
 from .named import StateDict
@@ -71,8 +72,6 @@ class Recorded:
         return result
 
     def _joined(self, key: str, found: StateDict) -> Tensor:
-        import numpy as np
-
         size, pieces = self.sizes[key], self.pieces[key]
         tensors = [found[piece.key] for piece in pieces]
         first = tensors[0]

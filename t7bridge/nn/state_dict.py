@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import ModelError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.tensor import Tensor
+from ..lazy import np
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from .compact import compacted
@@ -200,8 +201,6 @@ class _Collector:
             return tensor, Origin(obj, param, source, found)
         if param.make is None:
             return None
-        import numpy as np
-
         try:
             with np.errstate(all="ignore"):
                 made = param.make(fields)
@@ -216,8 +215,6 @@ class _Collector:
 
     def _same_copy(self, key: object, tensor: Tensor) -> Tensor:
         """Return the earlier copy of the same memory, if it is equal; else this one."""
-        import numpy as np
-
         copies = self._copies.setdefault(key, [])
         for known in copies:
             if np.array_equal(elements(known), elements(tensor), equal_nan=tensor.element.code[0] == "f"):

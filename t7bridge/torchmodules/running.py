@@ -12,7 +12,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from math import prod, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from attrs import evolve, field
@@ -22,13 +22,11 @@ from ..data import define
 from ..errors import ModelError
 from ..graph.lua import Table, TorchObject
 from ..graph.tensor import Tensor
+from ..lazy import np
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.fields import Fields
 from ..nn.registry import Traits, traits_of
 from .build import live_module
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Values = Any
 """A torch tensor, a float, or a list of these."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from attrs import evolve
 
 from ..data import define
 from ..graph.dtypes import INT64
 from ..graph.storage import Data, Span, Storage
 from ..graph.tensor import Tensor
+from ..lazy import np
 from ..limits import DEFAULT_LIMITS, Budget
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @define(eq=False)
@@ -94,16 +90,12 @@ def _direct(item: Assignment) -> Data | None:
     data = source.storage.data
     if isinstance(data, Span):
         return evolve(data, offset=data.offset + source.offset * data.width)
-    import numpy as np
-
     if isinstance(data, np.ndarray):
         return data[source.offset : source.offset + source.numel]
     return None
 
 
 def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:
-    import numpy as np
-
     first = group[0]
     storage = first.target.storage
     assert storage is not None
@@ -132,15 +124,11 @@ def _equal(one: Assignment, other: Assignment) -> bool:
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
-    import numpy as np
-
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
 def _converted(item: Assignment) -> np.ndarray:
     """Return the new elements in the target's element type; `loss` describes what was lost."""
-    import numpy as np
-
     array = item.source.array
     wanted = np.dtype(item.target.element.code)
     if np.can_cast(array.dtype, wanted):
@@ -155,8 +143,6 @@ def _converted(item: Assignment) -> np.ndarray:
 
 def _last_writer(group: list[Assignment], item: Assignment, wrong: np.ndarray) -> str:
     """Return the last tensor that wrote to the elements that another one lost."""
-    import numpy as np
-
     storage = item.target.storage
     assert storage is not None
     numbers = Storage(INT64, storage.count, np.arange(storage.count))

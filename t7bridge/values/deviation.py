@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from math import inf, prod
 from typing import Any
 
-import numpy as np
 from attrs import evolve, field
 
 from ..data import define
@@ -18,6 +17,7 @@ from ..graph.lua import Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Path
+from ..lazy import np
 from ..limits import BYTES_PER_STEP
 from .compare import Comparer, Difference, Pairs, TensorDifference
 from .widened import widen

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import evolve
 
 from ..graph.tensor import Tensor
+from ..lazy import np
 
 MOST = 1 << 24
 """Elements read of one tensor; of a larger one the first."""
@@ -24,8 +25,6 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
         `min`, `max`, `mean`, `std` of the finite elements, counts `nan`, `inf` and `zeros`, `read` if not all elements
         were read, and `bins`, a list of counts between `min` and `max`. Empty for types without order.
     """
-    import numpy as np
-
     # Elements that a stride of 0 repeats are read once and counted as often as they occur.
     size = tuple(1 if step == 0 else extent for extent, step in zip(tensor.size, tensor.stride))
     times = prod(tensor.size) // prod(size)

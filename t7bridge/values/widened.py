@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
-import numpy as np
 from attrs import evolve
 
 from ..data import define
@@ -32,6 +31,7 @@ from ..graph.dtypes import ELEMENT_TYPES, ElementType
 from ..graph.storage import Derived, Span, Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, Rebuilder, fill_dict
+from ..lazy import np
 
 _SAME_BYTES = {
     "bool": "uint8", "quint8": "uint8", "quint4x2": "uint8", "quint2x4": "uint8", "qint8": "int8", "qint32": "int32",

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import field
 
 from ...data import define
 from ...errors import CorruptError, LimitError, T7BridgeError, UnsupportedError
 from ...io.source import ByteSource
+from ...lazy import np
 from ...limits import Limits
 from .blocks import Cursor
 from .filters import DECODERS, EXPANDING, FilterErrors, Filters
 from .structure import Structure
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _SEGMENT_BYTES = 1 << 19
 _NO_CHUNKS, _TREE, _SINGLE, _IMPLICIT, _FIXED, _EXTENSIBLE, _TREE_2 = range(-1, 6)
@@ -245,8 +243,6 @@ class ChunkedSource(ByteSource):
         size = self._itemsize
         if self._layout.index == _NO_CHUNKS or self._layout.address is None:
             return start * size, memoryview(bytes(self._fill * (end - start) or (end - start) * size))
-        import numpy as np
-
         if self._chunks is None:
             self._chunks = self._find_chunks()
         numbers = self._chunks.numbers
@@ -303,8 +299,6 @@ class ChunkedSource(ByteSource):
             CorruptError: it is damaged, or names a chunk twice.
             LimitError: the chunks reach so far beyond the data set that they would grow too large.
         """
-        import numpy as np
-
         rank, layout = len(self._shape), self._layout
         if layout.index in (_TREE, _TREE_2):
             corners, places = self._tree() if layout.index == _TREE else self._second_tree()
@@ -325,8 +319,6 @@ class ChunkedSource(ByteSource):
 
     def _corners(self, counted: np.ndarray) -> np.ndarray:
         """Return the positions of chunks from their numbers, which count those that the data set may get."""
-        import numpy as np
-
         parts = [
             1 if extent is None else max(1, -(-extent // part)) for extent, part in zip(self._most, self._layout.chunk)
         ]
@@ -343,8 +335,6 @@ class ChunkedSource(ByteSource):
 
     def _tree(self) -> tuple[Any, Any]:
         """Read a B-tree of version 1 (III.A.1)."""
-        import numpy as np
-
         rank = len(self._shape)
         key = 8 + 8 * (rank + 1)
         found = bytearray()
@@ -358,8 +348,6 @@ class ChunkedSource(ByteSource):
 
     def _second_tree(self) -> tuple[Any, Any]:
         """Read a B-tree of version 2 (III.A.2), of types 10 and 11."""
-        import numpy as np
-
         rank = len(self._shape)
         records = list(self._file.records(self._layout.address, 10, 11))
         size = (len(records[0]) if records else 0) - 8 * rank
@@ -369,8 +357,6 @@ class ChunkedSource(ByteSource):
 
     def _entries(self, data: bytes, size: int) -> np.ndarray:
         """Parse entries of an index: an address; with filters, size and mask of the chunk."""
-        import numpy as np
-
         offsets = self._file.offset_size
         if size < offsets or (size != offsets and not 5 <= size - offsets <= 12):
             raise self._file.damaged("an index of chunks has entries of another size", path=self._path)
@@ -388,14 +374,10 @@ class ChunkedSource(ByteSource):
         return np.stack([column(0, offsets), *rest], axis=1)
 
     def _single(self) -> tuple[Any, Any]:
-        import numpy as np
-
         size, mask = self._layout.numbers[1:] or (self._chunk_bytes, 0)
         return np.zeros(1, "u8"), np.array([[self._layout.address, size, mask]], "u8")
 
     def _implicit(self) -> tuple[Any, Any]:
-        import numpy as np
-
         parts = [-(-(extent or 0) // part) for extent, part in zip(self._most, self._layout.chunk)]
         count = math.prod(parts)
         address = self._layout.address or 0
@@ -407,8 +389,6 @@ class ChunkedSource(ByteSource):
 
     def _fixed(self) -> tuple[Any, Any]:
         """Read a fixed array (VII.C)."""
-        import numpy as np
-
         file, what = self._file, "an index of chunks"
         head = file.checked(self._layout.address, 12 + file.length_size + file.offset_size, what)
         head.expect(b"FAHD", 0)
@@ -459,8 +439,6 @@ class ChunkedSource(ByteSource):
 
     def _extensible(self) -> tuple[Any, Any]:
         """Read an extensible array (VII.D): an index block, and blocks of doubling sizes behind it."""
-        import numpy as np
-
         file, what = self._file, "an index of chunks"
         head = file.checked(self._layout.address, 16 + 6 * file.length_size + file.offset_size, what)
         head.expect(b"EAHD", 0)

@@ -20,6 +20,7 @@ from ...graph.storage import Span, Storage
 from ...graph.tensor import Tensor
 from ...io.output import FileOutput
 from ...io.source import ByteSource, Readable
+from ...lazy import np
 from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note
 from ..document import Document, Written
@@ -319,8 +320,6 @@ def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, T
 
 def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
     """Create a contiguous data set with space allocated, but without data."""
-    import numpy as np
-
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_obj_track_times(False)
     plan.set_layout(h5py.h5d.CONTIGUOUS)
@@ -417,8 +416,6 @@ def differences(path: str, named: NamedTensors) -> list[str]:
     Raises:
         UnsupportedError: h5py is not installed.
     """
-    import numpy as np
-
     found = []
     with _h5py().File(path, "r") as file:
         for tensor, place in zip(named.tensors.values(), _places(named)):

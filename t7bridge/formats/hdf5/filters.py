@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 
 from ...errors import UnsupportedError
+from ...lazy import np
 from .blocks import Blocks, Cursor
 
 Filters = tuple[tuple[int, tuple[int, ...]], ...]
@@ -60,8 +61,6 @@ def _inflate(data: bytes, values: tuple[int, ...], itemsize: int, nbytes: int) -
 
 
 def _unshuffle(data: bytes, values: tuple[int, ...], itemsize: int, nbytes: int) -> bytes:
-    import numpy as np
-
     size = values[0] if values else itemsize
     count = len(data) // size if size else 0
     if count <= 1 or size == 1:
@@ -71,8 +70,6 @@ def _unshuffle(data: bytes, values: tuple[int, ...], itemsize: int, nbytes: int)
 
 
 def _check_fletcher32(data: bytes, values: tuple[int, ...], itemsize: int, nbytes: int) -> bytes:
-    import numpy as np
-
     if len(data) < 4:
         raise ValueError("it has no checksum")
     body = data[:-4]
@@ -120,8 +117,6 @@ def _decompress_lzf(data: bytes, values: tuple[int, ...], itemsize: int, nbytes:
 
 def _unscale(data: bytes, values: tuple[int, ...], itemsize: int, nbytes: int) -> bytes:
     """Undo the scale-offset filter: integers of few bits above a minimum, or of decimal digits."""
-    import numpy as np
-
     if len(values) < 8 or values[3] > 1 or values[4] != itemsize:
         raise ValueError("its filter has unknown parameters")
     scale, factor, count, is_float, size, signed, big, has_fill = values[:8]

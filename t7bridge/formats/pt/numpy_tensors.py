@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ...errors import CorruptError, T7BridgeError, UnsupportedError
 from ...graph.dtypes import ElementType
 from ...graph.python import NumpyArray
 from ...graph.storage import Span, Storage
 from ...graph.tensor import Tensor
+from ...lazy import np
 from .storages import span_of_bytes
 
 _MAX_DIMENSIONS = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-import numpy as np
+from ...lazy import np
 
 
 def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[float]]:

@@ -10,7 +10,7 @@ import math
 import re
 import struct
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import CorruptError, TruncatedError
 from ...graph.dtypes import ElementType
@@ -18,12 +18,10 @@ from ...graph.show import number_text
 from ...graph.storage import Span, Storage, TextSpan
 from ...io.changes import Extent
 from ...io.output import Output
+from ...lazy import np
 from . import layout as tags
 from .layout import T7Layout
 from .window import WINDOW_BYTES, Window
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _WINDOW = 1 << 16
 _TOKEN = re.compile(rb"[ \t\r\n\v\f]*([^ \t\r\n\v\f]*)")
@@ -338,8 +336,6 @@ class TextWriter:
         self.output.write(b"\n")
 
     def _write_numbers(self, storage: Storage) -> None:
-        import numpy as np
-
         from ...graph.arrays import array_chunks, count_odd_nans
         from ...graph.decimals import format_floats, format_integers
 

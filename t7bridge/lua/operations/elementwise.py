@@ -9,8 +9,7 @@ from collections.abc import Callable
 from math import inf, log, pi, sqrt
 from typing import Any
 
-import numpy as np
-
+from ...lazy import np
 from ..build import Builder, CannotError, Const, Scaled, Stored, Wire, is_parameter, number_of, operation
 from ..layers import LuaLayer, make, same, walk
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
-
+from ...lazy import np
 from ..build import Builder, CannotError, Const, Missing, Scaled, Stored, Wire, is_parameter, operation
 from ..layers import LuaLayer, WeightRef, make
 from .linear import add_bias, apply_scale

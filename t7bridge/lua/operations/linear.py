@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import inf, prod, sqrt
 from typing import Any
 
-import numpy as np
-
+from ...lazy import np
 from ..build import Builder, CannotError, Const, Scaled, Stored, Wire, broadcast, is_parameter, operation
 from ..layers import LuaLayer, make
 from .elementwise import over_last

@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import inf, prod
 from typing import Any
 
-import numpy as np
-
+from ...lazy import np
 from ..build import Builder, CannotError, Missing, Wire, is_parameter, operation
 from ..layers import LuaLayer, make, same, sequential
 

@@ -6,9 +6,8 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ...data import define
+from ...lazy import np
 from ..build import Builder, CannotError, Const, Missing, Stored, Wire, is_parameter, operation
 from ..layers import WeightRef, make, sequential
 from ..program import DynamicExtent

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...data import define
 from ...errors import ModelError
 from ...graph.tensor import Tensor
+from ...lazy import np
 from ..fields import Fields
 from ..layouts import elements
 from ..mapping import LAYERS, Call, Lua, becomes, of_runtime
@@ -18,8 +19,6 @@ class Signs:
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
         """See `Step.apply`."""
-        import numpy as np
-
         shape = tuple(fields.integer(name) for name in ("nOutputPlane", "nInputPlane", "kH", "kW"))
         words = np.ascontiguousarray(elements(tensor)).astype("<u4")
         bits = np.unpackbits(words.view("u1"), bitorder="little")
@@ -29,8 +28,6 @@ class Signs:
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
         """See `Step.undo`."""
-        import numpy as np
-
         packed = np.packbits((elements(tensor) > 0).reshape(-1), bitorder="little")
         return Tensor.from_numpy(packed.view("<i4").reshape(before))
 

@@ -9,6 +9,7 @@ from typing import Any
 from ...graph.dtypes import LUA_CLASSES
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
+from ...lazy import np
 from .. import flows
 from ..fields import Fields, lookup
 from ..graphs import graph_modules
@@ -208,8 +209,6 @@ def _normalized_weight(fields: Fields) -> Tensor | None:
 
     Source: nn 8726825 `WeightNorm.lua` `updateWeight`, `permuteOut`.
     """
-    import numpy as np
-
     v, g = fields.tensor("v"), fields.tensor("g")
     with np.errstate(all="ignore"):
         wide = elements(v).astype("f8")

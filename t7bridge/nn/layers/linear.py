@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph.tensor import Tensor
+from ...lazy import np
 from ..compounds import node, require
 from ..fields import Fields
 from ..layouts import REST, Reshape, copied, elements
@@ -104,8 +105,6 @@ register_layer(
 
 def _effective_weight(fields: Fields) -> Tensor | None:
     """Return g * v / |v|, as nn 8726825 `LinearWeightNorm.lua` `updateWeightMatrix`: `weight` is scratch."""
-    import numpy as np
-
     v, g = fields.find_tensor("v"), fields.find_tensor("g")
     if v is None or g is None:
         return fields.find_tensor("weight")

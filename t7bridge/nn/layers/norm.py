@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isclose, sqrt
-from typing import TYPE_CHECKING
 
 from ...graph.dtypes import INT64
 from ...graph.lua import TorchObject
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
+from ...lazy import np
 from ..compounds import node, recognized
 from ..fields import Fields, lookup
 from ..layouts import REST, DeviationToVariance, Reshape, elements
@@ -31,14 +31,9 @@ from ..output_shapes import same
 from ..registry import Child, Param, Source, Traits, buffer, keeps, modules, param, register_layer
 from ..torch_nn import Tensors
 
-if TYPE_CHECKING:
-    import numpy as np
-
 
 def _no_batches(fields: Fields) -> Tensor | None:
     """Return PyTorch's count of batches seen; Lua keeps none."""
-    import numpy as np
-
     if fields.find_tensor("running_mean") is None:
         return None
     return Tensor(INT64, Storage(INT64, 1, np.zeros(1, "i8")), is_scalar=True)
@@ -203,8 +198,6 @@ def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
     Raises:
         NotMappedError: somebody changed them. A missing module is as it was made.
     """
-    import numpy as np
-
     stack = [lua.get(start)]
     while stack:
         found = stack.pop()

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
+from ...lazy import np
 from .. import flows
 from ..fields import Fields, items_of
 from ..layouts import REST, BlockOrder, Extent, Layout, Merge, Narrow, Permute, copied, elements
@@ -313,8 +314,6 @@ def _masking(lua: Lua) -> str:
 
 def _zeros_like_bias(fields: Fields) -> Tensor | None:
     """Return a zero bias: PyTorch adds two biases, Lua has one."""
-    import numpy as np
-
     bias = fields.find_tensor("bias")
     return None if bias is None else copied(bias, np.zeros_like(elements(bias)))
 

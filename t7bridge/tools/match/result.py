@@ -22,6 +22,7 @@ from ...graph.tensor import Tensor
 from ...io.inputs import inputs_protected
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike
+from ...lazy import np
 from ...nn.compact import compacted
 from ...nn.layouts import reblocked, reshape
 from ...report import Report
@@ -169,8 +170,6 @@ class Match:
 
 
 def _zero(tensor: Tensor) -> Tensor:
-    import numpy as np
-
     return Tensor.from_numpy(np.zeros(tensor.shape, np.dtype(tensor.element.code)))
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import T7BridgeError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
+from ...lazy import np
 from ...limits import DEFAULT_LIMITS, Limits
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, LayerProof
 from .reasons import NO_INPUT, NO_TARGET, NOT_A_NUMBER, OPTION, OTHER_TARGET
@@ -21,8 +22,6 @@ from .runs import base_name
 from .values import Recorded, grad_input_of, output_of, unit_of
 
 if TYPE_CHECKING:
-    import numpy as np
-
     Array = np.ndarray[Any, Any]
 
 Target = Callable[["TorchObject", "Array", "Array"], "Array | None"]
@@ -109,8 +108,6 @@ def _compared(
 
 def _classes(obj: TorchObject, value: Array, slope: Array) -> Array | None:
     """Return the classes of a negative log-likelihood: one number of each row of the gradient is not zero."""
-    import numpy as np
-
     inner = obj.get("nll")
     if isinstance(inner, TorchObject):  # CrossEntropyCriterion
         part = grad_input_of(inner)
@@ -129,8 +126,6 @@ def _squares(obj: TorchObject, value: Array, slope: Array) -> Array:
 
 
 def _binary(obj: TorchObject, value: Array, slope: Array) -> Array | None:
-    import numpy as np
-
     if obj.get("weights") is not None:
         return None
     found = value - slope * _count(obj, value) * (1 - value + 1e-12) * (value + 1e-12)
@@ -144,14 +139,10 @@ def _divergence(obj: TorchObject, value: Array, slope: Array) -> Array:
 
 
 def _margin(obj: TorchObject, value: Array, slope: Array) -> Array:
-    import numpy as np
-
     return np.where(slope != 0, -np.sign(slope), np.where(value < 0, -1.0, 1.0))
 
 
 def _smooth(obj: TorchObject, value: Array, slope: Array) -> Array | None:
-    import numpy as np
-
     left = slope * _count(obj, value)
     return value - left if np.abs(left).max() < 1 else None
 

@@ -12,6 +12,7 @@ from ... import formats
 from ...errors import ModelError, T7BridgeError
 from ...graph.lua import Table, TorchObject, Value
 from ...io.source import Readable
+from ...lazy import np
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.places import module_at
 from ...nn.state_dict import state_dict
@@ -148,8 +149,6 @@ def _same_weights(model: TorchObject, ran: TorchObject, path: str, place: str, l
     Raises:
         ModelError: a tensor differs.
     """
-    import numpy as np
-
     mine, theirs = state_dict(model, path, limits).tensors, state_dict(ran, path, limits).tensors
     for key in [*mine, *(key for key in theirs if key not in mine)]:
         one, other = mine.get(key), theirs.get(key)

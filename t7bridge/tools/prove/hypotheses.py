@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from itertools import permutations
 from typing import Any
 
-import numpy as np
 import torch
 
 from ...data import define
 from ...errors import T7BridgeError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
+from ...lazy import np
 from ...limits import Limits
 from ...torchmodules.judging import CLEAR, DETERMINED, GROWTH, Case, Change, Node, Suspect, suspects
 from ...torchmodules.running import GRADIENTS, LiveLayer, with_weights

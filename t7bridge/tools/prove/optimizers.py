@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ...data import define
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
+from ...lazy import np
 
 if TYPE_CHECKING:
-    import numpy as np
-
     Array = np.ndarray[Any, Any]
 
 MOST = 8
@@ -88,8 +87,6 @@ def _is_flat(tensor: Tensor) -> bool:
 
 def _picker(name: str, state: dict[str, Any]) -> Callable[[TorchObject, str, Tensor, Any], Array | None]:
     def pick(obj: TorchObject, field: str, tensor: Tensor, slope: Any) -> Array | None:
-        import numpy as np
-
         parts: dict[str, Array] = {}
         for key, flat in state.items():
             if tensor.storage is None or flat.numel != tensor.storage.count:

@@ -14,6 +14,7 @@ from ...data import define
 from ...graph.lua import Table, TorchObject
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
+from ...lazy import np
 from ...nn.fields import items_of
 from ...nn.places import is_module
 from .reasons import STEP_BEFORE
@@ -153,8 +154,6 @@ class Walk:
             return self._stood[id(value)][1]
         if obj is None or not may_be_undone(obj):
             return value
-        import numpy as np
-
         storage = Storage.from_array(np.zeros(value.numel, value.numpy().dtype))
         self.lost.add(id(storage))
         made = Tensor(value.element, storage, value.size, contiguous(value.size), 0)

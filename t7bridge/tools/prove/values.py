@@ -10,6 +10,7 @@ from typing import Any
 
 from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor
+from ...lazy import np
 
 Recorded = Any
 """A `Tensor` with elements, a `float`, a list of these, or `None` for values missing from the file."""
@@ -124,8 +125,6 @@ def zeros_like(value: Recorded) -> Recorded:
         return [zeros_like(item) for item in value]
     if not isinstance(value, Tensor):
         return None
-    import numpy as np
-
     return Tensor.from_numpy(np.zeros(value.shape, value.numpy().dtype))
 
 
@@ -140,8 +139,6 @@ def region(tensor: Tensor) -> tuple[int, int, int]:
 
 def same_values(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors hold the same bytes in the same shape."""
-    import numpy as np
-
     return one.shape == other.shape and bool(np.array_equal(one.numpy(), other.numpy(), equal_nan=True))
 
 
@@ -165,8 +162,6 @@ def unit_of(value: Recorded) -> float | None:
 
 
 def _unit(tensor: Tensor) -> float:
-    import numpy as np
-
     unit = UNIT[tensor.element.name]
     flat = tensor.numpy().reshape(-1)
     with np.errstate(invalid="ignore"):  # signaling NaNs
@@ -189,8 +184,6 @@ def _unit(tensor: Tensor) -> float:
 
 def _was_single(sample: Any) -> bool:
     """Return whether doubles, few as they are, once were floats: all fit, and one has that many digits."""
-    import numpy as np
-
     with np.errstate(over="ignore"):
         whole = bool((sample.astype("f4").astype("f8") == sample).all())
     mantissa = np.frexp(sample)[0] * 2.0**_ROUND
@@ -199,8 +192,6 @@ def _was_single(sample: Any) -> bool:
 
 def is_computed(value: Recorded) -> bool:
     """Return whether a value holds computed numbers, not memory that was never written: zeros, or next to zero."""
-    import numpy as np
-
     for tensor in leaves(value):
         array = tensor.numpy()
         if array.dtype.kind != "f" or bool((np.abs(array[np.isfinite(array)]) > 1e-30).any()):
