@@ -228,7 +228,7 @@ def page_of(obj: TorchObject) -> torch.nn.Module:
     made = generate(obj, "root")
     page = types.ModuleType("model")
     page.__file__ = str(TESTFILES / "none.py")
-    exec(compile(made.text, "model.py", "exec"), page.__dict__)
+    exec(compile(made.text, "model.py", "exec", dont_inherit=True), page.__dict__)
     model = page.Model()
     tensors = materialize(made.tensors)
     model.load_state_dict(tensors, strict=True, assign=True)

@@ -108,7 +108,7 @@ def written(record: dict[str, Any], folder: Path) -> Any:
     source = folder / "model.py"
     page = ModuleType("model")
     page.__file__ = str(source)
-    exec(compile(source.read_text(encoding="utf-8"), str(source), "exec"), vars(page))
+    exec(compile(source.read_text(encoding="utf-8"), str(source), "exec", dont_inherit=True), vars(page))
     return page.load
 
 

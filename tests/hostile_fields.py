@@ -169,7 +169,7 @@ def outcome(obj: TorchObject) -> str:
     module.__file__ = str(TESTFILES / "none.py")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        exec(compile(made.text, "model.py", "exec"), module.__dict__)
+        exec(compile(made.text, "model.py", "exec", dont_inherit=True), module.__dict__)
         model = module.Model()
         model.load_state_dict(materialize(made.tensors), strict=True)
     return "loaded"

@@ -21,5 +21,5 @@ def run_source(
     (folder / "model.py").write_text(made.text)
     module = types.ModuleType("model")
     module.__file__ = str(folder / "model.py")
-    exec(compile(made.text, "model.py", "exec"), module.__dict__)
+    exec(compile(made.text, "model.py", "exec", dont_inherit=True), module.__dict__)
     return made, module.load()

@@ -96,6 +96,7 @@ def _file(module: str) -> dict[str, Copied]:
         names = [ast.unparse(base) for base in getattr(statement, "bases", ())]
         bases = [found[base] if base in found else _file(homes[base])[base] for base in names if base in homes]
         in_torch = [base.removeprefix("nn.") for base in names if base.startswith("nn.")]
+        in_torch = sorted((*in_torch, *(base.base for base in bases)), key=lambda base: base in ("Module", ""))
         methods = {inner.name: inner for inner in getattr(statement, "body", ()) if isinstance(inner, ast.FunctionDef)}
         inputs = len(methods["forward"].args.args) - 1 if "forward" in methods else 0
         constructors = ("__init__", "__post_init__")
@@ -106,7 +107,7 @@ def _file(module: str) -> dict[str, Copied]:
             frozenset(imports[other] for other in used if other in imports),
             next(filter(None, (inputs, *(base.inputs for base in bases))), 0),
             any(_sets_attributes(method) for name, method in methods.items() if name not in constructors),
-            next(filter(None, (*in_torch, *(base.base for base in bases))), ""),
+            in_torch[0] if in_torch else "",
             _signature(statement, methods, [base.signature for base in bases if base.signature is not None]),
         )
     return found
@@ -165,6 +166,8 @@ def _signature(
 
 def _parameter(declared: ast.arg, kind: Any, default: ast.expr | None) -> Parameter:
     value: Any = Parameter.empty
+    if isinstance(default, ast.Call):  # `field(default=None, repr=False)`
+        default = next((each.value for each in default.keywords if each.arg == "default"), default)
     if default is not None:
         try:
             value = ast.literal_eval(default)

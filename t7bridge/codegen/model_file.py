@@ -83,11 +83,12 @@ def model_source(builder: SourceBuilder, blocks: list[CodeBlock], extra: Extra, 
     imports = {each for name, each in BASE_IMPORTS.items() if name in names}
     imports = imports.union(*(piece.imports for piece in builder.copied.values()))
     imports |= {(home, name, "") for name, home in builder.foreign.items()}
+    # Python evaluates the fields of data classes; as text, only where the module is registered.
+    postponed = [] if ("dataclasses", "dataclass", "") in imports else ["from __future__ import annotations", ""]
     head = [
         f'"""The model of {_safe(source)} in PyTorch, made from Lua Torch by t7bridge {__version__}."""',
         "",
-        "from __future__ import annotations",
-        "",
+        *postponed,
         *import_lines(imports),
     ]
     return "\n".join(head) + "\n" + text + "\n"

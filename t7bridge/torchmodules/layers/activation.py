@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
+
+from .base import Layer
 
 
 class Softmax(nn.Module):
@@ -36,7 +40,8 @@ class LogSoftmax(nn.Module):
         return torch.log_softmax(input, 0 if input.dim() in (1, 3) else 1)
 
 
-class ExampleSoftmax(nn.Module):
+@dataclass(eq=False)
+class ExampleSoftmax(Layer):
     """Softmax over all numbers of an example together: (n), (batch, n), (n, h, w) or
     (batch, n, h, w).
 
@@ -44,9 +49,7 @@ class ExampleSoftmax(nn.Module):
         log: whether to return logarithms.
     """
 
-    def __init__(self, log: bool = False) -> None:
-        super().__init__()
-        self.log = log
+    log: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Return probabilities or their logarithms, in the shape of the input."""
@@ -91,16 +94,15 @@ class Log(nn.Module):
         return input.log()
 
 
-class Power(nn.Module):
+@dataclass(eq=False)
+class Power(Layer):
     """Each element to a power.
 
     Args:
         exponent: the power.
     """
 
-    def __init__(self, exponent: float) -> None:
-        super().__init__()
-        self.exponent = exponent
+    exponent: float
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the powers, in the shape of the input."""
@@ -124,16 +126,15 @@ class Sqrt(nn.Module):
         return input.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
 
 
-class CReLU(nn.Module):
+@dataclass(eq=False)
+class CReLU(Layer):
     """The positive and the negative parts, side by side: twice as many features.
 
     Args:
         n_input_dims: dimensions of one example.
     """
 
-    def __init__(self, n_input_dims: int) -> None:
-        super().__init__()
-        self.n_input_dims = n_input_dims
+    n_input_dims: int
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, …) or (batch, n, …); return (2 n, …) or (batch, 2 n, …)."""
@@ -191,7 +192,8 @@ class Overlapping(nn.Sequential):
         return output.expand(input.shape)
 
 
-class SaturatedLU(nn.Module):
+@dataclass(eq=False)
+class SaturatedLU(Layer):
     """Replaces elements below and above two bounds by constants.
 
     Args:
@@ -201,18 +203,10 @@ class SaturatedLU(nn.Module):
         high_value: replacement of elements above it.
     """
 
-    def __init__(
-        self,
-        low: float = -1.0,
-        low_value: float = -1.0,
-        high: float = 1.0,
-        high_value: float = 1.0,
-    ) -> None:
-        super().__init__()
-        self.low = low
-        self.low_value = low_value
-        self.high = high
-        self.high_value = high_value
+    low: float = -1.0
+    low_value: float = -1.0
+    high: float = 1.0
+    high_value: float = 1.0
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""

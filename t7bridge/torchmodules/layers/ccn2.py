@@ -4,9 +4,13 @@ wide.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from .base import Layer
 
 
 def _beyond(extent: int, kernel: int, stride: int) -> int:
@@ -37,7 +41,8 @@ class SpatialConvolution(nn.Conv2d):
         return output.permute(1, 2, 3, 0)
 
 
-class SpatialConvolutionLocal(nn.Module):
+@dataclass(eq=False)
+class SpatialConvolutionLocal(Layer):
     """A convolution with a kernel of its own for each position.
 
     Args:
@@ -46,14 +51,13 @@ class SpatialConvolutionLocal(nn.Module):
         padding: zeros around the input.
     """
 
-    def __init__(
-        self, weight_shape: tuple[int, ...], stride: int = 1, padding: int = 0
-    ) -> None:
-        super().__init__()
-        self.stride = stride
-        self.padding = padding
-        self.weight = nn.Parameter(torch.zeros(weight_shape))
-        self.bias = nn.Parameter(torch.zeros(weight_shape[2]))
+    weight_shape: tuple[int, ...]
+    stride: int = 1
+    padding: int = 0
+
+    def __post_init__(self) -> None:
+        self.weight = nn.Parameter(torch.zeros(self.weight_shape))
+        self.bias = nn.Parameter(torch.zeros(self.weight_shape[2]))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (in, h, h, batch); return (out, h_out, h_out, batch)."""
@@ -73,7 +77,8 @@ class SpatialConvolutionLocal(nn.Module):
         )
 
 
-class SpatialMaxPooling(nn.Module):
+@dataclass(eq=False)
+class SpatialMaxPooling(Layer):
     """The largest elements of windows, which may reach beyond the right and the lower
     border.
 
@@ -82,10 +87,8 @@ class SpatialMaxPooling(nn.Module):
         stride: between windows.
     """
 
-    def __init__(self, kernel_size: int, stride: int) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = stride
+    kernel_size: int
+    stride: int
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, h, batch); return (n, h_out, h_out, batch)."""
@@ -96,7 +99,8 @@ class SpatialMaxPooling(nn.Module):
         return F.max_pool2d(images, self.kernel_size, self.stride).permute(0, 2, 3, 1)
 
 
-class SpatialAvgPooling(nn.Module):
+@dataclass(eq=False)
+class SpatialAvgPooling(Layer):
     """The means of windows, which may reach beyond the right and the lower border.
 
     Args:
@@ -104,10 +108,8 @@ class SpatialAvgPooling(nn.Module):
         stride: between windows.
     """
 
-    def __init__(self, kernel_size: int, stride: int) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = stride
+    kernel_size: int
+    stride: int
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, h, batch); return (n, h_out, h_out, batch)."""
@@ -117,7 +119,8 @@ class SpatialAvgPooling(nn.Module):
         ).permute(0, 2, 3, 1)
 
 
-class SpatialCrossMaxPooling(nn.Module):
+@dataclass(eq=False)
+class SpatialCrossMaxPooling(Layer):
     """The largest elements of windows of planes, which may reach beyond the last plane.
 
     Args:
@@ -125,10 +128,8 @@ class SpatialCrossMaxPooling(nn.Module):
         stride: planes between windows.
     """
 
-    def __init__(self, kernel_size: int, stride: int) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = stride
+    kernel_size: int
+    stride: int
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, h, batch); return (n_out, h, h, batch)."""
@@ -137,7 +138,8 @@ class SpatialCrossMaxPooling(nn.Module):
         return padded.unfold(0, self.kernel_size, self.stride).max(-1).values
 
 
-class SpatialResponseNormalization(nn.Module):
+@dataclass(eq=False)
+class SpatialResponseNormalization(Layer):
     """Divides each element by a power of the sum of squares around it, in its plane or
     across planes.
 
@@ -149,20 +151,11 @@ class SpatialResponseNormalization(nn.Module):
         across: whether the windows are across planes.
     """
 
-    def __init__(
-        self,
-        size: int,
-        alpha: float,
-        beta: float = 0.75,
-        k: float = 1.0,
-        across: bool = False,
-    ) -> None:
-        super().__init__()
-        self.size = size
-        self.alpha = alpha
-        self.beta = beta
-        self.k = k
-        self.across = across
+    size: int
+    alpha: float
+    beta: float = 0.75
+    k: float = 1.0
+    across: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, h, batch); return the same shape."""

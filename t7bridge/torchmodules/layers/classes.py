@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
@@ -9,8 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .base import Layer
 
-class ClassNLLCriterion(nn.Module):
+
+@dataclass(eq=False)
+class ClassNLLCriterion(Layer):
     """The negative log-likelihood of the right class.
 
     Args:
@@ -20,20 +24,16 @@ class ClassNLLCriterion(nn.Module):
         index_base: number of the first class.
     """
 
-    weight: Tensor | None
+    classes: int | None = None
+    average: bool = True
+    ignore_index: int = -100
+    index_base: int = 1
 
-    def __init__(
-        self,
-        classes: int | None = None,
-        average: bool = True,
-        ignore_index: int = -100,
-        index_base: int = 1,
-    ) -> None:
-        super().__init__()
-        self.average = average
-        self.ignore_index = ignore_index
-        self.index_base = index_base
-        self.register_buffer("weight", None if classes is None else torch.ones(classes))
+    def __post_init__(self) -> None:
+        self.weight: Tensor | None
+        self.register_buffer(
+            "weight", None if self.classes is None else torch.ones(self.classes)
+        )
 
     def forward(self, input: Tensor, target: Any) -> Tensor:
         """Take logarithms (n), (batch, n) or (batch, n, h, w) and classes (), (batch)
@@ -68,7 +68,8 @@ class CrossEntropyCriterion(ClassNLLCriterion):
         )
 
 
-class MultiMarginCriterion(nn.Module):
+@dataclass(eq=False)
+class MultiMarginCriterion(Layer):
     """The amounts by which other classes violate a margin below the right one.
 
     Args:
@@ -79,22 +80,17 @@ class MultiMarginCriterion(nn.Module):
         index_base: number of the first class.
     """
 
-    weight: Tensor | None
+    classes: int | None = None
+    p: int = 1
+    margin: float = 1.0
+    average: bool = True
+    index_base: int = 1
 
-    def __init__(
-        self,
-        classes: int | None = None,
-        p: int = 1,
-        margin: float = 1.0,
-        average: bool = True,
-        index_base: int = 1,
-    ) -> None:
-        super().__init__()
-        self.p = p
-        self.margin = margin
-        self.average = average
-        self.index_base = index_base
-        self.register_buffer("weight", None if classes is None else torch.ones(classes))
+    def __post_init__(self) -> None:
+        self.weight: Tensor | None
+        self.register_buffer(
+            "weight", None if self.classes is None else torch.ones(self.classes)
+        )
 
     def forward(self, input: Tensor, target: Any) -> Tensor:
         """Take scores (n) or (batch, n) and classes; return a scalar."""
@@ -110,7 +106,8 @@ class MultiMarginCriterion(nn.Module):
         return losses.mean() if self.average else losses.sum()
 
 
-class MultiLabelMarginCriterion(nn.Module):
+@dataclass(eq=False)
+class MultiLabelMarginCriterion(Layer):
     """The amounts by which wrong classes come closer than 1 to each right one.
 
     Args:
@@ -118,10 +115,8 @@ class MultiLabelMarginCriterion(nn.Module):
         index_base: number of the first class; the one before it ends a list of classes.
     """
 
-    def __init__(self, average: bool = True, index_base: int = 1) -> None:
-        super().__init__()
-        self.average = average
-        self.index_base = index_base
+    average: bool = True
+    index_base: int = 1
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take scores (n) or (batch, n) and lists of classes of the same shape; return
@@ -133,7 +128,8 @@ class MultiLabelMarginCriterion(nn.Module):
         )
 
 
-class MultiLabelSoftMarginCriterion(nn.Module):
+@dataclass(eq=False)
+class MultiLabelSoftMarginCriterion(Layer):
     """Binary cross entropy of each class separately.
 
     Args:
@@ -141,12 +137,14 @@ class MultiLabelSoftMarginCriterion(nn.Module):
         average: whether to return the mean, not the sum.
     """
 
-    weight: Tensor | None
+    classes: int | None = None
+    average: bool = True
 
-    def __init__(self, classes: int | None = None, average: bool = True) -> None:
-        super().__init__()
-        self.average = average
-        self.register_buffer("weight", None if classes is None else torch.ones(classes))
+    def __post_init__(self) -> None:
+        self.weight: Tensor | None
+        self.register_buffer(
+            "weight", None if self.classes is None else torch.ones(self.classes)
+        )
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take scores and targets 0 or 1, (n) or (batch, n); return a scalar."""
@@ -156,7 +154,8 @@ class MultiLabelSoftMarginCriterion(nn.Module):
         )
 
 
-class ClassSimplexCriterion(nn.Module):
+@dataclass(eq=False)
+class ClassSimplexCriterion(Layer):
     """Squared differences from the corner of a regular simplex that represents the
     class.
 
@@ -166,11 +165,9 @@ class ClassSimplexCriterion(nn.Module):
         index_base: number of the first class.
     """
 
-    def __init__(self, classes: int, average: bool = True, index_base: int = 1) -> None:
-        super().__init__()
-        self.classes = classes
-        self.average = average
-        self.index_base = index_base
+    classes: int
+    average: bool = True
+    index_base: int = 1
 
     def forward(self, input: Tensor, target: Any) -> Tensor:
         """Take (n) or (batch, n) and classes; return a scalar."""
@@ -241,32 +238,30 @@ class ParallelCriterion(nn.Sequential):
         return torch.stack(losses).sum()
 
 
-class CriterionTable(nn.Module):
+@dataclass(eq=False)
+class CriterionTable(Layer):
     """A criterion as a layer of a list of input and target.
 
     Args:
         criterion: the criterion.
     """
 
-    def __init__(self, criterion: nn.Module) -> None:
-        super().__init__()
-        self.criterion = criterion
+    criterion: nn.Module
 
     def forward(self, inputs: list[Any]) -> Any:
         """Return the output of the criterion."""
         return self.criterion(*inputs)
 
 
-class ModuleFromCriterion(nn.Module):
+@dataclass(eq=False)
+class ModuleFromCriterion(Layer):
     """A criterion as a layer of a list of input and target, which gets no gradient.
 
     Args:
         criterion: the criterion.
     """
 
-    def __init__(self, criterion: nn.Module) -> None:
-        super().__init__()
-        self.criterion = criterion
+    criterion: nn.Module
 
     def forward(self, inputs: list[Any]) -> Tensor:
         """Return the output of the criterion, (1)."""
@@ -306,7 +301,8 @@ class ModuleCriterion(nn.Module):
         return self.criterion(input, target)
 
 
-class SequencerCriterion(nn.Module):
+@dataclass(eq=False)
+class SequencerCriterion(Layer):
     """The sum of a criterion over the steps of a sequence.
 
     Args:
@@ -315,13 +311,9 @@ class SequencerCriterion(nn.Module):
         repeat_target: whether all steps have the same target.
     """
 
-    def __init__(
-        self, criterion: nn.Module, average: bool = False, repeat_target: bool = False
-    ) -> None:
-        super().__init__()
-        self.criterion = criterion
-        self.average = average
-        self.repeat_target = repeat_target
+    criterion: nn.Module
+    average: bool = False
+    repeat_target: bool = False
 
     def forward(self, inputs: Any, targets: Any) -> Tensor:
         """Take lists, or tensors with time as first dimension; return a scalar."""
@@ -379,16 +371,15 @@ class MaskZeroCriterion(nn.Module):
         self.zero_mask = mask
 
 
-class NCECriterion(nn.Module):
+@dataclass(eq=False)
+class NCECriterion(Layer):
     """The loss of noise-contrastive estimation.
 
     Args:
         average: whether to return the mean of the batch, not the sum.
     """
 
-    def __init__(self, average: bool = True) -> None:
-        super().__init__()
-        self.average = average
+    average: bool = True
 
     def forward(self, inputs: list[Tensor], target: Any = None) -> Tensor:
         """Take the output of an `NCE` layer, (batch) or (batch, k) probabilities;
@@ -407,7 +398,8 @@ class NCECriterion(nn.Module):
         return loss / by_model.size(0) if self.average else loss
 
 
-class ClassReward(nn.Module):
+@dataclass(eq=False)
+class ClassReward(Layer):
     """Rewards right classes, minus a baseline; the loss is the negative reward, and
     only the baseline learns from it.
 
@@ -422,18 +414,12 @@ class ClassReward(nn.Module):
         rewarded: modules whose samples are rewarded; users add them.
     """
 
-    def __init__(
-        self,
-        criterion: nn.Module,
-        scale: float = 1.0,
-        average: bool = True,
-        index_base: int | None = 1,
-    ) -> None:
-        super().__init__()
-        self.criterion = criterion
-        self.scale = scale
-        self.average = average
-        self.index_base = index_base
+    criterion: nn.Module
+    scale: float = 1.0
+    average: bool = True
+    index_base: int | None = 1
+
+    def __post_init__(self) -> None:
         self.rewarded: list[nn.Module] = []
 
     def forward(self, inputs: list[Tensor], target: Tensor) -> Tensor:
@@ -461,16 +447,15 @@ class ClassReward(nn.Module):
         return result
 
 
-class CaptionCriterion(nn.Module):
+@dataclass(eq=False)
+class CaptionCriterion(Layer):
     """The mean negative log-likelihood of the words of sentences, and of their ends.
 
     Args:
         index_base: number of the first word.
     """
 
-    def __init__(self, index_base: int = 1) -> None:
-        super().__init__()
-        self.index_base = index_base
+    index_base: int = 1
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take logarithms (length + 2, batch, words) and words (length, batch), smaller
@@ -489,7 +474,8 @@ class CaptionCriterion(nn.Module):
         return -(chosen * counted).sum() / counted.sum()
 
 
-class TemporalCrossEntropyCriterion(nn.Module):
+@dataclass(eq=False)
+class TemporalCrossEntropyCriterion(Layer):
     """The negative log-softmax of the right class at each step.
 
     Args:
@@ -498,16 +484,9 @@ class TemporalCrossEntropyCriterion(nn.Module):
         index_base: number of the first class; smaller targets do not count.
     """
 
-    def __init__(
-        self,
-        batch_average: bool = True,
-        time_average: bool = False,
-        index_base: int = 1,
-    ) -> None:
-        super().__init__()
-        self.batch_average = batch_average
-        self.time_average = time_average
-        self.index_base = index_base
+    batch_average: bool = True
+    time_average: bool = False
+    index_base: int = 1
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take (batch, steps, classes) and (batch, steps); return a scalar."""

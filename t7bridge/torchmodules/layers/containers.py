@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from .base import Layer
 
 Link = tuple[int, tuple[int, ...]]
 
@@ -168,23 +171,23 @@ class MapTable(nn.Sequential):
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return their outputs."""
         keeping = [
-            (vars(module), name)
+            (module, name)
             for module in self.modules()
             for name in ("state", "hidden", "trained_last")
-            if module is not self and name in vars(module)
+            if module is not self and hasattr(module, name)
         ]
         if not keeping:
             return [self._unit(index)(inputs[index]) for index in range(len(inputs))]
-        first = [fields[name] for fields, name in keeping]
+        first = [getattr(module, name) for module, name in keeping]
         states = self.state or []
         outputs = []
         for index in range(len(inputs)):
             if index == len(states):
                 states.append(first)
-            for (fields, name), state in zip(keeping, states[index]):
-                fields[name] = state
+            for (module, name), state in zip(keeping, states[index]):
+                vars(module)[name] = state
             outputs.append(self._unit(index)(inputs[index]))
-            states[index] = [fields[name] for fields, name in keeping]
+            states[index] = [getattr(module, name) for module, name in keeping]
         vars(self)["state"] = states
         return outputs
 
@@ -192,16 +195,15 @@ class MapTable(nn.Sequential):
         return self[index if index < len(self) else 0]
 
 
-class SharedParallelTable(nn.Module):
+@dataclass(eq=False)
+class SharedParallelTable(Layer):
     """Applies the same module to each element of a list.
 
     Args:
         unit: the module.
     """
 
-    def __init__(self, unit: nn.Module) -> None:
-        super().__init__()
-        self.unit = unit
+    unit: nn.Module
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return its outputs."""
@@ -332,7 +334,8 @@ class WeightNorm(nn.Sequential):
         return torch.func.functional_call(self[0], {"weight": weight}, (input,))
 
 
-class DeepMask(nn.Module):
+@dataclass(eq=False)
+class DeepMask(Layer):
     """A mask and a score for each patch of an image.
 
     Args:
@@ -341,13 +344,9 @@ class DeepMask(nn.Module):
         scoreBranch: maps features to scores.
     """
 
-    def __init__(
-        self, trunk: nn.Module, maskBranch: nn.Module, scoreBranch: nn.Module
-    ) -> None:
-        super().__init__()
-        self.trunk = trunk
-        self.maskBranch = maskBranch
-        self.scoreBranch = scoreBranch
+    trunk: nn.Module
+    maskBranch: nn.Module
+    scoreBranch: nn.Module
 
     def forward(self, input: Tensor) -> list[Tensor]:
         """Take (batch, 3, h, w); return masks and scores. In Lua the branches are
@@ -420,7 +419,8 @@ class SpatialClassifier(nn.Sequential):
         return rows.t().reshape(-1, *input.shape[1:]) if self.spatial else rows
 
 
-class Wrapper(nn.Module):
+@dataclass(eq=False)
+class Wrapper(Layer):
     """A module under the name `net`.
 
     Args:
@@ -428,10 +428,8 @@ class Wrapper(nn.Module):
         first: whether to pass it only the first element of a list.
     """
 
-    def __init__(self, net: nn.Module, first: bool = False) -> None:
-        super().__init__()
-        self.net = net
-        self.first = first
+    net: nn.Module
+    first: bool = False
 
     def forward(self, input: Any) -> Any:
         """Return the output of the module."""

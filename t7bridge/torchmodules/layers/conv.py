@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from .base import Layer
 
 
 class DilatedConv2d(nn.Conv2d):
@@ -114,7 +117,8 @@ class DepthWiseConv2d(nn.Conv2d):
         )
 
 
-class LocalConv2d(nn.Module):
+@dataclass(eq=False)
+class LocalConv2d(Layer):
     """A convolution with a kernel of its own for each position.
 
     Args:
@@ -123,17 +127,15 @@ class LocalConv2d(nn.Module):
         padding: zeros around the input.
     """
 
-    def __init__(
-        self,
-        weight_shape: tuple[int, ...],
-        stride: tuple[int, int],
-        padding: tuple[int, int],
-    ) -> None:
-        super().__init__()
-        self.stride = stride
-        self.padding = padding
-        self.weight = nn.Parameter(torch.zeros(weight_shape))
-        self.bias = nn.Parameter(torch.zeros(weight_shape[2], *weight_shape[:2]))
+    weight_shape: tuple[int, ...]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        self.weight = nn.Parameter(torch.zeros(self.weight_shape))
+        self.bias = nn.Parameter(
+            torch.zeros(self.weight_shape[2], *self.weight_shape[:2])
+        )
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, in, h, w) or (in, h, w); return (batch, out, h_out, w_out) or
@@ -153,7 +155,8 @@ class LocalConv2d(nn.Module):
         return output if input.dim() == 4 else output.squeeze(0)
 
 
-class ConvMap2d(nn.Module):
+@dataclass(eq=False)
+class ConvMap2d(Layer):
     """A convolution with kernels for some pairs of planes only.
 
     Args:
@@ -164,24 +167,17 @@ class ConvMap2d(nn.Module):
         transposed: whether it is the transposed convolution.
     """
 
-    connTable: Tensor
+    in_channels: int
+    out_channels: int
+    weight_shape: tuple[int, ...]
+    stride: tuple[int, int] = (1, 1)
+    transposed: bool = False
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        weight_shape: tuple[int, ...],
-        stride: tuple[int, int] = (1, 1),
-        transposed: bool = False,
-    ) -> None:
-        super().__init__()
-        self.in_channels = in_channels
-        self.out_channels = out_channels
-        self.stride = stride
-        self.transposed = transposed
-        self.weight = nn.Parameter(torch.zeros(weight_shape))
-        self.bias = nn.Parameter(torch.zeros(out_channels))
-        self.register_buffer("connTable", torch.ones(weight_shape[0], 2))
+    def __post_init__(self) -> None:
+        self.connTable: Tensor
+        self.weight = nn.Parameter(torch.zeros(self.weight_shape))
+        self.bias = nn.Parameter(torch.zeros(self.out_channels))
+        self.register_buffer("connTable", torch.ones(self.weight_shape[0], 2))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""
@@ -207,7 +203,8 @@ class ConvMap2d(nn.Module):
         return output if input.dim() == 4 else output.squeeze(0)
 
 
-class SubSampling2d(nn.Module):
+@dataclass(eq=False)
+class SubSampling2d(Layer):
     """Sums of windows, with a learned factor and offset for each plane.
 
     Args:
@@ -216,14 +213,13 @@ class SubSampling2d(nn.Module):
         stride: between windows.
     """
 
-    def __init__(
-        self, channels: int, kernel_size: tuple[int, int], stride: tuple[int, int]
-    ) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = stride
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
+    channels: int
+    kernel_size: tuple[int, int]
+    stride: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        self.weight = nn.Parameter(torch.ones(self.channels))
+        self.bias = nn.Parameter(torch.zeros(self.channels))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, channels, h, w) or (channels, h, w); return the same
@@ -277,7 +273,8 @@ class TemporalRowConv(nn.Conv1d):
         return super().forward(input.transpose(-1, -2)).transpose(-1, -2)
 
 
-class TemporalMaxPool(nn.Module):
+@dataclass(eq=False)
+class TemporalMaxPool(Layer):
     """The largest elements of windows in time.
 
     Args:
@@ -285,10 +282,8 @@ class TemporalMaxPool(nn.Module):
         stride: steps between windows.
     """
 
-    def __init__(self, kernel_size: int, stride: int) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = stride
+    kernel_size: int
+    stride: int
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, n) or (batch, time, n); return the same dimensions."""
@@ -297,7 +292,8 @@ class TemporalMaxPool(nn.Module):
         ).transpose(-1, -2)
 
 
-class TemporalDynamicKMaxPool(nn.Module):
+@dataclass(eq=False)
+class TemporalDynamicKMaxPool(Layer):
     """The largest elements of each feature, in their order in time.
 
     Args:
@@ -305,10 +301,8 @@ class TemporalDynamicKMaxPool(nn.Module):
         factor: otherwise their number as a fraction of the steps.
     """
 
-    def __init__(self, least: int, factor: float = 0.0) -> None:
-        super().__init__()
-        self.least = least
-        self.factor = factor
+    least: int
+    factor: float = 0.0
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, n) or (batch, time, n); return the same dimensions."""
@@ -317,7 +311,8 @@ class TemporalDynamicKMaxPool(nn.Module):
         return input.gather(-2, index)
 
 
-class TemporalSubSampling(nn.Module):
+@dataclass(eq=False)
+class TemporalSubSampling(Layer):
     """Sums of windows in time, with a learned factor and offset for each feature.
 
     Args:
@@ -326,12 +321,13 @@ class TemporalSubSampling(nn.Module):
         stride: steps between windows.
     """
 
-    def __init__(self, features: int, kernel_size: int, stride: int) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = stride
-        self.weight = nn.Parameter(torch.ones(features))
-        self.bias = nn.Parameter(torch.zeros(features))
+    features: int
+    kernel_size: int
+    stride: int
+
+    def __post_init__(self) -> None:
+        self.weight = nn.Parameter(torch.ones(self.features))
+        self.bias = nn.Parameter(torch.zeros(self.features))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, n) or (batch, time, n); return the same dimensions."""
@@ -341,7 +337,8 @@ class TemporalSubSampling(nn.Module):
         )
 
 
-class BinaryConv2d(nn.Module):
+@dataclass(eq=False)
+class BinaryConv2d(Layer):
     """A convolution of the signs of images with kernels of signs; non-positive values
     count as -1, and so does the border.
 
@@ -351,20 +348,15 @@ class BinaryConv2d(nn.Module):
         padding: width of the border.
     """
 
-    weight: Tensor
-    alphas: Tensor
+    weight_shape: tuple[int, ...]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
 
-    def __init__(
-        self,
-        weight_shape: tuple[int, ...],
-        stride: tuple[int, int] = (1, 1),
-        padding: tuple[int, int] = (0, 0),
-    ) -> None:
-        super().__init__()
-        self.stride = stride
-        self.padding = padding
-        self.register_buffer("weight", torch.ones(weight_shape))
-        self.register_buffer("alphas", torch.ones(weight_shape[0]))
+    def __post_init__(self) -> None:
+        self.weight: Tensor
+        self.alphas: Tensor
+        self.register_buffer("weight", torch.ones(self.weight_shape))
+        self.register_buffer("alphas", torch.ones(self.weight_shape[0]))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from .base import Layer
 
 # Inputs and targets have equally many elements, in the same order; their shapes may
 # differ, as in Lua.
@@ -16,48 +19,45 @@ def _reduced(losses: Tensor, average: bool) -> Tensor:
     return losses.mean() if average else losses.sum()
 
 
-class MSECriterion(nn.Module):
+@dataclass(eq=False)
+class MSECriterion(Layer):
     """Squares of differences.
 
     Args:
         average: whether to return their mean, not their sum.
     """
 
-    def __init__(self, average: bool = True) -> None:
-        super().__init__()
-        self.average = average
+    average: bool = True
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of equal element count; return a scalar."""
         return _reduced((input - target.reshape(input.shape)).square(), self.average)
 
 
-class AbsCriterion(nn.Module):
+@dataclass(eq=False)
+class AbsCriterion(Layer):
     """Absolute differences.
 
     Args:
         average: whether to return their mean, not their sum.
     """
 
-    def __init__(self, average: bool = True) -> None:
-        super().__init__()
-        self.average = average
+    average: bool = True
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of equal element count; return a scalar."""
         return _reduced((input - target.reshape(input.shape)).abs(), self.average)
 
 
-class SmoothL1Criterion(nn.Module):
+@dataclass(eq=False)
+class SmoothL1Criterion(Layer):
     """Halves of squared differences below 1, and absolute ones less a half above.
 
     Args:
         average: whether to return their mean, not their sum.
     """
 
-    def __init__(self, average: bool = True) -> None:
-        super().__init__()
-        self.average = average
+    average: bool = True
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of equal element count; return a scalar."""
@@ -65,7 +65,8 @@ class SmoothL1Criterion(nn.Module):
         return _reduced(losses, self.average)
 
 
-class WeightedMSECriterion(nn.Module):
+@dataclass(eq=False)
+class WeightedMSECriterion(Layer):
     """Squares of differences to the weighted target.
 
     Args:
@@ -73,12 +74,12 @@ class WeightedMSECriterion(nn.Module):
         average: whether to return the mean, not the sum.
     """
 
-    weight: Tensor
+    weight_shape: tuple[int, ...]
+    average: bool = True
 
-    def __init__(self, weight_shape: tuple[int, ...], average: bool = True) -> None:
-        super().__init__()
-        self.average = average
-        self.register_buffer("weight", torch.ones(weight_shape))
+    def __post_init__(self) -> None:
+        self.weight: Tensor
+        self.register_buffer("weight", torch.ones(self.weight_shape))
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of one shape; return a scalar."""
@@ -92,16 +93,15 @@ class WeightedMSECriterion(nn.Module):
         )
 
 
-class AutoCropMSECriterion(nn.Module):
+@dataclass(eq=False)
+class AutoCropMSECriterion(Layer):
     """Squared differences from the middle of a target that may be larger.
 
     Args:
         average: whether to return their mean, not their sum.
     """
 
-    def __init__(self, average: bool = True) -> None:
-        super().__init__()
-        self.average = average
+    average: bool = True
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take (…, h, w) and (…, H, W); return a scalar."""
@@ -111,7 +111,8 @@ class AutoCropMSECriterion(nn.Module):
         return _reduced((input - middle).square(), self.average)
 
 
-class BCECriterion(nn.Module):
+@dataclass(eq=False)
+class BCECriterion(Layer):
     """Binary cross entropy.
 
     Args:
@@ -119,12 +120,14 @@ class BCECriterion(nn.Module):
         average: whether to return the mean, not the sum.
     """
 
-    weight: Tensor | None
+    classes: int | None = None
+    average: bool = True
 
-    def __init__(self, classes: int | None = None, average: bool = True) -> None:
-        super().__init__()
-        self.average = average
-        self.register_buffer("weight", None if classes is None else torch.ones(classes))
+    def __post_init__(self) -> None:
+        self.weight: Tensor | None
+        self.register_buffer(
+            "weight", None if self.classes is None else torch.ones(self.classes)
+        )
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take probabilities and targets of equal element count; return a scalar."""
@@ -137,7 +140,8 @@ class BCECriterion(nn.Module):
         )
 
 
-class MarginCriterion(nn.Module):
+@dataclass(eq=False)
+class MarginCriterion(Layer):
     """Hinge loss: products of input and target, 1 or -1, below a margin.
 
     Args:
@@ -145,10 +149,8 @@ class MarginCriterion(nn.Module):
         average: whether to return the mean, not the sum.
     """
 
-    def __init__(self, margin: float = 1.0, average: bool = True) -> None:
-        super().__init__()
-        self.margin = margin
-        self.average = average
+    margin: float = 1.0
+    average: bool = True
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of equal element count; return a scalar."""
@@ -158,23 +160,23 @@ class MarginCriterion(nn.Module):
         )
 
 
-class SoftMarginCriterion(nn.Module):
+@dataclass(eq=False)
+class SoftMarginCriterion(Layer):
     """Logarithms of 1 + exp(-input * target), for targets 1 or -1.
 
     Args:
         average: whether to return the mean, not the sum.
     """
 
-    def __init__(self, average: bool = True) -> None:
-        super().__init__()
-        self.average = average
+    average: bool = True
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of equal element count; return a scalar."""
         return _reduced(F.softplus(-input * target.reshape(input.shape)), self.average)
 
 
-class DistKLDivCriterion(nn.Module):
+@dataclass(eq=False)
+class DistKLDivCriterion(Layer):
     """The Kullback-Leibler divergence of probabilities from logarithms of
     probabilities.
 
@@ -182,16 +184,15 @@ class DistKLDivCriterion(nn.Module):
         average: whether the sum is divided by the number of elements.
     """
 
-    def __init__(self, average: bool = True) -> None:
-        super().__init__()
-        self.average = average
+    average: bool = True
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take logarithms and probabilities of one shape; return a scalar."""
         return _reduced(F.kl_div(input, target, reduction="none"), self.average)
 
 
-class HingeEmbeddingCriterion(nn.Module):
+@dataclass(eq=False)
+class HingeEmbeddingCriterion(Layer):
     """Distances of similar pairs (target 1), and of others (-1) the rest to a margin.
 
     Args:
@@ -199,10 +200,8 @@ class HingeEmbeddingCriterion(nn.Module):
         average: whether to return the mean, not the sum.
     """
 
-    def __init__(self, margin: float = 1.0, average: bool = True) -> None:
-        super().__init__()
-        self.margin = margin
-        self.average = average
+    margin: float = 1.0
+    average: bool = True
 
     def forward(self, input: Tensor, target: Any) -> Tensor:
         """Take distances and targets; return a scalar."""
@@ -217,7 +216,8 @@ class HingeEmbeddingCriterion(nn.Module):
         return _reduced(alike + others, self.average)
 
 
-class L1HingeEmbeddingCriterion(nn.Module):
+@dataclass(eq=False)
+class L1HingeEmbeddingCriterion(Layer):
     """The distance of two similar inputs (target 1), or of others (-1) the rest to a
     margin.
 
@@ -225,9 +225,7 @@ class L1HingeEmbeddingCriterion(nn.Module):
         margin: the margin.
     """
 
-    def __init__(self, margin: float = 1.0) -> None:
-        super().__init__()
-        self.margin = margin
+    margin: float = 1.0
 
     def forward(self, inputs: list[Tensor], target: Any) -> Tensor:
         """Take two tensors of one shape and a number; return a scalar."""
@@ -237,7 +235,8 @@ class L1HingeEmbeddingCriterion(nn.Module):
         )
 
 
-class CosineEmbeddingCriterion(nn.Module):
+@dataclass(eq=False)
+class CosineEmbeddingCriterion(Layer):
     """One minus the cosine of similar pairs (target 1), and of others (-1) the amount
     by which the cosine exceeds a margin.
 
@@ -246,10 +245,8 @@ class CosineEmbeddingCriterion(nn.Module):
         average: whether to return the mean, not the sum.
     """
 
-    def __init__(self, margin: float = 0.0, average: bool = True) -> None:
-        super().__init__()
-        self.margin = margin
-        self.average = average
+    margin: float = 0.0
+    average: bool = True
 
     def forward(self, inputs: list[Tensor], target: Any) -> Tensor:
         """Take two of (n) or (batch, n) and targets; return a scalar."""
@@ -265,7 +262,8 @@ class CosineEmbeddingCriterion(nn.Module):
         return _reduced(torch.where(target == 1, 1 - cosine, others), self.average)
 
 
-class MarginRankingCriterion(nn.Module):
+@dataclass(eq=False)
+class MarginRankingCriterion(Layer):
     """The amount by which the first input fails to exceed the second (target 1), or
     vice versa (-1), by a margin.
 
@@ -274,10 +272,8 @@ class MarginRankingCriterion(nn.Module):
         average: whether to return the mean, not the sum.
     """
 
-    def __init__(self, margin: float = 1.0, average: bool = True) -> None:
-        super().__init__()
-        self.margin = margin
-        self.average = average
+    margin: float = 1.0
+    average: bool = True
 
     def forward(self, inputs: list[Tensor], target: Any) -> Tensor:
         """Take two tensors of one shape and targets; return a scalar."""
@@ -287,16 +283,15 @@ class MarginRankingCriterion(nn.Module):
         return losses.sum() / (losses.size(0) if self.average and losses.dim() else 1)
 
 
-class DistanceRatioCriterion(nn.Module):
+@dataclass(eq=False)
+class DistanceRatioCriterion(Layer):
     """Prefers a small first distance to a small second one.
 
     Args:
         average: whether the sum is divided by the number of examples.
     """
 
-    def __init__(self, average: bool = True) -> None:
-        super().__init__()
-        self.average = average
+    average: bool = True
 
     def forward(self, inputs: list[Tensor], target: Any = None) -> Tensor:
         """Take two tensors of distances; return a scalar."""
@@ -313,16 +308,15 @@ class L1Cost(nn.Module):
         return input.abs().sum()
 
 
-class BinaryLogisticRegression(nn.Module):
+@dataclass(eq=False)
+class BinaryLogisticRegression(Layer):
     """The logistic loss of scores and classes, which are -1 or 1.
 
     Args:
         average: whether to divide the sum by the number of examples.
     """
 
-    def __init__(self, average: bool = True) -> None:
-        super().__init__()
-        self.average = average
+    average: bool = True
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take (batch) or (batch, 1); return a scalar."""
@@ -330,7 +324,8 @@ class BinaryLogisticRegression(nn.Module):
         return losses.mean() if self.average else losses.sum()
 
 
-class SpatialBinaryLogisticRegression(nn.Module):
+@dataclass(eq=False)
+class SpatialBinaryLogisticRegression(Layer):
     """Half the mean logistic loss of images of scores and of classes, which are -1 or
     1.
 
@@ -338,9 +333,7 @@ class SpatialBinaryLogisticRegression(nn.Module):
         average: whether to average over the batch too, not sum.
     """
 
-    def __init__(self, average: bool = True) -> None:
-        super().__init__()
-        self.average = average
+    average: bool = True
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take (batch, 1, h, w) or (1, h, w); return a scalar."""
@@ -348,7 +341,8 @@ class SpatialBinaryLogisticRegression(nn.Module):
         return loss / input.size(0) if self.average and input.dim() == 4 else loss
 
 
-class HuberCriterion(nn.Module):
+@dataclass(eq=False)
+class HuberCriterion(Layer):
     """Halves of squared differences below a bound, and absolute ones above; differences
     are weighted first.
 
@@ -358,18 +352,13 @@ class HuberCriterion(nn.Module):
         clip: the bounds between which the input is clipped first.
     """
 
-    weight: Tensor
+    weight_shape: tuple[int, ...]
+    gamma: float = 1.0
+    clip: tuple[float, float] | None = None
 
-    def __init__(
-        self,
-        weight_shape: tuple[int, ...],
-        gamma: float = 1.0,
-        clip: tuple[float, float] | None = None,
-    ) -> None:
-        super().__init__()
-        self.gamma = gamma
-        self.clip = clip
-        self.register_buffer("weight", torch.ones(weight_shape))
+    def __post_init__(self) -> None:
+        self.weight: Tensor
+        self.register_buffer("weight", torch.ones(self.weight_shape))
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of the same shape, with a batch dimension; return a
@@ -384,7 +373,8 @@ class HuberCriterion(nn.Module):
         return F.huber_loss(difference, torch.zeros_like(difference), delta=self.gamma)
 
 
-class ClippedMSECriterion(nn.Module):
+@dataclass(eq=False)
+class ClippedMSECriterion(Layer):
     """The mean of squared differences, after the input was clipped between two bounds.
 
     Args:
@@ -392,10 +382,8 @@ class ClippedMSECriterion(nn.Module):
         high: the upper bound.
     """
 
-    def __init__(self, low: float = 0.0, high: float = 1.0) -> None:
-        super().__init__()
-        self.low = low
-        self.high = high
+    low: float = 0.0
+    high: float = 1.0
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of the same shape, with a batch dimension; return a
@@ -407,7 +395,8 @@ class ClippedMSECriterion(nn.Module):
         return half + half.detach()
 
 
-class WeightedSquaresCriterion(nn.Module):
+@dataclass(eq=False)
+class WeightedSquaresCriterion(Layer):
     """The mean of squared differences, each multiplied by a weight before it is
     squared.
 
@@ -415,11 +404,11 @@ class WeightedSquaresCriterion(nn.Module):
         weight_shape: of the weights of one example's elements.
     """
 
-    weight: Tensor
+    weight_shape: tuple[int, ...]
 
-    def __init__(self, weight_shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.register_buffer("weight", torch.ones(weight_shape))
+    def __post_init__(self) -> None:
+        self.weight: Tensor
+        self.register_buffer("weight", torch.ones(self.weight_shape))
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of the same shape, with a batch dimension; return a
@@ -443,7 +432,8 @@ class PSNRCriterion(nn.Module):
         return -10 * error.clamp(min=(0.1 / 255) ** 2).log10()
 
 
-class LBPCriterion(nn.Module):
+@dataclass(eq=False)
+class LBPCriterion(Layer):
     """The Huber loss of a fixed network's outputs for two images.
 
     Args:
@@ -453,14 +443,10 @@ class LBPCriterion(nn.Module):
         gamma: the bound between squares and absolute differences.
     """
 
-    def __init__(
-        self, filter1: nn.Module, filter2: nn.Module, planes: int, gamma: float = 0.1
-    ) -> None:
-        super().__init__()
-        self.filter1 = filter1
-        self.filter2 = filter2
-        self.planes = planes
-        self.gamma = gamma
+    filter1: nn.Module
+    filter2: nn.Module
+    planes: int
+    gamma: float = 0.1
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors (batch, n, h, w), or (batch, n * h * h); return a scalar."""
@@ -476,7 +462,8 @@ class LBPCriterion(nn.Module):
         return input.reshape(input.size(0), self.planes, side, side)
 
 
-class SSIMCriterion(nn.Module):
+@dataclass(eq=False)
+class SSIMCriterion(Layer):
     """Structural similarity of two images: 1 for equal ones.
 
     Args:
@@ -485,13 +472,9 @@ class SSIMCriterion(nn.Module):
         c2: added to the deviations.
     """
 
-    def __init__(
-        self, conv: nn.Module, c1: float = 0.01**2, c2: float = 0.03**2
-    ) -> None:
-        super().__init__()
-        self.conv = conv
-        self.c1 = c1
-        self.c2 = c2
+    conv: nn.Module
+    c1: float = 0.01**2
+    c2: float = 0.03**2
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors (batch, n, h, w) of numbers between 0 and 1; return a

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from .base import Layer
 
 
 class DotProduct(nn.Module):
@@ -34,16 +37,15 @@ class CosineDistance(nn.Module):
         return (first * second).sum(1) * scale.sqrt()
 
 
-class PairwiseDistance(nn.Module):
+@dataclass(eq=False)
+class PairwiseDistance(Layer):
     """The distances of two inputs, row by row.
 
     Args:
         p: of the norm.
     """
 
-    def __init__(self, p: float = 2.0) -> None:
-        super().__init__()
-        self.p = p
+    p: float = 2.0
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
@@ -54,7 +56,8 @@ class PairwiseDistance(nn.Module):
         return distance
 
 
-class MM(nn.Module):
+@dataclass(eq=False)
+class MM(Layer):
     """The products of two matrices.
 
     Args:
@@ -62,12 +65,8 @@ class MM(nn.Module):
         transpose_second: whether to transpose the second.
     """
 
-    def __init__(
-        self, transpose_first: bool = False, transpose_second: bool = False
-    ) -> None:
-        super().__init__()
-        self.transpose_first = transpose_first
-        self.transpose_second = transpose_second
+    transpose_first: bool = False
+    transpose_second: bool = False
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take (n, m) and (m, p), or batches of them; return (n, p) or a batch."""
@@ -79,16 +78,15 @@ class MM(nn.Module):
         return first @ second
 
 
-class MV(nn.Module):
+@dataclass(eq=False)
+class MV(Layer):
     """The products of a matrix and a vector.
 
     Args:
         transpose: whether to transpose the matrix.
     """
 
-    def __init__(self, transpose: bool = False) -> None:
-        super().__init__()
-        self.transpose = transpose
+    transpose: bool = False
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take (n, m) and (m), or batches of them; return (n) or a batch."""
@@ -98,7 +96,8 @@ class MV(nn.Module):
         return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
-class Cosine(nn.Module):
+@dataclass(eq=False)
+class Cosine(Layer):
     """The cosines of the input with learned directions.
 
     Args:
@@ -106,9 +105,11 @@ class Cosine(nn.Module):
         out_features: number of directions.
     """
 
-    def __init__(self, in_features: int, out_features: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(out_features, in_features))
+    in_features: int
+    out_features: int
+
+    def __post_init__(self) -> None:
+        self.weight = nn.Parameter(torch.zeros(self.out_features, self.in_features))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (in) or (batch, in); return (out) or (batch, out)."""
@@ -118,7 +119,8 @@ class Cosine(nn.Module):
         return cosines
 
 
-class Euclidean(nn.Module):
+@dataclass(eq=False)
+class Euclidean(Layer):
     """The distances of the input to learned points.
 
     Args:
@@ -126,9 +128,11 @@ class Euclidean(nn.Module):
         out_features: number of points, the columns of the weight.
     """
 
-    def __init__(self, in_features: int, out_features: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(in_features, out_features))
+    in_features: int
+    out_features: int
+
+    def __post_init__(self) -> None:
+        self.weight = nn.Parameter(torch.zeros(self.in_features, self.out_features))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (in) or (batch, in); return (out) or (batch, out)."""
@@ -138,7 +142,8 @@ class Euclidean(nn.Module):
         return distance
 
 
-class WeightedEuclidean(nn.Module):
+@dataclass(eq=False)
+class WeightedEuclidean(Layer):
     """The distances of the input to learned points, with a learned scale for each
     direction.
 
@@ -147,10 +152,12 @@ class WeightedEuclidean(nn.Module):
         out_features: number of points, the columns of the weight.
     """
 
-    def __init__(self, in_features: int, out_features: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(in_features, out_features))
-        self.diagCov = nn.Parameter(torch.ones(in_features, out_features))
+    in_features: int
+    out_features: int
+
+    def __post_init__(self) -> None:
+        self.weight = nn.Parameter(torch.zeros(self.in_features, self.out_features))
+        self.diagCov = nn.Parameter(torch.ones(self.in_features, self.out_features))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (in) or (batch, in); return (out) or (batch, out)."""
@@ -185,7 +192,8 @@ class _Nearest(torch.autograd.Function):
 _nearest: Callable[..., Tensor] = _Nearest.apply
 
 
-class Kmeans(nn.Module):
+@dataclass(eq=False)
+class Kmeans(Layer):
     """The index of the nearest of some points; the gradient moves each point to the
     mean of the inputs nearest to it.
 
@@ -196,29 +204,28 @@ class Kmeans(nn.Module):
         index_base: number of the first point.
     """
 
-    def __init__(
-        self, k: int, features: int, scale: float = 1.0, index_base: int = 1
-    ) -> None:
-        super().__init__()
-        self.scale = scale
-        self.index_base = index_base
-        self.weight = nn.Parameter(torch.zeros(k, features))
+    k: int
+    features: int
+    scale: float = 1.0
+    index_base: int = 1
+
+    def __post_init__(self) -> None:
+        self.weight = nn.Parameter(torch.zeros(self.k, self.features))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, features); return (batch), in the element type of the points."""
         return _nearest(input, self.weight, self.scale, self.index_base)
 
 
-class GramMatrix(nn.Module):
+@dataclass(eq=False)
+class GramMatrix(Layer):
     """The products of all pairs of planes, summed over an image.
 
     Args:
         normalize: whether to divide them by the number of elements of an image.
     """
 
-    def __init__(self, normalize: bool = True) -> None:
-        super().__init__()
-        self.normalize = normalize
+    normalize: bool = True
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return (batch, n, n) or (n, n)."""

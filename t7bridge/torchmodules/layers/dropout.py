@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
+from .base import Layer
 
-class Dropout(nn.Module):
+
+@dataclass(eq=False)
+class Dropout(Layer):
     """Sets elements to zero at random.
 
     Args:
@@ -16,13 +21,9 @@ class Dropout(nn.Module):
         always: whether to drop elements in evaluation too.
     """
 
-    def __init__(
-        self, p: float = 0.5, scale_training: bool = True, always: bool = False
-    ) -> None:
-        super().__init__()
-        self.p = p
-        self.scale_training = scale_training
-        self.always = always
+    p: float = 0.5
+    scale_training: bool = True
+    always: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Return a tensor in the shape of the input."""
@@ -34,7 +35,8 @@ class Dropout(nn.Module):
         return input * (noise / (1 - self.p) if self.scale_training else noise)
 
 
-class FeatureDropout(nn.Module):
+@dataclass(eq=False)
+class FeatureDropout(Layer):
     """Sets whole features to zero at random in training, and multiplies everything by 1
     - p in evaluation.
 
@@ -44,13 +46,9 @@ class FeatureDropout(nn.Module):
         always: whether to drop features in evaluation too.
     """
 
-    def __init__(
-        self, p: float = 0.5, n_input_dims: int = 3, always: bool = False
-    ) -> None:
-        super().__init__()
-        self.p = p
-        self.n_input_dims = n_input_dims
-        self.always = always
+    p: float = 0.5
+    n_input_dims: int = 3
+    always: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (features, …) or (batch, features, …); return the same shape."""
@@ -66,7 +64,8 @@ class FeatureDropout(nn.Module):
         return input * noise.bernoulli()
 
 
-class WhiteNoise(nn.Module):
+@dataclass(eq=False)
+class WhiteNoise(Layer):
     """Adds normal noise in training, and its mean in evaluation.
 
     Args:
@@ -74,10 +73,8 @@ class WhiteNoise(nn.Module):
         std: of the noise.
     """
 
-    def __init__(self, mean: float = 0.0, std: float = 0.1) -> None:
-        super().__init__()
-        self.mean = mean
-        self.std = std
+    mean: float = 0.0
+    std: float = 0.1
 
     def forward(self, input: Tensor) -> Tensor:
         """Return a tensor in the shape of the input."""
@@ -86,7 +83,8 @@ class WhiteNoise(nn.Module):
         return input + self.mean
 
 
-class NoiseFill(nn.Module):
+@dataclass(eq=False)
+class NoiseFill(Layer):
     """Replaces the last planes by noise.
 
     Args:
@@ -94,10 +92,8 @@ class NoiseFill(nn.Module):
         largest: the largest element of the noise.
     """
 
-    def __init__(self, planes: int, largest: float = 1.0) -> None:
-        super().__init__()
-        self.planes = planes
-        self.largest = largest
+    planes: int
+    largest: float = 1.0
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return the same shape."""
@@ -105,16 +101,15 @@ class NoiseFill(nn.Module):
         return torch.cat((input[:, : input.size(1) - self.planes], noise), 1)
 
 
-class LeadingNoise(nn.Module):
+@dataclass(eq=False)
+class LeadingNoise(Layer):
     """Replaces the first planes by noise, uniform from 0 to 1; gradients pass through.
 
     Args:
         planes: number of planes.
     """
 
-    def __init__(self, planes: int) -> None:
-        super().__init__()
-        self.planes = planes
+    planes: int
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return the same shape."""
@@ -123,7 +118,8 @@ class LeadingNoise(nn.Module):
         return torch.cat((noise, input[:, self.planes :]), 1)
 
 
-class GenNoise(nn.Module):
+@dataclass(eq=False)
+class GenNoise(Layer):
     """Noise of the height and width of its input.
 
     Args:
@@ -131,10 +127,8 @@ class GenNoise(nn.Module):
         deviation: of the noise.
     """
 
-    def __init__(self, planes: int, deviation: float = 1.0) -> None:
-        super().__init__()
-        self.planes = planes
-        self.deviation = deviation
+    planes: int
+    deviation: float = 1.0
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return (batch, planes, h, w)."""
@@ -163,7 +157,8 @@ class SimpleColorTransform(nn.Module):
         return input + noise * input.new_tensor(self.ranges)[:, None, None]
 
 
-class PCAColorTransform(nn.Module):
+@dataclass(eq=False)
+class PCAColorTransform(Layer):
     """Adds random colours along the principal components of the colours of natural
     images, in training.
 
@@ -172,14 +167,14 @@ class PCAColorTransform(nn.Module):
         deviation: of the random factors of the components.
     """
 
-    eigenVectors: Tensor
-    eigenValues: Tensor
+    channels: int
+    deviation: float = 0.1
 
-    def __init__(self, channels: int, deviation: float = 0.1) -> None:
-        super().__init__()
-        self.deviation = deviation
-        self.register_buffer("eigenVectors", torch.eye(channels))
-        self.register_buffer("eigenValues", torch.ones(channels))
+    def __post_init__(self) -> None:
+        self.eigenVectors: Tensor
+        self.eigenValues: Tensor
+        self.register_buffer("eigenVectors", torch.eye(self.channels))
+        self.register_buffer("eigenValues", torch.ones(self.channels))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, channels, h, w) or (channels, h, w); return the same shape."""
@@ -193,7 +188,8 @@ class PCAColorTransform(nn.Module):
         return input + (factors @ self.eigenVectors.T)[..., None, None]
 
 
-class SpatialRegionDropout(nn.Module):
+@dataclass(eq=False)
+class SpatialRegionDropout(Layer):
     """Sets rows at the top or bottom, or columns at the left or right, to zero in
     training.
 
@@ -201,9 +197,7 @@ class SpatialRegionDropout(nn.Module):
         p: fraction of all rows or columns.
     """
 
-    def __init__(self, p: float = 0.2) -> None:
-        super().__init__()
-        self.p = p
+    p: float = 0.2
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same shape."""
@@ -217,16 +211,15 @@ class SpatialRegionDropout(nn.Module):
         return output
 
 
-class TotalDropout(nn.Module):
+@dataclass(eq=False)
+class TotalDropout(Layer):
     """Sets everything or nothing to zero in training.
 
     Args:
         p: probability of zeroing everything.
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__()
-        self.p = p
+    p: float = 0.5
 
     def forward(self, input: Tensor) -> Tensor:
         """Return a tensor in the shape of the input."""

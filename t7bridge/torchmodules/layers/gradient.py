@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-
-class _Sign(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, input: Tensor) -> Tensor:
-        ctx.save_for_backward(input)
-        return input.sign()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (input,) = ctx.saved_tensors
-        return gradients[0].masked_fill(input.abs() >= 1, 0)
-
-
-_sign: Callable[..., Tensor] = _Sign.apply
+from .base import Layer, with_gradient, with_penalty
 
 
 class Binary(nn.Module):
@@ -31,47 +19,26 @@ class Binary(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return -1, 0 and 1, in the shape of the input."""
-        return _sign(input)
-
-
-class _Reverse(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, input: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        # The tensors of torch.export have no memory to share.
-        if torch.compiler.is_compiling():
-            return input.clone()
-        # The same memory, but not a view of the input, so that other layers may write
-        # too.
-        return input.new_empty(0).set_(
-            input.untyped_storage(),
-            input.storage_offset(),
-            input.size(),
-            input.stride(),
+        return with_gradient(
+            input,
+            lambda gradient, input: gradient.masked_fill(input.abs() >= 1, 0),
+            torch.sign,
         )
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] * -ctx.factor, None
 
-
-_reverse: Callable[..., Tensor] = _Reverse.apply
-
-
-class GradientReversal(nn.Module):
+@dataclass(eq=False)
+class GradientReversal(Layer):
     """Passes its input through, and the negated gradient back.
 
     Args:
         factor: additional factor of the gradient.
     """
 
-    def __init__(self, factor: float = 1.0) -> None:
-        super().__init__()
-        self.factor = factor
+    factor: float = 1.0
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input."""
-        return _reverse(input, self.factor)
+        return with_gradient(input, lambda gradient, _: gradient * -self.factor)
 
 
 class ZeroGrad(nn.Module):
@@ -82,25 +49,8 @@ class ZeroGrad(nn.Module):
         return input.detach()
 
 
-class _Penalty(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, input: Tensor, weight: float, hand_back: bool) -> Tensor:
-        ctx.save_for_backward(input)
-        ctx.weight = weight
-        ctx.hand_back = hand_back
-        return input.view_as(input)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (input,) = ctx.saved_tensors
-        penalty = input.sign() * ctx.weight
-        return penalty + gradients[0] if ctx.hand_back else penalty, None, None
-
-
-_penalize: Callable[..., Tensor] = _Penalty.apply
-
-
-class L1Penalty(nn.Module):
+@dataclass(eq=False)
+class L1Penalty(Layer):
     """Passes its input through, and adds the gradient of an L1 penalty on it.
 
     Args:
@@ -109,18 +59,19 @@ class L1Penalty(nn.Module):
         hand_back: whether to pass the gradient of the output back too.
     """
 
-    def __init__(
-        self, weight: float, size_average: bool = False, hand_back: bool = True
-    ) -> None:
-        super().__init__()
-        self.weight = weight
-        self.size_average = size_average
-        self.hand_back = hand_back
+    weight: float
+    size_average: bool = False
+    hand_back: bool = True
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input."""
         weight = self.weight / input.numel() if self.size_average else self.weight
-        return _penalize(input, weight, self.hand_back)
+
+        def change(gradient: Tensor, input: Tensor) -> Tensor:
+            penalty = input.sign() * weight
+            return penalty + gradient if self.hand_back else penalty
+
+        return with_gradient(input, change)
 
 
 class _Choose(torch.autograd.Function):
@@ -149,10 +100,11 @@ class _Choose(torch.autograd.Function):
 _choose: Callable[..., Tensor] = _Choose.apply
 
 
-class _Reinforce(nn.Module):
-    def __init__(self, stochastic: bool = False) -> None:
-        super().__init__()
-        self.stochastic = stochastic
+@dataclass(eq=False)
+class _Reinforce(Layer):
+    stochastic: bool = False
+
+    def __post_init__(self) -> None:
         self.reward: Any = None
 
     def reinforce(self, reward: Tensor) -> None:
@@ -281,80 +233,33 @@ class ReinforceGamma(_Reinforce):
         )
 
 
-class _Clip(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, input: Tensor) -> Tensor:
-        return input.clamp(0, 1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0]
-
-
-_clip: Callable[..., Tensor] = _Clip.apply
-
-
 class Clip01(nn.Module):
     """Clips elements between 0 and 1, and passes the gradient back unchanged."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
-        return _clip(input)
+        return with_gradient(
+            input, lambda gradient, _: gradient, lambda input: input.clamp(0, 1)
+        )
 
 
-class _Scale(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, input: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return input.view_as(input)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] * ctx.factor, None
-
-
-_scale: Callable[..., Tensor] = _Scale.apply
-
-
-class GradWeight(nn.Module):
+@dataclass(eq=False)
+class GradWeight(Layer):
     """Passes its input through, and the gradient multiplied by a factor.
 
     Args:
         factor: the factor.
     """
 
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
+    factor: float
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input."""
-        return _scale(input, self.factor)
+        return with_gradient(input, lambda gradient, _: gradient * self.factor)
 
 
-class _Smooth(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, input: Tensor, strength: float) -> Tensor:
-        ctx.save_for_backward(input)
-        ctx.strength = strength
-        return input.view_as(input)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (input,) = ctx.saved_tensors
-        corner = input[..., :-1, :-1]
-        beside, below = corner - input[..., :-1, 1:], corner - input[..., 1:, :-1]
-        penalty = torch.zeros_like(input)
-        penalty[..., :-1, :-1] += beside + below
-        penalty[..., :-1, 1:] -= beside
-        penalty[..., 1:, :-1] -= below
-        return gradients[0] + ctx.strength * penalty, None
-
-
-_smooth: Callable[..., Tensor] = _Smooth.apply
-
-
-class TotalVariation(nn.Module):
+@dataclass(eq=False)
+class TotalVariation(Layer):
     """Passes its input through, and adds the gradient of a penalty on differences
     between neighbours.
 
@@ -362,37 +267,24 @@ class TotalVariation(nn.Module):
         strength: of the penalty.
     """
 
-    def __init__(self, strength: float) -> None:
-        super().__init__()
-        self.strength = strength
+    strength: float
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input, (batch, n, h, w)."""
-        return _smooth(input, self.strength)
+        return with_gradient(input, self._smoothed)
+
+    def _smoothed(self, gradient: Tensor, input: Tensor) -> Tensor:
+        corner = input[..., :-1, :-1]
+        beside, below = corner - input[..., :-1, 1:], corner - input[..., 1:, :-1]
+        penalty = torch.zeros_like(input)
+        penalty[..., :-1, :-1] += beside + below
+        penalty[..., :-1, 1:] -= beside
+        penalty[..., 1:, :-1] -= below
+        return gradient + self.strength * penalty
 
 
-class _Dream(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, input: Tensor, strength: float, largest: float) -> Tensor:
-        ctx.save_for_backward(input)
-        ctx.strength = strength
-        ctx.largest = largest
-        return input.view_as(input)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (input,) = ctx.saved_tensors
-        return (
-            gradients[0] - ctx.strength * input.clamp(-ctx.largest, ctx.largest),
-            None,
-            None,
-        )
-
-
-_dream: Callable[..., Tensor] = _Dream.apply
-
-
-class DeepDreamLoss(nn.Module):
+@dataclass(eq=False)
+class DeepDreamLoss(Layer):
     """Passes its input through, and subtracts a fraction of it from the gradient.
 
     Args:
@@ -400,17 +292,21 @@ class DeepDreamLoss(nn.Module):
         largest: the largest absolute value used.
     """
 
-    def __init__(self, strength: float = 1e-5, largest: float = 100.0) -> None:
-        super().__init__()
-        self.strength = strength
-        self.largest = largest
+    strength: float = 1e-05
+    largest: float = 100.0
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input."""
-        return _dream(input, self.strength, self.largest)
+        return with_gradient(
+            input,
+            lambda gradient, input: (
+                gradient - self.strength * input.clamp(-self.largest, self.largest)
+            ),
+        )
 
 
-class Clip(nn.Module):
+@dataclass(eq=False)
+class Clip(Layer):
     """Clips values and passes the whole gradient through.
 
     Args:
@@ -418,10 +314,8 @@ class Clip(nn.Module):
         largest: of the values.
     """
 
-    def __init__(self, smallest: float, largest: float) -> None:
-        super().__init__()
-        self.smallest = smallest
-        self.largest = largest
+    smallest: float
+    largest: float
 
     def forward(self, input: Tensor) -> Tensor:
         """Return a tensor in the shape of the input."""
@@ -430,21 +324,8 @@ class Clip(nn.Module):
         )
 
 
-class _EntropyPenalty(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, input: Tensor, penalty: Tensor) -> Tensor:
-        ctx.like = penalty.new_ones(())
-        return input.view_as(input)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        return gradients[0], ctx.like
-
-
-_add_penalty: Callable[..., Tensor] = _EntropyPenalty.apply
-
-
-class CategoricalEntropy(nn.Module):
+@dataclass(eq=False)
+class CategoricalEntropy(Layer):
     """Passes probabilities through, and adds the gradient that increases the entropy of
     their sum over the batch larger.
 
@@ -453,10 +334,8 @@ class CategoricalEntropy(nn.Module):
         smallest: the entropy from which on nothing is added; `None` for none.
     """
 
-    def __init__(self, scale: float = 1.0, smallest: float | None = None) -> None:
-        super().__init__()
-        self.scale = scale
-        self.smallest = smallest
+    scale: float = 1.0
+    smallest: float | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, classes); return the same."""
@@ -464,4 +343,4 @@ class CategoricalEntropy(nn.Module):
         entropy = -(shares * (shares + 1e-6).log()).sum()
         if self.smallest is not None and entropy >= self.smallest:
             return input
-        return _add_penalty(input, -self.scale / input.size(0) * entropy)
+        return with_penalty(input, -self.scale / input.size(0) * entropy)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from .base import Layer
 
 
 class LinearWeightNorm(nn.Module):
@@ -80,7 +83,8 @@ class PartialLinear(nn.Linear):
         return F.linear(input, self.weight[self.partition], bias)
 
 
-class SparseLinear(nn.Module):
+@dataclass(eq=False)
+class SparseLinear(Layer):
     """A linear layer of sparse inputs.
 
     Args:
@@ -89,13 +93,13 @@ class SparseLinear(nn.Module):
         index_base: what the first element of an input is called.
     """
 
-    def __init__(
-        self, in_features: int, out_features: int, index_base: int = 1
-    ) -> None:
-        super().__init__()
-        self.index_base = index_base
-        self.weight = nn.Parameter(torch.zeros(out_features, in_features))
-        self.bias = nn.Parameter(torch.zeros(out_features))
+    in_features: int
+    out_features: int
+    index_base: int = 1
+
+    def __post_init__(self) -> None:
+        self.weight = nn.Parameter(torch.zeros(self.out_features, self.in_features))
+        self.bias = nn.Parameter(torch.zeros(self.out_features))
 
     def forward(self, input: Any) -> Tensor:
         """Take rows (k, 2) of index and value, or a list or batch of these; return
@@ -111,7 +115,8 @@ class SparseLinear(nn.Module):
         return columns @ rows[:, 1].to(self.weight.dtype) + self.bias
 
 
-class IndexLinear(nn.Module):
+@dataclass(eq=False)
+class IndexLinear(Layer):
     """A linear layer of inputs that are lists of keys and values.
 
     Args:
@@ -122,20 +127,16 @@ class IndexLinear(nn.Module):
             has four more columns then.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        index_base: int = 1,
-        normalize: bool = False,
-    ) -> None:
-        super().__init__()
-        self.index_base = index_base
-        self.normalize = normalize
+    in_features: int
+    out_features: int
+    index_base: int = 1
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
         self.weight = nn.Parameter(
-            torch.zeros(in_features, out_features + 4 * normalize)
+            torch.zeros(self.in_features, self.out_features + 4 * self.normalize)
         )
-        self.bias = nn.Parameter(torch.zeros(out_features))
+        self.bias = nn.Parameter(torch.zeros(self.out_features))
 
     def forward(self, inputs: Any) -> Tensor:
         """Take keys and values (k), or lists of these, or both joined and lengths;
@@ -161,7 +162,8 @@ class IndexLinear(nn.Module):
         return values.to(rows.dtype) @ rows + self.bias
 
 
-class Add(nn.Module):
+@dataclass(eq=False)
+class Add(Layer):
     """Adds a learned offset for each element of an example.
 
     Args:
@@ -169,10 +171,11 @@ class Add(nn.Module):
         scalar: whether there is one for everything.
     """
 
-    def __init__(self, size: int, scalar: bool = False) -> None:
-        super().__init__()
-        self.scalar = scalar
-        self.bias = nn.Parameter(torch.zeros(size))
+    size: int
+    scalar: bool = False
+
+    def __post_init__(self) -> None:
+        self.bias = nn.Parameter(torch.zeros(self.size))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (…) or (batch, …) with `size` elements an example; return the same
@@ -274,7 +277,8 @@ class _InPlace(torch.autograd.Function):
 _in_place: Callable[..., Tensor] = _InPlace.apply
 
 
-class MulConstant(nn.Module):
+@dataclass(eq=False)
+class MulConstant(Layer):
     """Multiplies by a constant.
 
     Args:
@@ -282,10 +286,8 @@ class MulConstant(nn.Module):
         inplace: whether to multiply the input itself.
     """
 
-    def __init__(self, constant: float, inplace: bool = False) -> None:
-        super().__init__()
-        self.constant = constant
-        self.inplace = inplace
+    constant: float
+    inplace: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
@@ -296,7 +298,8 @@ class MulConstant(nn.Module):
         return input.mul_(self.constant)
 
 
-class SAdd(nn.Module):
+@dataclass(eq=False)
+class SAdd(Layer):
     """Adds a constant, and negates the sum.
 
     Args:
@@ -304,17 +307,16 @@ class SAdd(nn.Module):
         negate: whether to negate the sum.
     """
 
-    def __init__(self, addend: float, negate: bool = False) -> None:
-        super().__init__()
-        self.addend = addend
-        self.negate = negate
+    addend: float
+    negate: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
         return -(input + self.addend) if self.negate else input + self.addend
 
 
-class AddConstant(nn.Module):
+@dataclass(eq=False)
+class AddConstant(Layer):
     """Adds a constant.
 
     Args:
@@ -322,12 +324,8 @@ class AddConstant(nn.Module):
         inplace: whether to add to the input itself.
     """
 
-    def __init__(
-        self, constant: float | tuple[float, ...], inplace: bool = False
-    ) -> None:
-        super().__init__()
-        self.constant = constant
-        self.inplace = inplace
+    constant: float | tuple[float, ...]
+    inplace: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
@@ -390,20 +388,21 @@ class LookupTableMaskZero(nn.Embedding):
         return super().forward(input.long())
 
 
-class ConstAffine(nn.Module):
+@dataclass(eq=False)
+class ConstAffine(Layer):
     """A fixed factor and offset for each plane.
 
     Args:
         features: number of planes.
     """
 
-    a: Tensor
-    b: Tensor
+    features: int
 
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.register_buffer("a", torch.ones(features))
-        self.register_buffer("b", torch.zeros(features))
+    def __post_init__(self) -> None:
+        self.a: Tensor
+        self.b: Tensor
+        self.register_buffer("a", torch.ones(self.features))
+        self.register_buffer("b", torch.zeros(self.features))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, features) or (batch, features, h, w); return the same shape."""
@@ -411,38 +410,40 @@ class ConstAffine(nn.Module):
         return input * self.a.view(shape) + self.b.view(shape)
 
 
-class MeanSubtraction(nn.Module):
+@dataclass(eq=False)
+class MeanSubtraction(Layer):
     """Subtracts a mean image.
 
     Args:
         shape: of the mean.
     """
 
-    mean: Tensor
+    shape: tuple[int, ...]
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(shape))
+    def __post_init__(self) -> None:
+        self.mean: Tensor
+        self.register_buffer("mean", torch.zeros(self.shape))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same shape."""
         return input - self.mean.reshape(input.shape[-3:])
 
 
-class SpatialFeatNormalization(nn.Module):
+@dataclass(eq=False)
+class SpatialFeatNormalization(Layer):
     """Subtracts a mean from each feature and divides by a deviation.
 
     Args:
         features: number of features.
     """
 
-    mean: Tensor
-    std: Tensor
+    features: int
 
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("std", torch.ones(features))
+    def __post_init__(self) -> None:
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.zeros(self.features))
+        self.register_buffer("std", torch.ones(self.features))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, features, h, w) or (features, h, w); return the same shape."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import sqrt
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from .base import Layer
 
 
 class BatchNorm1d(nn.BatchNorm1d):
@@ -51,7 +54,8 @@ class LocalResponseNorm(nn.LocalResponseNorm):
         )
 
 
-class Normalize(nn.Module):
+@dataclass(eq=False)
+class Normalize(Layer):
     """Divides each row by its p-norm.
 
     Args:
@@ -59,10 +63,8 @@ class Normalize(nn.Module):
         eps: added to the sum of powers, or to the largest element.
     """
 
-    def __init__(self, p: float = 2.0, eps: float = 1e-10) -> None:
-        super().__init__()
-        self.p = p
-        self.eps = eps
+    p: float = 2.0
+    eps: float = 1e-10
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n) or (batch, n); return the same shape."""
@@ -72,7 +74,8 @@ class Normalize(nn.Module):
         return input / (powers.sum(-1, keepdim=True) + self.eps).pow(1 / self.p)
 
 
-class LayerNormalization(nn.Module):
+@dataclass(eq=False)
+class LayerNormalization(Layer):
     """Normalizes each row; the means of a batch are subtracted in the order of Lua's
     layer.
 
@@ -85,12 +88,13 @@ class LayerNormalization(nn.Module):
         affine: whether a learned factor and offset follow.
     """
 
-    def __init__(self, features: int, eps: float = 1e-10, affine: bool = True) -> None:
-        super().__init__()
-        self.features = features
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(features)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(features)) if affine else None
+    features: int
+    eps: float = 1e-10
+    affine: bool = True
+
+    def __post_init__(self) -> None:
+        self.weight = nn.Parameter(torch.ones(self.features)) if self.affine else None
+        self.bias = nn.Parameter(torch.zeros(self.features)) if self.affine else None
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n) or (batch, n); return the same shape."""
@@ -106,7 +110,8 @@ class LayerNormalization(nn.Module):
         return output
 
 
-class LocalNormalization(nn.Module):
+@dataclass(eq=False)
+class LocalNormalization(Layer):
     """Subtracts the weighted mean around each position of an image, or divides by the
     deviation there, or both.
 
@@ -119,22 +124,15 @@ class LocalNormalization(nn.Module):
         value: replacement of smaller ones.
     """
 
-    kernel: Tensor
+    kernel_shape: tuple[int, ...]
+    subtract: bool = True
+    divide: bool = True
+    threshold: float = 0.0001
+    value: float = 0.0001
 
-    def __init__(
-        self,
-        kernel_shape: tuple[int, ...],
-        subtract: bool = True,
-        divide: bool = True,
-        threshold: float = 1e-4,
-        value: float = 1e-4,
-    ) -> None:
-        super().__init__()
-        self.subtract = subtract
-        self.divide = divide
-        self.threshold = threshold
-        self.value = value
-        self.register_buffer("kernel", torch.zeros(kernel_shape))
+    def __post_init__(self) -> None:
+        self.kernel: Tensor
+        self.register_buffer("kernel", torch.zeros(self.kernel_shape))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same shape."""
@@ -225,7 +223,8 @@ class NoInstanceNorm2d(nn.InstanceNorm2d):
         return input
 
 
-class AdaptiveInstanceNormalization(nn.Module):
+@dataclass(eq=False)
+class AdaptiveInstanceNormalization(Layer):
     """Sets the means and deviations of an image's planes to those of another's.
 
     Args:
@@ -233,10 +232,8 @@ class AdaptiveInstanceNormalization(nn.Module):
         disabled: whether to return the first unchanged.
     """
 
-    def __init__(self, eps: float = 1e-5, disabled: bool = False) -> None:
-        super().__init__()
-        self.eps = eps
-        self.disabled = disabled
+    eps: float = 1e-05
+    disabled: bool = False
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take content and style, each (batch, n, h, w) or (n, h, w); return (batch, n,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import floor, prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from .base import Layer
 
 
 class SumPool2d(nn.AvgPool2d):
@@ -36,7 +39,8 @@ class SumPool3d(nn.AvgPool3d):
         )
 
 
-class CeiledPool(nn.Module):
+@dataclass(eq=False)
+class CeiledPool(Layer):
     """Pooling in Lua's ceil mode without padding, where the last windows begin behind
     the input: empty averages are 0 / 0, empty maxima the lowest number.
 
@@ -48,20 +52,11 @@ class CeiledPool(nn.Module):
         divide: whether means are not multiplied by the size of a window.
     """
 
-    def __init__(
-        self,
-        kernel_size: tuple[int, ...],
-        stride: tuple[int, ...],
-        dilation: tuple[int, ...] | None = None,
-        average: bool = False,
-        divide: bool = True,
-    ) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = stride
-        self.dilation = dilation
-        self.average = average
-        self.divide = divide
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...] | None = None
+    average: bool = False
+    divide: bool = True
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, …) or (n, …) with as many extents as windows have; return the
@@ -161,7 +156,8 @@ class MaxUnpool(nn.Module):
         return filled.reshape(*flat.shape[:-1], *extents)
 
 
-class FractionalMaxPool(nn.Module):
+@dataclass(eq=False)
+class FractionalMaxPool(Layer):
     """The largest elements of windows at random distances.
 
     Args:
@@ -173,20 +169,11 @@ class FractionalMaxPool(nn.Module):
         keep: whether to reuse them as long as the batch size is unchanged.
     """
 
-    def __init__(
-        self,
-        kernel_size: tuple[int, ...],
-        output_size: tuple[int, ...] | None = None,
-        output_ratio: tuple[float, ...] | None = None,
-        samples: tuple[Any, ...] | None = None,
-        keep: bool = False,
-    ) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.output_size = output_size
-        self.output_ratio = output_ratio
-        self.samples: Any = samples
-        self.keep = keep
+    kernel_size: tuple[int, ...]
+    output_size: tuple[int, ...] | None = None
+    output_ratio: tuple[float, ...] | None = None
+    samples: Any = None
+    keep: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, …) or (n, …); return the same dimensions."""
@@ -212,7 +199,8 @@ class FractionalMaxPool(nn.Module):
         return output if input.dim() == dims + 2 else output.squeeze(0)
 
 
-class FeatureLPPool(nn.Module):
+@dataclass(eq=False)
+class FeatureLPPool(Layer):
     """The p-norms of windows of features.
 
     Args:
@@ -222,14 +210,10 @@ class FeatureLPPool(nn.Module):
         batched: whether the first dimension of the input is the batch.
     """
 
-    def __init__(
-        self, width: int, stride: int, power: float, batched: bool = False
-    ) -> None:
-        super().__init__()
-        self.width = width
-        self.stride = stride
-        self.power = power
-        self.batched = batched
+    width: int
+    stride: int
+    power: float
+    batched: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, …) or (batch, n, …); return the same dimensions."""
@@ -239,7 +223,8 @@ class FeatureLPPool(nn.Module):
         return total.masked_fill(zero, 1).pow(1 / self.power).masked_fill(zero, 0)
 
 
-class ROIPooling(nn.Module):
+@dataclass(eq=False)
+class ROIPooling(Layer):
     """The largest elements of the cells of a grid over each box of an image.
 
     Args:
@@ -249,18 +234,10 @@ class ROIPooling(nn.Module):
         index_base: what the first image, and the first row and column, is called.
     """
 
-    def __init__(
-        self,
-        output_size: tuple[int, int],
-        scale: float = 1.0,
-        open_end: bool = True,
-        index_base: int = 1,
-    ) -> None:
-        super().__init__()
-        self.output_size = output_size
-        self.scale = scale
-        self.open_end = open_end
-        self.index_base = index_base
+    output_size: tuple[int, int]
+    scale: float = 1.0
+    open_end: bool = True
+    index_base: int = 1
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take images (batch, n, h, w) and boxes (boxes, 5): image, x1, y1, x2, y2;
@@ -307,7 +284,8 @@ class ROIPooling(nn.Module):
         )
 
 
-class SpatialStochasticPooling(nn.Module):
+@dataclass(eq=False)
+class SpatialStochasticPooling(Layer):
     """In training a random element of each window, with probability proportional to its
     size; else the mean with these weights.
 
@@ -317,10 +295,8 @@ class SpatialStochasticPooling(nn.Module):
         stride: between windows.
     """
 
-    def __init__(self, kernel_size: tuple[int, int], stride: tuple[int, int]) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = stride
+    kernel_size: tuple[int, int]
+    stride: tuple[int, int]
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w), with no negative elements; return the

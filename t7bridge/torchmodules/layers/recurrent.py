@@ -5,14 +5,144 @@ they forget it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .base import Layer, first_tensor, nested, with_penalty
 
-class FastLSTM(nn.Module):
+
+class Resuming(nn.Module):
+    """A module that remembers its last call, or has such modules inside."""
+
+    def forget(self) -> None:
+        """Let this and all modules inside start a new sequence with the next call."""
+        for inside in self.modules():
+            if "state" in vars(inside):
+                vars(inside)["state"] = None
+
+
+def with_zeros(state: Any, empty: Tensor) -> list[Tensor]:
+    """Return the tensors of a state with zeros for the examples that are empty."""
+    return [part.masked_fill(empty, 0) for part in state]
+
+
+class Masked(nn.Module):
+    """A module in which some examples return zeros.
+
+    Attributes:
+        mask_zero: `seen` if those that are zeros do, `told` if `set_zero_mask` sets
+            which; empty for none.
+    """
+
+    mask_zero = ""
+    zero_mask: Any = None
+
+    def set_zero_mask(self, mask: Any) -> None:
+        """Set which examples of the next call are zeros: (batch), or (time, batch) for
+        whole sequences, or False for none.
+        """
+        self.zero_mask = mask
+
+    def masked(
+        self, input: Tensor, state: list[Tensor], number: int | None = None
+    ) -> list[Tensor]:
+        """Return the tensors of a state after a step, with zeros for such examples."""
+        empty = (input == 0).all(-1, keepdim=True)
+        if self.mask_zero == "told":
+            mask = self.zero_mask
+            if number is not None and isinstance(mask, Tensor):
+                mask = mask[number]
+            empty = torch.as_tensor(mask).to(empty).reshape(-1, 1)
+        return with_zeros(state, empty) if self.mask_zero else state
+
+
+def uniform(hidden_size: int, *shape: int) -> nn.Parameter:
+    """Return a parameter between ±1 / sqrt(hidden_size), as in torch.nn.LSTM."""
+    bound = hidden_size**-0.5
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+
+
+def lstm(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Return output and cell of an LSTM, from the inputs of its gates i, f, g and o."""
+    i, f, g, o = gates.chunk(4, -1)
+    cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+    return o.sigmoid() * cell.tanh(), cell
+
+
+def gru(input: Tensor, last: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the output of a GRU that resets its last output before it multiplies it
+    with its weight; rows of the weight are of the input, then of the output, and
+    columns of the gates r, z and n.
+    """
+    weight_in, weight_out = torch.split(weight, [input.size(-1), last.size(-1)])
+    r, z, n = (input @ weight_in + bias).chunk(3, -1)
+    to_r, to_z, to_n = weight_out.chunk(3, -1)
+    r = (r + last @ to_r).sigmoid()
+    z = (z + last @ to_z).sigmoid()
+    n = (n + (r * last) @ to_n).tanh()
+    output: Tensor = (1 - z) * n + z * last
+    return output
+
+
+class Stepper(Resuming):
+    """Processes one step of a sequence per call, from the state after the last.
+
+    Attributes:
+        sizes: of the output and the other tensors of the state.
+        mask_zero: whether zero examples return zeros.
+        start: the state before a sequence; `None` for zeros.
+        state: the state after the last call; `None` if a sequence is to start.
+    """
+
+    sizes: tuple[int, ...]
+    mask_zero = False
+    start: Any
+    state: Any
+
+    def step(self, input: Tensor, *state: Tensor) -> Any:
+        """Return the state after a step."""
+        raise NotImplementedError
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (in) or (batch, in); return (out) or (batch, out)."""
+        last = self.start if self.state is None else self.state
+        if last is None:
+            parts = [input.new_zeros(*input.shape[:-1], size) for size in self.sizes]
+        else:
+            parts = [
+                torch.as_tensor(part).to(input).reshape(*input.shape[:-1], -1)
+                for part in (last if len(self.sizes) > 1 else [last])
+            ]
+        parts = self.step(input, *parts)
+        if self.mask_zero:
+            parts = with_zeros(parts, (input == 0).all(-1, keepdim=True))
+        self.state = parts if len(parts) > 1 else parts[0]
+        return parts[0]
+
+
+@dataclass(eq=False, kw_only=True)
+class Cell(Stepper, Layer):
+    """One step of a sequence per call.
+
+    Args:
+        mask_zero: whether a zero example returns zeros, and its sequence restarts after
+            it.
+        start: the output before a sequence, for an LSTM output and cell; `None` for
+            zeros.
+        state: likewise after the last call; `None` if a sequence is to start.
+    """
+
+    mask_zero: bool = False
+    start: Any = field(default=None, repr=False)
+    state: Any = field(default=None, repr=False)
+
+
+@dataclass(eq=False)
+class FastLSTM(Cell):
     """An LSTM that processes one step of a sequence per call and resumes from the last.
 
     Its weights are those of torch.nn.LSTMCell, with one bias.
@@ -20,136 +150,161 @@ class FastLSTM(nn.Module):
     Args:
         input_size: size of each input.
         hidden_size: size of each output.
-        mask_zero: whether a zero example returns zeros, and its sequence restarts after
-            it.
-        start: output and cell before a sequence; `None` for zeros.
-        state: output and cell after the last call; `None` if a sequence is to start.
+        mask_zero, start, state: as in `Cell`.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        mask_zero: bool = False,
-        start: Any = None,
-        state: Any = None,
-    ) -> None:
-        super().__init__()
-        self.hidden_size = hidden_size
-        self.mask_zero = mask_zero
-        self.start = start
-        self.state = state
-        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size))
-        self.weight_hh = nn.Parameter(torch.empty(4 * hidden_size, hidden_size))
-        self.bias = nn.Parameter(torch.empty(4 * hidden_size))
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
+    input_size: int
+    hidden_size: int
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (in) or (batch, in); return (hidden) or (batch, hidden)."""
-        zeros = (input.new_zeros(*input.shape[:-1], self.hidden_size),) * 2
-        output, cell = (
-            torch.as_tensor(part).to(input).reshape(*input.shape[:-1], -1)
-            for part in self.state or self.start or zeros
-        )
-        gates = F.linear(input, self.weight_ih, self.bias) + F.linear(
-            output, self.weight_hh
-        )
-        i, f, g, o = gates.chunk(4, -1)
-        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-        output = o.sigmoid() * cell.tanh()
-        if self.mask_zero:
-            empty = (input == 0).all(-1, keepdim=True)
-            output, cell = output.masked_fill(empty, 0), cell.masked_fill(empty, 0)
-        self.state = (output, cell)
-        return output
+    def __post_init__(self) -> None:
+        size = self.hidden_size
+        self.sizes = (size, size)
+        self.weight_ih = uniform(size, 4 * size, self.input_size)
+        self.weight_hh = uniform(size, 4 * size, size)
+        self.bias = uniform(size, 4 * size)
 
-    def forget(self) -> None:
-        """Start a new sequence with the next call."""
-        self.state = None
+    def step(self, input: Tensor, *state: Tensor) -> Any:
+        """Return output and cell."""
+        output, cell = state
+        gates = F.linear(input, self.weight_ih, self.bias)
+        return lstm(gates + F.linear(output, self.weight_hh), cell)
 
 
-class LSTM(nn.Module):
+@dataclass(eq=False)
+class LSTM(Cell):
     """An LSTM with peepholes, one step of a sequence per call, resuming from the last.
 
     Args:
         input_size: size of each input.
         hidden_size: size of each output.
         peephole: whether the gates see the cell.
-        mask_zero: whether a zero example returns zeros, and its sequence restarts after
-            it.
-        start: output and cell before a sequence; `None` for zeros.
-        state: output and cell after the last call; `None` if a sequence is to start.
+        mask_zero, start, state: as in `Cell`.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        peephole: bool = True,
-        mask_zero: bool = False,
-        start: Any = None,
-        state: Any = None,
-    ) -> None:
-        super().__init__()
-        self.hidden_size = hidden_size
-        self.peephole = peephole
-        self.mask_zero = mask_zero
-        self.start = start
-        self.state = state
+    input_size: int
+    hidden_size: int
+    peephole: bool = True
+
+    def __post_init__(self) -> None:
+        size = self.hidden_size
+        self.sizes = (size, size)
         # Of the input gate, the forget gate, the cell candidate and the output gate.
         for gate in "ifgo":
-            self.register_parameter(
-                f"weight_i{gate}", nn.Parameter(torch.empty(hidden_size, input_size))
-            )
-            self.register_parameter(
-                f"bias_{gate}", nn.Parameter(torch.empty(hidden_size))
-            )
-            self.register_parameter(
-                f"weight_h{gate}", nn.Parameter(torch.empty(hidden_size, hidden_size))
-            )
-            if peephole and gate != "g":
-                self.register_parameter(
-                    f"weight_c{gate}", nn.Parameter(torch.empty(hidden_size))
-                )
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
+            setattr(self, f"weight_i{gate}", uniform(size, size, self.input_size))
+            setattr(self, f"bias_{gate}", uniform(size, size))
+            setattr(self, f"weight_h{gate}", uniform(size, size, size))
+            if self.peephole and gate != "g":
+                setattr(self, f"weight_c{gate}", uniform(size, size))
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (in) or (batch, in); return (hidden) or (batch, hidden)."""
-        zeros = (input.new_zeros(*input.shape[:-1], self.hidden_size),) * 2
-        output, cell = (
-            torch.as_tensor(part).to(input).reshape(*input.shape[:-1], -1)
-            for part in self.state or self.start or zeros
-        )
-        i = self._sum("i", input, output, cell).sigmoid()
-        f = self._sum("f", input, output, cell).sigmoid()
-        g = self._sum("g", input, output).tanh()
-        cell = f * cell + i * g
-        output = self._sum("o", input, output, cell).sigmoid() * cell.tanh()
-        if self.mask_zero:
-            empty = (input == 0).all(-1, keepdim=True)
-            output, cell = output.masked_fill(empty, 0), cell.masked_fill(empty, 0)
-        self.state = (output, cell)
-        return output
+    def step(self, input: Tensor, *state: Tensor) -> Any:
+        """Return output and cell."""
+        output, cell = state
+        i = self._gate("i", input, output, cell).sigmoid()
+        f = self._gate("f", input, output, cell).sigmoid()
+        cell = f * cell + i * self._gate("g", input, output).tanh()
+        return self._gate("o", input, output, cell).sigmoid() * cell.tanh(), cell
 
-    def _sum(
+    def _gate(
         self, gate: str, input: Tensor, output: Tensor, cell: Tensor | None = None
     ) -> Tensor:
-        seen = F.linear(
-            input, getattr(self, f"weight_i{gate}"), getattr(self, f"bias_{gate}")
+        weight, bias, recurrent = (
+            getattr(self, f"{name}{gate}") for name in ("weight_i", "bias_", "weight_h")
         )
-        seen = seen + F.linear(output, getattr(self, f"weight_h{gate}"))
+        total = F.linear(input, weight, bias) + F.linear(output, recurrent)
         if self.peephole and cell is not None:
-            seen = seen + getattr(self, f"weight_c{gate}") * cell
-        return seen
-
-    def forget(self) -> None:
-        """Start a new sequence with the next call."""
-        self.state = None
+            total = total + getattr(self, f"weight_c{gate}") * cell
+        return total
 
 
-class StepLSTM(nn.Module):
+@dataclass(eq=False)
+class GRU(Cell):
+    """A GRU that processes one step of a sequence per call and resumes from the last;
+    the last output is reset before it is multiplied by its weight, in PyTorch after.
+
+    Args:
+        input_size: size of each input.
+        hidden_size: size of each output.
+        mask_zero, start, state: as in `Cell`.
+    """
+
+    input_size: int
+    hidden_size: int
+
+    def __post_init__(self) -> None:
+        size = self.hidden_size
+        self.sizes = (size,)
+        # Of the gates r and z; of n.
+        self.weight_ih = uniform(size, 2 * size, self.input_size)
+        self.bias_ih = uniform(size, 2 * size)
+        self.weight_hh = uniform(size, 2 * size, size)
+        self.weight_in = uniform(size, size, self.input_size)
+        self.bias_in = uniform(size, size)
+        self.weight_hn = uniform(size, size, size)
+
+    def step(self, input: Tensor, *state: Tensor) -> Any:
+        """Return the output, in a list."""
+        (last,) = state
+        gates = F.linear(input, self.weight_ih, self.bias_ih)
+        r, z = (gates + F.linear(last, self.weight_hh)).sigmoid().chunk(2, -1)
+        n = F.linear(input, self.weight_in, self.bias_in)
+        n = (n + F.linear(r * last, self.weight_hn)).tanh()
+        return [(1 - z) * n + z * last]
+
+
+@dataclass(eq=False)
+class MuFuRu(Cell):
+    """A unit that mixes the results of several operations on its last output and on the
+    candidate; one step of a sequence per call, resuming from the last.
+
+    Args:
+        input_size: size of each input.
+        hidden_size: size of each output.
+        operations: some of `max`, `keep`, `replace`, `mul`, `min`, `diff`, `forget` and
+            `sqrt_diff`.
+        mask_zero, start, state: as in `Cell`.
+    """
+
+    input_size: int
+    hidden_size: int
+    operations: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        size, both = self.hidden_size, self.input_size + self.hidden_size
+        self.sizes = (size,)
+        self.input_reset = nn.Linear(self.input_size, size)
+        self.output_reset = nn.Linear(size, size)
+        self.new = nn.Linear(both, size)
+        self.shares = nn.Linear(both, len(self.operations) * size)
+
+    def step(self, input: Tensor, *state: Tensor) -> Any:
+        """Return the output, in a list."""
+        (last,) = state
+        reset = (self.input_reset(input) + self.output_reset(last)).sigmoid()
+        new = self.new(torch.cat((input, reset * last), 1)).sigmoid()
+        shares = self.shares(torch.cat((input, last), 1))
+        shares = shares.unflatten(1, (-1, self.hidden_size)).softmax(1)
+        output = torch.zeros_like(last)
+        for number, name in enumerate(self.operations):
+            output = output + shares[:, number] * self._operate(name, last, new)
+        return [output]
+
+    def _operate(self, name: str, last: Tensor, new: Tensor) -> Tensor:
+        if name == "sqrt_diff":
+            return (last - new).abs().clamp(min=1e-30).sqrt() / 4
+        if name in ("max", "min"):
+            extreme: Tensor = getattr(torch, f"{name}imum")(last, new)
+            return extreme
+        return {
+            "keep": last,
+            "replace": new,
+            "forget": torch.zeros_like(last),
+            "diff": last - new,
+            "mul": last * new,
+        }[name]
+
+
+@dataclass(eq=False)
+class StepLSTM(Masked, Layer):
     """One step of an LSTM, from a given state.
 
     Its weights are those of torch.nn.LSTMCell, with one bias.
@@ -162,186 +317,32 @@ class StepLSTM(nn.Module):
             `told`, by `set_zero_mask`.
     """
 
-    def __init__(
-        self, input_size: int, hidden_size: int, proj_size: int = 0, mask_zero: str = ""
-    ) -> None:
-        super().__init__()
-        self.mask_zero = mask_zero
-        self.zero_mask: Any = None
-        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size))
-        self.weight_hh = nn.Parameter(
-            torch.empty(4 * hidden_size, proj_size or hidden_size)
-        )
-        self.bias = nn.Parameter(torch.empty(4 * hidden_size))
-        self.weight_hr = (
-            nn.Parameter(torch.empty(proj_size, hidden_size)) if proj_size else None
-        )
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
+    input_size: int
+    hidden_size: int
+    proj_size: int = 0
+    mask_zero: str = ""
+
+    def __post_init__(self) -> None:
+        size, proj = self.hidden_size, self.proj_size
+        self.weight_ih = uniform(size, 4 * size, self.input_size)
+        self.weight_hh = uniform(size, 4 * size, proj or size)
+        self.bias = uniform(size, 4 * size)
+        self.weight_hr = uniform(size, proj, size) if proj else None
 
     def forward(self, inputs: list[Tensor]) -> list[Tensor]:
         """Take input (batch, in), last output (batch, out) and last cell (batch,
         hidden); return output and cell.
         """
         input, output, cell = inputs
-        gates = F.linear(input, self.weight_ih, self.bias) + F.linear(
-            output, self.weight_hh
-        )
-        i, f, g, o = gates.chunk(4, -1)
-        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-        output = o.sigmoid() * cell.tanh()
+        gates = F.linear(input, self.weight_ih, self.bias)
+        output, cell = lstm(gates + F.linear(output, self.weight_hh), cell)
         if self.weight_hr is not None:
             output = F.linear(output, self.weight_hr)
-        if self.mask_zero:
-            empty = (input == 0).all(-1, keepdim=True)
-            if self.mask_zero == "told":
-                empty = torch.as_tensor(self.zero_mask).to(empty).reshape(-1, 1)
-            output, cell = output.masked_fill(empty, 0), cell.masked_fill(empty, 0)
-        return [output, cell]
-
-    def set_zero_mask(self, mask: Any) -> None:
-        """Set which examples of the next batch return zeros: (batch), or False for
-        none.
-        """
-        self.zero_mask = mask
+        return self.masked(input, [output, cell])
 
 
-class GRU(nn.Module):
-    """A GRU that processes one step of a sequence per call and resumes from the last.
-
-    Args:
-        input_size: size of each input.
-        hidden_size: size of each output.
-        mask_zero: whether a zero example returns zeros, and its sequence restarts after
-            it.
-        start: the output before a sequence; `None` for zeros.
-        state: the output of the last call; `None` if a sequence is to start.
-    """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        mask_zero: bool = False,
-        start: Any = None,
-        state: Any = None,
-    ) -> None:
-        super().__init__()
-        self.hidden_size = hidden_size
-        self.mask_zero = mask_zero
-        self.start = start
-        self.state = state
-        # Of the gates r and z; of n.
-        self.weight_ih = nn.Parameter(torch.empty(2 * hidden_size, input_size))
-        self.bias_ih = nn.Parameter(torch.empty(2 * hidden_size))
-        self.weight_hh = nn.Parameter(torch.empty(2 * hidden_size, hidden_size))
-        self.weight_in = nn.Parameter(torch.empty(hidden_size, input_size))
-        self.bias_in = nn.Parameter(torch.empty(hidden_size))
-        self.weight_hn = nn.Parameter(torch.empty(hidden_size, hidden_size))
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (in) or (batch, in); return (hidden) or (batch, hidden)."""
-        last = self.state if self.state is not None else self.start
-        if last is None:
-            last = input.new_zeros(*input.shape[:-1], self.hidden_size)
-        last = torch.as_tensor(last).to(input).reshape(*input.shape[:-1], -1)
-        gates = F.linear(input, self.weight_ih, self.bias_ih) + F.linear(
-            last, self.weight_hh
-        )
-        r, z = gates.sigmoid().chunk(2, -1)
-        n = F.linear(input, self.weight_in, self.bias_in) + F.linear(
-            r * last, self.weight_hn
-        )
-        output = (1 - z) * n.tanh() + z * last
-        if self.mask_zero:
-            output = output.masked_fill((input == 0).all(-1, keepdim=True), 0)
-        self.state = output
-        return output
-
-    def forget(self) -> None:
-        """Start a new sequence with the next call."""
-        self.state = None
-
-
-class MuFuRu(nn.Module):
-    """A unit that mixes the results of several operations on its last output and on the
-    candidate.
-
-    Processes one step of a sequence per call and resumes from the last.
-
-    Args:
-        input_size: size of each input.
-        hidden_size: size of each output.
-        operations: some of `max`, `keep`, `replace`, `mul`, `min`, `diff`, `forget` and
-            `sqrt_diff`.
-        mask_zero: whether a zero example returns zeros, and its sequence restarts after
-            it.
-        start: the output before a sequence; `None` for zeros.
-        state: the output of the last call; `None` if a sequence is to start.
-    """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        operations: tuple[str, ...],
-        mask_zero: bool = False,
-        start: Any = None,
-        state: Any = None,
-    ) -> None:
-        super().__init__()
-        self.hidden_size = hidden_size
-        self.operations = operations
-        self.mask_zero = mask_zero
-        self.start = start
-        self.state = state
-        self.input_reset = nn.Linear(input_size, hidden_size)
-        self.output_reset = nn.Linear(hidden_size, hidden_size)
-        self.new = nn.Linear(input_size + hidden_size, hidden_size)
-        self.shares = nn.Linear(input_size + hidden_size, len(operations) * hidden_size)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, in); return (batch, hidden)."""
-        last = self.state if self.state is not None else self.start
-        if last is None:
-            last = input.new_zeros(len(input), self.hidden_size)
-        last = torch.as_tensor(last).to(input)
-        reset = (self.input_reset(input) + self.output_reset(last)).sigmoid()
-        new = self.new(torch.cat((input, reset * last), 1)).sigmoid()
-        shares = (
-            self.shares(torch.cat((input, last), 1))
-            .unflatten(1, (-1, self.hidden_size))
-            .softmax(1)
-        )
-        output = torch.zeros_like(last)
-        for number, name in enumerate(self.operations):
-            output = output + shares[:, number] * self._operate(name, last, new)
-        if self.mask_zero:
-            output = output.masked_fill((input == 0).all(-1, keepdim=True), 0)
-        self.state = output
-        return output
-
-    def _operate(self, name: str, last: Tensor, new: Tensor) -> Tensor:
-        if name == "sqrt_diff":
-            return (last - new).abs().clamp(min=1e-30).sqrt() / 4
-        if name == "diff":
-            return last - new
-        if name == "mul":
-            return last * new
-        if name in ("max", "min"):
-            return (
-                torch.maximum(last, new) if name == "max" else torch.minimum(last, new)
-            )
-        return {"keep": last, "replace": new, "forget": torch.zeros_like(last)}[name]
-
-    def forget(self) -> None:
-        """Start a new sequence with the next call."""
-        self.state = None
-
-
-class StepGRU(nn.Module):
+@dataclass(eq=False)
+class StepGRU(Masked, Layer):
     """One step of a GRU, from a given output.
 
     Args:
@@ -351,60 +352,28 @@ class StepGRU(nn.Module):
             `told`, by `set_zero_mask`.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, mask_zero: str = "") -> None:
-        super().__init__()
-        self.sizes = [input_size, hidden_size]
-        self.mask_zero = mask_zero
-        self.zero_mask: Any = None
-        # Rows of the input, then of the output; columns of the gates r, z and n.
-        self.weight = nn.Parameter(
-            torch.empty(input_size + hidden_size, 3 * hidden_size)
-        )
-        self.bias = nn.Parameter(torch.empty(3 * hidden_size))
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
+    input_size: int
+    hidden_size: int
+    mask_zero: str = ""
+
+    def __post_init__(self) -> None:
+        size = self.hidden_size
+        self.weight = uniform(size, self.input_size + size, 3 * size)
+        self.bias = uniform(size, 3 * size)
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take input (batch, in) and last output (batch, hidden); return the output
         (batch, hidden).
         """
         input, last = inputs
-        weight_in, weight_out = torch.split(self.weight, self.sizes)
-        r, z, n = (input @ weight_in + self.bias).chunk(3, -1)
-        to_r, to_z, to_n = weight_out.chunk(3, -1)
-        r = (r + last @ to_r).sigmoid()
-        z = (z + last @ to_z).sigmoid()
-        n = (n + (r * last) @ to_n).tanh()
-        output: Tensor = (1 - z) * n + z * last
-        if self.mask_zero:
-            empty = (input == 0).all(-1, keepdim=True)
-            if self.mask_zero == "told":
-                empty = torch.as_tensor(self.zero_mask).to(empty).reshape(-1, 1)
-            output = output.masked_fill(empty, 0)
-        return output
-
-    def set_zero_mask(self, mask: Any) -> None:
-        """Set which examples of the next batch return zeros: (batch), or False for
-        none.
-        """
-        self.zero_mask = mask
+        return self.masked(input, [gru(input, last, self.weight, self.bias)])[0]
 
 
-def _forget(module: nn.Module) -> None:
-    for inside in module.modules():
-        if "state" in vars(inside):
-            vars(inside)["state"] = None
-
-
-class Recursor(nn.Sequential):
+class Recursor(Resuming, nn.Sequential):
     """Modules in sequence, of which some remember their last call."""
 
-    def forget(self) -> None:
-        """Let all modules inside start a new sequence with the next call."""
-        _forget(self)
 
-
-class RecLSTM(nn.Sequential):
+class RecLSTM(Stepper, nn.Sequential):
     """A module that computes a step of an LSTM, from the state after its last step.
 
     Args:
@@ -429,23 +398,12 @@ class RecLSTM(nn.Sequential):
         self.start = start
         self.state = state
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (in) or (batch, in); return (out) or (batch, out)."""
-        zeros = [input.new_zeros(*input.shape[:-1], size) for size in self.sizes]
-        last = [
-            torch.as_tensor(part).to(input).reshape(*input.shape[:-1], -1)
-            for part in self.state or self.start or zeros
-        ]
-        self.state = self[0]([input, *last])
-        output: Tensor = self.state[0]
-        return output
-
-    def forget(self) -> None:
-        """Let this and all modules inside start a new sequence with the next call."""
-        _forget(self)
+    def step(self, input: Tensor, *state: Tensor) -> Any:
+        """Return output and cell."""
+        return self[0]([input, *state])
 
 
-class RecGRU(nn.Sequential):
+class RecGRU(Stepper, nn.Sequential):
     """A module that computes a step of a GRU, from its last output.
 
     Args:
@@ -459,26 +417,16 @@ class RecGRU(nn.Sequential):
         self, step: nn.Module, output_size: int, start: Any = None, state: Any = None
     ) -> None:
         super().__init__(step)
-        self.output_size = output_size
+        self.sizes = (output_size,)
         self.start = start
         self.state = state
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (in) or (batch, in); return (out) or (batch, out)."""
-        last = self.state if self.state is not None else self.start
-        if last is None:
-            last = input.new_zeros(*input.shape[:-1], self.output_size)
-        last = torch.as_tensor(last).to(input).reshape(*input.shape[:-1], -1)
-        output: Tensor = self[0]([input, last])
-        self.state = output
-        return output
-
-    def forget(self) -> None:
-        """Let this and all modules inside start a new sequence with the next call."""
-        _forget(self)
+    def step(self, input: Tensor, *state: Tensor) -> Any:
+        """Return the output, in a list."""
+        return [self[0]([input, *state])]
 
 
-class Recurrence(nn.Sequential):
+class Recurrence(Resuming, nn.Sequential):
     """A module whose last output is one of its inputs.
 
     Args:
@@ -508,18 +456,13 @@ class Recurrence(nn.Sequential):
 
     def forward(self, input: Any) -> Any:
         """Take the inputs of `step` but its last output; return its output."""
-        first = input
-        while isinstance(first, (list, tuple)):
-            first = first[0]
-        last = self.state if self.state is not None else self.start
+        first = first_tensor(input)
+        last = self.start if self.state is None else self.state
         if last is None:
-            last = self._zeros(
-                self.output_size, first.shape[: first.dim() - self.n_input_dims]
-            )
-        weight = next(
-            (part for part in self.parameters() if part.is_floating_point()), first
-        )
-        self.state = self[0]([input, self._tensors(last, weight)])
+            batch = first.shape[: first.dim() - self.n_input_dims]
+            last = self._zeros(self.output_size, batch)
+        floats = (part for part in self.parameters() if part.is_floating_point())
+        self.state = self[0]([input, self._tensors(last, next(floats, first))])
         return self.state
 
     def _zeros(self, size: Any, batch: tuple[int, ...]) -> Any:
@@ -532,12 +475,8 @@ class Recurrence(nn.Sequential):
             return [self._tensors(part, like) for part in value]
         return torch.as_tensor(value).to(like)
 
-    def forget(self) -> None:
-        """Let this and all modules inside start a new sequence with the next call."""
-        _forget(self)
 
-
-class Recurrent(nn.Sequential):
+class Recurrent(Resuming, nn.Sequential):
     """A simple recurrent network: its input and its last output pass through a module
     each and are merged.
 
@@ -572,12 +511,15 @@ class Recurrent(nn.Sequential):
         self.state = output
         return output
 
-    def forget(self) -> None:
-        """Let this and all modules inside start a new sequence with the next call."""
-        _forget(self)
+
+def known_mask(mask: Any) -> Any:
+    """Return a mask that `set_zero_mask` must have set."""
+    if mask is None:
+        raise RuntimeError("set_zero_mask must be called first, with a mask or False")
+    return mask.bool() if isinstance(mask, Tensor) else None
 
 
-class MaskZero(nn.Sequential):
+class MaskZero(Masked, nn.Sequential):
     """Returns zeros for the examples of a batch that are zeros.
 
     Args:
@@ -586,8 +528,8 @@ class MaskZero(nn.Sequential):
             always a batch.
         mask_input: whether to mask inputs too.
         mask_output: whether to mask outputs.
-        zero_mask: whether zero examples are not detected but given, by `zero_mask` of
-            (batch), 1 where they are.
+        zero_mask: whether zero examples are not detected but passed to
+            `set_zero_mask`: (batch), 1 where they are.
     """
 
     def __init__(
@@ -602,8 +544,7 @@ class MaskZero(nn.Sequential):
         self.n_input_dims = n_input_dims
         self.mask_input = mask_input
         self.mask_output = mask_output
-        self.told = zero_mask
-        self.zero_mask: Any = None
+        self.mask_zero = "told" if zero_mask else "seen"
 
     def forward(self, input: Any) -> Any:
         """Take a tensor, or a list whose first tensor is checked; return the output of
@@ -612,47 +553,21 @@ class MaskZero(nn.Sequential):
         empty = self._empty(input)
         if empty is None:
             return self[0](input)
-        output = self[0](self._masked(input, empty) if self.mask_input else input)
-        return self._masked(output, empty) if self.mask_output else output
 
-    def _empty(self, input: Any) -> Tensor | None:
-        if self.told:
-            if self.zero_mask is None:
-                raise RuntimeError(
-                    "set_zero_mask must be called first, with a mask or False"
-                )
-            return self.zero_mask.bool() if isinstance(self.zero_mask, Tensor) else None
-        while isinstance(input, (list, tuple)):
-            input = input[0]
-        zero: Tensor = input == 0
-        if input.dim() == self.n_input_dims:
+        def masked(value: Tensor) -> Tensor:
+            shape = (*empty.shape, *[1] * (value.dim() - empty.dim()))
+            return value.masked_fill(empty.reshape(shape), 0)
+
+        output = self[0](nested(masked, input) if self.mask_input else input)
+        return nested(masked, output) if self.mask_output else output
+
+    def _empty(self, input: Any) -> Any:
+        if self.mask_zero == "told":
+            return known_mask(self.zero_mask)
+        zero = first_tensor(input) == 0
+        if zero.dim() == self.n_input_dims:
             return zero.all()
-        return zero.flatten(1).all(1) if input.dim() > 1 else zero
-
-    def _masked(self, value: Any, empty: Tensor) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [self._masked(part, empty) for part in value]
-        return value.masked_fill(
-            empty.reshape(*empty.shape, *[1] * (value.dim() - empty.dim())), 0
-        )
-
-    def set_zero_mask(self, mask: Any) -> None:
-        """Set the zero examples of the next batch: (batch), or False for none."""
-        self.zero_mask = mask
-
-
-class _AddedGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, input: Tensor, penalty: Tensor) -> Tensor:
-        ctx.like = penalty.new_ones(())
-        return input.view_as(input)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        return gradients[0], ctx.like
-
-
-_add_gradient: Callable[..., Tensor] = _AddedGradient.apply
+        return zero.flatten(1).all(1) if zero.dim() > 1 else zero
 
 
 class _Once(torch.autograd.Function):
@@ -670,7 +585,8 @@ class _Once(torch.autograd.Function):
 _once: Callable[..., Tensor] = _Once.apply
 
 
-class NormStabilizer(nn.Module):
+@dataclass(eq=False)
+class NormStabilizer(Resuming, Layer):
     """Passes one step of a sequence through; in training, changes of the norm from step
     to step are penalized, also those before an unused output.
 
@@ -678,9 +594,9 @@ class NormStabilizer(nn.Module):
         beta: weight of the penalty, which is the mean of the squared changes.
     """
 
-    def __init__(self, beta: float = 1.0) -> None:
-        super().__init__()
-        self.beta = beta
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
         self.state: Any = None
 
     def forward(self, input: Tensor) -> Tensor:
@@ -693,16 +609,13 @@ class NormStabilizer(nn.Module):
             change = input.norm(dim=1) - last.norm(dim=1)
             penalty = self.beta * change.square().mean()
             penalty = _once(penalty if before is None else penalty + before)
-            output = _add_gradient(input, penalty)
+            output = with_penalty(input, penalty)
         self.state = [input, penalty]
         return output
 
-    def forget(self) -> None:
-        """Start a new sequence with the next call."""
-        self.state = None
 
-
-class SequenceDropout(nn.Module):
+@dataclass(eq=False)
+class SequenceDropout(Resuming, Layer):
     """Sets the same elements to zero in all steps of a sequence, in training: others
     after backward, and `forget`.
 
@@ -713,13 +626,11 @@ class SequenceDropout(nn.Module):
         mono: whether the examples of a batch lose the same elements.
     """
 
-    def __init__(
-        self, p: float = 0.5, scale_training: bool = True, mono: bool = False
-    ) -> None:
-        super().__init__()
-        self.p = p
-        self.scale_training = scale_training
-        self.mono = mono
+    p: float = 0.5
+    scale_training: bool = True
+    mono: bool = False
+
+    def __post_init__(self) -> None:
         self.state: Tensor | None = None
 
     def forward(self, input: Tensor) -> Tensor:
@@ -734,7 +645,3 @@ class SequenceDropout(nn.Module):
         if output.requires_grad and output.grad_fn is not None:
             output.grad_fn.register_prehook(lambda _: self.forget())
         return output
-
-    def forget(self) -> None:
-        """Drop other elements from the next step on."""
-        self.state = None

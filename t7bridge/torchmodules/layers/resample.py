@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil, floor
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .base import Layer
 
-class UpsamplingNearest2d(nn.Module):
+
+@dataclass(eq=False)
+class UpsamplingNearest2d(Layer):
     """Repeats rows and columns.
 
     Args:
         scale_factor: number of repetitions.
     """
 
-    def __init__(self, scale_factor: int) -> None:
-        super().__init__()
-        self.scale_factor = scale_factor
+    scale_factor: int
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
@@ -27,7 +29,8 @@ class UpsamplingNearest2d(nn.Module):
         )
 
 
-class UpsamplingBilinear2d(nn.Module):
+@dataclass(eq=False)
+class UpsamplingBilinear2d(Layer):
     """Interpolates between rows and columns, with aligned corners.
 
     Args:
@@ -35,12 +38,8 @@ class UpsamplingBilinear2d(nn.Module):
         size: its height and width.
     """
 
-    def __init__(
-        self, scale_factor: int | None = None, size: tuple[int, int] | None = None
-    ) -> None:
-        super().__init__()
-        self.scale_factor = scale_factor
-        self.size = size
+    scale_factor: int | None = None
+    size: tuple[int, int] | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
@@ -52,7 +51,8 @@ class UpsamplingBilinear2d(nn.Module):
         return output if input.dim() == 4 else output.squeeze(0)
 
 
-class UpSampling(nn.Module):
+@dataclass(eq=False)
+class UpSampling(Layer):
     """Repeats or interpolates between the rows and columns of images, and the layers of
     volumes.
 
@@ -62,16 +62,9 @@ class UpSampling(nn.Module):
         linear: whether to interpolate, with aligned corners.
     """
 
-    def __init__(
-        self,
-        scale_factor: int | None = None,
-        size: tuple[int, ...] | None = None,
-        linear: bool = False,
-    ) -> None:
-        super().__init__()
-        self.scale_factor = scale_factor
-        self.size = size
-        self.linear = linear
+    scale_factor: int | None = None
+    size: tuple[int, ...] | None = None
+    linear: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (batch, n, t, h, w); return the same dimensions."""
@@ -114,7 +107,8 @@ def _back(images: Tensor, before: list[int], behind: list[int]) -> Tensor:
     )
 
 
-class SpatialUpSampling(nn.Module):
+@dataclass(eq=False)
+class SpatialUpSampling(Layer):
     """Repeats rows and columns.
 
     Args:
@@ -122,10 +116,8 @@ class SpatialUpSampling(nn.Module):
         rows: the dimension of the rows, counted from 0; columns follow.
     """
 
-    def __init__(self, scale: tuple[int, int], rows: int = 1) -> None:
-        super().__init__()
-        self.scale = scale
-        self.rows = rows
+    scale: tuple[int, int]
+    rows: int = 1
 
     def forward(self, input: Tensor) -> Tensor:
         """Return as many dimensions as the input has."""
@@ -133,23 +125,23 @@ class SpatialUpSampling(nn.Module):
         return tall.repeat_interleave(self.scale[1], self.rows + 1)
 
 
-class SpatialDownSampling(nn.Module):
+@dataclass(eq=False)
+class SpatialDownSampling(Layer):
     """Means of neighbouring elements; remaining rows and columns are dropped.
 
     Args:
         scale: rows and columns merged into one.
     """
 
-    def __init__(self, scale: tuple[int, int]) -> None:
-        super().__init__()
-        self.scale = scale
+    scale: tuple[int, int]
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, w); return the same dimensions."""
         return F.avg_pool2d(input, self.scale)
 
 
-class SpatialReSampling(nn.Module):
+@dataclass(eq=False)
+class SpatialReSampling(Layer):
     """Interpolates between rows and columns, with aligned corners.
 
     Args:
@@ -157,14 +149,8 @@ class SpatialReSampling(nn.Module):
         ratio: size of the output relative to the input, otherwise.
     """
 
-    def __init__(
-        self,
-        size: tuple[int | None, int | None] = (None, None),
-        ratio: tuple[float, float] = (1.0, 1.0),
-    ) -> None:
-        super().__init__()
-        self.size = size
-        self.ratio = ratio
+    size: tuple[int | None, int | None] = (None, None)
+    ratio: tuple[float, float] = (1.0, 1.0)
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
@@ -178,7 +164,8 @@ class SpatialReSampling(nn.Module):
         return output if input.dim() == 4 else output[0]
 
 
-class SpatialReSamplingEx(nn.Module):
+@dataclass(eq=False)
+class SpatialReSamplingEx(Layer):
     """Resizes images.
 
     Args:
@@ -189,18 +176,10 @@ class SpatialReSamplingEx(nn.Module):
         rows: the dimension of the rows, counted from 0; columns follow.
     """
 
-    def __init__(
-        self,
-        mode: str = "simple",
-        size: tuple[int | None, int | None] = (None, None),
-        ratio: tuple[float, float] = (1.0, 1.0),
-        rows: int = 1,
-    ) -> None:
-        super().__init__()
-        self.mode = mode
-        self.size = size
-        self.ratio = ratio
-        self.rows = rows
+    mode: str = "simple"
+    size: tuple[int | None, int | None] = (None, None)
+    ratio: tuple[float, float] = (1.0, 1.0)
+    rows: int = 1
 
     def forward(self, input: Tensor) -> Tensor:
         """Return as many dimensions as the input has."""
@@ -227,7 +206,8 @@ class SpatialReSamplingEx(nn.Module):
         return _back(images, before, behind)
 
 
-class SpatialMaxSampling(nn.Module):
+@dataclass(eq=False)
+class SpatialMaxSampling(Layer):
     """The largest elements of the cells of a grid, for a smaller image; repeated
     elements for a larger one.
 
@@ -235,9 +215,7 @@ class SpatialMaxSampling(nn.Module):
         size: rows and columns of the grid.
     """
 
-    def __init__(self, size: tuple[int, int]) -> None:
-        super().__init__()
-        self.size = size
+    size: tuple[int, int]
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, w); return (n, *size)."""
@@ -261,7 +239,8 @@ class SpatialMaxSampling(nn.Module):
         ]
 
 
-class Padding(nn.Module):
+@dataclass(eq=False)
+class Padding(Layer):
     """Inserts a constant between, before or after the elements of one dimension.
 
     Args:
@@ -273,20 +252,11 @@ class Padding(nn.Module):
         index: number of elements skipped before it begins.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        pad: int,
-        n_input_dims: int | None = None,
-        value: float = 0.0,
-        index: int = 0,
-    ) -> None:
-        super().__init__()
-        self.dim = dim
-        self.pad = pad
-        self.n_input_dims = n_input_dims
-        self.value = value
-        self.index = index
+    dim: int
+    pad: int
+    n_input_dims: int | None = None
+    value: float = 0.0
+    index: int = 0
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input with `dim` longer by |pad|."""
@@ -302,23 +272,23 @@ class Padding(nn.Module):
         return torch.cat((start, input.new_full(filled, self.value), end), dim)
 
 
-class ShaveImage(nn.Module):
+@dataclass(eq=False)
+class ShaveImage(Layer):
     """Crops the same border from all four sides of (…, h, w).
 
     Args:
         size: the width of the border.
     """
 
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
+    size: int
 
     def forward(self, input: Tensor) -> Tensor:
         """Return (…, h - 2 size, w - 2 size)."""
         return F.pad(input, (-self.size,) * 4)
 
 
-class SpatialPadding(nn.Module):
+@dataclass(eq=False)
+class SpatialPadding(Layer):
     """Pads two dimensions with a constant, or crops where a border is negative.
 
     Args:
@@ -331,19 +301,19 @@ class SpatialPadding(nn.Module):
         value: the constant.
     """
 
-    def __init__(
-        self,
-        left: int,
-        right: int,
-        top: int,
-        bottom: int,
-        rows: int = 1,
-        columns: int = 2,
-        value: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.borders = {rows: (top, bottom), columns: (left, right)}
-        self.value = value
+    left: int
+    right: int
+    top: int
+    bottom: int
+    rows: int = 1
+    columns: int = 2
+    value: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.borders = {
+            self.rows: (self.top, self.bottom),
+            self.columns: (self.left, self.right),
+        }
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the same dimensions."""
@@ -373,23 +343,23 @@ class DepthExpand2x(nn.Module):
         )
 
 
-class SpatialCircularPadding(nn.Module):
+@dataclass(eq=False)
+class SpatialCircularPadding(Layer):
     """Pads an image with its opposite border.
 
     Args:
         padding: widths on the left, the right, above and below.
     """
 
-    def __init__(self, padding: tuple[int, int, int, int]) -> None:
-        super().__init__()
-        self.padding = padding
+    padding: tuple[int, int, int, int]
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return the same dimensions."""
         return F.pad(input, self.padding, mode="circular")
 
 
-class SpatialSymmetricPadding(nn.Module):
+@dataclass(eq=False)
+class SpatialSymmetricPadding(Layer):
     """Mirrors an image at its borders, including the outermost row or column; negative
     widths crop.
 
@@ -397,9 +367,7 @@ class SpatialSymmetricPadding(nn.Module):
         padding: widths on the left, the right, above and below.
     """
 
-    def __init__(self, padding: tuple[int, int, int, int]) -> None:
-        super().__init__()
-        self.padding = padding
+    padding: tuple[int, int, int, int]
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return the same dimensions."""
@@ -416,7 +384,8 @@ class SpatialSymmetricPadding(nn.Module):
         return torch.cat(columns, -1)
 
 
-class SpatialGlimpse(nn.Module):
+@dataclass(eq=False)
+class SpatialGlimpse(Layer):
     """Crops of an image around a point, each twice as large as the one before and
     shrunk to the same size.
 
@@ -425,10 +394,8 @@ class SpatialGlimpse(nn.Module):
         depth: number of crops.
     """
 
-    def __init__(self, size: tuple[int, int], depth: int = 3) -> None:
-        super().__init__()
-        self.size = size
-        self.depth = depth
+    size: tuple[int, int]
+    depth: int = 3
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take images (batch, n, h, w) and places (batch, 2), y and x from -1 to 1, or
@@ -462,7 +429,8 @@ class SpatialGlimpse(nn.Module):
         return F.avg_pool2d(crop, factor) if factor > 1 else crop
 
 
-class SpatialUniformCrop(nn.Module):
+@dataclass(eq=False)
+class SpatialUniformCrop(Layer):
     """Crops images in the middle; in training, each at a random place.
 
     Args:
@@ -472,12 +440,12 @@ class SpatialUniformCrop(nn.Module):
             `None` where none is.
     """
 
-    def __init__(
-        self, height: int, width: int, scales: tuple[float, float] | None = None
-    ) -> None:
-        super().__init__()
-        self.size = (height, width)
-        self.scales = scales
+    height: int
+    width: int
+    scales: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        self.size = (self.height, self.width)
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return crops."""

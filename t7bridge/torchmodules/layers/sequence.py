@@ -2,14 +2,87 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .base import Layer, nested
+from .recurrent import Masked, Resuming, gru, lstm, uniform
 
-class SeqLSTM(nn.LSTM):
+
+class Remembering(Resuming):
+    """A module over whole sequences that may resume from the last.
+
+    Attributes:
+        remember: when it does: `train`, `eval`, `both` or `neither`, with a new start
+            after a change between training and evaluation; `always` ignores that.
+    """
+
+    remember: str
+    trained_last: bool | None = None
+
+    def enter(self, training: bool) -> None:
+        """Start a new sequence after a change between training and evaluation."""
+        last = self.trained_last
+        if last is None and self.remember in ("both", "eval"):
+            last = False  # State in the file was seen in evaluation.
+        if self.remember not in ("neither", "always") and last == (not training):
+            self.forget()
+        self.trained_last = training
+
+    def remembers(self) -> bool:
+        """Return whether the next sequence resumes from this one."""
+        mode = "train" if self.training else "eval"
+        return self.remember in ("always", "both", mode)
+
+    def train(self, mode: bool = True) -> Any:
+        """Set the mode; a change starts a new sequence."""
+        self.enter(mode)
+        return super().train(mode)
+
+
+class Sequence(Remembering):
+    """A recurrent layer over whole sequences.
+
+    Attributes:
+        sizes: of the output and the other tensors of the state.
+        state: the state after the last call; `None` if a sequence is to start.
+    """
+
+    sizes: tuple[int, ...]
+    batch_first: bool
+    state: Any
+
+    def begin(self, input: Any) -> tuple[Tensor, list[Tensor]]:
+        """Return the sequence and the state before it, from a sequence, or a list of
+        the state's tensors in opposite order, the last of which may be missing, and a
+        sequence.
+        """
+        *given, input = input if isinstance(input, (list, tuple)) else [input]
+        self.enter(self.training)
+        last = [None] * len(self.sizes) if self.state is None else self.state
+        if len(self.sizes) == 1 and self.state is not None:
+            last = [last]
+        parts = [*given[::-1], *last[len(given) :]]
+        batch = input.size(0 if self.batch_first else 1)
+        return input, [
+            input.new_zeros(batch, size)
+            if part is None
+            else torch.as_tensor(part).to(input)
+            for size, part in zip(self.sizes, parts)
+        ]
+
+    def keep(self, state: Any) -> None:
+        """Remember the state after a sequence, if it is to resume from there."""
+        parts = tuple(part.detach() for part in state)
+        last = parts if len(parts) > 1 else parts[0]
+        self.state = last if self.remembers() else None
+
+
+class SeqLSTM(Sequence, nn.LSTM):
     """torch.nn.LSTM of one layer that returns only the outputs.
 
     Args:
@@ -35,10 +108,9 @@ class SeqLSTM(nn.LSTM):
         super().__init__(
             input_size, hidden_size, batch_first=batch_first, proj_size=proj_size
         )
+        self.sizes = (proj_size or hidden_size, hidden_size)
         self.remember = remember
         self.state = state
-        # State in the file was seen in evaluation.
-        self.trained_last = False if remember in ("both", "eval") else None
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Take (time, batch, in), or a list of first output, or cell and output,
@@ -47,47 +119,39 @@ class SeqLSTM(nn.LSTM):
         Returns:
             (time, batch, out).
         """
-        *given, input = input if isinstance(input, (list, tuple)) else [input]
-        if self.remember != "always" and self.trained_last == (not self.training):
-            self.forget()
-        self.trained_last = self.training
-        batch = input.size(0 if self.batch_first else 1)
-        output, cell = self.state or (None, None)
-        if given:
-            output, cell = given[-1], given[0] if len(given) == 2 else cell
-        output = (
-            input.new_zeros(batch, self.proj_size or self.hidden_size)
-            if output is None
-            else output
-        )
-        cell = input.new_zeros(batch, self.hidden_size) if cell is None else cell
-        first = (
-            torch.as_tensor(output).to(input)[None],
-            torch.as_tensor(cell).to(input)[None],
-        )
-        outputs, last = super().forward(input, first)
-        remembers = self.remember in (
-            "always",
-            "both",
-            "train" if self.training else "eval",
-        )
-        self.state = tuple(part[0].detach() for part in last) if remembers else None
+        input, (output, cell) = self.begin(input)
+        outputs, (output, cell) = super().forward(input, (output[None], cell[None]))
+        self.keep((output[0], cell[0]))
         return outputs
 
-    def train(self, mode: bool = True) -> Any:
-        """Set the mode; a change starts a new sequence."""
-        resumes = self.remember not in ("neither", "always")
-        if resumes and self.trained_last == (not mode):
-            self.forget()
-        self.trained_last = mode
-        return super().train(mode)
 
-    def forget(self) -> None:
-        """Start a new sequence with the next call."""
-        self.state = None
+@dataclass(eq=False)
+class Stepped(Masked, Sequence, Layer):
+    """A recurrent layer over whole sequences, computed step by step."""
+
+    def step(self, input: Tensor, *state: Tensor) -> Any:
+        """Return the state after a step."""
+        raise NotImplementedError
+
+    def forward(self, input: Any) -> Tensor:
+        """Take (time, batch, in), or a list of first output, or cell and output,
+        (batch, …) and that.
+
+        Returns:
+            (time, batch, out).
+        """
+        input, state = self.begin(input)
+        time = 1 if self.batch_first else 0
+        outputs = []
+        for number, step in enumerate(input.unbind(time)):
+            state = self.masked(step, self.step(step, *state), number)
+            outputs.append(state[0])
+        self.keep(state)
+        return torch.stack(outputs, time)
 
 
-class SteppedLSTM(nn.Module):
+@dataclass(eq=False)
+class SteppedLSTM(Stepped):
     """An LSTM of one layer that is computed step by step, for options that
     torch.nn.LSTM lacks.
 
@@ -104,113 +168,38 @@ class SteppedLSTM(nn.Module):
         state: output and cell after the last call; `None` if a sequence is to start.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        proj_size: int = 0,
-        batch_first: bool = False,
-        mask_zero: str = "",
-        remember: str = "neither",
-        state: Any = None,
-    ) -> None:
-        super().__init__()
-        self.hidden_size = hidden_size
-        self.output_size = proj_size or hidden_size
-        self.batch_first = batch_first
-        self.mask_zero = mask_zero
-        self.zero_mask: Any = None
-        self.remember = remember
-        self.state = state
-        # State in the file was seen in evaluation.
-        self.trained_last = False if remember in ("both", "eval") else None
-        self.weight_ih_l0 = nn.Parameter(torch.empty(4 * hidden_size, input_size))
-        self.weight_hh_l0 = nn.Parameter(torch.empty(4 * hidden_size, self.output_size))
-        self.bias_ih_l0 = nn.Parameter(torch.empty(4 * hidden_size))
-        self.bias_hh_l0 = nn.Parameter(torch.empty(4 * hidden_size))
-        self.weight_hr_l0 = (
-            nn.Parameter(torch.empty(proj_size, hidden_size)) if proj_size else None
-        )
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
+    input_size: int
+    hidden_size: int
+    proj_size: int = 0
+    batch_first: bool = False
+    mask_zero: str = ""
+    remember: str = "neither"
+    state: Any = field(default=None, repr=False)
 
-    def forward(self, input: Any) -> Tensor:
-        """Take (time, batch, in), or a list of first output, or cell and output,
-        (batch, …) and that.
+    def __post_init__(self) -> None:
+        size, proj = self.hidden_size, self.proj_size
+        self.sizes = (proj or size, size)
+        self.weight_ih_l0 = uniform(size, 4 * size, self.input_size)
+        self.weight_hh_l0 = uniform(size, 4 * size, proj or size)
+        self.bias_ih_l0 = uniform(size, 4 * size)
+        self.bias_hh_l0 = uniform(size, 4 * size)
+        self.weight_hr_l0 = uniform(size, proj, size) if proj else None
 
-        Returns:
-            (time, batch, out).
-        """
-        *given, input = input if isinstance(input, (list, tuple)) else [input]
-        steps = input.unbind(1 if self.batch_first else 0)
-        if self.trained_last == (not self.training):
-            self.forget()
-        self.trained_last = self.training
-        output, cell = self.state or (None, None)
-        if given:
-            output, cell = given[-1], given[0] if len(given) == 2 else cell
-        output = (
-            input.new_zeros(len(steps[0]), self.output_size)
-            if output is None
-            else torch.as_tensor(output)
-        )
-        cell = (
-            input.new_zeros(len(steps[0]), self.hidden_size)
-            if cell is None
-            else torch.as_tensor(cell)
-        )
-        output, cell = output.to(input), cell.to(input)
-        outputs = []
-        for number, step in enumerate(steps):
-            output, cell = self._step(step, output, cell)
-            if self.mask_zero:
-                empty = (step == 0).all(-1, keepdim=True)
-                if self.mask_zero == "told":
-                    told = (
-                        self.zero_mask[number]
-                        if isinstance(self.zero_mask, Tensor)
-                        else self.zero_mask
-                    )
-                    empty = torch.as_tensor(told).to(empty).reshape(-1, 1)
-                output, cell = output.masked_fill(empty, 0), cell.masked_fill(empty, 0)
-            outputs.append(output)
-        remembers = self.remember in ("both", "train" if self.training else "eval")
-        self.state = (output.detach(), cell.detach()) if remembers else None
-        return torch.stack(outputs, 1 if self.batch_first else 0)
-
-    def _step(
-        self, input: Tensor, output: Tensor, cell: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def step(self, input: Tensor, *state: Tensor) -> Any:
+        """Return output and cell."""
+        output, cell = state
         gates = F.linear(input, self.weight_ih_l0, self.bias_ih_l0)
         gates = gates + F.linear(output, self.weight_hh_l0, self.bias_hh_l0)
-        i, f, g, o = gates.chunk(4, -1)
-        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-        output = o.sigmoid() * cell.tanh()
+        output, cell = lstm(gates, cell)
         if self.weight_hr_l0 is not None:
             output = F.linear(output, self.weight_hr_l0)
         return output, cell
 
-    def set_zero_mask(self, mask: Any) -> None:
-        """Set which steps of which examples return zeros: (time, batch), or False for
-        none.
-        """
-        self.zero_mask = mask
 
-    def train(self, mode: bool = True) -> Any:
-        """Set the mode; a change starts a new sequence."""
-        resumes = self.remember not in ("neither", "always")
-        if resumes and self.trained_last == (not mode):
-            self.forget()
-        self.trained_last = mode
-        return super().train(mode)
-
-    def forget(self) -> None:
-        """Start a new sequence with the next call."""
-        self.state = None
-
-
-class SeqGRU(nn.Module):
-    """A GRU over whole sequences.
+@dataclass(eq=False)
+class SeqGRU(Stepped):
+    """A GRU over whole sequences: the last output is reset before it is multiplied by
+    its weight, in PyTorch after.
 
     Args:
         input_size: size of each input.
@@ -223,98 +212,26 @@ class SeqGRU(nn.Module):
         state: the last output of the last call; `None` if a sequence is to start.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        batch_first: bool = False,
-        mask_zero: str = "",
-        remember: str = "neither",
-        state: Any = None,
-    ) -> None:
-        super().__init__()
-        self.sizes = [input_size, hidden_size]
-        self.batch_first = batch_first
-        self.mask_zero = mask_zero
-        self.zero_mask: Any = None
-        self.remember = remember
-        self.state = state
-        # State in the file was seen in evaluation.
-        self.trained_last = False if remember in ("both", "eval") else None
-        # Rows of the input, then of the output; columns of the gates r, z and n.
-        self.weight = nn.Parameter(
-            torch.empty(input_size + hidden_size, 3 * hidden_size)
-        )
-        self.bias = nn.Parameter(torch.empty(3 * hidden_size))
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
+    input_size: int
+    hidden_size: int
+    batch_first: bool = False
+    mask_zero: str = ""
+    remember: str = "neither"
+    state: Any = field(default=None, repr=False)
 
-    def forward(self, input: Any) -> Tensor:
-        """Take (time, batch, in), or a list of the first output (batch, hidden) and
-        that.
+    def __post_init__(self) -> None:
+        size = self.hidden_size
+        self.sizes = (size,)
+        self.weight = uniform(size, self.input_size + size, 3 * size)
+        self.bias = uniform(size, 3 * size)
 
-        Returns:
-            (time, batch, hidden).
-        """
-        *given, input = input if isinstance(input, (list, tuple)) else [input]
-        steps = input.unbind(1 if self.batch_first else 0)
-        if self.trained_last == (not self.training):
-            self.forget()
-        self.trained_last = self.training
-        last = given[0] if given else self.state
-        if last is None:
-            last = input.new_zeros(len(steps[0]), self.sizes[1])
-        last = torch.as_tensor(last).to(input)
-        weight_in, weight_out = torch.split(self.weight, self.sizes)
-        to_r, to_z, to_n = weight_out.chunk(3, -1)
-        outputs = []
-        for number, step in enumerate(steps):
-            r, z, n = (step @ weight_in + self.bias).chunk(3, -1)
-            r = (r + last @ to_r).sigmoid()
-            z = (z + last @ to_z).sigmoid()
-            n = (n + (r * last) @ to_n).tanh()
-            last = (1 - z) * n + z * last
-            if self.mask_zero:
-                empty = (step == 0).all(-1, keepdim=True)
-                if self.mask_zero == "told":
-                    told = (
-                        self.zero_mask[number]
-                        if isinstance(self.zero_mask, Tensor)
-                        else self.zero_mask
-                    )
-                    empty = torch.as_tensor(told).to(empty).reshape(-1, 1)
-                last = last.masked_fill(empty, 0)
-            outputs.append(last)
-        remembers = self.remember in ("both", "train" if self.training else "eval")
-        self.state = last.detach() if remembers else None
-        return torch.stack(outputs, 1 if self.batch_first else 0)
-
-    def train(self, mode: bool = True) -> Any:
-        """Set the mode; a change starts a new sequence."""
-        resumes = self.remember not in ("neither", "always")
-        if resumes and self.trained_last == (not mode):
-            self.forget()
-        self.trained_last = mode
-        return super().train(mode)
-
-    def forget(self) -> None:
-        """Start a new sequence with the next call."""
-        self.state = None
-
-    def set_zero_mask(self, mask: Any) -> None:
-        """Set which steps of which examples return zeros: (time, batch), or False for
-        none.
-        """
-        self.zero_mask = mask
+    def step(self, input: Tensor, *state: Tensor) -> Any:
+        """Return the output, in a list."""
+        (last,) = state
+        return [gru(input, last, self.weight, self.bias)]
 
 
-def _forget(module: nn.Module) -> None:
-    for inside in module.modules():
-        if "state" in vars(inside):
-            vars(inside)["state"] = None
-
-
-class Sequencer(nn.Sequential):
+class Sequencer(Remembering, nn.Sequential):
     """Applies a module to the steps of a sequence in turn.
 
     Args:
@@ -326,55 +243,37 @@ class Sequencer(nn.Sequential):
     def __init__(self, module: nn.Module, remember: str = "neither") -> None:
         super().__init__(module)
         self.remember = remember
-        # State in the file was seen in evaluation.
-        self.trained_last = False if remember in ("both", "eval") else None
 
     def forward(self, inputs: Any) -> Any:
         """Take a list of steps, or a tensor with time as first dimension; return the
         outputs in the same way.
         """
-        remembers = self.remember in ("both", "train" if self.training else "eval")
-        if not remembers or self.trained_last == (not self.training):
+        self.enter(self.training)
+        if not self.remembers():
             self.forget()
-        self.trained_last = self.training
         for module in self.modules():
             if vars(module).get("as_sequence"):
                 vars(module)["steps"] = len(inputs)
-        outputs = [self[0](input) for input in inputs]
-        # As in Lua, a step of its own even where the module returns its input.
-        if not self.training:
-            outputs = _copied(outputs)
+        outputs = []
+        for number, input in enumerate(inputs):
+            self.prepare(number)
+            output = self[0](input)
+            # As in Lua, a step of its own even where the module returns its input.
+            outputs.append(output if self.training else nested(torch.clone, output))
         for module in self.modules():
             if "state" in vars(module):
-                vars(module)["state"] = _detached(vars(module)["state"])
+                vars(module)["state"] = nested(_detached, vars(module)["state"])
         return torch.stack(outputs) if isinstance(inputs, Tensor) else outputs
 
-    def train(self, mode: bool = True) -> Any:
-        """Set the mode; a change starts a new sequence."""
-        resumes = self.remember not in ("neither", "always")
-        if resumes and self.trained_last == (not mode):
-            self.forget()
-        self.trained_last = mode
-        return super().train(mode)
-
-    def forget(self) -> None:
-        """Let all modules inside start a new sequence with the next call."""
-        _forget(self)
+    def prepare(self, number: int) -> None:
+        """Notify the modules inside of a step."""
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_copied(part) for part in value]
-    return value.clone()
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
-def _detached(state: Any) -> Any:
-    if isinstance(state, (list, tuple)):
-        return [_detached(part) for part in state]
-    return state.detach() if isinstance(state, Tensor) else state
-
-
-class Repeater(nn.Sequential):
+class Repeater(Resuming, nn.Sequential):
     """Applies a module to the same input several times, from the start of a sequence.
 
     Args:
@@ -393,14 +292,10 @@ class Repeater(nn.Sequential):
     def forward(self, input: Any) -> list[Any]:
         """Return a list of the outputs."""
         self.forget()
-        return [_copied(self[0](input)) for _ in range(self.steps)]
-
-    def forget(self) -> None:
-        """Let all modules inside start a new sequence with the next call."""
-        _forget(self)
+        return [nested(torch.clone, self[0](input)) for _ in range(self.steps)]
 
 
-class BiSequencerLM(nn.Sequential):
+class BiSequencerLM(Resuming, nn.Sequential):
     """A forward network that sees the steps before each step, and a backward one that
     sees those after it.
 
@@ -416,19 +311,11 @@ class BiSequencerLM(nn.Sequential):
         before, after, merge = self
         known = before(inputs[:-1])
         ahead = after(inputs[1:])
-        return merge([[self._zeros(known[0]), *known], [*ahead, self._zeros(ahead[0])]])
-
-    def _zeros(self, value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [self._zeros(part) for part in value]
-        return torch.zeros_like(value)
-
-    def forget(self) -> None:
-        """Let all modules inside start a new sequence with the next call."""
-        _forget(self)
+        first, last = (nested(torch.zeros_like, part[0]) for part in (known, ahead))
+        return merge([[first, *known], [*ahead, last]])
 
 
-class RecurrentAttention(nn.Sequential):
+class RecurrentAttention(Resuming, nn.Sequential):
     """A recurrent network that chooses at each step where to look at its input.
 
     Args:
@@ -467,10 +354,6 @@ class RecurrentAttention(nn.Sequential):
             outputs.append(last)
         return outputs
 
-    def forget(self) -> None:
-        """Let all modules inside start a new sequence with the next call."""
-        _forget(self)
-
 
 class ReverseSequence(nn.Module):
     """The steps of a sequence in the opposite order."""
@@ -480,17 +363,17 @@ class ReverseSequence(nn.Module):
         return inputs.flip(0) if isinstance(inputs, Tensor) else list(inputs[::-1])
 
 
-def _tell(module: nn.Module, mask: Any) -> None:
+def _pass_mask(module: nn.Module, mask: Any) -> None:
     """Pass a mask of zeros to all modules inside that use it."""
     for inside in module.children():
-        tell = getattr(inside, "set_zero_mask", None)
-        if tell is not None:
-            tell(mask)
+        accept = getattr(inside, "set_zero_mask", None)
+        if accept is not None:
+            accept(mask)
         else:
-            _tell(inside, mask)
+            _pass_mask(inside, mask)
 
 
-class MaskedSequencer(nn.Sequential):
+class MaskedSequencer(Masked, Sequencer):
     """Applies a module to the steps of a sequence in turn, and passes it the mask of
     zeros.
 
@@ -500,73 +383,23 @@ class MaskedSequencer(nn.Sequential):
             `neither`.
     """
 
-    def __init__(self, module: nn.Module, remember: str = "neither") -> None:
-        super().__init__(module)
-        self.remember = remember
-        # State in the file was seen in evaluation.
-        self.trained_last = False if remember in ("both", "eval") else None
-        self.zero_mask: Any = None
-
-    def forward(self, inputs: Any) -> Any:
-        """Take a list of steps, or a tensor with time as first dimension; return the
-        outputs in the same way.
-        """
-        remembers = self.remember in ("both", "train" if self.training else "eval")
-        if not remembers or self.trained_last == (not self.training):
-            self.forget()
-        self.trained_last = self.training
-        for module in self.modules():
-            if vars(module).get("as_sequence"):
-                vars(module)["steps"] = len(inputs)
-        outputs = []
-        for step, input in enumerate(inputs):
-            _tell(
-                self,
-                self.zero_mask[step]
-                if isinstance(self.zero_mask, Tensor)
-                else self.zero_mask,
-            )
-            output = self[0](input)
-            outputs.append(output if self.training else _copied(output))
-        for module in self.modules():
-            if "state" in vars(module):
-                vars(module)["state"] = _detached(vars(module)["state"])
-        return torch.stack(outputs) if isinstance(inputs, Tensor) else outputs
-
-    def train(self, mode: bool = True) -> Any:
-        """Set the mode; a change starts a new sequence."""
-        resumes = self.remember not in ("neither", "always")
-        if resumes and self.trained_last == (not mode):
-            self.forget()
-        self.trained_last = mode
-        return super().train(mode)
-
-    def forget(self) -> None:
-        """Let all modules inside start a new sequence with the next call."""
-        _forget(self)
-
-    def set_zero_mask(self, mask: Any) -> None:
-        """Set which steps of which examples are to be zeros: (time, batch), or False
-        for none.
-        """
-        self.zero_mask = mask
+    def prepare(self, number: int) -> None:
+        """Pass on the mask of a step."""
+        mask = self.zero_mask
+        _pass_mask(self, mask[number] if isinstance(mask, Tensor) else mask)
 
 
-class MaskedSequential(nn.Sequential):
+class MaskedSequential(Resuming, nn.Sequential):
     """Modules in sequence, of which some use the mask of zeros."""
 
     def set_zero_mask(self, mask: Any) -> None:
         """Set which steps of which examples are to be zeros: (time, batch), or False
         for none.
         """
-        _tell(self, mask)
-
-    def forget(self) -> None:
-        """Let all modules inside start a new sequence with the next call."""
-        _forget(self)
+        _pass_mask(self, mask)
 
 
-class Reversed(nn.Sequential):
+class Reversed(MaskedSequential):
     """Modules in sequence that process sequences from the end to the start, as those
     among them reverse them.
     """
@@ -575,11 +408,7 @@ class Reversed(nn.Sequential):
         """Set which steps of which examples are to be zeros: (time, batch), or False
         for none.
         """
-        _tell(self, mask.flip(0) if isinstance(mask, Tensor) else mask)
-
-    def forget(self) -> None:
-        """Let all modules inside start a new sequence with the next call."""
-        _forget(self)
+        super().set_zero_mask(mask.flip(0) if isinstance(mask, Tensor) else mask)
 
 
 class VariableLength(nn.Sequential):
@@ -598,104 +427,25 @@ class VariableLength(nn.Sequential):
         """Take a list of (time, …); return a list of outputs (time, …), or the last
         ones (batch, …).
         """
-        _tell(self, False)
+        _pass_mask(self, False)
         outputs = [self[0](input.unsqueeze(1)).squeeze(1) for input in inputs]
-        return (
-            torch.stack([output[-1] for output in outputs])
-            if self.last_only
-            else outputs
-        )
+        if self.last_only:
+            return torch.stack([output[-1] for output in outputs])
+        return outputs
 
 
-class OutputsLSTM(nn.LSTM):
-    """torch.nn.LSTM that returns only the outputs.
+class OutputsOnly(nn.RNNBase):
+    """A recurrent layer of torch.nn that returns only the outputs.
 
     Args:
-        input_size, hidden_size, num_layers, batch_first, dropout, bidirectional: as in
-            torch.nn.LSTM.
+        sizes, options: the arguments of the layer of torch.nn.
         remember: whether a sequence resumes from the last.
-        hidden: outputs and cells before the first sequence, or `None` for zeros; before
-            all of them, if nothing is remembered.
+        hidden: outputs, for an LSTM outputs and cells, before the first sequence, or
+            `None` for zeros; before all of them, if nothing is remembered.
     """
 
     def __init__(
-        self, *sizes: int, remember: bool = False, hidden: Any = None, **options: Any
-    ) -> None:
-        super().__init__(*sizes, **options)
-        self.remember = remember
-        self.hidden = hidden
-
-    def forward(self, input: Any, hx: Any = None) -> Any:
-        """Take (time, batch, in); return (time, batch, hidden * directions)."""
-        first = self.hidden and tuple(
-            torch.as_tensor(part).to(input) for part in self.hidden
-        )
-        if (
-            self.remember
-            and first
-            and first[0].size(1) != input.size(0 if self.batch_first else 1)
-        ):
-            first = None
-        output, last = super().forward(input, first)
-        if self.remember:
-            self.hidden = tuple(part.detach() for part in last)
-        return output
-
-    def forget(self) -> None:
-        """Start from zeros with the next call."""
-        self.hidden = None
-
-
-class OutputsGRU(nn.GRU):
-    """torch.nn.GRU that returns only the outputs.
-
-    Args:
-        input_size, hidden_size, num_layers, batch_first, dropout, bidirectional: as in
-            torch.nn.GRU.
-        remember: whether a sequence resumes from the last.
-        hidden: outputs before the first sequence, or `None` for zeros; before all of
-            them, if nothing is remembered.
-    """
-
-    def __init__(
-        self, *sizes: int, remember: bool = False, hidden: Any = None, **options: Any
-    ) -> None:
-        super().__init__(*sizes, **options)
-        self.remember = remember
-        self.hidden = hidden
-
-    def forward(self, input: Any, hx: Any = None) -> Any:
-        """Take (time, batch, in); return (time, batch, hidden * directions)."""
-        first = None if self.hidden is None else torch.as_tensor(self.hidden).to(input)
-        if (
-            self.remember
-            and first is not None
-            and first.size(1) != input.size(0 if self.batch_first else 1)
-        ):
-            first = None
-        output, last = super().forward(input, first)
-        if self.remember:
-            self.hidden = last.detach()
-        return output
-
-    def forget(self) -> None:
-        """Start from zeros with the next call."""
-        self.hidden = None
-
-
-class OutputsRNN(nn.RNN):
-    """torch.nn.RNN that returns only the outputs.
-
-    Args:
-        input_size, hidden_size, num_layers, nonlinearity, batch_first, dropout,
-            bidirectional: as in torch.nn.RNN.
-        remember: whether a sequence resumes from the last.
-        hidden: outputs before the first sequence, or `None` for zeros; before all of
-            them, if nothing is remembered.
-    """
-
-    def __init__(
-        self, *sizes: int, remember: bool = False, hidden: Any = None, **options: Any
+        self, *sizes: Any, remember: bool = False, hidden: Any = None, **options: Any
     ) -> None:
         super().__init__(*sizes, **options)
         self.remember = remember
@@ -708,21 +458,23 @@ class OutputsRNN(nn.RNN):
         Returns:
             (time, batch, hidden * directions).
         """
-        given = None
+        first = self.hidden
         if isinstance(input, (list, tuple)):
-            given, input = input
-            given = given[None]
-        first = given if given is not None else self.hidden
-        first = None if first is None else torch.as_tensor(first).to(input)
-        if (
-            self.remember
-            and first is not None
-            and first.size(1) != input.size(0 if self.batch_first else 1)
-        ):
-            first = None
+            first, input = input[0][None], input[1]
+        pair = self.mode == "LSTM"
+        if first is not None:
+            parts = [
+                torch.as_tensor(part).to(input) for part in (first if pair else [first])
+            ]
+            first = tuple(parts) if pair else parts[0]
+            batch = input.size(0 if self.batch_first else 1)
+            if self.remember and parts[0].size(1) != batch:
+                first = None
         output, last = super().forward(input, first)
         if self.remember:
-            self.hidden = last.detach()
+            self.hidden = (
+                tuple(part.detach() for part in last) if pair else last.detach()
+            )
         return output
 
     def forget(self) -> None:
@@ -730,7 +482,20 @@ class OutputsRNN(nn.RNN):
         self.hidden = None
 
 
-class BareRNN(nn.Module):
+class OutputsLSTM(OutputsOnly, nn.LSTM):
+    """torch.nn.LSTM that returns only the outputs. Arguments as for `OutputsOnly`."""
+
+
+class OutputsGRU(OutputsOnly, nn.GRU):
+    """torch.nn.GRU that returns only the outputs. Arguments as for `OutputsOnly`."""
+
+
+class OutputsRNN(OutputsOnly, nn.RNN):
+    """torch.nn.RNN that returns only the outputs. Arguments as for `OutputsOnly`."""
+
+
+@dataclass(eq=False)
+class BareRNN(Layer):
     """torch.nn.RNN of one layer whose input is added directly.
 
     Args:
@@ -741,41 +506,27 @@ class BareRNN(nn.Module):
         batch_first: whether the batch is the first dimension and time the second.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        nonlinearity: str = "tanh",
-        bidirectional: bool = False,
-        batch_first: bool = False,
-    ) -> None:
-        super().__init__()
-        self.nonlinearity = nonlinearity
-        self.batch_first = batch_first
-        self.suffixes = ("_l0", "_l0_reverse") if bidirectional else ("_l0",)
-        for suffix in self.suffixes:
-            self.register_parameter(
-                f"weight_hh{suffix}",
-                nn.Parameter(torch.empty(hidden_size, hidden_size)),
-            )
-            self.register_parameter(
-                f"bias_ih{suffix}", nn.Parameter(torch.empty(hidden_size))
-            )
-            self.register_parameter(
-                f"bias_hh{suffix}", nn.Parameter(torch.empty(hidden_size))
-            )
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
+    hidden_size: int
+    nonlinearity: str = "tanh"
+    bidirectional: bool = False
+    batch_first: bool = False
+
+    def __post_init__(self) -> None:
+        size = self.hidden_size
+        for suffix in ("_l0", "_l0_reverse")[: 2 if self.bidirectional else 1]:
+            setattr(self, f"weight_hh{suffix}", uniform(size, size, size))
+            setattr(self, f"bias_ih{suffix}", uniform(size, size))
+            setattr(self, f"bias_hh{suffix}", uniform(size, size))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, batch, hidden); return (time, batch, hidden * directions)."""
-        steps = input.unbind(1 if self.batch_first else 0)
-        outputs = [self._direction(steps, self.suffixes[0])]
-        if len(self.suffixes) == 2:
-            outputs.append(self._direction(steps[::-1], self.suffixes[1])[::-1])
-        return torch.stack(
-            [torch.cat(parts, -1) for parts in zip(*outputs)],
-            1 if self.batch_first else 0,
-        )
+        time = 1 if self.batch_first else 0
+        steps = input.unbind(time)
+        outputs = torch.stack(self._direction(steps, "_l0"), time)
+        if self.bidirectional:
+            backward = self._direction(steps[::-1], "_l0_reverse")[::-1]
+            outputs = torch.cat((outputs, torch.stack(backward, time)), -1)
+        return outputs
 
     def _direction(self, steps: tuple[Tensor, ...], suffix: str) -> list[Tensor]:
         weight, *biases = (
@@ -783,12 +534,12 @@ class BareRNN(nn.Module):
             for name in ("weight_hh", "bias_ih", "bias_hh")
         )
         last = torch.zeros_like(steps[0])
-        found = []
+        outputs = []
         for step in steps:
             last = step + F.linear(last, weight) + biases[0] + biases[1]
             last = last.relu() if self.nonlinearity == "relu" else last.tanh()
-            found.append(last)
-        return found
+            outputs.append(last)
+        return outputs
 
 
 class BatchRNN(nn.Sequential):
@@ -809,7 +560,8 @@ class BatchRNN(nn.Sequential):
         return output
 
 
-class CaptionModel(nn.Module):
+@dataclass(eq=False)
+class CaptionModel(Layer):
     """Returns the log-probabilities of the next word, for the words of sentences
     about images.
 
@@ -823,22 +575,12 @@ class CaptionModel(nn.Module):
         index_base: the index of its first.
     """
 
-    def __init__(
-        self,
-        core: nn.Module,
-        lookup_table: nn.Module,
-        state_size: int,
-        states: int,
-        last: int,
-        index_base: int = 1,
-    ) -> None:
-        super().__init__()
-        self.core = core
-        self.lookup_table = lookup_table
-        self.state_size = state_size
-        self.states = states
-        self.last = last
-        self.index_base = index_base
+    core: nn.Module
+    lookup_table: nn.Module
+    state_size: int
+    states: int
+    last: int
+    index_base: int = 1
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take codes of images (batch, n) and words (length, batch), which are one less
@@ -891,7 +633,8 @@ class TextModel(nn.Sequential):
         return output
 
 
-class LstmLayer(nn.Module):
+@dataclass(eq=False)
+class LstmLayer(Layer):
     """Runs one step of an LSTM over a list.
 
     Args:
@@ -901,13 +644,9 @@ class LstmLayer(nn.Module):
         reverse: whether to begin at the end.
     """
 
-    def __init__(
-        self, lstmUnit: nn.Module, hidden_size: int, reverse: bool = False
-    ) -> None:
-        super().__init__()
-        self.lstmUnit = lstmUnit
-        self.hidden_size = hidden_size
-        self.reverse = reverse
+    lstmUnit: nn.Module
+    hidden_size: int
+    reverse: bool = False
 
     def forward(self, inputs: list[Tensor]) -> list[Tensor]:
         """Take tensors (batch, n); return one (batch, hidden_size) each."""
@@ -919,16 +658,15 @@ class LstmLayer(nn.Module):
         return outputs[::-1] if self.reverse else outputs
 
 
-class BiRnnJoin(nn.Module):
+@dataclass(eq=False)
+class BiRnnJoin(Layer):
     """Applies one module to the elements of two lists, pair by pair.
 
     Args:
         joinUnit: the module.
     """
 
-    def __init__(self, joinUnit: nn.Module) -> None:
-        super().__init__()
-        self.joinUnit = joinUnit
+    joinUnit: nn.Module
 
     def forward(self, inputs: list[list[Tensor]]) -> list[Tensor]:
         """Take two lists of the same length; return one."""

@@ -4,22 +4,24 @@ dimension.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
+from .base import Layer
 
-class FeatExpander(nn.Module):
+
+@dataclass(eq=False)
+class FeatExpander(Layer):
     """Repeats each row.
 
     Args:
         times: number of repetitions.
     """
 
-    def __init__(self, times: int) -> None:
-        super().__init__()
-        self.times = times
+    times: int
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n); return (batch * times, n)."""
@@ -75,23 +77,23 @@ class Reshape(nn.Module):
         return input.reshape((input.size(0), *self.size) if batched else self.size)
 
 
-class Collapse(nn.Module):
+@dataclass(eq=False)
+class Collapse(Layer):
     """Merges all dimensions but the batch into one.
 
     Args:
         n_input_dims: dimensions of one example.
     """
 
-    def __init__(self, n_input_dims: int) -> None:
-        super().__init__()
-        self.n_input_dims = n_input_dims
+    n_input_dims: int
 
     def forward(self, input: Tensor) -> Tensor:
         """Return (n) or (batch, n)."""
         return input.flatten(1) if input.dim() > self.n_input_dims else input.flatten()
 
 
-class Squeeze(nn.Module):
+@dataclass(eq=False)
+class Squeeze(Layer):
     """Removes dimensions of one element.
 
     Args:
@@ -99,10 +101,8 @@ class Squeeze(nn.Module):
         n_input_dims: dimensions of one example; a leading batch dimension is kept.
     """
 
-    def __init__(self, dim: int | None = None, n_input_dims: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
-        self.n_input_dims = n_input_dims
+    dim: int | None = None
+    n_input_dims: int | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """Return fewer dimensions, at least one."""
@@ -116,7 +116,8 @@ class Squeeze(nn.Module):
         return output if output.dim() else output.reshape(1)
 
 
-class Unsqueeze(nn.Module):
+@dataclass(eq=False)
+class Unsqueeze(Layer):
     """Inserts a dimension of one element.
 
     Args:
@@ -124,10 +125,8 @@ class Unsqueeze(nn.Module):
         n_input_dims: dimensions of one example.
     """
 
-    def __init__(self, dim: int, n_input_dims: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
-        self.n_input_dims = n_input_dims
+    dim: int
+    n_input_dims: int | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """Return one dimension more."""
@@ -162,7 +161,8 @@ class Transpose(nn.Module):
         return input.clone(memory_format=torch.contiguous_format)
 
 
-class Replicate(nn.Module):
+@dataclass(eq=False)
+class Replicate(Layer):
     """Repeats the input along a new dimension.
 
     Args:
@@ -171,13 +171,9 @@ class Replicate(nn.Module):
         n_input_dims: dimensions of one example.
     """
 
-    def __init__(
-        self, times: int, dim: int = 0, n_input_dims: int | None = None
-    ) -> None:
-        super().__init__()
-        self.times = times
-        self.dim = dim
-        self.n_input_dims = n_input_dims
+    times: int
+    dim: int = 0
+    n_input_dims: int | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """Return one dimension more, of extent `times`."""
@@ -286,7 +282,8 @@ class Convert(nn.Module):
         return first.flatten(1)
 
 
-class Select(nn.Module):
+@dataclass(eq=False)
+class Select(Layer):
     """One slice along a dimension.
 
     Args:
@@ -294,17 +291,16 @@ class Select(nn.Module):
         index: the slice; from the end if negative.
     """
 
-    def __init__(self, dim: int, index: int) -> None:
-        super().__init__()
-        self.dim = dim
-        self.index = index
+    dim: int
+    index: int
 
     def forward(self, input: Tensor) -> Tensor:
         """Return one dimension less."""
         return input.select(self.dim, self.index).clone()
 
 
-class Narrow(nn.Module):
+@dataclass(eq=False)
+class Narrow(Layer):
     """A part along a dimension.
 
     Args:
@@ -314,11 +310,9 @@ class Narrow(nn.Module):
             end itself.
     """
 
-    def __init__(self, dim: int, start: int, length: int) -> None:
-        super().__init__()
-        self.dim = dim
-        self.start = start
-        self.length = length
+    dim: int
+    start: int
+    length: int
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input with `dim` shorter."""
@@ -330,7 +324,8 @@ class Narrow(nn.Module):
         return input.narrow(self.dim, start, length).clone()
 
 
-class Index(nn.Module):
+@dataclass(eq=False)
+class Index(Layer):
     """Slices of the first input that the second, a list of numbers, selects.
 
     Args:
@@ -338,10 +333,8 @@ class Index(nn.Module):
         index_base: number of the first slice.
     """
 
-    def __init__(self, dim: int, index_base: int = 1) -> None:
-        super().__init__()
-        self.dim = dim
-        self.index_base = index_base
+    dim: int
+    index_base: int = 1
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take a tensor and numbers (k); return the tensor with `dim` of extent k."""
@@ -377,7 +370,8 @@ class OneHot(nn.Module):
         return nn.functional.one_hot(index, self.size).to(self.dtype)
 
 
-class Sum(nn.Module):
+@dataclass(eq=False)
+class Sum(Layer):
     """The sum or mean over a dimension.
 
     Args:
@@ -387,18 +381,10 @@ class Sum(nn.Module):
         squeeze: whether to remove the dimension; the last remaining one is kept.
     """
 
-    def __init__(
-        self,
-        dim: int = 0,
-        n_input_dims: int | None = None,
-        average: bool = False,
-        squeeze: bool = True,
-    ) -> None:
-        super().__init__()
-        self.dim = dim
-        self.n_input_dims = n_input_dims
-        self.average = average
-        self.squeeze = squeeze
+    dim: int = 0
+    n_input_dims: int | None = None
+    average: bool = False
+    squeeze: bool = True
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input with `dim` summed up."""
@@ -410,7 +396,8 @@ class Sum(nn.Module):
         return output.squeeze(dim) if self.squeeze and output.dim() > 1 else output
 
 
-class Max(nn.Module):
+@dataclass(eq=False)
+class Max(Layer):
     """The largest elements along a dimension.
 
     Args:
@@ -418,10 +405,8 @@ class Max(nn.Module):
         n_input_dims: dimensions of one example.
     """
 
-    def __init__(self, dim: int = 0, n_input_dims: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
-        self.n_input_dims = n_input_dims
+    dim: int = 0
+    n_input_dims: int | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input without `dim`, or (1) for (n)."""
@@ -431,7 +416,8 @@ class Max(nn.Module):
         return output.squeeze(dim) if output.dim() > 1 else output
 
 
-class Min(nn.Module):
+@dataclass(eq=False)
+class Min(Layer):
     """The smallest elements along a dimension. Arguments as for `Max`.
 
     Args:
@@ -439,10 +425,8 @@ class Min(nn.Module):
         n_input_dims: dimensions of one example.
     """
 
-    def __init__(self, dim: int = 0, n_input_dims: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
-        self.n_input_dims = n_input_dims
+    dim: int = 0
+    n_input_dims: int | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input without `dim`, or (1) for (n)."""
@@ -484,16 +468,15 @@ class ArgMax(nn.Module):
         return (index + self.index_base).to(self.dtype)
 
 
-class Reverse(nn.Module):
+@dataclass(eq=False)
+class Reverse(Layer):
     """The slices along a dimension in the opposite order.
 
     Args:
         dim: the dimension.
     """
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
+    dim: int
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""

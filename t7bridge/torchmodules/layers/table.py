@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .base import Layer
 
-class JoinReplicateTable(nn.Module):
+
+@dataclass(eq=False)
+class JoinReplicateTable(Layer):
     """Tensors concatenated along a dimension, after those of extent 1 along another
     were repeated there.
 
@@ -19,13 +23,9 @@ class JoinReplicateTable(nn.Module):
         n_input_dims: dimensions of one example; `None` if both count the batch.
     """
 
-    def __init__(
-        self, replicate_dim: int, join_dim: int, n_input_dims: int | None = None
-    ) -> None:
-        super().__init__()
-        self.replicate_dim = replicate_dim
-        self.join_dim = join_dim
-        self.n_input_dims = n_input_dims
+    replicate_dim: int
+    join_dim: int
+    n_input_dims: int | None = None
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Return one tensor of as many dimensions."""
@@ -88,7 +88,8 @@ class _SumInPlace(torch.autograd.Function):
 _sum_in_place: Callable[..., Tensor] = _SumInPlace.apply
 
 
-class CAddTable(nn.Module):
+@dataclass(eq=False)
+class CAddTable(Layer):
     """The sum of all inputs.
 
     Args:
@@ -96,9 +97,7 @@ class CAddTable(nn.Module):
             readers.
     """
 
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()
-        self.inplace = inplace
+    inplace: bool = False
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors of equal element count; return the shape of the first."""
@@ -179,7 +178,8 @@ class CAddTensorTable(nn.Module):
         return [other.reshape(first.shape) + first for other in others]
 
 
-class JoinTable(nn.Module):
+@dataclass(eq=False)
+class JoinTable(Layer):
     """The inputs concatenated along a dimension.
 
     Args:
@@ -187,10 +187,8 @@ class JoinTable(nn.Module):
         n_input_dims: dimensions of one example.
     """
 
-    def __init__(self, dim: int, n_input_dims: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
-        self.n_input_dims = n_input_dims
+    dim: int
+    n_input_dims: int | None = None
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors that differ in `dim` only; return one."""
@@ -202,7 +200,8 @@ class JoinTable(nn.Module):
         )
 
 
-class SplitTable(nn.Module):
+@dataclass(eq=False)
+class SplitTable(Layer):
     """The slices along a dimension.
 
     Args:
@@ -210,10 +209,8 @@ class SplitTable(nn.Module):
         n_input_dims: dimensions of one example.
     """
 
-    def __init__(self, dim: int, n_input_dims: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
-        self.n_input_dims = n_input_dims
+    dim: int
+    n_input_dims: int | None = None
 
     def forward(self, input: Tensor) -> list[Tensor]:
         """Return tensors of one dimension less."""
@@ -222,23 +219,23 @@ class SplitTable(nn.Module):
         return [input.select(dim, index) for index in range(input.size(dim))]
 
 
-class SelectTable(nn.Module):
+@dataclass(eq=False)
+class SelectTable(Layer):
     """One element of a list.
 
     Args:
         index: its index; from the end if negative. Text for a table with names.
     """
 
-    def __init__(self, index: int | str) -> None:
-        super().__init__()
-        self.index = index
+    index: int | str
 
     def forward(self, inputs: Any) -> Any:
         """Return the element."""
         return inputs[self.index]
 
 
-class NarrowTable(nn.Module):
+@dataclass(eq=False)
+class NarrowTable(Layer):
     """Consecutive elements of a list.
 
     Args:
@@ -246,10 +243,8 @@ class NarrowTable(nn.Module):
         length: number of elements.
     """
 
-    def __init__(self, start: int, length: int = 1) -> None:
-        super().__init__()
-        self.start = start
-        self.length = length
+    start: int
+    length: int = 1
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return the elements."""
@@ -303,16 +298,15 @@ class ZipTableOneToMany(nn.Module):
         return [[inputs[0], other] for other in inputs[1]]
 
 
-class MixtureTable(nn.Module):
+@dataclass(eq=False)
+class MixtureTable(Layer):
     """The sum of experts, each weighted by its gate.
 
     Args:
         dim: the dimension of the experts in one tensor; `None` for after the batch.
     """
 
-    def __init__(self, dim: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
+    dim: int | None = None
 
     def forward(self, inputs: list[Any]) -> Tensor:
         """Take gates (batch, n) or (n) and experts: a list of n tensors, or one with
@@ -331,16 +325,15 @@ class MixtureTable(nn.Module):
         return mixed
 
 
-class AuxiliaryLossTable(nn.Module):
+@dataclass(eq=False)
+class AuxiliaryLossTable(Layer):
     """Returns the whole list of its inputs in training, and one of them otherwise.
 
     Args:
         index: its index, 0-based.
     """
 
-    def __init__(self, index: int = 0) -> None:
-        super().__init__()
-        self.index = index
+    index: int = 0
 
     def forward(self, inputs: list[Tensor]) -> list[Tensor] | Tensor:
         """Return the list, or one tensor."""

@@ -1,0 +1,118 @@
+"""What several families share: constructors, batches, lists and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Layer(nn.Module):
+    """A module that may be a dataclass: its constructor sets its fields."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make the module ready for its fields."""
+        layer = super().__new__(cls)
+        nn.Module.__init__(layer)
+        return layer
+
+
+def with_batch(
+    function: Callable[[Tensor], Tensor], input: Tensor, dims: int
+) -> Tensor:
+    """Apply a function of batches to a batch of `dims` dimensions, or to one
+    example.
+    """
+    return function(input) if input.dim() >= dims else function(input[None])[0]
+
+
+def dim_of(input: Tensor, dim: int, n_input_dims: int | None) -> int:
+    """Return a dimension of the input: one more than in an example of `n_input_dims`
+    dimensions if there is a batch, except for those counted from the end.
+    """
+    batched = n_input_dims is not None and input.dim() == n_input_dims + 1
+    return dim + 1 if batched and dim >= 0 else dim
+
+
+def rows(inputs: list[Tensor]) -> list[Tensor]:
+    """Return two inputs as batches of vectors."""
+    return [input.reshape(1, -1) if input.dim() == 1 else input for input in inputs[:2]]
+
+
+def nested(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to a tensor, or to each in lists of lists."""
+    if isinstance(value, (list, tuple)):
+        return [nested(function, part) for part in value]
+    return function(value)
+
+
+def first_tensor(value: Any) -> Tensor:
+    """Return a tensor, or the first one in lists of lists."""
+    while isinstance(value, (list, tuple)):
+        value = value[0]
+    tensor: Tensor = value
+    return tensor
+
+
+def same_memory(input: Tensor) -> Tensor:
+    """Return a tensor in the memory of the input that is no view of it, so that other
+    layers may write to both.
+    """
+    # The tensors of torch.export have no memory to share.
+    if torch.compiler.is_compiling():
+        return input.clone()
+    return input.new_empty(0).set_(
+        input.untyped_storage(), input.storage_offset(), input.size(), input.stride()
+    )
+
+
+class _Gradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, change: Any, function: Any) -> Tensor:
+        ctx.save_for_backward(input)
+        ctx.change = change
+        output: Tensor = function(input)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.change(gradients[0], *ctx.saved_tensors), None, None
+
+
+_gradient: Callable[..., Tensor] = _Gradient.apply
+
+
+def with_gradient(
+    input: Tensor,
+    change: Callable[[Tensor, Tensor], Tensor],
+    function: Callable[[Tensor], Tensor] = same_memory,
+) -> Tensor:
+    """Return the input, or a function of it, with a gradient of its own.
+
+    Args:
+        input: the input.
+        change: maps the gradient of the output, and the input, to that of the input.
+        function: maps the input to the output.
+    """
+    return _gradient(input, change, function)
+
+
+class _Penalty(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, penalty: Tensor) -> Tensor:
+        ctx.like = penalty.new_ones(())
+        return input.view_as(input)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients[0], ctx.like
+
+
+_penalty: Callable[..., Tensor] = _Penalty.apply
+
+
+def with_penalty(input: Tensor, penalty: Tensor) -> Tensor:
+    """Return the input; in the backward pass, a penalty is minimized too."""
+    return _penalty(input, penalty)
