@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from .nn.registry import register_module
     from .nn.state_dict import state_dict
     from .report import Note, Report
-    from .tools.diff import diff
     from .tools.draw import draw
     from .tools.export import export
     from .tools.export_module import write_module
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from .tools.prove.prove import prove
     from .tools.save_module import save_module, write_lua
     from .tools.scan import scan
-    from .tools.verify import verify
+    from .tools.verify import diff, verify
     from .tools.writers import PtWriter, T7Writer
     from .zoo import convert_zoo
 
@@ -50,7 +49,7 @@ _HOMES = {
     "convert": "conversion.convert",
     "convert_zoo": "zoo",
     "describe": "tools.files",
-    "diff": "tools.diff",
+    "diff": "tools.verify",
     "draw": "tools.draw",
     "export": "tools.export",
     "inspect": "tools.inspect",

@@ -13,9 +13,8 @@ from typing import Any
 
 from ..text import printable, printable_json
 from ..zoo import convert_zoo
-from ..zoo.plan import CONVERSION, OF_MODULES, allowed_options
 from .parser import arguments_of
-from .streams import failed, print_json
+from .streams import print_json
 
 DONE, FAILED = 0, 1
 _SHOWN = 20
@@ -26,9 +25,6 @@ _FAILURES = 50
 
 def zoo(options: argparse.Namespace) -> int:
     """Convert, show progress, and print a summary."""
-    wrong = _wrong_usage(options)
-    if wrong:
-        return failed(wrong)
     try:
         with open_display(options.json) as display:
             report = convert_zoo(
@@ -50,30 +46,6 @@ def zoo(options: argparse.Namespace) -> int:
     else:
         _print_summary(report)
     return DONE if report.ok else FAILED
-
-
-def _wrong_usage(options: argparse.Namespace) -> str:
-    """Return which options exclude each other; empty if all is well."""
-    given = [name for name, each in CONVERSION.items() if getattr(options, name) != each.default]
-    if options.module and (options.to or options.verify or set(given) - OF_MODULES):
-        return "--module excludes --to, --verify and all conversion options but --strict and --classes"
-    if options.to is not None:
-        known = {option.name for option in allowed_options(options.to, options.module)} | {"to"}
-        known |= {"index_base"}
-        wrong = [" or ".join(CONVERSION[name].spellings()) for name in given if name not in known]
-        if wrong:
-            return f"{', '.join(wrong)} has no meaning with --to {options.to}"
-    if "index_base" in given and not options.module:
-        return "--index-base requires --module"
-    if options.partial and not options.template:
-        return "--partial requires --template"
-    if options.template and options.verify:
-        return "--verify and --template exclude each other"
-    if options.scheduler and options.engine != "dask":
-        return "--scheduler requires --engine dask"
-    if options.workers == 0 and (options.timeout or options.memory):
-        return "--timeout and --memory need worker processes: --workers 1 or more"
-    return ""
 
 
 def _print_plan(report: Any, as_json: bool) -> None:

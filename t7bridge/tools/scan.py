@@ -51,7 +51,7 @@ class Finding:
             known package has, whose own code would read it; `unread`, bytes after the value and members that nothing
             refers to.
         name: of the global or class; of a function its number of bytes and upvalues.
-        source: path inside the value, if known.
+        path: path inside the value, if known.
         upvalues: names of a function's upvalues.
         code_bytes: length of a function's bytecode.
     """
@@ -72,7 +72,7 @@ class ScanReport:
 
     Attributes:
         file: its name.
-        format: `t7` or `pt`; empty if it is neither.
+        format: its name; empty if it is unknown, `folder` for a folder.
         findings: the findings, each global and class once, each function.
         error: why the file could not be read to its end; empty if it could.
     """

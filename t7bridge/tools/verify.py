@@ -1,16 +1,18 @@
-"""`verify`: compare the content of two files, also with independent readers."""
+"""`verify` and `diff`: compare the content of two files, as every reader sees it, or as numbers."""
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
 from attrs import asdict, evolve, field
 
 from .. import formats
-from ..conversion.options import JSON, LIMITS, option, takes, verb
+from ..conversion.options import FORCE, JSON, LIMITS, option, takes, verb
 from ..conversion.request import Convert
 from ..conversion.source_value import metadata_left_out
 from ..data import define
@@ -29,34 +31,69 @@ from ..values.elements import HINTS
 
 
 @define
-class VerifyReport:
-    """The result of `verify`.
+class Comparison:
+    """The result of comparing two files.
 
     Attributes:
         first: path of the first file.
         second: path of the second file.
-        differences: the differences; empty if both hold the same.
-        readers: for each file, its readers besides t7bridge itself: `torchfile`, `torch`, or none.
+        differences: the differences; empty if both hold the same. For tensors of one shape `diff` has a
+            `TensorDifference`, with numbers.
     """
 
     first: str
     second: str
     differences: list[Difference] = field(factory=list)
-    readers: dict[str, list[str]] = field(factory=dict)
-    hint: str = ""
-    """A hint on how to compare files whose keys differ."""
-    left_out: dict[str, list[str]] = field(factory=dict)
-    """For each file what `convert` leaves out and is no difference, as sentences: what is in no state dict of its
-    modules, and strings of its metadata."""
 
     @property
     def same(self) -> bool:
         """True if no difference was found."""
         return not self.differences
 
+    @property
+    def hint(self) -> str:
+        """A hint on how to compare files whose keys differ; empty if they do not."""
+        if not {"is missing in the first", "is missing in the second"} <= {each.message for each in self.differences}:
+            return ""
+        return (
+            f"the files have different keys. `t7bridge match {self.first} {self.second} -o C.pt` maps them, and writes "
+            f"the weights of the first under the keys of the second: then compare C.pt with {self.second}."
+        )
+
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as data for JSON."""
-        return {**asdict(self), "same": self.same}
+        """Return the report as data for JSON, in which infinity becomes `None`."""
+        return {**asdict(self, value_serializer=_finite), "hint": self.hint, "same": self.same}
+
+
+def _finite(_: Any, __: Any, value: Any) -> Any:
+    return None if value == math.inf else value
+
+
+@define
+class VerifyReport(Comparison):
+    """The result of `verify`.
+
+    Attributes:
+        readers: for each file, its readers besides t7bridge itself: `torchfile`, `torch`, or none.
+        left_out: for each file what `convert` leaves out and is no difference, as sentences: what is in no state dict of
+            its modules, and strings of its metadata.
+    """
+
+    readers: dict[str, list[str]] = field(factory=dict)
+    left_out: dict[str, list[str]] = field(factory=dict)
+
+
+@define
+class DiffReport(Comparison):
+    """The result of `diff`.
+
+    Attributes:
+        tensors: number of pairs of tensors compared.
+        drawn: numbers of differing blocks by kind: `only first`, `only second`, `shape`, `options`, `weights`.
+    """
+
+    tensors: int = 0
+    drawn: dict[str, int] = field(factory=dict)
 
 
 @define(eq=False)
@@ -144,10 +181,7 @@ def verify(request: Verify) -> VerifyReport:
         FormatError: a file is damaged, including a wrong CRC in an archive, or in no supported format.
     """
     report = VerifyReport(str(request.source), str(request.other))
-    with (
-        formats.open(request.source, limits=request.limits) as first,
-        formats.open(request.other, limits=request.limits) as second,
-    ):
+    with _both(request) as (first, second):
         one, two = read_side(first), read_side(second)
         for source, side in ((first, one), (second, two)):
             if source.path not in report.readers:  # a file compared with itself is read once
@@ -158,13 +192,74 @@ def verify(request: Verify) -> VerifyReport:
         for side, form in zip((one, two), forms):
             if texts := side.left_out(form):
                 report.left_out[side.document.path] = texts
-        report.hint = hint_for(report.differences, report.first, report.second)
         if one.is_lua and two.is_lua and one.trailing != two.trailing:
             report.differences.append(Difference("", "the bytes after the last value differ"))
         for side, other in ((one, two), (two, one)):
             if side.trailing and not other.is_lua:
                 report.left_out.setdefault(side.document.path, []).append(side.document.content.message)
     return report
+
+
+@contextmanager
+def _both(request: Verify | Diff) -> Iterator[tuple[Document, Document]]:
+    with (
+        formats.open(request.source, limits=request.limits) as first,
+        formats.open(request.other, limits=request.limits) as second,
+    ):
+        yield first, second
+
+
+@verb
+class Diff:
+    """Report the values that differ between two files, and by how much, whatever their formats."""
+
+    EXAMPLES = (
+        "t7bridge diff model.t7 model.pt",
+        "t7bridge diff a.safetensors b.npz --rtol 1e-5",
+        "t7bridge diff before.t7 after.t7 --draw changes.html",
+    )
+    OLD_NAMES: ClassVar = {"a": "source", "b": "other"}
+    source: PathLike = option("a file of any format", kw_only=False, metavar="A", stdin=True)
+    other: PathLike = option("another", kw_only=False, metavar="B", stdin=True)
+    rtol: float = option("relative tolerance, as a fraction of B's value", default=0.0, metavar="X")
+    atol: float = option("absolute tolerance", default=0.0, metavar="X")
+    draw: PathLike | None = option(
+        "write a page (.html) with both models side by side", default=None, metavar="PAGE", group="output"
+    )
+    force: bool = FORCE
+    json = JSON
+    limits: Limits = LIMITS
+
+
+@takes(Diff)
+def diff(request: Diff) -> DiffReport:
+    """Report the values that differ between two files, and by how much.
+
+    Elements of tensors are compared as numbers; their storage (sharing, offsets, strides, devices) is ignored, as
+    `verify` compares it. The files may have different formats: one is converted to the form that matches the other
+    best, including the state dicts of its modules.
+
+    Args:
+        atol: absolute tolerance, added to the relative one.
+        draw: a page to write, `.html`: both models side by side, differences in colour.
+
+    Raises:
+        FormatError: a file is damaged, or in no supported format.
+    """
+    from ..values.deviation import ValueComparer
+
+    with _both(request) as (first, second):
+        pairs = pairs_of(read_side(first), read_side(second), request.limits)
+        # The best form is chosen by structure and shapes, so that no element is read twice.
+        _, (one, two) = closest(pairs, partial(ValueComparer, elements=False))
+        comparer = ValueComparer(rtol=request.rtol, atol=request.atol)
+        found = comparer.run(one, two)
+        report = DiffReport(str(request.source), str(request.other), found, comparer.tensors)
+        if request.draw is not None:
+            from .draw import draw_pair
+
+            report.drawn = draw_pair(first, second, request)
+        return report
 
 
 def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[Any, Any]]:
@@ -281,17 +376,6 @@ def _as_model_file(lua: Value, python: Any) -> Any:
     except T7BridgeError:  # it has no model.py
         return None
     return OrderedDict(compacted(made)) if set(made) == set(python) else None
-
-
-def hint_for(differences: list[Difference], a: str, b: str) -> str:
-    """Return a hint on how to compare files whose keys differ; empty if they do not."""
-    ends = {difference.message for difference in differences}
-    if not {"is missing in the first", "is missing in the second"} <= ends:
-        return ""
-    return (
-        f"the files have different keys. `t7bridge match {a} {b} -o C.pt` maps them, and writes the "
-        f"weights of the first under the keys of the second: then compare C.pt with {b}."
-    )
 
 
 def read_side(document: Document) -> FileContent:

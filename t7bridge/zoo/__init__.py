@@ -2,7 +2,7 @@
 
 from .journal import Journal, Record
 from .places import Folder
-from .plan import RunPlan, allowed_options, find_inputs, kind_of, output_names, safe_name
+from .plan import RunPlan, find_inputs, kind_of, output_names, safe_name
 from .report import COLUMNS, ZooReport, as_csv
 from .run import Progress, convert_zoo
 
@@ -14,7 +14,6 @@ __all__ = [
     "Record",
     "RunPlan",
     "ZooReport",
-    "allowed_options",
     "as_csv",
     "convert_zoo",
     "find_inputs",

@@ -13,10 +13,8 @@ from typing import Any
 
 from attrs import asdict, evolve, field
 
-from ..conversion.options import INDEX_BASE, Option, options_of
-from ..conversion.request import MODE, Conversion
 from ..data import define
-from ..errors import ModelError, T7BridgeError
+from ..errors import ModelError
 from ..formats import FORMATS, LUA, SUFFIXES, formats_with
 from ..formats.signatures import HEAD_BYTES, identify
 from ..io.checksums import digest
@@ -28,14 +26,6 @@ CLAIMS = (".t7", ".t7b", ".pt", ".pth", ".safetensors")
 """Suffixes that declare a file to be a model: such a file that is something else is a failure."""
 REPORTS = ("report.html", "report.json", "report.csv")
 _STRIPPED = {*SUFFIXES, ".th", ".dat"}
-CONVERSION: dict[str, Option] = {
-    name: evolve(option, name=name)
-    for name, option in {"mode": MODE, **options_of(Conversion), "index_base": INDEX_BASE}.items()
-    if name not in ("to", "force", "limits")
-}
-"""The options of each conversion, or of each `write_module`."""
-OF_MODULES = {"strict", "classes", "index_base"}
-"""Those of `write_module`."""
 
 
 @define(frozen=True)
@@ -89,49 +79,6 @@ class Settings:
         if self.module:
             return ""
         return FORMATS[self.to or ("pt" if FORMATS[kind].values == LUA else "t7")].suffix
-
-    def checked(self) -> Settings:
-        """Check the request, once and not for every file; return it without options that have their defaults.
-
-        Raises:
-            ModelError: an option does not exist, or is incompatible with the others.
-        """
-        options_of(Conversion)["to"].check(self.to)
-        asked = _check(self.to, self.module, self.options)
-        if self.module and (self.to is not None or self.verify):
-            raise ModelError("module excludes to and verify", expected="module without to and verify")
-        if asked.get("template") and self.verify:
-            raise ModelError("verify and template exclude each other")
-        for name in ("template", "classes"):
-            if asked.get(name):
-                asked[name] = os.path.abspath(asked[name])
-        if asked.get("template") and not os.path.exists(asked["template"]):
-            raise T7BridgeError("no such file", file=asked["template"])
-        return evolve(self, options=asked)
-
-
-def allowed_options(to: str | None, module: bool) -> list[Option]:
-    """Return the options that apply to one kind of output."""
-    if module:
-        return [CONVERSION[name] for name in sorted(OF_MODULES)]
-    known = [option for option in CONVERSION.values() if option.name != "index_base"]
-    return [option for option in known if to is None or FORMATS[to].values in option.targets]
-
-
-def _check(to: str | None, module: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a conversion, with paths as texts.
-
-    Raises:
-        ModelError: one does not apply, or its value is none of its choices.
-    """
-    allowed = {option.name for option in allowed_options(to, module)}
-    if not set(options) <= allowed:
-        wrong = sorted(set(options) - allowed)
-        what = "with module" if module else f"for {to}" if to is not None else "here"
-        raise ModelError(f"{', '.join(wrong)} does not apply {what}", expected=", ".join(sorted(allowed)))
-    for name, value in options.items():
-        CONVERSION[name].check(value)
-    return {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
 
 
 # Inputs

@@ -8,20 +8,21 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from typing import Any
 
 from attrs import evolve, field
 
-from ..conversion.options import INDEX_BASE, flag, option, takes, verb
+from ..conversion.options import INDEX_BASE, Option, flag, option, options_of, takes, verb
 from ..conversion.request import MODE, Conversion
 from ..data import define
-from ..errors import ModelError
+from ..errors import ModelError, T7BridgeError
+from ..formats import FORMATS
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
+from ..text import listed
 from ..version import __version__
 from .journal import DONE, FAILED, FOREIGN, PLANNED, Journal, Record
 from .places import Folder, open_folder
-from .plan import CONVERSION, RunPlan, Settings, make_plan
+from .plan import RunPlan, Settings, make_plan
 from .report import ZooReport, report_files, summarize
 from .workers import Engine, open_engine
 
@@ -30,6 +31,15 @@ _COMMIT_SECONDS = 1.0
 _SHOW_SECONDS = 0.1
 _WINDOW_SECONDS = 10.0
 _EACH, _HOW, _WHICH = "processing of each file", "execution", "selection of files"
+
+_CONVERSION: dict[str, Option] = {
+    name: evolve(option, name=name)
+    for name, option in {"mode": MODE, **options_of(Conversion), "index_base": INDEX_BASE}.items()
+    if name not in ("to", "force", "limits")
+}
+"""The options of each conversion, or of each `write_module`."""
+_OF_MODULES = {"strict", "classes", "index_base"}
+"""Those of `write_module`."""
 
 
 @verb
@@ -83,10 +93,36 @@ class Zoo(Conversion):
     on_file: Callable[[Record], None] | None = field(default=None, kw_only=True)
     on_progress: Callable[[Progress], None] | None = field(default=None, kw_only=True)
 
-    @property
-    def conversion(self) -> dict[str, Any]:
-        """The options of each conversion that have a value."""
-        return {name: getattr(self, name) for name in CONVERSION if getattr(self, name) != CONVERSION[name].default}
+    def settings(self) -> Settings:
+        """Return the settings of each conversion, without options that have their defaults.
+
+        Raises:
+            ModelError: an option does not apply, or excludes another.
+        """
+        given = {name: getattr(self, name) for name in _CONVERSION if getattr(self, name) != _CONVERSION[name].default}
+        template, target = given.get("template"), FORMATS[self.to].values if self.to else None
+        wrong = [name for name in given if name != "index_base" and target not in (None, *_CONVERSION[name].targets)]
+        for refused, message in (
+            (
+                self.module and (self.to or self.verify or not _OF_MODULES.issuperset(given)),
+                f"module excludes to, verify and all options of conversions but {listed(sorted(_OF_MODULES))}",
+            ),
+            ("index_base" in given and not self.module, "index_base requires module"),
+            (wrong, f"{listed(wrong)} does not apply to {self.to}"),
+            (self.partial and not template, "partial requires template"),
+            (self.verify and template, "verify and template exclude each other"),
+            (self.scheduler and self.engine != "dask", "only the Dask engine has a scheduler"),
+            (self.workers == 0 and (self.timeout or self.memory), "time and memory limits need worker processes"),
+        ):
+            if refused:
+                raise ModelError(message)
+        for name in ("template", "classes"):
+            if name in given:
+                given[name] = os.path.abspath(given[name])
+        if template and not os.path.exists(template):
+            raise T7BridgeError("no such file", file=os.fspath(template))
+        same = {name: getattr(self, name) for name in ("to", "module", "verify", "draw", "prove", "limits", "memory")}
+        return Settings(os.fspath(self.output), options=given, flush=self.engine != "local", **same)
 
 
 @takes(Zoo)
@@ -133,9 +169,7 @@ def convert_zoo(request: Zoo) -> ZooReport:
         os.fspath(source)
         for source in ([request.sources] if isinstance(request.sources, (str, os.PathLike)) else request.sources)
     ]
-    remote = request.engine != "local"
-    same = {name: getattr(request, name) for name in ("to", "module", "verify", "draw", "prove", "limits", "memory")}
-    settings = Settings(os.fspath(request.output), options=request.conversion, flush=remote, **same).checked()
+    settings = request.settings()
     with closing(open_folder(settings.folder, places, make=not request.dry_run)) as folder:
         settings = evolve(settings, folder=folder.place)
         if request.dry_run and not folder.has_journal:

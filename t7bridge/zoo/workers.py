@@ -24,8 +24,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from itertools import count
-from typing import Any, Protocol
+from itertools import count, islice
+from typing import Any
 
 from ..errors import (
     ModelError,
@@ -45,7 +45,6 @@ from .journal import DONE, FOREIGN, Record, as_requests, from_requests
 from .places import as_local_input, as_local_output, is_in_memory, join, local_path, scratch_output
 from .plan import Settings, fail_foreign
 
-ENGINES = ("local", "dask")
 NO_PICTURE = "no picture: "
 """Prefix of the note on a file that cannot be drawn."""
 READY = b"ready"
@@ -273,14 +272,38 @@ def _memory_limit(allowed: int | None) -> Iterator[None]:
 # Engines
 
 
-class Engine(Protocol):
+class Engine:
     """Converts files in some set of processes."""
 
+    def __init__(self) -> None:
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
     def run(self, jobs: Iterable[Record]) -> Outcomes:
-        """Convert files; yield each when its record has the outcome."""
+        """Convert files; yield each when its record has the outcome.
+
+        Raises:
+            T7BridgeError: there is no process to work, and none can be started.
+        """
+        waiting = iter(jobs)
+        while self._feed(waiting):
+            try:
+                answer = self._answers.get(timeout=_TICK_SECONDS)
+            except queue.Empty:
+                yield None
+            else:
+                yield from self._take(answer)
+
+    def _feed(self, waiting: Iterator[Record]) -> bool:
+        """Hand out files that wait; return whether any are in progress."""
+        raise NotImplementedError
+
+    def _take(self, answer: Any) -> Iterable[Record | None]:
+        """Return the files that an answer finishes."""
+        raise NotImplementedError
 
     def current(self) -> list[Record]:
         """Return the files in progress, as far as they are known."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """End all processes that were started."""
@@ -306,24 +329,17 @@ def open_engine(
         scheduler: address of a Dask scheduler.
 
     Raises:
-        ModelError: the engine does not exist, or does not support the request.
+        ModelError: the engine does not support the request.
         UnsupportedError: its library is not installed.
     """
-    if name not in ENGINES:
-        raise ModelError(f"unknown engine {name!r}", expected=" or ".join(ENGINES))
     in_memory = is_in_memory(places)
     if name == "dask":
         if in_memory:
             raise ModelError("other processes cannot access memory://", hint="Use the local engine.")
         return DaskEngine(settings, scheduler, workers, timeout)
-    if scheduler is not None:
-        raise ModelError("only the Dask engine has a scheduler", expected="engine='dask'")
+    if in_memory and (timeout or settings.memory):
+        raise ModelError("time and memory limits need worker processes", hint="Use no memory:// URLs.")
     if workers == 0 or in_memory:
-        if timeout or settings.memory:
-            raise ModelError(
-                "time and memory limits need worker processes",
-                hint="Use --workers 1 or more, and no memory:// URLs.",
-            )
         return InlineEngine(settings)
     return LocalEngine(settings, workers or _cores(), timeout)
 
@@ -333,7 +349,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class InlineEngine:
+class InlineEngine(Engine):
     """Converts files one after another in this process: no startup cost, but no isolation either."""
 
     def __init__(self, settings: Settings) -> None:
@@ -349,13 +365,6 @@ class InlineEngine:
         for job in jobs:
             self._current = [job]
             yield convert_one(job, self._settings)
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-Inbox = queue.SimpleQueue["tuple[_Worker, list[bytes] | None]"]
-"""Lines from a worker; `None` is its end."""
 
 
 def _weight(job: Record, settings: Settings) -> int:
@@ -374,7 +383,7 @@ class _Worker:
         late: whether it was killed because a file took too long.
     """
 
-    def __init__(self, settings: Settings, inbox: Inbox) -> None:
+    def __init__(self, settings: Settings, answers: queue.SimpleQueue[Any]) -> None:
         self.jobs: deque[tuple[Record, int]] = deque()
         self.weight = 0
         self.began: float | None = None
@@ -390,17 +399,18 @@ class _Worker:
         assert self._process.stdin is not None
         self._input = self._process.stdin
         self._send(settings.as_json())
-        threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
+        threading.Thread(target=self._listen, args=(answers,), daemon=True).start()
 
-    def _listen(self, inbox: Inbox) -> None:
+    def _listen(self, answers: queue.SimpleQueue[tuple[_Worker, list[bytes] | None]]) -> None:
+        """Pass on the lines of the process; `None` is its end."""
         assert self._process.stdout is not None
         rest = b""
-        with self._process.stdout as answers:
-            while piece := os.read(answers.fileno(), 1 << 20):
+        with self._process.stdout as output:
+            while piece := os.read(output.fileno(), 1 << 20):
                 *lines, rest = (rest + piece).split(b"\n")
-                inbox.put((self, lines))
+                answers.put((self, lines))
                 time.sleep(_PAUSE_SECONDS)
-        inbox.put((self, None))
+        answers.put((self, None))
 
     def _send(self, line: str) -> None:
         """Send a line; a dead worker is noticed elsewhere."""
@@ -437,7 +447,7 @@ class _Worker:
         return f"exit code {code}"
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Converts files in worker processes on this machine.
 
     Args:
@@ -447,75 +457,51 @@ class LocalEngine:
     """
 
     def __init__(self, settings: Settings, workers: int, timeout: float | None = None) -> None:
+        super().__init__()
         self._settings = settings
         self._timeout = timeout
-        self._inbox: Inbox = queue.SimpleQueue()
-        self._workers = [_Worker(settings, self._inbox) for _ in range(workers)]
+        self._returned: deque[tuple[Record, int]] = deque()
+        """Jobs of workers that died."""
+        self._workers = [_Worker(settings, self._answers) for _ in range(workers)]
 
     def current(self) -> list[Record]:
         """See `Engine`."""
         return [worker.jobs[0][0] for worker in self._workers if worker.jobs and worker.began is not None]
 
-    def run(self, jobs: Iterable[Record]) -> Outcomes:
-        """See `Engine`.
+    def _feed(self, waiting: Iterator[Record]) -> bool:
+        now = time.monotonic()
+        for worker in self._workers:
+            self._refill(worker, waiting)
+            if self._timeout and worker.jobs and worker.began is not None and now - worker.began > self._timeout:
+                worker.late = True
+                worker.kill()
+        return any(worker.jobs for worker in self._workers)
 
-        Raises:
-            T7BridgeError: no worker can be started.
-        """
-        waiting = ((job, _weight(job, self._settings)) for job in jobs)
-        returned: deque[tuple[Record, int]] = deque()
-        looked = time.monotonic()
-        hungry = self._workers
-        while True:
-            for worker in hungry:
-                self._feed(worker, waiting, returned)
-            hungry = []
-            if not any(worker.jobs for worker in self._workers):
-                return
-            if time.monotonic() - looked > _TICK_SECONDS:
-                self._end_late()
-                looked = time.monotonic()
-            try:
-                worker, lines = self._inbox.get(timeout=_TICK_SECONDS)
-            except queue.Empty:
-                yield None
-                continue
-            if lines is None:
-                if worker in self._workers:
-                    yield self._replace(worker, returned)
-                    hungry = self._workers
-                continue
-            worker.began, hungry = time.monotonic(), [worker]
-            for result in json.loads(b"[%b]" % b",".join(line for line in lines if line != READY)):
-                yield worker.answered().take(result)
-
-    @staticmethod
-    def _feed(worker: _Worker, waiting: Iterator[tuple[Record, int]], returned: deque[tuple[Record, int]]) -> None:
+    def _refill(self, worker: _Worker, waiting: Iterator[Record]) -> None:
         """Refill a worker when half of its queue is done, or at once with a large file."""
         if len(worker.jobs) > _AHEAD_JOBS // 2:
             return
         room = _AHEAD_BYTES - worker.weight
         more: list[tuple[Record, int]] = []
         while room > 0 and len(worker.jobs) + len(more) < _AHEAD_JOBS:
-            job = returned.popleft() if returned else next(waiting, None)
-            if job is None:
-                break
-            if job[1] > room and (worker.jobs or more):
-                returned.appendleft(job)  # a large file waits for an idle worker
-                break
-            more.append(job)
-            room -= job[1]
+            if not self._returned:
+                self._returned.extend((job, _weight(job, self._settings)) for job in islice(waiting, 1))
+            if not self._returned or (self._returned[0][1] > room and (worker.jobs or more)):
+                break  # a large file waits for an idle worker
+            more.append(self._returned.popleft())
+            room -= more[-1][1]
         if more:
             worker.give(more)
 
-    def _end_late(self) -> None:
-        now = time.monotonic()
-        for worker in self._workers:
-            if self._timeout and worker.jobs and worker.began is not None and now - worker.began > self._timeout:
-                worker.late = True
-                worker.kill()
+    def _take(self, answer: tuple[_Worker, list[bytes] | None]) -> Iterable[Record | None]:
+        worker, lines = answer
+        if lines is None:
+            return [self._replace(worker)] if worker in self._workers else []
+        worker.began = time.monotonic()
+        results = json.loads(b"[%b]" % b",".join(line for line in lines if line != READY))
+        return (worker.answered().take(result) for result in results)
 
-    def _replace(self, worker: _Worker, returned: deque[tuple[Record, int]]) -> Record | None:
+    def _replace(self, worker: _Worker) -> Record | None:
         """Replace a dead worker, and mark the file that it was working on as failed."""
         how = worker.end()
         if worker.began is None:
@@ -523,11 +509,11 @@ class LocalEngine:
                 f"a worker process cannot be started: it ended with {how}",
                 hint="T7BRIDGE_TRACEBACK=1 in the environment shows why.",
             )
-        self._workers[self._workers.index(worker)] = _Worker(self._settings, self._inbox)
+        self._workers[self._workers.index(worker)] = _Worker(self._settings, self._answers)
         if not worker.jobs:
             return None
         job = worker.answered()
-        returned.extendleft(reversed(worker.jobs))
+        self._returned.extendleft(reversed(worker.jobs))
         if worker.late:
             reason = f"took longer than the {self._timeout:g} seconds of --timeout"
             return job.fail("Timeout", "took longer than --timeout", reason)
@@ -568,7 +554,7 @@ def end_workers() -> None:
             _engines.pop(thread)[1].close()
 
 
-class DaskEngine:
+class DaskEngine(Engine):
     """Converts files on a Dask cluster.
 
     Args:
@@ -587,6 +573,7 @@ class DaskEngine:
             import distributed
         except ImportError as error:
             raise UnsupportedError("Dask is not installed", hint="pip install 't7bridge[dask]'") from error
+        super().__init__()
         self._settings = settings.as_json()
         self._timeout = timeout
         library: Any = distributed  # partly untyped
@@ -600,41 +587,25 @@ class DaskEngine:
         except (OSError, ValueError) as error:
             raise T7BridgeError(f"the Dask scheduler cannot be reached: {error}", file=scheduler or "") from error
         self._running: dict[int, tuple[Any, list[Record]]] = {}
-        self._done: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._numbers = count()
         self._name = f"t7bridge-zoo-{os.urandom(6).hex()}"
         self._threads = 1
+        self._seen = time.monotonic()
+        """When the cluster had a worker."""
 
     def current(self) -> list[Record]:
         """Return the first files of the oldest groups; only the cluster knows which are in progress."""
         return [jobs[0] for _, jobs in list(self._running.values())[: self._threads]]
 
-    def run(self, jobs: Iterable[Record]) -> Outcomes:
-        """See `Engine`; the outcomes of a group arrive together.
-
-        Raises:
-            T7BridgeError: the cluster has had no worker for a while, or has disappeared.
-        """
-        waiting, lonely = iter(jobs), time.monotonic()
-        while True:
-            self._threads = sum(self._client.nthreads().values())
-            if self._threads:
-                lonely = time.monotonic()
-            elif time.monotonic() - lonely > _LONELY_SECONDS:
-                raise T7BridgeError("the Dask cluster has no worker", hint="Start some with `dask worker ADDRESS`.")
-            while len(self._running) < _GROUPS_A_THREAD * max(1, self._threads):
-                group = _next_group(waiting)
-                if not group:
-                    break
-                self._submit(group)
-            if not self._running:
-                return
-            try:
-                number = self._done.get(timeout=_TICK_SECONDS)
-            except queue.Empty:
-                yield None
-                continue
-            yield from self._take(number)
+    def _feed(self, waiting: Iterator[Record]) -> bool:
+        self._threads = sum(self._client.nthreads().values())
+        if self._threads:
+            self._seen = time.monotonic()
+        elif time.monotonic() - self._seen > _LONELY_SECONDS:
+            raise T7BridgeError("the Dask cluster has no worker", hint="Start some with `dask worker ADDRESS`.")
+        while len(self._running) < _GROUPS_A_THREAD * max(1, self._threads) and (group := _next_group(waiting)):
+            self._submit(group)
+        return bool(self._running)
 
     def _submit(self, jobs: list[Record]) -> None:
         number = next(self._numbers)
@@ -642,10 +613,10 @@ class DaskEngine:
         requests = as_requests(jobs)
         future = self._client.submit(convert_group, self._settings, self._timeout, requests, key=key, pure=False)
         self._running[number] = (future, jobs)
-        future.add_done_callback(lambda _: self._done.put(number))
+        future.add_done_callback(lambda _: self._answers.put(number))
 
-    def _take(self, number: int) -> Iterator[Record]:
-        future, jobs = self._running.pop(number)
+    def _take(self, answer: int) -> Iterator[Record]:
+        future, jobs = self._running.pop(answer)
         if future.status == "finished":
             by_number = {job.number: job for job in jobs}
             for result in map(json.loads, future.result()):

@@ -15,7 +15,7 @@ from looping import new_folder
 import t7bridge
 from t7bridge import Tensor
 from t7bridge.cli import main
-from t7bridge.tools.diff import DiffReport
+from t7bridge.tools.verify import DiffReport
 from t7bridge.values.compare import Difference, TensorDifference
 from t7bridge.values.deviation import _blocks
 
