@@ -75,8 +75,8 @@ class VerifyReport(Comparison):
 
     Attributes:
         readers: for each file, its readers besides t7bridge itself: `torchfile`, `torch`, or none.
-        left_out: for each file what `convert` leaves out and is no difference, as sentences: what is in no state dict of
-            its modules, and strings of its metadata.
+        left_out: for each file what `convert` leaves out and is no difference, as sentences: what is in no state dict
+            of its modules, and strings of its metadata.
     """
 
     readers: dict[str, list[str]] = field(factory=dict)
