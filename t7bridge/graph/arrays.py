@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from attrs import evolve
 
 from ..errors import CorruptError, ModelError, T7BridgeError, UnsupportedError
 from ..io.changes import Buffer, Change, Extent
@@ -311,6 +312,30 @@ def tensor_array(tensor: Tensor) -> np.ndarray:
         if isinstance(error, T7BridgeError):
             raise
         raise UnsupportedError(f"numpy has no array of shape {tensor.shape}: {error}") from error
+
+
+def flat_pieces(tensor: Tensor, count: int) -> Callable[[int], np.ndarray] | None:
+    """Return a function for `count` elements of a tensor in a file from a number on, in order, which reads no others.
+
+    `None` where the elements are not consecutive numbers in a file.
+    """
+    storage, width = tensor.storage, 1
+    for extent, step in zip(reversed(tensor.size), reversed(tensor.stride)):
+        if extent != 1 and step != width:
+            return None
+        width *= extent
+    changed = tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
+    if storage is None or not isinstance(storage.data, Span) or changed or not tensor.element.native:
+        return None
+    span, first, numel = storage.data, tensor.offset, tensor.numel
+    if first + numel > storage.count:
+        return None
+
+    def read(start: int) -> np.ndarray:
+        part = evolve(span, offset=span.offset + (first + start) * span.width, crc=None)
+        return storage_array(Storage(storage.element, min(count, numel - start), part))
+
+    return read
 
 
 def byte_strides(size: Sequence[int], stride: Sequence[int], itemsize: int) -> tuple[int, ...]:

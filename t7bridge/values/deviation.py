@@ -12,6 +12,7 @@ from typing import Any
 from attrs import evolve, field
 
 from ..data import define
+from ..graph.arrays import flat_pieces
 from ..graph.dtypes import PACKED
 from ..graph.lua import Value
 from ..graph.storage import Storage
@@ -106,16 +107,16 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
         rtol: relative tolerance, as a fraction of the second's element.
         atol: absolute tolerance, added to the relative one.
     """
-    first, second = np.atleast_1d(_array(a)), np.atleast_1d(_array(b))
-    if prod(first.shape) > 2 * max(_count(a), _count(b)):
-        if (a.stride, a.offset) != (b.stride, b.offset):
-            return Difference(path, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
-        first, second = (each.storage.array if each.storage else np.empty(0) for each in (a, b))
-        if len(first) != len(second):
-            return Difference(path, f"views of storages with {len(first)} and {len(second)} elements")
+    shape = a.shape or (1,)
+    repeats = prod(shape) > 2 * max(_count(a), _count(b))
+    if repeats and (a.stride, a.offset) != (b.stride, b.offset):
+        return Difference(path, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
+    if repeats and _count(a) != _count(b):
+        return Difference(path, f"views of storages with {_count(a)} and {_count(b)} elements")
+    if repeats or a.element.name in PACKED:
+        shape = (_array(a).size if a.element.name in PACKED else _count(a),)
     differing, largest, index, values = 0, -1.0, tuple[int, ...](), tuple[Any, ...]()
-    for block in _blocks(first.shape):
-        x, y = _numbers(first[block], a), _numbers(second[block], b)
+    for start, x, y in _pairs(a, b, shape, repeats):
         apart = _apart(x, y)
         with np.errstate(invalid="ignore", over="ignore"):
             allowed = atol + rtol * np.abs(y) if rtol else atol
@@ -126,7 +127,9 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
             place = int(np.argmax(np.where(wrong, apart, -1.0)))
             if (far := float(apart.flat[place])) > largest:
                 inside = np.unravel_index(place, apart.shape)
-                index = tuple((each.start or 0) + int(step) for each, step in zip(block, inside))
+                index = tuple(int(step) + first for step, first in zip(inside, start))
+                if len(inside) < len(shape):  # of consecutive elements
+                    index = tuple(int(step) for step in np.unravel_index(index[0], shape))
                 largest, values = far, (x.flat[place], y.flat[place])
     if not differing:
         return None
@@ -135,9 +138,29 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     how = f"by at most {largest:.6g}" if largest < inf else "most"
     where = f" at {list(index)}" if index else ""
     message = (
-        f"{differing} of {first.size} elements differ, {how}{where}: {_shown(values[0])} against {_shown(values[1])}"
+        f"{differing} of {prod(shape)} elements differ, {how}{where}: {_shown(values[0])} against {_shown(values[1])}"
     )
-    return TensorDifference(path, message, first.size, differing, largest, index)
+    return TensorDifference(path, message, prod(shape), differing, largest, index)
+
+
+def _pairs(a: Tensor, b: Tensor, shape: tuple[int, ...], stored: bool) -> Iterator[tuple[tuple[int, ...], Any, Any]]:
+    """Yield blocks of the elements of two tensors, in order, each with the position of its first element.
+
+    Args:
+        a: a tensor.
+        b: another.
+        shape: of both, or of their storages.
+        stored: whether all elements of their storages are compared.
+    """
+    reads = [None if stored else flat_pieces(each, _BLOCK_ELEMENTS) for each in (a, b)]
+    if reads[0] is not None and reads[1] is not None:
+        for start in range(0, prod(shape), _BLOCK_ELEMENTS):
+            yield (start,), reads[0](start), reads[1](start)
+        return
+    arrays = [np.atleast_1d(each.storage.array if stored and each.storage else _array(each)) for each in (a, b)]
+    for block in _blocks(arrays[0].shape):
+        first, second = (_numbers(array[block], each) for array, each in zip(arrays, (a, b)))
+        yield tuple(each.start or 0 for each in block), first, second
 
 
 def _count(tensor: Tensor) -> int:

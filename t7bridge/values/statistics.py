@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
 from attrs import evolve
 
+from ..graph.arrays import flat_pieces, numpy_dtype
 from ..graph.tensor import Tensor
 from ..lazy import np
 
 MOST = 1 << 24
 """Elements read of one tensor; of a larger one the first."""
+_PIECE = 1 << 20
+"""Elements read at once."""
 
 
 def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
@@ -32,28 +36,50 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
     count = prod(size)
     if tensor.storage is None or (count > MOST and count > tensor.storage.count):
         return {}
-    values = np.asarray(tensor.numpy()).reshape(-1)[:MOST]
-    if values.dtype.kind not in "fiub":
+    if numpy_dtype(tensor.element).kind not in "fiub":
         return {}
-    found: dict[str, Any] = {}
+    most = min(count, MOST)
+
+    def pieces() -> Iterator[Any]:
+        read = flat_pieces(tensor, _PIECE)
+        if read is None:
+            values = np.asarray(tensor.numpy()).reshape(-1)[:most]
+            yield from (values[start : start + _PIECE].astype(np.float64) for start in range(0, most, _PIECE))
+        else:
+            yield from (read(start)[: most - start].astype(np.float64) for start in range(0, most, _PIECE))
+
+    # The number of finite elements, their mean and the sum of squared distances from it, joined piece by piece.
+    number, mean, squares = 0, 0.0, 0.0
+    least, greatest = np.inf, -np.inf
+    zeros = missing = 0
     with np.errstate(all="ignore"):  # signaling NaNs, and sums beyond the type
-        values = values.astype(np.float64)
-        finite = values[np.isfinite(values)]
-        if finite.size:
-            found |= {
-                "min": float(finite.min()),
-                "max": float(finite.max()),
-                "mean": float(finite.mean()),
-                "std": float(finite.std()),
-            }
-    missing = int(np.isnan(values).sum())
-    found["zeros"] = int((values == 0).sum()) * times
-    if missing:
-        found["nan"] = missing * times
-    if values.size - finite.size - missing:
-        found["inf"] = int(values.size - finite.size - missing) * times
-    if count > values.size:
-        found["read"] = int(values.size) * times
-    if bins and finite.size and 0 < found["max"] - found["min"] < np.inf:
-        found["bins"] = (np.histogram(finite, bins)[0] * times).tolist()
+        for values in pieces():
+            finite = values[np.isfinite(values)]
+            missing += int(np.isnan(values).sum())
+            zeros += int((values == 0).sum())
+            if not finite.size:
+                continue
+            least, greatest = min(least, float(finite.min())), max(greatest, float(finite.max()))
+            here, spread, total = float(finite.mean()), float(finite.var()) * finite.size, number + finite.size
+            if number:
+                squares += spread + (here - mean) ** 2 * number * finite.size / total
+                mean += (here - mean) * finite.size / total
+            else:
+                squares, mean = spread, here
+            number = total
+        found: dict[str, Any] = {}
+        if number:
+            std = float(np.sqrt(squares / number))
+            found |= {"min": least, "max": greatest, "mean": mean, "std": std}
+        found["zeros"] = zeros * times
+        if missing:
+            found["nan"] = missing * times
+        if most - number - missing:
+            found["inf"] = (most - number - missing) * times
+        if count > most:
+            found["read"] = most * times
+        if bins and number and 0 < greatest - least < np.inf:
+            limits = (least, greatest)
+            counts = [np.histogram(each[np.isfinite(each)], bins, limits)[0] for each in pieces()]
+            found["bins"] = (np.sum(counts, axis=0) * times).tolist()
     return found

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import TESTFILES
+from helpers import TESTFILES, peak_mib
 
 import t7bridge
 from t7bridge.errors import CorruptError, LimitError, T7BridgeError, UnsupportedError
@@ -120,7 +120,7 @@ def test_limits_count_over_the_file(tmp_path, number) -> None:
         if number == 0:
             file.create_dataset("a", (1 << 30,), "f4")
         elif number == 1:
-            file.create_dataset("a", (1 << 26,), "u1", chunks=(1 << 26,), compression="gzip")[:] = 0
+            file.create_dataset("a", (1 << 26,), "u2", chunks=(1 << 26,), compression="gzip", shuffle=True)[:] = 0
         for each in range(20 if number == 2 else 0):
             file.create_dataset(f"a{each}", (1 << 24,), "u1", chunks=(1 << 20,))
     with pytest.raises(LimitError, match="inflate_bytes"):
@@ -185,3 +185,34 @@ def test_damage_is_found(tmp_path) -> None:
         h5py.h5d.create(file.id, b"a", h5py.h5t.STD_I32LE, h5py.h5s.create_simple((100,)), plan)
     with pytest.raises(UnsupportedError, match="n-bit"):
         t7bridge.load(tmp_path / "x.h5")
+
+
+@pytest.mark.parametrize("shape", [(3, 2_500_000), (5_000_000,), (20, 500, 800)])
+def test_a_large_chunk_is_inflated_in_parts(shape, tmp_path) -> None:
+    """A chunk larger than may be in memory as a whole is read like any other, in any order of reading."""
+    values = np.arange(np.prod(shape), dtype="f4").reshape(shape) // 100_000
+    whole = (1, *shape[1:]) if len(shape) == 2 else shape
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("z", data=values, chunks=whole, compression="gzip")
+    limits = t7bridge.Limits(inflate_bytes=1 << 26, inflate_ratio=10_000)
+    tensor = t7bridge.load(tmp_path / "a.h5", limits=limits)["z"]
+    assert np.array_equal(tensor.numpy(), values)
+    source = tensor.storage.data.source
+    assert source._streamed
+    raw = values.tobytes()
+    for offset in (len(raw) - 40, 4, 12_000_000, 8_000_000):
+        assert source.read(offset, 100) == raw[offset : offset + 100]
+    damaged = bytearray((tmp_path / "a.h5").read_bytes())
+    place = len(damaged) - len(damaged) // 3
+    damaged[place : place + 20] = bytes(20)
+    with pytest.raises(CorruptError, match="a chunk"):
+        t7bridge.load(bytes(damaged), limits=limits)["z"].numpy()
+
+
+@pytest.mark.slow
+def test_statistics_and_differences_take_little_memory(tmp_path) -> None:
+    """Elements of a large data set are read piece by piece."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("z", (60 << 20,), "f4", chunks=(60 << 20,), compression="gzip")[:9] = 1
+    assert peak_mib("inspect", "--stats", tmp_path / "a.h5") < 120
+    assert peak_mib("diff", tmp_path / "a.h5", tmp_path / "a.h5") < 120

@@ -9,6 +9,7 @@ Source: HDF5 File Format Specification, version 3.0, IV.A.2.i (layouts), VII (in
 from __future__ import annotations
 
 import math
+import zlib
 from bisect import bisect_left
 from typing import Any
 
@@ -20,7 +21,7 @@ from ...io.source import ByteSource
 from ...lazy import np
 from ...limits import Limits
 from .blocks import Cursor
-from .filters import DECODERS, EXPANDING, FilterErrors, Filters
+from .filters import DECODERS, DEFLATE, EXPANDING, FilterErrors, Filters
 from .structure import Structure
 
 _SEGMENT_BYTES = 1 << 19
@@ -34,13 +35,16 @@ class Inflation:
         name: of the file.
         size: of the file, in bytes.
         limits: resource limits.
+
+    Attributes:
+        at_once: maximum size of a part that is in memory as a whole.
     """
 
     def __init__(self, name: str, size: int, limits: Limits) -> None:
         self._name = name
         self._limit = limits.inflate_bytes
         self._left = max(limits.inflate_bytes, limits.inflate_ratio * size)
-        self._at_once = max(limits.inflate_bytes >> 3, 3 * size)
+        self.at_once = max(limits.inflate_bytes >> 3, 3 * size)
 
     def spend(self, nbytes: int, at_once: int = 0, path: str = "") -> None:
         """Charge bytes that reading produces.
@@ -54,7 +58,7 @@ class Inflation:
             LimitError: all data sets together, or one part of this one, exceed their limit.
         """
         self._left -= nbytes
-        if self._left < 0 or at_once > self._at_once:
+        if self._left < 0 or at_once > self.at_once:
             raise LimitError(
                 "its data sets would grow too large when read" if self._left < 0 else "a chunk would grow too large "
                 "when read", file=self._name, path=path, found=f"{nbytes if self._left < 0 else at_once} bytes",
@@ -133,6 +137,40 @@ def parse_layout(file: Structure, data: bytes) -> Layout:
     return Layout(2, address=cursor.address(), chunk=chunk, index=index, whole_only=bool(flags & 1), numbers=numbers)
 
 
+class _Stream:
+    """The bytes of a deflated chunk, from the first on.
+
+    Args:
+        band: the number of the chunk.
+        source: its bytes in the file.
+    """
+
+    def __init__(self, band: int, source: ByteSource) -> None:
+        self.band = band
+        self.position = 0
+        self._source = source
+        self._taken = 0
+        self._unpacker = zlib.decompressobj()
+        self._rest = b""
+
+    def read(self, most: int) -> bytes:
+        """Return the next bytes, at most so many; none at the end.
+
+        Raises:
+            zlib.error: they are damaged.
+        """
+        while True:
+            if not self._rest and self._taken < self._source.size:
+                length = min(_SEGMENT_BYTES >> 3, self._source.size - self._taken)
+                self._rest = self._source.read_exact(self._taken, length, "a chunk")
+                self._taken += length
+            found: bytes = self._unpacker.decompress(self._rest, most)
+            self._rest = self._unpacker.unconsumed_tail
+            if found or self._unpacker.eof or (not self._rest and self._taken == self._source.size):
+                self.position += len(found)
+                return found
+
+
 @define(eq=False)
 class Chunks:
     """The chunks that a data set has.
@@ -203,7 +241,12 @@ class ChunkedSource(ByteSource):
         self._chunks: Chunks | None = None
         self._kept: tuple[int, memoryview] = (0, memoryview(b""))
         expanding = max(1, len([number for number, _ in filters if number in EXPANDING]))
-        inflation.spend(nbytes * expanding, max(band, self._chunk_bytes if layout.index != _NO_CHUNKS else 0), path)
+        at_once = max(band, self._chunk_bytes if layout.index != _NO_CHUNKS else 0)
+        # Rows of a large chunk that are rows of the data set are inflated one segment after the other.
+        rows = tuple(layout.chunk[self._axis + 1 :]) == tuple(shape[self._axis + 1 :])
+        self._streamed = rows and [number for number, _ in filters] == [DEFLATE] and at_once > inflation.at_once
+        self._stream: _Stream | None = None
+        inflation.spend(nbytes * expanding, 0 if self._streamed else at_once, path)
 
     def read(self, offset: int, length: int) -> bytes:
         """See `ByteSource.read`."""
@@ -245,6 +288,8 @@ class ChunkedSource(ByteSource):
             return start * size, memoryview(bytes(self._fill * (end - start) or (end - start) * size))
         if self._chunks is None:
             self._chunks = self._find_chunks()
+        if self._streamed:
+            return self._piece(offset, band)
         numbers = self._chunks.numbers
         begin, stop = (bisect_left(numbers, each * self._per_band) for each in (first, last))
         if stop - begin == 1 and self._chunk_bytes == (end - start) * size and self._per_band == last - first == 1:
@@ -266,6 +311,38 @@ class ChunkedSource(ByteSource):
             hole = target[tuple(inside)]
             hole[...] = chunk[tuple(map(slice, hole.shape))]
         return start * size, memoryview(filled)
+
+    def _piece(self, offset: int, band: int) -> tuple[int, memoryview]:
+        """Read the elements of a large chunk from a byte on."""
+        assert self._chunks is not None
+        start, end = (self._start(each) * self._itemsize for each in (band, band + 1))
+        place = bisect_left(self._chunks.numbers, band)
+        if place == len(self._chunks.numbers) or self._chunks.numbers[place] != band:
+            first = offset - offset % self._itemsize
+            count = min(_SEGMENT_BYTES, end - first) // self._itemsize or 1
+            return first, memoryview((self._fill or bytes(self._itemsize)) * count)
+        address, size, left_out = (int(each) for each in self._chunks.places[place])
+        source = self._file.source
+        if left_out & 1 or (self._layout.whole_only and end - start < self._chunk_bytes):
+            raw = source.read_exact(address + offset - start, min(_SEGMENT_BYTES, end - offset), "a chunk")
+            return offset, memoryview(raw)
+        stream = self._stream
+        if stream is None or stream.band != band or start + stream.position > offset:
+            if stream is not None:
+                self._inflation.spend(stream.position, path=self._path)
+            stream = self._stream = _Stream(band, source.window(address, size))
+        while True:
+            first = start + stream.position
+            try:
+                data = stream.read(min(_SEGMENT_BYTES, end - first))
+            except zlib.error as error:
+                raise CorruptError(f"a chunk cannot be read: {error}", file=self.name, offset=address,
+                                   path=self._path) from error  # fmt: skip
+            if not data:
+                raise CorruptError("a chunk is too short", file=self.name, offset=address, path=self._path,
+                                   expected=f"{self._chunk_bytes} bytes", found=f"{stream.position}")  # fmt: skip
+            if offset < first + len(data):
+                return first, memoryview(data)
 
     def _decoded(self, place: int) -> bytes | memoryview:
         """Read a chunk and undo its filters."""
