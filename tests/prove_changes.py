@@ -14,10 +14,10 @@ import torch
 from attrs import define
 from helpers import TESTFILES
 
+import t7bridge
 from t7bridge import Storage, T7Reader, Table, Tensor, TorchObject
 from t7bridge.nn.places import module_at
 from t7bridge.tools.prove.proof import Proof
-from t7bridge.tools.prove.prove import prove_value
 
 PROVE = TESTFILES / "prove"
 OPTIONS: dict[str, Callable[[float], float]] = {
@@ -69,7 +69,7 @@ def shows(obj: TorchObject, before: TorchObject, given: Any, ratio: float = 2e-6
         ratio: of the largest output that a change must exceed.
         behind: whether a layer in place came after it, so that the file has its outputs where these are not zero only.
     """
-    from t7bridge.torchmodules.running import LiveLayer, NotRunError, flat
+    from t7bridge.tools.prove.layer import LiveLayer, NotRunError, flat
 
     try:
         old = list(flat(LiveLayer.build(before, "root", 2.0**-24).run(given)))
@@ -115,7 +115,7 @@ def changes(path: Any, number: int, seed: int, options: bool) -> Iterator[tuple[
         options: whether options are changed, not weights.
     """
     draw = random.Random(f"{seed} {path.name}")
-    sound = prove_value(T7Reader(path).read_object(), path.name)
+    sound = t7bridge.prove(T7Reader(path).read_object())
     assert sound.exit_code == 0, sound.sentence()
     paths = [layer.path for layer in sound.layers if layer.verdict == "agrees" and layer.compared]
     paths = [one for one in paths if "gradient was checked" not in sound_reason(sound, one)]
@@ -137,7 +137,7 @@ def changes(path: Any, number: int, seed: int, options: bool) -> Iterator[tuple[
         if given is None or before is None or not shows(obj, before, given, behind=behind):
             continue
         done += 1
-        yield change, prove_value(value, path.name)
+        yield change, t7bridge.prove(value)
 
 
 def sound_reason(proof: Proof, path: str) -> str:
@@ -148,9 +148,9 @@ def sound_reason(proof: Proof, path: str) -> str:
 def recorded_input(value: Any, place: str) -> Any:
     """The input that a layer had in its last run, as far as the file still holds it."""
     from t7bridge.nn.places import find_modules
-    from t7bridge.tools.prove.flows import runs
-    from t7bridge.tools.prove.values import is_whole
-    from t7bridge.torchmodules.running import mapped, to_torch
+    from t7bridge.tools.prove.layer import mapped, to_torch
+    from t7bridge.tools.prove.recorded import is_whole
+    from t7bridge.tools.prove.runs import runs
 
     for root, module in find_modules(value):
         for step in reversed(runs(module, root)[0]):

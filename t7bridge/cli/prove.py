@@ -10,6 +10,7 @@ import t7bridge
 
 from ..conversion.inputs import leaves, parse_inputs
 from ..conversion.options import AT, FORCE, INPUT, JSON, LIMITS, flag, option, verb
+from ..errors import ModelError
 from ..limits import Limits
 from ..text import printable
 from .streams import print_json
@@ -56,27 +57,19 @@ def prove(options: argparse.Namespace) -> int:
     limits = options.limits
     shapes = () if options.expect else _shapes(options.input, limits)
     if options.probe:
-        from ..tools.prove.given import probe
+        from ..tools.prove.probe import probe
 
         probe(options.file, options.probe, options.at, shapes=shapes, force=options.force, limits=limits)
         print(f"{printable(options.probe)}: run  th {printable(options.probe)} MODEL.t7 proof.t7")
         return 0
-    if options.recording:
-        from ..tools.prove.given import prove_with
-
-        proof = prove_with(options.file, options.recording, options.at, limits=limits)
-    elif options.expect:
-        from ..tools.prove.given import prove_pairs
-
-        proof = prove_pairs(options.file, options.input, options.expect, options.at, limits=limits)
-    elif options.other:
-        from ..tools.prove.two import prove_two
-
-        proof = prove_two(
-            options.file, options.other, options.at, shapes=shapes, factory=options.factory, limits=limits
-        )
-    else:
-        proof = t7bridge.prove(options.file, options.at, limits=limits)
+    counts = len(options.input), len(options.expect)
+    if options.expect and counts[0] != counts[1]:
+        raise ModelError("each input needs an expected output", expected=f"{counts[0]}", found=f"{counts[1]}")
+    pairs = list(zip(options.input, options.expect))
+    against = options.recording or pairs or options.other
+    proof = t7bridge.prove(
+        options.file, options.at, against=against, shapes=shapes, factory=options.factory, limits=limits
+    )
     if options.draw:
         from ..tools.draw_proof import draw_proof
 
@@ -111,8 +104,6 @@ def print_proof(proof: Proof, *, as_json: bool, everything: bool) -> None:
         count = summary["not recorded"]
         text = "1 layer is" if count == 1 else f"{count} layers are"
         print(f"{text} not recorded" + ("" if everything else " (--all lists them)"))
-    for note in proof.notes:
-        print(printable(note))
     print(
         f"{summary['checked']} of {summary['layers']} layers and {summary['parameters_checked']} of "
         f"{summary['parameters']} parameters checked"

@@ -210,19 +210,14 @@ def match(options: argparse.Namespace) -> int:
 
 def _prove_match(options: argparse.Namespace, report: Report, written: bool) -> None:
     """Add the findings of a proof to the report: of both models if they can be run, else of the .t7 alone."""
-    from ..tools.prove.note import note_of, prove_note
+    from ..tools.prove.prove import prove_note
 
     limits = options.limits
     source, target = (os.fspath(path).endswith(".t7") for path in (options.source, options.target))
     if written and (options.factory or (source and target)):
-        from ..tools.prove.two import prove_two
-
         pair = (options.source, options.out) if source else (options.out, options.source)
-        try:
-            proof = prove_two(*pair, factory=None if source and target else options.factory, limits=limits)
-            report.notes.append(note_of(proof))
-        except T7BridgeError as error:
-            report.note("info", f"proof: not possible: {error.message or error}", code="prove")
+        factory = None if source and target else options.factory
+        report.notes.append(prove_note(pair[0], limits=limits, against=pair[1], factory=factory))
     elif source:
         report.notes.append(prove_note(options.source, options.at, limits=limits))
     elif target:
@@ -233,7 +228,7 @@ def module(options: argparse.Namespace) -> int:
     """Write both files, and print the report."""
     report = t7bridge.write_module(**arguments_of(options, "module"))
     if options.prove:
-        from ..tools.prove.note import prove_note
+        from ..tools.prove.prove import prove_note
 
         report.notes.append(prove_note(options.source, options.at, limits=options.limits))
     line = f"{os.path.join(report.target, 'model.py')}: {report.tensors} tensors in model.pt"

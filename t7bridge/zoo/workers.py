@@ -151,13 +151,14 @@ def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
 
 def _prove(record: Record, settings: Settings, source: str) -> None:
     """Add the result of `prove`, which applies to `.t7` only."""
-    from ..tools.prove.note import BEGIN, prove_note
+    from ..tools.prove.proof import NOTE
+    from ..tools.prove.prove import prove_note
 
     try:
         note = prove_note(source, limits=settings.limits)
         record.notes.append([note.level, note.path, note.message, note.loss])
     except MemoryError:
-        record.notes.append(["info", "", f"{BEGIN}not possible: out of memory", ""])
+        record.notes.append(["info", "", f"{NOTE}not possible: out of memory", ""])
 
 
 def _verify(settings: Settings, source: str, target: str) -> None:

@@ -17,9 +17,7 @@ from t7bridge.cli import VERBS, completion, parser
 from t7bridge.cli.parser import arguments_of, parser_for
 from t7bridge.conversion.options import REQUIRED, Option, option, options_of, takes, verb
 from t7bridge.conversion.request import Convert, note_ignored
-from t7bridge.tools.prove.given import probe as write_probe
-from t7bridge.tools.prove.given import prove_pairs, prove_with
-from t7bridge.tools.prove.two import prove_two
+from t7bridge.tools.prove.probe import probe as write_probe
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "convert": t7bridge.convert,
@@ -38,7 +36,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 """Functions that take the class of their verb."""
 SEVERAL: dict[str, tuple[Callable[..., Any], ...]] = {
     "completion": (),
-    "prove": (t7bridge.prove, write_probe, prove_with, prove_pairs, prove_two),
+    "prove": (t7bridge.prove, write_probe),
 }
 """Functions with arguments of their own that the other verbs call."""
 PYTHON_ONLY = {"lua": {"source"}, "zoo": {"limit", "on_start", "on_file", "on_progress"}}

@@ -1,7 +1,7 @@
-"""Explanations of a difference: one weight, an option, the order of gates, a factor, a step of an optimizer.
+"""Explanations of a difference: one weight, an option, the order of gates, a factor, the last step of an optimizer.
 
-Each class yields variants of the layers that compute a recorded value; a variant with which they return that value, to
-the last digit, is the explanation. May import graph, nn and torchmodules.
+Each yields variants of the layers that compute a recorded value; a variant with which they return that value, to the
+last digit, is the explanation. May import graph and nn.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ from itertools import permutations
 from typing import Any
 
 import torch
+from attrs import field
 
 from ...data import define
 from ...errors import T7BridgeError
-from ...graph.lua import TorchObject
+from ...graph.lua import Table, Value
 from ...graph.tensor import Tensor
 from ...lazy import np
 from ...limits import Limits
-from ...torchmodules.judging import CLEAR, DETERMINED, GROWTH, Case, Change, Node, Suspect, suspects
-from ...torchmodules.running import GRADIENTS, LiveLayer, with_weights
-from .optimizers import Direction
+from .layer import LiveLayer, with_fields
 from .proof import CONVERSION, FILE
+from .residual import DETERMINED, GROWTH, Case, Change, Node, suspects
 
 LONGEST = 12
 """Layers between two recorded values among which a change is searched for; the search takes the square of this."""
+CLEAR = 2.0
+"""Limits that a difference must exceed for one weight to explain it: with less, what is left is another's as well."""
 
 
 @define(eq=False)
@@ -59,16 +61,12 @@ class Explanation:
         text: the change.
         blame: what was wrong: `FILE` or `CONVERSION`.
         certain: whether no update of weights looks like it, since that moves more than one number.
-        number: the number that was found.
-        variant: the variant.
     """
 
     node: Node
     text: str
     blame: str
     certain: bool
-    number: float
-    variant: Variant
 
 
 def explanation(case: Case, limits: Limits, base: Change | None = None, *, options: bool = True) -> Explanation | None:
@@ -80,227 +78,116 @@ def explanation(case: Case, limits: Limits, base: Change | None = None, *, optio
         base: other changes, beside which it is searched for.
         options: try options and orders of gates too, which takes hundreds of runs.
     """
+    base = base or {}
     if len(case.node.nodes()) > LONGEST or sum(item.numel() for item in case.want) > limits.work:
         return None
-    if base and case.explained(base):
+    size = max(case.off.excess, case.excess_of_weight) if case.node.found else GROWTH
+    if (case.weighted and size < CLEAR) or (base and case.explained(base)):
         return None
-    for hypothesis in _hypotheses(case, options):
-        for variant in hypothesis.variants(case, limits, base or {}):
+    kinds = [_one_weight, _option, _gates, _factor] if options else [_one_weight, _factor]
+    # What changes all values a little may be their rounding, which in Lua's libraries may be larger.
+    for kind in kinds[:1] if case.weighted and size < GROWTH else kinds:
+        for variant in kind(case, limits, base):
             number = 0.0 if variant.start is None else case.fit(variant.change, variant.start, variant.step)
-            number = _plain(case, variant, number) if number is not None and variant.start is not None else number
-            if number is None or not case.explained(variant.change(number)):
-                continue
-            certain = not case.weighted or (variant.visible > 1 and case.off.active >= DETERMINED)
-            return Explanation(variant.node, variant.text(number), variant.blame, certain, number, variant)
+            if number is not None and case.explained(variant.change(number)):
+                certain = not case.weighted or (variant.visible > 1 and case.off.active >= DETERMINED)
+                return Explanation(variant.node, variant.text(number), variant.blame, certain)
     return None
 
 
-def _hypotheses(case: Case, options: bool) -> list[Any]:
-    """Return what may explain a difference: of one that is not clear, nothing."""
-    size = max(case.off.excess, case.stands_out) if case.node.found else GROWTH
-    if case.weighted and size < CLEAR:
-        return []
-    # What changes all values a little may be their rounding, which in Lua's libraries may be larger.
-    if case.weighted and size < GROWTH:
-        return [OneWeight()]
-    return [OneWeight(), Option(), Gates(), Factor()] if options else [OneWeight(), Factor()]
-
-
-def _plain(case: Case, variant: Variant, number: float) -> float:
-    """Return the number of three digits near one that was fitted, if it explains the difference as well."""
-    near = float(f"{number:.3g}")
-    return near if near != variant.start and case.explained(variant.change(near)) else number
-
-
-class OneWeight:
+def _one_weight(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
     """One weight was another: nothing but its column of the Jacobian is in the difference."""
+    for one in suspects(case, base):
+        place = "".join(f"[{part}]" for part in one.index)
 
-    def variants(self, case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
-        """Yield the likeliest weights that alone stand out from rounding."""
-        for one in suspects(case, base, case.with_change(base) if base else None)[:3]:
-            if one.excess <= 1:
-                return
+        def text(number: float, where: str = f"{one.name}{place}") -> str:
+            return f"{where} was about {number:.3g} larger in Lua (0-based, in PyTorch's layout)"
 
-            def change(number: float, one: Suspect = one) -> Change:
-                return one.apply(base, number)
-
-            def text(number: float, one: Suspect = one) -> str:
-                place = "".join(f"[{part}]" for part in one.index)
-                return f"{one.name}{place} was about {number:.3g} larger in Lua (0-based, in PyTorch's layout)"
-
+        if one.excess > 1:
+            change = lambda number, one=one: one.apply(base, number)  # noqa: E731
             yield Variant(one.node, change, text, FILE, 0.0, one.change, one.visible)
 
 
-_SMALL = (0.0, 1.0, 2.0, 3.0, 4.0)
-_USUAL: dict[tuple[str, ...], tuple[Any, ...]] = {
-    ("padW",): _SMALL,
-    ("padH",): _SMALL,
-    ("padT",): _SMALL,
-    ("padW", "padH"): _SMALL,
-    ("padT", "padW", "padH"): _SMALL,
-    ("dW",): _SMALL[1:],
-    ("dH",): _SMALL[1:],
-    ("dT",): _SMALL[1:],
-    ("dW", "dH"): _SMALL[1:],
-    ("adjW",): _SMALL,
-    ("adjH",): _SMALL,
-    ("adjW", "adjH"): _SMALL,
-    ("dilationW", "dilationH"): _SMALL[1:],
-    ("kW", "kH"): (*_SMALL[1:], 5.0, 7.0),
-    ("kW",): (*_SMALL[1:], 5.0),
-    ("kH",): (*_SMALL[1:], 5.0),
-    ("ceil_mode",): (True, False),
-    ("count_include_pad",): (True, False),
-    ("divide",): (True, False),
-    ("train",): (True, False),
-    ("inplace",): (True, False),
-    ("eps",): (1e-5, 1e-3, 1e-4, 1e-6, 1e-7, 1e-8, 1e-10, 1e-12, 0.0),
-    ("size",): (5.0, 3.0),
-    ("scale_factor",): (2.0, 3.0, 4.0),
-    ("dimension",): (1.0, 2.0, 3.0, 4.0),
-    ("index",): (1.0, 2.0, 3.0, 4.0, -1.0),
-    ("p",): (1.0, 2.0, 3.0, 0.5),
-    ("v2",): (True, False),
-    ("threshold",): (0.0, 1e-6),
-    ("val",): (0.0,),
-}
-"""Fields that change what a layer computes without changing its weights, and their usual values."""
-_ANY = (
-    *("constant_scalar", "negval", "threshold", "alpha", "beta", "lambda", "val"),
-    *("k", "min_val", "max_val", "eps", "pow", "lambd", "p"),
-)
-"""Fields with any number."""
+def _option(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
+    """One option was another, or one of all dimensions: flags and usual numbers first, then any that fits."""
+    for node, layer in reversed(case.layers):
+        keys = [] if layer.obj.fields is None else layer.obj.fields.raw_keys
+        named = {key.decode("utf-8", "replace"): layer.obj.get(key) for key in keys if isinstance(key, bytes)}
+        named = {name: now for name, now in named.items() if isinstance(now, (bool, float))}
+        # A whole model may have run in the other mode.
+        groups: list[tuple[str, ...]] = [(name,) for name in sorted(named, key=lambda name: name != "train")]
+        # The sizes of all dimensions are often equal.
+        groups += [
+            tuple(name[:-1] + letter for letter in "TWH" if name[:-1] + letter in named)
+            for name in named
+            if name.endswith("W") and name[:-1] + "H" in named
+        ]
+        for group in groups:
+            now = [named[name] for name in group]
+            tries = (not now[0],) if isinstance(now[0], bool) else _USUAL
+            for value in tries:
+                found = _rebuilt(node, layer, dict.fromkeys(group, value), limits, base)
+                if any(one != value for one in now) and found is not None:
+                    text = _agrees(" and ".join(group), _shown(value), _shown(now[0]))
+                    yield Variant(node, _always(found), _always(text))
+        for name, now in named.items():
+            if not isinstance(now, bool):
+                step = now * 0.01 or 1e-3
+
+                def change(number: float, node: Any = node, layer: Any = layer, name: str = name) -> Change:
+                    return _rebuilt(node, layer, {name: number}, limits, base) or base
+
+                def text_of(number: float, name: str = name, now: float = now) -> str:
+                    return _agrees(name, f"{number:.4g}", f"{now:.6g}")
+
+                yield Variant(node, change, text_of, start=now, step=step)
 
 
-class Option:
-    """One option was another: usual values first, then any number that fits."""
-
-    def variants(self, case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
-        """Yield variants of each layer, the last first."""
-        for node, layer in reversed(case.layers):
-            for fields, candidates in _USUAL.items():
-                now = [layer.obj.get(name) for name in fields]
-                for candidate in [] if None in now else candidates:
-                    if isinstance(candidate, bool) is isinstance(now[0], bool) and any(one != candidate for one in now):
-                        found = _rebuilt(node, layer, dict.fromkeys(fields, candidate), limits, base)
-                        if found is not None:
-                            text = _agrees(" and ".join(fields), _shown(candidate), _shown(now[0]))
-                            yield Variant(node, _always(found), _always(text))
-            for name in _ANY:
-                if isinstance(layer.obj.get(name), float):
-                    yield from self._number(node, layer, name, limits, base)
-
-    def _number(self, node: Node, layer: LiveLayer, name: str, limits: Limits, base: Change) -> Iterator[Variant]:
-        now = float(layer.obj.get(name))
-
-        def change(number: float) -> Change:
-            return _rebuilt(node, layer, {name: number}, limits, base) or base
-
-        yield Variant(
-            node,
-            change,
-            lambda number: _agrees(name, f"{number:.4g}", f"{now:.6g}"),
-            start=now,
-            step=now * 0.01 or 1e-3,
-        )
+_USUAL = (1.0, 0.0, 2.0, 3.0, 4.0, 5.0, 7.0, -1.0, 1e-5, 1e-3)
+"""Usual sizes, strides, paddings, dimensions, indices and small numbers."""
 
 
-class Gates:
+def _gates(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
     """The gates of a recurrent layer, or the blocks of a linear one, were in another order."""
-
-    def variants(self, case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
-        """Yield each order of the blocks of a layer's weights."""
-        for node, layer in [] if base else case.weighted:
-            obj, name = layer.obj, layer.name
-            weight, bias = obj.get("weight"), obj.get("bias")
-            axis = {"Linear": 0, "LinearNoBias": 0, "SeqLSTM": 1, "SeqGRU": 1, "LSTM": 1, "GRU": 1}.get(name)
-            if axis is None or not isinstance(weight, Tensor) or len(weight.size) != 2:
-                continue
-            extent = weight.size[axis]
-            for blocks in (4, 3, 2) if axis == 0 else (4,) if "LSTM" in name else (3,):
-                if extent % blocks or extent == blocks:
-                    continue
-                for order in list(permutations(range(blocks)))[1:]:
-                    changes: dict[str, Any] = {"weight": _ordered(weight, axis, order)}
-                    if isinstance(bias, Tensor) and bias.size == (extent,):
-                        changes["bias"] = _ordered(bias, 0, order)
-                    found = _rebuilt(node, layer, changes, limits, base)
-                    if found is not None:
-                        shown = [" ".join(str(item + 1) for item in items) for items in (order, range(blocks))]
-                        text = f"the gates in the order {shown[0]} agree (the file has {shown[1]})"
-                        yield Variant(node, _always(found), _always(text), CONVERSION)
+    for node, layer in [] if base else case.weighted:
+        weight, bias = layer.obj.get("weight"), layer.obj.get("bias")
+        axis = {"Linear": 0, "LinearNoBias": 0, "SeqLSTM": 1, "SeqGRU": 1, "LSTM": 1, "GRU": 1}.get(layer.name)
+        if axis is None or not isinstance(weight, Tensor) or len(weight.size) != 2:
+            continue
+        extent = weight.size[axis]
+        for blocks in (4, 3, 2) if axis == 0 else (4,) if "LSTM" in layer.name else (3,):
+            for order in list(permutations(range(blocks)))[1:] if extent % blocks == 0 and extent > blocks else []:
+                changes: dict[str, Any] = {"weight": _ordered(weight, axis, order)}
+                if isinstance(bias, Tensor) and bias.size == (extent,):
+                    changes["bias"] = _ordered(bias, 0, order)
+                found = _rebuilt(node, layer, changes, limits, base)
+                if found is not None:
+                    shown = [" ".join(str(item + 1) for item in items) for items in (order, range(blocks))]
+                    text = f"the gates in the order {shown[0]} agree (the file has {shown[1]})"
+                    yield Variant(node, _always(found), _always(text), CONVERSION)
 
 
-class Factor:
+def _factor(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
     """All weights of a layer were multiplied by a number, as no update does but a decay where there is no gradient."""
+    for node, layer in case.weighted:
+        now = base.get(id(layer), layer)
+        for kind in ("weight is", "weight and bias are"):
+            weights = {name: item for name, item in now.weights.items() if "and" in kind or not name.endswith("bias")}
 
-    def variants(self, case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
-        """Yield the weights, with the biases and without them."""
-        for node, layer in case.weighted:
-            for kind in ("weight", "weight and bias"):
-                now = base.get(id(layer), layer)
-                names = [name for name in layer.weights if kind != "weight" or not name.endswith("bias")]
-                several = sum(layer.weights[name].numel() for name in names)
+            def change(number: float, layer: Any = layer, now: Any = now, weights: Any = weights) -> Change:
+                return {**base, id(layer): now.moved({name: item * number for name, item in weights.items()})}
 
-                def change(number: float, layer: Any = layer, now: Any = now, names: Any = names) -> Change:
-                    return {**base, id(layer): now.moved({name: now.weights[name] * number for name in names})}
+            def text(number: float, kind: str = kind) -> str:
+                return f"its {kind} in the file {1 / number if number else 0:.6g} times as large as in Lua"
 
-                def text(number: float, kind: str = kind) -> str:
-                    verb = "are" if "and" in kind else "is"
-                    return f"its {kind} {verb} in the file {1 / number if number else 0:.6g} times as large as in Lua"
-
-                if names:
-                    yield Variant(node, change, text, FILE, 1.0, 1e-3, several)
-
-
-def stepped(case: Case, direction: Direction, limits: Limits, memo: dict[Any, Any]) -> Callable[[float], Change] | None:
-    """Return the weights moved along a direction of an optimizer, by a rate; `None` if the direction is not recorded.
-
-    Args:
-        case: recorded values, and what computes them.
-        direction: the direction.
-        limits: resource limits.
-        memo: directions of layers, by layer and direction.
-    """
-    slopes = []
-    for _, layer in case.weighted:
-        key = id(layer), direction.name
-        if key not in memo:
-            memo[key] = layer, _slopes(layer, direction, limits)
-        if memo[key][1]:
-            slopes.append(memo[key])
-
-    def change(rate: float) -> Change:
-        return {
-            id(layer): layer.moved(
-                {name: item + rate * slope[name] for name, item in layer.weights.items() if name in slope}
-            )
-            for layer, slope in slopes
-        }
-
-    return change if slopes else None
-
-
-def _slopes(layer: LiveLayer, direction: Direction, limits: Limits) -> dict[str, torch.Tensor]:
-    """Return the direction of a layer's weights, by their names in PyTorch; empty if there is none."""
-
-    def pick(obj: TorchObject, name: str, tensor: Tensor) -> Any:
-        found = direction.pick(obj, name, tensor, obj.get(GRADIENTS[name]))
-        return np.zeros(tensor.shape) if found is None else found
-
-    other = with_weights(layer.obj, pick)
-    try:
-        found = LiveLayer.build(other, "root", layer.unit, limits).weights if other is not None else {}
-    except T7BridgeError:
-        return {}
-    return found if any(bool(item.any()) for item in found.values()) else {}
+            if weights:
+                yield Variant(node, change, text, FILE, 1.0, 1e-3, sum(item.numel() for item in weights.values()))
 
 
 def _rebuilt(node: Node, layer: LiveLayer, changes: dict[str, Any], limits: Limits, base: Change) -> Change | None:
     """Return a change of a layer's fields; `None` if it cannot be built."""
-    now = base.get(id(layer))
     try:
-        return {**base, id(layer): layer.variant(changes, limits).moved(now.other if now is not None else {})}
+        return {**base, id(layer): layer.variant(changes, limits).moved(base.get(id(layer), layer).other)}
     except T7BridgeError:
         return None
 
@@ -314,9 +201,140 @@ def _agrees(name: str, value: str, now: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else "another"
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
 def _ordered(tensor: Tensor, axis: int, order: tuple[int, ...]) -> Tensor:
     parts = np.split(tensor.numpy(), len(order), axis)
     return Tensor.from_numpy(np.ascontiguousarray(np.concatenate([parts[item] for item in order], axis)))
+
+
+# The last step of an optimizer
+
+Array = np.ndarray[Any, Any]
+_GRADIENTS = {"weight": "gradWeight", "bias": "gradBias", "v": "gradV", "g": "gradG", "diagCov": "gradDiagCov"}
+"""Fields with weights, and those with their gradients. Source: nn 8726825 `Linear.lua`, `WeightNorm.lua`,
+`WeightedEuclidean.lua`.
+"""
+_STATES: dict[str, tuple[str, Callable[[dict[str, Array], Array], Array]]] = {
+    "Adadelta": ("delta", lambda state, slope: state["delta"]),
+    "momentum": ("dfdx", lambda state, slope: state["dfdx"]),
+    "Adam": ("m denom", lambda state, slope: state["m"] / state["denom"]),
+    "Adamax": ("m u", lambda state, slope: state["m"] / state["u"]),
+    "RMSprop": ("m tmp", lambda state, slope: slope / state["tmp"]),
+    "Adagrad": ("paramStd", lambda state, slope: slope / state["paramStd"]),
+}
+"""By the name of the optimizer: the required tensors of its state, and the step, up to a factor, from these and the
+recorded gradient. A state of Adadelta has the fields of Adagrad as well.
+
+Source: optim a5ceed7 `sgd.lua`, `adam.lua`, `adamax.lua`, `rmsprop.lua`, `adagrad.lua`, `adadelta.lua`.
+"""
+_MOST_STATES = 8
+"""States that are tried; a checkpoint has one for each network."""
+_MOST_TABLES = 1000
+"""Tables that are searched for them."""
+
+
+@define(eq=False)
+class Direction:
+    """A direction in which an optimizer moved all weights.
+
+    `getParameters` puts all weights into one storage, and the package optim keeps tensors of the same length: a weight
+    has the same offset in both.
+
+    Attributes:
+        name: its origin, for messages.
+        state: the tensors of the optimizer's state; none for the recorded gradient: the direction of gradient descent,
+            Nesterov's too, and with weight decay, which optim adds to the recorded gradient.
+        step: the direction from these and the gradient.
+    """
+
+    name: str = "the recorded gradient"
+    state: dict[str, Tensor] = field(factory=dict)
+    step: Callable[[dict[str, Array], Array], Array] = lambda state, slope: slope
+
+    def of(self, tensor: Tensor, slope: Value) -> Array:
+        """Return the direction of a tensor of weights with a recorded gradient; zeros where it is not known."""
+        known = isinstance(slope, Tensor) and slope.shape == tensor.shape
+        gradient = slope.numpy().astype("f8") if known else np.zeros(tensor.shape)
+        parts = {}
+        for key, flat in self.state.items():
+            if tensor.storage is None or flat.numel != tensor.storage.count:
+                return np.zeros(tensor.shape)
+            view = Tensor(flat.element, flat.storage, tensor.size, tensor.stride, flat.offset + tensor.offset)
+            parts[key] = view.numpy().astype("f8")
+        with np.errstate(all="ignore"):
+            return np.nan_to_num(self.step(parts, gradient), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def directions(value: Value) -> list[Direction]:
+    """Return the directions that a file has: of optimizers' states in tables beside the models, and the gradient."""
+    found: list[Direction] = []
+    stack, seen = [value], set[int]()
+    while stack and len(found) < _MOST_STATES and len(seen) < _MOST_TABLES:
+        table = stack.pop()
+        if not isinstance(table, Table) or id(table) in seen:
+            continue
+        seen.add(id(table))
+        stack += [inside for inside in table.raw_values if isinstance(inside, Table)]
+        for name, (fields, step) in _STATES.items():
+            state = {field: table.get(field) for field in fields.split()}
+            if all(isinstance(item, Tensor) and _is_flat(item) for item in state.values()):
+                found.append(Direction(f"the last step of {name}", state, step))
+                break
+    return [*found, Direction()]
+
+
+def _is_flat(tensor: Tensor) -> bool:
+    """Return whether elements are contiguous; Adamax stores them as a matrix of one row."""
+    return tensor.numel > 0 and max(tensor.size) == tensor.numel and tensor.stride[tensor.size.index(tensor.numel)] == 1
+
+
+class Line:
+    """The weights of a case, moved along a direction.
+
+    Args:
+        case: recorded values, and what computes them.
+        direction: the direction.
+        limits: resource limits.
+    """
+
+    def __init__(self, case: Case, direction: Direction, limits: Limits) -> None:
+        self.case = case
+        found = [(layer, _slopes(layer, direction, limits)) for _, layer in case.weighted]
+        self.slopes = [(layer, slopes) for layer, slopes in found if slopes]
+
+    def change(self, rate: float) -> Change:
+        """Return the layers with their weights moved by a rate."""
+        return {
+            id(layer): layer.moved({name: item + rate * slopes[name] for name, item in layer.weights.items()})
+            for layer, slopes in self.slopes
+        }
+
+    def agrees(self, rate: float) -> bool:
+        """Return whether rounding explains what a rate leaves."""
+        return bool(self.slopes) and self.case.with_change(self.change(rate)).agrees
+
+    def fit(self) -> float | None:
+        """Return the rate that fits best; `None` if there is none."""
+        if not self.slopes:
+            return None
+        pairs = [(item, slopes[name]) for layer, slopes in self.slopes for name, item in layer.weights.items()]
+        size, length = (sum(float(pair[side].square().sum()) for pair in pairs) for side in (0, 1))
+        # A step by which weights change by about a ten-thousandth.
+        return self.case.fit(self.change, 0.0, 1e-4 * (size / length) ** 0.5 if size and length else 1e-6)
+
+
+def _slopes(layer: LiveLayer, direction: Direction, limits: Limits) -> dict[str, torch.Tensor]:
+    """Return the direction of a layer's weights, by their names in PyTorch; empty if there is none."""
+    weights = {name: layer.obj.get(name) for name in _GRADIENTS}
+    moved = {
+        name: Tensor.from_numpy(direction.of(item, layer.obj.get(_GRADIENTS[name])))
+        for name, item in weights.items()
+        if isinstance(item, Tensor) and item.numel and item.element.name.startswith("float")
+    }
+    try:
+        found = LiveLayer.build(with_fields(layer.obj, moved), "root", layer.unit, limits).weights if moved else {}
+    except T7BridgeError:
+        return {}
+    return found if any(bool(item.any()) for item in found.values()) else {}

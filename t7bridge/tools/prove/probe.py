@@ -1,4 +1,4 @@
-"""A Lua script that makes Lua Torch record the results of a model's layers: `write_probe`.
+"""A Lua script that makes Lua Torch record the results of a model's layers: `probe`.
 
 The script is ours; from the file it contains only numbers and the keys to the model, escaped byte by byte.
 May import formats, graph, io and nn.
@@ -6,19 +6,23 @@ May import formats, graph, io and nn.
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
+from ... import formats
 from ...data import define
 from ...errors import ModelError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
-from ...graph.walk import Path as ValuePath
+from ...graph.walk import Path
+from ...io.output import FileOutput
+from ...io.source import Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import items_of, lookup
 from ...nn.places import Places
+from .prove import need_torch, one_module
+from .recorded import recorded
 from .runs import base_name
-from .values import recorded
 
 Spec = Any
 """An input: a `Draw`, or a list of these for a table."""
@@ -49,6 +53,42 @@ class Draw:
 
     size: tuple[int, ...]
     highest: int = 0
+
+
+def probe(
+    source: Readable,
+    out: str,
+    at: str | None = None,
+    *,
+    shapes: Sequence[tuple[int, ...]] = (),
+    force: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+) -> None:
+    """Write a Lua script that records the output of every layer of a model.
+
+    Args:
+        source: the model, a `.t7`.
+        out: the script.
+        at: the path of the model if the file contains several.
+        shapes: of the inputs; inferred from the layers if empty.
+        force: replace the script if it exists.
+        limits: resource limits.
+
+    Raises:
+        ModelError: the inputs of the model cannot be inferred.
+        TargetExistsError: the script exists.
+    """
+    need_torch()
+    document = formats.open(source, limits=limits)
+    if document.spec.values != formats.LUA:
+        raise ModelError("Lua Torch reads .t7 files", file=document.path)
+    path, model = one_module(document.first, document.path, at)
+    spec: Spec = [Draw(shape) for shape in shapes] or fitting_inputs(model, path, limits)
+    spec = spec[0] if isinstance(spec, list) and len(spec) == len(shapes) == 1 else spec
+    text = document.layout is not None and getattr(document.layout, "encoding", "") == "ascii"
+    keys = keys_to(document.first, path)
+    with FileOutput(out, force=force) as output:
+        output.write(probe_source(packages_of(model, path, limits), keys, spec, ascii_file=text).encode())
 
 
 def packages_of(model: TorchObject, path: str, limits: Limits) -> list[str]:
@@ -195,7 +235,7 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
     Raises:
         ModelError: the model's layers do not determine its input.
     """
-    from ...torchmodules.running import LiveLayer
+    from .layer import LiveLayer, drawn
 
     first = guess_inputs(model)
     if first is None:
@@ -223,22 +263,13 @@ def _one_word_each(spec: Spec) -> Spec:
     return Draw(spec.size[:1], spec.highest) if spec.highest else spec
 
 
-def drawn(spec: Spec, seed: int) -> Any:
-    """Return inputs for a live module: seeded tensors of a spec."""
-    from ...torchmodules.running import seeded
-
-    if isinstance(spec, list):
-        return [drawn(item, seed + 1 + place) for place, item in enumerate(spec)]
-    return seeded(spec.size, spec.highest, seed)
-
-
 def keys_to(value: Value, path: str, name: str = "root") -> list[Value]:
     """Return the keys from a value to the object at a path.
 
     Raises:
         ModelError: a key is neither a string nor a number.
     """
-    keys = [at.key for at in ValuePath.parse(path, name).follow(value)]
+    keys = [at.key for at in Path.parse(path, name).follow(value)]
     if not all(isinstance(key, (bytes, float)) for key in keys):
         raise ModelError("no key in Lua leads to the model", path=path)
     return keys
@@ -323,15 +354,3 @@ if model.zeroGradParameters then
 end
 torch.save(out, proof)
 """
-
-
-def write_probe(path: str | Path, text: str, force: bool = False) -> None:
-    """Write the script.
-
-    Raises:
-        TargetExistsError: the file exists.
-    """
-    from ...io.output import FileOutput
-
-    with FileOutput(path, force=force) as output:
-        output.write(text.encode())

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attrs import field
+from attrs import asdict, field
 
 from ...data import define
+from ...report import Note
+
+if TYPE_CHECKING:
+    from .residual import Deviation
 
 AGREES = "agrees"
 DIFFERS = "differs"
@@ -18,9 +22,18 @@ FILE = "the file"
 CONVERSION = "the conversion"
 """What is to blame for a difference: numbers of the file that were changed after Lua's last forward, or how they are
 converted."""
-MOVED = "the weights moved after the last forward"
 VERDICTS = (DIFFERS, STALE, AGREES, NOT_CHECKABLE, NOT_RECORDED)
 """All verdicts, the most conclusive first."""
+NOTE = "proof: "
+"""Prefix of a proof in a report."""
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """Return a verdict as plain data; infinities and NaN become `None`."""
+    return {
+        name: None if isinstance(item, float) and not math.isfinite(item) else item
+        for name, item in asdict(value).items()
+    }
 
 
 @define(eq=False)
@@ -40,8 +53,8 @@ class LayerProof:
         runs: number of runs, in a sequence or at several places.
         backward: the verdict on its gradient with respect to its input.
         reason: why it differs, or why it could not be checked.
-        container: whether it only contains other layers.
         blame: where it differs, `FILE` or `CONVERSION`; empty where that is not known.
+        container: whether it only contains other layers.
     """
 
     path: str
@@ -56,24 +69,19 @@ class LayerProof:
     runs: int = 1
     backward: str = NOT_RECORDED
     reason: str = ""
-    container: bool = False
     blame: str = ""
+    container: bool = False
+
+    def compare(self, off: Deviation) -> None:
+        """Write the numbers of a comparison."""
+        self.max_abs, self.max_rel, self.cosine = off.max_abs, off.max_rel, off.cosine
+        self.excess, self.compared = off.excess, off.count
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as plain data; infinities and NaN become `None`."""
-        numbers = {name: getattr(self, name) for name in ("max_abs", "max_rel", "cosine", "excess")}
-        return {
-            "path": self.path,
-            "class": self.class_name,
-            "verdict": self.verdict,
-            **{name: value if value is None or math.isfinite(value) else None for name, value in numbers.items()},
-            "compared": self.compared,
-            "parameters": self.parameters,
-            "runs": self.runs,
-            "backward": self.backward,
-            "reason": self.reason,
-            "blame": self.blame,
-        }
+        found = {("class" if name == "class_name" else name): item for name, item in _plain(self).items()}
+        del found["container"]
+        return found
 
     def worst_first(self) -> tuple[int, float]:
         """Return the key that sorts layers, the most important first."""
@@ -106,15 +114,7 @@ class StretchProof:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as plain data; infinities and NaN become `None`."""
-        numbers = {"max_abs": self.max_abs, "max_rel": self.max_rel, "cosine": self.cosine}
-        return {
-            "first": self.first,
-            "last": self.last,
-            "layers": self.layers,
-            "verdict": self.verdict,
-            **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
-            "reason": self.reason,
-        }
+        return _plain(self)
 
 
 @define(eq=False)
@@ -126,7 +126,6 @@ class Proof:
         layers: in the order in which they ran.
         against: the reference of the comparison.
         stretches: the verdicts on whole stretches of layers.
-        notes: further remarks.
         reference: the origin of the reference values.
     """
 
@@ -134,7 +133,6 @@ class Proof:
     layers: list[LayerProof] = field(factory=list)
     against: str = "recorded activations of Lua Torch"
     stretches: list[StretchProof] = field(factory=list)
-    notes: list[str] = field(factory=list)
     reference: str = "Lua Torch"
 
     def of(self, verdict: str) -> list[LayerProof]:
@@ -151,11 +149,11 @@ class Proof:
         """0 if everything that could be checked agrees, 1 if something differs, 2 if nothing could be checked."""
         if self.of(DIFFERS):
             return 1
-        return 0 if any(self.agreeing()) or self.of(STALE) else 2
+        return 0 if self.agreeing() or self.of(STALE) else 2
 
     def agreeing(self) -> list[LayerProof]:
         """The layers whose output, or gradient, was checked and agrees."""
-        return [layer for layer in self.layers if layer.verdict == AGREES]
+        return self.of(AGREES)
 
     @property
     def max_abs(self) -> float:
@@ -165,14 +163,13 @@ class Proof:
     def summary(self) -> dict[str, Any]:
         """Return counts of layers and parameters by verdict, and the first layer that differs."""
         first = self.first_divergent
-        total = sum(layer.parameters for layer in self.layers)
         checked = [layer for layer in self.layers if layer.verdict in (AGREES, DIFFERS, STALE)]
         return {
             **{verdict: len(self.of(verdict)) for verdict in VERDICTS},
             "layers": len(self.layers),
             "checked": len(checked),
             "values": sum(layer.compared for layer in checked),
-            "parameters": total,
+            "parameters": sum(layer.parameters for layer in self.layers),
             "parameters_checked": sum(layer.parameters for layer in checked),
             "max_abs": self.max_abs,
             "first_divergent": first.path if first else None,
@@ -182,16 +179,20 @@ class Proof:
     def sentence(self) -> str:
         """Return one sentence for a model card."""
         good, bad, stale = self.agreeing(), self.of(DIFFERS), self.of(STALE)
-        runs = sum(layer.runs for layer in good)
-        first = self.first_divergent
-        if first is not None:
+        if bad:
             checked = len(bad) + len(good) + len(stale)
-            return f"{len(bad)} of {checked} checked layers differ from {self.reference}, first {first.path}"
-        moved = f"{'1 layer is' if len(stale) == 1 else f'{len(stale)} layers are'} not known: {MOVED}"
+            return f"{len(bad)} of {checked} checked layers differ from {self.reference}, first {bad[0].path}"
+        count = "1 layer is" if len(stale) == 1 else f"{len(stale)} layers are"
+        moved = f"{count} not known: the weights moved after the last forward"
         if not good:
             return moved if stale else "nothing in the file could be checked"
+        runs = sum(layer.runs for layer in good)
         text = f"checked against {runs} {self.against}, largest difference {self.max_abs:.1g}"
         return f"{text}; {moved}" if stale else text
+
+    def note(self) -> Note:
+        """Return the proof as a note of a report: a warning if a layer differs."""
+        return Note("warning" if self.exit_code == 1 else "info", "", NOTE + self.sentence(), code="prove")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the proof as plain data."""
@@ -200,5 +201,4 @@ class Proof:
             "layers": [layer.as_dict() for layer in self.layers],
             "stretches": [stretch.as_dict() for stretch in self.stretches],
             "summary": self.summary(),
-            "notes": list(self.notes),
         }

@@ -4,33 +4,36 @@ Weights of a file may be those of an update after the last forward. So a layer w
 is recorded differs, and a layer with weights does where
 
 - one change of the file explains it to the last digit and no update looks like it, as that moves more than one number,
-- the last step of an optimizer, as the file tells it, explains all other layers to the last digit and not this one, or
+- the last step of an optimizer, as the file has it, explains all other layers to the last digit and not this one, or
 - no weights at all give what is recorded.
 
-All else is not known. May import graph and torchmodules.
+All else is not known. May import graph and nn.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 
 from ...data import define
 from ...graph.tensor import Tensor
 from ...limits import Limits
-from ...torchmodules.judging import DETERMINED, MOST, Case, Change, suspects
-from . import reasons
-from .hypotheses import Explanation, explanation, stepped
-from .optimizers import GRADIENT, Direction
-from .outcome import Key, Outcome, key_of
+from .hypotheses import Direction, Explanation, Line, explanation
+from .judge import NO_INPUT, Outcome
+from .layer import NotRunError, mapped
 from .proof import AGREES, CONVERSION, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, STALE, LayerProof
-from .runs import base_name, may_be_undone
+from .residual import DETERMINED, MOST, Case
+from .runs import may_be_undone
 
 OTHERS = 2
 """Layers that one rate must explain: one always has a rate that fits in the mean, a second is a test of it."""
-_ODD = frozenset(("SpatialDepthWiseConvolution",))
-"""Layers whose gradWeight is no gradient of their weight as it is stored, as measured in Lua Torch."""
+_ODD = "SpatialDepthWiseConvolution"
+"""A layer whose gradWeight is no gradient of its weight as it is stored, as measured in Lua Torch."""
+MASKED = "parts of the last output were set to zero after the pass, as by a mask; the others agree"
+MOVED = "the weights moved after the last forward, or the file was changed"
+BEFORE_UPDATE = "its gradient is that of other weights"
+
+Key = frozenset[tuple[int, int]]
+"""The weights of layers compared as one: storage and offset of each layer's."""
 
 
 @define(eq=False)
@@ -47,36 +50,47 @@ class Step:
     rate: float
     explained: set[Key]
 
+    def __str__(self) -> str:
+        return f"a step of {self.rate:.3g} along {self.direction.name}"
+
 
 class Vote:
     """The verdicts on the runs of one model.
 
     Args:
         outcomes: of all runs, in order; verdicts are written there.
-        directions: of the last steps of optimizers, as far as the file tells them.
+        directions: of the last steps of optimizers, as far as the file has them; the recorded gradient last.
         limits: resource limits.
     """
 
-    def __init__(self, outcomes: list[Outcome], directions: tuple[Direction, ...], limits: Limits) -> None:
+    def __init__(self, outcomes: list[Outcome], directions: list[Direction], limits: Limits) -> None:
         self.outcomes, self.directions, self.limits = outcomes, directions, limits
-        self._slopes: dict[Any, Any] = {}
-        self._keys = {id(item): key_of(outcomes, item) for item in outcomes}
+        self._lines: dict[tuple[int, str], Line] = {}
+        self._explained: dict[int, Explanation | None] = {}
+        self._keys = {id(item): self._key(item) for item in outcomes}
+        outputs = [item for item in outcomes if item.case is not None and _is_off(item)]
+        # Where the input is unknown, the gradient of a sum of products does not depend on it.
+        slopes = [item for item in outcomes if item.case is None and item.verdict == NOT_RECORDED]
+        slopes = [item for item in slopes if item.backward == DIFFERS and _is_sum(item)]
+        self._off = [*outputs, *slopes]
+        self._step = self._best_step()
 
     def decide(self) -> list[LayerProof]:
         """Return one verdict for each layer, in order."""
-        off = [item for item in self.outcomes if item.case is not None and item.verdict in (DIFFERS, NOT_CHECKABLE)]
-        off = [item for item in off if item.verdict == DIFFERS or not item.case.node.found]  # type: ignore[union-attr]
-        back = [item for item in self.outcomes if item.case is None and item.backward == DIFFERS and item.is_sum]
-        back = [item for item in back if item.verdict == NOT_RECORDED]
-        step = self._step([item for item in (*off, *back) if _case(item).weighted])
-        self._explain((*off, *back), step)
-        for item in off:
-            self._output(item, step, (*off, *back))
-        for item in back:
-            self._weights(item, step, (*off, *back))
-            if item.verdict == STALE and not any(one.verdict == STALE for one in off):
-                item.verdict, item.difference = NOT_RECORDED, None  # another pass, before an update
-                item.reason = reasons.NO_INPUT
+        for item in self._off:
+            self._explained[id(item)] = self._explanation(item)
+        for item in self._off:
+            if _case(item).weighted or item.case is None:
+                self._weights(item)
+            elif self._explained[id(item)] is not None:
+                self._blame(item)
+            elif item.verdict == DIFFERS:
+                self._unexplained(item)
+        moved = any(item.verdict == STALE and item.case is not None for item in self.outcomes)
+        for item in self._off:
+            if item.case is None and item.verdict == STALE and not moved:
+                item.decide(NOT_RECORDED, NO_INPUT)  # another pass, before an update
+                item.difference = None
         for item in self.outcomes:
             if item.case is not None and len(item.group) > 1:
                 self._members(item)
@@ -84,173 +98,155 @@ class Vote:
         self._share()
         return self._layers()
 
-    def _explain(self, off: tuple[Outcome, ...], step: Step | None) -> None:
-        """Search for a change of the file that explains each difference, where no step does.
-
-        Where several layers with weights are off, they moved, and an option would not explain one of them. Of the steps
-        of a sequence, all have the change of their weights.
-        """
-        moved = {self._keys[id(item)] for item in off if item.case is not None and not item.run.whole}
-        several = len(moved - {frozenset()}) > 2
-        tried: dict[tuple[str, Key], bool] = {}
-        for item in off:
-            key, case = self._keys[id(item)], _case(item)
-            one = item.run.path, key
-            if (step is not None and key in step.explained) or tried.get(one) is False:
-                continue
-            options = not several or not case.weighted or bool(case.off.reason) or not case.node.found
-            item.explained = explanation(case, self.limits, options=options)
-            tried[one] = item.explained is not None
+    def _key(self, item: Outcome) -> Key:
+        runs = [self.outcomes[number].run for number in item.group] or [item.run]
+        tensors = [run.obj.get("weight") or run.obj.get("bias") for run in runs]
+        return frozenset((id(one.storage), one.offset) for one in tensors if isinstance(one, Tensor) and one.numel)
 
     # Updates
 
-    def _step(self, off: list[Outcome]) -> Step | None:
+    def _line(self, item: Outcome, direction: Direction) -> Line:
+        key = id(item), direction.name
+        if key not in self._lines:
+            self._lines[key] = Line(_case(item), direction, self.limits)
+        return self._lines[key]
+
+    def _best_step(self) -> Step | None:
         """Return the step that explains most of the layers that do not agree; `None` if none explains several."""
         best: Step | None = None
+        weighted = [item for item in self._off if _case(item).weighted]
         for direction in self.directions:
-            found: list[tuple[float, float, Outcome]] = []
-            for item in off:
-                case = _case(item)
-                change = stepped(case, direction, self.limits, self._slopes)
-                rate = case.fit(change, 0.0, _small(case, change)) if change is not None else None
-                if change is not None and rate is not None and rate > 0 and case.with_change(change(rate)).agrees:
-                    found.append((case.off.excess, rate, item))
-            if not found:
-                continue
-            rate = max(found, key=lambda one: one[0])[1]  # the larger the difference, the more exact
-            explained = {self._keys[id(item)] for item in off if self._moved(item, direction, rate)}
-            if best is None or len(explained) > len(best.explained):
-                best = Step(direction, rate, explained)
+            found = []
+            for item in weighted:
+                line = self._line(item, direction)
+                rate = line.fit()
+                if rate is not None and rate > 0 and line.agrees(rate):
+                    found.append((_case(item).off.excess, rate))
+            if found:
+                rate = max(found)[1]  # the larger the difference, the more exact
+                lines = [(item, self._line(item, direction)) for item in weighted]
+                explained = {self._keys[id(item)] for item, line in lines if line.agrees(rate)}
+                if best is None or len(explained) > len(best.explained):
+                    best = Step(direction, rate, explained)
         return best if best is not None and len(best.explained) >= OTHERS else None
 
-    def _moved(self, item: Outcome, direction: Direction, rate: float) -> bool:
-        change = stepped(_case(item), direction, self.limits, self._slopes)
-        return change is not None and _case(item).with_change(change(rate)).agrees
-
-    def _is_off_step(self, item: Outcome, step: Step, off: tuple[Outcome, ...]) -> bool:
+    def _is_off_step(self, item: Outcome, step: Step) -> bool:
         """Return whether a step explains all other layers that do not agree, and no step along its direction this."""
-        key = self._keys[id(item)]
-        others = {self._keys[id(one)] for one in off if _case(one).weighted} - {key}
-        case, change = _case(item), stepped(_case(item), step.direction, self.limits, self._slopes)
-        if change is None or not others <= step.explained:
+        key, line = self._keys[id(item)], self._line(item, step.direction)
+        others = {self._keys[id(one)] for one in self._off if _case(one).weighted and not one.run.whole}
+        odd = any(layer.name == _ODD or may_be_undone(layer.obj) for _, layer in line.case.layers)
+        if not line.slopes or not others - {key} <= step.explained or odd or self._is_shared(key):
             return False
-        odd = any(layer.name in _ODD or may_be_undone(layer.obj) for _, layer in case.layers)
-        if odd or self._is_shared(key):
-            return False
-        rate = case.fit(change, 0.0, _small(case, change))
-        return rate is None or not case.with_change(change(rate)).agrees
+        rate = line.fit()
+        return rate is None or not line.agrees(rate)
 
     def _is_shared(self, key: Key) -> bool:
         """Return whether several modules have these weights: the update is the sum of all their gradients."""
-        owners: dict[tuple[int, int], set[int]] = {}
+        owners: dict[tuple[int, int], set[tuple[int, int]]] = {}
         for one in self.outcomes:
-            for name in ("weight", "bias"):
-                tensor, slope = one.run.obj.get(name), one.run.obj.get("gradWeight" if name == "weight" else "gradBias")
-                if isinstance(tensor, Tensor) and isinstance(slope, Tensor) and tensor.numel:
-                    owners.setdefault((id(tensor.storage), tensor.offset), set()).add(
-                        hash((id(slope.storage), slope.offset))
-                    )
+            tensor, slope = one.run.obj.get("weight"), one.run.obj.get("gradWeight")
+            if isinstance(tensor, Tensor) and isinstance(slope, Tensor):
+                here = id(tensor.storage), tensor.offset
+                owners.setdefault(here, set()).add((id(slope.storage), slope.offset))
         return any(len(owners.get(one, ())) > 1 for one in key)
 
-    def _is_fresh(self, item: Outcome, found: Explanation) -> bool:
+    def _is_fresh(self, item: Outcome) -> bool:
         """Return whether a step that explains a layer of one weight would show in another, which agrees."""
-        if found.variant.start is None:
-            return True
-        case = _case(item)
-        change = stepped(case, GRADIENT, self.limits, self._slopes)
-        rate = case.fit(change, 0.0, _small(case, change)) if change is not None else None
+        direction = self.directions[-1]
+        rate = self._line(item, direction).fit()
         for other in self.outcomes:
-            if other.case is None or other.verdict != AGREES or not other.case.weighted:
-                continue
-            if self._keys[id(other)] == self._keys[id(item)]:
-                continue
-            if rate is None:
-                return True
-            moved = stepped(other.case, GRADIENT, self.limits, self._slopes)
-            if moved is not None and not other.case.with_change(moved(abs(rate))).agrees:
-                return True
+            is_other = self._keys[id(other)] != self._keys[id(item)] and other.case is not None
+            if is_other and other.verdict == AGREES and _case(other).weighted:
+                line = self._line(other, direction)
+                if rate is None or (line.slopes and not line.agrees(abs(rate))):
+                    return True
         return False
 
     # One layer
 
-    def _output(self, item: Outcome, step: Step | None, off: tuple[Outcome, ...]) -> None:
-        case = _case(item)
-        if case.weighted:
-            self._weights(item, step, off)
-        elif item.explained is not None:
-            self._blame(item, item.explained, item.explained.text)
-        elif item.verdict == DIFFERS:
-            self._unexplained(item)
+    def _explanation(self, item: Outcome) -> Explanation | None:
+        """Return the change of the file that explains a difference, where no step does.
 
-    def _weights(self, item: Outcome, step: Step | None, off: tuple[Outcome, ...]) -> None:
+        Where several layers with weights are off, they moved, and an option would not explain one of them. Of the steps
+        of a sequence, all have the change of their weights.
+        """
+        case, key = _case(item), self._keys[id(item)]
+        alike = [one for one in self._off if one.run.path == item.run.path and self._keys[id(one)] == key]
+        if (self._step is not None and key in self._step.explained) or (
+            alike[0] is not item and self._explained[id(alike[0])] is None
+        ):
+            return None
+        moved = {self._keys[id(one)] for one in self._off if one.case is not None and not one.run.whole}
+        several = len(moved - {frozenset()}) > 2
+        options = not several or not case.weighted or bool(case.off.reason) or not case.node.found
+        return explanation(case, self.limits, options=options)
+
+    def _weights(self, item: Outcome) -> None:
         """Write the verdict on layers with weights."""
-        case, found = _case(item), item.explained
+        case, step, key = _case(item), self._step, self._keys[id(item)]
+        found = self._explained[id(item)]
         item.difference = case.off if case.node.found else None
-        if found is not None and (found.certain or self._is_fresh(item, found)):
-            self._blame(item, found, found.text)
+        if found is not None and (found.certain or self._is_fresh(item)):
+            self._blame(item)
             return
-        key = self._keys[id(item)]
-        if step is not None and key in step.explained and self._is_only_moved(item, step):
-            item.verdict, item.reason = STALE, reasons.STEPPED.format(f"{step.rate:.3g}", step.direction.name)
+        if step is not None and key in step.explained:
+            text = f"the weights moved after the last forward: {step} explains 100.0% of the difference"
+            item.decide(STALE, text)
             return
         if step is not None and len(step.explained - {key}) >= OTHERS:
-            base = stepped(case, step.direction, self.limits, self._slopes)
-            named = f"{step.rate:.3g}", step.direction.name
-            found = explanation(case, self.limits, base(step.rate)) if base is not None else None
-            if found is not None and found.certain:
-                self._blame(item, found, f"{found.text}; {reasons.BESIDE.format(*named)}")
+            base = self._line(item, step.direction).change(step.rate)
+            beside = explanation(case, self.limits, base) if base else None
+            if beside is not None and beside.certain:
+                why = f"beside {step}, after the last forward, which explains the other layers and not this one"
+                self._explained[id(item)] = beside
+                item.decide(DIFFERS, f"{beside.text}; {why}", beside.blame)
                 return
-            if self._is_off_step(item, step, off):
-                item.verdict, item.reason, item.blame = DIFFERS, reasons.OFF.format(*named), FILE
+            if self._is_off_step(item, step):
+                why = f"{step}, after the last forward, explains the other layers and not this one"
+                item.decide(DIFFERS, why, FILE)
                 return
-        if _has_other_shape(case):
+        if case.has_other_shape:
             self._unexplained(item)
-        elif case.node.found and _is_beyond_weights(case):
-            item.verdict, item.reason, item.blame = DIFFERS, reasons.NO_UPDATE, CONVERSION
-        elif case.node.found and item.case is not None:
-            item.verdict, item.reason = STALE, reasons.MOVED
         elif item.case is None:
-            item.verdict, item.reason = STALE, reasons.BEFORE_UPDATE
+            item.decide(STALE, BEFORE_UPDATE)
+        elif case.node.found and _is_beyond_weights(case):
+            item.decide(DIFFERS, "no weights give the recorded output", CONVERSION)
+        elif case.node.found:
+            item.decide(STALE, MOVED)
 
-    def _is_only_moved(self, item: Outcome, step: Step) -> bool:
-        """Return whether a step explains a layer, and no weight deviates beyond rounding beside it."""
-        case = _case(item)
-        base = stepped(case, step.direction, self.limits, self._slopes)
-        left = case.with_change(base(step.rate)) if base is not None else None
-        if base is None or left is None or not left.agrees:
-            return False
-        # The weights were rounded once more by the update.
-        return all(one.excess <= 2 for one in suspects(case, base(step.rate), left, quick=True)[:1])
-
-    def _blame(self, item: Outcome, found: Explanation, text: str) -> None:
-        if text.startswith("train = ") and self._is_other_mode(item):
-            modes = ("evaluation", "training") if item.run.obj.get("train") is True else ("training", "evaluation")
-            item.verdict, item.reason = AGREES, reasons.OTHER_MODE.format(*modes)
+    def _blame(self, item: Outcome) -> None:
+        """Write that a change explains a layer, unless all layers ran in another mode than that of the file."""
+        found = self._explained[id(item)]
+        assert found is not None
+        modes = [one.run.obj.get("train") for one in self.outcomes if isinstance(one.run.obj.get("train"), bool)]
+        if found.text.startswith("train = ") and len(set(modes)) == 1 and len(modes) > 1:
+            ran, saved = ("evaluation", "training") if modes[0] else ("training", "evaluation")
+            item.decide(AGREES, f"Lua ran it in {ran}; the model was saved in {saved}")
             return
-        item.verdict, item.blame = DIFFERS, found.blame
-        item.reason = "; ".join(filter(None, (item.reason, reasons.GRADIENT if item.case is None else "", text)))
-
-    def _is_other_mode(self, item: Outcome) -> bool:
-        """Return whether the whole model is in the mode of this layer, as `evaluate` and `training` set it."""
-        modes = {one.run.obj.get("train") for one in self.outcomes if isinstance(one.run.obj.get("train"), bool)}
-        return len(modes) == 1 and sum(isinstance(one.run.obj.get("train"), bool) for one in self.outcomes) > 1
+        slope = "its gradient differs" if item.case is None else ""
+        item.decide(DIFFERS, "; ".join(filter(None, (item.reason, slope, found.text))), found.blame)
 
     def _unexplained(self, item: Outcome) -> None:
-        """A layer without weights that no change of the file explains."""
+        """A layer that no change of the file explains, and no weights."""
         case = _case(item)
-        sizes = [[one.shape[:1].numel() for one in side if one.dim()] for side in (case.want, case.node.found)]
+        pairs = list(zip(case.want, case.node.found))
+        batches = [one.dim() == two.dim() > 1 and one.shape[1:] == two.shape[1:] for one, two in pairs]
         if item is self.outcomes[-1] and _is_masked(case):
-            item.verdict, item.reason = NOT_CHECKABLE, reasons.MASKED
-        elif item.reason.startswith("shape") and _is_other_batch(case):
-            item.verdict, item.reason = NOT_CHECKABLE, reasons.OTHER_BATCH.format(sizes[1][0], sizes[0][0])
+            item.decide(NOT_CHECKABLE, MASKED)
+        elif case.has_other_shape and len(case.want) == len(case.node.found) and all(batches):
+            counts = [len(one) for one in pairs[0]]
+            item.decide(
+                NOT_CHECKABLE, f"its input and its output are of passes of {counts[1]} and {counts[0]} examples"
+            )
         else:
-            item.blame = CONVERSION
+            item.decide(DIFFERS, item.reason or case.off.reason, CONVERSION)
 
     def _members(self, item: Outcome) -> None:
         """Layers whose output was overwritten share the verdict of the one that it is compared after."""
-        case, verdict, reason, blame = _case(item), item.verdict, item.reason, item.blame
-        weighted = {node.step for node, _ in case.weighted}
-        at = item.explained.node.step if item.explained is not None else None
+        verdict, reason, blame = item.verdict, item.reason, item.blame
+        weighted = {node.step for node, _ in _case(item).weighted}
+        found = self._explained.get(id(item))
+        at = found.node.step if found is not None and verdict == DIFFERS else None
         for number in item.group:
             one = self.outcomes[number]
             if one is not item and one.verdict != NOT_RECORDED:
@@ -259,17 +255,15 @@ class Vote:
             guilty = number == at if at is not None else number in weighted or not weighted
             one.difference = item.difference
             if verdict in (AGREES, NOT_CHECKABLE) or guilty:
-                one.verdict, one.blame, one.reason = verdict, blame, reason
-                if one is not item:
-                    said = "" if verdict == AGREES else reason
-                    one.reason = ": ".join(filter(None, (reasons.BEHIND.format(item.run.path), said)))
-            elif at is not None and verdict == DIFFERS:
-                one.verdict, one.blame, one.difference = AGREES, "", None
-                one.reason = reasons.REPAIRED.format(self.outcomes[at].run.path)
+                behind = f"compared after {item.run.path}, which works in place" if one is not item else ""
+                own = "" if behind and verdict == AGREES else reason
+                one.decide(verdict, ": ".join(filter(None, (behind, own))), blame)
+            elif at is not None:
+                one.difference = None
+                one.decide(AGREES, f"agrees once {self.outcomes[at].run.path} is as Lua had it")
             else:
-                others = [self.outcomes[other].run.path for other in item.group if other != number]
-                one.verdict, one.blame = NOT_CHECKABLE, ""
-                one.reason = reasons.WITH_ANOTHER.format(", ".join(others))
+                others = ", ".join(self.outcomes[other].run.path for other in item.group if other != number)
+                one.decide(NOT_CHECKABLE, f"compared together with {others} only, which does not agree")
 
     # The whole model
 
@@ -277,22 +271,21 @@ class Vote:
         """Use gradients where no output could be checked, and for options that show in gradients alone."""
         for item in self.outcomes:
             if item.verdict == NOT_RECORDED and item.backward == AGREES and item.gradient is not None:
-                item.verdict, item.difference = AGREES, item.gradient.off
-                item.reason = reasons.BY_GRADIENT.format(item.reason or reasons.OUTPUT_MISSING)
-        if len({item.run.path for item in self.outcomes}) < len(self.outcomes):
-            return  # not all gradients of modules that run several times are kept
+                item.decide(AGREES, f"its gradient was checked; {item.reason or 'its output is not recorded'}")
+                item.difference = item.gradient.off
         wrong = [at for at, item in enumerate(self.outcomes) if item.backward == DIFFERS]
-        if len(wrong) != 1 or any(item.verdict in (DIFFERS, STALE) for item in self.outcomes):
+        again = len({item.run.path for item in self.outcomes}) < len(self.outcomes)
+        # Of modules that run several times, not all gradients are kept.
+        if len(wrong) != 1 or again or any(item.verdict in (DIFFERS, STALE) for item in self.outcomes):
             return
         item = self.outcomes[wrong[0]]
         drawn = isinstance(item.run.obj.get("noise"), Tensor)  # which a later forward draws once more
-        case = item.gradient
-        if item.verdict != AGREES or drawn or case is None or item.run.obj.get("train") is False:
+        if item.verdict != AGREES or drawn or item.gradient is None or item.run.obj.get("train") is False:
             return
-        # A layer behind it whose slope depends smoothly on its input was run backwards on the values of this forward.
-        if any(_is_smooth(other) and other.backward == AGREES for other in self.outcomes[wrong[0] + 1 :]):
-            item.verdict, item.difference, item.reason = DIFFERS, case.off, reasons.GRADIENT
-            item.blame = FILE
+        # A layer behind it whose slope depends on all digits of its input was run backwards on the values of this pass.
+        if any(other.backward == AGREES and _is_smooth(other) for other in self.outcomes[wrong[0] + 1 :]):
+            item.difference = item.gradient.off
+            item.decide(DIFFERS, "its gradient differs", FILE)
 
     def _share(self) -> None:
         """Merge the verdicts on a module at several places, which keeps the values of the last only."""
@@ -300,13 +293,13 @@ class Vote:
         for item in self.outcomes:
             other = known.get(id(item.run.obj))
             if item.verdict == NOT_RECORDED and other is not None and other.run.path != item.run.path:
-                item.verdict, item.difference, item.blame = other.verdict, other.difference, other.blame
-                item.reason = reasons.SAME_MODULE.format(other.run.path)
+                item.decide(other.verdict, f"the same module as {other.run.path}, which ran later", other.blame)
+                item.difference = other.difference
 
     def _layers(self) -> list[LayerProof]:
         found: dict[str, LayerProof] = {}
         for item in self.outcomes:
-            if item.run.whole and base_name(item.run.obj.class_name) == "gModule":
+            if item.run.whole and item.run.name == "gModule":
                 continue
             one = _proof_of(item)
             other = found.get(one.path)
@@ -315,12 +308,11 @@ class Vote:
                 if one.verdict == other.verdict:
                     one.runs, one.compared = one.runs + other.runs, one.compared + other.compared
             found[one.path] = one
+        named = [path for path, one in found.items() if one.verdict == DIFFERS]
         for one in found.values():
-            if one.container and one.verdict in (DIFFERS, STALE):
-                inside = [item for path, item in found.items() if path.startswith(one.path + ".")]
-                named = [item.path for item in inside if item.verdict == DIFFERS]
-                if named:
-                    one.verdict, one.reason, one.blame = DIFFERS, reasons.CONTAINS.format(", ".join(named[:3])), ""
+            inside = [path for path in named if path.startswith(f"{one.path}.")]
+            if one.container and one.verdict in (DIFFERS, STALE) and inside:
+                one.verdict, one.reason, one.blame = DIFFERS, f"contains {', '.join(inside[:3])}", ""
         return list(found.values())
 
 
@@ -330,39 +322,30 @@ def _case(item: Outcome) -> Case:
     return case
 
 
-def _small(case: Case, change: Any) -> float:
-    """Return a rate that changes weights by about a ten-thousandth."""
-    size = sum(float(item.square().sum()) for _, layer in case.weighted for item in layer.weights.values())
-    moved = {key: layer.weights for key, layer in change(1.0).items()}
-    length = sum(
-        float((moved[id(layer)][name] - item).square().sum())
-        for _, layer in case.weighted
-        if id(layer) in moved
-        for name, item in layer.weights.items()
-    )
-    return 1e-4 * (size / length) ** 0.5 if size and length else 1e-6
+def _is_off(item: Outcome) -> bool:
+    """Return whether something may explain an output: that it differs, or that the layer refused its input."""
+    refused = item.verdict == NOT_CHECKABLE and not _case(item).node.found
+    return item.verdict == DIFFERS or refused
+
+
+def _is_sum(item: Outcome) -> bool:
+    """Return whether a gradient is a sum of products of weights."""
+    layer = item.gradient.node.layer if item.gradient is not None else None
+    return layer is not None and layer.is_sum
 
 
 def _is_smooth(item: Outcome) -> bool:
     """Return whether a layer's gradient depends on all digits of its input."""
-    case = item.gradient
-    if case is None or case.node.layer is None or case.node.layer.is_sum:
+    node = item.gradient.node if item.gradient is not None else None
+    if node is None or node.layer is None or node.layer.is_sum:
         return False
-    given, slope = case.node.given
+    given, slope = node.given
     try:
-        moved = case.node.by(case.node.layer, [_nudged(given), slope])
-    except Exception:  # as any module may raise for another input
+        moved = node.by(node.layer, [mapped(given, lambda item: item * (1 + 1e-6)), slope])
+    except NotRunError:
         return False
-    return any(
-        not bool(torch.isclose(one.reshape(two.shape), two, rtol=1e-9, atol=0).all())
-        for one, two in zip(moved, case.node.found)
-    )
-
-
-def _nudged(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_nudged(item) for item in value]
-    return value * (1 + 1e-6) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    pairs = [(one.reshape(two.shape), two) for one, two in zip(moved, node.found)]
+    return any(not torch.allclose(one, two, rtol=1e-9, atol=0) for one, two in pairs)
 
 
 def _is_beyond_weights(case: Case) -> bool:
@@ -373,25 +356,24 @@ def _is_beyond_weights(case: Case) -> bool:
     linear = layer is not None and (layer.is_sum or "BatchNorm" in layer.name) and len(case.layers) == 1
     if layer is None or not linear or case.off.reason or len(case.want) != 1:
         return False
-    count = sum(item.numel() for item in layer.weights.values())
-    if not count <= MOST or case.off.active < count + DETERMINED:
+    weights = layer.weights
+    sizes = [item.numel() for item in weights.values()]
+    if not sum(sizes) <= MOST or case.off.active < sum(sizes) + DETERMINED:
         return False
-    inverse = 1 / case.node.scales[0].reshape(-1)
-    columns = []
-    zero = {name: torch.zeros_like(item) for name, item in layer.weights.items()}
-    change: Change = {id(layer): layer.moved(zero)}
-    start = case.node.compute(change)[0].reshape(-1)
-    for name, item in zero.items():
-        for place in range(item.numel()):
-            one = item.clone()
-            one.view(-1)[place] = 1.0
-            got = case.node.compute({id(layer): layer.moved({**zero, name: one})})[0].reshape(-1)
-            columns.append((got - start) * inverse)
-    matrix, target = torch.stack(columns, 1), (case.want[0].reshape(-1) - start) * inverse
+
+    def outputs(flat: torch.Tensor) -> torch.Tensor:
+        parts = zip(weights.items(), torch.split(flat, sizes))
+        return case.node.compute(
+            {id(layer): layer.moved({name: part.reshape(item.shape) for (name, item), part in parts})}
+        )[0]
+
+    scale, zeros = case.node.scales[0].reshape(-1), torch.zeros(sum(sizes), dtype=torch.float64)
+    start = outputs(zeros).reshape(-1)
+    columns = [(outputs(row).reshape(-1) - start) / scale for row in torch.eye(len(zeros), dtype=torch.float64)]
+    matrix, target = torch.stack(columns, 1), (case.want[0].reshape(-1) - start) / scale
     if not bool(matrix.isfinite().all() and target.isfinite().all()):
         return False
-    best = torch.linalg.lstsq(matrix, target[:, None], driver="gelsd").solution
-    left = target - (matrix @ best)[:, 0]
+    left = target - matrix @ torch.linalg.lstsq(matrix, target[:, None], driver="gelsd").solution[:, 0]
     return float(left.square().mean().sqrt()) > case.off.limit * case.headroom
 
 
@@ -408,38 +390,15 @@ def _is_masked(case: Case) -> bool:
     return total > kept >= DETERMINED
 
 
-def _has_other_shape(case: Case) -> bool:
-    """Return whether an output has another shape than the recorded one, which no weights change."""
-    return bool(case.node.found) and [item.numel() for item in case.want] != [item.numel() for item in case.node.found]
-
-
-def _is_other_batch(case: Case) -> bool:
-    pairs = zip(case.want, case.node.found)
-    return len(case.want) == len(case.node.found) and all(
-        one.dim() == two.dim() > 1 and one.shape[1:] == two.shape[1:] for one, two in pairs
-    )
-
-
 def _proof_of(item: Outcome) -> LayerProof:
     counted = item.verdict in (AGREES, DIFFERS, STALE) and item.difference is not None
-    off = item.difference if counted else None
-    reason = item.reason
+    off, reason = item.difference if counted else None, item.reason
     if item.verdict in (AGREES, STALE) and item.backward == DIFFERS and item.case is not None:
-        reason = "; ".join(filter(None, (reason, reasons.OTHER_PASS)))
-    suspect = item.case.stands_out if item.case is not None else 0.0
-    return LayerProof(
-        item.run.path,
-        item.run.obj.class_name,
-        item.verdict,
-        off.max_abs if off is not None else None,
-        off.max_rel if off is not None else None,
-        off.cosine if off is not None else None,
-        max(off.excess, suspect) if off is not None else None,
-        off.count if off is not None else 0,
-        item.parameters,
-        1,
-        item.backward if item.backward != DIFFERS or item.verdict == DIFFERS else NOT_CHECKABLE,
-        reason,
-        item.run.whole,
-        item.blame if item.verdict == DIFFERS else "",
-    )
+        reason = "; ".join(filter(None, (reason, "its gradients are those of another pass")))
+    proof = LayerProof(item.run.path, item.run.obj.class_name, item.verdict, reason=reason, parameters=item.parameters)
+    proof.container, proof.blame = item.run.whole, item.blame if item.verdict == DIFFERS else ""
+    proof.backward = item.backward if item.backward != DIFFERS or item.verdict == DIFFERS else NOT_CHECKABLE
+    if off is not None:
+        proof.compare(off)
+        proof.excess = max(off.excess, item.case.excess_of_weight if item.case is not None else 0.0)
+    return proof

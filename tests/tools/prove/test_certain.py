@@ -12,10 +12,8 @@ from prove_changes import at, read, replaced
 import t7bridge
 from t7bridge import Storage, Table, TorchObject
 from t7bridge.errors import ModelError
-from t7bridge.tools.prove import reasons
 from t7bridge.tools.prove.probe import fitting_inputs, guess_inputs
 from t7bridge.tools.prove.proof import CONVERSION, FILE
-from t7bridge.tools.prove.prove import prove_value
 
 RANDOM = [path for path in corpus("prove/random.*.t7") if ".bad." not in path.name]
 
@@ -41,7 +39,7 @@ def test_the_changed_layer_is_named_and_the_file_blamed():
 def test_a_model_saved_in_another_mode_than_it_ran():
     """`evaluate` after the last forward, which ran in training, is no difference; one layer in another mode is."""
     proof = t7bridge.prove(TESTFILES / "prove/random.31.mlp_bn.evalmode.t7")
-    named = reasons.OTHER_MODE.format("training", "evaluation")
+    named = "Lua ran it in training; the model was saved in evaluation"
     assert [layer.verdict for layer in proof.layers if named in layer.reason] == ["agrees", "agrees"]
 
 
@@ -53,7 +51,7 @@ def test_what_is_off_the_step_of_all_other_layers_differs():
     start = norm["weight"].offset
     array[[start, start + 1]] = array[[start + 1, start]]
     replaced(model, norm["weight"].storage, Storage.from_array(array))
-    proof = prove_value(model, "mlp")
+    proof = t7bridge.prove(model)
     assert [layer.path for layer in proof.of("differs")] == ["root.modules[2]"]
     assert "explains the other layers and not this one" in proof.of("differs")[0].reason
 
@@ -65,7 +63,7 @@ def test_one_layer_that_moved_otherwise_is_not_known():
     array = linear["weight"].storage.array.copy()
     array += np.random.default_rng(1).normal(0, 1e-4, array.shape).astype(array.dtype)
     replaced(model, linear["weight"].storage, Storage.from_array(array))
-    proof = prove_value(model, "mlp")
+    proof = t7bridge.prove(model)
     assert not proof.of("differs")
     assert "root.modules[5]" in [layer.path for layer in proof.of("stale")]
 
@@ -77,7 +75,7 @@ def test_a_layer_that_refuses_its_input_is_no_difference():
     reshape["nelement"] = 7.0
     for name in ("size", "batchsize"):
         reshape[name] = Storage.from_array(np.full_like(reshape[name].array, 7))
-    found = {layer.path: layer for layer in prove_value(model, "dilated").layers}
+    found = {layer.path: layer for layer in t7bridge.prove(model).layers}
     assert found["root.modules[8]"].verdict == "not checkable"
 
 
@@ -88,7 +86,7 @@ def test_a_layer_without_weights_that_nothing_explains_is_the_conversion():
     array = last["output"].storage.array.copy()
     array[:] = np.roll(array, 1)
     last["output"].storage = Storage.from_array(array)
-    layer = next(layer for layer in prove_value(model, "mlp").layers if layer.path == "root.modules[10]")
+    layer = next(layer for layer in t7bridge.prove(model).layers if layer.path == "root.modules[10]")
     assert (layer.verdict, layer.blame) == ("differs", CONVERSION)
 
 

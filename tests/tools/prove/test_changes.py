@@ -13,9 +13,9 @@ import pytest
 from helpers import TESTFILES
 from prove_changes import recorded_input, replaced, shows
 
+import t7bridge
 from t7bridge import Storage, T7Reader, TorchObject
 from t7bridge.nn.places import module_at
-from t7bridge.tools.prove.prove import prove_value
 
 ROWS = [line.split("\t") for line in (TESTFILES / "prove/changes.tsv").read_text().splitlines()]
 NAMED = frozenset(("not recorded", "not checkable"))
@@ -50,11 +50,11 @@ def missed(rows: list[list[str]]) -> tuple[int, int, list[list[str]]]:
     for row in rows:
         name, path = row[:2]
         if name not in sound:
-            proof = prove_value(read(name), name)
+            proof = t7bridge.prove(read(name))
             assert proof.exit_code == 0, name
             sound[name] = {layer.path: (layer.verdict, layer.reason) for layer in proof.layers}
         model, obj = changed(row)
-        proof = prove_value(model, name)
+        proof = t7bridge.prove(model)
         if proof.exit_code == 1 and path in [layer.path for layer in proof.of("differs")]:
             found += 1
             continue

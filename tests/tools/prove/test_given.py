@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from helpers import PATIENCE, TESTFILES, corpus, name_of
 
+import t7bridge
 from t7bridge import T7Reader, Table, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import ModelError, TargetExistsError
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.nn.places import module_at
-from t7bridge.tools.prove.given import probe, prove_pairs, prove_with
-from t7bridge.tools.prove.probe import Draw, lua_literal, probe_source
+from t7bridge.tools.prove.probe import Draw, lua_literal, probe, probe_source
 
 MODELS = [path for path in corpus("models/*.t7") if ".io." not in path.name and "cuda" not in path.name]
 LUA = shutil.which("th") or ""
@@ -36,20 +36,21 @@ def split(path: Path, folder: Path) -> tuple[Path, Path]:
 def test_pairs_from_lua_agree(path: Path, tmp_path: Path):
     """Each model of the corpus returns what Lua Torch returned for its input, from two files and from one."""
     given, wanted = split(path, tmp_path)
-    for proof in (prove_pairs(path, [given], [wanted]), prove_with(path, str(path).replace(".t7", ".io.t7"))):
+    references = (given, wanted), str(path).replace(".t7", ".io.t7")
+    for proof in (t7bridge.prove(path, against=each) for each in references):
         assert proof.exit_code == 0, proof.layers[0].reason
         assert proof.layers[0].max_rel is not None
         assert proof.layers[0].max_rel < 1e-4
 
 
 @pytest.mark.slow
-def test_a_wrong_pair_differs(tmp_path: Path):
+def test_a_wrong_pair_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """The output of another model, or as many outputs as inputs, is told."""
     path = TESTFILES / "models/lenet_mm.t7"
     given, _ = split(path, tmp_path)
-    assert prove_pairs(path, [given], [given]).exit_code == 1
-    with pytest.raises(ModelError, match="each input needs an expected output"):
-        prove_pairs(path, [given], [])
+    assert t7bridge.prove(path, against=(given, given)).exit_code == 1
+    assert main(["prove", str(path), "--input", str(given), "--expect", str(given), "--expect", str(given)]) != 0
+    assert "each input needs an expected output" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -61,18 +62,19 @@ def test_what_a_probe_recorded_is_checked_to_the_last_layer(path: Path):
         for name in (f"models/{path.stem[7:]}.t7", f"rnn/{path.stem[7:]}.t7", f"nn/{path.stem[7:]}.t7")
         if (TESTFILES / name).exists()
     )
-    proof = prove_with(model, path)
+    proof = t7bridge.prove(model, against=path)
     assert proof.exit_code == 0, proof.sentence()
     assert {layer.verdict for layer in proof.layers if layer.parameters} == {"agrees"}
     assert not proof.of("not recorded")
 
 
-def test_a_recording_of_another_model_is_refused():
+def test_a_recording_of_another_model_is_refused(tmp_path: Path):
     """A probe of another model, or of other weights, proves nothing."""
     with pytest.raises(ModelError, match="another model"):
-        prove_with(TESTFILES / "models/lenet_mm.t7", PROBED[0])
+        t7bridge.prove(TESTFILES / "models/lenet_mm.t7", against=PROBED[0])
+    t7bridge.save({"input": 1.0}, tmp_path / "half.t7")
     with pytest.raises(ModelError, match="not a probe's recording"):
-        prove_with(TESTFILES / "models/lenet_mm.t7", TESTFILES / "models/lenet_mm.t7")
+        t7bridge.prove(TESTFILES / "models/lenet_mm.t7", against=tmp_path / "half.t7")
 
 
 def test_an_option_that_differs_from_the_recording_is_found(tmp_path: Path):
@@ -84,22 +86,23 @@ def test_an_option_that_differs_from_the_recording_is_found(tmp_path: Path):
     norm["dW"] = 2.0
     with open(tmp_path / "m.t7", "wb") as stream:
         T7Writer(stream).write_object(model)
-    first = prove_with(tmp_path / "m.t7", path).first_divergent
+    first = t7bridge.prove(tmp_path / "m.t7", against=path).first_divergent
     assert first is not None
     assert first.path == "root.modules[2]"
     assert "dW is 2" in first.reason
 
 
-def test_what_a_forward_notes_is_no_option():
+def test_what_a_forward_notes_is_no_option(tmp_path: Path):
     """The side of the last image, which pooling keeps in the module, may be another in the recording."""
-    from t7bridge.tools.prove.given import _BOOKKEEPING
-
-    model = T7Reader(TESTFILES / "models/unet_nngraph.t7").read_object()
-    pool = module_at(model, "root.modules[5]")
-    assert isinstance(pool, TorchObject)
-    numbers = {key for key in pool.fields.raw_keys if isinstance(pool.get(key), float)}
-    assert {b"iwidth", b"iheight"} <= numbers & _BOOKKEEPING
-    assert not {b"kW", b"kH", b"dW", b"dH", b"padW", b"padH"} & _BOOKKEEPING
+    path = next(path for path in PROBED if "text_cnn" in path.name)
+    model = T7Reader(TESTFILES / "models/text_cnn.t7").read_object()
+    ran = T7Reader(path).read_object()
+    for root, side in ((model, 5.0), (ran["model"], 7.0)):
+        root.fields["iwidth"] = side
+    for name, value in (("m", model), ("ran", ran)):
+        with open(tmp_path / f"{name}.t7", "wb") as stream:
+            T7Writer(stream).write_object(value)
+    assert t7bridge.prove(tmp_path / "m.t7", against=tmp_path / "ran.t7").exit_code == 0
 
 
 def test_the_probe_quotes_nothing_unescaped(tmp_path: Path):
@@ -134,5 +137,5 @@ def test_probes_run_in_lua(tmp_path: Path):
     subprocess.run(
         [LUA, str(tmp_path / "probe.lua"), str(model), str(tmp_path / "proof.t7")], check=True, timeout=PATIENCE
     )
-    proof = prove_with(model, tmp_path / "proof.t7")
+    proof = t7bridge.prove(model, against=tmp_path / "proof.t7")
     assert {layer.verdict for layer in proof.layers} == {"agrees"}

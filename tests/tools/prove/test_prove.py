@@ -16,25 +16,24 @@ from t7bridge.cli import main
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.graph.walk import walk
 from t7bridge.nn.places import module_at
-from t7bridge.tools.prove import reasons
+from t7bridge.tools.prove import criterions, judge, verdicts
 from t7bridge.tools.prove.proof import Proof
-from t7bridge.tools.prove.prove import prove_value
 
 PUBLISHED = os.environ.get("T7BRIDGE_PUBLISHED", "")
 SOUND = [*corpus("prove/*.train.t7"), *corpus("prove/*.eval.t7")]
 STALE = corpus("prove/*.stale.t7")
 REASONS = {
     "not checkable": (
-        reasons.STATE,  # a GRU inside a Recursor keeps the outputs of its last step only for what follows it
-        reasons.DRAWS,
-        reasons.ROUNDING,
-        reasons.NO_TARGET,
-        reasons.OTHER_TARGET,
-        reasons.MASKED,
+        judge.STATE,  # a GRU inside a Recursor keeps the outputs of its last step only for what follows it
+        judge.DRAWS,
+        judge.ROUNDING,
+        criterions.NO_TARGET,
+        criterions.OTHER_TARGET,
+        verdicts.MASKED,
         "is random, and its random numbers are not recorded",
         "no PyTorch module",
     ),
-    "stale": ("the weights moved after the last forward", reasons.BEFORE_UPDATE),
+    "stale": ("the weights moved after the last forward", verdicts.BEFORE_UPDATE),
 }
 """The reasons that recorded pairs may have for not agreeing."""
 
@@ -162,7 +161,7 @@ def test_the_changed_weight_is_named(tmp_path: Path):
     old = array[3 * 16 + 2]
     array[3 * 16 + 2] = old * 1.01
     replaced(value, linear["weight"].storage, Storage.from_array(array))
-    layer = prove_value(value, "mlp").first_divergent
+    layer = t7bridge.prove(value).first_divergent
     assert layer is not None
     assert layer.path == "root.modules[5]"
     assert "weight[3][2] was about" in layer.reason
@@ -184,7 +183,7 @@ def test_the_changed_option_is_named(name: str, place: str, field: str, value: o
     obj = module_at(model, place)
     assert obj is not None
     obj[field] = value
-    layer = prove_value(model, name).first_divergent
+    layer = t7bridge.prove(model).first_divergent
     assert layer is not None
     assert layer.path == place
     assert reason in layer.reason
@@ -239,6 +238,6 @@ def test_damaged_concat(dimension: float, kept: bool):
     concat["dimension"] = dimension
     if not kept:
         concat["modules"] = Table.of([])
-    proof = prove_value(model, "inception")
+    proof = t7bridge.prove(model)
     assert proof.first_divergent is not None
     assert proof.first_divergent.path == "root.modules[3]"

@@ -11,7 +11,6 @@ from helpers import TESTFILES
 import t7bridge
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
-from t7bridge.tools.prove.two import prove_two
 
 LENET = TESTFILES / "models/lenet_mm.t7"
 RESNET = TESTFILES / "models/resnet_small.t7"
@@ -28,7 +27,7 @@ def made() -> torch.nn.Module:
 def test_a_generated_folder_computes_the_same(tmp_path: Path):
     """Every layer with weights of a generated model returns what that of its source does."""
     assert main(["module", str(RESNET), "-o", str(tmp_path / "made")]) == 0
-    proof = prove_two(RESNET, str(tmp_path / "made"), shapes=[(2, 3, 16, 16)])
+    proof = t7bridge.prove(RESNET, against=tmp_path / "made", shapes=[(2, 3, 16, 16)])
     assert proof.exit_code == 0
     assert len(proof.agreeing()) == 14
     assert "layers of made" in proof.sentence()
@@ -40,12 +39,12 @@ def test_a_factory_that_computes_something_else_is_named(tmp_path: Path, monkeyp
     monkeypatch.setattr(torch.nn.Module, "made_here", staticmethod(made), raising=False)
     (tmp_path / "prove_factory.py").write_text("import torch\ndef make(): return torch.nn.Module.made_here()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    proof = prove_two(LENET, str(tmp_path / "x.pt"), factory="prove_factory:make")
+    proof = t7bridge.prove(LENET, against=tmp_path / "x.pt", factory="prove_factory:make")
     assert proof.exit_code == 1
     assert proof.first_divergent is not None
     assert proof.first_divergent.path == "3"
     assert proof.sentence().endswith("differ from x.pt, first 3")
     with pytest.raises(ModelError, match="cannot be imported"):
-        prove_two(LENET, str(tmp_path / "x.pt"), factory="no_such_package:make")
+        t7bridge.prove(LENET, against=tmp_path / "x.pt", factory="no_such_package:make")
     with pytest.raises(ModelError, match="not a model without its code"):
-        prove_two(LENET, str(tmp_path / "x.pt"))
+        t7bridge.prove(LENET, against=tmp_path / "x.pt")

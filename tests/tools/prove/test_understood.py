@@ -12,7 +12,6 @@ from prove_changes import PROVE, at, changes, read, replaced, swap_gates
 import t7bridge
 from t7bridge import Storage, Table, Tensor, TorchObject
 from t7bridge.tools.prove.proof import Proof
-from t7bridge.tools.prove.prove import prove_value
 
 
 def verdicts(proof: Proof) -> dict[str, str]:
@@ -33,7 +32,7 @@ def test_a_padding_that_does_not_fit_the_unfolded_input_is_named():
     model = read("lenet.eval")
     first = at(model, "root.modules[1]")
     first["padW"], first["padH"] = 2.0, 2.0
-    layer = prove_value(model, "lenet").first_divergent
+    layer = t7bridge.prove(model).first_divergent
     assert layer is not None
     assert layer.path == "root.modules[1]"
     assert "padH = 0 and padW = 0 fits its unfolded input (the file has 2, 2)" in layer.reason
@@ -42,19 +41,19 @@ def test_a_padding_that_does_not_fit_the_unfolded_input_is_named():
 def test_rows_of_a_table_are_found_in_its_output():
     """A lookup table as first layer: its output is made of its rows, and a row that changed is named."""
     model = read("text.eval")
-    assert verdicts(prove_value(model, "text"))["root.modules[1]"] == "agrees"
+    assert verdicts(t7bridge.prove(model))["root.modules[1]"] == "agrees"
     table = at(model, "root.modules[1]")["weight"]
     array = table.storage.array * np.float32(1.001)
     replaced(model, table.storage, Storage.from_array(array))
-    assert verdicts(prove_value(model, "text"))["root.modules[1]"] in ("differs", "stale")
+    assert verdicts(t7bridge.prove(model))["root.modules[1]"] in ("differs", "stale")
 
 
 def test_a_loss_is_checked_by_the_target_that_its_gradient_tells():
     """A checkpoint's criterion agrees with the model's output; its averaging, changed, is named."""
     value = read("momentum.stale")
-    assert verdicts(prove_value(value, "momentum"))["root.criterion"] == "agrees"
+    assert verdicts(t7bridge.prove(value))["root.criterion"] == "agrees"
     at(value, "root.criterion")["sizeAverage"] = False
-    layer = next(layer for layer in prove_value(value, "momentum").layers if layer.path == "root.criterion")
+    layer = next(layer for layer in t7bridge.prove(value).layers if layer.path == "root.criterion")
     assert layer.verdict == "differs"
     assert "sizeAverage = true agrees (the file has false)" in layer.reason
 
@@ -90,7 +89,7 @@ def test_a_changed_constant_in_place_is_named(name: str, place: str, value: floa
     model = read(name)
     old = at(model, place)["constant_scalar"]
     at(model, place)["constant_scalar"] = value
-    proof = prove_value(model, name)
+    proof = t7bridge.prove(model)
     found = [layer for layer in proof.layers if layer.verdict == "differs"]
     assert place in [layer.path for layer in found]
     assert any(f"= {old:g} agrees" in layer.reason for layer in found)
@@ -103,7 +102,7 @@ def test_the_layer_in_place_behind_a_changed_weight_agrees():
     array = conv["weight"].storage.array.copy()
     array[7] *= 1.001
     replaced(model, conv["weight"].storage, Storage.from_array(array))
-    found = verdicts(prove_value(model, "lenet"))
+    found = verdicts(t7bridge.prove(model))
     assert (found["root.modules[4]"], found["root.modules[5]"]) == ("differs", "agrees")
 
 
@@ -130,7 +129,7 @@ def test_gates_in_another_order_are_named():
     """The weights of two gates, in each other's place, are the likely reason."""
     model = read("rnn_seq.train")
     swap_gates(at(model, "root.modules[2]"), 3, 0, 1)
-    layer = prove_value(model, "seq").first_divergent
+    layer = t7bridge.prove(model).first_divergent
     assert layer is not None
     assert layer.path == "root.modules[2]"
     assert "the gates in the order 2 1 3 agree" in layer.reason
@@ -150,7 +149,7 @@ def test_weights_that_moved_otherwise_are_not_stale(name: str):
                 new = Storage.from_array(tensor.storage.array * np.float32(1.01))
                 replaced(model, tensor.storage, new)
                 done.add(id(new))
-    proof = prove_value(model, name)
+    proof = t7bridge.prove(model)
     assert proof.exit_code == 1
     assert not proof.of("stale")
 

@@ -11,7 +11,6 @@ from prove_changes import PROVE, at, read, replaced
 import t7bridge
 from t7bridge import Storage, Tensor, TorchObject
 from t7bridge.tools.prove.proof import Proof
-from t7bridge.tools.prove.prove import prove_value
 
 STATES = {
     "momentum": ("the last step of momentum", 0.01),
@@ -69,7 +68,7 @@ def test_one_weight_beside_a_step_is_found(name: str, place: int, index: int):
     value = read(f"{name}_state.stale")
     path = f"root.model.modules[{place}]"
     scaled(value, at(value, path), "weight", 1.01, index)
-    proof = prove_value(value, name)
+    proof = t7bridge.prove(value)
     assert proof.exit_code == 1
     assert differing(proof) == [path]
     assert "beside a step of" in proof.of("differs")[0].reason
@@ -80,7 +79,7 @@ def test_what_no_single_weight_explains_is_held_to_the_common_step():
     for place, path in ((7, "root.model.modules[7]"), (4, "root.model.modules[4]")):
         value = read("adam_state.stale")
         scaled(value, at(value, path), "weight", 1.01, 2)
-        proof = prove_value(value, "adam")
+        proof = t7bridge.prove(value)
         assert path in differing(proof), place
         assert any("explains the other layers and not this one" in layer.reason for layer in proof.of("differs"))
 
@@ -91,7 +90,7 @@ def test_a_scaled_layer_is_not_stale(name: str, place: int):
     value = read(name)
     path = f"root.modules[{place}]"
     scaled(value, at(value, path), "weight", 1.01)
-    proof = prove_value(value, name)
+    proof = t7bridge.prove(value)
     assert path in differing(proof)
     assert not proof.of("stale")
 
@@ -123,7 +122,7 @@ def test_options_that_show_in_gradients_and_noise(place: int, field: str, value:
     model = read("penalties.train")
     path = f"root.modules[{place}]"
     at(model, path)[field] = value
-    proof = prove_value(model, "penalties")
+    proof = t7bridge.prove(model)
     assert differing(proof) == [path]
     assert reason in proof.of("differs")[0].reason
 
@@ -132,7 +131,7 @@ def test_inside_a_normalization_that_is_a_sequential():
     """The scale inside LayerNormalization is named by its own path."""
     model = read("penalties.train")
     scaled(model, at(model, "root.modules[8].modules[5]"), "weight", 1.002, 3)
-    assert "root.modules[8].modules[5]" in differing(prove_value(model, "penalties"))
+    assert "root.modules[8].modules[5]" in differing(t7bridge.prove(model))
 
 
 @pytest.mark.parametrize("index", [0, 17, 35])
@@ -143,14 +142,14 @@ def test_a_first_layer_whose_input_its_output_tells(index: int):
     assert sound.layers[0].reason == "its input was computed from its output, which has more numbers"
     model = read("wide.eval")
     scaled(model, at(model, "root.modules[1]"), "weight", 1.01, index)
-    assert differing(prove_value(model, "wide")) == ["root.modules[1]"]
+    assert differing(t7bridge.prove(model)) == ["root.modules[1]"]
 
 
 def test_a_first_layer_whose_input_its_gradients_tell():
     """gradWeight is made of gradOutput and the input, so that a bias of the first layer of a model is checked too."""
     model = read("penalties.train")
     scaled(model, at(model, "root.modules[1]"), "bias", 1.01, 2)
-    assert differing(prove_value(model, "penalties")) == ["root.modules[1]"]
+    assert differing(t7bridge.prove(model)) == ["root.modules[1]"]
     assert t7bridge.prove(PROVE / "penalties.train.t7").layers[0].reason == "its input was computed from its own fields"
 
 
@@ -170,7 +169,7 @@ def test_thresholds_and_sizes_that_were_set(place: int, field: str, value: float
     model = read("thresholds.train")
     path = f"root.modules[{place}]"
     at(model, path)[field] = value
-    proof = prove_value(model, "thresholds")
+    proof = t7bridge.prove(model)
     assert path in differing(proof)
     assert any(reason in layer.reason for layer in proof.of("differs"))
 
@@ -180,7 +179,7 @@ def test_a_layer_without_weights_is_never_stale():
     model = read("adam_alone.stale")
     activation = at(model, "root.modules[2]")
     activation.fields["output"] = Tensor.from_numpy(activation["output"].numpy() * np.float32(1.01))
-    proof = prove_value(model, "adam")
+    proof = t7bridge.prove(model)
     assert proof.exit_code == 1
     assert "root.modules[2]" in differing(proof)
 
