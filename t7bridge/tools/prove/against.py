@@ -37,9 +37,9 @@ from .criterions import is_criterion, prove_criterion
 from .hypotheses import Direction, directions
 from .judge import Judge
 from .layer import LiveLayer, NotRunError, doubles, drawn, flat, mapped, outputs, rounding, to_torch
+from .models import chosen
 from .probe import Draw, Spec, fitting_inputs
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, LayerProof, Proof, StretchProof
-from .prove import chosen
 from .recorded import UNIT, Recorded, is_whole, recorded, unit_of
 from .residual import measure
 from .runs import may_be_undone, own_parameters, runs

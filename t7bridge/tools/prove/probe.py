@@ -20,7 +20,7 @@ from ...io.source import Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import items_of, lookup
 from ...nn.places import Places
-from .prove import need_torch, one_module
+from .models import need_torch, one_module
 from .recorded import recorded
 from .runs import base_name
 
