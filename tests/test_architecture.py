@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room → the rooms that it may import, apart from itself. `formats` and `tools` are split: a format must not know
 # another one, and a tool in a folder is a floor of its own.
-FLOOR = {"data", "errors", "garbage", "limits", "report", "text", "version"}
+FLOOR = {"data", "errors", "garbage", "lazy", "limits", "report", "text", "version"}
 GRAPH = FLOOR | {"io", "graph"}
 LEAVES = {"formats/table", "formats/document", "formats/signatures"}
 """What every format may import: the table of formats, what reading results in, first bytes."""
@@ -33,6 +33,7 @@ FORMATS = LEAVES | {
         "hdf5",
         "npz",
         "shards",
+        "ranks",
         "torchfile",
         "torchfile_values",
     )
@@ -45,11 +46,13 @@ ALLOWED: dict[str, set[str]] = {
     "limits": {"data", "errors"},
     "report": {"data", "text"},
     "io": {"errors"},
-    "graph": {"data", "errors", "limits", "text", "io"},
+    "graph": {"data", "errors", "lazy", "limits", "text", "io"},
     "values": GRAPH,
-    "formats": LEAVES | {"errors", "limits", "io", "formats/containers", "values"},  # of values the element types
+    "formats": LEAVES
+    | {"errors", "lazy", "limits", "io", "formats/containers", "values"},  # of values the element types
     "formats/containers": {"errors", "limits", "io", "formats/table", "formats/pt"},  # of pt its zip archives
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format
+    "formats/ranks": GRAPH | LEAVES | {"formats/named", "formats/pt"},  # its parts are PyTorch's
     "formats/table": {"data"},
     "formats/document": {"data", "io", "report", "formats/table"},
     "formats/signatures": {"errors", "io", "formats/table"},
@@ -78,20 +81,7 @@ SPLIT = {"formats", "tools"}
 TOP = {"cli", "__main__", "__init__"}
 
 # The modules that need numpy from their first line: imported by others only when arrays are wanted.
-NUMPY_MODULES = {
-    "graph/arrays.py",
-    "graph/decimals.py",
-    "values/deviation.py",
-    "values/widened.py",
-    "formats/t7/bulk.py",
-    "formats/pt/numpy_tensors.py",
-    "formats/torchfile.py",
-    "formats/torchfile_values.py",
-    "formats/safetensors.py",
-    "torchmodules",
-    "lua",
-    "tools/torch_oracle.py",
-}
+NUMPY_MODULES = {"graph/arrays.py", "graph/decimals.py"}
 # Libraries of the extras, and their only importers.
 OPTIONAL = {
     "safetensors": "formats/safetensors.py",
@@ -108,10 +98,10 @@ TORCH_VALUES = {"tools/torch_oracle.py", "graph/torch_values.py", "conversion/pl
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
 TORCH_MODULES = {"lua/trace.py", "lua/factory.py"}
 # What judges recorded values by modules of torch; imported once `prove` has found PyTorch.
-PROVE = {f"tools/prove/{name}.py" for name in ("against", "criterions", "derived", "hypotheses", "judge", "layer")}
-PROVE |= {f"tools/prove/{name}.py" for name in ("residual", "verdicts")}
-TORCH_MODULES |= PROVE
-NUMPY_MODULES |= PROVE | {f"tools/prove/{name}.py" for name in ("probe", "recorded", "runs")}
+TORCH_MODULES |= {
+    f"tools/prove/{name}.py" for name in ("against", "criterions", "derived", "hypotheses", "judge", "layer")
+}
+TORCH_MODULES |= {f"tools/prove/{name}.py" for name in ("residual", "verdicts")}
 
 
 def room_of(path: Path) -> str:
@@ -301,7 +291,7 @@ def test_numpy_is_imported_when_it_is_wanted(subtests):
     """Only the modules that work on arrays import numpy when they are imported themselves."""
     for path in FILES:
         with subtests.test(name_of(path)):
-            if name_of(path) in NUMPY_MODULES or room_of(path) in NUMPY_MODULES:
+            if name_of(path) in NUMPY_MODULES:
                 continue
             assert "numpy" not in foreign_imports(path, at_start=True)
 

@@ -16,7 +16,6 @@ import zipfile
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -28,6 +27,7 @@ from ...errors import ModelError, T7BridgeError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
 from ...io.inputs import add_input
+from ...lazy import np
 from ...limits import Limits
 from ...nn.example import Example
 from ...nn.places import Places, module_at

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor
+from ...lazy import np
 
 Recorded = Any
 """A `Tensor` with elements, a `float`, a list of these, or `None` for values missing from the file."""

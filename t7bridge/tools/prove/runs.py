@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 from attrs import evolve, field
 
 from ...data import define
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
+from ...lazy import np
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...nn import flows
 from ...nn.fields import items_of, lookup
