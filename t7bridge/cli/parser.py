@@ -57,27 +57,27 @@ def parser_for(verb: str) -> argparse.ArgumentParser:
 
 def _add(parser: argparse._ActionsContainer, option: Option) -> None:
     required = option.default is REQUIRED
-    given: dict[str, Any] = {"default": None if required else option.default, "help": option.help}
+    settings: dict[str, Any] = {"default": None if required else option.default, "help": option.help}
     if option.choices:
-        given["choices"] = option.choices
+        settings["choices"] = option.choices
     else:
-        given["metavar"] = option.metavar or option.name.upper()
+        settings["metavar"] = option.metavar or option.name.upper()
     if option.kind == "flag":
-        given = {"default": option.default, "help": option.help}
-        given["action"] = "store_false" if option.default else "store_true"
+        settings = {"default": option.default, "help": option.help}
+        settings["action"] = "store_false" if option.default else "store_true"
     elif option.kind.startswith("limits"):
-        given |= {"action": _SetLimit, "const": option.kind == "limits or files"}
+        settings |= {"action": _SetLimit, "const": option.kind == "limits or files"}
         parser.set_defaults(limit=None)
     else:
-        given["type"] = _TYPES.get(option.kind, str)
+        settings["type"] = _TYPES.get(option.kind, str)
     if option.kind == "list":
-        given |= {"action": "append", "default": list(option.default)}
+        settings |= {"action": "append", "default": list(option.default)}
     if option.nargs is not None:
-        given["nargs"] = option.nargs
+        settings["nargs"] = option.nargs
     if option.is_operand:
-        parser.add_argument(option.name, **given)
+        parser.add_argument(option.name, **settings)
     else:
-        parser.add_argument(*option.spellings(), dest=option.name, required=required, **given)
+        parser.add_argument(*option.spellings(), dest=option.name, required=required, **settings)
 
 
 class _SetLimit(argparse.Action):

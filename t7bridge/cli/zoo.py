@@ -21,6 +21,7 @@ _SHOWN = 20
 _LINE_SECONDS = 5.0
 _NAMES = 4
 _FAILURES = 50
+_WORDS = {"done": "done", "failed": "failed", "foreign": "skipped"}
 
 
 def zoo(options: argparse.Namespace) -> int:
@@ -169,58 +170,38 @@ class JsonDisplay(Display):
 
 
 class RichDisplay(Display):
-    """A bar, live numbers, and the files being processed. The only importer of rich."""
+    """A bar, live numbers, and the files being processed."""
 
     def __init__(self) -> None:
         super().__init__()
         from rich.console import Console
-        from rich.live import Live
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self._console = Console(stderr=True)
-        self._bar, self._table, self._text = ProgressBar, Table, Text
-        self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._shown = False
+        columns = (BarColumn(32), TextColumn("{task.fields[shown]}", markup=False))
+        self._progress = Progress(*columns, console=self._console, auto_refresh=False, transient=True)
+        self._task = self._progress.add_task("", shown="")
 
     def __exit__(self, *exception: Any) -> None:
         """Remove the bar."""
-        if self._shown:
-            self._live.stop()
+        self._progress.stop()
 
     def _line(self, text: str) -> None:
         self._console.print(printable(text), markup=False, highlight=False)
 
     def progress(self, now: Any) -> None:
         """Redraw the bar."""
-        if not self._shown:
-            self._shown = True
-            self._live.start()
         files, size = now.rates
-        table = self._table.grid(padding=(0, 2))
-        done = self._text.assemble(
-            (f"{now.finished:,}", "bold"),
-            f" of {now.files:,} files",
-            f"   {megabytes(now.done_bytes)} of {megabytes(now.bytes)}",
-        )
-        bar = self._bar(total=max(now.files, 1), completed=now.finished, width=32)
         left = f"{clock(now.seconds_left)} left" if now.seconds_left is not None else "…"
-        table.add_row(bar, done, self._text(left, style="bold"))
-        counts = self._text.assemble(
-            (f"{now.counts['done']} done", "green"),
-            "  ",
-            (f"{now.counts['failed']} failed", "red" if now.counts["failed"] else "dim"),
-            "  ",
-            (f"{now.counts['foreign']} skipped", "dim"),
+        counts = ", ".join(f"{now.counts[status]} {word}" for status, word in _WORDS.items())
+        lines = (
+            f"{now.finished:,} of {now.files:,} files   {megabytes(now.done_bytes)} of {megabytes(now.bytes)}   {left}",
+            f"{counts}   {files:.0f} files/s   {megabytes(size)}/s   {clock(now.seconds)}",
+            *(f"  {printable(name)}" for name in now.current[:_NAMES]),
         )
-        table.add_row(counts, self._text(f"{files:.0f} files/s   {megabytes(size)}/s"), self._text(clock(now.seconds)))
-        from rich.console import Group
-
-        names = [
-            self._text(f"  {printable(name)}", style="dim", overflow="ellipsis", no_wrap=True) for name in now.current
-        ]
-        self._live.update(Group(table, *names[:_NAMES]), refresh=True)
+        self._progress.start()
+        shown = "\n".join(line[: self._console.width - 36] for line in lines)
+        self._progress.update(self._task, total=max(now.files, 1), completed=now.finished, shown=shown, refresh=True)
 
 
 def clock(seconds: float) -> str:

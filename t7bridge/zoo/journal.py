@@ -227,21 +227,21 @@ class Journal:
                     values[place] = bool(values[place])
                 yield Record(*values)
 
-    def plan(self, records: Sequence[Record], facts: dict[str, Any], *, anew: bool = False) -> None:
+    def plan(self, records: Sequence[Record], facts: dict[str, Any], *, restart: bool = False) -> None:
         """Store new and changed files and facts about the zoo; new files get their numbers.
 
         Args:
             records: the files.
             facts: facts by name, as data for JSON.
-            anew: whether to remove all others.
+            restart: whether to remove all others.
         """
         lines = [(name, json.dumps(value)) for name, value in facts.items()]
         with self._changing():
-            if anew:
+            if restart:
                 self._base.execute("DELETE FROM files")
             (last,) = self._base.execute("SELECT coalesce(max(number), 0) FROM files").fetchone()
             for record in records:
-                if not record.number or anew:
+                if not record.number or restart:
                     record.number = last = last + 1
             places = ", ".join("?" * len(_NAMES))
             self._base.executemany(f"INSERT OR REPLACE INTO files VALUES ({places})", _lines(records, _NAMES))

@@ -30,7 +30,7 @@ WHOLE_OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", 
 _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "last_modified", "created", "CRC")
 _AT_ONCE = 32
 _HEAD_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-_KEEP_SECONDS, _SHARE = 10.0, 20
+_STORE_SECONDS, _SHARE = 10.0, 20
 
 
 def local_path(place: str) -> str | None:
@@ -437,7 +437,7 @@ class Folder:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
 
-    def settle(self, outputs: Iterable[str]) -> None:
+    def flush_outputs(self, outputs: Iterable[str]) -> None:
         """Wait until outputs are on the disk. Links may lead to several file systems.
 
         Raises:
@@ -454,7 +454,7 @@ class Folder:
         except OSError as error:
             raise WriteError(f"outputs cannot be flushed to the disk: {error.strerror}", file=self.place) from error
 
-    def keep_journal(self, *, now: bool = True) -> None:
+    def store_journal(self, *, now: bool = True) -> None:
         """Store the journal, or only if that is due, unless `now`."""
 
     def write(self, name: str, data: bytes) -> None:
@@ -515,16 +515,16 @@ class RemoteFolder(Folder):
             for place in self.files(output):
                 self._delete(place[len(self.place) + 1 :])
 
-    def settle(self, outputs: Iterable[str]) -> None:
+    def flush_outputs(self, outputs: Iterable[str]) -> None:
         """Do nothing: what a store has accepted is durable."""
 
-    def keep_journal(self, *, now: bool = True) -> None:
+    def store_journal(self, *, now: bool = True) -> None:
         """See `Folder`. Copying takes at most a twentieth of the time."""
         began = time.monotonic()
         if now or began > self._due:
             put(self.journal_path, f"{self.place}/{NAME}")
-            kept = time.monotonic()
-            self._due = kept + max(_KEEP_SECONDS, _SHARE * (kept - began))
+            stored = time.monotonic()
+            self._due = stored + max(_STORE_SECONDS, _SHARE * (stored - began))
 
     def write(self, name: str, data: bytes) -> None:
         """See `Folder`."""

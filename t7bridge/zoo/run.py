@@ -129,8 +129,8 @@ class Zoo(Conversion):
 def convert_zoo(request: Zoo) -> ZooReport:
     """Convert many files into a folder that mirrors their tree, and resume when called again.
 
-    Files are recognized by content, not by name. Failures do not stop other files. Progress is kept in a journal in the
-    output folder: a file is converted again only if it changed, or its output is missing. The folder gets
+    Files are recognized by content, not by name. Failures do not stop other files. Progress is stored in a journal in
+    the output folder: a file is converted again only if it changed, or its output is missing. The folder gets
     `report.html`, `report.json` and `report.csv`.
 
     Args:
@@ -189,19 +189,19 @@ def convert_zoo(request: Zoo) -> ZooReport:
                 stack.callback(folder.sweep)  # leftovers of killed workers
                 return stack.enter_context(closing(opened))
 
-            anew = _compare_options(journal, settings, request.force)
-            known = () if anew else tuple(journal.records())
+            restart = _compare_options(journal, settings, request.force)
+            known = () if restart else tuple(journal.records())
             # If all files are new, the workers can start while the plan is made.
             started = start(places) if not known and not request.dry_run else None
             plan = make_plan(places, known, folder, settings, retry_failed=request.retry_failed, force=request.force)
             if request.dry_run:
                 return _planned(request.on_start, plan, folder)
             facts = {"options": settings.asked(), "version": __version__, "sources": places}
-            journal.plan(plan.stale, facts, anew=anew)
+            journal.plan(plan.stale, facts, restart=restart)
             todo = [row for row in plan.rows if row.status == PLANNED][: request.limit]
-            last.callback(folder.keep_journal)  # on every way out
+            last.callback(folder.store_journal)  # on every way out
             if todo:
-                folder.keep_journal()  # before the first output: an interrupted run knows its own files
+                folder.store_journal()  # before the first output: an interrupted run knows its own files
             folder.sweep()
             if request.on_start is not None:
                 request.on_start(plan)
@@ -385,9 +385,9 @@ class _Run:
     def _commit(self, rows: list[Record]) -> None:
         """Mark as done only what has been flushed to the disk; a file that is not done has no output."""
         self._folder.remove(row.output for row in rows if row.status != DONE and row.ours and row.output)
-        self._folder.settle(row.output for row in rows if row.status == DONE)
+        self._folder.flush_outputs(row.output for row in rows if row.status == DONE)
         self._journal.record(rows)
-        self._folder.keep_journal(now=False)
+        self._folder.store_journal(now=False)
 
     def _show(self, engine: Engine) -> None:
         self.progress.mark()

@@ -56,7 +56,7 @@ _PAUSE_SECONDS = 0.01
 """Seconds for which answers are collected: waking up for each of a thousand a second would take a core."""
 _GROUP_JOBS, _GROUP_BYTES = 32, 16 << 20
 _GROUPS_A_THREAD = 3
-_LONELY_SECONDS = 30.0
+_NO_WORKER_SECONDS = 30.0
 
 Outcomes = Generator["Record | None", None, None]
 """The finished files in any order, and `None` now and then when there are none."""
@@ -602,7 +602,7 @@ class DaskEngine(Engine):
         self._threads = sum(self._client.nthreads().values())
         if self._threads:
             self._seen = time.monotonic()
-        elif time.monotonic() - self._seen > _LONELY_SECONDS:
+        elif time.monotonic() - self._seen > _NO_WORKER_SECONDS:
             raise T7BridgeError("the Dask cluster has no worker", hint="Start some with `dask worker ADDRESS`.")
         while len(self._running) < _GROUPS_A_THREAD * max(1, self._threads) and (group := _next_group(waiting)):
             self._submit(group)

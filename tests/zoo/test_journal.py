@@ -59,9 +59,9 @@ def test_plans_change_and_add(tmp_path: Path) -> None:
         kept[0].message = "a class \ud800 that is called so in a pickle, \ud7ff \udd00"
         journal.record([kept[0]])
         assert next(journal.records()).message.startswith("a class ")
-        journal.plan([Record(name="d")], {}, anew=True)
+        journal.plan([Record(name="d")], {}, restart=True)
         assert [(row.number, row.name) for row in journal.records()] == [(1, "d")]
-        journal.plan([], {}, anew=True)
+        journal.plan([], {}, restart=True)
         journal.record([])
     with opened(tmp_path / "j") as journal:
         assert list(journal.records()) == []

@@ -304,18 +304,18 @@ def test_journal_of_something_else(small: Path, tmp_path: Path) -> None:
 def test_done_only_after_the_disk_has_it(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs are flushed to the disk before the journal marks them as done."""
     events: list[tuple[str, set[str]]] = []
-    settle, record = Folder.settle, Journal.record
+    flush, record = Folder.flush_outputs, Journal.record
 
-    def settled(self: Folder, outputs: object) -> None:
+    def flushed(self: Folder, outputs: object) -> None:
         names = list(outputs)  # type: ignore[call-overload]
-        settle(self, names)
+        flush(self, names)
         events.append(("disk", set(names)))
 
     def recorded(self: Journal, rows: list[Record]) -> None:
         events.append(("journal", {row.output for row in rows if row.status == "done"}))
         record(self, rows)
 
-    monkeypatch.setattr(Folder, "settle", settled)
+    monkeypatch.setattr(Folder, "flush_outputs", flushed)
     monkeypatch.setattr(Journal, "record", recorded)
     convert(small, tmp_path / "out")
 

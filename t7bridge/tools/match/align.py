@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from attrs import field
@@ -428,18 +428,30 @@ def _segments(source: Items, target: Items) -> list[tuple[Items, Items]]:
     return result
 
 
+class _Balance:
+    """Numbers of parts of each class, positive and negative, and the number of classes whose number is not zero."""
+
+    def __init__(self, classes: Iterable[Class] = ()) -> None:
+        self._counts = Counter(classes)
+        self.uneven = len(self._counts)
+
+    def add(self, cls: Class, step: int) -> None:
+        """Count a part."""
+        count = self._counts[cls]
+        self.uneven += (count + step != 0) - (count != 0)
+        self._counts[cls] = count + step
+
+
 def _cuts(source: Items, target: Items) -> list[int]:
     """Return the positions where both sequences can be cut: same classes before it, and no container is split."""
     depths = _depth(source), _depth(target)
-    balance: Counter[Class] = Counter()
-    uneven = 0
+    balance = _Balance()
     found = []
     for end in range(1, len(source)):
-        for cls, step in ((source[end - 1].cls, 1), (target[end - 1].cls, -1)):
-            uneven += (balance[cls] + step != 0) - (balance[cls] != 0)
-            balance[cls] += step
+        balance.add(source[end - 1].cls, 1)
+        balance.add(target[end - 1].cls, -1)
         sides = zip((source, target), depths)
-        if not uneven and all(shared(side[end - 1].path, side[end].path) <= depth for side, depth in sides):
+        if not balance.uneven and all(shared(side[end - 1].path, side[end].path) <= depth for side, depth in sides):
             found.append(end)
     return found
 
@@ -481,15 +493,13 @@ def _containers(items: Items) -> Ranges:
 def _spans(classes: list[Class], others: Items) -> list[int]:
     """Return the positions where the other side has the same classes contiguously, in any order."""
     length = len(classes)
-    missing = Counter(classes)
-    uneven = len(missing)
+    missing = _Balance(classes)
     found = []
     for end, item in enumerate(others, 1):
-        for cls, step in ((item.cls, -1), (others[end - length - 1].cls, 1) if end > length else (None, 0)):
-            if cls is not None:
-                uneven += (missing[cls] + step != 0) - (missing[cls] != 0)
-                missing[cls] += step
-        if not uneven and end >= length and _is_whole(others, end - length, end):
+        missing.add(item.cls, -1)
+        if end > length:
+            missing.add(others[end - length - 1].cls, 1)
+        if not missing.uneven and end >= length and _is_whole(others, end - length, end):
             found.append(end - length)
     return found
 

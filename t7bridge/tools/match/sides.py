@@ -13,6 +13,7 @@ from typing import Any
 from attrs import field
 
 from ... import formats
+from ...conversion.adopt import adopt
 from ...conversion.template import state_dict_in
 from ...data import define
 from ...errors import ModelError, about_file
@@ -115,21 +116,18 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
         side.derived = {key for key, origin in value.origins.items() if origin.param and origin.param.kind == "derived"}
         side.notes += value.notes
         value = value.tensors
-    if not isinstance(value, Mapping) and callable(getattr(value, "state_dict", None)):
-        value = value.state_dict()
+    value = adopt(value)
     if not isinstance(value, Mapping):
         raise ModelError("is not a state dict", file=side.name, found=type(value).__name__)
     side.metadata = getattr(value, "_metadata", None)
-    known: dict[Any, Tensor] = {}
     for key, item in value.items():
         if not isinstance(key, str):
             raise ModelError("a state dict has a key that is not text", file=side.name, found=type(key).__name__)
         side.keys.append(key)
-        tensor = item if isinstance(item, Tensor) else _from_torch(item, known)
-        if tensor is None or tensor.extras is not None:
-            side.others[key] = item
+        if isinstance(item, Tensor) and item.extras is None:
+            side.tensors[key] = item
         else:
-            side.tensors[key] = tensor
+            side.others[key] = item
     if not side.tensors:
         raise ModelError("holds no tensors", file=side.name)
     return side
@@ -165,16 +163,6 @@ def _runs(graph: GraphSpec) -> dict[str, int]:
         if node.module is not None:
             named.setdefault(node.module, run_of[number])
     return named
-
-
-def _from_torch(value: Any, known: dict[Any, Tensor]) -> Tensor | None:
-    """Convert a live PyTorch tensor; return `None` for anything else. Tied ones stay the same tensor."""
-    if not (hasattr(value, "detach") and hasattr(value, "data_ptr")):
-        return None
-    key = (value.data_ptr(), tuple(value.shape), value.stride())
-    if key not in known or not value.numel():
-        known[key] = Tensor.from_numpy(value.detach().cpu().numpy())
-    return known[key]
 
 
 def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
