@@ -7,6 +7,7 @@ such files, and only after `T7Reader` has read them completely.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from struct import calcsize
 from typing import Any
 
@@ -108,11 +109,7 @@ def _compare(mine: Value, theirs: Any) -> list[str]:
         if isinstance(a, (Table, TorchObject, Tensor, Storage)):
             pairs[id(a)] = id(b)
         if isinstance(a, (Tensor, Storage)):
-            array = a.array
-            if not isinstance(b, np.ndarray) or array.dtype != b.dtype or array.shape != b.shape:
-                found.append(f"{path}: torchfile has {type(b).__name__} {getattr(b, 'shape', '')}")
-            elif array.size and (array.strides != b.strides or not _same_elements(array, b)):
-                found.append(f"{path}: torchfile has different elements or strides")
+            found.extend(f"{path}: torchfile has {fault}" for fault in _array_faults(a.array, b))
         elif isinstance(a, TorchObject):
             if isinstance(b, torchfile.TorchObject) and b.torch_typename() == a.class_name.encode():
                 return _entries(path, a.fields or Table(), b._obj, found)
@@ -127,6 +124,14 @@ def _compare(mine: Value, theirs: Any) -> list[str]:
 
     pairwise(mine, theirs, compare)
     return found
+
+
+def _array_faults(array: np.ndarray, other: Any) -> Iterator[str]:
+    """Yield what distinguishes another value from an array."""
+    if not isinstance(other, np.ndarray) or array.dtype != other.dtype or array.shape != other.shape:
+        yield f"{type(other).__name__} {getattr(other, 'shape', '')}"
+    elif array.size and (array.strides != other.strides or not _same_elements(array, other)):
+        yield "different elements or strides"
 
 
 def _same_elements(one: np.ndarray, other: np.ndarray) -> bool:

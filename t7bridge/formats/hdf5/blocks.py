@@ -9,7 +9,7 @@ Source: HDF5 File Format Specification, version 3.0; sections are named below. C
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ...errors import CorruptError, TruncatedError, UnsupportedError
@@ -50,6 +50,9 @@ def lookup3(data: bytes) -> int:
     a = (a ^ c) - (c << 4 | c >> 28) & mask
     b = (b ^ a) - (a << 14 | a >> 18) & mask
     return (c ^ b) - (b << 24 | b >> 8) & mask
+
+
+_HEAP = "a heap"
 
 
 class Cursor:
@@ -291,100 +294,116 @@ class Blocks:
 
     # Heaps
 
-    def heap(self, address: int | None) -> Callable[[bytes], bytes]:
-        """Open a fractal heap (III.G); return what reads an object by its id."""
-        what = "a heap"
-        lengths, offsets = self.length_size, self.offset_size
-        head = Cursor(self, self.block(address, 22 + 12 * lengths + 3 * offsets, what), what)
+
+class FractalHeap:
+    """Reads objects of a fractal heap by their ids (III.G); blocks and tables are read once.
+
+    Args:
+        file: the file.
+        address: of the heap, in bytes.
+    """
+
+    def __init__(self, file: Blocks, address: int | None) -> None:
+        self._file, self._address = file, address
+        lengths, offsets = file.length_size, file.offset_size
+        head = Cursor(file, file.block(address, 22 + 12 * lengths + 3 * offsets, _HEAP), _HEAP)
         head.expect(b"FRHP", 0)
-        id_size, filters, flags, most = head.number(2), head.number(2), head.number(), head.number(4)
+        self._id_size, filters, flags, most = head.number(2), head.number(2), head.number(), head.number(4)
         if filters:
-            raise UnsupportedError("a compressed heap", file=self.source.name)
-        self.checked(address, 26 + 12 * lengths + 3 * offsets, what)
+            raise UnsupportedError("a compressed heap", file=file.source.name)
+        file.checked(address, 26 + 12 * lengths + 3 * offsets, _HEAP)
         head.length()
-        huge = head.address()
+        self._huge = head.address()
         head.take(offsets + 8 * lengths + lengths)
-        width, start, largest = head.number(2), head.length(), head.length()
+        self._width, self._start, largest = head.number(2), head.length(), head.length()
         bits = head.number(2)
         head.take(2)
-        root, rows = head.address(), head.number(2)
-        if not all(each and not each & (each - 1) for each in (width, start, largest)) or largest < start:
-            raise self.damaged("a heap has an impossible table", address)
-        offset_bytes = (bits + 7) // 8
-        size_bytes = min((largest.bit_length() + 6) // 8, bytes_for(most))
-        direct_rows = largest.bit_length() - start.bit_length() + 2
-        tables: dict[int, Cursor] = {}
-        blocks: dict[int, bytes] = {}
-        hugely: dict[int, bytes] = {}
+        self._root, self._rows = head.address(), head.number(2)
+        powers = all(each and not each & (each - 1) for each in (self._width, self._start, largest))
+        if not powers or largest < self._start:
+            raise file.damaged("a heap has an impossible table", address)
+        self._has_checksums = bool(flags & 2)
+        self._offset_bytes = (bits + 7) // 8
+        self._size_bytes = min((largest.bit_length() + 6) // 8, bytes_for(most))
+        self._direct_rows = largest.bit_length() - self._start.bit_length() + 2
+        self._tables: dict[int, Cursor] = {}
+        self._blocks: dict[int, bytes] = {}
+        self._huge_objects: dict[int, bytes] = {}
 
-        def direct(place: int | None, size: int) -> bytes:
-            if place is None:
-                raise self.damaged("an object is not in its heap", address)
-            if place not in blocks:
-                data = self.block(place, size, what)
-                if data[:4] != b"FHDB":
-                    raise self.damaged(f"{what} has another signature", place)
-                at = 5 + offsets + offset_bytes
-                if flags & 2 and lookup3(data[:at] + bytes(4) + data[at + 4 :]) != int.from_bytes(
-                    data[at : at + 4], "little"
-                ):
-                    raise self.damaged(f"{what} does not have its checksum", place)
-                blocks[place] = data
-            return blocks[place]
+    def __call__(self, found: bytes) -> bytes:
+        """Return the object with an id."""
+        cursor = Cursor(self._file, found[: self._id_size], "an object's id")
+        first = cursor.number()
+        kind = first >> 4
+        if kind == 0:
+            offset, size = cursor.number(self._offset_bytes), cursor.number(self._size_bytes)
+            self._file.budget.spend(size)
+            return self._managed(offset, size)
+        if kind == 1:
+            return self._huge_object(cursor)
+        if kind == 2:
+            size = first & 15
+            if self._id_size > 17:
+                size = size << 8 | cursor.number()
+            return cursor.take(size + 1)
+        raise self._file.damaged("an object's id is of another type", self._address)
 
-        def managed(offset: int, size: int) -> bytes:
-            place, count = root, rows
-            while count:
-                if place is None:
-                    raise self.damaged("an object is not in its heap", address)
-                row = (offset // (start * width)).bit_length()
-                if row >= count:
-                    raise self.damaged("an object is not in its heap", address)
-                block = start << max(row - 1, 0)
-                inside = offset - (start * width << row - 1 if row else 0)
-                column, offset = divmod(inside, block)
-                if place not in tables:
-                    entries = min(count, direct_rows) * width + max(0, count - direct_rows) * width
-                    tables[place] = self.checked(place, 9 + offsets + offset_bytes + entries * offsets, what)
-                    tables[place].expect(b"FHIB", 0)
-                table = tables[place]
-                table.position = 5 + offsets + offset_bytes + (row * width + column) * offsets
-                place = table.address()
-                self.budget.spend(STEPS_PER_ITEM)
-                if row < direct_rows:
-                    return direct(place, block)[offset : offset + size]
-                count = block.bit_length() - (start * width).bit_length() + 1
-                if count < 1:
-                    raise self.damaged("a heap has an impossible table", address)
-            return direct(place, start)[offset : offset + size]
+    def _huge_object(self, cursor: Cursor) -> bytes:
+        """Return an object with blocks of its own, found by its address or by a number in a tree."""
+        file, entry = self._file, self._file.offset_size + self._file.length_size
+        if self._id_size > entry:
+            return file.block(cursor.address(), cursor.length(), _HEAP)
+        if not self._huge_objects:
+            found = file.records(self._huge, 1)
+            self._huge_objects = {int.from_bytes(each[entry:], "little"): each for each in found}
+        number = cursor.number(min(self._id_size - 1, file.length_size))
+        if number not in self._huge_objects:
+            raise self._missing()
+        record = Cursor(file, self._huge_objects[number], _HEAP)
+        return file.block(record.address(), record.length(), _HEAP)
 
-        def get(found: bytes) -> bytes:
-            cursor = Cursor(self, found[:id_size], "an object's id")
-            first = cursor.number()
-            if first >> 4 == 0:
-                offset, size = cursor.number(offset_bytes), cursor.number(size_bytes)
-                self.budget.spend(size)
-                return managed(offset, size)
-            if first >> 4 == 2:
-                size = first & 15
-                if id_size > 17:
-                    size = size << 8 | cursor.number()
-                return cursor.take(size + 1)
-            if first >> 4 != 1:
-                raise self.damaged("an object's id is of another type", address)
-            if id_size > offsets + lengths:
-                return self.block(cursor.address(), cursor.length(), what)
-            if not hugely:
-                hugely.update(
-                    {int.from_bytes(each[offsets + lengths :], "little"): each for each in self.records(huge, 1)}
-                )
-            number = cursor.number(min(id_size - 1, lengths))
-            if number not in hugely:
-                raise self.damaged("an object is not in its heap", address)
-            record = Cursor(self, hugely[number], what)
-            return self.block(record.address(), record.length(), what)
+    def _managed(self, offset: int, size: int) -> bytes:
+        """Return bytes at an offset of the heap: down the tables to the block that holds them."""
+        file, first_row = self._file, self._start * self._width
+        place, count = self._root, self._rows
+        while count:
+            row = (offset // first_row).bit_length()
+            if place is None or row >= count:
+                raise self._missing()
+            block = self._start << max(row - 1, 0)
+            column, offset = divmod(offset - (first_row << row - 1 if row else 0), block)
+            if place not in self._tables:
+                length = 9 + file.offset_size + self._offset_bytes + count * self._width * file.offset_size
+                self._tables[place] = file.checked(place, length, _HEAP)
+                self._tables[place].expect(b"FHIB", 0)
+            table = self._tables[place]
+            table.position = 5 + file.offset_size + self._offset_bytes + (row * self._width + column) * file.offset_size
+            place = table.address()
+            file.budget.spend(STEPS_PER_ITEM)
+            if row < self._direct_rows:
+                return self._direct(place, block)[offset : offset + size]
+            count = block.bit_length() - first_row.bit_length() + 1
+            if count < 1:
+                raise file.damaged("a heap has an impossible table", self._address)
+        return self._direct(place, self._start)[offset : offset + size]
 
-        return get
+    def _direct(self, place: int | None, size: int) -> bytes:
+        """Return a block of objects."""
+        if place is None:
+            raise self._missing()
+        if place not in self._blocks:
+            data = self._file.block(place, size, _HEAP)
+            if data[:4] != b"FHDB":
+                raise self._file.damaged(f"{_HEAP} has another signature", place)
+            at = 5 + self._file.offset_size + self._offset_bytes
+            checksum = int.from_bytes(data[at : at + 4], "little")
+            if self._has_checksums and lookup3(data[:at] + bytes(4) + data[at + 4 :]) != checksum:
+                raise self._file.damaged(f"{_HEAP} does not have its checksum", place)
+            self._blocks[place] = data
+        return self._blocks[place]
+
+    def _missing(self) -> CorruptError:
+        return self._file.damaged("an object is not in its heap", self._address)
 
 
 def bytes_for(number: int) -> int:

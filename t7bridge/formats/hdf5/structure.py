@@ -15,7 +15,7 @@ from ...errors import UnsupportedError
 from ...graph.dtypes import ELEMENT_TYPES, ElementType
 from ...io.source import ByteSource
 from ...limits import Limits
-from .blocks import STEPS_PER_ITEM, Blocks, Cursor, bytes_for
+from .blocks import STEPS_PER_ITEM, Blocks, Cursor, FractalHeap, bytes_for
 
 DATASPACE, LINK_INFO, DATATYPE, OLD_FILL, FILL, LINK, EXTERNAL, LAYOUT = 1, 2, 3, 4, 5, 6, 7, 8
 FILTERS, ATTRIBUTE, CONTINUATION, SYMBOL_TABLE, ATTRIBUTE_INFO = 11, 12, 16, 17, 21
@@ -184,7 +184,7 @@ class Structure(Blocks):
             cursor.take(8 if tracked else 0)
             heap, names = cursor.address(), cursor.address()
             if names is not None:
-                get = self.heap(heap)
+                get = FractalHeap(self, heap)
                 found += [self._link(get(record[4:])) for record in self.records(names, 5)]
         found += [self._link(data) for _, data in header.messages.get(LINK, [])]
         found.sort(key=lambda each: each[:2] if tracked else (0, each[1]))
@@ -323,7 +323,7 @@ class Structure(Blocks):
             cursor.take(2 if cursor.number() & 1 else 0)
             heap, names = cursor.address(), cursor.address()
             if heap is not None and names is not None:
-                get = self.heap(heap)
+                get = FractalHeap(self, heap)
                 for record in self.records(names, 8):
                     if record[8] & 2:
                         raise UnsupportedError("attributes shared in a heap", file=self.source.name)
