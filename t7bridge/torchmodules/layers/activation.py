@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .base import Layer
+from .base import Layer, dim_of, root, with_batch
 
 
 class Softmax(nn.Module):
@@ -63,11 +63,7 @@ class PReLU(nn.PReLU):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n), or (batch, n, …); return the same shape."""
-        return (
-            super().forward(input)
-            if input.dim() > 1
-            else super().forward(input[None])[0]
-        )
+        return with_batch(super().forward, input, 2)
 
 
 class Abs(nn.Module):
@@ -122,8 +118,7 @@ class Sqrt(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the roots, in the shape of the input."""
-        zero = input == 0
-        return input.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
+        return root(input)
 
 
 @dataclass(eq=False)
@@ -138,7 +133,7 @@ class CReLU(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, …) or (batch, n, …); return (2 n, …) or (batch, 2 n, …)."""
-        dim = 1 if input.dim() == self.n_input_dims + 1 else 0
+        dim = dim_of(input, 0, self.n_input_dims)
         return torch.relu(torch.cat((input, -input), dim))
 
 
@@ -157,7 +152,7 @@ class RowwiseSequential(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, …) or (batch, n, …); return (2 n, …) or (batch, 2 n, …)."""
-        dim = 1 if input.dim() == self.n_input_dims + 1 else 0
+        dim = dim_of(input, 0, self.n_input_dims)
         output = input.reshape(input.size(0) if dim else 1, -1)
         for module in self:
             output = module(output)

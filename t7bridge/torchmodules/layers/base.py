@@ -28,6 +28,12 @@ def with_batch(
     return function(input) if input.dim() >= dims else function(input[None])[0]
 
 
+def root(input: Tensor) -> Tensor:
+    """Return square roots, with gradient 0 at 0."""
+    zero = input == 0
+    return input.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
+
+
 def dim_of(input: Tensor, dim: int, n_input_dims: int | None) -> int:
     """Return a dimension of the input: one more than in an example of `n_input_dims`
     dimensions if there is a batch, except for those counted from the end.

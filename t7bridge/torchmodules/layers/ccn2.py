@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .base import Layer
+from .conv import local_convolution
 
 
 def _beyond(extent: int, kernel: int, stride: int) -> int:
@@ -61,20 +62,15 @@ class SpatialConvolutionLocal(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (in, h, h, batch); return (out, h_out, h_out, batch)."""
-        rows, columns, planes, _, height, width = self.weight.shape
+        height = self.weight.size(-1)
         beyond = self.padding + _beyond(
             input.size(1) + 2 * self.padding, height, self.stride
         )
         images = F.pad(
             input.permute(3, 0, 1, 2), (self.padding, beyond, self.padding, beyond)
         )
-        patches = F.unfold(images, (height, width), stride=self.stride)
-        patches = patches.reshape(*patches.shape[:2], rows, columns)
-        kernels = self.weight.reshape(rows, columns, planes, -1)
-        return (
-            torch.einsum("bprc,rcop->orcb", patches, kernels)
-            + self.bias[:, None, None, None]
-        )
+        output = local_convolution(images, self.weight, self.stride)
+        return output.permute(1, 2, 3, 0) + self.bias[:, None, None, None]
 
 
 @dataclass(eq=False)

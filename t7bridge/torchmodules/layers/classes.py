@@ -10,11 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer
+from .base import Layer, first_tensor, nested
+from .criterion import Criterion, WeightedCriterion
+from .recurrent import Masked, known_mask
+
+
+def wanted_classes(target: Any, input: Tensor, index_base: int) -> Tensor:
+    """Return classes counted from 0, beside the input."""
+    return torch.as_tensor(target, device=input.device).long() - index_base
 
 
 @dataclass(eq=False)
-class ClassNLLCriterion(Layer):
+class ClassNLLCriterion(WeightedCriterion):
     """The negative log-likelihood of the right class.
 
     Args:
@@ -24,23 +31,15 @@ class ClassNLLCriterion(Layer):
         index_base: number of the first class.
     """
 
-    classes: int | None = None
-    average: bool = True
     ignore_index: int = -100
     index_base: int = 1
 
-    def __post_init__(self) -> None:
-        self.weight: Tensor | None
-        self.register_buffer(
-            "weight", None if self.classes is None else torch.ones(self.classes)
-        )
-
-    def forward(self, input: Tensor, target: Any) -> Tensor:
+    def forward(self, input: Tensor, target: Any = None) -> Tensor:
         """Take logarithms (n), (batch, n) or (batch, n, h, w) and classes (), (batch)
         or (batch, h, w).
         """
-        wanted = torch.as_tensor(target, device=input.device).long() - self.index_base
         scores = input if input.dim() > 1 else input.unsqueeze(0)
+        wanted = wanted_classes(target, input, self.index_base)
         wanted = wanted.reshape(scores.size(0), *scores.shape[2:])
         ignored = self.ignore_index - self.index_base
         total = F.nll_loss(
@@ -58,18 +57,17 @@ class ClassNLLCriterion(Layer):
 class CrossEntropyCriterion(ClassNLLCriterion):
     """`ClassNLLCriterion` of the log-softmax of the input. Arguments as there."""
 
-    def forward(self, input: Tensor, target: Any) -> Tensor:
+    def forward(self, input: Tensor, target: Any = None) -> Tensor:
         """Take scores (n) or (batch, n) and classes, with any dimensions of one
         element; return a scalar.
         """
         scores = input.squeeze() if input.dim() < 4 else input
-        return super().forward(
-            torch.log_softmax(scores, 1 if scores.dim() > 1 else 0), target
-        )
+        scores = torch.log_softmax(scores, 1 if scores.dim() > 1 else 0)
+        return super().forward(scores, target)
 
 
 @dataclass(eq=False)
-class MultiMarginCriterion(Layer):
+class MultiMarginCriterion(WeightedCriterion):
     """The amounts by which other classes violate a margin below the right one.
 
     Args:
@@ -80,34 +78,22 @@ class MultiMarginCriterion(Layer):
         index_base: number of the first class.
     """
 
-    classes: int | None = None
     p: int = 1
     margin: float = 1.0
-    average: bool = True
     index_base: int = 1
 
-    def __post_init__(self) -> None:
-        self.weight: Tensor | None
-        self.register_buffer(
-            "weight", None if self.classes is None else torch.ones(self.classes)
-        )
-
-    def forward(self, input: Tensor, target: Any) -> Tensor:
-        """Take scores (n) or (batch, n) and classes; return a scalar."""
+    def losses(self, input: Tensor, target: Any) -> Tensor:
+        """Take scores (n) or (batch, n) and classes."""
         scores = input if input.dim() > 1 else input.unsqueeze(0)
-        wanted = (
-            torch.as_tensor(target, device=input.device).long().reshape(-1)
-            - self.index_base
-        )
+        wanted = wanted_classes(target, input, self.index_base).reshape(-1)
         weight = None if self.weight is None else self.weight.to(scores.dtype)
-        losses = F.multi_margin_loss(
+        return F.multi_margin_loss(
             scores, wanted, self.p, self.margin, weight, reduction="none"
         )
-        return losses.mean() if self.average else losses.sum()
 
 
 @dataclass(eq=False)
-class MultiLabelMarginCriterion(Layer):
+class MultiLabelMarginCriterion(Criterion):
     """The amounts by which wrong classes come closer than 1 to each right one.
 
     Args:
@@ -115,47 +101,28 @@ class MultiLabelMarginCriterion(Layer):
         index_base: number of the first class; the one before it ends a list of classes.
     """
 
-    average: bool = True
     index_base: int = 1
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Take scores (n) or (batch, n) and lists of classes of the same shape; return
-        a scalar.
-        """
-        reduction = "mean" if self.average else "sum"
-        return F.multilabel_margin_loss(
-            input, target.long() - self.index_base, reduction=reduction
-        )
+    def losses(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take scores (n) or (batch, n) and lists of classes of the same shape."""
+        wanted = target.long() - self.index_base
+        return F.multilabel_margin_loss(input, wanted, reduction="none")
 
 
-@dataclass(eq=False)
-class MultiLabelSoftMarginCriterion(Layer):
-    """Binary cross entropy of each class separately.
-
-    Args:
-        classes: number of weights, one a class; `None` for none.
-        average: whether to return the mean, not the sum.
+class MultiLabelSoftMarginCriterion(WeightedCriterion):
+    """Binary cross entropy of each class separately. Arguments as for
+    `WeightedCriterion`.
     """
 
-    classes: int | None = None
-    average: bool = True
-
-    def __post_init__(self) -> None:
-        self.weight: Tensor | None
-        self.register_buffer(
-            "weight", None if self.classes is None else torch.ones(self.classes)
-        )
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Take scores and targets 0 or 1, (n) or (batch, n); return a scalar."""
-        reduction = "mean" if self.average else "sum"
+    def losses(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take scores and targets 0 or 1, (n) or (batch, n)."""
         return F.binary_cross_entropy_with_logits(
-            input, target.reshape(input.shape), self.weight, reduction=reduction
+            input, target.reshape(input.shape), self.weight, reduction="none"
         )
 
 
 @dataclass(eq=False)
-class ClassSimplexCriterion(Layer):
+class ClassSimplexCriterion(Criterion):
     """Squared differences from the corner of a regular simplex that represents the
     class.
 
@@ -166,46 +133,22 @@ class ClassSimplexCriterion(Layer):
     """
 
     classes: int
-    average: bool = True
     index_base: int = 1
 
-    def forward(self, input: Tensor, target: Any) -> Tensor:
-        """Take (n) or (batch, n) and classes; return a scalar."""
+    def losses(self, input: Tensor, target: Any) -> Tensor:
+        """Take (n) or (batch, n) and classes."""
         wanted = torch.as_tensor(target).long().reshape(-1) - self.index_base
         corners = self._corners()[wanted].to(input).reshape(input.shape)
-        squares = (input - corners).square()
-        return squares.mean() if self.average else squares.sum()
+        return (input - corners).square()
 
     def _corners(self) -> Tensor:
         n = self.classes - 1
         corners = torch.zeros(self.classes, self.classes, dtype=torch.float64)
         for k in range(n):
-            corners[k, k] = sqrt(1 - float(corners[k, :k].square().sum())) if k else 1.0
-            corners[k + 1 :, k] = (float(corners[k, k]) ** 2 - 1 - 1 / n) / float(
-                corners[k, k]
-            )
+            own = sqrt(1 - float(corners[k, :k].square().sum())) if k else 1.0
+            corners[k, k] = own
+            corners[k + 1 :, k] = (own**2 - 1 - 1 / n) / own
         return corners
-
-
-class MultiCriterion(nn.Sequential):
-    """The weighted sum of several criterions of the same input and target.
-
-    Args:
-        criterions: the criterions.
-        weights: one for each.
-    """
-
-    def __init__(self, *criterions: nn.Module, weights: tuple[float, ...]) -> None:
-        super().__init__(*criterions)
-        self.weights = weights
-
-    def forward(self, input: Any, target: Any = None) -> Tensor:
-        """Return a scalar."""
-        losses = [
-            weight * criterion(input, target)
-            for weight, criterion in zip(self.weights, self)
-        ]
-        return torch.stack(losses).sum()
 
 
 class ParallelCriterion(nn.Sequential):
@@ -231,11 +174,24 @@ class ParallelCriterion(nn.Sequential):
         """Take lists of inputs and targets; return a scalar."""
         if self.repeat_target:
             targets = [targets] * len(self)
-        losses = [
-            w * criterion(x, y)
-            for w, criterion, x, y in zip(self.weights, self, inputs, targets)
-        ]
-        return torch.stack(losses).sum()
+        rows = zip(self.weights, self, inputs, targets)
+        return torch.stack([weight * loss(x, y) for weight, loss, x, y in rows]).sum()
+
+
+class MultiCriterion(ParallelCriterion):
+    """The weighted sum of several criterions of the same input and target.
+
+    Args:
+        criterions: the criterions.
+        weights: one for each.
+    """
+
+    def __init__(self, *criterions: nn.Module, weights: tuple[float, ...]) -> None:
+        super().__init__(*criterions, weights=weights, repeat_target=True)
+
+    def forward(self, input: Any, target: Any = None) -> Tensor:
+        """Return a scalar."""
+        return super().forward([input] * len(self), target)
 
 
 @dataclass(eq=False)
@@ -301,8 +257,8 @@ class ModuleCriterion(nn.Module):
         return self.criterion(input, target)
 
 
-@dataclass(eq=False)
-class SequencerCriterion(Layer):
+@dataclass(eq=False, kw_only=True)
+class SequencerCriterion(Criterion):
     """The sum of a criterion over the steps of a sequence.
 
     Args:
@@ -315,82 +271,55 @@ class SequencerCriterion(Layer):
     average: bool = False
     repeat_target: bool = False
 
-    def forward(self, inputs: Any, targets: Any) -> Tensor:
-        """Take lists, or tensors with time as first dimension; return a scalar."""
-        if self.repeat_target:
-            targets = [targets] * len(inputs)
-        losses = torch.stack(
-            [self.criterion(input, target) for input, target in zip(inputs, targets)]
-        )
-        return losses.mean() if self.average else losses.sum()
+    def losses(self, input: Any, target: Any) -> Tensor:
+        """Take lists, or tensors with time as first dimension."""
+        targets = [target] * len(input) if self.repeat_target else target
+        return torch.stack([self.criterion(*pair) for pair in zip(input, targets)])
 
 
-class MaskZeroCriterion(nn.Module):
+class MaskZeroCriterion(Masked):
     """Omits the examples of a batch that are zeros.
 
     Args:
         criterion: the criterion.
-        zero_mask: whether zero examples are not detected but given, by `set_zero_mask`.
+        zero_mask: whether zero examples are not detected but passed to
+            `set_zero_mask`: (batch), 1 where they are.
     """
 
     def __init__(self, criterion: nn.Module, zero_mask: bool = False) -> None:
         super().__init__()
         self.criterion = criterion
-        self.told = zero_mask
-        self.zero_mask: Any = None
+        self.mask_zero = "told" if zero_mask else "seen"
 
     def forward(self, input: Any, target: Any) -> Any:
         """Take a tensor, or a list whose first tensor is checked, with a batch; return
         the output of the criterion, or 0.
         """
-        first = input
-        while isinstance(first, (list, tuple)):
-            first = first[0]
+        first = first_tensor(input)
         empty = (first.flatten(1) == 0).all(1)
-        if self.told:
-            if self.zero_mask is None:
-                raise RuntimeError(
-                    "set_zero_mask must be called first, with a mask or False"
-                )
-            empty = (
-                self.zero_mask.bool()
-                if isinstance(self.zero_mask, Tensor)
-                else torch.zeros_like(empty)
-            )
+        if self.mask_zero == "told":
+            mask = known_mask(self.zero_mask)
+            empty = torch.zeros_like(empty) if mask is None else mask
         if empty.all():
             return first.sum() * 0
-        return self.criterion(self._picked(input, ~empty), self._picked(target, ~empty))
-
-    def _picked(self, value: Any, kept: Tensor) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [self._picked(part, kept) for part in value]
-        return value[kept]
-
-    def set_zero_mask(self, mask: Any) -> None:
-        """Set the zero examples of the next batch: (batch), or False for none."""
-        self.zero_mask = mask
+        return self.criterion(
+            *(nested(lambda part: part[~empty], each) for each in (input, target))
+        )
 
 
-@dataclass(eq=False)
-class NCECriterion(Layer):
-    """The loss of noise-contrastive estimation.
-
-    Args:
-        average: whether to return the mean of the batch, not the sum.
+class NCECriterion(Criterion):
+    """The loss of noise-contrastive estimation. Arguments as for `Criterion`; the mean
+    is that of the batch.
     """
-
-    average: bool = True
 
     def forward(self, inputs: list[Tensor], target: Any = None) -> Tensor:
         """Take the output of an `NCE` layer, (batch) or (batch, k) probabilities;
         return a scalar.
         """
-        by_model, sampled_by_model, by_noise, sampled_by_noise = inputs
-        count = sampled_by_model.size(1)
+        by_model, sampled_by_model, *noise = inputs
         # Lua's derivatives omit the probabilities of the noise.
         by_noise, sampled_by_noise = (
-            by_noise.detach() * count,
-            sampled_by_noise.detach() * count,
+            each.detach() * sampled_by_model.size(1) for each in noise
         )
         right = by_model / (by_model + by_noise + 1e-7)
         wrong = sampled_by_noise / (sampled_by_model + sampled_by_noise + 1e-7)
@@ -430,17 +359,15 @@ class ClassReward(Layer):
         if self.index_base is None:
             right = (scores > 0.5) == (target > 0.5)
         else:
-            right = scores.reshape(-1, scores.size(-1)).argmax(
-                1
-            ) + self.index_base == target.reshape(-1)
+            chosen = scores.reshape(-1, scores.size(-1)).argmax(1) + self.index_base
+            right = chosen == target.reshape(-1)
         reward = right.to(scores) * self.scale
         advantage = reward - baseline.detach().reshape(reward.shape)
+        shared = advantage / len(reward) if self.average else advantage
         for module in self.rewarded:
             for part in module.modules():
                 if "reward" in vars(part):
-                    vars(part)["reward"] = (
-                        advantage / len(reward) if self.average else advantage
-                    )
+                    vars(part)["reward"] = shared
         learned = self.criterion(baseline, reward.reshape(baseline.shape))
         loss = -reward.mean() if self.average else -reward.sum()
         result: Tensor = loss + (learned - learned.detach())
@@ -494,7 +421,5 @@ class TemporalCrossEntropyCriterion(Layer):
         loss = nn.functional.cross_entropy(
             input.flatten(0, 1), wanted.flatten(), ignore_index=-1, reduction="sum"
         )
-        parts = (input.size(0) if self.batch_average else 1) * (
-            input.size(1) if self.time_average else 1
-        )
-        return loss / parts
+        parts = input.size(0) if self.batch_average else 1
+        return loss / (parts * (input.size(1) if self.time_average else 1))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer
+from .base import Layer, nested, with_batch
 
 Link = tuple[int, tuple[int, ...]]
 
@@ -243,10 +243,7 @@ class Batched(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
-        output = input if input.dim() > 3 else input.unsqueeze(0)
-        for module in self:
-            output = module(output)
-        return output if input.dim() > 3 else output.squeeze(0)
+        return with_batch(super().forward, input, 4)
 
 
 class DontCast(nn.Sequential):
@@ -267,13 +264,12 @@ class DontCast(nn.Sequential):
 
     def forward(self, input: Any) -> Any:
         """Return the output of the module."""
-        output = self[0](self._cast(input, self.inside))
-        return self._cast(output, self.outside)
+        return self._cast(self[0](self._cast(input, self.inside)), self.outside)
 
     def _cast(self, value: Any, dtype: str | None) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [self._cast(item, dtype) for item in value]
-        return value.to(getattr(torch, dtype)) if dtype else value
+        if dtype is None:
+            return value
+        return nested(lambda part: part.to(getattr(torch, dtype)), value)
 
 
 class WeightNorm(nn.Sequential):

@@ -11,97 +11,79 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer
+from .base import Layer, with_batch
 
 
-class DilatedConv2d(nn.Conv2d):
-    """torch.nn.Conv2d that accepts an input smaller than its dilated kernel, by less
-    than a stride, as if zeros followed.
+class DilatedConv(nn.Module):
+    """A convolution that accepts an input smaller than its dilated kernel, by less than
+    a stride, as if zeros followed.
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""
-        borders: list[int] = []
-        widths = [int(width) for width in self.padding]
-        for at, kernel, step, stride, width in zip(
-            (-2, -1), self.kernel_size, self.dilation, self.stride, widths
-        ):
-            lacking = step * (kernel - 1) + 1 - input.size(at) - 2 * width
-            borders = [0, lacking if 0 < lacking < stride else 0, *borders]
-        return super().forward(F.pad(input, borders))
-
-
-class DilatedConv3d(nn.Conv3d):
-    """torch.nn.Conv3d that accepts an input smaller than its dilated kernel, by less
-    than a stride, as if zeros followed.
-    """
+    kernel_size: Any
+    stride: Any
+    padding: Any
+    dilation: Any
 
     def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, in, t, h, w) or (in, t, h, w); return the same dimensions."""
-        borders: list[int] = []
-        widths = [int(width) for width in self.padding]
-        for at, kernel, step, stride, width in zip(
-            (-3, -2, -1), self.kernel_size, self.dilation, self.stride, widths
-        ):
-            lacking = step * (kernel - 1) + 1 - input.size(at) - 2 * width
-            borders = [0, lacking if 0 < lacking < stride else 0, *borders]
-        return super().forward(F.pad(input, borders))
-
-
-class FullConvolution2d(nn.ConvTranspose2d):
-    """torch.nn.ConvTranspose2d whose output size can be given by a second input."""
-
-    def forward(self, input: Any, output_size: Any = None) -> Tensor:
-        """Take (batch, in, h, w) or one image, or a list of these and a tensor of the
-        requested size.
+        """Take images or volumes, with or without a batch; return the same
+        dimensions.
         """
-        if isinstance(input, Tensor):
-            return super().forward(input, output_size)
-        source, wanted = input
-        padding = [int(width) for width in self.padding]
-        extra = [
-            (wanted.size(dim) + 2 * padding[dim] - self.kernel_size[dim])
-            % self.stride[dim]
-            for dim in (-2, -1)
-        ]
-        return F.conv_transpose2d(
-            source,
-            self.weight,
-            self.bias,
-            self.stride,
-            padding,
-            extra,
-            self.groups,
-            self.dilation,
-        )
+        borders: list[int] = []
+        options = (self.kernel_size, self.dilation, self.stride, self.padding)
+        extents = input.shape[-len(self.kernel_size) :]
+        for size, kernel, step, stride, width in zip(extents, *options):
+            lacking = step * (kernel - 1) + 1 - size - 2 * width
+            borders = [0, lacking if 0 < lacking < stride else 0, *borders]
+        output: Tensor = super().forward(F.pad(input, borders))
+        return output
 
 
-class FullConvolution3d(nn.ConvTranspose3d):
-    """torch.nn.ConvTranspose3d whose output size can be given by a second input."""
+class DilatedConv2d(DilatedConv, nn.Conv2d):
+    """torch.nn.Conv2d that accepts smaller images than its dilated kernel."""
+
+
+class DilatedConv3d(DilatedConv, nn.Conv3d):
+    """torch.nn.Conv3d that accepts smaller volumes than its dilated kernel."""
+
+
+class FullConvolution(nn.Module):
+    """A transposed convolution whose output size can be given by a second input."""
+
+    kernel_size: Any
+    stride: Any
+    padding: Any
+    dilation: Any
+    groups: int
+    weight: Tensor
+    bias: Tensor | None
 
     def forward(self, input: Any, output_size: Any = None) -> Tensor:
-        """Take (batch, in, t, h, w) or one volume, or a list of these and a tensor of
+        """Take one or a batch of images or volumes, or a list of these and a tensor of
         the requested size.
         """
         if isinstance(input, Tensor):
-            return super().forward(input, output_size)
+            output: Tensor = super().forward(input, output_size)
+            return output
         source, wanted = input
-        padding = [int(width) for width in self.padding]
-        extra = [
-            (wanted.size(dim) + 2 * padding[dim] - self.kernel_size[dim])
-            % self.stride[dim]
-            for dim in (-3, -2, -1)
-        ]
-        return F.conv_transpose3d(
-            source,
-            self.weight,
-            self.bias,
-            self.stride,
-            padding,
-            extra,
-            self.groups,
-            self.dilation,
+        dims = len(self.kernel_size)
+        sizes = zip(
+            wanted.shape[-dims:],
+            *(self.padding, self.kernel_size, self.stride),
+            strict=True,
         )
+        extra = [(size + 2 * pad - kernel) % step for size, pad, kernel, step in sizes]
+        transposed: Any = F.conv_transpose2d if dims == 2 else F.conv_transpose3d
+        options = (self.stride, self.padding, extra, self.groups, self.dilation)
+        enlarged: Tensor = transposed(source, self.weight, self.bias, *options)
+        return enlarged
+
+
+class FullConvolution2d(FullConvolution, nn.ConvTranspose2d):
+    """torch.nn.ConvTranspose2d whose output size can be given by a second input."""
+
+
+class FullConvolution3d(FullConvolution, nn.ConvTranspose3d):
+    """torch.nn.ConvTranspose3d whose output size can be given by a second input."""
 
 
 class DepthWiseConv2d(nn.Conv2d):
@@ -115,6 +97,22 @@ class DepthWiseConv2d(nn.Conv2d):
         return super().forward(
             input.reshape(*input.shape[:-2], input.size(-1), input.size(-2))
         )
+
+
+def local_convolution(images: Tensor, weight: Tensor, stride: Any) -> Tensor:
+    """Return a convolution with a kernel of its own for each position.
+
+    Args:
+        images: the images, (batch, in, h, w).
+        weight: the kernels, (h_out, w_out, out, in, h, w).
+        stride: between outputs.
+
+    Returns:
+        (batch, out, h_out, w_out).
+    """
+    patches = F.unfold(images, weight.shape[-2:], stride=stride)
+    patches = patches.reshape(*patches.shape[:2], *weight.shape[:2])
+    return torch.einsum("bprc,rcop->borc", patches, weight.flatten(3))
 
 
 @dataclass(eq=False)
@@ -141,18 +139,13 @@ class LocalConv2d(Layer):
         """Take (batch, in, h, w) or (in, h, w); return (batch, out, h_out, w_out) or
         (out, h_out, w_out).
         """
-        rows, columns, planes = self.weight.shape[:3]
-        images = input if input.dim() == 4 else input.unsqueeze(0)
-        patches = F.unfold(
-            images, self.weight.shape[-2:], padding=self.padding, stride=self.stride
-        )
-        patches = patches.reshape(*patches.shape[:2], rows, columns)
-        kernels = self.weight.reshape(rows, columns, planes, -1)
-        output = torch.einsum("bprc,rcop->borc", patches, kernels) + self.bias
-        output = (
-            output.contiguous()
-        )  # PyTorch's poolings take no others without a batch
-        return output if input.dim() == 4 else output.squeeze(0)
+        return with_batch(self._convolved, input, 4)
+
+    def _convolved(self, images: Tensor) -> Tensor:
+        patches = F.pad(images, [width for width in self.padding[::-1] for _ in "12"])
+        output = local_convolution(patches, self.weight, self.stride) + self.bias
+        # PyTorch's poolings take no others without a batch.
+        return output.contiguous()
 
 
 @dataclass(eq=False)
@@ -183,23 +176,17 @@ class ConvMap2d(Layer):
         """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""
         source, target = (self.connTable.long() - 1).unbind(1)
         pair = (source, target) if self.transposed else (target, source)
-        planes = (
-            (self.in_channels, self.out_channels)
-            if self.transposed
-            else (self.out_channels, self.in_channels)
-        )
+        planes = (self.in_channels, self.out_channels)
         # Planes beyond those of the layer are ignored.
         extents = input.shape[-2:]
         batch = input.size(0) if input.dim() == 4 else 1
         images = input.flatten()[: batch * self.in_channels * extents.numel()]
         images = images.reshape(batch, self.in_channels, *extents)
-        whole = self.weight.new_zeros(*planes, *self.weight.shape[1:]).index_put(
-            pair, self.weight, accumulate=True
-        )
-        if self.transposed:
-            output = F.conv_transpose2d(images, whole, self.bias, self.stride)
-        else:
-            output = F.conv2d(images, whole, self.bias, self.stride)
+        planes = planes if self.transposed else planes[::-1]
+        whole = self.weight.new_zeros(*planes, *self.weight.shape[1:])
+        whole = whole.index_put(pair, self.weight, accumulate=True)
+        convolve: Any = F.conv_transpose2d if self.transposed else F.conv2d
+        output: Tensor = convolve(images, whole, self.bias, self.stride)
         return output if input.dim() == 4 else output.squeeze(0)
 
 
@@ -331,10 +318,8 @@ class TemporalSubSampling(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, n) or (batch, time, n); return the same dimensions."""
-        return (
-            input.unfold(-2, self.kernel_size, self.stride).sum(-1) * self.weight
-            + self.bias
-        )
+        sums = input.unfold(-2, self.kernel_size, self.stride).sum(-1)
+        return sums * self.weight + self.bias
 
 
 @dataclass(eq=False)
@@ -363,9 +348,8 @@ class BinaryConv2d(Layer):
         signs = torch.where(input > 0, 1.0, -1.0).to(self.weight.dtype)
         rows, columns = self.padding
         padded = F.pad(signs, (columns, columns, rows, rows), value=-1.0)
-        return F.conv2d(padded, self.weight, stride=self.stride) * self.alphas.view(
-            -1, 1, 1
-        )
+        output = F.conv2d(padded, self.weight, stride=self.stride)
+        return output * self.alphas.view(-1, 1, 1)
 
 
 class FixedConv2d(nn.Conv2d):

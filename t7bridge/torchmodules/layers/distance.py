@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Layer
+from .base import Layer, rows
 
 
 class DotProduct(nn.Module):
@@ -17,10 +17,14 @@ class DotProduct(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
-        first, second = (
-            input.reshape(1, -1) if input.dim() == 1 else input for input in inputs[:2]
-        )
+        first, second = rows(inputs)
         return (first * second).sum(1)
+
+
+def cosines(first: Tensor, second: Tensor) -> Tensor:
+    """Return the cosines of the rows of two matrices."""
+    lengths = [1 / (each.square().sum(1) + 1e-12) for each in (first, second)]
+    return (first * second).sum(1) * (lengths[0] * lengths[1]).sqrt()
 
 
 class CosineDistance(nn.Module):
@@ -28,13 +32,7 @@ class CosineDistance(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
-        first, second = (
-            input.reshape(1, -1) if input.dim() == 1 else input for input in inputs[:2]
-        )
-        scale = (
-            1 / (first.square().sum(1) + 1e-12) * (1 / (second.square().sum(1) + 1e-12))
-        )
-        return (first * second).sum(1) * scale.sqrt()
+        return cosines(*rows(inputs))
 
 
 @dataclass(eq=False)
@@ -49,9 +47,7 @@ class PairwiseDistance(Layer):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
-        first, second = (
-            input.reshape(1, -1) if input.dim() == 1 else input for input in inputs[:2]
-        )
+        first, second = rows(inputs)
         distance: Tensor = torch.linalg.vector_norm(first - second, self.p, 1)
         return distance
 
@@ -136,34 +132,26 @@ class Euclidean(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (in) or (batch, in); return (out) or (batch, out)."""
-        distance: Tensor = torch.linalg.vector_norm(
-            input.unsqueeze(-1) - self.weight, dim=-2
-        )
+        distance: Tensor = torch.linalg.vector_norm(self.differences(input), dim=-2)
         return distance
 
+    def differences(self, input: Tensor) -> Tensor:
+        """Return the differences from all points, (…, in, out)."""
+        return input.unsqueeze(-1) - self.weight
 
-@dataclass(eq=False)
-class WeightedEuclidean(Layer):
+
+class WeightedEuclidean(Euclidean):
     """The distances of the input to learned points, with a learned scale for each
-    direction.
-
-    Args:
-        in_features: size of each input.
-        out_features: number of points, the columns of the weight.
+    direction. Arguments as for `Euclidean`.
     """
 
-    in_features: int
-    out_features: int
-
     def __post_init__(self) -> None:
-        self.weight = nn.Parameter(torch.zeros(self.in_features, self.out_features))
-        self.diagCov = nn.Parameter(torch.ones(self.in_features, self.out_features))
+        super().__post_init__()
+        self.diagCov = nn.Parameter(torch.ones_like(self.weight))
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (in) or (batch, in); return (out) or (batch, out)."""
-        apart = (input.unsqueeze(-1) - self.weight) * self.diagCov
-        distance: Tensor = torch.linalg.vector_norm(apart, dim=-2)
-        return distance
+    def differences(self, input: Tensor) -> Tensor:
+        """Return the scaled differences from all points, (…, in, out)."""
+        return super().differences(input) * self.diagCov
 
 
 class _Nearest(torch.autograd.Function):

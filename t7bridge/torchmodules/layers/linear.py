@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer
+from .base import Layer, same_memory
 
 
 class LinearWeightNorm(nn.Module):
@@ -186,6 +186,17 @@ class Add(Layer):
         return (input.reshape(input.size(0), -1) + self.bias).reshape(input.shape)
 
 
+def beside(learned: Tensor, input: Tensor) -> Tensor:
+    """Return a tensor in a shape that broadcasts to the input's: as it is if it has as
+    many dimensions, else it has the elements of the input, or of each example.
+    """
+    if input.numel() == learned.numel():
+        return learned.reshape(input.shape)
+    if input.dim() == learned.dim():
+        return learned
+    return learned.reshape(input.shape[1:] if learned.numel() > 1 else (1,))
+
+
 class CAdd(nn.Module):
     """Adds learned offsets of any shape.
 
@@ -200,13 +211,7 @@ class CAdd(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
-        if input.numel() == self.bias.numel():
-            return input + self.bias.reshape(input.shape)
-        if input.dim() == self.bias.dim():
-            return input + self.bias
-        return (input.reshape(input.size(0), -1) + self.bias.reshape(1, -1)).reshape(
-            input.shape
-        )
+        return input + beside(self.bias, input)
 
 
 class CMul(nn.Module):
@@ -223,13 +228,7 @@ class CMul(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
-        if input.numel() == self.weight.numel():
-            return input * self.weight.reshape(input.shape)
-        if input.dim() == self.weight.dim():
-            return input * self.weight
-        return (input.reshape(input.size(0), -1) * self.weight.reshape(1, -1)).reshape(
-            input.shape
-        )
+        return input * beside(self.weight, input)
 
 
 class Mul(nn.Module):
@@ -256,14 +255,7 @@ class _InPlace(torch.autograd.Function):
             ctx.memory.mul_(constant)
         else:
             ctx.memory.add_(constant)
-        # The same memory, but not a view of the input, so that other layers may write
-        # too.
-        return input.new_empty(0).set_(
-            input.untyped_storage(),
-            input.storage_offset(),
-            input.size(),
-            input.stride(),
-        )
+        return same_memory(input)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -9,37 +9,39 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer
+from .base import Layer, root, with_batch
 
 
-class BatchNorm1d(nn.BatchNorm1d):
-    """torch.nn.BatchNorm1d that accepts one example too, in evaluation, as a batch of
-    one.
+class BatchOfOne(nn.Module):
+    """A batch normalization of torch.nn that accepts one example too, in evaluation, as
+    a batch of one.
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, n) or (n); return the former."""
-        return super().forward(input if input.dim() > 1 else input[None])
-
-
-class BatchNorm2d(nn.BatchNorm2d):
-    """torch.nn.BatchNorm2d that accepts one example too, in evaluation, as a batch of
-    one.
-    """
+    dims: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, n, h, w) or (n, h, w); return the former."""
-        return super().forward(input if input.dim() > 3 else input[None])
+        """Take a batch of `dims` dimensions, or one example; return the former."""
+        batch = input if input.dim() >= self.dims else input[None]
+        output: Tensor = super().forward(batch)
+        return output
 
 
-class BatchNorm3d(nn.BatchNorm3d):
-    """torch.nn.BatchNorm3d that accepts one example too, in evaluation, as a batch of
-    one.
-    """
+class BatchNorm1d(BatchOfOne, nn.BatchNorm1d):
+    """torch.nn.BatchNorm1d that accepts (n) too."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, n, t, h, w) or (n, t, h, w); return the former."""
-        return super().forward(input if input.dim() > 4 else input[None])
+    dims = 2
+
+
+class BatchNorm2d(BatchOfOne, nn.BatchNorm2d):
+    """torch.nn.BatchNorm2d that accepts (n, h, w) too."""
+
+    dims = 4
+
+
+class BatchNorm3d(BatchOfOne, nn.BatchNorm3d):
+    """torch.nn.BatchNorm3d that accepts (n, t, h, w) too."""
+
+    dims = 5
 
 
 class LocalResponseNorm(nn.LocalResponseNorm):
@@ -47,11 +49,7 @@ class LocalResponseNorm(nn.LocalResponseNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same shape."""
-        return (
-            super().forward(input)
-            if input.dim() == 4
-            else super().forward(input[None])[0]
-        )
+        return with_batch(super().forward, input, 4)
 
 
 @dataclass(eq=False)
@@ -100,11 +98,8 @@ class LayerNormalization(Layer):
         """Take (n) or (batch, n); return the same shape."""
         means = input.mean(-1).reshape(-1)
         centred = input - means.repeat(self.features).reshape(input.shape)
-        output = (
-            centred
-            / (centred.square().sum(-1, keepdim=True) + self.eps).sqrt()
-            * sqrt(self.features)
-        )
+        length = (centred.square().sum(-1, keepdim=True) + self.eps).sqrt()
+        output = centred / length * sqrt(self.features)
         if self.weight is not None and self.bias is not None:
             output = output * self.weight + self.bias
         return output
@@ -136,31 +131,24 @@ class LocalNormalization(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same shape."""
-        images = input if input.dim() == 4 else input.unsqueeze(0)
+        return with_batch(self._normalized, input, 4)
+
+    def _normalized(self, images: Tensor) -> Tensor:
         coverage = self._around(torch.ones_like(images[:1]))
         if self.subtract:
             images = images - self._around(images) / coverage
         if self.divide:
-            images = images / F.threshold(
-                self._deviation(images) / coverage, self.threshold, self.value
-            )
-        return images if input.dim() == 4 else images.squeeze(0)
+            deviation = root(self._around(images.square())) / coverage
+            images = images / F.threshold(deviation, self.threshold, self.value)
+        return images
 
     def _around(self, images: Tensor) -> Tensor:
-        kernel = (
-            self.kernel
-            if self.kernel.dim() == 2
-            else torch.outer(self.kernel, self.kernel)
-        )
+        kernel = self.kernel
+        if kernel.dim() == 1:
+            kernel = torch.outer(kernel, kernel)
         padding = (kernel.size(0) // 2, kernel.size(1) // 2)
-        return F.conv2d(
-            images, kernel.expand(1, images.size(1), *kernel.shape), padding=padding
-        )
-
-    def _deviation(self, images: Tensor) -> Tensor:
-        variance = self._around(images.square())
-        zero = variance == 0
-        return variance.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
+        kernels = kernel.expand(1, images.size(1), *kernel.shape)
+        return F.conv2d(images, kernels, padding=padding)
 
 
 class SpatialNormalization(nn.Module):
@@ -188,18 +176,17 @@ class SpatialNormalization(nn.Module):
         or (batch, n, h, w).
         """
         image = input if input.dim() > 2 else input[None]
-        batch = image if image.dim() == 4 else image[None]
+        return with_batch(self._normalized, image, 4)
+
+    def _normalized(self, batch: Tensor) -> Tensor:
         coverage = self._around(torch.ones_like(batch[:1]))
         centred = batch - self._around(batch) / coverage
-        variance = self._around(centred.square())
-        zero = variance == 0
-        deviation = variance.masked_fill(zero, 1).sqrt().masked_fill(zero, 0) / coverage
+        deviation = root(self._around(centred.square())) / coverage
         if self.threshold is None:
             least = deviation.detach().mean((1, 2, 3), keepdim=True).clamp(min=1e-3)
         else:
             least = torch.full_like(deviation[:1, :1, :1, :1], self.threshold)
-        output = centred / torch.where(deviation > least, deviation, least)
-        return output if image.dim() == 4 else output[0]
+        return centred / torch.where(deviation > least, deviation, least)
 
     def _around(self, batch: Tensor) -> Tensor:
         planes = batch.size(1)

@@ -10,33 +10,37 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer
+from .base import Layer, with_batch
 
 
-class SumPool2d(nn.AvgPool2d):
+class SumPool(nn.Module):
     """The means of windows, times the size of a window: sums, except at a border that a
     window reaches beyond.
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
-        size = self.kernel_size
-        return super().forward(input) * (
-            size * size if isinstance(size, int) else prod(size)
-        )
-
-
-class SumPool3d(nn.AvgPool3d):
-    """The means of windows, times the size of a window: sums, except at a border that a
-    window reaches beyond.
-    """
+    dims: int
+    kernel_size: Any
 
     def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, n, t, h, w) or (n, t, h, w); return the same dimensions."""
+        """Take images or volumes, with or without a batch; return the same
+        dimensions.
+        """
         size = self.kernel_size
-        return super().forward(input) * (
-            size**3 if isinstance(size, int) else prod(size)
-        )
+        count: int = size**self.dims if isinstance(size, int) else prod(size)
+        means: Tensor = super().forward(input)
+        return means * count
+
+
+class SumPool2d(SumPool, nn.AvgPool2d):
+    """Sums of windows of images. Arguments as for torch.nn.AvgPool2d."""
+
+    dims = 2
+
+
+class SumPool3d(SumPool, nn.AvgPool3d):
+    """Sums of windows of volumes. Arguments as for torch.nn.AvgPool3d."""
+
+    dims = 3
 
 
 @dataclass(eq=False)
@@ -89,44 +93,39 @@ class CeiledPool(Layer):
         return output if self.divide else output * prod(self.kernel_size)
 
 
-class IndexedMaxPool2d(nn.MaxPool2d):
-    """torch.nn.MaxPool2d that stores the indices of the largest elements, for
-    `MaxUnpool2d`.
-    """
+class IndexedMaxPool(nn.Module):
+    """A pooling that stores the indices of the largest elements, for `MaxUnpool`."""
+
+    pool: Any
+    kernel_size: Any
+    stride: Any
+    padding: Any
+    dilation: Any
+    ceil_mode: bool
 
     def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
+        """Take images or volumes, with or without a batch; return the same
+        dimensions.
+        """
         self.input_shape = input.shape
-        output, self.indices = F.max_pool2d(
-            input,
-            self.kernel_size,
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.ceil_mode,
-            return_indices=True,
+        options = (self.stride, self.padding, self.dilation, self.ceil_mode)
+        output, self.indices = self.pool(
+            input, self.kernel_size, *options, return_indices=True
         )
-        return output
+        pooled: Tensor = output
+        return pooled
 
 
-class IndexedMaxPool3d(nn.MaxPool3d):
-    """torch.nn.MaxPool3d that stores the indices of the largest elements, for
-    `MaxUnpool3d`.
-    """
+class IndexedMaxPool2d(IndexedMaxPool, nn.MaxPool2d):
+    """torch.nn.MaxPool2d that stores indices."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, n, t, h, w) or (n, t, h, w); return the same dimensions."""
-        self.input_shape = input.shape
-        output, self.indices = F.max_pool3d(
-            input,
-            self.kernel_size,
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.ceil_mode,
-            return_indices=True,
-        )
-        return output
+    pool = staticmethod(F.max_pool2d)
+
+
+class IndexedMaxPool3d(IndexedMaxPool, nn.MaxPool3d):
+    """torch.nn.MaxPool3d that stores indices."""
+
+    pool = staticmethod(F.max_pool3d)
 
 
 class MaxUnpool(nn.Module):
@@ -177,12 +176,14 @@ class FractionalMaxPool(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, …) or (n, …); return the same dimensions."""
+        return with_batch(self._pooled, input, len(self.kernel_size) + 2)
+
+    def _pooled(self, input: Tensor) -> Tensor:
         dims = len(self.kernel_size)
-        batch = input if input.dim() == dims + 2 else input.unsqueeze(0)
         size = self.output_size or [
             floor(n * r) for n, r in zip(input.shape[-dims:], self.output_ratio or ())
         ]
-        shape = (*batch.shape[:2], dims)
+        shape = (*input.shape[:2], dims)
         samples = (
             torch.rand(shape, dtype=input.dtype)
             if self.samples is None
@@ -193,10 +194,10 @@ class FractionalMaxPool(Layer):
         self.samples = samples.to(input) if self.keep else None
         pool = F.fractional_max_pool2d if dims == 2 else F.fractional_max_pool3d
         output = pool(
-            batch, list(self.kernel_size), list(size), _random_samples=samples.to(input)
+            input, list(self.kernel_size), list(size), _random_samples=samples.to(input)
         )
         assert isinstance(output, Tensor)
-        return output if input.dim() == dims + 2 else output.squeeze(0)
+        return output
 
 
 @dataclass(eq=False)

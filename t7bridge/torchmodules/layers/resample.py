@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor
 
@@ -9,7 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer
+from .base import Layer, with_batch
+
+
+def interpolate(images: Tensor, size: Sequence[int]) -> Tensor:
+    """Interpolate between the rows and columns of images, and the layers of volumes,
+    with aligned corners.
+    """
+    mode = "bilinear" if len(size) == 2 else "trilinear"
+    return F.interpolate(images, list(size), mode=mode, align_corners=True)
 
 
 @dataclass(eq=False)
@@ -43,12 +52,9 @@ class UpsamplingBilinear2d(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
-        images = input if input.dim() == 4 else input.unsqueeze(0)
-        size = self.size or tuple(
-            extent * (self.scale_factor or 1) for extent in input.shape[-2:]
-        )
-        output = F.interpolate(images, list(size), mode="bilinear", align_corners=True)
-        return output if input.dim() == 4 else output.squeeze(0)
+        factor = self.scale_factor or 1
+        size = self.size or tuple(extent * factor for extent in input.shape[-2:])
+        return with_batch(lambda images: interpolate(images, size), input, 4)
 
 
 @dataclass(eq=False)
@@ -68,18 +74,11 @@ class UpSampling(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (batch, n, t, h, w); return the same dimensions."""
-        extents = input.shape[2:]
-        size = list(
-            self.size or (extent * (self.scale_factor or 1) for extent in extents)
-        )
+        factor = self.scale_factor or 1
+        size = self.size or tuple(extent * factor for extent in input.shape[2:])
         if not self.linear:
-            return F.interpolate(input, size, mode="nearest")
-        return F.interpolate(
-            input,
-            size,
-            mode="bilinear" if len(extents) == 2 else "trilinear",
-            align_corners=True,
-        )
+            return F.interpolate(input, list(size), mode="nearest")
+        return interpolate(input, size)
 
 
 # The dimension of rows is right before that of columns; there may be any dimensions
@@ -154,14 +153,12 @@ class SpatialReSampling(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
-        images = input if input.dim() == 4 else input[None]
         wanted = zip(self.size, self.ratio, input.shape[-2:])
         size = [
             int(extent * ratio) if size is None else size
             for size, ratio, extent in wanted
         ]
-        output = F.interpolate(images, size, mode="bilinear", align_corners=True)
-        return output if input.dim() == 4 else output[0]
+        return with_batch(lambda images: interpolate(images, size), input, 4)
 
 
 @dataclass(eq=False)
@@ -191,9 +188,7 @@ class SpatialReSamplingEx(Layer):
             for size, ratio, extent in wanted
         )
         if self.mode == "bilinear":
-            images = F.interpolate(
-                images, [height, width], mode="bilinear", align_corners=True
-            )
+            images = interpolate(images, (height, width))
         elif height >= extents[0]:
             tall = images.repeat_interleave(-(-height // extents[0]), 2)[:, :, :height]
             images = tall.repeat_interleave(-(-width // extents[1]), 3)[..., :width]
@@ -245,11 +240,11 @@ class Padding(Layer):
 
     Args:
         dim: the dimension, in one example.
-        pad: number of elements; before `index` if negative, otherwise after what
-            `index` leaves from the end otherwise.
+        pad: number of elements inserted: before the first if negative, after the last
+            if positive.
         n_input_dims: dimensions of one example.
         value: the constant.
-        index: number of elements skipped before it begins.
+        index: number of elements at that end that stay outside.
     """
 
     dim: int
@@ -476,6 +471,4 @@ class SpatialUniformCrop(Layer):
         crop = image[:, top : top + height, left : left + width]
         if self.scales is None:
             return crop
-        return F.interpolate(
-            crop[None], self.size, mode="bilinear", align_corners=True
-        )[0]
+        return interpolate(crop[None], self.size)[0]

@@ -10,7 +10,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from .base import Layer
+from .base import Layer, dim_of
 
 
 @dataclass(eq=False)
@@ -388,8 +388,7 @@ class Sum(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input with `dim` summed up."""
-        batched = self.n_input_dims is not None and input.dim() == self.n_input_dims + 1
-        dim = self.dim + 1 if batched and self.dim >= 0 else self.dim
+        dim = dim_of(input, self.dim, self.n_input_dims)
         output = input.sum(dim, keepdim=True)
         if self.average:
             output = output / input.size(dim)
@@ -410,30 +409,20 @@ class Max(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input without `dim`, or (1) for (n)."""
-        batched = self.n_input_dims is not None and input.dim() == self.n_input_dims + 1
-        dim = self.dim + 1 if batched and self.dim >= 0 else self.dim
-        output = input.max(dim, keepdim=True)[0]
-        return output.squeeze(dim) if output.dim() > 1 else output
+        dim = dim_of(input, self.dim, self.n_input_dims)
+        return self.extreme(input, dim, keepdim=input.dim() == 1)
+
+    def extreme(self, input: Tensor, dim: int, keepdim: bool) -> Tensor:
+        """Return the largest elements along a dimension."""
+        return input.max(dim, keepdim)[0]
 
 
-@dataclass(eq=False)
-class Min(Layer):
-    """The smallest elements along a dimension. Arguments as for `Max`.
+class Min(Max):
+    """The smallest elements along a dimension. Arguments as for `Max`."""
 
-    Args:
-        dim: the dimension, in one example, or from the end if negative.
-        n_input_dims: dimensions of one example.
-    """
-
-    dim: int = 0
-    n_input_dims: int | None = None
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the input without `dim`, or (1) for (n)."""
-        batched = self.n_input_dims is not None and input.dim() == self.n_input_dims + 1
-        dim = self.dim + 1 if batched and self.dim >= 0 else self.dim
-        output = input.min(dim, keepdim=True)[0]
-        return output.squeeze(dim) if output.dim() > 1 else output
+    def extreme(self, input: Tensor, dim: int, keepdim: bool) -> Tensor:
+        """Return the smallest elements along a dimension."""
+        return input.min(dim, keepdim)[0]
 
 
 class ArgMax(nn.Module):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Layer
+from .base import Layer, dim_of, same_memory
 
 
 @dataclass(eq=False)
@@ -29,11 +29,8 @@ class JoinReplicateTable(Layer):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Return one tensor of as many dimensions."""
-        batched = (
-            self.n_input_dims is not None and inputs[0].dim() == self.n_input_dims + 1
-        )
         replicate, join = (
-            dim + 1 if batched and dim >= 0 else dim
+            dim_of(inputs[0], dim, self.n_input_dims)
             for dim in (self.replicate_dim, self.join_dim)
         )
         extent = max(input.size(replicate) for input in inputs)
@@ -70,14 +67,7 @@ class _SumInPlace(torch.autograd.Function):
         ctx.shapes = [other.shape for other in others]
         for other in others:
             first.data.add_(_beside(other, first))
-        # The same memory, but not a view of the input, so that other layers may write
-        # too.
-        return first.new_empty(0).set_(
-            first.untyped_storage(),
-            first.storage_offset(),
-            first.size(),
-            first.stride(),
-        )
+        return same_memory(first)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
@@ -114,15 +104,47 @@ class CAddTable(Layer):
         return output
 
 
-class CMulTable(nn.Module):
-    """The product of all inputs."""
+class Combining(nn.Module):
+    """Combines all inputs in turn, element by element."""
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors of equal element count; return the shape of the first."""
         output = inputs[0].clone() if len(inputs) == 1 else inputs[0]
         for other in inputs[1:]:
-            output = output * other.reshape(output.shape)
+            output = self.combine(output, other.reshape(output.shape))
         return output
+
+    def combine(self, first: Tensor, other: Tensor) -> Tensor:
+        """Combine two tensors of one shape."""
+        raise NotImplementedError
+
+
+class CMulTable(Combining):
+    """The product of all inputs."""
+
+    def combine(self, first: Tensor, other: Tensor) -> Tensor:
+        """Return the product."""
+        return first * other
+
+
+class CMaxTable(Combining):
+    """The largest of all inputs, element by element; the first of equal ones receives
+    the gradient.
+    """
+
+    def combine(self, first: Tensor, other: Tensor) -> Tensor:
+        """Return the larger elements."""
+        return torch.where(other > first, other, first)
+
+
+class CMinTable(Combining):
+    """The smallest of all inputs, element by element; the first of equal ones receives
+    the gradient.
+    """
+
+    def combine(self, first: Tensor, other: Tensor) -> Tensor:
+        """Return the smaller elements."""
+        return torch.where(other < first, other, first)
 
 
 class CSubTable(nn.Module):
@@ -139,34 +161,6 @@ class CDivTable(nn.Module):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two tensors of equal element count; return the shape of the first."""
         return inputs[0] / inputs[1].reshape(inputs[0].shape)
-
-
-class CMaxTable(nn.Module):
-    """The largest of all inputs, element by element; the first of equal ones receives
-    the gradient.
-    """
-
-    def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take tensors of equal element count; return the shape of the first."""
-        output = inputs[0].clone() if len(inputs) == 1 else inputs[0]
-        for other in inputs[1:]:
-            other = other.reshape(output.shape)
-            output = torch.where(other > output, other, output)
-        return output
-
-
-class CMinTable(nn.Module):
-    """The smallest of all inputs, element by element; the first of equal ones receives
-    the gradient.
-    """
-
-    def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take tensors of equal element count; return the shape of the first."""
-        output = inputs[0].clone() if len(inputs) == 1 else inputs[0]
-        for other in inputs[1:]:
-            other = other.reshape(output.shape)
-            output = torch.where(other < output, other, output)
-        return output
 
 
 class CAddTensorTable(nn.Module):
@@ -192,12 +186,7 @@ class JoinTable(Layer):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors that differ in `dim` only; return one."""
-        batched = (
-            self.n_input_dims is not None and inputs[0].dim() == self.n_input_dims + 1
-        )
-        return torch.cat(
-            tuple(inputs), self.dim + 1 if batched and self.dim >= 0 else self.dim
-        )
+        return torch.cat(tuple(inputs), dim_of(inputs[0], self.dim, self.n_input_dims))
 
 
 @dataclass(eq=False)
@@ -214,8 +203,7 @@ class SplitTable(Layer):
 
     def forward(self, input: Tensor) -> list[Tensor]:
         """Return tensors of one dimension less."""
-        batched = self.n_input_dims is not None and input.dim() == self.n_input_dims + 1
-        dim = self.dim + 1 if batched and self.dim >= 0 else self.dim
+        dim = dim_of(input, self.dim, self.n_input_dims)
         return [input.select(dim, index) for index in range(input.size(dim))]
 
 
