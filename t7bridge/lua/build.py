@@ -71,6 +71,12 @@ class Stored:
         return self.ref.size == self.shape and not self.ref.transposed
 
 
+Learned = Stored
+"""A parameter, which layers can learn."""
+Place = int
+"""A dimension, counted from the front."""
+
+
 @define(eq=False)
 class Scaled:
     """A learned tensor times a scale, which layers with weights apply to their inputs or outputs.
@@ -111,7 +117,8 @@ class Operation:
         names: the operations, `aten.relu.default`; those that change their first argument in place are included.
         lua: the Lua layers that it becomes, for the documentation.
         build: builds it; receives the builder and those arguments of ATen that it names. Arguments before a `/` are
-            passed by position, as operations of one entry may name them differently.
+            passed by position, as operations of one entry may name them differently. The annotation of an argument
+            says how it is passed: as a `Wire`, a dimension as a `Place`, a `Learned` tensor or not at all.
         note: a note for the documentation.
         scaled: whether it accepts a `Scaled`.
     """
@@ -125,11 +132,19 @@ class Operation:
     def call(self, b: Builder, args: dict[str, Any]) -> Any:
         """Build a call with the arguments of its schema, by name."""
         wanted = list(inspect.signature(self.build).parameters.values())[1:]
-        places = [value for value, one in zip(args.values(), wanted) if one.kind is one.POSITIONAL_ONLY]
-        rest = list(args)[len(places) :]
+        named = dict(args)
+        places = [named.pop(name) for one, name in zip(wanted, args) if one.kind is one.POSITIONAL_ONLY]
         if not any(one.kind is one.VAR_KEYWORD for one in wanted):
-            rest = [one.name for one in wanted[len(places) :] if one.name in args]
-        return self.build(b, *places, **{name: args[name] for name in rest})
+            named = {one.name: named[one.name] for one in wanted if one.name in named}
+        rank = len(getattr(next(iter(args.values()), None), "shape", b.shape))
+        for one in wanted:
+            if one.name in named and one.annotation == "Wire":
+                named[one.name] = b.wire(named[one.name])
+            elif one.name in named and one.annotation == "Place":
+                named[one.name] %= rank
+            elif one.name in named and one.annotation.startswith("Learned"):
+                check_learned(named[one.name], one.name)
+        return self.build(b, *places, **named)
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -162,7 +177,6 @@ class Builder:
 
     Attributes:
         program: the traced program.
-        on_change: makes in-place changes by a call visible to later uses of a tensor; see `inplace.changed`.
         steps: the emitted steps, in order.
         problems: inexpressible operations: line in the user's source, operation and reason.
         allow: other Lua packages than nn and nngraph that may be used.
@@ -171,7 +185,6 @@ class Builder:
     """
 
     program: Program
-    on_change: Callable[[Builder, TracedCall, Any], None]
     allow: tuple[str, ...] = ()
     steps: list[LuaNode] = field(factory=list)
     problems: list[tuple[str, str, str]] = field(factory=list)
@@ -270,7 +283,7 @@ class Builder:
         if isinstance(value, Wire) and call.shape == () and value.shape == (1,):
             value = Wire(self, value.step, ())
         if call.inplace:
-            self.on_change(self, call, value)
+            self._change(call, value)
         return value
 
     def _problem(self, reason: str) -> tuple[str, str, str]:
@@ -291,6 +304,76 @@ class Builder:
         if any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values):
             return None
         return self.compute(args)
+
+    # Changes in place
+
+    def _change(self, call: TracedCall, value: Any) -> None:
+        """Make a new value of the first argument of a call visible to later uses of the tensor and its views.
+
+        Raises:
+            CannotError: the tensor is a part of another in an unsupported way.
+        """
+        calls = {other.name: other for other in self.program.calls}
+        name, changed = call.source, {call.source}
+        self.env[name] = value
+        while (part := calls.get(name)) is not None and part.is_view and part.source:
+            number, view = 0, part
+            if part.op == "operator.getitem":
+                number, view = part.args["1"], calls[part.source]
+                if not view.is_view or not view.source:
+                    break
+            value = self._written(view, number, self.env[view.source], value)
+            name = view.source
+            self.env[name] = value
+            changed.add(name)
+        self._refresh(call, changed)
+
+    def _refresh(self, call: TracedCall, changed: set[str]) -> None:
+        """Recompute the other views of changed tensors, if they are used later."""
+        position = next(place for place, other in enumerate(self.program.calls) if other is call)
+        later = [other.args for other in self.program.calls[position:]]
+        used = {item.name for item in leaves(later) if isinstance(item, CallRef)}
+        stale = set(changed)
+        for other in self.program.calls[:position]:
+            if other.is_view and other.name not in changed and other.source in stale:
+                stale.add(other.name)
+                if other.name in used or not other.op.startswith("operator."):
+                    self.call = other
+                    self.env[other.name] = self.value_of(other)
+        self.call = call
+
+    def _written(self, view: TracedCall, number: int, base: Any, value: Any) -> Any:
+        """Return a tensor in which a part has another value.
+
+        Args:
+            view: the operation that selects the part.
+            number: of the part, if the operation returns several.
+            base: the tensor.
+            value: of the part.
+        """
+        kind, shape, args = view.op.split(".")[1], base.shape, view.args
+        rank = len(shape)
+        if kind in ("transpose", "permute", "t", "mT"):
+            order = [dim % rank for dim in args.get("dims", range(rank))]
+            if kind != "permute":
+                one, other = args.get("dim0", -2), args.get("dim1", -1)
+                order[one], order[other] = order[other], order[one]
+            return self.permute(value, (order.index(dim) for dim in range(rank)))
+        if kind == "expand" or (number and not isinstance(view.shape[0], tuple)):
+            raise CannotError("a part of a tensor is changed in place")
+        if kind not in ("select", "unbind", "slice", "narrow", "split", "split_with_sizes", "chunk"):
+            return self.reshape(value, shape)
+        dim = (args.get("dim") or 0) % rank
+        if isinstance(shape[dim], str):
+            if value.shape == shape:
+                return value
+            raise CannotError("a part of the batch is changed in place")
+        start, count = _range(view, number, dim)
+        start = max(start + shape[dim], 0) if start < 0 else min(start, shape[dim])
+        rest = shape[dim] - start - count
+        parts = [self.narrow(base, dim, 0, start)] if start else []
+        parts.append(self.reshape(value, with_extents(shape, dim, count)))
+        return self.concatenate(parts + ([self.narrow(base, dim, start + count, rest)] if rest else []), dim)
 
     # Used by operations
 
@@ -469,6 +552,39 @@ class Builder:
         repeated = wire.step.layer is not None and last_layer(wire.step.layer).name == "nn.Replicate"
         return self.emit(make("nn.Contiguous") >> layer if repeated else layer, wire, shape=shape)
 
+    def narrow(self, value: Any, place: int, start: int, count: int) -> Any:
+        """Return elements `start` … of a dimension, 0-based."""
+        shape = with_extents(value.shape, place, count)
+        if shape == value.shape:
+            return value
+        if isinstance(value, Const):
+            axis = place - len(value.shape) + value.value.dim()
+            if axis < 0 or (value.value.shape[axis] == 1 and value.shape[place] != 1):
+                return Const(value.value, shape)
+            return Const(value.value.narrow(axis, start, count), shape)
+        if place == 0 and isinstance(value, Stored) and value.whole:
+            own = value.ref.size[1:]
+            ref = WeightRef(value.ref.key, value.ref.start + start * prod(own), (count, *own))
+            return Stored(ref, shape, value.learned)
+        return self.emit(make("nn.Narrow", place + 1, start + 1, count), value, shape=shape)
+
+    def select(self, value: Any, place: int, index: int) -> Any:
+        """Return one element of a dimension, 0-based, without the dimension."""
+        shape = with_extents(value.shape, place)
+        if isinstance(value, Wire) and shape:
+            return self.emit(make("nn.Select", place + 1, index + 1), value, shape=shape)
+        return self.reshape(self.narrow(value, place, index, 1), shape)
+
+    def concatenate(self, values: list[Any], place: int) -> Any:
+        """Join values along a dimension."""
+        values = [value for value in values if value.shape != (0,) and value.shape[place] != 0]
+        if len(values) == 1:
+            return values[0]
+        anchor = next((value for value in values if isinstance(value, Wire)), None)
+        wires = [self.wire(value, anchor) for value in values]
+        total = sum(wire.shape[place] for wire in wires)
+        return self.emit(make("nn.JoinTable", place + 1), *wires, shape=with_extents(wires[0].shape, place, total))
+
     def permute(self, value: Any, order: Any) -> Any:
         """Permute dimensions; `order` is the source, 0-based, of each dimension of the result."""
         order = tuple(order)
@@ -525,8 +641,7 @@ class Builder:
             layers = make("nn.Select", place + 1, 1), make("nn.Replicate", extent, place + 1)
             if len(value.shape) == 1:  # the element of a vector is not a tensor in Lua
                 layers = make("nn.Replicate", extent, 1), make("nn.Select", 2, 1)
-            result = (*value.shape[:place], extent, *value.shape[place + 1 :])
-            value = self._repeated(value, sequential(*layers), result)
+            value = self._repeated(value, sequential(*layers), with_extents(value.shape, place, extent))
         return value
 
     def _repeated(self, value: Wire, layer: LuaLayer, shape: Shape) -> Wire:
@@ -545,6 +660,17 @@ class Builder:
         column = self.emit(ones, source, shape=(shape[0], 1))
         made = self.emit(make("nn.MM"), column, self.reshape(row, (1, count)), shape=(shape[0], count))
         return self.reshape(made, shape)
+
+
+def _range(view: TracedCall, number: int, dim: int) -> tuple[int, int]:
+    """Return the first index of a part, negative from the end, and its length."""
+    if view.op in ("aten.select.int", "aten.unbind.int"):
+        return view.args.get("index", number), 1
+    if isinstance(view.shape[0], tuple):
+        return sum(part[dim] for part in view.shape[:number]), view.shape[number][dim]
+    if view.args.get("step", 1) != 1:
+        raise CannotError("strided elements of a tensor are changed in place")
+    return view.args.get("start") or 0, view.shape[dim]
 
 
 UNKNOWN = "Lua has no such operation, and no composition is known"
@@ -576,6 +702,21 @@ def broadcast(*shapes: Shape) -> Shape:
 def is_parameter(*values: Any) -> bool:
     """Return whether all values are parameters, which layers can learn."""
     return all(isinstance(value, Stored) and value.learned for value in values)
+
+
+def check_learned(value: Any, name: str) -> None:
+    """Refuse an argument that is no parameter, if it is given.
+
+    Raises:
+        CannotError: it is computed, or a buffer.
+    """
+    if value is not None and not is_parameter(value):
+        raise CannotError(f"the {name} is computed, or is not a parameter")
+
+
+def with_extents(shape: Shape, place: int, *extents: Any) -> Shape:
+    """Return a shape with other extents, or none, for one dimension."""
+    return (*shape[:place], *extents, *shape[place + 1 :])
 
 
 def is_known(shape: Shape) -> bool:

@@ -15,11 +15,9 @@ from ..graph.tensor import Tensor
 from ..report import Note
 from . import operations as _operations
 from .build import OPERATIONS, Builder
-from .inplace import changed
-from .layers import LuaLayer, walk
+from .layers import LuaLayer, structured, walk
 from .objects import ROOT_FIELD, ObjectMaker
 from .program import Program
-from .structure import structured
 from .trace import state_arrays, trace
 
 __all__ = ["LuaModel", "convert_module"]
@@ -92,7 +90,7 @@ def _built(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> Any:
     failed: UnsupportedError | None = None
     for fixed in (False, True):
         program = trace(module, inputs, OPERATIONS, fixed)
-        builder = Builder(program, changed, allow)
+        builder = Builder(program, allow)
         try:
             return program, *builder.run(), builder
         except UnsupportedError as error:

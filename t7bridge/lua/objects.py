@@ -5,20 +5,25 @@ table: name of a tensor field → `key` of the state dict, `size` of that tensor
 (0-based, in elements), `transposed`. The root's field has the order of the keys, other keys for tied tensors, and the
 tensors that no module holds. The fields move with the modules that they describe, so they hold after training,
 `getParameters`, cloning and surgery in Lua.
+
+The objects of an `nn.gModule` are those that its constructor leaves. Source: nngraph 3ed3b9b `gmodule.lua`, `node.lua`,
+`JustElement.lua`; graph 37dac07 `init.lua`, `Node.lua`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from attrs import field
 
 from ..data import define
 from ..graph.dtypes import ElementType
-from ..graph.lua import Table, TorchObject
+from ..graph.lua import Table, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..lazy import np
 from .classes import CONTAINERS, class_of, fields_of
-from .gmodule import make_gmodule
 from .layers import LuaLayer, WeightRef
 
 FIELD = "t7bridge"
@@ -41,17 +46,17 @@ class ObjectMaker:
     training: bool = False
     _tensors: dict[tuple[WeightRef, bool], Tensor] = field(factory=dict)
     _storages: dict[tuple[str, bool], Storage] = field(factory=dict)
-    _made: dict[int, TorchObject] = field(factory=dict)
+    _made: dict[LuaLayer, TorchObject] = field(factory=dict)
 
     def make(self, layer: LuaLayer) -> TorchObject:
         """Return the object of a layer, with everything inside it."""
-        if id(layer) in self._made:
-            return self._made[id(layer)]
+        if layer in self._made:
+            return self._made[layer]
         row = class_of(layer.name) if layer.name != "nn.gModule" else None
         fields = Table.of({"_type": f"torch.{self.element.lua}Tensor"})
         if row is not None:
             fields["output"], fields["gradInput"] = Tensor(self.element, None), Tensor(self.element, None)
-        obj = self._made[id(layer)] = TorchObject(layer.name, row.version if row else 1, fields)
+        obj = self._made[layer] = TorchObject(layer.name, row.version if row else 1, fields)
         if row is not None:
             for name, value in fields_of(layer, self.element).items():
                 obj[name] = value
@@ -71,7 +76,7 @@ class ObjectMaker:
                 {name: weight_entry(ref, self.weights[ref.key].shape) for name, ref in layer.weights.items()}
             )
         if layer.name == "nn.gModule":
-            make_gmodule(layer, obj, self.make)
+            _make_gmodule(layer, obj, self.make)
         elif layer.name in CONTAINERS:
             obj["modules"] = Table.from_list([self.make(child) for child in layer.children])
         return obj
@@ -120,3 +125,186 @@ def weight_entry(ref: WeightRef, shape: tuple[int, ...]) -> Table:
     if ref.transposed:
         entry["transposed"] = True
     return entry
+
+
+# Graphs
+
+
+@define(eq=False)
+class Node:
+    """An `nngraph.Node`. Nodes of the forward and the backward graph share their `data`.
+
+    Attributes:
+        data: Lua's table of the node.
+        children: the targets of its edges, each once.
+        id: its number in its graph, 1-based.
+    """
+
+    data: Table
+    children: list[Node] = field(factory=list)
+    id: int = 0
+
+    def add(self, child: Node) -> None:
+        """Add an edge."""
+        if all(child is not known for known in self.children):
+            self.children.append(child)
+
+
+@define(eq=False)
+class DirectedGraph:
+    """A `graph.Graph`: nodes in the order of their first edge, and the edges."""
+
+    nodes: list[Node] = field(factory=list)
+    edges: list[tuple[Node, Node]] = field(factory=list)
+    _known: set[int] = field(factory=set)
+
+    def add(self, start: Node, end: Node) -> None:
+        """Add an edge and the nodes it joins."""
+        self.edges.append((start, end))
+        for node in (start, end):
+            if id(node) not in self._known:
+                self._known.add(id(node))
+                self.nodes.append(node)
+                node.id = len(self.nodes)
+        start.add(end)
+
+    def reverse(self) -> tuple[DirectedGraph, dict[int, Node]]:
+        """Return the graph with all edges reversed, of new nodes, and the new node of each old one by id."""
+        made = DirectedGraph()
+        twins: dict[int, Node] = {}
+        for start, end in self.edges:
+            for node in (start, end):
+                if id(node) not in twins:
+                    twins[id(node)] = Node(node.data)
+            made.add(twins[id(end)], twins[id(start)])
+        return made, twins
+
+    def roots(self) -> list[Node]:
+        """Return the nodes that no edge leads to, in the order of the graph."""
+        ends = {id(end) for _, end in self.edges}
+        return [node for node in self.nodes if id(node) not in ends]
+
+    def sorted_nodes(self) -> list[Node]:
+        """Return the nodes in topological order, as `topsort` does: depth first, on the reversed graph."""
+        turned, twins = self.reverse()
+        originals = {id(twins[id(node)]): node for node in self.nodes}
+        order: list[Node] = []
+        visited: set[int] = set()
+        for root in turned.roots():
+            stack = [(root, iter(root.children))]
+            visited.add(id(root))
+            while stack:
+                node, rest = stack[-1]
+                child = next((item for item in rest if id(item) not in visited), None)
+                if child is None:
+                    stack.pop()
+                    order.append(originals[id(node)])
+                else:
+                    visited.add(id(child))
+                    stack.append((child, iter(child.children)))
+        return order
+
+
+def _data(name: str, **fields: Value) -> Table:
+    annotations = Table.of({"_debugLabel": name or "?"})
+    return Table.of({"annotations": annotations, "mapindex": Table(), "reverseMap": Table(), **fields})
+
+
+def _link(node: Node, source: Node) -> None:
+    """Connect a node to the value of another: `Node:add(child, true)`."""
+    node.add(source)
+    index: Any = node.data["mapindex"]
+    number = float(len(index) // 2 + 1)
+    index[number] = source.data
+    index[source.data] = number
+
+
+def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLayer], TorchObject]) -> None:
+    """Set the fields of an `nn.gModule` on an object.
+
+    Args:
+        layer: with `inputs`, `steps` and `outputs`. Each input is used, and every step leads to an output.
+        obj: already has the fields of every module.
+        module_of: returns the object of a layer.
+    """
+    nodes: dict[int, Node] = {}
+    inputs: dict[int, Node] = {}
+    for step in layer.steps:
+        if step.layer is None:
+            node = Node(_data(f"input {step.index + 1}", module=module_of(LuaLayer("nn.Identity"))))
+            inputs[step.index] = node
+        else:
+            node = Node(_data(step.layer.path or step.layer.name, module=module_of(step.layer)))
+            for source in step.inputs:
+                _link(node, nodes[id(source)])
+        nodes[id(step)] = node
+    outnode = Node(_data("output", input=Table()))
+    for step in layer.outputs:
+        _link(outnode, nodes[id(step)])
+    innode = Node(_data("inputs", input=Table()))
+    if layer.inputs == 1:
+        _link(inputs[0], innode)
+    else:
+        split = Node(_data("split", nSplitOutputs=float(layer.inputs)))
+        _link(split, innode)
+        for index in range(layer.inputs):
+            part = Node(_data(f"split {index + 1}", selectindex=float(index + 1), input=Table()))
+            _link(part, split)
+            _link(inputs[index], part)
+    backward = _graph_from(outnode)
+    forward, twins = backward.reverse()
+    order, back_order = forward.sorted_nodes(), backward.sorted_nodes()
+    for node in order:
+        node.data["forwardNodeId"] = float(node.id)
+    made = _node_objects([*forward.nodes, *backward.nodes])
+    obj["modules"] = Table.from_list([node.data["module"] for node in order if "module" in node.data])
+    obj["bg"] = _graph_object(backward, made)
+    obj["fg"] = _graph_object(forward, made)
+    obj["innode"] = made[id(twins[id(innode)])]
+    obj["outnode"] = made[id(outnode)]
+    obj["verbose"] = False
+    obj["nInputs"] = float(layer.inputs)
+    obj["forwardnodes"] = Table.from_list([made[id(node)] for node in order])
+    obj["backwardnodes"] = Table.from_list([made[id(node)] for node in back_order])
+    # The constructor leaves no output, but with several outputs it is the list passed to the last node.
+    if len(layer.outputs) > 1:
+        obj["output"] = outnode.data["input"]
+
+
+def _graph_from(root: Node) -> DirectedGraph:
+    """Return the graph of the nodes reachable from a node, breadth first: `Node:graph()`."""
+    made = DirectedGraph()
+    queue, marked = [root], {id(root)}
+    for node in queue:
+        for child in list(node.children):
+            made.add(node, child)
+        for child in node.children:
+            if id(child) not in marked:
+                marked.add(id(child))
+                queue.append(child)
+    return made
+
+
+def _node_objects(nodes: list[Node]) -> dict[int, TorchObject]:
+    """Return the object of each node by its id."""
+    made = {}
+    for node in nodes:
+        fields = {"data": node.data, "id": float(node.id), "children": Table(), "visited": False, "marked": False}
+        made[id(node)] = TorchObject("nngraph.Node", fields=Table.of(fields))
+    for node in nodes:
+        made[id(node)]["children"] = _numbered([made[id(child)] for child in node.children])
+    return made
+
+
+def _numbered(items: list[TorchObject]) -> Table:
+    """Return a table that counts its items and maps each to its number."""
+    numbers = [(float(number), item) for number, item in enumerate(items, 1)]
+    return Table.of([*numbers, *((item, number) for number, item in numbers)])
+
+
+def _graph_object(graph: DirectedGraph, made: dict[int, TorchObject]) -> TorchObject:
+    """Return a `graph.Graph`."""
+    pairs = [{"from": made[id(start)], "to": made[id(end)]} for start, end in graph.edges]
+    edges = _numbered([TorchObject("graph.Edge", fields=Table.of(pair)) for pair in pairs])
+    nodes = _numbered([made[id(node)] for node in graph.nodes])
+    return TorchObject("graph.Graph", fields=Table.of({"nodes": nodes, "edges": edges}))

@@ -10,7 +10,7 @@ from math import inf, log, pi, sqrt
 from typing import Any
 
 from ...lazy import np
-from ..build import Builder, CannotError, Const, Scaled, Stored, Wire, is_parameter, number_of, operation
+from ..build import Builder, CannotError, Const, Learned, Scaled, Stored, Wire, is_parameter, number_of, operation
 from ..layers import LuaLayer, make, same, walk
 
 ERF = "Abramowitz and Stegun 7.1.26 (within 1.5e-7), as nn has no layer for it"
@@ -128,10 +128,8 @@ def logit(b: Builder, self: Any, eps: Any) -> Any:
 
 
 @operation("prelu _prelu_kernel", "nn.PReLU")
-def prelu(b: Builder, self: Any, weight: Any) -> Any:
+def prelu(b: Builder, self: Any, weight: Learned) -> Any:
     """Apply a rectifier with learned slopes: one, or one per channel (dimension 1)."""
-    if not is_parameter(weight):
-        raise CannotError("the slopes are not a parameter")
     count = (*weight.ref.size, 1)[0]
     layer = make("nn.PReLU", *((count,) if count > 1 else ()), weight=weight.ref.resized((count,)))
     wide = count > 1 and len(self.shape) == 3
@@ -182,15 +180,15 @@ def over_last(b: Builder, name: str, value: Any, dim: int) -> Any:
 
 
 @operation("softmax.int _softmax", "nn.SoftMax, nn.SpatialSoftMax, in nn.Bottle or between nn.Transpose")
-def softmax(b: Builder, self: Any, dim: int) -> Any:
+def softmax(b: Builder, self: Wire, dim: int) -> Any:
     """Apply softmax over a dimension."""
-    return over_last(b, "nn.SoftMax", b.wire(self), dim)
+    return over_last(b, "nn.SoftMax", self, dim)
 
 
 @operation("log_softmax.int _log_softmax", "nn.LogSoftMax, in nn.Bottle or between nn.Transpose")
-def log_softmax(b: Builder, self: Any, dim: int) -> Any:
+def log_softmax(b: Builder, self: Wire, dim: int) -> Any:
     """Apply the logarithm of softmax over a dimension."""
-    return over_last(b, "nn.LogSoftMax", b.wire(self), dim)
+    return over_last(b, "nn.LogSoftMax", self, dim)
 
 
 def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> Scaled | None:
@@ -250,9 +248,9 @@ def div(b: Builder, self: Any, other: Any) -> Any:
 
 
 @operation("lerp.Scalar lerp.Tensor", "nn.CSubTable, nn.MulConstant or nn.CMulTable, nn.CAddTable")
-def lerp(b: Builder, self: Any, end: Any, weight: Any) -> Any:
+def lerp(b: Builder, self: Any, end: Wire, weight: Any) -> Any:
     """Interpolate linearly between two values."""
-    return (b.wire(end) - self) * weight + self
+    return (end - self) * weight + self
 
 
 @operation("maximum max.other", "nn.CMaxTable")
@@ -278,11 +276,11 @@ def clamp_between(b: Builder, self: Any, min: Any = None, max: Any = None) -> An
 
 
 @operation("pow.Scalar", "nn.MulConstant, nn.Exp")
-def power_of_number(b: Builder, self: float, exponent: Any) -> Any:
+def power_of_number(b: Builder, self: float, exponent: Wire) -> Any:
     """Raise a number to powers."""
     if self <= 0:
         raise CannotError(f"powers of {self}")
-    return b.wire(exponent) * log(self) >> make("nn.Exp")
+    return exponent * log(self) >> make("nn.Exp")
 
 
 @operation("logaddexp", "nn.CMaxTable, nn.CSubTable, nn.Abs, nn.SoftPlus, nn.CAddTable")

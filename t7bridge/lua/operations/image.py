@@ -10,7 +10,7 @@ from ..build import Builder, CannotError, Const, Missing, Scaled, Stored, Wire, 
 from ..layers import LuaLayer, WeightRef, make
 from .linear import add_bias, apply_scale
 from .reduction import along_last
-from .shape import MOST_PARTS, concatenated, constant_pad, strided
+from .shape import MOST_PARTS, constant_pad, strided
 
 INDICES = "the positions of maxima are not available in nn"
 
@@ -199,10 +199,10 @@ def transposed_convolution(
 
 
 @operation("im2col", "nn.SpatialZeroPadding, nn.Narrow, nn.JoinTable")
-def im2col(b: Builder, self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Return the elements at each position of a kernel."""
     kernel, dilation, stride, (top, left) = (_each(each, 2) for each in (kernel_size, dilation, stride, padding))
-    value = b.wire(self)
+    value = self
     if prod(kernel) > MOST_PARTS:
         raise CannotError(f"takes apart images by a kernel of {kernel[0]}x{kernel[1]}")
     batch, channels, high, wide = value.shape[:1] + _extents(value.shape[1:])
@@ -217,7 +217,7 @@ def im2col(b: Builder, self: Any, kernel_size: Any, dilation: Any, padding: Any,
         for column in range(kernel[1]):
             part = strided(b, line, 3, column * dilation[1], counts[1], stride[1])
             parts.append(b.reshape(part, (batch, channels, 1, prod(counts))))
-    return b.reshape(concatenated(b, parts, 2), b.shape)
+    return b.reshape(b.concatenate(parts, 2), b.shape)
 
 
 @operation(
@@ -273,10 +273,10 @@ def _check_means(rank: int, padded: bool, ceil_mode: bool, divisor: Any) -> None
     "adaptive_max_pool2d",
     "nn.SpatialAdaptiveAveragePooling, nn.SpatialAdaptiveMaxPooling, nn.VolumetricAveragePooling",
 )
-def adaptive_pool(b: Builder, self: Any) -> Any:
+def adaptive_pool(b: Builder, self: Wire) -> Any:
     """Max and average pooling to a given size."""
     largest, rank = "max" in b.kind, int(b.kind.split("pool")[1][0])
-    wire, shape = b.wire(self), b.shape[0] if "max" in b.kind else b.shape
+    wire, shape = self, b.shape[0] if "max" in b.kind else b.shape
     if rank == 3:
         sizes, wanted = wire.shape[2:], shape[2:]
         if any(isinstance(n, str) or n % m for n, m in zip(sizes, wanted)):
@@ -295,9 +295,9 @@ def adaptive_pool(b: Builder, self: Any) -> Any:
     "_upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec upsample_trilinear3d.vec",
     "nn.SpatialUpSamplingNearest, nn.SpatialUpSamplingBilinear, or nn.MM with nn.Constant for each dimension",
 )
-def upsample(b: Builder, input: Any, scale_factors: Any, align_corners: bool = False) -> Any:
+def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = False) -> Any:
     """Interpolate along the last dimensions."""
-    value, shape = b.wire(input), b.shape
+    value, shape = input, b.shape
     old, new = _extents(value.shape[2:]), _extents(shape[2:])
     factors = {size // extent for size, extent in zip(new, old) if size % extent == 0}
     if b.kind == "upsample_nearest2d" and len(factors) == 1 and not any(n % o for n, o in zip(new, old)):

@@ -6,7 +6,19 @@ from math import inf, prod, sqrt
 from typing import Any
 
 from ...lazy import np
-from ..build import Builder, CannotError, Const, Scaled, Stored, Wire, broadcast, is_parameter, operation
+from ..build import (
+    Builder,
+    CannotError,
+    Const,
+    Learned,
+    Scaled,
+    Stored,
+    Wire,
+    broadcast,
+    check_learned,
+    is_parameter,
+    operation,
+)
 from ..layers import LuaLayer, make
 from .elementwise import over_last
 from .reduction import flattened
@@ -43,25 +55,23 @@ def add_bias(b: Builder, value: Any, bias: Any, place: int) -> Any:
     """Add a learned bias to the channels of a value."""
     if bias is None:
         return value
-    if not is_parameter(bias):
-        raise CannotError("the bias is computed, or is not a parameter")
+    check_learned(bias, "bias")
     return value + b.reshape(bias, (bias.ref.size[0], *(1,) * (len(value.shape) - place - 1)))
 
 
 @operation("linear", "nn.Linear, in nn.Bottle for more than two dimensions", scaled=True)
-def linear(b: Builder, input: Any, weight: Any, bias: Any) -> Any:
+def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
     """Apply a matrix and a bias to the last dimension."""
-    value = b.wire(input)
     if isinstance(weight, Scaled):
         if weight.place in (None, 0):
-            last = len(value.shape) - 1
-            return add_bias(b, apply_scale(b, applied(b, value, weight.param, None), weight, last), bias, last)
+            last = len(input.shape) - 1
+            return add_bias(b, apply_scale(b, applied(b, input, weight.param, None), weight, last), bias, last)
         weight = b.wire(weight)
     if is_parameter(weight) and len(weight.ref.size) == 2:
         own = bias if is_parameter(bias) else None
-        made = applied(b, value, weight, own)
+        made = applied(b, input, weight, own)
         return made if bias is own else made + bias
-    made = matmul(b, value, b.permute(weight, range(len(weight.shape))[::-1]))
+    made = matmul(b, input, b.permute(weight, range(len(weight.shape))[::-1]))
     return made if bias is None else made + bias
 
 
@@ -108,9 +118,9 @@ def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float, alpha: float
 
 
 @operation("bilinear", "nn.Bilinear")
-def bilinear(b: Builder, input1: Any, input2: Any, weight: Any, bias: Any) -> Any:
+def bilinear(b: Builder, input1: Any, input2: Any, weight: Learned, bias: Learned | None) -> Any:
     """Apply a bilinear form to two inputs of two dimensions."""
-    if len(input1.shape) != 2 or not is_parameter(weight):
+    if len(input1.shape) != 2:
         raise CannotError("nn.Bilinear takes two matrices")
     n_out, n_1, n_2 = weight.ref.size
     args = (n_1, n_2, n_out, *(() if bias is not None else (False,)))
@@ -123,14 +133,10 @@ def bilinear(b: Builder, input1: Any, input2: Any, weight: Any, bias: Any) -> An
     "nn.Square, nn.Sum, nn.Sqrt, nn.CDivTable of the parameters; nn.CMulTable after the layer",
     "The layer has the direction as its weight, and its outputs are scaled.",
 )
-def weight_norm(b: Builder, v: Any, g: Any, dim: int) -> Any:
+def weight_norm(b: Builder, v: Learned, g: Any, dim: int) -> Any:
     """Return a weight as direction times length."""
-    if not is_parameter(v):
-        raise CannotError("the direction is computed, or is not a parameter")
     place = None if dim == -1 else dim % len(v.shape)
-    order = (
-        [*range(len(v.shape))] if place is None else [place, *(axis for axis in range(len(v.shape)) if axis != place)]
-    )
+    order = sorted(range(len(v.shape)), key=lambda axis: axis != place)
     count = 1 if place is None else v.shape[place]
     flat = b.reshape(b.permute(b.wire(v), order), (count, prod(v.shape) // count))
     norm = b.emit(make("nn.Square") >> make("nn.Sum", 2) >> make("nn.Sqrt"), flat, shape=(count,))
@@ -143,9 +149,9 @@ def weight_norm(b: Builder, v: Any, g: Any, dim: int) -> Any:
 )
 def attention(
     b: Builder,
-    query: Any,
-    key: Any,
-    value: Any,
+    query: Wire,
+    key: Wire,
+    value: Wire,
     attn_mask: Any,
     dropout_p: float,
     is_causal: bool,
@@ -153,7 +159,6 @@ def attention(
     enable_gqa: bool,
 ) -> Any:
     """Sum values weighted by the softmax of products of queries and keys."""
-    query, key, value = b.wire(query), b.wire(key), b.wire(value)
     if enable_gqa and len(query.shape) == 4 and query.shape[1] != key.shape[1]:  # heads of queries that share keys
         key, value = (_repeated(b, shared, query.shape[1]) for shared in (key, value))
     if query.shape[:-2] != key.shape[:-2]:

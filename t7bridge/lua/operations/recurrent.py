@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ...data import define
-from ..build import Builder, CannotError, Const, Missing, Stored, Wire, is_parameter, operation
+from ..build import Builder, CannotError, Const, Learned, Missing, Stored, Wire, is_parameter, operation
 from ..layers import LuaLayer, LuaNode, graph_of, make
 from ..program import CallRef, leaves
 from .linear import applied
-from .shape import concatenated, selected
+from .shape import stacked
 
 SEQUENCE_FIELDS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 """Names of the parameters of an nn.SeqLSTM in the state dict."""
@@ -54,7 +54,7 @@ def _initial(b: Builder, state: Any, index: int, like: Wire) -> Any:
     """Return the first state of a layer and direction, (batch, hidden)."""
     if isinstance(state, Const) and not state.array().any():
         return b.wire(b.constant(state.array().reshape(-1)[:1], (like.shape[0], state.shape[-1])), like)
-    return b.wire(selected(b, state, 0, index), like)
+    return b.wire(b.select(state, 0, index), like)
 
 
 @define(eq=False)
@@ -97,7 +97,7 @@ class _Stack:
             if layer and self.dropout:
                 value = value >> make("nn.Dropout", self.dropout)
             ways = range(self.directions)
-            value = concatenated(b, [one(value, layer * self.directions + way, way) for way in ways], 2)
+            value = b.concatenate([one(value, layer * self.directions + way, way) for way in ways], 2)
         return value
 
     def parameters(self, number: int) -> Any:
@@ -122,18 +122,17 @@ def _unroll(b: Builder, stack: _Stack, value: Wire, states: list[Any]) -> list[W
             raise CannotError("the weights are computed, or are not parameters")
         w_ih, w_hh, b_ih, b_hh = own if stack.biases else (*own, None, None)
         gates = applied(b, value, w_ih, b_ih)
-        current = [_initial(b, state, number, selected(b, value, stack.time, 0)) for state in states]
+        current = [_initial(b, state, number, b.select(value, stack.time, 0)) for state in states]
         outputs: list[Any] = [None] * length
         for step in reversed(range(length)) if way else range(length):
-            current = _step(b, stack.kind, w_hh, b_hh, selected(b, gates, stack.time, step), current)
+            current = _step(b, stack.kind, w_hh, b_hh, b.select(gates, stack.time, step), current)
             outputs[step] = current[0]
         for place, state in enumerate(current):
             last[place].append(b.reshape(state, (1, *state.shape)))
-        size = (*outputs[0].shape[: stack.time], 1, *outputs[0].shape[stack.time :])
-        return concatenated(b, [b.reshape(out, size) for out in outputs], stack.time)
+        return stacked(b, outputs, stack.time)
 
     value = stack.run(b, value, one)
-    return [value, *(concatenated(b, each, 0) for each in last)]
+    return [value, *(b.concatenate(each, 0) for each in last)]
 
 
 def _by_rnn(b: Builder, stack: _Stack, value: Wire) -> list[Any]:
@@ -149,12 +148,12 @@ def _by_rnn(b: Builder, stack: _Stack, value: Wire) -> list[Any]:
         if way:
             layer = make("nn.SeqReverseSequence", 1) >> layer >> make("nn.SeqReverseSequence", 1)
         result = b.emit(layer, value, shape=(steps, batch, hidden))
-        last.append(b.reshape(selected(b, result, 0, 0 if way else steps - 1), (1, batch, hidden)))
+        last.append(b.reshape(b.select(result, 0, 0 if way else steps - 1), (1, batch, hidden)))
         return result
 
     value = stack.run(b, value, one)
     output = b.permute(value, (1, 0, 2)) if stack.batch_first else value
-    return [output, concatenated(b, last, 0), Missing("nn.SeqLSTM does not return its last cells")]
+    return [output, b.concatenate(last, 0), Missing("nn.SeqLSTM does not return its last cells")]
 
 
 def _cells_are_used(b: Builder) -> bool:
@@ -172,7 +171,7 @@ def _cells_are_used(b: Builder) -> bool:
 )
 def recurrent(
     b: Builder,
-    input: Any,
+    input: Wire,
     hx: Any,
     params: Any,
     has_biases: bool,
@@ -191,21 +190,20 @@ def recurrent(
     fits = fits and zeros and len(params) == stack.count * num_layers * stack.directions
     if b.kind == "lstm" and "rnn" in b.allow and fits and not _cells_are_used(b):
         b.remark("nn.SeqLSTM is of the package rnn (Element-Research's): require 'rnn' before the model is loaded")
-        return _by_rnn(b, stack, b.wire(input))
+        return _by_rnn(b, stack, input)
     length = input.shape[stack.time]
     b.remark(f"recurrent layers are unrolled for {length} steps: the model accepts sequences of that length only")
-    return _unroll(b, stack, b.wire(input), states)
+    return _unroll(b, stack, input, states)
 
 
 @operation(
     "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
     "one nn.gModule of nn.Linear, nn.Sigmoid, nn.Tanh, nn.CMulTable",
 )
-def cell(b: Builder, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> Any:
+def cell(
+    b: Builder, input: Wire, hx: Any, w_ih: Learned, w_hh: Learned, b_ih: Learned | None, b_hh: Learned | None
+) -> Any:
     """Run one step."""
-    value = b.wire(input)
-    if not is_parameter(w_ih, w_hh, *(bias for bias in (b_ih, b_hh) if bias is not None)):
-        raise CannotError("the weights are computed, or are not parameters")
-    states = [b.wire(state, value) for state in (hx if isinstance(hx, list) else [hx])]
-    made = _step(b, b.kind.removesuffix("_cell"), w_hh, b_hh, applied(b, value, w_ih, b_ih), states)
+    states = [b.wire(state, input) for state in (hx if isinstance(hx, list) else [hx])]
+    made = _step(b, b.kind.removesuffix("_cell"), w_hh, b_hh, applied(b, input, w_ih, b_ih), states)
     return made if b.kind == "lstm_cell" else made[0]

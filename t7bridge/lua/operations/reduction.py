@@ -6,7 +6,7 @@ from math import inf, prod
 from typing import Any
 
 from ...lazy import np
-from ..build import Builder, CannotError, Missing, Wire, is_parameter, operation
+from ..build import Builder, CannotError, Learned, Missing, Place, Wire, operation, with_extents
 from ..layers import LuaLayer, make, same, sequential
 
 POSITIONS = "the positions of extrema are not available in nn"
@@ -31,13 +31,13 @@ def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False)
 
 
 @operation("mean.dim mean sum.dim_IntList sum amax amin max min", "nn.Mean, nn.Sum, nn.Max, nn.Min")
-def reduce(b: Builder, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
     """Return means, sums, maxima or minima."""
-    return reduced(b, f"nn.{b.kind.removeprefix('a').capitalize()}", b.wire(self), dim, keepdim)
+    return reduced(b, f"nn.{b.kind.removeprefix('a').capitalize()}", self, dim, keepdim)
 
 
 @operation("max.dim min.dim", "nn.Max, nn.Min")
-def extremum_and_place(b: Builder, self: Any, dim: int, keepdim: bool) -> Any:
+def extremum_and_place(b: Builder, self: Wire, dim: int, keepdim: bool) -> Any:
     """Return maxima or minima; the positions must be unused."""
     return [reduce(b, self, dim, keepdim), Missing(POSITIONS)]
 
@@ -46,28 +46,26 @@ def extremum_and_place(b: Builder, self: Any, dim: int, keepdim: bool) -> Any:
     "var.correction var.dim std.correction std.dim var_mean.correction",
     "nn.Mean, nn.CSubTable, nn.Square, nn.Sum, nn.MulConstant, nn.Sqrt",
 )
-def variance(b: Builder, self: Any, dim: Any, keepdim: bool, unbiased: Any = None, correction: Any = None) -> Any:
+def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = None, correction: Any = None) -> Any:
     """Return variances or standard deviations."""
-    value = b.wire(self)
-    places = _places(dim, len(value.shape))
+    places = _places(dim, len(self.shape))
     correction = (unbiased is not False) if correction is None else correction
-    if any(isinstance(value.shape[place], str) for place in places):
+    if any(isinstance(self.shape[place], str) for place in places):
         raise CannotError("the variance over the batch depends on its size")
-    count = prod(value.shape[place] for place in places)
-    middle = reduced(b, "nn.Mean", value, places, True)
-    made = reduced(b, "nn.Sum", (value - middle) ** 2, places, keepdim) * (1 / (count - correction))
+    count = prod(self.shape[place] for place in places)
+    middle = reduced(b, "nn.Mean", self, places, True)
+    made = reduced(b, "nn.Sum", (self - middle) ** 2, places, keepdim) * (1 / (count - correction))
     if b.kind == "var_mean":
         return [made, middle if keepdim else b.reshape(middle, made.shape)]
     return made >> make("nn.Sqrt") if b.kind == "std" else made
 
 
 @operation("linalg_vector_norm", "nn.Abs, nn.Square or nn.Power, nn.Sum, nn.Sqrt or nn.Power")
-def norm(b: Builder, self: Any, ord: float, dim: Any, keepdim: bool) -> Any:
+def norm(b: Builder, self: Wire, ord: float, dim: Any, keepdim: bool) -> Any:
     """Return p-norms."""
-    value = b.wire(self)
     if ord == 2:
-        return reduced(b, "nn.Sum", value**2, dim, keepdim) ** 0.5
-    size = value >> make("nn.Abs")
+        return reduced(b, "nn.Sum", self**2, dim, keepdim) ** 0.5
+    size = self >> make("nn.Abs")
     if ord in (1, inf):
         return reduced(b, "nn.Sum" if ord == 1 else "nn.Max", size, dim, keepdim)
     if ord <= 0:
@@ -76,23 +74,20 @@ def norm(b: Builder, self: Any, ord: float, dim: Any, keepdim: bool) -> Any:
 
 
 @operation("logsumexp", "nn.Max, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
-def logsumexp(b: Builder, self: Any, dim: Any) -> Any:
+def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
     """Return the logarithm of sums of exponentials."""
-    value = b.wire(self)
-    top = reduced(b, "nn.Max", value, dim, True)
-    return b.reshape(top + (reduced(b, "nn.Sum", value - top >> make("nn.Exp"), dim, True) >> make("nn.Log")), b.shape)
+    top = reduced(b, "nn.Max", self, dim, True)
+    return b.reshape(top + (reduced(b, "nn.Sum", self - top >> make("nn.Exp"), dim, True) >> make("nn.Log")), b.shape)
 
 
 @operation("cumsum", "nn.MM with nn.Constant, a triangle of ones")
-def cumsum(b: Builder, self: Any, dim: int) -> Any:
+def cumsum(b: Builder, self: Wire, dim: Place) -> Any:
     """Return cumulative sums."""
-    value = b.wire(self)
-    rank, place = len(value.shape), dim % len(value.shape)
-    extent = value.shape[place]
+    rank, extent = len(self.shape), self.shape[dim]
     if isinstance(extent, str):
         raise CannotError("sums along the batch")
-    order = [*(axis for axis in range(rank) if axis != place), place]
-    made = along_last(b, b.permute(value, order), np.triu(np.ones((extent, extent), "f4")))
+    order = [*(axis for axis in range(rank) if axis != dim), dim]
+    made = along_last(b, b.permute(self, order), np.triu(np.ones((extent, extent), "f4")))
     return b.permute(made, (order.index(axis) for axis in range(rank)))
 
 
@@ -109,18 +104,13 @@ def flattened(lead: Any) -> Any:
 
 
 @operation("prod.dim_int", "nn.Select, nn.CMulTable")
-def product_along(b: Builder, self: Any, dim: int) -> Any:
+def product_along(b: Builder, self: Wire, dim: Place) -> Any:
     """Return products."""
-    value = b.wire(self)
-    place = dim % len(value.shape)
-    extent = value.shape[place]
+    extent = self.shape[dim]
     if isinstance(extent, str) or extent > 256:
         raise CannotError(f"multiplies {extent} elements")
-    shape = value.shape[:place] + value.shape[place + 1 :]
-    parts = [
-        b.emit(make("nn.Narrow", place + 1, index + 1, 1), value, shape=(*value.shape[:place], 1, *shape[place:]))
-        for index in range(extent)
-    ]
+    shape = with_extents(self.shape, dim, 1)
+    parts = [b.emit(make("nn.Narrow", dim + 1, index + 1, 1), self, shape=shape) for index in range(extent)]
     return b.reshape(b.emit(make("nn.CMulTable"), *parts) if extent > 1 else parts[0], b.shape)
 
 
@@ -149,9 +139,9 @@ def _affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ..
 )
 def batch_norm(
     b: Builder,
-    input: Any,
-    weight: Any,
-    bias: Any,
+    input: Wire,
+    weight: Learned | None,
+    bias: Learned | None,
     running_mean: Any,
     running_var: Any,
     training: bool,
@@ -164,57 +154,56 @@ def batch_norm(
     if b.path in b.program.cumulative:
         momentum = 0.1
         b.remark("momentum=None, a cumulative average, is momentum 0.1 in Lua", warning=True)
-    own = [param for param in (weight, bias) if param is not None]
     refs: list[Any] = [getattr(value, "ref", None) for value in (running_mean, running_var)]
-    if not is_parameter(*own) or None in refs:
-        raise CannotError("the scale or the statistics are computed, or are no parameters and buffers")
-    if len(own) == 1:
+    if None in refs:
+        raise CannotError("the statistics are computed")
+    if (weight is None) != (bias is None):
         raise CannotError("one of weight and bias is missing")
-    fields = {"weight": weight.ref, "bias": bias.ref} if own else {}
-    value, shape = b.wire(input), input.shape
+    fields = {"weight": weight.ref, "bias": bias.ref} if weight and bias else {}
+    value, shape = input, input.shape
     if len(shape) == 3:
         value = b.reshape(value, (*shape[:2], 1, shape[2]))
     kind = {2: "", 5: "Volumetric"}.get(len(shape), "Spatial")
-    args = (refs[0].size[0], eps, momentum, *(() if own else (False,)))
+    args = (refs[0].size[0], eps, momentum, *(() if fields else (False,)))
     args = args[:1] if args[1:] == (1e-5, 0.1) else args
     layer = make(f"nn.{kind}BatchNormalization", *args, **fields, running_mean=refs[0], running_var=refs[1])
     return b.reshape(b.emit(layer, value), shape)
 
 
-def _over_last(b: Builder, input: Any, over: Any, eps: float, weight: Any, bias: Any, centered: bool = True) -> Any:
+def _over_last(b: Builder, input: Wire, over: Any, eps: float, weight: Any, bias: Any, centered: bool = True) -> Any:
     """Normalize over the merged last dimensions; then scale and shift."""
     lead, count = input.shape[: len(input.shape) - len(over)], prod(over)
-    value = b.emit(normalized(len(lead) + 1, count, eps, centered), b.reshape(b.wire(input), (*lead, count)))
+    value = b.emit(normalized(len(lead) + 1, count, eps, centered), b.reshape(input, (*lead, count)))
     return b.reshape(_affine(b, value, weight, bias, (*(1,) * len(lead), count)), input.shape)
 
 
 @operation("layer_norm", "nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")
-def layer_norm(b: Builder, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     """Normalize over the last dimensions of each example."""
     return _over_last(b, input, normalized_shape, eps, weight, bias)
 
 
 @operation("rms_norm", "nn.Square, nn.Mean, nn.Sqrt, nn.CDivTable, nn.CMul")
-def rms_norm(b: Builder, input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
+def rms_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, eps: Any) -> Any:
     """Divide by the root of the mean square over the last dimensions."""
     return _over_last(b, input, normalized_shape, 2.0**-23 if eps is None else eps, weight, None, False)
 
 
 @operation("group_norm", "nn.View, nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")
-def group_norm(b: Builder, input: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
+def group_norm(b: Builder, input: Wire, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
     """Normalize over groups of channels of each example."""
     shape = input.shape
     if any(isinstance(extent, str) for extent in shape[1:]):
         raise CannotError("an extent of the image depends on the inputs")
     count = prod(shape[1:]) // num_groups
-    value = b.emit(normalized(3, count, eps), b.reshape(b.wire(input), (shape[0], num_groups, count)))
+    value = b.emit(normalized(3, count, eps), b.reshape(input, (shape[0], num_groups, count)))
     return _affine(b, b.reshape(value, shape), weight, bias, (1, shape[1], *(1,) * (len(shape) - 2)))
 
 
 @operation("instance_norm", "as group_norm with a group for each channel")
 def instance_norm(
     b: Builder,
-    input: Any,
+    input: Wire,
     weight: Any,
     bias: Any,
     running_mean: Any,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
 from ...data import define
 from ...lazy import np
-from ..build import Builder, CannotError, Const, Missing, Stored, Wire, is_parameter, operation
-from ..layers import WeightRef, make, sequential
+from ..build import Builder, CannotError, Const, Missing, Place, Stored, Wire, is_parameter, operation, with_extents
+from ..layers import make, sequential
 from ..program import DynamicExtent
 from .elementwise import is_nonzero
 from .reduction import reduced
@@ -83,14 +83,6 @@ def expand(b: Builder, self: Any, other: Any = None) -> Any:
     return b.expand(self, b.shape, other if isinstance(other, Wire) else None)
 
 
-@operation("broadcast_tensors", "nn.Replicate")
-def broadcast_tensors(b: Builder, tensors: Any) -> Any:
-    """Repeat values to a common shape."""
-    wires = [value for value in tensors if isinstance(value, Wire)]
-    likes = [next((wire for wire in wires if wire.shape[:1] == shape[:1]), None) for shape in b.shape]
-    return [b.expand(*each) for each in zip(tensors, b.shape, likes)]
-
-
 @operation("copy fill.Scalar fill.Tensor zero", "none: the other value")
 def overwritten(b: Builder, self: Any, src: Any = 0, value: Any = None) -> Any:
     """Replace all elements, also in a view of another tensor."""
@@ -100,130 +92,82 @@ def overwritten(b: Builder, self: Any, src: Any = 0, value: Any = None) -> Any:
     return b.expand(value, b.shape, self if isinstance(self, Wire) else None)
 
 
-def narrowed(b: Builder, value: Any, place: int, start: int, count: int) -> Any:
-    """Return elements `start` … of a dimension, 0-based."""
-    shape = (*value.shape[:place], count, *value.shape[place + 1 :])
-    if shape == value.shape:
-        return value
-    if isinstance(value, Const):
-        axis = place - len(value.shape) + value.value.dim()
-        if axis < 0 or (value.value.shape[axis] == 1 and value.shape[place] != 1):
-            return Const(value.value, shape)
-        return Const(value.value.narrow(axis, start, count), shape)
-    if place == 0 and isinstance(value, Stored) and value.whole:
-        own = value.ref.size[1:]
-        ref = WeightRef(value.ref.key, value.ref.start + start * prod(own), (count, *own))
-        return Stored(ref, shape, value.learned)
-    return b.emit(make("nn.Narrow", place + 1, start + 1, count), value, shape=shape)
-
-
-def selected(b: Builder, value: Any, place: int, index: int) -> Any:
-    """Return one element of a dimension, 0-based, without the dimension."""
-    shape = value.shape[:place] + value.shape[place + 1 :]
-    if isinstance(value, Wire) and shape:
-        return b.emit(make("nn.Select", place + 1, index + 1), value, shape=shape)
-    return b.reshape(narrowed(b, value, place, index, 1), shape)
-
-
 def strided(b: Builder, value: Any, place: int, start: int, count: int, step: int) -> Any:
     """Return every `step`-th element of a dimension."""
     if step == 1:
-        return narrowed(b, value, place, start, count)
+        return b.narrow(value, place, start, count)
     if start + count * step <= value.shape[place]:
-        part = narrowed(b, value, place, start, count * step)
-        split = b.reshape(part, (*value.shape[:place], count, step, *value.shape[place + 1 :]))
-        return selected(b, split, place + 1, 0)
+        part = b.narrow(value, place, start, count * step)
+        return b.select(b.reshape(part, with_extents(value.shape, place, count, step)), place + 1, 0)
     return gathered(b, value, start + step * np.arange(count), place)
 
 
 @operation("select.int", "nn.Select")
-def select(b: Builder, self: Any, dim: int, index: int) -> Any:
+def select(b: Builder, self: Any, dim: Place, index: int) -> Any:
     """Take one element of a dimension."""
-    place = dim % len(self.shape)
-    extent = self.shape[place]
+    extent = self.shape[dim]
     if isinstance(extent, int) and isinstance(index, int):
-        return selected(b, self, place, index % extent)
+        return b.select(self, dim, index % extent)
     if isinstance(index, int) and isinstance(self, Wire):
-        return b.emit(make("nn.Select", place + 1, index + 1 if index >= 0 else index), self, shape=b.shape or (1,))
+        return b.emit(make("nn.Select", dim + 1, index + 1 if index >= 0 else index), self, shape=b.shape or (1,))
     raise CannotError("takes an element of the batch")
 
 
 @operation("slice.Tensor", "nn.Narrow; with a step nn.View and nn.Select")
-def slice_(b: Builder, self: Any, dim: int, start: Any, step: int) -> Any:
+def slice_(b: Builder, self: Any, dim: Place, start: Any, step: int) -> Any:
     """Take a range of a dimension."""
     if b.shape == self.shape:
         return self
-    place = dim % len(self.shape)
-    extent, count = self.shape[place], b.shape[place]
+    extent, count = self.shape[dim], b.shape[dim]
     if isinstance(extent, str) or isinstance(count, str) or isinstance(start, DynamicExtent):
         raise CannotError("takes a part of the batch")
     begin = start or 0
-    return strided(b, self, place, max(begin + extent, 0) if begin < 0 else min(begin, extent), count, step)
-
-
-@operation("narrow", "nn.Narrow")
-def narrow(b: Builder, self: Any, dim: int, start: int, length: int) -> Any:
-    """Take a range of a dimension."""
-    place = dim % len(self.shape)
-    return narrowed(b, self, place, start % self.shape[place], length)
+    return strided(b, self, dim, max(begin + extent, 0) if begin < 0 else min(begin, extent), count, step)
 
 
 @operation(
     "split.Tensor split.sizes split_with_sizes chunk tensor_split.sections unsafe_chunk unsafe_split.Tensor",
     "nn.Narrow",
 )
-def split(b: Builder, self: Any, dim: int) -> Any:
+def split(b: Builder, self: Any, dim: Place) -> Any:
     """Cut a dimension into ranges."""
-    place = dim % len(self.shape)
-    ends = [0]
-    for shape in b.shape:
-        ends.append(ends[-1] + shape[place])
-    return [narrowed(b, self, place, start, end - start) for start, end in pairwise(ends)]
+    ends = accumulate((shape[dim] for shape in b.shape), initial=0)
+    return [b.narrow(self, dim, start, end - start) for start, end in pairwise(ends)]
 
 
 @operation("unbind.int", "nn.Select")
-def unbind(b: Builder, self: Any, dim: int) -> Any:
+def unbind(b: Builder, self: Any, dim: Place) -> Any:
     """Take each element of a dimension."""
-    place = dim % len(self.shape)
-    return [selected(b, self, place, index) for index in range(self.shape[place])]
+    return [b.select(self, dim, index) for index in range(self.shape[dim])]
 
 
-def concatenated(b: Builder, values: list[Any], place: int) -> Any:
-    """Join values along a dimension."""
-    values = [value for value in values if value.shape != (0,) and value.shape[place] != 0]
-    if len(values) == 1:
-        return values[0]
-    anchor = next((value for value in values if isinstance(value, Wire)), None)
-    wires = [b.wire(value, anchor) for value in values]
-    total = sum(wire.shape[place] for wire in wires)
-    shape = (*wires[0].shape[:place], total, *wires[0].shape[place + 1 :])
-    return b.emit(make("nn.JoinTable", place + 1), *wires, shape=shape)
+def stacked(b: Builder, values: list[Any], place: int) -> Any:
+    """Join values along a new dimension."""
+    wide = [b.reshape(value, (*value.shape[:place], 1, *value.shape[place:])) for value in values]
+    return b.concatenate(wide, place)
 
 
 @operation("cat concat concatenate", "nn.JoinTable")
-def cat(b: Builder, tensors: Any, dim: int) -> Any:
+def cat(b: Builder, tensors: Any, dim: Place) -> Any:
     """Join along a dimension."""
-    place = dim % len(b.shape)
-    if any(isinstance(value.shape[place], str) for value in tensors if len(value.shape) > 1):
+    if any(isinstance(value.shape[dim], str) for value in tensors if len(value.shape) > 1):
         raise CannotError("joins batches")
-    return concatenated(b, tensors, place)
+    return b.concatenate(tensors, dim)
 
 
 @operation("stack", "nn.View, nn.JoinTable")
-def stack(b: Builder, tensors: Any, dim: int) -> Any:
+def stack(b: Builder, tensors: Any, dim: Place) -> Any:
     """Join along a new dimension."""
-    place = dim % len(b.shape)
-    wide = [b.reshape(value, (*value.shape[:place], 1, *value.shape[place:])) for value in tensors]
-    return concatenated(b, wide, place)
+    return stacked(b, tensors, dim)
 
 
 @operation("tril triu", "nn.CMulTable with nn.Constant")
-def triangle(b: Builder, self: Any, diagonal: int) -> Any:
+def triangle(b: Builder, self: Wire, diagonal: int) -> Any:
     """Return the lower or upper triangle of matrices, and 0 elsewhere."""
     if any(isinstance(extent, str) for extent in self.shape[-2:]):
         raise CannotError("an extent of the matrix depends on the inputs")
     cut = np.tril if b.kind == "tril" else np.triu
-    return b.wire(self) * b.constant(cut(np.ones(self.shape[-2:], "f4"), diagonal))
+    return self * b.constant(cut(np.ones(self.shape[-2:], "f4"), diagonal))
 
 
 @operation("repeat", "nn.JoinTable, nn.Replicate")
@@ -236,9 +180,9 @@ def repeat(b: Builder, self: Any, repeats: Any) -> Any:
         if times != 1:
             if not isinstance(times, int):
                 raise CannotError("a value is repeated for each example of the batch")
-            before, (extent, *after) = value.shape[:place], value.shape[place:]
-            wide = b.expand(b.reshape(value, (*before, 1, extent, *after)), (*before, times, extent, *after))
-            value = b.reshape(wide, (*before, times * extent, *after))
+            shapes = [with_extents(value.shape, place, count, value.shape[place]) for count in (1, times)]
+            wide = b.expand(b.reshape(value, shapes[0]), shapes[1])
+            value = b.reshape(wide, with_extents(value.shape, place, times * value.shape[place]))
     return value
 
 
@@ -296,11 +240,10 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
         place, first = rank - 1 - position // 2, position % 2 == 0
         extent = value.shape[place] + amount
         if amount < 0:
-            value = narrowed(b, value, place, -amount if first else 0, extent)
+            value = b.narrow(value, place, -amount if first else 0, extent)
         elif amount:
             args = (place + 1, -amount if first else amount, *((rank, number) if number else ()))
-            shape = (*value.shape[:place], extent, *value.shape[place + 1 :])
-            value = b.emit(make("nn.Padding", *args), value, shape=shape)
+            value = b.emit(make("nn.Padding", *args), value, shape=with_extents(value.shape, place, extent))
     return value
 
 
@@ -320,16 +263,15 @@ def gathered(b: Builder, table: Any, index: Any, place: int) -> Any:
     """Return rows of a table by constant indices: ranges of it, joined; the rows of a learned one stay learned."""
     index = index.reshape(-1)
     cuts = [0, *(np.flatnonzero(np.diff(index) != 1) + 1), len(index)]
-    rest = table.shape[:place] + table.shape[place + 1 :]
     if len(cuts) > 2 and isinstance(table, Stored) and place == 0 and len(table.ref.size) <= 2 and table.whole:
         rows, width = (*table.ref.size, 1)[:2]
         if table.learned:
             layer = make("nn.LookupTable", rows, width, weight=table.ref.resized((rows, width)))
             made = b.emit(layer, b.constant((index + 1).astype("f4")), shape=(len(index), width))
-            return b.reshape(made, (len(index), *rest))
+            return b.reshape(made, (len(index), *table.shape[1:]))
     if len(cuts) <= MOST_PARTS:
-        parts = [narrowed(b, table, place, int(index[start]), int(end - start)) for start, end in pairwise(cuts)]
-        return concatenated(b, parts, place)
+        parts = [b.narrow(table, place, int(index[start]), int(end - start)) for start, end in pairwise(cuts)]
+        return b.concatenate(parts, place)
     # Many elements: the product with a matrix with a single 1 in each row.
     extent = table.shape[place]
     if isinstance(extent, str) or len(index) * extent > MOST_CHOICES or len(table.shape) != 2:
@@ -352,15 +294,15 @@ def index(b: Builder, self: Any, indices: Any) -> Any:
         raise CannotError("gathers by a mask")
     numbers = numbers % self.shape[place] if isinstance(self.shape[place], int) else numbers
     made = gathered(b, self, numbers, place)
-    return b.reshape(made, (*self.shape[:place], *numbers.shape, *self.shape[place + 1 :]))
+    return b.reshape(made, with_extents(self.shape, place, *numbers.shape))
 
 
 @operation("index_select", "nn.Narrow and nn.JoinTable, nn.LookupTable")
-def index_select(b: Builder, self: Any, dim: int, index: Any) -> Any:
+def index_select(b: Builder, self: Any, dim: Place, index: Any) -> Any:
     """Take elements at constant positions."""
     if not isinstance(index, Const):
         raise CannotError("gathers by positions that depend on the inputs")
-    return gathered(b, self, index.array(), dim % len(self.shape))
+    return gathered(b, self, index.array(), dim)
 
 
 def _rows(weight: Stored, padding_idx: int, scale_grad_by_freq: bool) -> Any:
