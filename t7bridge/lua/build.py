@@ -13,8 +13,19 @@ from ..data import define
 from ..errors import T7BridgeError, UnsupportedError
 from ..lazy import np
 from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, make, sequential
-from .program import CallRef, DynamicExtent, Program, Shape, TracedCall, leaves, mapped
-from .trace import fold, is_tensor, to_array, to_tensor
+from .trace import (
+    CallRef,
+    DynamicExtent,
+    Program,
+    Shape,
+    TracedCall,
+    fold,
+    is_tensor,
+    leaves,
+    mapped,
+    to_array,
+    to_tensor,
+)
 
 
 class CannotError(Exception):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import field
 
 from ..data import define
 from ..version import __version__
 from .classes import CLASSES
-from .layers import LuaLayer, LuaNode, WeightRef
-
-if TYPE_CHECKING:
-    from .program import Program
+from .layers import LuaLayer, WeightRef, walk
+from .trace import Program
 
 USUAL = ("weight", "bias", "running_mean", "running_var")
 MOST_LOCALS = 120
@@ -338,8 +336,6 @@ def _moved(body: str, argument: str) -> str:
 
 
 def _keys_and_layers(layer: LuaLayer) -> tuple[list[str], list[LuaLayer]]:
-    from .layers import walk
-
     layers = walk(layer)
     return [ref.key for inner in layers for ref in inner.weights.values()], layers
 
@@ -435,6 +431,3 @@ def _tensor(array: Any) -> str:
         words.append(text if end == place + 1 else f"{text}*{end - place}")
         place = end
     return f"numbers({{{sizes}}}, '{' '.join(words)}')"
-
-
-__all__ = ["LuaNode", "lua_source", "lua_string"]

@@ -192,7 +192,7 @@ def lua_model(module: nn.Module, example_inputs: Any, allow: tuple[str, ...] = (
 def _module_of(factory: str, weights: PathLike | None) -> nn.Module:
     """Return the module that a factory makes, with its weights."""
     try:
-        from ..lua.factory import fill, make_module
+        from ..lua.convert import fill, make_module
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
     module = make_module(factory)

@@ -8,7 +8,7 @@ from typing import Any
 from ...data import define
 from ..build import Builder, CannotError, Const, Learned, Missing, Stored, Wire, is_parameter, operation
 from ..layers import LuaLayer, LuaNode, graph_of, make
-from ..program import CallRef, leaves
+from ..trace import CallRef, leaves
 from .linear import applied
 from .shape import stacked
 

@@ -10,7 +10,7 @@ from ...data import define
 from ...lazy import np
 from ..build import Builder, CannotError, Const, Missing, Place, Stored, Wire, is_parameter, operation, with_extents
 from ..layers import make, sequential
-from ..program import DynamicExtent
+from ..trace import DynamicExtent
 from .elementwise import is_nonzero
 from .reduction import reduced
 
