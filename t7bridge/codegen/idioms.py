@@ -24,6 +24,7 @@ from ..nn.output_shapes import Arguments, Extent, Mismatch, same, slid
 from ..nn.registry import Traits, traits_of
 from ..nn.torch_nn import REQUIRED, SAME, TORCH
 from .code import Construction, Write, applied, apply, dotted, formula, method
+from .copied import constructor
 
 # Shapes
 
@@ -294,13 +295,17 @@ class Idioms:
 
     # Expressions
 
-    def method(self, name: str) -> Idiom:
-        """Write a method without arguments."""
-        return Idiom(self._form, lambda x: method(x, name))
+    def expression(self, template: str, keeps_form: bool = True) -> Idiom | None:
+        """Write an expression of `x` and of the arguments of the layer's constructor, by their names."""
+        signature = constructor(self._spec.target)[0]
+        if signature is None:
+            return None
+        values = signature.bind(*self._args, **self._spec.kwargs).arguments
+        return self._expression(self._form if keeps_form else Form(), f"lambda x: {template}", **values)
 
-    def power(self) -> Idiom:
-        """Write a power."""
-        return self._expression(self._form, "lambda x: x.pow(exponent)", exponent=self._args[0])
+    def cast(self) -> Idiom:
+        """Write a conversion to an element type."""
+        return self._expression(self._form, "lambda x: x.to(kind)", kind=dotted(f"torch.{self._args[0]}"))
 
     def operator(self, symbol: str) -> Idiom | None:
         """Write an operator with a constant."""
@@ -308,14 +313,6 @@ class Idioms:
         if not isinstance(constant, (int, float)):
             return None
         return self._expression(self._form, f"lambda x: x {symbol} constant", constant=constant)
-
-    def cast(self) -> Idiom:
-        """Write a conversion to an element type."""
-        return self._expression(self._form, "lambda x: x.to(kind)", kind=dotted(f"torch.{self._args[0]}"))
-
-    def flip(self) -> Idiom:
-        """Write the reverse order along dimensions."""
-        return self._expression(self._form, "lambda x: x.flip(dims)", dims=self._args[0])
 
     def unsqueeze(self) -> Idiom | None:
         """Write a new dimension of one example."""
@@ -336,11 +333,6 @@ class Idioms:
             return x
 
         return Idiom(Form(self._dims) if self._dims is not None and self._dims == self._form.rank else Form(), write)
-
-    def select(self) -> Idiom:
-        """Write a selection along a dimension."""
-        dim, index = self._arguments("dim", "index")
-        return self._expression(Form(), "lambda x: x.select(dim, index)", dim=dim, index=index)
 
     def narrow(self) -> Idiom | None:
         """Write a range along a dimension."""

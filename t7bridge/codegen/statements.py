@@ -73,7 +73,7 @@ class _Exposed:
     def __init__(self, block: CodeBlock) -> None:
         self._block = block
         self.uses = block.uses()
-        self._known: dict[int, bool] = {}
+        self._known: list[bool] = []
 
     def changed_by(self, step: Step) -> bool:
         """Return whether a step changes shared memory in place: that of its input, or of its input's source."""
@@ -88,23 +88,15 @@ class _Exposed:
             if not first:
                 return True
             first = first[0]
-        if not self._block.whole:
-            self._known.setdefault(0, True)
+        if not self._block.whole and not self._known:
+            self._known.append(True)
         return bool(first.path) or self._is(first.step)
 
     def _is(self, number: int) -> bool:
-        stack = [number]
-        while stack:
-            each = stack[-1]
-            source = self._block.steps[each]
-            inner = [ref.step for ref in refs(source.takes)] if source and source.same else []
-            missing = [other for other in inner if other not in self._known]
-            if each in self._known or not missing or self.uses[each] > 1:
-                known = self.uses[each] > 1 or any(self._known[other] for other in inner)
-                self._known.setdefault(each, known)
-                stack.pop()
-            else:
-                stack += missing
+        for place in range(len(self._known), number + 1):
+            step = self._block.steps[place]
+            sources = refs(step.takes) if step and step.same else ()
+            self._known.append(self.uses[place] > 1 or any(self._known[ref.step] for ref in sources))
         return self._known[number]
 
 

@@ -156,7 +156,7 @@ register_layer(
     traits={
         "torch.nn.Identity": Traits(shares_memory=True, is_identity=True, flow=flows.unchanged),
         "shape.Cast": Traits(shares_memory=True, written=("cast",), output=out.same),
-        "shape.Contiguous": Traits(shares_memory=True, written=("method", "contiguous"), output=out.same),
+        "shape.Contiguous": Traits(shares_memory=True, written=("expression", "x.contiguous()"), output=out.same),
         "shape.Collapse": Traits(shares_memory=True, loses_batch=True),
         "shape.Reshape": Traits(
             shares_memory=True, loses_batch=True, keeps_batch_if="batch_mode", written=("reshape",), output=out.reshape
@@ -171,13 +171,15 @@ register_layer(
         "shape.Replicate": Traits(shares_memory=True, repeats=True, output=out.replicate),
         "shape.ExpandAs": Traits(takes_list=True, shares_memory=True, repeats=True),
         # They copy in Lua; that makes a difference only for in-place changes.
-        "shape.Select": Traits(shares_memory=True, copies=True, written=("select",), output=out.select),
+        "shape.Select": Traits(
+            shares_memory=True, copies=True, written=("expression", "x.select(dim, index)", False), output=out.select
+        ),
         "shape.Narrow": Traits(shares_memory=True, copies=True, written=("narrow",), output=out.narrow),
         "shape.OneHot": Traits(output=out.one_hot),
         "linear.SAdd": Traits(output=out.same),
         "shape.Index": Traits(takes_list=True),
         "shape.MaskedSelect": Traits(takes_list=True),
-        "shape.Reverse": Traits(written=("flip",), output=out.same),
+        "shape.Reverse": Traits(written=("expression", "x.flip(dim)"), output=out.same),
         "shape.Sum": Traits(written=("reduce", "sum"), output=out.reduced),
         "shape.Max": Traits(written=("reduce", "max", "values"), output=out.reduced),
         "shape.Min": Traits(written=("reduce", "min", "values"), output=out.reduced),
