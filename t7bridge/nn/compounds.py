@@ -119,7 +119,7 @@ class _Run:
         children = [(child.value, _below(path, child.path)) for child in modules(module)]
         if name in ("Sequential", "ConcatTable", "ParallelTable", "MapTable") or not path:
             return self._container(name, children, value)
-        if name == "Identity" or (name == "Dropout" and fields.number("p", 0.5) == 0):
+        if name in ("Identity", "CopyGrad") or (name == "Dropout" and fields.number("p", 0.5) == 0):
             return value
         if name == "SelectTable":
             index = fields.integer("index")
@@ -131,6 +131,8 @@ class _Run:
             return self._flat(value)
         if name == "SplitTable":
             return self._split(fields, value)
+        if name == "Mean" and fields.get("sizeAverage") is False:
+            raise LookupError("a sum")
         options = tuple(map(_plain, map(fields.get, _OPTIONS.get(name, ()))))
         if name == "Unsqueeze" and options[1] == 2:
             options = (options[0], None)  # it remembers the dimensions of its first input, here always a batch of rows

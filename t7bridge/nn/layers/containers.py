@@ -130,8 +130,8 @@ def _options(obj: TorchObject, layer: Layer | None) -> dict[bytes, Value]:
     }
 
 
-def _are_one(first: Value, second: Value) -> bool:
-    """Return whether two modules are clones that share all their tensors and have the same options."""
+def are_clones(first: Value, second: Value, *, sharing: bool = True) -> bool:
+    """Return whether two modules have the same options, and share all their tensors if that is asked."""
     stack = [(first, second)]
     for _ in range(_MOST_COMPARED):
         if not stack:
@@ -145,7 +145,7 @@ def _are_one(first: Value, second: Value) -> bool:
         if one.class_name != other.class_name or layer is None or _options(one, layer) != _options(other, layer):
             return False
         sources = [source for each in layer.params_of(Fields(one, "", layer.defaults)) for source in each.sources]
-        if not all(_is_view_of(lookup(one, source.path), lookup(other, source.path)) for source in sources):
+        if sharing and not all(_is_view_of(lookup(one, source.path), lookup(other, source.path)) for source in sources):
             return False
         inside = [[child.value for child in layer.children(obj)] if layer.children else [] for obj in (one, other)]
         if len(inside[0]) != len(inside[1]):
@@ -174,7 +174,7 @@ def clones(obj: TorchObject) -> Iterator[Child]:
     inside = list(modules(obj))
     if inside and obj.get("module") is not None and inside[0].value is not obj.get("module"):
         inside[0] = Child("0", ".module", obj.get("module"))
-    yield from inside[:1] if all(_are_one(inside[0].value, each.value) for each in inside[1:]) else inside
+    yield from inside[:1] if all(are_clones(inside[0].value, each.value) for each in inside[1:]) else inside
 
 
 register_layer(

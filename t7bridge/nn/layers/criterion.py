@@ -8,6 +8,7 @@ from ...graph.lua import TorchObject
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from .. import flows
+from ..compounds import node, require
 from ..fields import items_of
 from ..layouts import elements
 from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, flag, integer, number, of_runtime, shape
@@ -118,6 +119,7 @@ def _multi_margin(lua: Lua) -> Call:
 
 @becomes("classes.MultiLabelSoftMarginCriterion")
 def _multi_label_soft_margin(lua: Lua) -> Call:
+    require(lua, "sigmoid", node("Sigmoid", "x"))
     kwargs = {**_weighted(lua), "average": lua.flag("sizeAverage")}
     return Call(f"{LAYERS}classes.MultiLabelSoftMarginCriterion", (), kwargs)
 

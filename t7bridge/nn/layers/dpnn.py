@@ -55,7 +55,16 @@ def _colors(lua: Lua) -> Call:
 
 @becomes("gradient.CategoricalEntropy")
 def _entropy(lua: Lua) -> Call:
-    kwargs = {"scale": float(lua.number("scale", 1.0))}
+    """Map the entropy of the modules inside: `minusOne` is the negative scale, and `_mul` makes the sum one."""
+    shares = node("MulConstant", node("Sum", "x", 1.0, None, None), lua.get("module.modules.2.constant_scalar"), None)
+    logarithms = node("Log", node("AddConstant", shares, 1e-6, None))
+    product = node("Sum", node("CMulTable", [shares, logarithms]), 1.0, None, None)
+    require(lua, "module", node("MulConstant", product, -1.0, None))
+    if lua.get("_mul") is not lua.get("module.modules.2") or not lua.flag("sizeAverage", True):
+        raise NotMappedError("its modules inside were changed", path=lua.path)
+    negative = lua.find_tensor("minusOne")
+    scale = lua.number("scale", 1.0) if negative is None else -float(elements(negative).reshape(-1)[0])
+    kwargs = {"scale": float(scale)}
     if lua.has("minEntropy"):
         kwargs["smallest"] = float(lua.number("minEntropy"))
     return Call(f"{LAYERS}gradient.CategoricalEntropy", (), kwargs)

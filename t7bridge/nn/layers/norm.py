@@ -89,7 +89,15 @@ _UNUSED = "the layer does not use it, so it is left out"
 
 @becomes("torch.nn.InstanceNorm2d", "norm.NoInstanceNorm2d")
 def _instance_norm(lua: Lua) -> Call:
-    """Map to a norm; weights are optional, as not all programs set them; those of AdaIN-style can be `disabled`."""
+    """Map to a norm; weights are optional, as not all programs set them; those of AdaIN-style can be `disabled`.
+
+    The batch normalization inside, made for the last batch, is used for the next of the same size.
+    """
+    inside = lua.get("bn")
+    if inside is not None:
+        made = isinstance(inside, TorchObject) and inside.class_name.partition(".")[2] == "SpatialBatchNormalization"
+        if not made or Fields(inside).number("eps", 1e-5) != lua.number("eps") or inside.get("train") is False:
+            raise NotMappedError("its modules inside were changed", path=f"{lua.path}.bn")
     features = lua.shapes["weight"][0] if "weight" in lua.shapes else lua.integer("nOutput")
     target = f"{LAYERS}norm.NoInstanceNorm2d" if lua.flag("disabled") else "torch.nn.InstanceNorm2d"
     return Call(target, (features,), {"eps": lua.number("eps"), "affine": "weight" in lua.shapes})
@@ -181,6 +189,7 @@ def _local(subtract: bool, divide: bool) -> Choice:
         kernel = elements(lua.tensor("kernel")).astype("f8").reshape(-1)
         for estimator in ("meanestimator", "stdestimator", "normalizer"):
             _check_estimator(lua, estimator, kernel)
+        _check_parts(lua)
         kwargs: dict[str, object] = {} if subtract else {"subtract": False}
         if not divide:
             return Call(f"{LAYERS}norm.LocalNormalization", (lua.shape("kernel"),), {**kwargs, "divide": False})
@@ -190,6 +199,24 @@ def _local(subtract: bool, divide: bool) -> Choice:
         return Call(f"{LAYERS}norm.LocalNormalization", (lua.shape("kernel"),), kwargs)
 
     return module
+
+
+_PARTS = {"subtractor": "CSubTable", "divider": "CDivTable", "thresholder": "Threshold"}
+
+
+def _check_parts(lua: Lua) -> None:
+    """Check the classes of the modules that use the estimators, also inside, and that one threshold is used.
+
+    Raises:
+        NotMappedError: somebody changed them.
+    """
+    places = ("", "normalizer.modules.1.", "normalizer.modules.2.")
+    for path in (place + name for place in places for name in (*_PARTS, "normalizer")):
+        found = lua.get(path)
+        wanted = _PARTS.get(path.rpartition(".")[2], "CDivTable")
+        known = (wanted, "Sequential") if path == "normalizer" else (wanted,)
+        if isinstance(found, TorchObject) and found.class_name.partition(".")[2] not in known:
+            raise NotMappedError("its modules inside were changed", path=f"{lua.path}.{path}")
 
 
 def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:

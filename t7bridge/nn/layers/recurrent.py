@@ -8,11 +8,13 @@ from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
 from ...lazy import np
 from .. import flows
+from ..compounds import require
 from ..fields import Fields, items_of
 from ..layouts import REST, BlockOrder, Extent, Layout, Merge, Narrow, Permute, copied, elements
-from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, number, of_runtime, sizes
+from ..mapping import LAYERS, Call, Lua, NotMappedError, becomes, flag, integer, of_runtime, sizes
 from ..registry import Param, Source, Traits, keeps, modules, param, register_layer
 from ..torch_nn import Tensors, positive
+from .containers import are_clones
 from .recurrent_cells import (
     FAST_LSTM_KEYS,
     GRU_KEYS,
@@ -114,6 +116,11 @@ def _recurrence(lua: Lua) -> Call:
 
 @becomes("recurrent.Recurrent")
 def _recurrent(lua: Lua) -> Call:
+    """Map a Recurrent, whose first step has clones of its modules."""
+    for place, name in enumerate(("inputModule", "startModule", "transferModule"), 1):
+        first, other = lua.get(f"initialModule.modules.{place}"), lua.get(name)
+        if first is not None and other is not None and not are_clones(first, other, sharing=False):
+            raise NotMappedError("its modules inside were changed", path=f"{lua.path}.initialModule")
     return Call(f"{_REC}Recurrent", (), _kept(state=carried(lua, "outputs")))
 
 
@@ -164,6 +171,15 @@ _OWN_STEPS = (
 """Classes whose `maxBPTTstep` does not pass the number of steps on to the modules inside."""
 
 
+@becomes("recurrent.NormStabilizer")
+def _norm_stabilizer(lua: Lua) -> Call:
+    """Map a NormStabilizer, whose module inside returns its input, as do its copies for further steps."""
+    for place in range(1, 1 + len(items_of(lua.get("sharedClones")) or ())):
+        require(lua, f"sharedClones.{place}", "x")
+    require(lua, "recurrentModule", "x")
+    return Call(f"{LAYERS}recurrent.NormStabilizer", (float(lua.number("beta", 1.0)),), childless=True)
+
+
 @becomes("sequence.Repeater")
 def _repeater(lua: Lua) -> Call:
     """Map a Repeater: a Sequencer sets the steps of all that it reaches through containers to the number of its own."""
@@ -199,7 +215,7 @@ register_layer(
         "nn.RecGRU": _gru,
         "nn.MaskZero": _mask_zero,
         "nn.TrimZero": _mask_zero,
-        "nn.NormStabilizer": of_runtime("recurrent.NormStabilizer", number("beta", 1.0), childless=True),
+        "nn.NormStabilizer": _norm_stabilizer,
         "nn.Sequencer": _sequencer,
         "nn.Repeater": _repeater,
         "nn.BiSequencerLM": of_runtime("sequence.BiSequencerLM"),
