@@ -15,9 +15,8 @@ from typing import Any
 
 from t7bridge import PtReader, T7Layout, T7Reader
 from t7bridge.errors import LimitError, T7BridgeError, UnsupportedError, WriteError
-from t7bridge.formats.pt.pickle.globals import PtMeaning
+from t7bridge.formats.pt.pickle.meaning import Origin, PtMeaning
 from t7bridge.formats.pt.pickle.unpickler import Unpickler
-from t7bridge.formats.pt.storages import StorageTable
 from t7bridge.formats.pt.writer import PtWriter
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.graph.walk import storages
@@ -156,9 +155,9 @@ def json_archive(data: bytes) -> bool:
 
 def pickle(data: bytes) -> bool:
     """A standalone pickle."""
-    meaning = PtMeaning(StorageTable(), None, None, DEFAULT_LIMITS, len(data))
+    origin = Origin(ByteSource.from_bytes(data))
     try:
-        Unpickler(ByteSource.from_bytes(data), 0, len(data), meaning, DEFAULT_LIMITS).load()
+        Unpickler(origin.source, 0, len(data), PtMeaning(origin), DEFAULT_LIMITS).load()
     except T7BridgeError:
         return False
     return True

@@ -13,9 +13,8 @@ from typing import Any
 from helpers import TESTFILES
 
 from t7bridge import Limits, PtReader
-from t7bridge.formats.pt.pickle.globals import PtMeaning
+from t7bridge.formats.pt.pickle.meaning import Origin, PtMeaning
 from t7bridge.formats.pt.pickle.unpickler import Unpickler
-from t7bridge.formats.pt.storages import StorageTable
 from t7bridge.io.source import ByteSource
 from t7bridge.limits import DEFAULT_LIMITS
 from t7bridge.values.describe import describe_python
@@ -64,9 +63,9 @@ def golden(path: Path) -> Any:
 
 def unpickled(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[Any, list[str]]:
     """The value of a pickle, and the globals in it that have no meaning."""
-    meaning = PtMeaning(StorageTable(), None, None, limits, len(data))
-    value = Unpickler(ByteSource.from_bytes(data), 0, len(data), meaning, limits).load()
-    return value, list(meaning.foreign)
+    origin = Origin(ByteSource.from_bytes(data), limits)
+    value = Unpickler(origin.source, 0, len(data), PtMeaning(origin), limits).load()
+    return value, list(origin.foreign)
 
 
 def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:

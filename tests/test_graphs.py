@@ -13,8 +13,7 @@ from strategies import LUA_ELEMENTS, lua_values, python_values
 import t7bridge
 from t7bridge import LuaFunction, PtReader, Table, TdsHash, TdsVec, Tensor, TorchObject
 from t7bridge.conversion.lua_tree import to_lua
-from t7bridge.formats.pt.legacy_writer import LegacyPtWriter
-from t7bridge.formats.pt.writer import PtWriter
+from t7bridge.formats.pt.writer import LegacyPtWriter, PtWriter
 from t7bridge.graph.dtypes import ELEMENT_TYPES
 from t7bridge.graph.lua import COMPOSITE
 from t7bridge.graph.walk import entries, walk

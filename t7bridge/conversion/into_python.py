@@ -13,8 +13,7 @@ from .source_value import note_foreign_names, value_of
 
 if TYPE_CHECKING:
     from ..formats.document import Document
-    from ..formats.pt.legacy_writer import LegacyPtWriter
-    from ..formats.pt.writer import PtWriter
+    from ..formats.pt.writer import LegacyPtWriter, PtWriter
     from ..formats.t7.file import T7File
     from ..graph.storage import Storage
     from .request import Convert

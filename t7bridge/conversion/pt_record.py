@@ -13,7 +13,7 @@ from typing import Any
 from ..data import define
 from ..errors import CorruptError, RecordError
 from ..formats.pt.pickle.pickler import PickleWriter
-from ..formats.pt.restore import read_pickle_with
+from ..formats.pt.reader import read_pickle_with
 from ..formats.pt.writer import StorageKeys
 from ..formats.t7.file import T7File
 from ..formats.t7.layout import T7Layout
@@ -63,7 +63,7 @@ def write_pt_record(output: Output, value: Any, tree: LuaTree, places: dict[int,
         tree: the Lua value made from it.
         places: index of each Lua storage, by identity, among those of the `.t7`.
     """
-    keys = StorageKeys(keep_device=True)
+    keys = StorageKeys(str)
     pickle = PickleWriter(keys.ref, allow_foreign=True).dumps(value)  # the record is never loaded by Python
     rows: list[tuple[str, int, int]] = []
     raw: list[Storage] = []

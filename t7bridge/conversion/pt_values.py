@@ -13,8 +13,7 @@ from ..report import Report
 from ..text import and_more, listed
 
 if TYPE_CHECKING:
-    from ..formats.pt.legacy_writer import LegacyPtWriter
-    from ..formats.pt.writer import PtWriter
+    from ..formats.pt.writer import LegacyPtWriter, PtWriter
 
 _MOST_NOTES = 20
 _SHOWN = 200

@@ -14,7 +14,7 @@ from .options import CLASSES, FORCE, JSON, LIMITS, REQUIRED, STRICT, SYNC, optio
 
 if TYPE_CHECKING:
     from ..formats.document import Document
-    from ..formats.pt.locations import MapLocation
+    from ..formats.pt.writer import MapLocation
 
 _T7, _PT = ".t7 output", ".pt output"
 _LAYOUT = "the layout of a .t7"

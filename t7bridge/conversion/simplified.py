@@ -19,7 +19,7 @@ from collections import OrderedDict
 from itertools import chain
 from typing import Any
 
-from ..formats.pt.modules import MetModules, attributes_of, is_module, module_state_dict
+from ..formats.pt.modules import VisitedModules, attributes_of, is_module, module_state_dict
 from ..formats.pt.pickle.names import FORBIDDEN, FOREIGN, SAFE, is_torch, standing
 from ..formats.pt.pickle.plain import plain_data
 from ..graph import python
@@ -58,7 +58,7 @@ class Simplified(Plain):
         super().__init__(torch=False)
         self._keep_classes = keep_classes
         self._limits = limits
-        self._met = MetModules(limits)
+        self._visited = VisitedModules(limits)
         self.changed: dict[str, list[Any]] = {}
         """The values that became other kinds of values, by class."""
         self.data_fields: set[tuple[int, str]] = set()
@@ -75,7 +75,7 @@ class Simplified(Plain):
         if isinstance(value, _KEPT):
             return value
         if is_module(value):
-            state = module_state_dict(value, limits=self._limits, met=self._met)
+            state = module_state_dict(value, limits=self._limits, visited=self._visited)
             replaced = Replaced(self._ordered(state), module_data(value, self.data_fields))
             self.modules[id(value)] = value, replaced
             return self.stand_in(value, replaced)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from ..formats.pt.locations import MapLocation
+    from ..formats.pt.writer import MapLocation
 
 
 def load_module(
@@ -63,7 +63,7 @@ def load_module(
         raise ModelError("the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
     place = None
     if map_location is not None:
-        from ..formats.pt.locations import placed
+        from ..formats.pt.writer import placed
 
         location = map_location if callable(map_location) or isinstance(map_location, Mapping) else str(map_location)
         place = placed(location, keep_device=False)

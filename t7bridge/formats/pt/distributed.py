@@ -18,17 +18,16 @@ from typing import Any
 
 from ...data import define
 from ...errors import CorruptError, UnsupportedError
-from ...graph.python import PythonObject
 from ...graph.storage import Assembled, Storage
 from ...graph.tensor import Tensor
 from ...io.source import ByteSource, PathLike
 from ...limits import DEFAULT_LIMITS, Budget, Limits
 from ..document import Document
+from ..fields import Fields, shown
 from .reader import PtReader
-from .storages import shown
+from .storages import contiguous
 
 METADATA_MEMBER = ".metadata"
-_PLACE = ("relative_path", "offset", "length")
 
 
 @define(frozen=True)
@@ -103,14 +102,14 @@ class DistributedReader:
         Raises:
             FormatError: the folder contradicts itself, or a file is damaged or missing.
         """
-        metadata = self._metadata.read()
-        entries = _dict(_field(metadata, "state_dict_metadata"), "state_dict_metadata")
-        places = self._places(_dict(_field(metadata, "storage_data"), "storage_data"))
-        keys = _field(metadata, "planner_data")
+        metadata = Fields.of_object(self._metadata.read(), METADATA_MEMBER)
+        entries = metadata.get("state_dict_metadata", dict)
+        places = self._places(metadata)
+        keys = metadata.get("planner_data", object)
         root: dict[str, Any] = {}
         for name, entry in entries.items():
             path = f"{METADATA_MEMBER}: {shown(name)}"
-            value = self._value(name, entry, places, path)
+            value = self._value(name, Fields.of_object(entry, path), places)
             _put(root, _keys_of(keys, name), value, path, len(entries))
         return root
 
@@ -120,21 +119,22 @@ class DistributedReader:
         Raises:
             FormatError: the metadata are damaged.
         """
-        data = _dict(_field(self._metadata.read(), "storage_data"), "storage_data")
-        return list(self._places(data).values())
+        return list(self._places(Fields.of_object(self._metadata.read(), METADATA_MEMBER)).values())
 
-    def _places(self, data: dict[Any, Any]) -> dict[tuple[str, tuple[int, ...] | None], _Place]:
+    @staticmethod
+    def _places(metadata: Fields) -> dict[tuple[str, tuple[int, ...] | None], _Place]:
         """Return the location of each chunk, by name and first index."""
         places = {}
-        for index, info in data.items():
-            name, offset = _field(index, "fqn"), _field(index, "offset", None)
-            file, start, length = (_field(info, word) for word in _PLACE)
+        for chunk, entry in metadata.get("storage_data", dict).items():
+            index, info = (Fields.of_object(each, metadata.path) for each in (chunk, entry))
+            name, offset = index.get("fqn", str), index.get("offset", object, None)
             path = f"{METADATA_MEMBER}: storage_data of {shown(name)}"
-            if not isinstance(name, str) or not isinstance(file, str) or not _natural(start) or not _natural(length):
+            file, start, length = info.get("relative_path", str), info.get("offset", int), info.get("length", int)
+            if not _natural(start) or not _natural(length):
                 raise CorruptError("is not a location in a file", path=path)
             if not file or os.path.isabs(file) or ".." in file.replace("\\", "/").split("/") or "\0" in file:
                 raise CorruptError("names a file outside the folder", path=path, found=ascii(file)[:80])
-            if _field(info, "transform_descriptors", None):
+            if info.get("transform_descriptors", object, None):
                 raise UnsupportedError("is compressed or encrypted by an extension", path=path)
             places[(name, None if offset is None else _indices(offset, path))] = _Place(file, start, length)
         by_offset = sorted(places.values(), key=lambda place: (place.file, place.offset))
@@ -144,14 +144,15 @@ class DistributedReader:
                                    path=f"{METADATA_MEMBER}: storage_data")  # fmt: skip
         return places
 
-    def _value(self, name: Any, entry: Any, places: dict[Any, _Place], path: str) -> Any:
-        chunks = _field(entry, "chunks", None)
-        if chunks is None:
+    def _value(self, name: Any, entry: Fields, places: dict[Any, _Place]) -> Any:
+        path = entry.path
+        if entry.get("chunks", object, None) is None:
             return self._at(places, (name, None), path)
-        size = _indices(_field(entry, "size"), path)
+        size = _indices(entry.get("size", tuple), path)
         parts: list[tuple[tuple[int, ...], Tensor]] = []
-        for chunk in chunks if isinstance(chunks, list) else [None]:
-            first, extent = (_indices(_field(chunk, word), path) for word in ("offsets", "sizes"))
+        for each in entry.get("chunks", list):
+            chunk = Fields.of_object(each, path)
+            first, extent = (_indices(chunk.get(word, tuple), path) for word in ("offsets", "sizes"))
             tensor = self._at(places, (name, first) if (name, first) in places else (name, None), path)
             if not isinstance(tensor, Tensor) or tensor.shape != extent or len(first) != len(size):
                 found = list(tensor.shape) if isinstance(tensor, Tensor) else shown(tensor)
@@ -163,16 +164,13 @@ class DistributedReader:
         place = places.get(index)
         if place is None:
             raise CorruptError("is in no file", path=path)
-        if place in self._values:
-            return self._values[place]
-        source = self._files.get(place.file)
-        if source is None:
-            source = self._files[place.file] = ByteSource.from_path(os.path.join(self.folder, place.file))
-        part = source.window(place.offset, place.length)
-        reader = PtReader(part, limits=self._limits)
-        value = self._values[place] = reader.read()
-        self._foreign.update(dict.fromkeys(reader.foreign))
-        return value
+        if place not in self._values:
+            if place.file not in self._files:
+                self._files[place.file] = ByteSource.from_path(os.path.join(self.folder, place.file))
+            reader = PtReader(self._files[place.file].window(place.offset, place.length), limits=self._limits)
+            self._values[place] = reader.read()
+            self._foreign.update(dict.fromkeys(reader.foreign))
+        return self._values[place]
 
 
 def whole_of_chunks(
@@ -203,7 +201,7 @@ def whole_of_chunks(
                 raise CorruptError("two of its chunks overlap", path=path)
     element = parts[0][1].element
     storage = Storage(element, math.prod(size), Assembled(size, tuple(parts)))
-    return Tensor(element, storage, size, tuple(math.prod(size[axis + 1 :]) for axis in range(len(size))))
+    return Tensor(element, storage, size, contiguous(size))
 
 
 def _keys_of(keys: Any, name: Any) -> tuple[Any, ...]:
@@ -229,22 +227,6 @@ def _put(root: dict[str, Any], keys: tuple[Any, ...], value: Any, path: str, mos
         elif known is None:
             home[key] = [] if isinstance(following, int) else {}
         home = home[key]
-
-
-def _field(value: Any, name: str, *default: Any) -> Any:
-    """Return an attribute of an inert object."""
-    fields = value.attributes if isinstance(value, PythonObject) else {}
-    if name in fields:
-        return fields[name]
-    if default:
-        return default[0]
-    raise CorruptError(f"has no field {name}", path=METADATA_MEMBER, found=shown(value))
-
-
-def _dict(value: Any, name: str) -> dict[Any, Any]:
-    if not isinstance(value, dict):
-        raise CorruptError(f"has {name} that are not a dictionary", path=METADATA_MEMBER, found=shown(value))
-    return value
 
 
 def _indices(value: Any, path: str) -> tuple[int, ...]:

@@ -10,9 +10,7 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ..document import Document, Written
 
 if TYPE_CHECKING:
-    from .legacy_writer import LegacyPtWriter
-    from .locations import MapLocation
-    from .writer import PtWriter
+    from .writer import LegacyPtWriter, MapLocation, PtWriter
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS, *, forbid: bool = True) -> Document:
@@ -47,29 +45,22 @@ def writer(
         output: the output file.
         pt_format: `zip`, `legacy` for PyTorch 0.2 to 1.5, or `torchscript`.
         keep_device: whether tensors keep the device that they name.
-        map_location: the replacement of each device; see `locations.placed`.
+        map_location: the replacement of each device; see `writer.placed`.
         allow_foreign: whether names of other packages are written.
         limits: bound what a TorchScript archive repeats.
 
     Raises:
         ModelError: `map_location` names no device.
     """
-    place = None
-    if map_location is not None:
-        from .locations import placed
+    from . import writer as writers
 
-        place = placed(map_location, keep_device)
-    if pt_format == "legacy":
-        from .legacy_writer import LegacyPtWriter
-
-        return LegacyPtWriter(output, keep_device=keep_device, place=place, allow_foreign=allow_foreign)
+    place = writers.placed(map_location, keep_device)
     if pt_format == "torchscript":
         from .script_writer import ScriptWriter
 
-        return ScriptWriter(output, keep_device=keep_device, place=place, limits=limits)
-    from .writer import PtWriter
-
-    return PtWriter(output, keep_device=keep_device, place=place, allow_foreign=allow_foreign)
+        return ScriptWriter(output, place=place, limits=limits)
+    kind = writers.LegacyPtWriter if pt_format == "legacy" else writers.PtWriter
+    return kind(output, place=place, allow_foreign=allow_foreign)
 
 
 def write(output: Output, value: Any, pt_format: str = "zip", *, keep_device: bool = False) -> Written:

@@ -10,16 +10,15 @@ import struct
 from collections import OrderedDict
 from typing import Any
 
-from attrs import field
-
-from ...data import define
-from ...errors import CorruptError, LimitError, UnsupportedError
+from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import ELEMENT_TYPES
 from ...graph.python import MODULE_PARTS, PythonObject
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
-from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Limits
-from .storages import shown, span_of_bytes
+from ...limits import DEFAULT_LIMITS, Limits
+from ..fields import shown
+from .storages import span_of_bytes
+from .torchscript import VisitedModules as VisitedModules
 from .torchscript import detached
 
 _QUANTIZED = re.compile(r"torch\.(?:ao\.)?nn\.(?:intrinsic\.)?quantized\.")
@@ -90,47 +89,12 @@ def _scalar(value: float) -> Tensor:
     return Tensor(element, Storage(element, 1, span_of_bytes(data, element.itemsize)), is_scalar=True)
 
 
-@define(eq=False)
-class MetModules:
-    """The modules of a file that were turned into state dicts: repeated ones are charged to `Limits.work`.
-
-    Attributes:
-        limits: resource limits.
-        seen: the identities of the modules.
-        repeated: number of entries made from repeated modules.
-    """
-
-    limits: Limits = DEFAULT_LIMITS
-    seen: set[int] = field(factory=set)
-    repeated: int = 0
-
-    def meet(self, module: PythonObject) -> None:
-        """Count a module.
-
-        Raises:
-            LimitError: modules are repeated too often.
-        """
-        if id(module) in self.seen:
-            attributes = attributes_of(module)
-            self.repeated += 1 + sum(len(attributes[name]) for name in MODULE_PARTS)
-            if self.repeated > self.limits.work // STEPS_PER_NODE:
-                raise LimitError("the modules contain one another too often", limit="work", value=self.limits.work)
-        self.seen.add(id(module))
-
-
-@define
-class _Entry:
-    module: PythonObject
-    prefix: str
-    depth: int
-
-
 def module_state_dict(
     module: Any,
     *,
     keep_parameters: bool = False,
     limits: Limits = DEFAULT_LIMITS,
-    met: MetModules | None = None,
+    visited: VisitedModules | None = None,
 ) -> OrderedDict[str, Any]:
     """Return the state dict of a pickled `nn.Module`, in PyTorch's order and under PyTorch's names.
 
@@ -138,7 +102,7 @@ def module_state_dict(
         module: the inert object in the file.
         keep_parameters: whether the tensors stay parameters; `state_dict()` detaches them.
         limits: bound how often a shared module is repeated.
-        met: the modules of the same file seen before, for one limit over all its state dicts.
+        visited: the modules of the same file seen before, for one limit over all its state dicts.
 
     Raises:
         UnsupportedError: it is not a module.
@@ -147,31 +111,27 @@ def module_state_dict(
     if not is_module(module):
         raise UnsupportedError("the value is not a module", found=shown(module))
     found: OrderedDict[str, Any] = OrderedDict()
-    stack = [_Entry(module, "", 0)]
-    met = met or MetModules(limits)
-    while stack:
-        entry = stack.pop()
-        attributes = attributes_of(entry.module)
-        met.meet(entry.module)
-        if entry.depth > limits.module_depth:
-            raise LimitError("the modules are nested too deep", limit="module_depth", value=limits.module_depth)
-        transient = attributes.get("_non_persistent_buffers_set") or ()
-        listed = isinstance(transient, (set, frozenset, list, tuple))
-        transient = {name for name in transient if isinstance(name, str)} if listed else ()
-        for kind in ("_parameters", "_buffers"):
-            for name, value in attributes[kind].items():
-                if value is None or (kind == "_buffers" and name in transient):
-                    continue
-                found[entry.prefix + _word(name)] = value if keep_parameters else detached(value)
-        for name, value in _quantized_entries(entry.module, attributes).items():
-            found[entry.prefix + name] = value
-        inner = [
-            _Entry(value, f"{entry.prefix}{_word(name)}.", entry.depth + 1)
-            for name, value in attributes["_modules"].items()
-            if is_module(value)
-        ]
-        stack.extend(reversed(inner))
+    for prefix, content in (visited or VisitedModules(limits)).walk(module, _content):
+        for name, value, is_plain in content:
+            found[prefix + name] = detached(value) if is_plain and not keep_parameters else value
     return found
+
+
+def _content(module: PythonObject) -> Any:
+    """Return the tensors of a module (name, value, whether `state_dict()` detaches it), its submodules, and a count."""
+    attributes = attributes_of(module)
+    transient = attributes.get("_non_persistent_buffers_set") or ()
+    listed = isinstance(transient, (set, frozenset, list, tuple))
+    transient = {name for name in transient if isinstance(name, str)} if listed else ()
+    content = [
+        (_word(name), value, True)
+        for kind in ("_parameters", "_buffers")
+        for name, value in attributes[kind].items()
+        if value is not None and not (kind == "_buffers" and name in transient)
+    ]
+    content += [(name, value, False) for name, value in _quantized_entries(module, attributes).items()]
+    inner = [(_word(name), value) for name, value in attributes["_modules"].items() if is_module(value)]
+    return content, inner, sum(len(attributes[name]) for name in MODULE_PARTS)
 
 
 def _word(name: Any) -> str:

@@ -6,16 +6,13 @@ Source: numpy 2.4 `numpy/lib/_format_impl.py` (`read_array`, `descr_to_dtype`).
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 from ...errors import CorruptError
 from ...io.source import ByteSource
 from ...limits import Limits
-from .pickle.globals import PtMeaning
+from .pickle.meaning import Origin, PtMeaning
 from .pickle.unpickler import Unpickler
-from .rest import read_rest
-from .storages import StorageTable
 
 MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000
@@ -37,6 +34,8 @@ def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[An
     if length > min(_LONGEST_HEADER, end - place) or head[6] not in (1, 2, 3):
         raise wrong(f"version {head[6]}, a header of {length} bytes")
     text = source.read_exact(place, length, "the header of an array")
+    import ast  # describing and converting most files needs none
+
     try:
         header = ast.literal_eval(text.decode("utf-8" if head[6] == 3 else "latin-1").strip())
         descr, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
@@ -64,11 +63,11 @@ def judge_array(source: ByteSource, start: int, size: int, limits: Limits) -> di
     descr, _, _, data = read_header(source, start, start + size, source.name)
     if not _has_objects(descr):
         return {}
-    meaning = PtMeaning(StorageTable(), None, None, limits, source.size)
-    pickle = Unpickler(source, data, start + size, meaning, limits)
+    origin = Origin(source, limits)
+    pickle = Unpickler(source, data, start + size, PtMeaning(origin), limits)
     pickle.load()
-    read_rest(pickle, start + size)
-    return meaning.foreign
+    pickle.load_rest()
+    return origin.foreign
 
 
 def _has_objects(descr: Any) -> bool:

@@ -10,7 +10,7 @@ from ...graph.python import NumpyArray
 from ...graph.storage import Span, Storage
 from ...graph.tensor import Tensor
 from ...lazy import np
-from .storages import span_of_bytes
+from .storages import contiguous, span_of_bytes
 
 _MAX_DIMENSIONS = 64
 
@@ -39,7 +39,7 @@ def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Ten
         raise UnsupportedError(f"a numpy array of {array.dtype.code} cannot become a tensor of {element.name}")
     data = values.astype(values.dtype.newbyteorder("<")).tobytes()
     storage = Storage(element, values.size, span_of_bytes(data, element.itemsize), device)
-    steps = contiguous_stride(array.shape[::-1])[::-1] if array.fortran else contiguous_stride(array.shape)
+    steps = contiguous(array.shape[::-1])[::-1] if array.fortran else contiguous(array.shape)
     return Tensor(element, storage, array.shape, steps, is_scalar=not array.shape, device=device)
 
 
@@ -56,15 +56,6 @@ def text_items(array: NumpyArray) -> list[Any] | None:
     if len(array.shape) > 1 and 0 not in array.shape:
         items = np.array(items, object).reshape(array.shape, order="F" if array.fortran else "C").tolist()
     return items
-
-
-def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of contiguous elements, the last index fastest."""
-    steps, count = [], 1
-    for extent in reversed(shape):
-        steps.append(count)
-        count *= max(extent, 1)
-    return tuple(reversed(steps))
 
 
 def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple[tuple[int, ...], Span]:

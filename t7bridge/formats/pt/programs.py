@@ -11,14 +11,14 @@ Source: PyTorch 2.13 `torch/_export/serde/serialize.py` (`deserialize_operator`,
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from ...errors import CorruptError
 from ...io.source import ByteSource
-from .pickle.weights_only import words
+from ..fields import parse_json
+from .pickle.names import words
 from .zip.archive_reader import ZipArchive
 
 _SCRIPT_FILES = re.compile(rb"\b(?:torch|ops\.aten)\.(save|from_file)\s*\(|\baten::(save|from_file)\b")
@@ -77,10 +77,7 @@ def effects(archive: ZipArchive) -> Iterator[tuple[str, str]]:
 def _of_graph(source: ByteSource, start: int, size: int, name: str) -> Iterator[tuple[str, str]]:
     if size > _GRAPH_BYTES:
         raise CorruptError("the graph is too large", path=name, found=f"{size} bytes")
-    try:
-        stack: list[Any] = [json.loads(source.read_exact(start, size, name))]
-    except (ValueError, RecursionError) as error:
-        raise CorruptError("is not PyTorch's JSON", path=name, found=str(error)[:80]) from error
+    stack: list[Any] = [parse_json(source.read_exact(start, size, name), name)]
     while stack:
         value = stack.pop()
         if isinstance(value, list):

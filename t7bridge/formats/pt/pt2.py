@@ -15,24 +15,20 @@ Source: PyTorch 2.13 `torch/export/pt2_archive/_package.py`, `torch/_export/serd
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from ...data import define
 from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import ELEMENT_TYPES, ElementType
-from ...limits import Limits
 from ...report import Note
-from .checkpoint import PtArchive
-from .pickle.rebuild_tensors import view
-from .storages import shown
+from ..fields import Fields, shown
+from .archive import PtArchive, few
+from .layout import PT2_MEMBERS
+from .pickle.tensors import view
 from .torchscript import ScriptEntry, ScriptModule, detached, is_tensor
 
-FORMAT_MEMBER = "archive_format"
-OLD_PROGRAM_MEMBER = "serialized_exported_program.json"
+_FORMAT_MEMBER = PT2_MEMBERS[0]
 _WEIGHTS, _CONSTANTS, _MODELS = "data/weights/", "data/constants/", "models/"
-_OLD_PARTS = {"serialized_state_dict": True, "serialized_constants": False}
 _NOT_CARRIED = (
     ("data/sample_inputs/", "the example inputs"),
     ("serialized_example_inputs.", "the example inputs"),
@@ -45,67 +41,19 @@ _NOT_CARRIED = (
 """Prefixes of members that are not part of state dicts, below the root, with their descriptions."""
 
 # Source: `torch/_export/serde/schema.py` `ScalarType`.
-_ELEMENTS = {
-    1: "uint8",
-    2: "int8",
-    3: "int16",
-    4: "int32",
-    5: "int64",
-    6: "float16",
-    7: "float32",
-    8: "float64",
-    9: "complex32",
-    10: "complex64",
-    11: "complex128",
-    12: "bool",
-    13: "bfloat16",
-    28: "uint16",
-    29: "float8_e4m3fn",
-    30: "float8_e5m2",
-    31: "float8_e4m3fnuz",
-    32: "float8_e5m2fnuz",
-    33: "float8_e8m0fnu",
-    34: "uint32",
-    35: "uint64",
-}
+_FIRST = "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool bfloat16"
+_LATER = "uint16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu uint32 uint64"
+_ELEMENTS = {**dict(enumerate(_FIRST.split(), 1)), **dict(enumerate(_LATER.split(), 28))}
 _STRIDED = 7
 
-Nested = Callable[[bytes], Any]
-"""Reads a whole file that is a member."""
-ReadMember = Callable[[str], Any]
-"""Reads the whole file that a member is, by its name below the root."""
+_PAYLOADS = ("weight_", "tensor_", "custom_obj_", "opaque_obj_")
+"""Beginnings of the names of members with one tensor or object."""
 
 
-@define(frozen=True)
-class _Folder:
-    """Location of the payloads of one kind.
-
-    Attributes:
-        name: the folder, below the root.
-        config: suffix after the model's name in the name of its list of payloads.
-        in_state: whether its tensors belong to the state dict.
-    """
-
-    name: str
-    config: str
-    in_state: bool
-
-
-_FOLDERS = (
-    _Folder(_WEIGHTS, "_weights_config.json", True),
-    _Folder(_CONSTANTS, "_constants_config.json", False),
-)
-
-
-def read_pt2(archive: PtArchive, limits: Limits, nested: Nested) -> ScriptModule:
+def read_pt2(archive: PtArchive) -> ScriptModule:
     """Read the weights and constants of an exported program.
 
     If an archive holds several programs, the names of each begin with the program's.
-
-    Args:
-        archive: the archive.
-        limits: resource limits.
-        nested: reads a member that is a whole file of `torch.save`.
 
     Returns:
         The weights under their names, in PyTorch's order, as the state dict; the constants as other entries, and under
@@ -115,148 +63,92 @@ def read_pt2(archive: PtArchive, limits: Limits, nested: Nested) -> ScriptModule
         FormatError: it is damaged.
         UnsupportedError: it holds unsupported tensors, or compiled code only.
     """
-    notes: list[Note] = []
-    read: set[str] = set()
-
-    def read_member(name: str) -> Any:
-        read.add(name)
-        return nested(archive.zip.read(archive.root + name))
-
-    if archive.has(FORMAT_MEMBER):
-        names = _programs(archive)
+    entries: list[ScriptEntry] = []
+    if archive.has(_FORMAT_MEMBER):
+        names = [name for name in archive.names() if name.startswith(_MODELS) and name.endswith(".json")]
         if not names:
             raise UnsupportedError(
                 "is an archive of torch.export without a program, only compiled code",
-                file=archive.zip.source.name,
                 hint="Export the model again with torch.export.save, or save its state dict with torch.save.",
             )
-        entries: list[ScriptEntry] = []
-        for name in names:
+        for name in (name[len(_MODELS) : -len(".json")] for name in names):
             prefix = f"{name}." if len(names) > 1 else ""
-            for folder in _FOLDERS:
-                entries += _payloads(archive, name, folder, prefix, read_member, notes)
+            for folder in (_WEIGHTS, _CONSTANTS):
+                entries += _payloads(archive, name, folder, prefix)
     else:
-        entries = list(_old_parts(archive, read_member, notes))
-    for folder in _FOLDERS:
-        archive.meaning(folder.name).storages.finish()
-    found = ScriptModule(entries, notes=notes)
+        entries += _old_parts(archive)
+    for folder in (_WEIGHTS, _CONSTANTS):
+        archive.meaning(folder).storages.finish()
+    found = ScriptModule(entries, archive.origin.notes)
     _add_constants(found)
-    _note_members(archive, read, notes)
+    _note_members(archive)
     return found
 
 
 def _add_constants(found: ScriptModule) -> None:
     """Add the constants, and buffers that PyTorch does not save, under unused names."""
     names = {entry.name for entry in found.entries if entry.in_state}
-    carried = []
     for entry in found.entries:
         if not entry.in_state:
             name = f"constants.{entry.name}"
             while name in names or name in found.inlined:
                 name = f"constants.{name}"
             found.inlined[name] = detached(entry.value)
-            carried.append(name)
-    if carried:
+    if carried := list(found.inlined):
         count = f"{len(carried)} constant{'s' * (len(carried) > 1)}"
-        found.notes.append(
-            Note(
-                "info",
-                "",
-                f"the program has {count}, which its state dict does not have: {_few(carried)}",
-                code="carried",
-            )
-        )
+        found.note(f"the program has {count}, which its state dict does not have: {few(carried)}")
 
 
-def _note_members(archive: PtArchive, read: set[str], notes: list[Note]) -> None:
+def _note_members(archive: PtArchive) -> None:
     """Note the members that are not part of the state dict: by kind, or payloads that nothing names."""
-    located = archive.located
-    names = [name[len(archive.root) :] for name in archive.zip.members if name.startswith(archive.root)]
     for what in dict.fromkeys(what for _, what in _NOT_CARRIED):
         starts = tuple(start for start, of in _NOT_CARRIED if of == what)
-        found = [name for name in names if name.startswith(starts)]
-        if found:
-            notes.append(Note("info", "", f"{what} of the archive left out ({_few(found)})", code="left-out"))
+        found = [name for name in archive.names() if name.startswith(starts)]
+        archive.leave_out(f"{what} of the archive left out ({{}})", found)
     unread = [
         name
-        for name in names
+        for name in archive.unread()
         if name.startswith((_WEIGHTS, _CONSTANTS))
-        and name.startswith(("weight_", "tensor_", "custom_obj_", "opaque_obj_"), name.rfind("/") + 1)
-        and archive.root + name not in located
-        and name not in read
+        and name.startswith(_PAYLOADS, name.rfind("/") + 1)
         and archive.zip.members[archive.root + name].size
     ]
-    if unread:
-        size = sum(archive.zip.members[archive.root + name].size for name in unread)
-        notes.append(
-            Note(
-                "warning",
-                "",
-                f"{len(unread)} members that no tensor refers to are left out: {_few(unread)} ({size} bytes)",
-                code="left-out",
-                count=len(unread),
-            )
-        )
+    archive.leave_out(f"{len(unread)} members that no tensor refers to are left out: {{}}", unread, "warning")
 
 
-def _few(names: list[str]) -> str:
-    return ", ".join(name[:60] for name in names[:5]) + (", …" if len(names) > 5 else "")
-
-
-def graphs(archive: PtArchive, limits: Limits) -> dict[str, Any]:
-    """Return the graph of each program, as PyTorch's JSON, by the program's name.
-
-    Raises:
-        CorruptError: a graph is not a JSON object.
-    """
-    if archive.has(FORMAT_MEMBER):
-        return {name: _json(archive, f"{_MODELS}{name}.json") for name in _programs(archive)}
-    return {"model": _json(archive, OLD_PROGRAM_MEMBER)}
-
-
-def _programs(archive: PtArchive) -> list[str]:
-    start = archive.root + _MODELS
-    names = (name for name in archive.zip.members if name.startswith(start) and name.endswith(".json"))
-    return [name[len(start) : -len(".json")] for name in names]
-
-
-def _payloads(
-    archive: PtArchive, model: str, folder: _Folder, prefix: str, read: ReadMember, notes: list[Note]
-) -> Iterator[ScriptEntry]:
+def _payloads(archive: PtArchive, model: str, folder: str, prefix: str) -> Iterator[ScriptEntry]:
     """Return the tensors of one program in one folder."""
-    whole = f"{folder.name}{model}.pt"  # 2.7
+    in_state = folder == _WEIGHTS
+    whole = f"{folder}{model}.pt"  # 2.7
     if archive.has(whole):
-        yield from _named(read(whole), whole, prefix, folder.in_state, notes)
+        yield from _named(archive, whole, prefix, in_state)
         return
-    member = f"{folder.name}{model}{folder.config}"
-    if not archive.has(member):
-        raise CorruptError(f"the archive has no member {archive.root}{member}", file=archive.zip.source.name)
-    for name, payload in _dict(_dict(_json(archive, member), member).get("config"), member).items():
-        path = f"{member}: {name}"
-        kept = _dict(payload, path)
-        file = str(kept.get("path_name")).rpartition("/")[2]
-        if kept.get("use_pickle") and not kept.get("tensor_meta") and not file.startswith(("tensor_", "weight_")):
-            _note_object(prefix + name, file, notes)
+    member = f"{folder}{model}{'_weights' if in_state else '_constants'}_config.json"
+    config = Fields.parse(archive.zip.read(archive.root + member), member).inner("config")
+    for name, payload in config.items():
+        file = str(payload.values.get("path_name")).rpartition("/")[2]
+        is_object = payload.values.get("use_pickle") and not payload.values.get("tensor_meta")
+        if is_object and not file.startswith(("tensor_", "weight_")):
+            _note_object(archive, prefix + name, file)
         else:
-            yield ScriptEntry(prefix + name, _payload(archive, folder, kept, path, read), folder.in_state)
+            yield ScriptEntry(prefix + name, _payload(archive, folder, payload), in_state)
 
 
-def _payload(archive: PtArchive, folder: _Folder, payload: dict[str, Any], path: str, read: ReadMember) -> Any:
+def _payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
     """Return one tensor."""
-    key = payload.get("path_name")
-    member = archive.zip.members.get(f"{archive.root}{folder.name}{key}") if isinstance(key, str) else None
+    key, path = payload.values.get("path_name"), payload.path
+    member = archive.zip.members.get(f"{archive.root}{folder}{key}") if isinstance(key, str) else None
     if member is None:
         raise CorruptError("a tensor's member is not in the archive", path=path, found=shown(key))
-    if payload.get("use_pickle"):
-        tensor = read(f"{folder.name}{key}")
+    if payload.values.get("use_pickle"):
+        tensor = archive.nested(f"{folder}{key}")
         if not is_tensor(tensor):
             raise CorruptError("a tensor's member holds another value", path=path, found=shown(tensor))
         return tensor
-    meta = _dict(payload.get("tensor_meta"), path)
-    element = _element(meta.get("dtype"), path)
-    if meta.get("layout", _STRIDED) != _STRIDED:
-        raise UnsupportedError("a tensor is not strided", path=path, found=f"layout {shown(meta.get('layout'))}")
-    meaning = archive.meaning(folder.name)
+    meta = payload.inner("tensor_meta")
+    element = _element(meta.values.get("dtype"), path)
+    if meta.values.get("layout", _STRIDED) != _STRIDED:
+        raise UnsupportedError("a tensor is not strided", path=path, found=f"layout {shown(meta.values['layout'])}")
+    meaning = archive.meaning(folder)
     known = meaning.storages.roots.get(key)
     if known is None:
         if member.size % element.itemsize:
@@ -264,51 +156,42 @@ def _payload(archive: PtArchive, folder: _Folder, payload: dict[str, Any], path:
                 "a storage has no whole number of elements", path=path, found=f"{member.size} bytes of {element.name}"
             )
         known = meaning.storages.get(key, element, member.size // element.itemsize, _device(meta))
-    size, stride = ([_integer(item, path) for item in _list(meta.get(word), path)] for word in ("sizes", "strides"))
+    size, stride = ([_integer(item, path) for item in meta.get(word, list)] for word in ("sizes", "strides"))
     storage = meaning.storages.retype(known, element)
-    tensor = view(meaning, storage, _integer(meta.get("storage_offset"), path), size, stride)
-    tensor.is_parameter = bool(payload.get("is_param"))
-    tensor.requires_grad = bool(meta.get("requires_grad"))
+    tensor = view(meaning, storage, _integer(meta.values.get("storage_offset"), path), size, stride)
+    tensor.is_parameter = bool(payload.values.get("is_param"))
+    tensor.requires_grad = bool(meta.values.get("requires_grad"))
     return tensor
 
 
-def _device(meta: dict[str, Any]) -> str:
+def _device(meta: Fields) -> str:
     """Return the device of a tensor by PyTorch's name: `cpu`, `cuda:0`."""
-    device = meta.get("device")
+    device = meta.values.get("device")
     kind, index = (device.get("type"), device.get("index")) if isinstance(device, dict) else (None, None)
     if not isinstance(kind, str) or not kind.isidentifier():
         return "cpu"
     return f"{kind}:{index}" if type(index) is int else kind
 
 
-def _note_object(name: str, found: str, notes: list[Note]) -> None:
+def _note_object(archive: PtArchive, name: str, found: str) -> None:
     """Note a constant that is not a tensor: an object of a class of C++ or of a custom one."""
-    notes.append(
-        Note(
-            "warning",
-            f"constants.{name}",
-            f"a constant is not a tensor and left out: {found[:60]}",
-            "type",
-            code="left-out",
-        )
-    )
+    text = f"a constant is not a tensor and left out: {found[:60]}"
+    archive.origin.notes.append(Note("warning", f"constants.{name}", text, "type", code="left-out"))
 
 
-def _old_parts(archive: PtArchive, read: ReadMember, notes: list[Note]) -> Iterator[ScriptEntry]:
+def _old_parts(archive: PtArchive) -> Iterator[ScriptEntry]:
     """Return the tensors of an archive of 2.1 to 2.6."""
-    for part, in_state in _OLD_PARTS.items():
-        for member in (f"{part}.pt", f"{part}.json"):
-            if archive.small(member):
-                yield from _named(read(member), member, "", in_state, notes)
-                break
-        else:
-            if in_state:
-                raise CorruptError(f"the archive has no member {part}.pt", file=archive.zip.source.name)
+    for part, in_state in (("serialized_state_dict", True), ("serialized_constants", False)):
+        found = [member for member in (f"{part}.pt", f"{part}.json") if archive.small(member)]
+        if found:
+            yield from _named(archive, found[0], "", in_state)
+        elif in_state:
+            raise CorruptError(f"the archive has no member {part}.pt")
 
 
-def _named(values: Any, member: str, prefix: str, in_state: bool, notes: list[Note]) -> Iterator[ScriptEntry]:
+def _named(archive: PtArchive, member: str, prefix: str, in_state: bool) -> Iterator[ScriptEntry]:
     """Return the tensors of a dictionary written by `torch.save`."""
-    for name, value in _dict(values, member).items():
+    for name, value in Fields(archive.nested(member), member).values.items():
         if not isinstance(name, str):
             raise CorruptError("a tensor's name is not text", path=member, found=shown(name))
         if is_tensor(value):
@@ -316,33 +199,14 @@ def _named(values: Any, member: str, prefix: str, in_state: bool, notes: list[No
         elif in_state:
             raise UnsupportedError("a weight is not a tensor", path=f"{member}: {name}", found=shown(value))
         else:
-            _note_object(prefix + name, shown(value), notes)
-
-
-def _json(archive: PtArchive, member: str) -> Any:
-    try:
-        return json.loads(archive.small(member) or b"")
-    except (ValueError, RecursionError) as error:
-        raise CorruptError("is not PyTorch's JSON", path=member, found=str(error)[:80]) from error
+            _note_object(archive, prefix + name, shown(value))
 
 
 def _element(number: Any, path: str) -> ElementType:
     name = _ELEMENTS.get(number) if type(number) is int else None
-    if name is None or name not in ELEMENT_TYPES:
+    if name is None:
         raise UnsupportedError("a tensor has an unknown type", path=path, found=f"dtype {shown(number)}")
     return ELEMENT_TYPES[name]
-
-
-def _dict(value: Any, path: str) -> dict[Any, Any]:
-    if not isinstance(value, dict):
-        raise CorruptError("is not what PyTorch writes", path=path, expected="an object", found=shown(value))
-    return value
-
-
-def _list(value: Any, path: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise CorruptError("is not what PyTorch writes", path=path, expected="a list", found=shown(value))
-    return value
 
 
 def _integer(value: Any, path: str) -> int:

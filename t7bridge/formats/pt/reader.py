@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ...errors import LimitError, T7BridgeError, UnknownFormatError, UnsupportedError
+from ...errors import LimitError, UnknownFormatError, UnsupportedError, about_file
 from ...garbage import collector_paused
 from ...graph.storage import Storage
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
-from ...report import Note
 from ..signatures import HEAD_BYTES, ends_as_zip, identify, refuse_two
-from .checkpoint import CONSTANTS_MEMBER, MODEL_MEMBER, PACKAGE_MEMBER, PT2_MEMBERS, PtArchive
-from .identity import content_id
-from .layout import DATA_MEMBER
-from .pickle.globals import PtMeaning
-from .rest import note_rest
-from .storages import StorageTable
-from .unread import check_storages
+from .archive import PtArchive, read_package
+from .layout import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PACKAGE_MEMBER, PT2_MEMBERS, content_id
+from .pickle.meaning import Origin, PtMeaning
+from .pickle.unpickler import Unpickler
+from .storages import StorageId, StorageTable
 from .zip.archive_reader import Member, ZipArchive
 
 _UNSET = object()
 _OLD_PICKLES = b"(]}c"
 """First bytes of pickles of protocols 0 and 1: a mark, a list, a dict or a global."""
+_WITHOUT_DATA = {"json-archive": (MODEL_MEMBER,), "package": (PACKAGE_MEMBER,), "pt2": PT2_MEMBERS}
+"""Members that identify the kinds of archives without `data.pkl`."""
 
 
 class PtReader:
@@ -61,19 +59,17 @@ class PtReader:
         _depth: int = 0,
     ) -> None:
         self.source, self._start = ByteSource.open(source)
-        self._limits = limits
-        self._forbid = forbid
-        self._nested = _Nested(self.source.name, limits, forbid, _depth)
+        self._origin = _File(self.source, limits, forbid, _depth)
         self._value: Any = _UNSET
         self._archive: PtArchive | None = None
-        self._meaning: PtMeaning | None = None
+        self._storages: StorageTable | None = None
         self.kind = self._detect()
         self.attributes: dict[str, Any] = {}
         """Of TorchScript: content of the modules other than parameters and buffers, by dotted name; of torch.export:
         the constants by name; filled by `read`."""
         self.constants: Any = None
         """Of TorchScript: the constants that its code refers to; filled by `read`."""
-        self.notes: list[Note] = []
+        self.notes = self._origin.notes
         """Content of the file that is not part of the value; filled by `read`."""
 
     def __enter__(self) -> PtReader:
@@ -91,17 +87,17 @@ class PtReader:
                 "is in the middle of a file object", file=self.source.name, hint="Give the part as bytes."
             )
         if kind == "zip":
-            self._archive = PtArchive(self.source, self._limits, self._nested, self._forbid)
+            self._archive = PtArchive(self._origin)
             return self._kind_of_zip(self._archive)
         if kind == "tar":
             if ends_as_zip(self.source):
                 refuse_two(self.source, title=signature.title if signature else "")
             return "tar"
         if kind == "pickle" or (not kind and head[:1] and head[:1] in _OLD_PICKLES):
-            from .legacy import is_legacy
+            from .streams import is_legacy
 
             refuse_two(self.source, self._start, "a pickle")
-            return "legacy" if is_legacy(self.source, self._start, self._limits) else "pickle"
+            return "legacy" if is_legacy(self.source, self._start, self._origin.limits) else "pickle"
         raise UnknownFormatError(
             f"is {signature.title}" if signature else "is not a file of PyTorch",
             file=self.source.name,
@@ -112,12 +108,10 @@ class PtReader:
 
     @staticmethod
     def _kind_of_zip(archive: PtArchive) -> str:
-        if archive.has(MODEL_MEMBER) and not archive.has(DATA_MEMBER):
-            return "json-archive"
-        if archive.has(PACKAGE_MEMBER) and not archive.has(DATA_MEMBER):
-            return "package"
-        if any(map(archive.has, PT2_MEMBERS)) and not archive.has(DATA_MEMBER):
-            return "pt2"
+        if not archive.has(DATA_MEMBER):
+            for kind, members in _WITHOUT_DATA.items():
+                if any(map(archive.has, members)):
+                    return kind
         if not archive.has(CONSTANTS_MEMBER):
             return "zip"
         from .torchscript import is_cpp
@@ -139,58 +133,41 @@ class PtReader:
             UnsupportedError: it holds unsupported values.
         """
         if self._value is _UNSET:
-            try:
-                with collector_paused():
-                    self._value = self._read()
-            except T7BridgeError as error:
-                error.file = error.file or self.source.name
-                raise
+            with about_file(self.source.name), collector_paused():
+                self._value = self._read()
         return self._value
 
     def _read(self) -> Any:
-        if self._archive is not None:
-            value = self._read_archive(self._archive)
-            for member, rest in self._archive.rests.items():
-                self.notes += note_rest(rest, member)
-            if self.kind not in ("pt2", "package"):
-                self.notes += check_storages(self._archive)
-            return value
-        if self.kind == "tar":
-            from .tar import read_tar
+        archive = self._archive
+        if archive is None:
+            from . import streams
 
-            value, rest = read_tar(self.source, self._limits, self._new_meaning)
-            self.notes += note_rest(rest, "pickle")
+            tar = self.kind == "tar"
+            found = streams.read_tar(self._origin) if tar else streams.read_stream(self._origin, self._start)
+            value, self.kind, self._storages = found
             return value
-        from .legacy import read_stream
-
-        stream = read_stream(self.source, self._start, self._limits, self._new_meaning)
-        self.kind = "legacy" if stream.is_legacy else "pickle"
-        self.notes += note_rest(stream.rest)
-        return stream.value
+        value = self._read_archive(archive)
+        for member, rest in archive.rests.items():
+            self.notes += rest.notes(member)
+        if self.kind not in ("pt2", "package"):
+            archive.check_storages()
+        return value
 
     def _read_archive(self, archive: PtArchive) -> Any:
         if self.kind == "zip":
             return archive.unpickle(DATA_MEMBER)
         if self.kind == "package":
-            from .package import read_package
-
-            return read_package(archive, self.notes)
+            return read_package(archive)
         if self.kind == "pt2":
-            from .pt2 import read_pt2
-
-            found = read_pt2(archive, self._limits, self._nested)
-            self.attributes = found.attributes
-            self.notes += found.notes
-            return found.state_dict
-        if self.kind == "json-archive":
-            from .json_archive import read_json_archive as read
+            from .pt2 import read_pt2 as read
+        elif self.kind == "json-archive":
+            from .torchscript import read_json_archive as read
         else:
             from .torchscript import read_modules as read
-        found = read(archive, self._limits)
-        self.attributes, self.constants = found.attributes, found.constants
-        if self.kind != "cpp":
+        found = read(archive)
+        if self.kind in ("torchscript", "json-archive"):
             found.carry_attributes()
-        self.notes += found.notes
+        self.attributes, self.constants = found.attributes, found.constants
         return found.with_attributes() if self.kind == "cpp" else found.state_dict
 
     @property
@@ -206,10 +183,6 @@ class PtReader:
         """
         return self._archive.read_others() if self._archive is not None else []
 
-    def _new_meaning(self, table: StorageTable, persistent: Callable[[Any], Any] | None) -> PtMeaning:
-        self._meaning = PtMeaning(table, persistent, self._nested, self._limits, self.source.size, self._forbid)
-        return self._meaning
-
     @property
     def foreign(self) -> list[str]:
         """The globals that are neither PyTorch's data nor harmless classes, in the order of the file."""
@@ -218,8 +191,7 @@ class PtReader:
     @property
     def judged(self) -> dict[str, str]:
         """These globals with their kind: `forbidden`, which run code or reach the system, or `foreign`."""
-        known = self._archive or self._meaning
-        return {**(known.foreign if known else {}), **self._nested.foreign}
+        return self._origin.foreign
 
     # The parts of a zip archive
 
@@ -271,8 +243,7 @@ class PtReader:
         self.read()
         if self._archive is not None:
             return self._archive.storage(key)
-        assert self._meaning is not None
-        found = self._meaning.storages.roots.get(key)
+        found = self._storages.roots.get(key) if self._storages else None
         if found is None:
             raise UnsupportedError(f"has no storage {key}", file=self.source.name)
         return found
@@ -287,31 +258,55 @@ class PtReader:
             self._archive.zip.verify()
 
 
-class _Nested:
-    """Reader of files embedded in a pickle as bytes. Refers to no reader: avoids reference cycles.
+class _File(Origin):
+    """A file with files in its pickles. Refers to no reader: avoids reference cycles."""
 
-    Attributes:
-        foreign: globals that are neither PyTorch's data nor harmless classes, of all files.
-    """
-
-    def __init__(self, name: str, limits: Limits, forbid: bool, depth: int) -> None:
-        self._name = name
-        self._limits = limits
-        self._forbid = forbid
+    def __init__(self, source: ByteSource, limits: Limits, forbid: bool, depth: int) -> None:
+        super().__init__(source, limits, forbid)
         self._depth = depth
-        self.foreign: dict[str, str] = {}
 
-    def __call__(self, data: bytes) -> Any:
-        """Return the value of one."""
-        if self._depth >= self._limits.nested_files:
+    def nested(self, data: bytes) -> Any:
+        if self._depth >= self.limits.nested_files:
             raise LimitError(
-                "files are nested in one another's pickles", limit="nested_files", value=self._limits.nested_files
+                "files are nested in one another's pickles", limit="nested_files", value=self.limits.nested_files
             )
-        source = ByteSource.from_bytes(data, self._name)
-        inner = PtReader(source, limits=self._limits, forbid=self._forbid, _depth=self._depth + 1)
+        source = ByteSource.from_bytes(data, self.source.name)
+        inner = PtReader(source, limits=self.limits, forbid=self.forbid, _depth=self._depth + 1)
         try:
             return inner.read()
         finally:
-            if not self._forbid:
+            if not self.forbid:
                 inner.read_others()
             self.foreign.update(inner.judged)
+
+
+def read_pickle_with(
+    data: bytes, storages: dict[str, Storage], limits: Limits = DEFAULT_LIMITS, forbid: bool = True
+) -> tuple[Any, list[str]]:
+    """Read a standalone pickle with given storages: the part of a `.pt` kept in a record.
+
+    Args:
+        data: the pickle.
+        storages: by key.
+        limits: resource limits.
+        forbid: whether names that run code are refused.
+
+    Returns:
+        The value, and the globals that have no meaning here.
+
+    Raises:
+        FormatError: it is damaged.
+    """
+    table = StorageTable()
+    table.roots.update(storages)
+
+    def named(saved_id: Any) -> Any:
+        found = StorageId.parse(saved_id)
+        if isinstance(found.key, str) and found.key in storages:
+            storages[found.key].device = found.device
+        return table.of_id(found)
+
+    origin = _File(ByteSource.from_bytes(data, "<record>"), limits, forbid, 0)
+    value = Unpickler(origin.source, 0, len(data), PtMeaning(origin, table, named), limits, "record").load()
+    table.finish()
+    return value, list(origin.foreign)

@@ -6,8 +6,14 @@ So `torch::load(module, path)` finds parameters, buffers and submodules by name,
 called `0`, `torch::load(optimizer, path)` the state of an optimizer, and `torch.jit.load(path).state_dict()` all
 tensors of a state dict.
 
+State dicts of optimizers become what C++'s `torch::load(optimizer, path)` reads: `pytorch_version`, a module `state`
+with one module for each parameter, under the number of the parameter, and a module `param_groups` with, for each group,
+the numbers of its parameters and a module `options`. Python's state dicts do not name the optimizer: the options of its
+groups identify it. Options that C++ does not have are left out if they are off.
+
 Source: PyTorch 2.13 `torch/csrc/api/src/serialize/output-archive.cpp`, `input-archive.cpp`,
-`torch/csrc/jit/serialization/python_print.cpp`.
+`torch/csrc/jit/serialization/python_print.cpp`; `torch/csrc/api/include/torch/optim/serialize.h`, and of each optimizer
+`serialize` in `torch/csrc/api/src/optim/*.cpp`; `torch/optim/optimizer.py` `state_dict`.
 """
 
 from __future__ import annotations
@@ -19,21 +25,66 @@ from attrs import evolve, field
 
 from ...data import define
 from ...errors import LimitError, ModelError, UnsupportedError
+from ...graph.dtypes import INT64
+from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from ...io.output import Output
 from ...limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
-from .checkpoint import CONSTANTS_MEMBER
-from .cpp_optimizers import ArchiveNode, is_optimizer, optimizer_node
-from .locations import Place
+from ..fields import shown
+from .layout import CONSTANTS_MEMBER
 from .pickle.pickler import PickleWriter
 from .pickle.reductions import Global, Reduction
-from .storages import shown
-from .writer import PtWriter
+from .storages import span_of_bytes
+from .writer import Place, PtWriter
 
 _STEPS_PER_MODULE = 64
 """Steps of `Limits.work` for writing a shared module again."""
 _BUFFERS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 """Buffers of PyTorch's own modules that are floats, or that every reader treats as buffers."""
+_VERSION = "1.5.0"
+"""The text that C++ writes as `pytorch_version`, and requires, since 1.5."""
+_FLOAT, _BOOL, _TENSOR, _PAIR = "float", "bool", "Tensor", "Tuple[float, float]"
+
+
+@define(frozen=True)
+class _Optimizer:
+    """State of an optimizer in C++.
+
+    Attributes:
+        options: of a group, with their types.
+        state: of a parameter, with their types; of these `step` is a number in C++ and a tensor in Python.
+    """
+
+    options: dict[str, str]
+    state: dict[str, str]
+
+
+def _kinds(text: str) -> dict[str, str]:
+    """Return types by name; those without a colon are floats."""
+    words = (word.partition(":") for word in text.split())
+    return {name: {"": _FLOAT, "pair": _PAIR, "tensor": _TENSOR}.get(kind, kind) for name, _, kind in words}
+
+
+_OPTIMIZERS = {
+    "SGD": _Optimizer(
+        _kinds("lr momentum dampening weight_decay nesterov:bool"),
+        _kinds("momentum_buffer:tensor"),
+    ),
+    "Adam": _Optimizer(  # and AdamW
+        _kinds("lr betas:pair eps weight_decay amsgrad:bool"),
+        _kinds("step:int exp_avg:tensor exp_avg_sq:tensor max_exp_avg_sq:tensor"),
+    ),
+    "RMSprop": _Optimizer(
+        _kinds("lr alpha eps weight_decay momentum centered:bool"),
+        _kinds("step:int square_avg:tensor momentum_buffer:tensor grad_avg:tensor"),
+    ),
+    "Adagrad": _Optimizer(
+        _kinds("lr lr_decay weight_decay initial_accumulator_value eps"),
+        _kinds("step:int sum:tensor"),
+    ),
+}
+_PYTHONS_OWN = frozenset({"foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"})
+"""Options of Python's optimizers that affect the computation, or, for `decoupled_weight_decay`, identify AdamW."""
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 
@@ -43,17 +94,17 @@ class _Module:
 
     Attributes:
         number: of its class.
-        tensors: its parameters and buffers by name.
+        values: its attributes by name, with TorchScript's names of their types, in order.
         modules: its submodules by name.
-        values: its other attributes by name, with their types; of an optimizer's archive.
-        sizes: names of tensors among these that C++ writes as parameters.
+        buffers: names of the tensors that are buffers.
+        parameters: names of the tensors that are parameters.
     """
 
     number: int
-    tensors: dict[str, Tensor] = field(factory=dict)
-    modules: dict[str, _Module] = field(factory=dict)
     values: dict[str, tuple[Any, str]] = field(factory=dict)
-    sizes: list[str] = field(factory=list)
+    modules: dict[str, _Module] = field(factory=dict)
+    buffers: list[str] = field(factory=list)
+    parameters: list[str] = field(factory=list)
 
     @property
     def module(self) -> str:
@@ -62,19 +113,16 @@ class _Module:
 
     def source(self) -> str:
         """The source of its class, as PyTorch prints it."""
-        buffers = [name for name, tensor in self.tensors.items() if is_buffer(name, tensor)]
-        parameters = [name for name in self.tensors if name not in buffers] + self.sizes
-        lines = [
-            "class Module(Module):",
-            f"  __parameters__ = [{''.join(f'{quoted(name)}, ' for name in parameters)}]",
-            f"  __buffers__ = [{''.join(f'{quoted(name)}, ' for name in buffers)}]",
-        ]
-        kinds = [(name, "Tensor") for name in self.tensors]
-        kinds += [(name, kind) for name, (_, kind) in self.values.items()]
+        kinds = [(name, kind) for name, (_, kind) in self.values.items()]
         kinds += [(name, f"{inner.module}.Module") for name, inner in self.modules.items()]
         # Annotations allow any name, keywords too.
-        lines.append("  __annotations__ = []")
-        lines += [f"  __annotations__[{quoted(name)}] = {kind}" for name, kind in kinds]
+        lines = [
+            "class Module(Module):",
+            f"  __parameters__ = [{''.join(f'{quoted(name)}, ' for name in self.parameters)}]",
+            f"  __buffers__ = [{''.join(f'{quoted(name)}, ' for name in self.buffers)}]",
+            "  __annotations__ = []",
+            *(f"  __annotations__[{quoted(name)}] = {kind}" for name, kind in kinds),
+        ]
         return "\n".join(lines) + "\n"
 
 
@@ -83,8 +131,7 @@ class _ModulePickle(PickleWriter):
 
     def _lowered(self, value: Any) -> None:
         if isinstance(value, _Module):
-            values = {name: item for name, (item, _) in value.values.items()}
-            state = {**value.tensors, **values, **value.modules}
+            state = {**{name: item for name, (item, _) in value.values.items()}, **value.modules}
             self._call(value, Reduction(Global(f"{value.module} Module"), (), new=True, state=state))
         else:
             super()._lowered(value)
@@ -128,8 +175,8 @@ class ScriptWriter(PtWriter):
             UnsupportedError: it holds anything but named tensors.
             ModelError: a name is empty, or names both a tensor and a module.
         """
-        if is_optimizer(value):
-            root = self._of_node(optimizer_node(value))
+        if _is_optimizer(value):
+            root = self._optimizer(value)
         else:
             root = self._tree({"0": value} if isinstance(value, Tensor) else value)
         writer = _ModulePickle(self._keys.ref)
@@ -139,12 +186,12 @@ class ScriptWriter(PtWriter):
     def _tree(self, value: Any) -> _Module:
         root = self._new()
         budget = Budget(self._limits, "writing modules that are shared or contain themselves")
-        met: set[int] = set()
+        visited: set[int] = set()
         stack: list[tuple[_Module, Any, str, int]] = [(root, value, "root", 0)]
         while stack:
             module, item, path, depth = stack.pop()
-            budget.spend(len(path) // BYTES_PER_STEP + (_STEPS_PER_MODULE if id(item) in met else 0), path)
-            met.add(id(item))
+            budget.spend(len(path) // BYTES_PER_STEP + (_STEPS_PER_MODULE if id(item) in visited else 0), path)
+            visited.add(id(item))
             if not isinstance(item, Mapping):
                 raise UnsupportedError(
                     "TorchScript archives hold named tensors only", path=path, found=shown(item), expected="a tensor"
@@ -157,28 +204,65 @@ class ScriptWriter(PtWriter):
                     raise LimitError(
                         "modules are nested too deep", path=path, limit="module_depth", value=self._limits.module_depth
                     )
+                inside = f"{path}[{key!r}]"
                 home = module
                 for parent in parents:
-                    home = self._inside(home, parent, f"{path}[{key!r}]")
-                if isinstance(inner, Tensor):
-                    if name in home.modules or name in home.tensors:
-                        raise ModelError("two values have one name", path=f"{path}[{key!r}]")
-                    home.tensors[name] = self._tensor(inner, trained=not is_buffer(name, inner))
+                    home = self._inside(home, parent, inside)
+                if not isinstance(inner, Tensor):
+                    stack.append((self._inside(home, name, inside), inner, inside, depth + len(parents) + 1))
+                elif name in home.modules or name in home.values:
+                    raise ModelError("two values have one name", path=inside)
                 else:
-                    inside = self._inside(home, name, f"{path}[{key!r}]")
-                    stack.append((inside, inner, f"{path}[{key!r}]", depth + len(parents) + 1))
+                    is_buffer = name in _BUFFERS or not inner.element.name.startswith(("float", "bfloat", "complex"))
+                    (home.buffers if is_buffer else home.parameters).append(name)
+                    home.values[name] = (self._tensor(inner, trained=not is_buffer), _TENSOR)
         return root
 
-    def _of_node(self, node: ArchiveNode) -> _Module:
-        """Convert the modules of an optimizer's archive, which are three levels deep."""
-        made = self._new()
-        made.sizes = node.parameters
-        made.values = {
-            name: (self._tensor(value, trained=False) if isinstance(value, Tensor) else value, kind)
-            for name, (value, kind) in node.values.items()
-        }
-        made.modules = {name: self._of_node(inner) for name, inner in node.modules.items()}
-        return made
+    def _optimizer(self, value: Mapping[str, Any]) -> _Module:
+        """Return the modules for the state dict of an optimizer.
+
+        Raises:
+            UnsupportedError: C++ has no such optimizer, or cannot hold part of the state.
+            ModelError: an option or a state has another type than PyTorch's.
+        """
+        known = _kind_of(value)
+        root = self._new({"pytorch_version": (_VERSION, "str")})
+        states = root.modules["state"] = self._new()
+        for number, state in value["state"].items():
+            path = f"root['state'][{number!r}]"
+            if not isinstance(state, Mapping):
+                raise ModelError("is not the state of an optimizer", path=path, found=shown(state))
+            present = {name: kind for name, kind in known.state.items() if state.get(name) is not None}
+            states.modules[_number(number, path)] = self._new(self._converted(state, present, path))
+            _refuse_rest(state, known.state, path)
+        groups = root.modules["param_groups"] = self._new()
+        self._size(groups, "param_groups/size", len(value["param_groups"]))
+        for number, group in enumerate(value["param_groups"]):
+            path = f"root['param_groups'][{number}]"
+            node = groups.modules[f"param_groups/{number}"] = self._new()
+            self._size(node, "params/size", len(group["params"]))
+            for place, parameter in enumerate(group["params"]):
+                node.values[f"params/{place}"] = (_number(parameter, path), "str")
+            node.modules["options"] = self._new(self._converted(group, known.options, path))
+            _refuse_rest(group, {"params": "", **known.options}, path)
+        return root
+
+    def _converted(self, values: Mapping[str, Any], kinds: dict[str, str], path: str) -> dict[str, tuple[Any, str]]:
+        """Return values in C++'s types, with their names."""
+        found = {}
+        for name, kind in kinds.items():
+            if name not in values:
+                raise ModelError("a group has no such option", path=path, expected=name)
+            value = _converted(values[name], kind, f"{path}[{name!r}]")
+            found[name] = (self._tensor(value, trained=False) if kind == _TENSOR else value, kind)
+        return found
+
+    def _size(self, node: _Module, name: str, count: int) -> None:
+        """Add a tensor with a size, as C++ writes it."""
+        storage = Storage(INT64, 1, span_of_bytes(count.to_bytes(8, "little"), 8))
+        tensor = Tensor(INT64, storage, (), (), is_scalar=True)
+        node.values[name] = (self._tensor(tensor, trained=False), _TENSOR)
+        node.parameters.append(name)
 
     def _tensor(self, tensor: Tensor, trained: bool) -> Tensor:
         """Return the one tensor of a view: PyTorch shares only what the pickle names as one object."""
@@ -187,12 +271,12 @@ class ScriptWriter(PtWriter):
             self._tensors[key] = evolve(tensor, is_parameter=False, requires_grad=trained)
         return self._tensors[key]
 
-    def _new(self) -> _Module:
-        self._modules.append(_Module(len(self._modules)))
+    def _new(self, values: dict[str, tuple[Any, str]] | None = None) -> _Module:
+        self._modules.append(_Module(len(self._modules), values or {}))
         return self._modules[-1]
 
     def _inside(self, home: _Module, name: str, path: str) -> _Module:
-        if name in home.tensors:
+        if name in home.values:
             raise ModelError("names both a tensor and a module", path=path, found=name)
         if name not in home.modules:
             home.modules[name] = self._new()
@@ -203,9 +287,71 @@ class ScriptWriter(PtWriter):
         return [*code, (CONSTANTS_MEMBER, b"\x80\x02).")]
 
 
-def is_buffer(name: str, tensor: Tensor) -> bool:
-    """Return whether a tensor of a state dict is a buffer: by name, or because its type cannot have gradients."""
-    return name in _BUFFERS or not tensor.element.name.startswith(("float", "bfloat", "complex"))
+def _is_optimizer(value: Any) -> bool:
+    """Return whether a value is an optimizer's state dict: `state`, and `param_groups` with parameter numbers."""
+    if not isinstance(value, Mapping) or set(value) != {"state", "param_groups"}:
+        return False
+    groups = value["param_groups"]
+    return (
+        isinstance(value["state"], Mapping)
+        and isinstance(groups, list)
+        and bool(groups)
+        and all(isinstance(group, Mapping) and isinstance(group.get("params"), list) for group in groups)
+    )
+
+
+def _kind_of(value: Mapping[str, Any]) -> _Optimizer:
+    """Return the optimizer whose options the groups have; of several the one with the most."""
+    names = set.intersection(*(set(group) for group in value["param_groups"]))
+    found = [known for known in _OPTIMIZERS.values() if set(known.options) <= names]
+    if not found:
+        raise UnsupportedError(
+            "the C++ API has no optimizer with these options",
+            path="root['param_groups']",
+            expected=", ".join(_OPTIMIZERS),
+            found=", ".join(sorted(map(str, names)))[:200],
+        )
+    return max(found, key=lambda known: len(known.options))
+
+
+def _refuse_rest(values: Mapping[Any, Any], known: dict[str, str], path: str) -> None:
+    """Refuse what C++ cannot hold, unless it is off."""
+    for name, value in values.items():
+        if name in known or name in _PYTHONS_OWN or value is None or value is False:
+            continue
+        if name == "momentum" and value == 0:
+            continue
+        raise UnsupportedError("C++'s optimizer cannot hold this", path=f"{path}[{name!r}]", found=shown(value))
+
+
+def _converted(value: Any, kind: str, path: str) -> Any:
+    """Convert a value to C++'s type."""
+    if kind == _TENSOR:
+        if isinstance(value, Tensor):
+            return value
+    elif kind == _PAIR:
+        if isinstance(value, (tuple, list)) and len(value) == 2:
+            return tuple(_converted(item, _FLOAT, path) for item in value)
+    else:
+        if isinstance(value, Tensor) and value.numel == 1:
+            value = value.numpy().reshape(()).item()
+        if kind == _BOOL and isinstance(value, bool):
+            return value
+        if kind != _BOOL and isinstance(value, (int, float)) and not isinstance(value, bool):
+            if kind == _FLOAT:
+                return float(value)
+            if int(value) == value:
+                return int(value)
+    raise ModelError(
+        "does not have the type used by PyTorch's optimizers", path=path, expected=kind, found=shown(value)
+    )
+
+
+def _number(parameter: Any, path: str) -> str:
+    """Return the number of a parameter: in C++ an address, so that 0 is invalid."""
+    if type(parameter) is not int or not 0 <= parameter < 1 << 62:
+        raise UnsupportedError("a parameter has no number", path=path, found=shown(parameter))
+    return str(parameter + 1)
 
 
 def quoted(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from ...data import define
@@ -15,19 +15,16 @@ from ...io.source import ByteSource
 Locate = Callable[[Any, ElementType, int], Span]
 """From (key, element type, bytes) to the span of the bytes."""
 
-_MODULES = frozenset({"torch", "torch.cuda", "torch.storage", "torch.sparse"})
 _UNTYPED = ("UntypedStorage", "_UntypedStorage")
+STORAGE_CLASSES = {
+    f"{module}.{name}": element
+    for name, element in (*BY_TORCH_STORAGE.items(), *((name, UINT8) for name in _UNTYPED))
+    for module in ("torch", "torch.cuda", "torch.storage", "torch.sparse")
+}
+"""Element type of each storage class; untyped ones have bytes.
+
+Source: PyTorch 2.13 `torch/storage.py`, `_storage_type_to_dtype_map`."""
 _NOWHERE = ByteSource.from_bytes(b"", "<not located yet>")
-
-
-def storage_element(value: Any) -> ElementType | None:
-    """Return the element type of a storage class by name (`torch.FloatStorage`), None if it is not a storage class.
-
-    `torch.UntypedStorage` has bytes. Source: PyTorch 2.13 `torch/storage.py`, `_storage_type_to_dtype_map`.
-    """
-    if not isinstance(value, PythonGlobal) or value.module not in _MODULES:
-        return None
-    return UINT8 if value.name in _UNTYPED else BY_TORCH_STORAGE.get(value.name)
 
 
 def is_count(value: Any) -> bool:
@@ -168,10 +165,6 @@ class StorageTable:
             )
         return Span(base.data.source, base.data.offset + offset, element.itemsize, base.data.order)
 
-    def place(self, key: Hashable, span: Span) -> None:
-        """Set the location of the bytes of a key."""
-        self.roots[key].data = span
-
     def claim_rest(self) -> None:
         """Set the elements of untyped storages without tensors to bytes."""
         for key, (bare, nbytes, device) in self._untyped.items():
@@ -214,7 +207,7 @@ class StorageId:
         if not isinstance(saved_id, tuple) or len(saved_id) not in (5, 6) or text(saved_id[0]) != "storage":
             raise CorruptError("a persistent id does not name a storage", found=f"{type(saved_id).__name__}")
         _, kind, key, location, count, *rest = saved_id
-        element = storage_element(kind)
+        element = STORAGE_CLASSES.get(kind.path) if isinstance(kind, PythonGlobal) else None
         if element is None:
             named = kind.path if isinstance(kind, PythonGlobal) else type(kind).__name__
             raise CorruptError("a storage has an unknown class", found=named)
@@ -229,13 +222,6 @@ class StorageId:
         return cls(None if untyped else element, text(key) or key, text(location) or "", count, part)
 
 
-def shown(value: Any) -> str:
-    """Return a value of a file for a message, in at most a few words, whatever is inside it."""
-    if isinstance(value, (str, bytes)):
-        return repr(value[:60])
-    return f"{value}" if value is None or isinstance(value, (int, float)) else f"a {type(value).__name__}"
-
-
 def text(value: Any) -> str | None:
     """Return a `str`, also of Python 2; None for anything else."""
     if isinstance(value, bytes):
@@ -247,13 +233,9 @@ def _uneven(nbytes: int, element: ElementType) -> UnsupportedError:
     return UnsupportedError(f"a storage of {nbytes} bytes is not a whole number of {element.name} elements")
 
 
-def element_named(name: str) -> ElementType | None:
-    """Return the element type of PyTorch's name, `float32`; aliases are accepted."""
-    return ELEMENT_TYPES.get(_ALIASES.get(name, name))
-
-
 # Source: PyTorch 2.13 `torch/csrc/utils/tensor_dtypes.cpp`.
-_ALIASES = {
+ELEMENT_NAMES = {
+    **{name: name for name in ELEMENT_TYPES},
     "float": "float32",
     "double": "float64",
     "half": "float16",
@@ -264,6 +246,16 @@ _ALIASES = {
     "cfloat": "complex64",
     "cdouble": "complex128",
 }
+"""PyTorch's names of element types, aliases included, and which each is."""
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of contiguous elements, the last index fastest."""
+    steps, count = [], 1
+    for extent in reversed(shape):
+        steps.append(count)
+        count *= max(extent, 1)
+    return tuple(reversed(steps))
 
 
 def span_of_bytes(data: bytes, width: int, order: str = "little") -> Span:

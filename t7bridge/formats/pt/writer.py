@@ -1,36 +1,96 @@
-"""PtWriter: Python-side values as the zip archive of today's PyTorch."""
+"""Writers of `.pt` files: the zip archive of today's PyTorch, and the format of 0.2 to 1.5, which all releases read.
+
+That has five pickles one after another (a magic number, the version, the machine, the value, the keys of the storages),
+then each storage: the number of its elements as a 64-bit integer, and the elements.
+
+Source: PyTorch 2.13 `torch/serialization.py` `_save`, `_legacy_save`, `_get_restore_location`, `torch/_C` `Device`
+(names and indices).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import IO, TYPE_CHECKING, Any
+import re
+import struct
+from collections.abc import Callable, Mapping
+from typing import IO, Any
 
+from ...errors import ModelError
 from ...graph.storage import Storage
 from ...io.checksums import crc32, sha256
 from ...io.output import Output
 from . import layout
-from .identity import content_id
 from .pickle.pickler import PickleWriter, StorageRef
 from .zip.archive_writer import Content, WrittenMember, ZipWriter
 
-if TYPE_CHECKING:
-    from .locations import Place
+Location = str | Mapping[str, str] | Callable[[str], Any]
+"""A device for all, `"cuda:0=cuda:1,ipu=cpu"` or the same as a mapping, or a function of the name in the file."""
+MapLocation = Location | None
+"""A location, or none: devices are kept or become the CPU."""
+Place = Callable[[str], str]
+"""Maps the device of a storage to the name to write."""
+
+_DEVICE = re.compile(r"[a-z][a-z0-9_]{0,30}(?::\d{1,4})?\Z")
+_MACHINE = {
+    "protocol_version": layout.LEGACY_PROTOCOL,
+    "little_endian": True,
+    "type_sizes": {"short": 2, "int": 4, "long": 4},
+}
+
+
+def placed(map_location: MapLocation, keep_device: bool) -> Place:
+    """Return the function from the device in a file to the one written.
+
+    Args:
+        map_location: see `Location`. Devices that a mapping lacks, and those for which a function returns `None`, are
+            treated as without it.
+        keep_device: whether other devices are kept; otherwise they are `cpu`.
+
+    Raises:
+        ModelError: it names no valid device.
+    """
+    if isinstance(map_location, str) and "=" in map_location:
+        pairs = [part.partition("=") for part in map_location.split(",")]
+        map_location = {old.strip(): new.strip() for old, _, new in pairs}
+    if isinstance(map_location, Mapping) or map_location is None:
+        known = {str(old): _checked(new) for old, new in (map_location or {}).items()}
+        map_location = known.get
+    elif not callable(map_location):
+        device = _checked(map_location)
+        return lambda _: device
+    ask = map_location
+
+    def place(device: str) -> str:
+        found = ask(device)
+        return _checked(found) if found is not None else device if keep_device else "cpu"
+
+    return place
+
+
+def _checked(device: Any) -> str:
+    """Return the name of a device, from text or a `torch.device`.
+
+    Raises:
+        ModelError: it is not a device.
+    """
+    name = str(device)
+    if not _DEVICE.match(name):
+        raise ModelError("is not the name of a device", expected="a name such as cpu or cuda:0", found=repr(name[:40]))
+    return name
 
 
 class StorageKeys:
     """Numbers the storages of a file in the order of first use.
 
     Args:
-        keep_device: whether storages keep the device that they name; otherwise they are on the CPU.
         place: maps the device named by each to the one written.
 
     Attributes:
         storages: those named so far; the key of each is its index.
     """
 
-    def __init__(self, keep_device: bool, place: Place | None = None) -> None:
+    def __init__(self, place: Place) -> None:
         self.storages: list[Storage] = []
-        self._place = place or (_kept if keep_device else _on_cpu)
+        self._place = place
         self._keys: dict[int, str] = {}
 
     def key(self, storage: Storage) -> str:
@@ -44,14 +104,6 @@ class StorageKeys:
     def ref(self, storage: Storage) -> StorageRef:
         """Return the pickle's reference to a storage."""
         return StorageRef(self.key(storage), self._place(storage.device))
-
-
-def _kept(device: str) -> str:
-    return device
-
-
-def _on_cpu(device: str) -> str:
-    return "cpu"
 
 
 class ValueWriter:
@@ -81,7 +133,7 @@ class ValueWriter:
         allow_foreign: bool = False,
     ) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
-        self._keys = StorageKeys(keep_device, place)
+        self._keys = StorageKeys(place or placed(None, keep_device))
         self._pickle = self._dumps(None)
         self._allow_foreign = allow_foreign
         self.tensors = 0
@@ -149,7 +201,7 @@ class PtWriter(ValueWriter):
         self._add(layout.ID_MEMBER, _serialization_id(self._zip.members))
         if record is not None:
             members = [(member.name.partition("/")[2], member.size, member.crc) for member in self._zip.members]
-            self._add(layout.RECORD_MEMBER, record(content_id(members)))
+            self._add(layout.RECORD_MEMBER, record(layout.content_id(members)))
         self._zip.finish()
         self._output.flush()
 
@@ -161,14 +213,30 @@ class PtWriter(ValueWriter):
         self._zip.add(f"{layout.ROOT_FOLDER}/{name}", content, size)
 
 
-def write_elements(output: Output, storage: Storage) -> None:
-    """Write a storage's elements in little-endian order."""
-    extent = storage.extent()
-    if extent is not None:
-        output.copy(extent)
-        return
-    for piece in storage.chunks():
-        output.write(piece)
+class LegacyPtWriter(ValueWriter):
+    """Writer of one value to a file for PyTorch 0.2 to 1.5; otherwise like `ValueWriter`."""
+
+    _old = True
+
+    def finish(self) -> None:
+        """Write the file.
+
+        Raises:
+            WriteError: the output does not accept the bytes.
+        """
+        for head in (layout.LEGACY_MAGIC, layout.LEGACY_PROTOCOL, _MACHINE):
+            self._output.write(self._dumps(head))
+        self._output.write(self._pickle)
+        self._output.write(self._dumps([str(number) for number in range(self.storages)]))
+        for storage in self.stored:
+            self._output.write(struct.pack("<q", storage.count))
+            extent = storage.extent()
+            if extent is not None:
+                self._output.copy(extent)
+            else:
+                for piece in storage.chunks():
+                    self._output.write(piece)
+        self._output.flush()
 
 
 def _serialization_id(members: list[WrittenMember]) -> bytes:

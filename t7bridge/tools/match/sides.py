@@ -18,7 +18,7 @@ from ...conversion.template import state_dict_in
 from ...data import define
 from ...errors import ModelError, about_file
 from ...formats.document import Document
-from ...formats.pt.modules import MetModules, module_state_dict
+from ...formats.pt.modules import VisitedModules, module_state_dict
 from ...formats.pt.modules import is_module as is_pickled_module
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
@@ -183,13 +183,13 @@ def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
         return state
     found: list[tuple[str, Any]] = []
     inside: set[Any] = set()
-    met = MetModules(limits)
+    visited = VisitedModules(limits)
     for visit in walk(value):
         if visit.parent in inside:
             inside.add(visit)
         elif is_pickled_module(visit.value):
             inside.add(visit)
-            found.append((visit.text(), module_state_dict(visit.value, limits=limits, met=met)))
+            found.append((visit.text(), module_state_dict(visit.value, limits=limits, visited=visited)))
         elif isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values()):
             found.append((visit.text(), visit.value))
     return choose(found, at, name, "state dict")[1]

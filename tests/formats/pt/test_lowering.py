@@ -18,8 +18,7 @@ from pt_helpers import described, saved, torch_describe, unpickled
 from t7bridge import PtReader, Storage, Tensor
 from t7bridge.errors import UnsupportedError
 from t7bridge.formats.pt.pickle.pickler import PickleWriter, StorageRef
-from t7bridge.formats.pt.pickle.rare_reductions import lower
-from t7bridge.formats.pt.pickle.reductions import Global, Reduction
+from t7bridge.formats.pt.pickle.reductions import Global, Reduction, lower
 from t7bridge.formats.pt.writer import PtWriter
 from t7bridge.graph.dtypes import ELEMENT_TYPES
 from t7bridge.graph.keys import in_order
@@ -340,14 +339,14 @@ def test_deep_objects() -> None:
 def test_names_that_are_no_lines(module: str, name: str) -> None:
     """A name that a line of a pickle cannot hold is refused: it would become opcodes."""
     with pytest.raises(UnsupportedError, match="name"):
-        lower(PythonGlobal(module, name), {})
+        lower(PythonGlobal(module, name))
 
 
 def test_names_of_python_2() -> None:
     """Protocol 2 has the older names of some modules, as Python's own pickler writes them."""
-    assert lower(PythonGlobal("builtins", "int"), {}) == Global("__builtin__ int")
-    assert lower(PythonGlobal("copyreg", "__newobj__"), {}) == Global("copy_reg __newobj__")
-    assert lower(TorchConstant("dtype", "float32"), {}) == Global("torch float32")
+    assert lower(PythonGlobal("builtins", "int")) == Global("__builtin__ int")
+    assert lower(PythonGlobal("copyreg", "__newobj__")) == Global("copy_reg __newobj__")
+    assert lower(TorchConstant("dtype", "float32")) == Global("torch float32")
 
 
 def test_memory_formats() -> None:
@@ -360,7 +359,7 @@ def test_memory_formats() -> None:
 def test_devices_are_calls() -> None:
     """A device is made of its type and, where there is one, its number."""
     for device, args in ((Device("cpu"), ("cpu",)), (Device("cuda", 0), ("cuda", 0))):
-        call = lower(device, {})
+        call = lower(device)
         assert isinstance(call, Reduction)
         assert (call.constructor, call.args) == (Global("torch device"), args)
 
@@ -392,4 +391,4 @@ def test_nothing_else_is_written() -> None:
     """A value that is none of these is refused."""
     for value in (object(), lambda: 1, type, Plain()):
         with pytest.raises(UnsupportedError, match="cannot be written"):
-            lower(value, {})
+            lower(value)

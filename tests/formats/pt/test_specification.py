@@ -49,7 +49,7 @@ def test_members():
 def test_modules_exist():
     """Every module that the document names is there."""
     named = set(re.findall(r"`(formats/[a-z0-9_/]+\.py)`", DOCUMENT))
-    assert len(named) >= 9
+    assert len(named) >= 6
     assert all((ROOT / "t7bridge" / name).exists() for name in named)
 
 

@@ -11,7 +11,7 @@ from pt_helpers import storage_id, tensor, text, unpickled, zipped
 
 from t7bridge import Limits, PtReader, Storage, Tensor
 from t7bridge.errors import CorruptError, FormatError, LimitError, T7BridgeError, UnsupportedError
-from t7bridge.formats.pt.tar import tar_members
+from t7bridge.formats.pt.streams import tar_members
 from t7bridge.graph.python import NumpyArray, NumpyDtype, PythonObject, QuantizedTensor
 from t7bridge.io.source import ByteSource
 
@@ -273,7 +273,7 @@ TAR_REFUSED = {
         {"tensors": b"\x80\x02K\2.\x80\x02(K\2K\1Nt." + VIEW + b"\x80\x02(K\3K\2Nt." + VIEW},
         "a tensor is on a tensor",
     ),
-    "numbers that end early": ({"tensors": b"\x80\x02K\1.\x80\x02(K\2K\1Nt." + VIEW[:8]}, "ends early"),
+    "numbers that end early": ({"tensors": b"\x80\x02K\1.\x80\x02(K\2K\1Nt." + VIEW[:8]}, "ends inside a tensor"),
     "a class that is none": ({"pickle": b"\x80\x02(K\1tQ."}, "names no class"),
     "a tensor that is none": ({"pickle": b"\x80\x02" + text("77") + b"Q."}, "a missing tensor"),
 }
@@ -387,12 +387,12 @@ def test_json_archives_of_other_parts():
     assert isinstance(quantized, QuantizedTensor)
     assert (quantized.scale, quantized.zero_point) == (0.5, 3)
     for words, arguments in (
-        ("an invalid number", ('"dataType":"UINT8","isQuantized":true,"scale":"x",',)),
+        ("the field scale is invalid", ('"dataType":"UINT8","isQuantized":true,"scale":"x",',)),
         ("attributes are not a list", ('"dataType":"FLOAT",', b"\x80\x02N.")),
     ):
         with pytest.raises(CorruptError, match=words):
             read(*arguments)
-    with pytest.raises(CorruptError, match="is not in PyTorch's format"):
+    with pytest.raises(CorruptError, match="is not what PyTorch writes"):
         PtReader(zipped({"a/model.json": b"[]", "a/version": b"2\n"})).read()
 
 
@@ -409,7 +409,7 @@ def test_storages_by_key():
     reader = PtReader(legacy)
     with pytest.raises(UnsupportedError, match="has no storage"):
         reader.storage("nothing")
-    assert isinstance(reader.storage(next(iter(reader._meaning.storages.roots))), Storage)
+    assert isinstance(reader.storage(next(iter(reader._storages.roots))), Storage)
     import zipfile
 
     deflated = PtReader(

@@ -2,7 +2,7 @@
 verbs.
 
 `standing` is the single classification: names are harmless by enumeration only, each for one kind of use. The names are
-those of `weights_only.py`, and of `names.txt`, made by `docs/generate_names.py` from PyTorch, numpy and Python.
+those of `WEIGHTS_ONLY`, and of `names.txt`, made by `docs/generate_names.py` from PyTorch, numpy and Python.
 Reading refuses forbidden names; `scan` reports these, foreign ones and uses beyond the kind; writing uses the others
 only, unless more is requested.
 
@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from .weights_only import WEIGHTS_ONLY, words
+from ....graph.python import PythonGlobal, PythonObject
 
 SAFE, STATE, CALL, FILL, VALUE = "safe", "state", "call", "fill", "value"
 """Kinds of harmless names. Read by `torch.load(weights_only=True)`, however used; a class without code at construction,
@@ -28,6 +29,41 @@ FORBIDDEN, FOREIGN = "forbidden", "foreign"
 """Runs code or reaches the system; anything else."""
 CALLED = "called"
 """A use beyond the kind."""
+
+
+def words(text: str, prefix: str = "") -> frozenset[str]:
+    """Return the words of a text, each with a prefix."""
+    return frozenset(prefix + word for word in text.split())
+
+
+_KINDS = "BFloat16 Bool Byte Char Double Float Half Int Long Short"
+_SPARSE = " ".join(f"{kind}Tensor" for kind in _KINDS.split() if kind != "Bool")
+_BOTH = " ".join(f"{kind}{what}" for kind in f"{_KINDS}".split() for what in ("Tensor", "Storage"))
+_COMPLEX = "ComplexDoubleStorage ComplexFloatStorage"
+_TORCH = f"""
+{_BOTH} {_COMPLEX} QInt32Storage QInt8Storage QUInt2x4Storage QUInt4x2Storage QUInt8Storage Size Tensor device
+bfloat16 bool bits16 bits1x8 bits2x4 bits4x2 bits8 complex128 complex32 complex64 float16 float32 float64
+float4_e2m1fn_x2 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu
+int1 int2 int3 int4 int5 int6 int7 int8 int16 int32 int64
+uint1 uint2 uint3 uint4 uint5 uint6 uint7 uint8 uint16 uint32 uint64
+per_channel_affine per_channel_affine_float_qparams per_channel_symmetric per_tensor_affine per_tensor_symmetric
+qint32 qint8 quint2x4 quint4x2 quint8 _tensor._rebuild_from_type_v2 nn.parameter.Parameter serialization._get_layout
+storage.TypedStorage storage.UntypedStorage
+"""
+_REBUILD = """
+device_tensor_from_cpu_tensor device_tensor_from_numpy meta_tensor_no_storage nested_tensor parameter
+parameter_with_state qtensor sparse_tensor tensor tensor_v2 tensor_v3 wrapper_subclass
+"""
+WEIGHTS_ONLY = (
+    words(_TORCH, "torch.")
+    | words(_REBUILD, "torch._utils._rebuild_")
+    | words(f"{_BOTH} {_COMPLEX}", "torch.cuda.")
+    | words(_SPARSE, "torch.sparse.")
+    | words(_SPARSE, "torch.cuda.sparse.")
+    | words("_codecs.encode builtins.bytearray builtins.complex builtins.set collections.Counter")
+    | {"collections.OrderedDict"}
+)
+"""The globals allowed by `torch.load(weights_only=True)` of PyTorch 2.13."""
 
 _MODULES = words(
     """
@@ -127,6 +163,35 @@ def renamed(module: str, name: str) -> tuple[str, str]:
     return new or (_compat_pickle.IMPORT_MAPPING.get(module, module), name)
 
 
+def is_copyreg(value: Any) -> bool:
+    """Return whether a value is a function of `copyreg`, which constructs the class that it receives."""
+    return isinstance(value, PythonGlobal) and value.module in ("copyreg", "copy_reg")
+
+
 def is_torch(module: str) -> bool:
     """Return whether a name is PyTorch's own, whatever its effect."""
     return module == "torch" or module.startswith("torch.")
+
+
+def may_name(value: Any, allow_foreign: bool) -> bool:
+    """Return whether a class or function, or the class of an object, may be named in a file.
+
+    Args:
+        value: a `PythonGlobal` or `PythonObject`.
+        allow_foreign: whether names of other packages may be written too. Forbidden ones never are.
+    """
+    how, args, names = "", (), [value]
+    if isinstance(value, PythonObject):
+        names, how, args = [value.constructor], value.how, value.args
+        if is_copyreg(value.constructor):
+            names += value.args[:1] if isinstance(value.args, tuple) else []
+    for name in names:
+        if not isinstance(name, PythonGlobal):  # a class returned by a call: the names in it are judged separately
+            if not allow_foreign:
+                return False
+            continue
+        found = standing(name.module, name.name)
+        wrong = found == FOREIGN or (how != "" and name is names[0] and not may_call(found, how, args))
+        if found == FORBIDDEN or (wrong and not allow_foreign):
+            return False
+    return True

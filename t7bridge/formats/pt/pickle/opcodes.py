@@ -1,9 +1,20 @@
-"""The opcodes of pickles by name: the table shared by `unpickler` and `pickler`.
+"""The opcodes of pickles by name, shared by `unpickler` and `pickler`; numbers and strings of protocol 0.
 
-Source: CPython 3.11 `Lib/pickle.py`, protocols 0 to 5.
+These are lines of text, accepted only in the form that Python writes. CPython reads more forms, sometimes as a value
+other than the text suggests: `010` is 8, and a zero byte ends a number.
+
+Source: CPython 3.11 `Lib/pickle.py`, protocols 0 to 5; `Modules/_pickle.c` `load_int`, `load_long`, `load_float`,
+`load_string`, `load_put`.
 """
 
 from __future__ import annotations
+
+import codecs
+import math
+import re
+from typing import Any
+
+from ....errors import CorruptError
 
 MARK = b"("
 STOP = b"."
@@ -75,3 +86,42 @@ NEXT_BUFFER = b"\x97"
 READONLY_BUFFER = b"\x98"
 
 HIGHEST_PROTOCOL = 5
+
+_FORMS = {
+    INT: rb"0|-?[1-9]\d*",
+    LONG: rb"(?:0|-?[1-9]\d*)L?",
+    FLOAT: rb"-?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|inf|nan)",
+    PUT: rb"\d{1,18}",
+    GET: rb"\d{1,18}",
+    STRING: rb"""(['"])((?:[^\\]|\\(?:[\\'"abfnrtv]|[0-3]?[0-7]{1,2}|x[0-9a-fA-F]{2}))*)\1""",
+}
+_BOOLEANS = {b"00": False, b"01": True}
+
+
+def parse_line(opcode: bytes, line: bytes) -> Any:
+    """Parse the argument of INT (a truth value or a number), LONG, FLOAT, PUT, GET or STRING.
+
+    Raises:
+        CorruptError: the line has another form.
+    """
+    if opcode == INT and line in _BOOLEANS:
+        return _BOOLEANS[line]
+    match = re.fullmatch(_FORMS[opcode], line, re.DOTALL)
+    if match is None:
+        raise CorruptError("a number or string of the pickle is not as Python writes it", found=f"{line[:60]!r}")
+    if opcode == STRING:
+        return python2_text(codecs.escape_decode(match[2])[0])
+    if opcode != FLOAT:
+        return int(line.rstrip(b"L"))
+    value = float(line)
+    if math.isinf(value) and not line.endswith(b"inf"):
+        raise CorruptError("a number of the pickle is beyond a double", found=f"{line[:60]!r}")
+    return value
+
+
+def python2_text(data: bytes) -> Any:
+    """Decode a `str` of Python 2: text if it is valid UTF-8, as in `torch.load`, else bytes."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import struct
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....data import define
 from ....errors import UnsupportedError
 from ....graph.storage import Storage
 from ....graph.tensor import UNSET, Tensor
 from . import opcodes
-from .reductions import Global, NamedStorage, Reduction, common_reduction
-from .weights_only import WEIGHTS_ONLY
+from .names import WEIGHTS_ONLY
+from .plain import Naming
+from .reductions import FORMS, Global, NamedStorage, Reduction, lower
 
-if TYPE_CHECKING:
-    from .naming import Naming
-
-_SIMPLE = frozenset({str, int, bytes, float, bool, type(None)})
 _PYTHON_3_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 _BATCH = 1000
 """Entries added to a list or dict at once, as by Python's own pickler: it bounds the reader's stack."""
@@ -43,26 +41,15 @@ class _Raw:
     opcodes: bytes
 
 
-@define(frozen=True)
-class _Put:
-    """Memoize the value just built as this object."""
+@define(frozen=True, eq=False)
+class _End:
+    """Finish a value: a tuple from the items since the mark, or a call from its constructor and arguments.
+
+    If they refer to the value itself, they have built it already.
+    """
 
     value: Any
-
-
-@define(frozen=True, eq=False)
-class _EndTuple:
-    """Build a tuple from the items since the mark, unless building its items has already built it."""
-
-    value: tuple[Any, ...]
-
-
-@define(frozen=True, eq=False)
-class _EndCall:
-    """Call the constructor with the arguments that were emitted, then set the state."""
-
-    value: Any
-    call: Reduction
+    call: Reduction | None = None
 
 
 class PickleWriter:
@@ -80,14 +67,13 @@ class PickleWriter:
     ) -> None:
         self._storage_ref = storage_ref
         self._old = old
-        self._allow_foreign = allow_foreign
-        self.plain: dict[str, list[Any]] = {}
+        self._naming = Naming(allow_foreign)
+        self.plain = self._naming.left_out
         """The foreign names that were left out, and the values that would have them."""
         self.blocking: dict[str, Any] = {}
         """The names that `torch.load(weights_only=True)` refuses, and the first value that has each."""
         self._current: Any = None
         self._constructor: Any = None
-        self._naming: Naming | None = None
         self.tensors = 0
         """Number of tensors written so far."""
         self._out = bytearray()
@@ -110,12 +96,8 @@ class PickleWriter:
             item = self._stack.pop()
             if type(item) is _Raw:
                 self._out += item.opcodes
-            elif type(item) is _Put:
-                self._put(item.value)
-            elif type(item) is _EndTuple:
-                self._end_tuple(item.value)
-            elif type(item) is _EndCall:
-                self._end_call(item.value, item.call)
+            elif type(item) is _End:
+                self._end(item.value, item.call)
             else:
                 self._save(item)
         self._out += opcodes.STOP
@@ -135,22 +117,15 @@ class PickleWriter:
             out += struct.pack(">cd", opcodes.BINFLOAT, value)
         elif isinstance(value, str):
             self._text(value)
-        elif not self._get(self._identity(value)):
+        elif not self._get(value if isinstance(value, bytes) else id(value)):
             self._object(value)
-
-    @staticmethod
-    def _identity(value: Any) -> Any:
-        """Return the memo key of a value: bytes are looked up by value, other objects by identity."""
-        return value if isinstance(value, bytes) else id(value)
 
     def _object(self, value: Any) -> None:
         out = self._out
         if isinstance(value, bytes):
             self._bytes(value)
         elif type(value) is dict:
-            out += opcodes.EMPTY_DICT
-            self._put(value)
-            self._entries(list(value.items()))
+            self._dict(value, value)
         elif type(value) is list:
             out += opcodes.EMPTY_LIST
             self._put(value)
@@ -158,7 +133,7 @@ class PickleWriter:
         elif type(value) is tuple:
             if value:
                 out += opcodes.MARK
-                self._stack.append(_EndTuple(value))
+                self._stack.append(_End(value))
                 self._stack.extend(reversed(value))
             else:
                 out += opcodes.EMPTY_TUPLE
@@ -173,54 +148,46 @@ class PickleWriter:
         """Write a value that is built by a call, or that has a name."""
         if value is not self._constructor:
             self._current = value
-        how: Any = common_reduction(value)
-        if how is None:
-            names = self._names()
-            plain = names.plain_form(value)
-            if plain is not None:
-                self._plain(value, plain)
-                return
-            from .rare_reductions import lower
-
-            how = lower(names.nameable(value, self._current), names.marks)
-        self.tensors += isinstance(value, Tensor) and not value.is_parameter  # a parameter wraps a tensor
-        if isinstance(how, Reduction):
-            self._constructor = how.constructor
-            self._call(value, how)
+        kind = type(value)
+        if kind is OrderedDict or (kind is Tensor and value.extras is None):
+            form = FORMS[kind](value)
         else:
-            self._object(how)
+            bare = self._naming.nameable(value, self._current)
+            if type(bare) is str:
+                self._text(bare)
+                return
+            if type(bare) is dict:
+                self._dict(value, bare)
+                return
+            form = lower(bare)
+        self.tensors += kind is Tensor and not value.is_parameter  # a parameter wraps a tensor
+        if isinstance(form, Reduction):
+            self._constructor = form.constructor
+            self._call(value, form)
+        else:
+            self._object(form)
 
-    def _plain(self, value: Any, plain: str | dict[Any, Any]) -> None:
-        """Write a value of a foreign class as plain data."""
-        if isinstance(plain, str):
-            self._text(plain)
-            return
+    def _dict(self, value: Any, entries: dict[Any, Any]) -> None:
+        """Write a dict: the value itself, or its plain form."""
         self._out += opcodes.EMPTY_DICT
         self._put(value)
-        self._entries(list(plain.items()))
-
-    def _names(self) -> Naming:
-        """The names that may be written, loaded with the first value that may have one."""
-        if self._naming is None:
-            from .naming import Naming
-
-            self._naming = Naming(self._allow_foreign, self.plain)
-        return self._naming
+        self._entries(list(entries.items()))
 
     def _call(self, value: Any, call: Reduction) -> None:
-        self._stack += (_EndCall(value, call), call.args, call.constructor)
+        self._stack += (_End(value, call), call.args, call.constructor)
 
-    def _end_call(self, value: Any, call: Reduction) -> None:
-        if id(value) in self._memo:  # already built by an argument that refers to it
-            self._out += opcodes.POP + opcodes.POP
+    def _end(self, value: Any, call: Reduction | None) -> None:
+        if id(value) in self._memo:
+            self._out += opcodes.POP_MARK if call is None else opcodes.POP + opcodes.POP
             self._get(id(value))
             return
-        self._out += opcodes.NEWOBJ if call.new else opcodes.REDUCE
+        self._out += opcodes.TUPLE if call is None else opcodes.NEWOBJ if call.new else opcodes.REDUCE
         self._put(value)
-        if call.state is not UNSET:
-            self._stack += (_Raw(opcodes.BUILD), call.state)
-        self._entries(call.pairs)
-        self._items(call.items)
+        if call is not None:
+            if call.state is not UNSET:
+                self._stack += (_Raw(opcodes.BUILD), call.state)
+            self._entries(call.pairs)
+            self._items(call.items)
 
     def _integer(self, value: int) -> None:
         if 0 <= value < 256:
@@ -231,10 +198,9 @@ class PickleWriter:
             self._out += struct.pack("<ci", opcodes.BININT, value)
         else:
             data = value.to_bytes((~value if value < 0 else value).bit_length() // 8 + 1, "little", signed=True)
-            head = (
-                opcodes.LONG1 + bytes([len(data)]) if len(data) < 256 else opcodes.LONG4 + struct.pack("<i", len(data))
-            )
-            self._out += head + data
+            short = len(data) < 256
+            self._out += opcodes.LONG1 + bytes([len(data)]) if short else opcodes.LONG4 + struct.pack("<i", len(data))
+            self._out += data
 
     def _text(self, value: str) -> None:
         if not self._get(("str", value)):
@@ -264,7 +230,7 @@ class PickleWriter:
         for start in range(0, len(entries), _BATCH):
             batches.append(_Raw(opcodes.MARK))
             for key, item in entries[start : start + _BATCH]:
-                batches += (key if type(key) in _SIMPLE else self._names().hashable(key), item)
+                batches += (self._naming.hashable(key), item)
             batches.append(_Raw(opcodes.SETITEMS))
         self._stack.extend(reversed(batches))
 
@@ -273,14 +239,6 @@ class PickleWriter:
         for start in range(0, len(value), _BATCH):
             batches += [_Raw(opcodes.MARK), *value[start : start + _BATCH], _Raw(opcodes.APPENDS)]
         self._stack.extend(reversed(batches))
-
-    def _end_tuple(self, value: tuple[Any, ...]) -> None:
-        if id(value) in self._memo:  # a tuple that contains itself through a list
-            self._out += opcodes.POP_MARK
-            self._get(id(value))
-        else:
-            self._out += opcodes.TUPLE
-            self._put(value)
 
     def _storage_id(self, named: NamedStorage) -> None:
         """Write a persistent id; never memoized, as PyTorch resolves equal ids to the same storage."""
@@ -304,11 +262,7 @@ class PickleWriter:
         number = self._memo.get(key)
         if number is None:
             return False
-        self._out += (
-            struct.pack("<cB", opcodes.BINGET, number)
-            if number < 256
-            else struct.pack("<cI", opcodes.LONG_BINGET, number)
-        )
+        self._indexed(opcodes.BINGET, opcodes.LONG_BINGET, number)
         return True
 
     def _put(self, value: Any) -> None:
@@ -317,8 +271,7 @@ class PickleWriter:
 
     def _memoize(self, key: Any) -> None:
         number = self._memo[key] = len(self._memo)
-        self._out += (
-            struct.pack("<cB", opcodes.BINPUT, number)
-            if number < 256
-            else struct.pack("<cI", opcodes.LONG_BINPUT, number)
-        )
+        self._indexed(opcodes.BINPUT, opcodes.LONG_BINPUT, number)
+
+    def _indexed(self, short: bytes, long: bytes, number: int) -> None:
+        self._out += struct.pack("<cB", short, number) if number < 256 else struct.pack("<cI", long, number)

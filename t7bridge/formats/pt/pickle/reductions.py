@@ -1,20 +1,43 @@
-"""Reductions of tensors for pickling: the call by which PyTorch rebuilds each.
+"""Calls that build values: how each is read, and to which call a value is reduced. Here Python's own and numpy's.
 
-The counterpart of `globals` and `rebuild_tensors`, which read the same calls. Rare values are in `rare_reductions`.
-Source: PyTorch 2.13 `torch/_tensor.py` `__reduce_ex__`, `torch/_utils.py`.
+`reads` (in `meaning`) registers what a call returns, `STATES` what a state sets, and `writes` the call or the name by
+which a value is written. numpy itself is not needed for any of them.
+
+Source: PyTorch 2.13 `torch/_weights_only_unpickler.py`; numpy 2.4 `numpy/_core/src/multiarray/methods.c`
+(`array_reduce`, `array_setstate`), `descriptor.c` (`arraydescr_reduce`, `arraydescr_setstate`).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from encodings import normalize_encoding
+from encodings.aliases import aliases
+from functools import partial
 from typing import Any
 
 from attrs import field
 
 from ....data import define
-from ....errors import UnsupportedError
+from ....errors import CorruptError, UnsupportedError
+from ....graph.python import (
+    UNSET,
+    DefaultDict,
+    Device,
+    NumpyArray,
+    NumpyDtype,
+    NumpyScalar,
+    PythonGlobal,
+    PythonObject,
+    TorchConstant,
+    TorchSize,
+)
 from ....graph.storage import Storage
-from ....graph.tensor import UNSET, Tensor
+from ...fields import shown
+from ..storages import ELEMENT_NAMES
+from .meaning import GLOBALS, STATES, PtMeaning, reads
+from .names import is_copyreg
 
 _PYTHON_2_MODULES = {"builtins": "__builtin__", "copyreg": "copy_reg"}
 """Protocol 2 names of modules that Python 3 renamed."""
@@ -37,7 +60,7 @@ class NamedStorage:
 
     Attributes:
         storage: the memory.
-        element: name of the storage class in `torch`; `UntypedStorage` where the tensor states its element type.
+        storage_class: its class in `torch`; `UntypedStorage` where the tensor states its element type.
         count: number of elements, or of bytes where the class is untyped.
     """
 
@@ -67,6 +90,37 @@ class Reduction:
     pairs: list[tuple[Any, Any]] = field(factory=list)
 
 
+Form = Reduction | Global | NamedStorage
+"""How a value is written."""
+FORMS: dict[type, Callable[[Any], Form]] = {}
+"""The form of a value, by type."""
+
+
+def writes(kind: type) -> Callable[[Callable[[Any], Form]], Callable[[Any], Form]]:
+    """Register the function that returns the form of values of a type."""
+
+    def register(function: Callable[[Any], Form]) -> Callable[[Any], Form]:
+        FORMS[kind] = function
+        return function
+
+    return register
+
+
+def lower(value: Any) -> Form:
+    """Return the form of a value.
+
+    Args:
+        value: any except builtins that have opcodes of their own.
+
+    Raises:
+        UnsupportedError: a pickle cannot represent it.
+    """
+    for kind in type(value).__mro__:
+        if kind in FORMS:
+            return FORMS[kind](value)
+    raise UnsupportedError(f"a value of type {type(value).__name__} cannot be written to a .pt")
+
+
 def named(module: str, name: str) -> Global:
     """Return a name as protocol 2 writes it: two lines of text.
 
@@ -80,60 +134,296 @@ def named(module: str, name: str) -> Global:
     return Global(f"{_PYTHON_2_MODULES.get(module, module)} {name}")
 
 
-def place(tensor: Tensor) -> tuple[Storage, int]:
-    """Return the storage of a tensor in PyTorch's terms, and the tensor's offset there in elements.
-
-    A storage that views another's bytes as another element type is replaced by that one. One that is a part of another,
-    as PyTorch had them until 1.5, stays a storage of its own: today's files cannot express the relation.
-    """
-    storage = tensor.storage or Storage.empty(tensor.element)
-    return whole(storage), tensor.offset
+# Python's own
 
 
-def whole(storage: Storage) -> Storage:
-    """Return the storage with the same bytes of which one is a view."""
-    while storage.base is not None and not storage.base_offset and storage.nbytes == storage.base.nbytes:
-        storage = storage.base
-    return storage
+def _filled(meaning: PtMeaning, target: Any, source: Any = ()) -> Any:
+    """Return a dict filled from the constructor's argument: a dict, or a list of pairs."""
+    if isinstance(source, dict):
+        source = list(source.items())
+    if not isinstance(source, (list, tuple)) or not all(isinstance(p, (list, tuple)) and len(p) == 2 for p in source):
+        return NotImplemented
+    meaning.work.spend(len(source))
+    for key, item in source:
+        meaning.work.check_key(target, key)
+        target[key] = item
+    return target
 
 
-def of_storage(storage: Storage) -> NamedStorage:
-    """Return the name of a storage outside of tensors.
-
-    Raises:
-        UnsupportedError: PyTorch has no storage of its element type.
-    """
-    if whole(storage) is not storage or not storage.element.torch_storage:
-        raise UnsupportedError(f"a storage of {storage.element.name} outside of a tensor cannot be written to a .pt")
-    return NamedStorage(storage, storage.element.torch_storage, storage.count)
+@reads("builtins.dict", object, least=0)
+def _dict(meaning: PtMeaning, source: Any = ()) -> Any:
+    return _filled(meaning, {}, source)
 
 
-def of_ordered(value: OrderedDict[Any, Any]) -> Reduction:
-    """Return the reduction of an `OrderedDict`, with its attributes."""
+@reads("collections.OrderedDict", object, least=0)
+def _ordered_dict(meaning: PtMeaning, source: Any = ()) -> Any:
+    return _filled(meaning, OrderedDict(), source)
+
+
+@writes(OrderedDict)
+def _of_ordered(value: OrderedDict[Any, Any]) -> Reduction:
     state = dict(vars(value)) or UNSET
     return Reduction(named("collections", "OrderedDict"), state=state, pairs=list(value.items()))
 
 
-def is_typed(tensor: Tensor) -> bool:
-    """Return whether the class of a tensor's storage determines its element type."""
-    return bool(tensor.element.torch_storage) and place(tensor)[0].element is tensor.element
+def _set_attributes(meaning: PtMeaning, value: OrderedDict[Any, Any], state: Any) -> Any:
+    """Set the attributes of an `OrderedDict`: `_metadata` of a state dict. None may shadow those of the class."""
+    if state is None:
+        return value
+    if not isinstance(state, dict):
+        raise CorruptError("an OrderedDict receives a state that is not a dict")
+    meaning.work.spend(len(state))
+    for key, item in state.items():
+        if type(key) is not str or hasattr(OrderedDict, key):
+            raise CorruptError(f"an OrderedDict receives an attribute {key!r:.60}")
+        setattr(value, key, item)
+    return value
 
 
-def dense(tensor: Tensor, hooks: Any = None) -> Reduction:
-    """Return the reduction of a tensor whose storage determines its element type."""
-    storage, offset = place(tensor)
-    stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
-    named_storage = NamedStorage(storage, tensor.element.torch_storage, storage.count)
-    hooks = OrderedDict() if hooks is None else hooks
-    arguments = (named_storage, offset, tensor.shape, stride, tensor.requires_grad, hooks)
-    return Reduction(named("torch._utils", "_rebuild_tensor_v2"), arguments)
+STATES[OrderedDict] = _set_attributes
 
 
-def common_reduction(value: Any) -> Reduction | NamedStorage | None:
-    """Return the reduction of a plain tensor, storage or `OrderedDict`; `None` for other values."""
-    kind = type(value)
-    if kind is Tensor:
-        return dense(value) if value.extras is None and not value.is_parameter and is_typed(value) else None
-    if kind is OrderedDict:
-        return of_ordered(value)
-    return of_storage(value) if kind is Storage else None
+@reads("collections.defaultdict", object, object, least=0)
+def _default_dict(meaning: PtMeaning, factory: Any = None, source: Any = ()) -> Any:
+    return _filled(meaning, DefaultDict(factory), source)
+
+
+@writes(DefaultDict)
+def _of_default_dict(value: DefaultDict) -> Reduction:
+    factory = () if value.factory is None else (value.factory,)
+    return Reduction(named("collections", "defaultdict"), factory, pairs=list(value.items()))
+
+
+@reads("collections.Counter", dict, least=0)
+def _counter(meaning: PtMeaning, source: Any = ()) -> Any:
+    return _filled(meaning, Counter(), source)
+
+
+@writes(Counter)
+def _of_counter(value: Counter[Any]) -> Reduction:
+    return Reduction(named("collections", "Counter"), pairs=list(value.items()))
+
+
+def _collection(kind: Callable[[Any], Any], meaning: PtMeaning, items: Any = ()) -> Any:
+    meaning.work.spend(len(items))
+    if kind in (set, frozenset):
+        meaning.work.check_elements(items)
+    return kind(items)
+
+
+_COLLECTIONS = (list, tuple, set, frozenset)
+for _kind in _COLLECTIONS:
+    reads(f"builtins.{_kind.__name__}", _COLLECTIONS, least=0)(partial(_collection, _kind))
+
+
+@reads("_codecs.encode", object, str, least=1)
+def _encode(meaning: PtMeaning, text: Any, encoding: str = "utf-8") -> Any:
+    """Return the bytes that protocol 2 writes as text: one character per byte."""
+    name = normalize_encoding(encoding).lower()
+    codec = aliases.get(name, name)
+    if codec not in ("latin_1", "utf_8", "ascii"):  # CPython would import it by its name
+        raise UnsupportedError("bytes are written as a text in an encoding that no pickler uses", expected="latin1")
+    if type(text) is not str:
+        return NotImplemented
+    meaning.work.spend(len(text))
+    return text.encode(codec)
+
+
+@reads("builtins.bytes", (bytes, bytearray), least=0)
+def _bytes(meaning: PtMeaning, data: Any = b"") -> Any:
+    meaning.work.spend(len(data))
+    return bytes(data)
+
+
+@reads("builtins.bytearray", object, str, least=0)
+def _bytearray(meaning: PtMeaning, data: Any = b"", *encoding: str) -> Any:
+    if not isinstance(data, (bytes, bytearray)) or encoding:
+        data = _encode(meaning, data, *encoding)
+    return data if data is NotImplemented else bytearray(_bytes(meaning, data))
+
+
+@writes(bytearray)
+def _of_bytearray(value: bytearray) -> Reduction:
+    return Reduction(named("builtins", "bytearray"), (bytes(value),))
+
+
+@reads("builtins.complex", (int, float), (int, float), least=1)
+def _complex(meaning: PtMeaning, *parts: float) -> Any:
+    return complex(*parts)
+
+
+@writes(complex)
+def _of_complex(value: complex) -> Reduction:
+    return Reduction(named("builtins", "complex"), (value.real, value.imag))
+
+
+@reads("copyreg.__newobj__", object, most=1 << 30)
+def _new_object(meaning: PtMeaning, cls: Any, *args: Any) -> Any:
+    if is_copyreg(cls):  # such a call only leads to the next, which a file could repeat endlessly
+        return NotImplemented
+    return meaning.make(cls, args, "newobj")
+
+
+@reads("copyreg._reconstructor", most=1 << 30, least=0)
+def _reconstructor(meaning: PtMeaning, *args: Any) -> Any:
+    return NotImplemented
+
+
+@reads("copyreg.__newobj_ex__", object, object, object)
+def _new_object_ex(meaning: PtMeaning, cls: Any, args: Any, kwargs: Any) -> Any:
+    return NotImplemented if is_copyreg(cls) else meaning.make(cls, args, "newobj_ex", kwargs)
+
+
+@writes(PythonGlobal)
+def _of_global(value: PythonGlobal) -> Global:
+    return named(value.module, value.name)
+
+
+@writes(PythonObject)
+def _of_object(value: PythonObject) -> Reduction:
+    constructor, args = value.constructor, value.args
+    if value.how == "newobj_ex":
+        constructor, args = named("copyreg", "__newobj_ex__"), (value.constructor, args, value.kwargs or {})
+    return Reduction(constructor, args, value.how == "newobj", value.state, value.items, value.pairs)
+
+
+# PyTorch's constants
+
+
+def _constants() -> dict[str, TorchConstant]:
+    """Return the constants of `torch` by name."""
+    schemes = "tensor_affine tensor_symmetric channel_affine channel_symmetric channel_affine_float_qparams"
+    layouts = "strided sparse_coo sparse_csr sparse_csc sparse_bsr sparse_bsc _mkldnn jagged"
+    found = {alias: TorchConstant("dtype", name) for alias, name in ELEMENT_NAMES.items()}
+    found |= {name: TorchConstant("layout", name) for name in layouts.split()}
+    found |= {f"per_{name}": TorchConstant("qscheme", f"per_{name}") for name in schemes.split()}
+    formats = "contiguous_format preserve_format channels_last channels_last_3d"
+    return found | {name: TorchConstant("memory_format", name) for name in formats.split()}
+
+
+CONSTANTS = _constants()
+GLOBALS.update((f"torch.{_name}", _constant) for _name, _constant in CONSTANTS.items())
+
+
+@reads("torch.serialization._get_layout", str)
+def _layout(meaning: PtMeaning, name: str) -> Any:
+    found = CONSTANTS.get(name.removeprefix("torch."))
+    return found if found and found.kind == "layout" else NotImplemented
+
+
+@writes(TorchConstant)
+def _of_constant(value: TorchConstant) -> Form:
+    if value.kind == "layout":
+        return Reduction(named("torch.serialization", "_get_layout"), (f"torch.{value.name}",))
+    return named("torch", value.name)
+
+
+@reads("torch.Size", (list, tuple), least=0)
+def _size(meaning: PtMeaning, extents: Any = ()) -> Any:
+    meaning.work.spend(len(extents))
+    return TorchSize(extents)
+
+
+@writes(TorchSize)
+def _of_size(value: TorchSize) -> Reduction:
+    return Reduction(named("torch", "Size"), (tuple(value),))
+
+
+@reads("torch.device", str, (int, type(None)), least=1)
+def _device(meaning: PtMeaning, text: str, *index: int | None) -> Any:
+    kind, _, number = text.partition(":")
+    return Device(kind, index[0] if index else int(number) if number.isdecimal() else None)
+
+
+@writes(Device)
+def _of_device(value: Device) -> Reduction:
+    return Reduction(named("torch", "device"), (value.type,) if value.index is None else (value.type, value.index))
+
+
+# numpy's arrays, scalars and element types
+
+
+@reads("numpy.dtype", (str, bytes), object, object, object, least=1)
+def _dtype(meaning: PtMeaning, code: Any, *options: Any) -> Any:
+    code = code.decode("latin1") if isinstance(code, bytes) else code
+    return NumpyDtype(code[1:], code[0]) if code[:1] in tuple("<>=|") else NumpyDtype(code)
+
+
+@writes(NumpyDtype)
+def _of_dtype(value: NumpyDtype) -> Reduction:
+    state = value.state or (3, value.order, None, None, None, -1, -1, 0)
+    return Reduction(named("numpy", "dtype"), (value.code, False, True), state=state)
+
+
+def _set_dtype_state(meaning: PtMeaning, value: NumpyDtype, state: Any) -> NumpyDtype:
+    order = (*_numpy_state(state), None, None)[1]
+    order = order.decode("latin1") if isinstance(order, bytes) else order
+    if order not in ("<", ">", "=", "|"):
+        raise CorruptError("a numpy dtype has no byte order", found=shown(order))
+    value.order, value.state = order, state
+    return value
+
+
+def _numpy_state(state: Any) -> tuple[Any, ...]:
+    if not isinstance(state, tuple):
+        raise CorruptError("a numpy value receives a state that is not a tuple")
+    return state
+
+
+@reads("numpy.core.multiarray.scalar", NumpyDtype, object, least=1)
+def _scalar(meaning: PtMeaning, dtype: NumpyDtype, data: Any = b"") -> Any:
+    return NumpyScalar(dtype, data.encode() if isinstance(data, str) else data)
+
+
+@writes(NumpyScalar)
+def _of_scalar(value: NumpyScalar) -> Reduction:
+    return Reduction(named("numpy.core.multiarray", "scalar"), (value.dtype, value.data))
+
+
+@reads("numpy.core.multiarray._reconstruct", PythonGlobal, object, object, least=1)
+def _reconstruct(meaning: PtMeaning, cls: PythonGlobal, *rest: Any) -> Any:
+    """Return an array without elements: its state follows."""
+    return NumpyArray(NumpyDtype("i1"), (0,), False, b"", cls.path)
+
+
+@writes(NumpyArray)
+def _of_array(value: NumpyArray) -> Reduction:
+    module, _, name = value.cls.rpartition(".")
+    state = (1, value.shape, value.dtype, value.fortran, value.data)
+    return Reduction(named("numpy.core.multiarray", "_reconstruct"), (named(module, name), (0,), b"b"), state=state)
+
+
+def _set_array_state(meaning: PtMeaning, value: NumpyArray, state: Any) -> NumpyArray:
+    state = _numpy_state(state)
+    if len(state) == 4:  # before version 1 of the layout
+        state = (0, *state)
+    if len(state) != 5 or not isinstance(state[2], NumpyDtype):
+        raise CorruptError("a numpy array receives an invalid state", found=f"a tuple of {len(state)}")
+    _, shape, value.dtype, fortran, data = state
+    value.fortran = bool(fortran)
+    # A string of Python 2 was already decoded as UTF-8, if valid.
+    return _fill(value, shape, data.encode() if isinstance(data, str) else data)
+
+
+@reads("numpy.core.numeric._frombuffer", (bytes, bytearray), NumpyDtype, object, object)
+def _from_buffer(meaning: PtMeaning, data: Any, dtype: NumpyDtype, shape: Any, order: Any) -> Any:
+    return _fill(NumpyArray(dtype, (0,), order == "F", b""), shape, bytes(data))
+
+
+def _fill(array: NumpyArray, shape: Any, data: Any) -> NumpyArray:
+    if not isinstance(shape, (tuple, list)) or not all(type(extent) is int and extent >= 0 for extent in shape):
+        raise CorruptError("a numpy array has no shape", found=f"{type(shape).__name__}")
+    count = math.prod(shape)
+    if isinstance(data, (bytes, bytearray)):
+        width = array.dtype.itemsize
+        if width and len(data) != count * width:
+            raise CorruptError(
+                "a numpy array's bytes do not fit its shape", expected=f"{count * width} bytes", found=f"{len(data)}"
+            )
+    elif not isinstance(data, list) or len(data) != count:
+        raise CorruptError("a numpy array has no elements", expected=f"{count}", found=type(data).__name__)
+    array.shape, array.data = tuple(shape), bytes(data) if isinstance(data, bytearray) else data
+    return array
+
+
+STATES[NumpyDtype], STATES[NumpyArray] = _set_dtype_state, _set_array_state

@@ -18,22 +18,32 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable
-from functools import cache, partial
-from importlib import import_module
 from typing import Any, Protocol
 
-from ....errors import CorruptError, FormatError, LimitError, T7BridgeError, TruncatedError, UnsupportedError
+from ....data import define
+from ....errors import (
+    CorruptError,
+    ForbiddenGlobalError,
+    FormatError,
+    LimitError,
+    T7BridgeError,
+    TruncatedError,
+    UnsupportedError,
+)
 from ....graph.python import PythonObject
 from ....io.source import ByteSource
 from ....limits import OBJECT_BYTES, Limits
+from ....report import Note
 from . import opcodes
-from .budget import Work
+from .meaning import Work
 
 _CHUNK_BYTES = 1 << 16
 _MARGIN_BYTES = 16
 """Maximum length of an opcode's fixed argument: within it, arguments are read without checking the buffer."""
 _MAX_INTEGER_BYTES = 1024
 _FREE_SETS = 100_000
+_MOST_PICKLES = 1_000
+"""Maximum number of pickles read after the value: even a tiny one costs as much as opening a file."""
 
 _unpack_u2 = struct.Struct("<H").unpack_from
 _unpack_u4 = struct.Struct("<I").unpack_from
@@ -61,6 +71,28 @@ class Meaning(Protocol):
         """Return the value of a persistent id."""
 
 
+@define
+class Rest:
+    """The bytes after the value of a pickle, or of a file of pickles.
+
+    Attributes:
+        nbytes: number of bytes.
+        pickles: number of further pickles at their beginning.
+    """
+
+    nbytes: int
+    pickles: int = 0
+
+    def notes(self, member: str = "") -> list[Note]:
+        """Note them, if there are any."""
+        if not self.nbytes:
+            return []
+        where = f" of {member}" if member else ""
+        pickles = f", {self.pickles} more pickle{'s' * (self.pickles > 1)} among them," if self.pickles else ""
+        text = f"{self.nbytes} bytes after the value{where}{pickles} are left out"
+        return [Note("warning", "", text, code="trailing")]
+
+
 class Unpickler:
     """Reader of consecutive pickles in a source.
 
@@ -73,15 +105,17 @@ class Unpickler:
         member: name of the part of the file, for messages.
 
     Attributes:
+        source: the source.
         position: offset in the source after the last pickle read.
+        end: end of the readable part.
     """
 
     def __init__(
         self, source: ByteSource, position: int, end: int, meaning: Meaning, limits: Limits, member: str = ""
     ) -> None:
-        self._source = source
+        self.source = source
         self._base = position
-        self._end = end
+        self.end = end
         self._frame_end = 0
         self._meaning = meaning
         self._member = member
@@ -111,6 +145,21 @@ class Unpickler:
         if self.position > self._base + len(self._buffer):
             self._base, self._buffer, self._safe = self.position, b"", 0
 
+    def take(self, count: int, what: str) -> bytes:
+        """Return the bytes after the last pickle, and resume behind them.
+
+        Raises:
+            TruncatedError: there are fewer.
+        """
+        if self.position + count > self.end:
+            found = f"{self.end - self.position} bytes"
+            raise TruncatedError(
+                f"the file ends inside {what}", offset=self.position, expected=f"{count} bytes", found=found
+            )
+        data = self.source.read_exact(self.position, count, what)
+        self.skip(count)
+        return data
+
     def load(self) -> Any:
         """Read one pickle.
 
@@ -127,13 +176,13 @@ class Unpickler:
         try:
             return self._run()
         except T7BridgeError as error:
-            error.file = error.file or self._source.name
+            error.file = error.file or self.source.name
             error.path = error.path or self._member
             if error.offset is None:
                 error.offset = self._base + self._at
             raise
         except (IndexError, struct.error) as error:
-            ends = self._base + len(self._buffer) >= self._end and self._buffer[-1:] != opcodes.STOP
+            ends = self._base + len(self._buffer) >= self.end and self._buffer[-1:] != opcodes.STOP
             if ends and self._at >= len(self._buffer) - _MARGIN_BYTES:
                 raise self._fault(TruncatedError, "the pickle ends in the middle") from error
             raise self._fault(CorruptError, "the pickle pops from an empty stack") from error
@@ -142,8 +191,29 @@ class Unpickler:
         except (ValueError, TypeError, OverflowError) as error:
             raise self._fault(CorruptError, f"the pickle is damaged: {error!s:.200}") from error
 
+    def load_rest(self) -> Rest:
+        """Read the pickles after the value, which programs may load one after another.
+
+        Raises:
+            ForbiddenGlobalError: one names what runs code.
+            LimitError: there are too many.
+        """
+        rest = Rest(self.end - self.position)
+        while self.position < self.end:
+            if rest.pickles == _MOST_PICKLES:
+                most = f"at most {_MOST_PICKLES}"
+                raise LimitError("too many pickles follow one another", expected=most, offset=self.position)
+            try:
+                self.load()
+            except ForbiddenGlobalError:
+                raise
+            except T7BridgeError:
+                break
+            rest.pickles += 1
+        return rest
+
     def _fault(self, kind: type[FormatError], message: str) -> FormatError:
-        return kind(message, file=self._source.name, offset=self._base + self._at, path=self._member)
+        return kind(message, file=self.source.name, offset=self._base + self._at, path=self._member)
 
     def _run(self) -> Any:
         # Names of opcodes are locals, as cheap as numbers. They are ordered by frequency.
@@ -253,11 +323,14 @@ class Unpickler:
                 self.position = self._base + pos
                 return pop()
             else:
-                rare = _RARE.get(op)
-                if rare is None:
+                on_stack = _ON_STACK.get(op)
+                if on_stack is not None:
+                    on_stack(self)
+                elif op in _WITH_ARGUMENT:
+                    pos = _WITH_ARGUMENT[op](self, op, pos)
+                    buffer, safe = self._buffer, self._safe
+                else:
                     raise CorruptError(f"0x{op:02x} is not an operation of a pickle")
-                pos = rare(self, op, pos)
-                buffer, safe = self._buffer, self._safe
         raise self._too_many()
 
     # The window on the file
@@ -281,15 +354,15 @@ class Unpickler:
 
     def _need(self, pos: int, count: int) -> int:
         """Make `count` bytes from `pos` on available in the buffer; return the new `pos`."""
-        if self._base + pos + count > self._end:
+        if self._base + pos + count > self.end:
             self._at = pos
             raise TruncatedError(
-                "the pickle ends in the middle", expected=f"{count} bytes", found=f"{self._end - self._base - pos}"
+                "the pickle ends in the middle", expected=f"{count} bytes", found=f"{self.end - self._base - pos}"
             )
         rest = self._buffer[pos:]
         start = self._base + pos + len(rest)
-        wanted = min(max(count - len(rest), _CHUNK_BYTES), self._end - start)
-        self._buffer = rest + self._source.read_exact(start, wanted, "a pickle")
+        wanted = min(max(count - len(rest), _CHUNK_BYTES), self.end - start)
+        self._buffer = rest + self.source.read_exact(start, wanted, "a pickle")
         self._base += pos
         self._set_safe()
         return 0
@@ -297,7 +370,7 @@ class Unpickler:
     def _set_safe(self) -> None:
         """Opcodes that begin before `_safe` have their fixed arguments in the buffer, and are inside the frame."""
         stop = self._base + len(self._buffer)
-        safe = len(self._buffer) - (0 if stop >= self._end else _MARGIN_BYTES)
+        safe = len(self._buffer) - (0 if stop >= self.end else _MARGIN_BYTES)
         self._safe = min(safe, self._frame_end - self._base) if self._frame_end else safe
 
     def _line(self, pos: int) -> tuple[bytes, int]:
@@ -309,7 +382,7 @@ class Unpickler:
                 return self._buffer[pos:stop], stop + 1
             have = len(self._buffer) - pos
             self._check_length(have)
-            left = self._end - self._base - pos
+            left = self.end - self._base - pos
             pos = self._need(pos, min(2 * have + _CHUNK_BYTES, left) if left > have else left + 1)
 
     def _too_many(self) -> LimitError:
@@ -366,53 +439,88 @@ class Unpickler:
         del self._stack[start:]
         return items
 
-    # Less frequent opcodes: each handler receives the opcode and the position of its argument, and returns the position
-    # of the next opcode
+    # Less frequent opcodes that only work on the stack
 
-    def _global(self, op: int, pos: int) -> int:
-        module, pos = self._line(pos)
-        name, pos = self._line(pos)
-        self._stack.append(self._meaning.find(module.decode(), name.decode()))
-        return pos
-
-    def _stack_global(self, op: int, pos: int) -> int:
+    def _stack_global(self) -> None:
         name, module = self._stack.pop(), self._stack.pop()
         if type(name) is not str or type(module) is not str:
             raise CorruptError("the name of a global is not text")
         self._stack.append(self._meaning.find(module, name))
-        return pos
 
-    def _tuple3(self, op: int, pos: int) -> int:
-        items = tuple(self._stack[-3:])
-        if len(items) != 3:
-            raise IndexError
-        del self._stack[-3:]
-        self._stack.append(items)
-        return pos
+    def _tuple3(self) -> None:
+        first, second, third = self._stack[-3], self._stack[-2], self._stack[-1]
+        self._stack[-3:] = [(first, second, third)]
 
-    def _set_item(self, op: int, pos: int) -> int:
+    def _set_item(self) -> None:
         value, key = self._stack.pop(), self._stack.pop()
         self._set_items(self._stack[-1], [key, value])
-        return pos
 
-    def _append(self, op: int, pos: int) -> int:
+    def _append(self) -> None:
         value = self._stack.pop()
         self._extend(self._stack[-1], [value])
-        return pos
 
-    def _build(self, op: int, pos: int) -> int:
+    def _build(self) -> None:
         state = self._stack.pop()
         self._stack[-1] = self._meaning.build(self._stack[-1], state)
-        return pos
 
-    def _new_object(self, op: int, pos: int) -> int:
+    def _new_object(self) -> None:
         args = self._stack.pop()
         self._stack[-1] = self._meaning.make(self._stack[-1], args, "newobj")
-        return pos
 
-    def _new_object_ex(self, op: int, pos: int) -> int:
+    def _new_object_ex(self) -> None:
         kwargs, args = self._stack.pop(), self._stack.pop()
         self._stack[-1] = self._meaning.make(self._stack[-1], args, "newobj_ex", kwargs)
+
+    def _obj(self) -> None:
+        cls, *args = self._popped_mark()
+        self._stack.append(self._meaning.make(cls, tuple(args), "inst"))
+
+    def _empty_set(self) -> None:
+        self._sets += 1  # an empty set takes more memory than anything else that is one byte here
+        if 4 * self._sets > min(self._budget, _FREE_SETS + self.end - self._base):
+            raise self._too_many()
+        self._stack.append(set())
+
+    def _add_items(self) -> None:
+        items = self._popped_mark()
+        target = self._stack[-1]
+        if type(target) is set:
+            target.update(self._checked(target, items))
+        elif isinstance(target, PythonObject):
+            self._meaning.fill(target)
+            target.items.extend(items)
+        else:
+            raise CorruptError(f"the pickle adds to a {type(target).__name__}")
+
+    def _frozen_set(self) -> None:
+        items = self._popped_mark()
+        self._work.check_elements(items)
+        self._stack.append(frozenset(items))
+
+    def _list(self) -> None:
+        self._stack.append(self._popped_mark())
+
+    def _dict(self) -> None:
+        items = self._popped_mark()
+        self._stack.append({})
+        self._set_items(self._stack[-1], items)
+
+    def _pop(self) -> None:
+        (self._marks if self._marks and self._marks[-1] == len(self._stack) else self._stack).pop()
+
+    def _dup(self) -> None:
+        self._stack.append(self._stack[-1])
+
+    # Less frequent opcodes with arguments: each handler receives the opcode and the position of its argument, and
+    # returns the position of the next opcode
+
+    def _global(self, op: int, pos: int) -> int:
+        module, pos = self._line(pos)
+        name, pos = self._line(pos)
+        found = self._meaning.find(module.decode(), name.decode())
+        if op == opcodes.INST[0]:
+            found = self._meaning.make(found, tuple(self._popped_mark()), "inst")
+        self._stack.append(found)
         return pos
 
     def _proto(self, op: int, pos: int) -> int:
@@ -424,7 +532,7 @@ class Unpickler:
         length = _unpack_u8(self._buffer, pos)[0]
         pos += 8
         frame_end = self._base + pos + length
-        if frame_end > self._end:
+        if frame_end > self.end:
             raise TruncatedError("a frame of the pickle goes beyond its end")
         if self._frame_end > self._base + pos:
             raise CorruptError("a frame of the pickle begins inside another")
@@ -433,6 +541,13 @@ class Unpickler:
         self._frame_end = frame_end if length else 0
         self._set_safe()
         return pos
+
+    def _bytes(self, pos: int, width: int, count: int) -> tuple[bytes, int]:
+        """Return the bytes after their length, and the position after them."""
+        if pos + width + count > len(self._buffer):
+            pos = self._need(pos, width + count)
+        self._check_length(count)
+        return self._buffer[pos + width : pos + width + count], pos + width + count
 
     def _integer(self, op: int, pos: int) -> int:
         width = 1 if op == opcodes.LONG1[0] else 4
@@ -443,156 +558,95 @@ class Unpickler:
                 expected=f"at most {_MAX_INTEGER_BYTES}, which is fixed",
                 found=f"{count}",
             )
-        pos = self._need(pos, width + count) if pos + width + count > len(self._buffer) else pos
-        self._stack.append(int.from_bytes(self._buffer[pos + width : pos + width + count], "little", signed=True))
-        return pos + width + count
+        data, pos = self._bytes(pos, width, count)
+        self._stack.append(int.from_bytes(data, "little", signed=True))
+        return pos
 
     def _string(self, op: int, pos: int) -> int:
         """Read an opcode with a length and that many bytes."""
-        kind, width = _STRINGS[op]
+        convert, width = _STRINGS[op]
         wide = _unpack_u4 if width == 4 else _unpack_u8
         count = self._buffer[pos] if width == 1 else wide(self._buffer, pos)[0]
-        if pos + width + count > len(self._buffer):
-            pos = self._need(pos, width + count)
-        self._check_length(count)
-        data = self._buffer[pos + width : pos + width + count]
-        value: Any = data
-        if kind == "text":
-            value = data.decode("utf-8", "surrogatepass")
-        elif kind == "python2":
-            value = _forms().python2_text(data)
-        elif kind == "bytearray":
-            value = bytearray(data)
-        self._stack.append(value)
-        return pos + width + count
-
-    def _empty_set(self, op: int, pos: int) -> int:
-        self._sets += 1  # an empty set takes more memory than anything else that is one byte here
-        if 4 * self._sets > min(self._budget, _FREE_SETS + self._end - self._base):
-            raise self._too_many()
-        self._stack.append(set())
+        data, pos = self._bytes(pos, width, count)
+        self._stack.append(convert(data))
         return pos
-
-    def _add_items(self, op: int, pos: int) -> int:
-        items = self._popped_mark()
-        target = self._stack[-1]
-        if type(target) is set:
-            target.update(self._checked(target, items))
-        elif isinstance(target, PythonObject):
-            self._meaning.fill(target)
-            target.items.extend(items)
-        else:
-            raise CorruptError(f"the pickle adds to a {type(target).__name__}")
-        return pos
-
-    def _frozen_set(self, op: int, pos: int) -> int:
-        items = self._popped_mark()
-        self._work.check_elements(items)
-        self._stack.append(frozenset(items))
-        return pos
-
-    def _list(self, op: int, pos: int) -> int:
-        self._stack.append(self._popped_mark())
-        return pos
-
-    def _dict(self, op: int, pos: int) -> int:
-        items = self._popped_mark()
-        self._stack.append({})
-        self._set_items(self._stack[-1], items)
-        return pos
-
-    def _pop(self, op: int, pos: int) -> int:
-        (self._marks if self._marks and self._marks[-1] == len(self._stack) else self._stack).pop()
-        return pos
-
-    def _pop_mark(self, op: int, pos: int) -> int:
-        del self._stack[self._marks.pop() :]
-        return pos
-
-    def _dup(self, op: int, pos: int) -> int:
-        self._stack.append(self._stack[-1])
-        return pos
-
-    def _obj(self, op: int, pos: int) -> int:
-        cls, *args = self._popped_mark()
-        self._stack.append(self._meaning.make(cls, tuple(args), "inst"))
-        return pos
-
-    def _extension(self, op: int, pos: int) -> int:
-        raise UnsupportedError("the pickle names a class by an extension code, which only its writer can resolve")
-
-    def _outside(self, op: int, pos: int) -> int:
-        raise UnsupportedError("the pickle has its data in buffers outside the file")
 
     def _text(self, op: int, pos: int) -> int:
         """Read an opcode whose argument is a line of text."""
         line, pos = self._line(pos)
         code = bytes((op,))
-        if parse := _forms().LINES.get(code):
-            self._stack.append(parse(line))
-        elif code == opcodes.UNICODE:
+        if code == opcodes.UNICODE:
             self._stack.append(line.decode("raw-unicode-escape"))
         elif code == opcodes.PERSID:
             self._stack.append(self._meaning.persistent(line.decode("ascii")))
         elif code == opcodes.PUT:
-            self._memo[_forms().parse_index(line)] = self._stack[-1]
+            self._memo[opcodes.parse_line(code, line)] = self._stack[-1]
         elif code == opcodes.GET:
-            self._stack.append(self._memo[_forms().parse_index(line)])
-        else:  # INST
-            name, pos = self._line(pos)
-            args = tuple(self._popped_mark())
-            found = self._meaning.find(line.decode(), name.decode())
-            self._stack.append(self._meaning.make(found, args, "inst"))
+            self._stack.append(self._memo[opcodes.parse_line(code, line)])
+        else:
+            self._stack.append(opcodes.parse_line(code, line))
         return pos
 
+    def _refuse(self, op: int, pos: int) -> int:
+        if bytes((op,)) in (opcodes.NEXT_BUFFER, opcodes.READONLY_BUFFER):
+            raise UnsupportedError("the pickle has its data in buffers outside the file")
+        raise UnsupportedError("the pickle names a class by an extension code, which only its writer can resolve")
 
-_forms: Callable[[], Any] = cache(partial(import_module, f"{__package__}.text"))
-"""The module for lines and strings of old protocols, loaded on first use."""
 
-_NAMES = """
-BINPUT BININT1 BINGET BINUNICODE MARK TUPLE LONG_BINPUT REDUCE MEMOIZE SHORT_BINUNICODE BINPERSID EMPTY_TUPLE
-LONG_BINGET BINFLOAT BININT2 BININT NEWFALSE NEWTRUE TUPLE1 TUPLE2 NONE EMPTY_LIST APPENDS EMPTY_DICT SETITEMS STOP
-"""
-_FREQUENT = tuple(getattr(opcodes, name)[0] for name in _NAMES.split())
+def _codes(names: str) -> tuple[int, ...]:
+    return tuple(getattr(opcodes, name)[0] for name in names.split())
 
-_STRINGS: dict[int, tuple[str, int]] = {
-    opcodes.BINBYTES[0]: ("bytes", 4),
-    opcodes.SHORT_BINBYTES[0]: ("bytes", 1),
-    opcodes.BINBYTES8[0]: ("bytes", 8),
-    opcodes.BINUNICODE8[0]: ("text", 8),
-    opcodes.BINSTRING[0]: ("python2", 4),
-    opcodes.SHORT_BINSTRING[0]: ("python2", 1),
-    opcodes.BYTEARRAY8[0]: ("bytearray", 8),
-}
 
-_RARE: dict[int, Callable[[Unpickler, int, int], int]] = {
-    code[0]: handler
-    for codes, handler in (
-        ((opcodes.GLOBAL,), Unpickler._global),
-        ((opcodes.STACK_GLOBAL,), Unpickler._stack_global),
-        ((opcodes.TUPLE3,), Unpickler._tuple3),
-        ((opcodes.SETITEM,), Unpickler._set_item),
-        ((opcodes.APPEND,), Unpickler._append),
-        ((opcodes.BUILD,), Unpickler._build),
-        ((opcodes.NEWOBJ,), Unpickler._new_object),
-        ((opcodes.NEWOBJ_EX,), Unpickler._new_object_ex),
-        ((opcodes.PROTO,), Unpickler._proto),
-        ((opcodes.FRAME,), Unpickler._frame),
-        ((opcodes.LONG1, opcodes.LONG4), Unpickler._integer),
-        (tuple(bytes((code,)) for code in _STRINGS), Unpickler._string),
-        ((opcodes.EMPTY_SET,), Unpickler._empty_set),
-        ((opcodes.ADDITEMS,), Unpickler._add_items),
-        ((opcodes.FROZENSET,), Unpickler._frozen_set),
-        ((opcodes.LIST,), Unpickler._list),
-        ((opcodes.DICT,), Unpickler._dict),
-        ((opcodes.POP,), Unpickler._pop),
-        ((opcodes.POP_MARK,), Unpickler._pop_mark),
-        ((opcodes.DUP,), Unpickler._dup),
-        ((opcodes.OBJ,), Unpickler._obj),
-        ((opcodes.EXT1, opcodes.EXT2, opcodes.EXT4), Unpickler._extension),
-        ((opcodes.NEXT_BUFFER, opcodes.READONLY_BUFFER), Unpickler._outside),
-        ((opcodes.INT, opcodes.LONG, opcodes.FLOAT, opcodes.STRING), Unpickler._text),
-        ((opcodes.UNICODE, opcodes.PERSID, opcodes.PUT, opcodes.GET, opcodes.INST), Unpickler._text),
+_FREQUENT = _codes(
+    """
+    BINPUT BININT1 BINGET BINUNICODE MARK TUPLE LONG_BINPUT REDUCE MEMOIZE SHORT_BINUNICODE BINPERSID EMPTY_TUPLE
+    LONG_BINGET BINFLOAT BININT2 BININT NEWFALSE NEWTRUE TUPLE1 TUPLE2 NONE EMPTY_LIST APPENDS EMPTY_DICT SETITEMS STOP
+    """
+)
+_STRINGS: dict[int, tuple[Callable[[bytes], Any], int]] = {
+    code: (convert, width)
+    for names, convert in (
+        ("SHORT_BINBYTES BINBYTES BINBYTES8", bytes),
+        ("- - BINUNICODE8", lambda data: data.decode("utf-8", "surrogatepass")),
+        ("SHORT_BINSTRING BINSTRING -", opcodes.python2_text),
+        ("- - BYTEARRAY8", bytearray),
     )
-    for code in codes
+    for name, width in zip(names.split(), (1, 4, 8))
+    if name != "-"
+    for code in _codes(name)
+}
+"""Opcode → conversion of the bytes, and the width of their length."""
+_ON_STACK: dict[int, Callable[[Unpickler], object]] = {
+    _codes(name)[0]: handler
+    for name, handler in {
+        "STACK_GLOBAL": Unpickler._stack_global,
+        "TUPLE3": Unpickler._tuple3,
+        "SETITEM": Unpickler._set_item,
+        "APPEND": Unpickler._append,
+        "BUILD": Unpickler._build,
+        "NEWOBJ": Unpickler._new_object,
+        "NEWOBJ_EX": Unpickler._new_object_ex,
+        "OBJ": Unpickler._obj,
+        "EMPTY_SET": Unpickler._empty_set,
+        "ADDITEMS": Unpickler._add_items,
+        "FROZENSET": Unpickler._frozen_set,
+        "LIST": Unpickler._list,
+        "DICT": Unpickler._dict,
+        "POP": Unpickler._pop,
+        "POP_MARK": Unpickler._popped_mark,
+        "DUP": Unpickler._dup,
+    }.items()
+}
+_WITH_ARGUMENT: dict[int, Callable[[Unpickler, int, int], int]] = {
+    code: handler
+    for names, handler in {
+        "GLOBAL INST": Unpickler._global,
+        "PROTO": Unpickler._proto,
+        "FRAME": Unpickler._frame,
+        "LONG1 LONG4": Unpickler._integer,
+        "SHORT_BINBYTES BINBYTES BINBYTES8 BINUNICODE8 SHORT_BINSTRING BINSTRING BYTEARRAY8": Unpickler._string,
+        "INT LONG FLOAT STRING UNICODE PERSID PUT GET": Unpickler._text,
+        "EXT1 EXT2 EXT4 NEXT_BUFFER READONLY_BUFFER": Unpickler._refuse,
+    }.items()
+    for code in _codes(names)
 }

@@ -97,7 +97,7 @@ class ZipArchive:
             FormatError: the member does not exist, or is damaged.
             LimitError: inflating it would exceed a limit.
         """
-        member = self._member(name)
+        member = self.member(name)
         if member.method == STORED:
             return self.source.resolve(self._start(member))
         if name not in self._inflated:
@@ -111,7 +111,7 @@ class ZipArchive:
             FormatError: the member does not exist, or its CRC-32 does not match.
             LimitError: it is too large for memory.
         """
-        member = self._member(name)
+        member = self.member(name)
         if member.size > self._inflatable:
             raise LimitError(
                 "is too large to be read into memory",
@@ -132,7 +132,7 @@ class ZipArchive:
         Raises:
             CorruptError: it does not match.
         """
-        member = self._member(name)
+        member = self.member(name)
         source, offset = self.span(name)
         if member.method != STORED or not member.crc:
             return
@@ -151,7 +151,12 @@ class ZipArchive:
         for name in self.members:
             self.check(name)
 
-    def _member(self, name: str) -> Member:
+    def member(self, name: str) -> Member:
+        """Return a member.
+
+        Raises:
+            CorruptError: there is none of this name.
+        """
         member = self.members.get(name)
         if member is None:
             raise CorruptError(f"the archive has no member {name}", file=self.source.name)

@@ -1,0 +1,97 @@
+"""Foreign JSON objects and the attributes of inert objects, with every field checked when it is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import CorruptError
+from ..graph.python import PythonObject
+
+_NAMES = {dict: "an object", list: "a list", str: "text", int: "a whole number", tuple: "a tuple"}
+
+
+class Fields:
+    """The fields of a foreign mapping.
+
+    Args:
+        value: the mapping.
+        path: its place in the file, for messages.
+
+    Attributes:
+        values: the mapping.
+        path: its place.
+
+    Raises:
+        CorruptError: it is not a mapping.
+    """
+
+    def __init__(self, value: Any, path: str) -> None:
+        if not isinstance(value, dict):
+            raise CorruptError("is not what PyTorch writes", path=path, expected="an object", found=shown(value))
+        self.values: dict[Any, Any] = value
+        self.path = path
+
+    @classmethod
+    def parse(cls, text: bytes | None, path: str) -> Fields:
+        """Return the fields of a JSON object."""
+        return cls(parse_json(text, path), path)
+
+    @classmethod
+    def of_object(cls, value: Any, path: str) -> Fields:
+        """Return the attributes of an inert object; none if it is something else."""
+        return cls(value.attributes if isinstance(value, PythonObject) else {}, path)
+
+    def get(self, name: str, kind: Any, *default: Any) -> Any:
+        """Return a field.
+
+        Args:
+            name: of the field.
+            kind: its type, or several; `int` excludes truth values.
+            *default: the value of a missing field.
+
+        Raises:
+            CorruptError: it is missing or has another type.
+        """
+        if name not in self.values:
+            if default:
+                return default[0]
+            raise CorruptError(f"has no field {name}", path=self.path)
+        found = self.values[name]
+        if not isinstance(found, kind) or (kind is int and type(found) is bool):
+            expected = _NAMES.get(kind, "")
+            raise CorruptError(f"the field {name} is invalid", path=self.path, expected=expected, found=shown(found))
+        return found
+
+    def inner(self, name: str, *default: Any) -> Fields:
+        """Return the fields of a field."""
+        return Fields(self.get(name, dict, *default), f"{self.path}: {name}")
+
+    def each(self, name: str) -> list[Fields]:
+        """Return the objects in a list; none if it is missing."""
+        return [Fields(value, f"{self.path}: {name}") for value in self.get(name, list, [])]
+
+    def items(self) -> Iterator[tuple[Any, Fields]]:
+        """Yield the name of each field, and its own fields."""
+        for name, value in self.values.items():
+            yield name, Fields(value, f"{self.path}: {shown(name) if type(name) is not str else name}")
+
+
+def parse_json(text: bytes | None, path: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        CorruptError: it is not JSON.
+    """
+    try:
+        return json.loads(text or b"")
+    except (ValueError, RecursionError) as error:
+        raise CorruptError("is not valid JSON", path=path, found=str(error)[:80]) from error
+
+
+def shown(value: Any) -> str:
+    """Return a value of a file for a message, in at most a few words, whatever is inside it."""
+    if isinstance(value, (str, bytes)):
+        return repr(value[:60])
+    return f"{value}" if value is None or isinstance(value, (int, float)) else f"a {type(value).__name__}"

@@ -1,0 +1,371 @@
+"""PyTorch's zip archives: their root folder, byte order, pickles and storages, and the members that nothing reads.
+
+Source: PyTorch 2.13 `torch/serialization.py` `_load`; `caffe2/serialize/inline_container.cc`;
+`torch/package/package_exporter.py` (`save_pickle`, `_persistent_id`, `_finalize_zip`), `package_importer.py`
+(`load_pickle`).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+from ...errors import (
+    CorruptError,
+    T7BridgeError,
+    TruncatedError,
+    UnknownFormatError,
+    UnsupportedError,
+)
+from ...graph.dtypes import UINT8, ElementType
+from ...graph.storage import Span, Storage
+from ...io.source import ByteSource
+from ...report import Note
+from ..signatures import HEAD_BYTES, identify
+from .layout import (
+    ALIGNMENT_MEMBER,
+    BYTEORDER_MEMBER,
+    CONSTANTS_MEMBER,
+    DATA_MEMBER,
+    FORMAT_MEMBER,
+    MODEL_MEMBER,
+    PACKAGE_FOLDER,
+    PACKAGE_MEMBER,
+    PT2_MEMBERS,
+    RECORD_MEMBER,
+    STORAGE_FOLDER,
+)
+from .npy import judge_array
+from .pickle.meaning import Origin, PtMeaning
+from .pickle.unpickler import Rest, Unpickler
+from .storages import StorageId, StorageTable, span_of_bytes
+from .zip.archive_reader import STORED, Member, ZipArchive
+
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_FILES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
+"""Suffixes of members that programs load."""
+_FREE_OPERATIONS = 500_000
+_ROOT_MEMBERS = (DATA_MEMBER, MODEL_MEMBER, *PT2_MEMBERS, PACKAGE_MEMBER)
+_WEIGHT_FOLDERS = ("data/", "constants/", "weights/", "tensors/", "xl_model_weights/")
+
+
+class PtArchive:
+    """A zip archive that PyTorch wrote.
+
+    Args:
+        origin: the file.
+
+    Attributes:
+        zip: its members.
+        root: the folder that contains all of them, with a slash; empty if there is none.
+        order: byte order of its storages, `little` or `big`.
+        rests: the bytes after the value of each pickle, by member.
+
+    Raises:
+        FormatError: it is not a valid zip archive.
+        UnknownFormatError: it is one, but not of PyTorch.
+    """
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self._source = origin.source
+        self.zip = ZipArchive(origin.source, origin.limits)
+        self._meanings: dict[str, PtMeaning] = {}
+        self._read: set[str] = set()
+        self.rests: dict[str, Rest] = {}
+        self.root = self._find_root()
+        self._check_names()
+        self.order = self._byte_order()
+
+    def _find_root(self) -> str:
+        names = list(self.zip.members)
+        first = self.zip.first.partition("/")
+        roots = [first[0] + "/" if first[1] else ""]
+        lower = {name.lower() for name in names}
+        if any((roots[0] + name).lower() in lower for name in _ROOT_MEMBERS):
+            return roots[0]  # as PyTorch's reader finds it, which ignores case; `_check_names` refuses other letters
+        for name in _ROOT_MEMBERS:  # other writers may add members before it
+            roots += sorted(
+                (found[: -len(name)] for found in names if found.endswith("/" + name) or found == name),
+                key=lambda root: root.count("/"),
+            )
+        for root in roots:
+            if any(root + name in self.zip for name in _ROOT_MEMBERS):
+                return root
+        shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        raise UnknownFormatError(
+            "is a zip archive, but not one of PyTorch",
+            file=self._source.name,
+            expected=f"a member {DATA_MEMBER}",
+            found=shown or "no members",
+            hint="Unpack it first if the model is inside." if names else "",
+        )
+
+    def _check_names(self) -> None:
+        """Refuse names that PyTorch, whose lookup ignores case, confuses with others.
+
+        Raises:
+            CorruptError: there is one.
+        """
+        known = {BYTEORDER_MEMBER, CONSTANTS_MEMBER, FORMAT_MEMBER, ALIGNMENT_MEMBER, *_ROOT_MEMBERS}
+        root = len(self.root)
+        for name, member in self.zip.members.items():
+            below, lower = name[root:], name[root:].lower()
+            folder = lower.startswith(STORAGE_FOLDER)
+            differs = not below.startswith(STORAGE_FOLDER) if folder else below != lower
+            if (
+                (folder or lower in known)
+                and name[:root].lower() == self.root.lower()
+                and (differs or name[:root] != self.root)
+            ):
+                raise CorruptError(
+                    "has a member name that differs in case from PyTorch's, which PyTorch finds nevertheless",
+                    file=self._source.name,
+                    offset=member.header,
+                    path=name,
+                )
+
+    def _byte_order(self) -> str:
+        found = self.small(BYTEORDER_MEMBER)
+        if found is None:
+            return "little"
+        if found not in (b"little", b"big"):
+            raise CorruptError("has no known byte order", file=self._source.name, found=f"{found[:40]!r}")
+        return found.decode()
+
+    def has(self, name: str) -> bool:
+        """Return whether a member of this name exists below the root folder."""
+        return self.root + name in self.zip
+
+    def small(self, name: str) -> bytes | None:
+        """Return the bytes of a member below the root folder, checked; None if there is none."""
+        if not self.has(name):
+            return None
+        self._read.add(name)
+        return self.zip.read(self.root + name)
+
+    def nested(self, name: str) -> Any:
+        """Return the value of a member that is a whole file, by its name below the root folder."""
+        return self.origin.nested(self.small(name) or b"")
+
+    def meaning(self, folder: str = STORAGE_FOLDER) -> PtMeaning:
+        """Return the meaning of the names in a pickle whose storages are in a folder."""
+        known = self._meanings.get(folder)
+        if known is None:
+            script = self.has(CONSTANTS_MEMBER) or self.has(MODEL_MEMBER)  # written by TorchScript or the C++ API
+            locate = partial(_locate, self.zip, self.root + folder, self.order, self._suffix(folder))
+            table = StorageTable(locate, one_type=not script)
+            known = PtMeaning(self.origin, table, lambda saved_id: table.of_id(StorageId.parse(saved_id)), script)
+            self._meanings[folder] = known
+        return known
+
+    def unpickle(self, name: str, folder: str = STORAGE_FOLDER) -> Any:
+        """Return the value of a pickle.
+
+        Args:
+            name: of the member, below the root folder.
+            folder: of its storages, below the root folder.
+
+        Raises:
+            FormatError: it is missing or damaged.
+        """
+        value = self._unpickle(self.zip.member(self.root + name), folder)
+        self._read.add(name)
+        self.meaning(folder).storages.finish()
+        return value
+
+    def names(self) -> list[str]:
+        """Return the names of all members below the root folder."""
+        return [name[len(self.root) :] for name in self.zip.members if name.startswith(self.root)]
+
+    def unread(self) -> list[str]:
+        """Return the names of the members below the root folder that were not read, and are no storages in use."""
+        located = self._located()
+        return [name for name in self.names() if name not in self._read and self.root + name not in located]
+
+    def leave_out(self, text: str, names: list[str], level: str = "info") -> None:
+        """Note that members are left out, if there are any.
+
+        Args:
+            text: of the note: `{}` becomes some of the names.
+            names: of the members, below the root folder.
+            level: of the note; a warning has their size.
+        """
+        if names:
+            text = text.format(few(names))
+            if level == "warning":
+                text += f" ({self._size(names)} bytes)"
+            count = len(names) if level == "warning" else 1
+            self.origin.notes.append(Note(level, "", text, code="left-out", count=count))
+
+    def check_storages(self) -> None:
+        """Note the members that look like storages and that the value does not use.
+
+        A `.pt` made from a `.t7` may have storages that only its record uses.
+
+        Raises:
+            CorruptError: the archive has storages, but the value uses none of them.
+        """
+        if self.has(RECORD_MEMBER):
+            return
+        names = [name for name in self.unread() if name.startswith(_WEIGHT_FOLDERS) and self._size([name])]
+        if names and not any(self.zip.members[name].size for name in self._located() if name in self.zip):
+            raise CorruptError(
+                "holds weights, but its value refers to none of them",
+                expected="a pickle that refers to them",
+                found=f"{len(names)} members of {self._size(names)} bytes that nothing reads: {few(names)}",
+                hint="Load the file in the program that wrote it, and save its state dict with torch.save.",
+            )
+        what = "member of the archive is" if len(names) == 1 else "members of the archive are"
+        self.leave_out(f"{len(names)} {what} not part of its value and left out: {{}}", names, "warning")
+
+    def read_others(self) -> list[str]:
+        """Read the pickles and files outside the value, for the names in them: a program may load any member.
+
+        A member that is only partly a pickle is read up to the end of the pickle.
+
+        Returns:
+            The members that are files by their names, but cannot be read.
+        """
+        read = {self.root + name for name in self.rests}
+        failed: list[str] = []
+        for name, member in self.zip.members.items():
+            if name in read or not member.size:
+                continue
+            is_file = name.lower().endswith(_FILES)
+            try:
+                source, start = self.zip.span(name)
+                head = source.read(start, min(HEAD_BYTES, member.size))
+                signature = identify(head)
+                if signature is not None and signature.kind == "npy":
+                    self.origin.foreign.update(judge_array(source, start, member.size, self.origin.limits))
+                elif head.startswith(b"PK"):
+                    self.origin.nested(self.zip.read(name))
+                elif is_file or _PICKLE.match(head) or (signature is not None and signature.kind == "pickle"):
+                    self._unpickle(member, STORAGE_FOLDER)
+            except T7BridgeError:
+                if is_file:
+                    failed.append(name)
+        return failed
+
+    def _unpickle(self, member: Member, folder: str) -> Any:
+        """Read a pickle, and the bytes after it in its member."""
+        self.zip.check(member.name)
+        source, start = self.zip.span(member.name)
+        limits = self.origin.limits
+        pickle = Unpickler(source, start, start + member.size, self.meaning(folder), limits, member.name)
+        if member.method != STORED:
+            pickle.restrict(_FREE_OPERATIONS + limits.inflated_operations * self._source.size)
+        value = pickle.load()
+        self.rests[member.name.removeprefix(self.root)] = pickle.load_rest()
+        return value
+
+    def storage(self, key: str, folder: str = STORAGE_FOLDER) -> Storage:
+        """Return the storage of a key; one that no pickle names has bytes as elements.
+
+        Raises:
+            CorruptError: it does not exist.
+        """
+        table = self.meaning(folder).storages
+        if key not in table.roots:
+            member = self.zip.members.get(f"{self.root}{folder}{key}")
+            if member is None:
+                raise CorruptError(f"the archive has no storage {key}", file=self._source.name)
+            return table.get(key, UINT8, member.size, "cpu")
+        return table.roots[key]
+
+    @staticmethod
+    def _suffix(folder: str) -> str:
+        """Return the suffix of storage names in a folder."""
+        return ".storage" if folder == PACKAGE_FOLDER else ""
+
+    def _located(self) -> set[str]:
+        """Return the members whose bytes are the storages named by pickles."""
+        return {
+            f"{self.root}{folder}{key}{self._suffix(folder)}"
+            for folder, meaning in self._meanings.items()
+            for key in meaning.storages.roots
+        }
+
+    def _size(self, names: list[str]) -> int:
+        return sum(self.zip.members[self.root + name].size for name in names)
+
+
+def few(names: list[str], longest: int = 60) -> str:
+    """Return the first of some names, for a message."""
+    return ", ".join(name[:longest] for name in names[:5]) + (", …" if len(names) > 5 else "")
+
+
+def _locate(
+    archive: ZipArchive, folder: str, order: str, suffix: str, key: Any, element: ElementType, nbytes: int
+) -> Span:
+    """Return the bytes of a storage of at least this size. Refers to no reader, so that files close promptly.
+
+    Args:
+        archive: the archive.
+        folder: of the storages, with the root folder.
+        order: their byte order.
+        suffix: of their names.
+        key: of the storage.
+        element: its type.
+        nbytes: its size.
+    """
+    name = f"{folder}{key}{suffix}"
+    if name not in archive and not nbytes:
+        return span_of_bytes(b"", element.itemsize)
+    member = archive.member(name)
+    if member.size < nbytes:
+        raise TruncatedError(
+            "a storage has fewer bytes than the pickle says",
+            file=archive.source.name,
+            offset=member.header,
+            path=name,
+            expected=f"{nbytes} bytes",
+            found=f"{member.size}",
+        )
+    source, start = archive.span(name)
+    if order == "big" and element.name == "complex32":
+        return _swapped_halves(source, start, nbytes)
+    whole = member.size == nbytes and bool(member.crc)  # PyTorch writes 0 if the computation is disabled
+    return Span(source, start, element.itemsize, order, member.crc if whole else None)
+
+
+def _swapped_halves(source: ByteSource, start: int, nbytes: int) -> Span:
+    """Convert big-endian pairs of 2-byte floats to little-endian: as 4-byte words they would be swapped wrongly."""
+    if nbytes % 4:
+        raise UnsupportedError("a storage of complex32 has an odd number of bytes", file=source.name, offset=start)
+    data = bytearray(source.read_exact(start, nbytes, "a storage"))
+    data[::2], data[1::2] = data[1::2], data[::2]
+    return span_of_bytes(bytes(data), 4)
+
+
+def read_package(archive: PtArchive) -> Any:
+    """Read the pickles of an archive of `torch.package`, whose Python source is ignored.
+
+    `FOLDER/NAME.pkl` are pickles, `.data/KEY.storage` the storages that they name, `.data/extern_modules` and
+    `.data/python_version` describe how to import the archive. All else is source, text and bytes added by the user.
+
+    Returns:
+        The value, if there is one pickle; otherwise a dictionary of values by the names of their members.
+
+    Raises:
+        UnsupportedError: it has no pickles.
+        FormatError: a pickle is damaged.
+    """
+    own = (PACKAGE_FOLDER, "version", "byteorder")
+    inside = [name for name in archive.names() if not name.startswith(PACKAGE_FOLDER) and name not in own]
+    pickles = [name for name in inside if name.endswith(".pkl")]
+    if not pickles:
+        raise UnsupportedError(
+            "is an archive of torch.package without pickled values",
+            expected="a member .pkl",
+            found=few(inside) or "no members",
+        )
+    values = {name: archive.unpickle(name, PACKAGE_FOLDER) for name in pickles}
+    rest = [name for name in inside if name not in values]
+    count = f"{len(rest)} member{'s' * (len(rest) > 1)}"
+    archive.leave_out(f"{count} of the package (source and other files) left out ({{}})", rest)
+    unread = [name for name in archive.unread() if name.endswith(".storage")]
+    archive.leave_out(f"{len(unread)} storages that no pickle names are left out: {{}}", unread, "warning")
+    return values if len(values) > 1 else next(iter(values.values()))

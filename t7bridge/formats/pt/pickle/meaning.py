@@ -1,0 +1,325 @@
+"""Meaning of the names in PyTorch's pickles: known globals become values, all others inert objects.
+
+A known global is a constant, or a function from arguments, already inert, to a value: `reductions` and `tensors`
+register them here with `reads`. A function can only build data; an unknown global is never more than its name.
+
+Source: PyTorch 2.13 `torch/_weights_only_unpickler.py` (known data), `torch/_utils.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection
+from typing import Any
+
+from ....errors import CorruptError, ForbiddenGlobalError, LimitError
+from ....graph.python import UNSET, PythonGlobal, PythonObject, TorchConstant
+from ....graph.tensor import Tensor
+from ....io.source import ByteSource
+from ....limits import DEFAULT_LIMITS, Limits
+from ....report import Note
+from ..storages import StorageTable
+from .names import CALLED, FORBIDDEN, FOREIGN, STATE, VALUE, is_copyreg, may_call, may_fill, renamed, standing
+
+Call = tuple[Callable[..., Any], int, int, tuple[Any, ...] | None]
+"""A function from the meaning and the arguments to the value, or to `NotImplemented` where the call has no meaning and
+stays an opaque object; minimum and maximum number of arguments; their types, if they matter."""
+GLOBALS: dict[str, Call | TorchConstant] = {}
+"""Meaning of each known global: a constant, or what its call returns."""
+STATES: dict[type, Callable[[PtMeaning, Any, Any], Any]] = {}
+"""The value after a state was set, by type of value."""
+
+_RENAMED_MODULES = {
+    "torch.tensor": "torch._tensor",
+    "numpy._core.multiarray": "numpy.core.multiarray",
+    "numpy._core.numeric": "numpy.core.numeric",
+}
+_CLASS_ARGUMENTS = {
+    "copyreg.__newobj__": 0,
+    "copyreg.__newobj_ex__": 0,
+    "copyreg._reconstructor": 0,
+    "torch._tensor._rebuild_from_type": 1,
+    "torch._tensor._rebuild_from_type_v2": 1,
+}
+"""Functions that receive a class without constructing it, and the number of this argument, 0-based."""
+_FILLED_LATER = frozenset(
+    {
+        "collections.OrderedDict", "collections.defaultdict", "collections.Counter", "builtins.list", "builtins.set",
+        "builtins.dict", "builtins.bytearray",
+    }
+)  # fmt: skip
+"""Classes whose `__new__` ignores its arguments: NEWOBJ creates them empty."""
+
+
+def reads(names: str, *kinds: Any, least: int | None = None, most: int | None = None) -> Callable[[Any], Any]:
+    """Register a function as the meaning of calls of some globals; all other calls have none.
+
+    Args:
+        names: paths of the globals.
+        *kinds: the type of each argument, or several; `object` for any.
+        least: minimum number of arguments, if not all are required.
+        most: maximum number of arguments, if there may be more.
+    """
+    checked = None if all(kind is object for kind in kinds) else kinds
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        call = (function, len(kinds) if least is None else least, len(kinds) if most is None else most, checked)
+        GLOBALS.update(dict.fromkeys(names.split(), call))
+        return function
+
+    return register
+
+
+_MAX_KEY_PARTS = 10_000
+_MAX_KEY_DEPTH = 100
+_FREE_WORK = 1_000_000
+_WORK_PER_BYTE = 16
+_WORK_PER_COLLISION = 8
+_COLLIDING = (
+    "the keys of a dict or set have the same hash, and filling it takes longer than the size of the file explains"
+)
+_MODULUS = sys.hash_info.modulus
+_HASHED_AT_RANDOM = frozenset({str, bytes, bool, type(None), float})
+"""Types of which a file cannot create many values of one hash: at most some fifty floats have the same."""
+_UNHASHABLE = (list, dict, set, bytearray)
+
+
+def _key_parts(key: Any) -> int:
+    """Return the number of parts of a key that hashing visits.
+
+    Raises:
+        CorruptError: Python could not hash it.
+        LimitError: it is a tuple of tuples of tuples.
+    """
+    parts = [(key, 0)]
+    count = 0
+    while parts:
+        part, depth = parts.pop()
+        if isinstance(part, _UNHASHABLE):
+            raise CorruptError(f"a {type(part).__name__} is a key or an element of a set")
+        if isinstance(part, tuple):
+            count += len(part)
+            if depth > _MAX_KEY_DEPTH or count > _MAX_KEY_PARTS:
+                raise LimitError(
+                    "a tuple used as a key is nested too deep or has too many parts",
+                    expected=f"at most {_MAX_KEY_DEPTH} levels and {_MAX_KEY_PARTS} parts, which is fixed",
+                )
+            parts.extend((inner, depth + 1) for inner in part)
+    return count
+
+
+class Work:
+    """A budget of elements that calls may copy and keys may hash, in proportion to the bytes of the file.
+
+    Args:
+        nbytes: of the file.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._left = _FREE_WORK + _WORK_PER_BYTE * nbytes
+        self._hashes: dict[int, dict[int, int]] = {}
+
+    def spend(self, count: int, cause: str = "the pickle copies the same values over and over") -> None:
+        """Charge the budget.
+
+        Raises:
+            LimitError: it is exhausted.
+        """
+        self._left -= count
+        if self._left < 0:
+            raise LimitError(
+                cause, expected=f"at most {_FREE_WORK} elements, and {_WORK_PER_BYTE} for each byte of the file"
+            )
+
+    def check_key(self, container: object, key: Any) -> None:
+        """Check a key before it enters a dict or set, which compares it with all keys of the same hash.
+
+        Args:
+            container: the dict or set.
+            key: the key or element.
+
+        Raises:
+            CorruptError: Python could not hash it.
+            LimitError: it is a tuple of tuples of tuples, or one container has so many keys of one hash as only a file
+                made to waste time has.
+        """
+        kind = type(key)
+        if kind in _HASHED_AT_RANDOM or (kind is int and -_MODULUS < key < _MODULUS):
+            return
+        self.spend(_key_parts(key))
+        hashes = self._hashes.setdefault(id(container), {})
+        before = hashes.get(hash(key), 0)
+        hashes[hash(key)] = before + 1
+        if before:
+            self.spend(before * _WORK_PER_COLLISION, _COLLIDING)
+
+    def check_elements(self, items: Collection[Any]) -> None:
+        """Check the elements of a set before it is created; raises as `check_key`."""
+        for item in items:
+            self.check_key(items, item)
+        self._hashes.pop(id(items), None)
+
+
+class Origin:
+    """The file that pickles belong to, with what all of them share.
+
+    Args:
+        source: the file.
+        limits: resource limits.
+        forbid: whether names that run code or reach the system are refused.
+
+    Attributes:
+        foreign: globals that are neither PyTorch's data nor harmless classes, in the order of the file: path →
+            `FORBIDDEN`, `FOREIGN`, or `CALLED`: harmless by itself, but not as it is used.
+        notes: what is left out of its value, and other information for users.
+    """
+
+    def __init__(self, source: ByteSource, limits: Limits = DEFAULT_LIMITS, forbid: bool = False) -> None:
+        self.source = source
+        self.limits = limits
+        self.forbid = forbid
+        self.foreign: dict[str, str] = {}
+        self.notes: list[Note] = []
+
+    def nested(self, data: bytes) -> Any:
+        """Return the value of a whole file that a pickle holds as bytes; `NotImplemented` where it is not read."""
+        return NotImplemented
+
+
+class PtMeaning:
+    """Resolves the names in some pickles of a file to values, and judges what they call.
+
+    Args:
+        origin: the file.
+        storages: the storages that the pickles name.
+        resolve: returns the value of a persistent id; none is valid without it.
+        script: whether the file is a TorchScript archive, whose own classes are below `__torch__`.
+
+    Attributes:
+        work: budget of what calls may copy.
+        tensors: the tensors that `torch.jit._pickle.build_tensor_from_id` numbers.
+    """
+
+    def __init__(
+        self,
+        origin: Origin,
+        storages: StorageTable | None = None,
+        resolve: Callable[[Any], Any] | None = None,
+        script: bool = False,
+    ) -> None:
+        self.origin = origin
+        self.limits = origin.limits
+        self.storages = storages or StorageTable()
+        self.work = Work(origin.source.size)
+        self.tensors: list[Tensor] = []
+        self._script = script
+        self.resolve = resolve
+        self._globals: dict[tuple[str, str], Any] = {}
+        self._calls: dict[int, Call] = {}  # of the globals that the file names, by identity
+        self._uncalled: dict[int, str] = {}  # kinds of the names that must not be called, likewise
+
+    def find(self, module: str, name: str) -> Any:
+        """Return the value of a global: a constant, or its name."""
+        found = self._globals.get((module, name))
+        if found is None:
+            if module == "__builtin__":
+                found = PythonGlobal(*renamed(module, name))
+            else:
+                found = PythonGlobal("copyreg" if module == "copy_reg" else module, name)
+            known = GLOBALS.get(canonical(found))
+            if known is None:
+                self._judge(found)
+            elif isinstance(known, TorchConstant):
+                found = known
+            else:
+                self._calls[id(found)] = known
+            self._globals[module, name] = found
+        return found
+
+    def call_of(self, value: Any) -> Call | None:
+        """Return the meaning of calls of a value, None where they have none."""
+        return self._calls.get(id(value)) if type(value) is PythonGlobal else None
+
+    def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
+        """Return the value of a call."""
+        if type(constructor) is not PythonGlobal:
+            self._note_call(constructor)
+        elif self._uncalled:
+            self._judge_call(constructor, args, how)
+        call = self._calls.get(id(constructor))
+        if call is not None and not kwargs:
+            function, least, most, kinds = call
+            if type(args) is not tuple:
+                raise CorruptError(f"{constructor.path} is called without a tuple of arguments")
+            if how == "newobj" and constructor.path in _FILLED_LATER:
+                args = ()
+            if least <= len(args) <= most and (kinds is None or all(map(isinstance, args, kinds))):
+                value = function(self, *args)
+                if value is not NotImplemented:
+                    return value
+        return PythonObject(constructor, how, args, kwargs)
+
+    def persistent(self, saved_id: Any) -> Any:
+        """Return the value of a persistent id."""
+        if self.resolve is None:
+            raise CorruptError("the pickle refers to external data, which do not exist")
+        return self.resolve(saved_id)
+
+    def build(self, value: Any, state: Any) -> Any:
+        """Return the value after its state was set."""
+        parts = state if type(state) is tuple else (state,)
+        if any(isinstance(part, dict) and "__setstate__" in part for part in parts[:2]):  # a second BUILD would call it
+            raise CorruptError("a state replaces the method that sets it")
+        if isinstance(value, PythonObject):
+            if value.state is not UNSET:
+                raise CorruptError("an object receives its state twice")
+            value.state = state
+        elif type(value) in STATES:
+            return STATES[type(value)](self, value, state)
+        elif state is not None:
+            named = value.path if isinstance(value, PythonGlobal) else f"a {type(value).__name__}"
+            raise CorruptError(f"{named} receives a state, but has none")
+        return value
+
+    def fill(self, value: PythonObject) -> None:
+        """Record items of an object: its own methods would receive them."""
+        cls = value.constructor
+        if is_copyreg(cls) and isinstance(value.args, tuple) and value.args:
+            cls = value.args[0]
+        if not self._script and not (isinstance(cls, PythonGlobal) and may_fill(cls.module, cls.name)):
+            self._note_call(cls)
+
+    def _judge(self, value: PythonGlobal) -> None:
+        """Refuse or record a name that has no meaning here."""
+        if self._script and value.module.partition(".")[0] == "__torch__":
+            return
+        found = standing(value.module, value.name)
+        if found == FORBIDDEN and self.origin.forbid:
+            raise ForbiddenGlobalError(
+                f"the pickle names {value.path:.200}, which runs code or reaches the system",
+                hint="Do not load this file in PyTorch; `t7bridge scan` lists all that it names.",
+            )
+        if found in (FORBIDDEN, FOREIGN):
+            self.origin.foreign[value.path] = found
+        elif found in (STATE, VALUE):
+            self._uncalled[id(value)] = found
+
+    def _judge_call(self, constructor: PythonGlobal, args: Any, how: str) -> None:
+        """Record a call of a class of plain state: by the pickle, or by a function that receives the class."""
+        kind = self._uncalled.get(id(constructor))
+        if kind and not may_call(kind, how, args):
+            self._note_call(constructor)
+        if how in ("reduce", "inst") and isinstance(args, tuple):
+            passed = _CLASS_ARGUMENTS.get(canonical(constructor))
+            for number, value in enumerate(args):
+                if number != passed and self._uncalled.get(id(value)) == STATE:
+                    self._note_call(value)
+
+    def _note_call(self, value: Any) -> None:
+        """Record a call beyond what the name may be used for."""
+        self.origin.foreign.setdefault(getattr(value, "path", "") or f"a {type(value).__name__}", CALLED)
+
+
+def canonical(value: PythonGlobal) -> str:
+    """Return the path of a global, with today's name of its module."""
+    return f"{_RENAMED_MODULES.get(value.module, value.module)}.{value.name}"

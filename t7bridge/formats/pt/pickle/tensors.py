@@ -1,0 +1,464 @@
+"""Tensors, parameters and storages in PyTorch's pickles: how each release's calls are read, and those that are written.
+
+Source: PyTorch 2.13 `torch/_utils.py` (the functions of the same names), `torch/_tensor.py` `__reduce_ex__`,
+`__setstate__`, `torch/distributed/tensor/_api.py` `DTensor`; PyTorch 0.1.12 `torch/tensor.py`,
+`torch/autograd/variable.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from functools import partial
+from typing import Any
+
+from attrs import evolve
+
+from ....errors import CorruptError, LimitError, UnsupportedError
+from ....graph.dtypes import BY_LUA_WORD, BY_TORCH_STORAGE, ELEMENT_TYPES, PACKED, ElementType
+from ....graph.python import (
+    UNSET,
+    Device,
+    NumpyArray,
+    PythonGlobal,
+    PythonObject,
+    QuantizedTensor,
+    SparseTensor,
+    TensorExtras,
+    TorchConstant,
+    TorchSize,
+    UntypedStorage,
+)
+from ....graph.storage import Storage
+from ....graph.tensor import Tensor, view_fault
+from ....graph.walk import walk
+from ...fields import shown
+from ..storages import STORAGE_CLASSES, contiguous, is_count, span_of_bytes
+from .meaning import GLOBALS, STATES, PtMeaning, reads
+from .reductions import NamedStorage, Reduction, named, writes
+
+_PLAIN_CLASSES = frozenset({"torch.Tensor", "torch._tensor.Tensor", "torch.autograd.variable.Variable"})
+_PARAMETER = "torch.nn.parameter.Parameter"
+
+
+def _wrong(what: str, found: Any = UNSET) -> CorruptError:
+    return CorruptError(f"a tensor has {what}", found="" if found is UNSET else shown(found))
+
+
+def _numbers(values: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(values, (tuple, list)) or not all(type(value) is int for value in values):
+        raise _wrong(f"{what} that are not integers")
+    return tuple(values)
+
+
+def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: Any) -> Tensor:
+    """Return a tensor on a storage, after checking that it lies inside.
+
+    Raises:
+        CorruptError: it does not, or its items are not integers.
+        LimitError: it has too many dimensions.
+    """
+    size, stride = _numbers(size, "sizes"), _numbers(stride, "strides")
+    if type(offset) is not int:
+        raise _wrong("an offset that is not an integer", offset)
+    meaning.work.spend(len(size))
+    most = meaning.limits.dimensions
+    if len(size) > most:
+        raise LimitError("a tensor has too many dimensions", found=f"{len(size)}", limit="dimensions", value=most)
+    if max((offset, *size, *stride), default=0) >= 1 << 63 or min(stride, default=0) < 0:
+        raise _wrong("sizes, strides or an offset out of range")
+    count = storage.count * PACKED.get(storage.element.name, 1)
+    reason = view_fault(size, stride, offset, count, is_scalar=not size)
+    if reason:
+        raise CorruptError(f"a tensor is not a view of its storage: {reason}")
+    return Tensor(storage.element, storage, size, stride, offset, not size, device=storage.device)
+
+
+def _view(meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, dtype: Any = None) -> Tensor:
+    element = None if dtype is None else _element(dtype)
+    return view(meaning, meaning.storages.typed(storage, element), offset, size, stride)
+
+
+def _marked(tensor: Tensor, requires_grad: Any, hooks: Any, metadata: Any = None) -> Tensor:
+    tensor.requires_grad = bool(requires_grad)
+    metadata = metadata or {}
+    if not isinstance(metadata, dict) or not set(metadata) <= {"conj", "neg"}:
+        raise _wrong("unknown metadata", metadata)
+    if hooks or any(metadata.values()):
+        tensor.extras = TensorExtras(bool(metadata.get("conj")), bool(metadata.get("neg")), hooks=hooks or None)
+    return tensor
+
+
+def _element(dtype: Any) -> ElementType:
+    element = ELEMENT_TYPES.get(dtype.name) if isinstance(dtype, TorchConstant) and dtype.kind == "dtype" else None
+    if element is None:
+        raise _wrong("an unknown element type", dtype)
+    return element
+
+
+reads("torch._utils._rebuild_tensor", *[object] * 4)(_view)
+
+
+@reads("torch._utils._rebuild_tensor_v2", *[object] * 7, least=6)
+def _tensor(meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, *marks: Any) -> Tensor:
+    return _marked(_view(meaning, storage, offset, size, stride), *marks)
+
+
+@reads("torch._utils._rebuild_tensor_v3", *[object] * 8, least=7)
+def _typed_tensor(
+    meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, dtype: Any, *rest: Any
+) -> Tensor:
+    element = _element(dtype)
+    return _marked(view(meaning, meaning.storages.typed(storage, element), offset, size, stride), grad, hooks, *rest)
+
+
+@reads(
+    "torch._utils._rebuild_parameter torch._utils._rebuild_parameter_with_state",
+    (Tensor, SparseTensor), object, object, object, least=3,
+)  # fmt: skip
+def _parameter(meaning: PtMeaning, data: Any, requires_grad: Any, hooks: Any, state: Any = None) -> Any:
+    if isinstance(data, SparseTensor):
+        return evolve(data, is_parameter=True, requires_grad=bool(requires_grad))
+    parameter = _marked(evolve(data, is_parameter=True), requires_grad, hooks)
+    if data.extras:
+        parameter.extras = evolve(data.extras, hooks=hooks or None)
+    return _set_python_state(parameter, state)
+
+
+def _set_python_state(tensor: Tensor, state: Any) -> Tensor:
+    if state is not None and state != {} and state != (None, {}) and state != ({}, {}):
+        tensor.extras = tensor.extras or TensorExtras()
+        tensor.extras.state = state
+    return tensor
+
+
+@reads(
+    "torch._utils._rebuild_device_tensor_from_numpy torch._utils._rebuild_xla_tensor",
+    NumpyArray, object, object, object,
+)  # fmt: skip
+def _from_numpy(meaning: PtMeaning, array: NumpyArray, dtype: Any, device: Any, requires_grad: Any) -> Any:
+    """Return a tensor of a device without storages of its own (XLA), saved as a numpy array."""
+    from ..numpy_tensors import tensor_of_array
+
+    tensor = tensor_of_array(array, _element(dtype), _device_name(device))
+    return NotImplemented if tensor is None else _marked(tensor, requires_grad, None)
+
+
+@reads("torch._utils._rebuild_device_tensor_from_cpu_tensor", Tensor, object, object, object)
+def _from_cpu(meaning: PtMeaning, tensor: Tensor, dtype: Any, device: Any, requires_grad: Any) -> Any:
+    if _element(dtype) is not tensor.element:
+        return NotImplemented
+    return evolve(tensor, device=_device_name(device), requires_grad=bool(requires_grad))
+
+
+def _device_name(device: Any) -> str:
+    return str(device) if isinstance(device, (str, Device)) else "cpu"
+
+
+_SIMPLE = [
+    GLOBALS[f"torch._utils._rebuild_{name}"]
+    for name in (
+        *("tensor", "tensor_v2", "tensor_v3", "parameter"),
+        *("device_tensor_from_numpy", "device_tensor_from_cpu_tensor"),
+    )
+]
+
+
+@reads("torch._tensor._rebuild_from_type torch._tensor._rebuild_from_type_v2", object, object, tuple, object)
+def _from_type(meaning: PtMeaning, function: Any, cls: Any, arguments: tuple[Any, ...], state: Any) -> Any:
+    """Return a tensor of a subclass, or with Python attributes."""
+    if is_distributed(cls):
+        whole = _whole_tensor(arguments, state)
+        return NotImplemented if whole is None else evolve(whole, requires_grad=arguments[-1] is True)
+    if meaning.call_of(function) not in _SIMPLE or not isinstance(cls, PythonGlobal):
+        return NotImplemented
+    tensor = meaning.make(function, arguments, "reduce")
+    if not isinstance(tensor, Tensor):
+        return NotImplemented
+    if cls.path == _PARAMETER:
+        tensor.is_parameter = True
+    elif cls.path not in _PLAIN_CLASSES:
+        tensor.extras = tensor.extras or TensorExtras()
+        tensor.extras.subclass = cls
+    return _set_python_state(tensor, state)
+
+
+@reads("torch._utils._rebuild_qtensor", object, object, object, object, tuple, object, object)
+def _quantized(
+    meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, scheme: Any, grad: Any, hooks: Any
+) -> Any:
+    if not scheme:
+        return NotImplemented
+    tensor = _tensor(meaning, storage, offset, size, stride, grad, hooks)
+    kind, *rest = scheme
+    if not isinstance(kind, TorchConstant) or len(rest) not in (2, 3):
+        return NotImplemented
+    axis = rest[2] if len(rest) == 3 else None
+    if axis is not None and not (is_count(axis) and axis < len(tensor.size)):
+        raise _wrong("channels along a missing dimension", axis)
+    return QuantizedTensor(tensor, kind.name, rest[0], rest[1], axis)
+
+
+@reads("torch._utils._rebuild_sparse_tensor torch._utils._rebuild_sparse_csr_tensor", TorchConstant, tuple)
+def _sparse(meaning: PtMeaning, layout: TorchConstant, parts: tuple[Any, ...]) -> Any:
+    pair = layout.name != "sparse_coo"
+    if len(parts) not in ((4,) if pair else (3, 4)):
+        return NotImplemented
+    *tensors, size = parts[: 4 if pair else 3]
+    if not all(isinstance(part, Tensor) for part in tensors):
+        raise _wrong("no indices or values")
+    coalesced = bool(parts[3]) if len(parts) == 4 and not pair and parts[3] is not None else None
+    plain = tensors[1] if pair else None
+    return SparseTensor(layout.name, tensors[0], plain, tensors[-1], TorchSize(_numbers(size, "sizes")), coalesced)
+
+
+# PyTorch 0.1: classes by name, called with lists: `torch.FloatTensor([[1.0, 2.0]])`, `torch.FloatStorage([1.0, 2.0])`
+
+
+def _of_list(
+    element: ElementType, device: str, is_tensor: bool, meaning: PtMeaning, items: list[Any] | None = None
+) -> Any:
+    shape: tuple[int, ...] = (0,)
+    span = span_of_bytes(b"", element.itemsize)
+    if items:
+        from ..numpy_tensors import elements_of_list
+
+        shape, span = elements_of_list(items, element, meaning.origin.source.size)
+        meaning.work.spend(math.prod(shape))
+    storage = Storage(element, math.prod(shape), span, device)
+    if not is_tensor:
+        return storage if len(shape) == 1 else NotImplemented
+    return Tensor(element, storage, shape, contiguous(shape), device=device)
+
+
+def _register_classes() -> None:
+    modern = {BY_TORCH_STORAGE[f"{word}Storage"] for word in ("Bool", "BFloat16", "ComplexFloat", "ComplexDouble")}
+    tensors = {
+        f"{module}.{each.torch_storage.removesuffix('Storage')}Tensor": each
+        for each in (*BY_LUA_WORD.values(), *modern)
+        for module in ("torch", "torch.cuda")
+    }
+    for path, element in (*STORAGE_CLASSES.items(), *tensors.items()):
+        device = "cuda:0" if path.startswith("torch.cuda.") else "cpu"
+        reads(path, list, least=0)(partial(_of_list, element, device, path in tensors))
+
+
+_register_classes()
+
+
+@reads(_PARAMETER, Tensor, object, least=1)
+def _old_parameter(meaning: PtMeaning, data: Tensor, requires_grad: Any = True) -> Any:
+    """Return a `Parameter` of 0.1: the class is called with the tensor."""
+    return evolve(data, is_parameter=True, requires_grad=bool(requires_grad))
+
+
+@reads("torch.autograd.variable.Variable", Tensor)
+def _variable(meaning: PtMeaning, data: Tensor) -> Any:
+    return evolve(data)
+
+
+def _set_tensor_state(meaning: PtMeaning, tensor: Tensor, state: Any) -> Tensor:
+    """Apply a state to a tensor as `__setstate__` of the releases that pickled tensors by state."""
+    length = len(state) if isinstance(state, tuple) else 0
+    new = None
+    if length == 4:  # storage, offset, sizes, strides
+        new = _view(meaning, *state)
+        if new.element is not tensor.element:
+            raise _wrong("a storage of another element type", new.element.name)
+    elif length == 3:  # requires_grad, volatile, hooks
+        _marked(tensor, state[0], state[2])
+    elif length == 5:  # data, grad, hooks, requires_grad, volatile
+        new = state[0] if isinstance(state[0], Tensor) else None
+        _marked(tensor, state[3], state[2])
+    else:
+        _set_python_state(tensor, state)
+    if new is not None:
+        for name in ("element", "storage", "size", "stride", "offset", "is_scalar", "device"):
+            setattr(tensor, name, getattr(new, name))
+    return tensor
+
+
+STATES[Tensor] = _set_tensor_state
+
+
+# TorchScript
+
+
+@reads(" ".join(f"torch.jit._pickle.build_{kind}list" for kind in ("int", "double", "bool", "tensor")), list)
+def _typed_list(meaning: PtMeaning, items: list[Any]) -> Any:
+    return items
+
+
+@reads("torch.jit._pickle.restore_type_tag", object, object)
+def _without_type_tag(meaning: PtMeaning, value: Any, tag: Any) -> Any:
+    return value
+
+
+@reads("torch.jit._pickle.build_tensor_from_id", int)
+def _tensor_from_id(meaning: PtMeaning, number: int) -> Any:
+    return meaning.tensors[number] if 0 <= number < len(meaning.tensors) else NotImplemented
+
+
+@reads("torch.storage._load_from_bytes", (bytes, bytearray))
+def _load_from_bytes(meaning: PtMeaning, data: bytes | bytearray) -> Any:
+    """Return a storage that was pickled as an embedded file: by anything but `torch.save`."""
+    meaning.work.spend(len(data))
+    value = meaning.origin.nested(bytes(data))
+    return value if isinstance(value, Storage) else NotImplemented
+
+
+# Tensors that `torch.distributed` divides among processes, as one process (a rank) pickles its part of them: a wrapper
+# is rebuilt by `_rebuild_wrapper_subclass` from class, dtype, size, strides, …; its part is in `_local_tensor`.
+
+_DISTRIBUTED = frozenset(("DTensor", "ShardedTensor", "DistributedTensor"))
+_COPIES = frozenset(("Replicate", "Shard", "_StridedShard"))
+"""Placements whose parts have elements of the whole; those of `Partial` are to be added up."""
+
+
+def is_distributed(name: Any) -> bool:
+    """Return whether a class is that of a tensor divided among processes."""
+    return isinstance(name, PythonGlobal) and name.name in _DISTRIBUTED and name.module.startswith("torch.distributed")
+
+
+def _whole_tensor(arguments: tuple[Any, ...], state: Any) -> Tensor | None:
+    """Return the tensor of a `DTensor` of which this process has all elements; `None` if it has not."""
+    parts = state if isinstance(state, tuple) else (state,)
+    attributes = {key: item for part in parts if isinstance(part, dict) for key, item in part.items()}
+    local, spec = attributes.get("_local_tensor"), attributes.get("_spec")
+    placements = spec.attributes.get("placements") if isinstance(spec, PythonObject) else None
+    if not isinstance(local, Tensor) or not isinstance(placements, tuple) or len(arguments) < 3:
+        return None
+    known = all(isinstance(each, PythonObject) and each.path.rpartition(".")[2] in _COPIES for each in placements)
+    return local if known and tuple(local.shape) == arguments[2] else None
+
+
+def check_whole(value: Any) -> None:
+    """Refuse a value with one process's part of a tensor.
+
+    Raises:
+        UnsupportedError: there is one; the message names the process.
+    """
+    for visit in walk(value):
+        found = visit.value
+        if not isinstance(found, PythonObject):
+            continue
+        args = found.args if isinstance(found.args, tuple) else ()
+        if any(map(is_distributed, (found.cls, *args[:2]))):
+            raise UnsupportedError(
+                f"holds the part that {_rank(found)} has of a tensor divided among processes",
+                path=visit.text(),
+                hint="Save with torch.distributed.checkpoint and convert the folder, or save full_tensor() of each.",
+            )
+
+
+def _rank(value: PythonObject) -> str:
+    """Return `rank 0 of 2`, as far as the file says."""
+    for visit in walk(value):
+        mesh = visit.value
+        if isinstance(mesh, PythonObject) and mesh.path.endswith(".DeviceMesh"):
+            attributes = mesh.attributes
+            ranks = next((attributes[name] for name in ("_rank_map", "mesh") if name in attributes), None)
+            rank = attributes.get("_rank", next(iter(attributes.get("_coordinate_on_dim") or ()), None))
+            if isinstance(ranks, Tensor) and isinstance(rank, int):
+                return f"rank {rank} of {ranks.numel}"
+    return "one rank"
+
+
+# Written forms
+
+
+def whole(storage: Storage) -> Storage:
+    """Return the storage with the same bytes of which one is a view as another element type.
+
+    One that is a part of another, as PyTorch had them until 1.5, stays a storage of its own: today's files cannot
+    express the relation.
+    """
+    while storage.base is not None and not storage.base_offset and storage.nbytes == storage.base.nbytes:
+        storage = storage.base
+    return storage
+
+
+def _untyped(storage: Storage) -> NamedStorage:
+    storage = whole(storage)
+    return NamedStorage(storage, "UntypedStorage", storage.nbytes)
+
+
+@writes(Storage)
+def _of_storage(storage: Storage) -> NamedStorage:
+    if whole(storage) is not storage or not storage.element.torch_storage:
+        raise UnsupportedError(f"a storage of {storage.element.name} outside of a tensor cannot be written to a .pt")
+    return NamedStorage(storage, storage.element.torch_storage, storage.count)
+
+
+@writes(UntypedStorage)
+def _of_untyped(value: UntypedStorage) -> NamedStorage:
+    return _untyped(value.storage)
+
+
+def _dense(tensor: Tensor, extras: TensorExtras | None) -> Reduction:
+    element, storage = tensor.element, whole(tensor.storage or Storage.empty(tensor.element))
+    stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
+    args: tuple[Any, ...] = (tensor.offset, tensor.shape, stride, tensor.requires_grad, _hooks(extras))
+    if element.torch_storage and storage.element is element:
+        name, args = "_rebuild_tensor_v2", (NamedStorage(storage, element.torch_storage, storage.count), *args)
+    else:
+        name, args = "_rebuild_tensor_v3", (_untyped(storage), *args, TorchConstant("dtype", element.name))
+    if extras is not None and (extras.conj or extras.neg):
+        args = (*args, {bit: True for bit in ("conj", "neg") if getattr(extras, bit)})
+    return Reduction(named("torch._utils", name), args)
+
+
+def _hooks(extras: TensorExtras | None) -> Any:
+    return OrderedDict() if extras is None or extras.hooks is None else extras.hooks
+
+
+@writes(Tensor)
+def _of_tensor(tensor: Tensor) -> Reduction:
+    extras = tensor.extras
+    if tensor.is_parameter:
+        bare = None if extras is None else evolve(extras, state=UNSET, hooks=None)
+        data = evolve(tensor, is_parameter=False, requires_grad=False, extras=bare)
+        return _wrapped(data, tensor.requires_grad, _hooks(extras), *_state(extras))
+    call = _dense(tensor, extras)
+    if extras is None or (extras.state is UNSET and extras.subclass is None):
+        return call
+    cls = extras.subclass or PythonGlobal("torch", "Tensor")
+    state = {} if extras.state is UNSET else extras.state
+    return Reduction(named("torch._tensor", "_rebuild_from_type_v2"), (call.constructor, cls, call.args, state))
+
+
+def _state(extras: TensorExtras | None) -> tuple[Any, ...]:
+    return () if extras is None or extras.state is UNSET else (extras.state,)
+
+
+def _wrapped(data: Any, requires_grad: bool, hooks: Any, *state: Any) -> Reduction:
+    name = "_rebuild_parameter_with_state" if state else "_rebuild_parameter"
+    return Reduction(named("torch._utils", name), (data, requires_grad, hooks, *state))
+
+
+@writes(QuantizedTensor)
+def _of_quantized(value: QuantizedTensor) -> Reduction:
+    tensor, element = value.tensor, value.tensor.element
+    storage = whole(tensor.storage or Storage.empty(element))
+    axis = () if value.axis is None else (value.axis,)
+    arguments: tuple[Any, ...] = (
+        NamedStorage(storage, element.torch_storage, storage.nbytes // element.itemsize),
+        tensor.offset,
+        tensor.shape,
+        tensor.stride,
+        (TorchConstant("qscheme", value.scheme), value.scale, value.zero_point, *axis),
+        tensor.requires_grad,
+        OrderedDict(),
+    )
+    return Reduction(named("torch._utils", "_rebuild_qtensor"), arguments)
+
+
+@writes(SparseTensor)
+def _of_sparse(value: SparseTensor) -> Reduction:
+    if value.is_parameter:
+        return _wrapped(evolve(value, is_parameter=False, requires_grad=False), value.requires_grad, OrderedDict())
+    parts: tuple[Any, ...] = (value.indices, value.plain_indices, value.values, value.size)
+    if value.plain_indices is None:
+        coalesced = () if value.is_coalesced is None else (value.is_coalesced,)
+        parts = (value.indices, value.values, value.size, *coalesced)
+    return Reduction(named("torch._utils", "_rebuild_sparse_tensor"), (TorchConstant("layout", value.layout), parts))
