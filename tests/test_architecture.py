@@ -28,7 +28,6 @@ FORMATS = LEAVES | {
         "t7",
         "pt",
         "named",
-        "containers",
         "safetensors",
         "hdf5",
         "npz",
@@ -48,9 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "io": {"errors"},
     "graph": {"data", "errors", "lazy", "limits", "text", "io"},
     "values": GRAPH,
-    "formats": LEAVES
-    | {"errors", "lazy", "limits", "io", "formats/containers", "values"},  # of values the element types
-    "formats/containers": {"errors", "limits", "io", "formats/table", "formats/pt"},  # of pt its zip archives
+    "formats": LEAVES | {"errors", "lazy", "limits", "io", "formats/pt", "values"},  # of values the element types
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format
     "formats/ranks": GRAPH | LEAVES | {"formats/named", "formats/pt"},  # its parts are PyTorch's
     "formats/table": {"data"},

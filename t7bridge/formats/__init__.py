@@ -44,10 +44,7 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
 
     limits = limits or DEFAULT_LIMITS
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
-        from .containers import folder_format
-
-        spec = folder_format(source)
-        return _home(spec).read_folder(os.fspath(source), limits, **options)  # type: ignore[no-any-return]
+        return _home(_folder_format(source)).read_folder(os.fspath(source), limits, **options)  # type: ignore[no-any-return]
     opened, start = ByteSource.open(source)
     if start:  # in the middle of a file object: only a `.t7` supports that
         return _home(FORMATS["t7"]).read(source, limits, **options)  # type: ignore[no-any-return]
@@ -73,9 +70,38 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
         raise UnknownFormatError(f"is not a model but {signature.title}", file=source.name, hint=hint)
     if len(found) == 1:
         return found[0]
-    from .containers import archive_format
+    return _archive_format(source, found, limits)
 
-    return archive_format(source, found, limits)
+
+def _archive_format(source: ByteSource, found: list[FormatSpec], limits: Limits | None) -> FormatSpec:
+    """Return the format of a zip archive, by the names of its members; the last one if it is damaged."""
+    from ..errors import T7BridgeError
+    from ..limits import DEFAULT_LIMITS
+    from .pt.zip import ZipArchive
+
+    try:
+        names = list(ZipArchive(source, limits or DEFAULT_LIMITS, exact_case=True).members)
+    except T7BridgeError:
+        return found[-1]  # its reader reports the damage
+    return next((spec for spec in found if spec.members is not None and spec.members(names)), found[-1])
+
+
+def _folder_format(path: PathLike) -> FormatSpec:
+    """Return the format of a folder, by the names of its files.
+
+    Raises:
+        UnknownFormatError: no format matches.
+    """
+    from ..errors import T7BridgeError, UnknownFormatError
+
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise T7BridgeError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
+    for spec in FORMATS.values():
+        if spec.folder is not None and spec.folder(names):
+            return spec
+    raise UnknownFormatError("is not a regular file", file=os.fspath(path), hint="Give the path of a file.")
 
 
 def formats_with(kind: str) -> list[FormatSpec]:

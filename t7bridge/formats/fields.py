@@ -29,7 +29,7 @@ class Fields:
 
     def __init__(self, value: Any, path: str) -> None:
         if not isinstance(value, dict):
-            raise CorruptError("is not what PyTorch writes", path=path, expected="an object", found=shown(value))
+            raise CorruptError(f"{path} is not in PyTorch's format", expected="an object", found=shown(value))
         self.values: dict[Any, Any] = value
         self.path = path
 
@@ -87,7 +87,7 @@ def parse_json(text: bytes | None, path: str) -> Any:
     try:
         return json.loads(text or b"")
     except (ValueError, RecursionError) as error:
-        raise CorruptError("is not valid JSON", path=path, found=str(error)[:80]) from error
+        raise CorruptError(f"{path} is not in PyTorch's format", expected="JSON", found=str(error)[:80]) from error
 
 
 def shown(value: Any) -> str:

@@ -26,8 +26,7 @@ from ..report import Note
 from .document import Document, Written
 from .named import NamedTensors, dotted, extent, format_views, parse_views, rows, tie, write_order
 from .pt.npy import MAGIC, read_header
-from .pt.zip.archive_reader import ZipArchive
-from .pt.zip.archive_writer import Headed, ZipWriter
+from .pt.zip import Headed, ZipArchive, ZipWriter
 
 _CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
 _ALIGNMENT = 64

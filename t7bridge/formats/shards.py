@@ -6,16 +6,16 @@ huggingface_hub's `serialization/_base.py` and transformers' `save_pretrained`, 
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
-from ..errors import CorruptError, LimitError, UnsupportedError
+from ..errors import CorruptError, LimitError, UnsupportedError, about_file
 from ..graph.tensor import Tensor
 from ..io.source import ByteSource, PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from .document import Document
+from .fields import Fields
 
 INDEX_SUFFIX = ".index.json"
 _INDEX_BYTES = 100_000_000
@@ -98,15 +98,12 @@ def files_of(index: ByteSource) -> list[str]:
 def _weight_map(index: ByteSource) -> dict[str, str]:
     if index.size > _INDEX_BYTES:
         raise LimitError("the index is too large", file=index.name, found=f"{index.size} bytes")
-    try:
-        content = json.loads(index.read(0, index.size))
-        places = content["weight_map"]
-        texts = isinstance(places, dict) and all(isinstance(file, str) for file in places.values())
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise CorruptError("is not an index of a checkpoint", file=index.name, expected="weight_map") from error
-    if not texts:
-        raise CorruptError("is not an index of a checkpoint", file=index.name, expected="names of files in weight_map")
-    for file in set(places.values()):
-        if not file or file != os.path.basename(file) or file in (".", "..") or "\0" in file or "\\" in file:
-            raise CorruptError("the index names a file outside its folder", file=index.name, found=ascii(file)[:80])
+    with about_file(index.name):
+        places = Fields.parse(index.read(0, index.size), "the index of a checkpoint").get("weight_map", dict)
+        for file in places.values():
+            sound = isinstance(file, str) and file == os.path.basename(file) and not {"\0", "\\"} & set(file)
+            if not sound or file in ("", ".", ".."):
+                raise CorruptError(
+                    "the index names a file outside its folder", expected="names of files", found=ascii(file)[:80]
+                )
     return dict(places)

@@ -14,7 +14,7 @@ from ..errors import CorruptError, T7BridgeError, UnknownFormatError
 from ..formats.pt.distributed import METADATA_MEMBER, DistributedReader
 from ..formats.pt.npy import judge_array
 from ..formats.pt.pickle.names import CALLED, FORBIDDEN, is_torch, standing
-from ..formats.pt.zip.archive_reader import ZipArchive
+from ..formats.pt.zip import ZipArchive
 from ..formats.shards import files_of
 from ..formats.signatures import HEAD_BYTES, identify, is_tar, refuse_two
 from ..formats.t7.file import read_t7

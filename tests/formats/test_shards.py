@@ -51,7 +51,7 @@ def test_all_files_are_one_state_dict(tmp_path, suffix, by_folder):
         ({"a": "/etc/passwd"}, CorruptError, "a file outside its folder"),
         ({"a": ".."}, CorruptError, "a file outside its folder"),
         ({"a": 5}, CorruptError, "names of files"),
-        ([], CorruptError, "names of files"),
+        ([], CorruptError, "weight_map"),
         ({"a": "missing.safetensors"}, T7BridgeError, "cannot be read"),
         ({"absent": "model-00001-of-00002.safetensors"}, CorruptError, "lacks a tensor that the index names"),
     ],

@@ -1,4 +1,4 @@
 """PyTorch's serialization ↔ the graph. Knows nothing of Lua's bytes or of the meaning of layers.
 
-`zip/archive_writer` and `pickle/pickler` write the parts of today's layout, `writer` combines them.
+`zip` and `pickle` read and write the parts of today's layout; `archive` and `writer` combine them.
 """

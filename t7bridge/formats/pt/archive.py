@@ -17,6 +17,7 @@ from ...errors import (
     TruncatedError,
     UnknownFormatError,
     UnsupportedError,
+    about_file,
 )
 from ...graph.dtypes import UINT8, ElementType
 from ...graph.storage import Span, Storage
@@ -40,7 +41,7 @@ from .npy import judge_array
 from .pickle.meaning import Origin, PtMeaning
 from .pickle.unpickler import Rest, Unpickler
 from .storages import StorageId, StorageTable, span_of_bytes
-from .zip.archive_reader import STORED, Member, ZipArchive
+from .zip import STORED, Member, ZipArchive
 
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _FILES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
@@ -69,14 +70,14 @@ class PtArchive:
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
-        self._source = origin.source
         self.zip = ZipArchive(origin.source, origin.limits)
         self._meanings: dict[str, PtMeaning] = {}
         self._read: set[str] = set()
         self.rests: dict[str, Rest] = {}
-        self.root = self._find_root()
-        self._check_names()
-        self.order = self._byte_order()
+        with about_file(origin.source.name):
+            self.root = self._find_root()
+            self._check_names()
+            self.order = self._byte_order()
 
     def _find_root(self) -> str:
         names = list(self.zip.members)
@@ -96,7 +97,6 @@ class PtArchive:
         shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
         raise UnknownFormatError(
             "is a zip archive, but not one of PyTorch",
-            file=self._source.name,
             expected=f"a member {DATA_MEMBER}",
             found=shown or "no members",
             hint="Unpack it first if the model is inside." if names else "",
@@ -121,7 +121,6 @@ class PtArchive:
             ):
                 raise CorruptError(
                     "has a member name that differs in case from PyTorch's, which PyTorch finds nevertheless",
-                    file=self._source.name,
                     offset=member.header,
                     path=name,
                 )
@@ -131,7 +130,7 @@ class PtArchive:
         if found is None:
             return "little"
         if found not in (b"little", b"big"):
-            raise CorruptError("has no known byte order", file=self._source.name, found=f"{found[:40]!r}")
+            raise CorruptError("has no known byte order", found=f"{found[:40]!r}")
         return found.decode()
 
     def has(self, name: str) -> bool:
@@ -256,7 +255,7 @@ class PtArchive:
         limits = self.origin.limits
         pickle = Unpickler(source, start, start + member.size, self.meaning(folder), limits, member.name)
         if member.method != STORED:
-            pickle.restrict(_FREE_OPERATIONS + limits.inflated_operations * self._source.size)
+            pickle.restrict(_FREE_OPERATIONS + limits.inflated_operations * self.origin.source.size)
         value = pickle.load()
         self.rests[member.name.removeprefix(self.root)] = pickle.load_rest()
         return value
@@ -271,7 +270,7 @@ class PtArchive:
         if key not in table.roots:
             member = self.zip.members.get(f"{self.root}{folder}{key}")
             if member is None:
-                raise CorruptError(f"the archive has no storage {key}", file=self._source.name)
+                raise CorruptError(f"the archive has no storage {key}", file=self.origin.source.name)
             return table.get(key, UINT8, member.size, "cpu")
         return table.roots[key]
 

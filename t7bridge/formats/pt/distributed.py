@@ -25,7 +25,7 @@ from ...limits import DEFAULT_LIMITS, Budget, Limits
 from ..document import Document
 from ..fields import Fields, shown
 from .reader import PtReader
-from .storages import contiguous
+from .storages import contiguous, is_count
 
 METADATA_MEMBER = ".metadata"
 
@@ -130,7 +130,7 @@ class DistributedReader:
             name, offset = index.get("fqn", str), index.get("offset", object, None)
             path = f"{METADATA_MEMBER}: storage_data of {shown(name)}"
             file, start, length = info.get("relative_path", str), info.get("offset", int), info.get("length", int)
-            if not _natural(start) or not _natural(length):
+            if not is_count(start) or not is_count(length):
                 raise CorruptError("is not a location in a file", path=path)
             if not file or os.path.isabs(file) or ".." in file.replace("\\", "/").split("/") or "\0" in file:
                 raise CorruptError("names a file outside the folder", path=path, found=ascii(file)[:80])
@@ -214,7 +214,7 @@ def _put(root: dict[str, Any], keys: tuple[Any, ...], value: Any, path: str, mos
     home: Any = root
     for key, following in zip(keys, [*keys[1:], None]):
         if isinstance(home, list):
-            if not _natural(key) or key > most:
+            if not is_count(key) or key > most:
                 raise CorruptError("is not the index of an item in a list", path=path, found=shown(key))
             home += [None] * (key + 1 - len(home))
             known = home[key]
@@ -230,10 +230,6 @@ def _put(root: dict[str, Any], keys: tuple[Any, ...], value: Any, path: str, mos
 
 
 def _indices(value: Any, path: str) -> tuple[int, ...]:
-    if not isinstance(value, tuple) or not all(map(_natural, value)):
+    if not isinstance(value, tuple) or not all(map(is_count, value)):
         raise CorruptError("has no sizes", path=path, found=shown(value))
     return tuple(value)
-
-
-def _natural(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 63

@@ -33,11 +33,7 @@ LEGACY_PROTOCOL = 1001
 """The first two pickles of a file of PyTorch 0.2 to 1.5."""
 
 ROOT_FOLDER = "archive"
-ALIGNMENT_BYTES = 64
 ARCHIVE_VERSION = b"3\n"
-
-PADDING_FIELD = b"FB"
-"""The extra field of a local header that pads a member's data for alignment."""
 
 
 def content_id(members: list[tuple[str, int, int]]) -> str:

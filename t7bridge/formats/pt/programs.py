@@ -19,7 +19,7 @@ from ...errors import CorruptError
 from ...io.source import ByteSource
 from ..fields import parse_json
 from .pickle.names import words
-from .zip.archive_reader import ZipArchive
+from .zip import ZipArchive
 
 _SCRIPT_FILES = re.compile(rb"\b(?:torch|ops\.aten)\.(save|from_file)\s*\(|\baten::(save|from_file)\b")
 _COMPILED = (".so", ".dll", ".dylib", ".cubin", ".hsaco", ".ptx", ".spv", ".cpp", ".o")

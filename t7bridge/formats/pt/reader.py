@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from ...errors import LimitError, UnknownFormatError, UnsupportedError, about_file
@@ -15,7 +16,7 @@ from .layout import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PACKAGE_MEMBER,
 from .pickle.meaning import Origin, PtMeaning
 from .pickle.unpickler import Unpickler
 from .storages import StorageId, StorageTable
-from .zip.archive_reader import Member, ZipArchive
+from .zip import Member, ZipArchive
 
 _UNSET = object()
 _OLD_PICKLES = b"(]}c"
@@ -94,10 +95,9 @@ class PtReader:
                 refuse_two(self.source, title=signature.title if signature else "")
             return "tar"
         if kind == "pickle" or (not kind and head[:1] and head[:1] in _OLD_PICKLES):
-            from .streams import is_legacy
-
             refuse_two(self.source, self._start, "a pickle")
-            return "legacy" if is_legacy(self.source, self._start, self._origin.limits) else "pickle"
+            old = _part("streams").is_legacy(self.source, self._start, self._origin.limits)
+            return "legacy" if old else "pickle"
         raise UnknownFormatError(
             f"is {signature.title}" if signature else "is not a file of PyTorch",
             file=self.source.name,
@@ -114,9 +114,7 @@ class PtReader:
                     return kind
         if not archive.has(CONSTANTS_MEMBER):
             return "zip"
-        from .torchscript import is_cpp
-
-        return "cpp" if is_cpp(archive) else "torchscript"
+        return "cpp" if _part("torchscript").is_cpp(archive) else "torchscript"
 
     # The value
 
@@ -140,11 +138,8 @@ class PtReader:
     def _read(self) -> Any:
         archive = self._archive
         if archive is None:
-            from . import streams
-
-            tar = self.kind == "tar"
-            found = streams.read_tar(self._origin) if tar else streams.read_stream(self._origin, self._start)
-            value, self.kind, self._storages = found
+            read = _part("streams").read_tar if self.kind == "tar" else _part("streams").read_stream
+            value, self.kind, self._storages = read(self._origin, self._start)
             return value
         value = self._read_archive(archive)
         for member, rest in archive.rests.items():
@@ -159,12 +154,11 @@ class PtReader:
         if self.kind == "package":
             return read_package(archive)
         if self.kind == "pt2":
-            from .pt2 import read_pt2 as read
+            found = _part("pt2").read_pt2(archive)
         elif self.kind == "json-archive":
-            from .torchscript import read_json_archive as read
+            found = _part("torchscript").read_json_archive(archive)
         else:
-            from .torchscript import read_modules as read
-        found = read(archive)
+            found = _part("torchscript").read_modules(archive)
         if self.kind in ("torchscript", "json-archive"):
             found.carry_attributes()
         self.attributes, self.constants = found.attributes, found.constants
@@ -256,6 +250,11 @@ class PtReader:
         """
         if self._archive is not None:
             self._archive.zip.verify()
+
+
+def _part(name: str) -> Any:
+    """Return a module of this folder that few files need; it is loaded on first use."""
+    return import_module(f".{name}", __package__)
 
 
 class _File(Origin):

@@ -50,7 +50,7 @@ class StorageTable:
         self._classes: dict[Hashable, ElementType | None] = {}
         self.roots: dict[Hashable, Storage] = {}
         self._views: dict[tuple[int, str, int, int], Storage] = {}
-        self._untyped: dict[Hashable, tuple[UntypedStorage, int, str]] = {}
+        self._untyped: dict[Hashable, UntypedStorage] = {}
         self._claims: dict[int, Hashable] = {}
 
     def get(self, key: Hashable, element: ElementType, count: int, device: str) -> Storage:
@@ -70,10 +70,9 @@ class StorageTable:
         """Return the storage of a key without an element type: that of its tensor applies."""
         known = self._untyped.get(key)
         if known is None:
-            bare = UntypedStorage(Storage(UINT8, nbytes, Span(_NOWHERE, 0, 1), device))
-            known = self._untyped[key] = (bare, nbytes, device)
-            self._claims[id(bare)] = key
-        return known[0]
+            known = self._untyped[key] = UntypedStorage(Storage(UINT8, nbytes, Span(_NOWHERE, 0, 1), device))
+            self._claims[id(known)] = key
+        return known
 
     def typed(self, storage: Any, element: ElementType | None = None) -> Storage:
         """Return the storage of a tensor of an element type, from the pickle's storage.
@@ -86,13 +85,12 @@ class StorageTable:
             CorruptError: it is not a storage.
         """
         if isinstance(storage, UntypedStorage) and id(storage) in self._claims:
-            key = self._claims[id(storage)]
-            _, nbytes, device = self._untyped[key]
+            key, bare = self._claims[id(storage)], storage.storage
             root = self.roots.get(key)
             wanted = element or (root.element if root else UINT8)
-            if root is None and nbytes % wanted.itemsize:
-                raise _uneven(nbytes, wanted)
-            return self.get(key, wanted, nbytes // wanted.itemsize, device)
+            if root is None and bare.nbytes % wanted.itemsize:
+                raise _uneven(bare.nbytes, wanted)
+            return self.get(key, wanted, bare.nbytes // wanted.itemsize, bare.device)
         if not isinstance(storage, Storage):
             raise CorruptError("a tensor has no storage", expected="a storage", found=type(storage).__name__)
         return self.retype(storage, element or storage.element)
@@ -167,9 +165,8 @@ class StorageTable:
 
     def claim_rest(self) -> None:
         """Set the elements of untyped storages without tensors to bytes."""
-        for key, (bare, nbytes, device) in self._untyped.items():
-            root = self.roots.get(key)
-            bare.storage = root or self.get(key, UINT8, nbytes, device)
+        for key, bare in self._untyped.items():
+            bare.storage = self.roots.get(key) or self.get(key, UINT8, bare.storage.nbytes, bare.storage.device)
 
     def finish(self) -> None:
         """Complete what had to wait for the end of the pickle."""

@@ -396,8 +396,12 @@ def _named(known: dict[Hashable, Any], saved_id: Any) -> Any:
     return known[key]
 
 
-def read_tar(origin: Origin) -> tuple[Any, str, StorageTable]:
+def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
     """Read a file in the tar layout.
+
+    Args:
+        origin: the file.
+        start: where it begins: at the first byte.
 
     Returns:
         The value, its format (`tar`), and its storages.

@@ -20,7 +20,7 @@ from ...io.checksums import crc32, sha256
 from ...io.output import Output
 from . import layout
 from .pickle.pickler import PickleWriter, StorageRef
-from .zip.archive_writer import Content, WrittenMember, ZipWriter
+from .zip import ALIGNMENT_BYTES, Content, WrittenMember, ZipWriter
 
 Location = str | Mapping[str, str] | Callable[[str], Any]
 """A device for all, `"cuda:0=cuda:1,ipu=cpu"` or the same as a mapping, or a function of the name in the file."""
@@ -191,7 +191,7 @@ class PtWriter(ValueWriter):
         for name, data in self._members():
             self._add(name, data)
         self._add(layout.FORMAT_MEMBER, b"1")
-        self._add(layout.ALIGNMENT_MEMBER, b"%d" % layout.ALIGNMENT_BYTES)
+        self._add(layout.ALIGNMENT_MEMBER, b"%d" % ALIGNMENT_BYTES)
         self._add(layout.BYTEORDER_MEMBER, b"little")
         for number, storage in enumerate(self._keys.storages):
             self._add(f"{layout.STORAGE_FOLDER}{number}", storage.extent() or storage.chunks(), storage.nbytes)

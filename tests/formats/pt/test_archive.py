@@ -16,7 +16,7 @@ from t7bridge import Limits, PtReader
 from t7bridge.errors import CorruptError, FormatError, LimitError, TruncatedError, UnknownFormatError, UnsupportedError
 from t7bridge.formats.pt.layout import RECORD_MEMBER
 from t7bridge.formats.pt.writer import PtWriter
-from t7bridge.formats.pt.zip.archive_reader import ZipArchive
+from t7bridge.formats.pt.zip import ZipArchive
 from t7bridge.io.source import ByteSource
 from t7bridge.values.describe import describe_python
 

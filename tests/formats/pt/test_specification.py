@@ -12,7 +12,7 @@ from helpers import ROOT
 from pt_helpers import members_of, saved
 
 from t7bridge import PtReader
-from t7bridge.formats.pt import layout
+from t7bridge.formats.pt import layout, zip
 
 DOCUMENT = (ROOT / "docs" / "format-pt.md").read_text()
 
@@ -43,7 +43,7 @@ def test_members():
         info = next(info for info in archive.infolist() if "/data/" in info.filename)
     start = info.header_offset + 30 + int.from_bytes(data[info.header_offset + 26 :][:2], "little")
     start += int.from_bytes(data[info.header_offset + 28 :][:2], "little")
-    assert start % layout.ALIGNMENT_BYTES == 0
+    assert start % zip.ALIGNMENT_BYTES == 0
 
 
 def test_modules_exist():

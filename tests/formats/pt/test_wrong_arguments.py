@@ -392,7 +392,7 @@ def test_json_archives_of_other_parts():
     ):
         with pytest.raises(CorruptError, match=words):
             read(*arguments)
-    with pytest.raises(CorruptError, match="is not what PyTorch writes"):
+    with pytest.raises(CorruptError, match="is not in PyTorch's format"):
         PtReader(zipped({"a/model.json": b"[]", "a/version": b"2\n"})).read()
 
 

@@ -433,7 +433,7 @@ class Unpickler:
                 self._work.check_key(container, item)
         return items
 
-    def _popped_mark(self) -> list[Any]:
+    def _pop_mark(self) -> list[Any]:
         start = self._marks.pop()
         items = self._stack[start:]
         del self._stack[start:]
@@ -451,7 +451,7 @@ class Unpickler:
         first, second, third = self._stack[-3], self._stack[-2], self._stack[-1]
         self._stack[-3:] = [(first, second, third)]
 
-    def _set_item(self) -> None:
+    def _setitem(self) -> None:
         value, key = self._stack.pop(), self._stack.pop()
         self._set_items(self._stack[-1], [key, value])
 
@@ -463,16 +463,16 @@ class Unpickler:
         state = self._stack.pop()
         self._stack[-1] = self._meaning.build(self._stack[-1], state)
 
-    def _new_object(self) -> None:
+    def _newobj(self) -> None:
         args = self._stack.pop()
         self._stack[-1] = self._meaning.make(self._stack[-1], args, "newobj")
 
-    def _new_object_ex(self) -> None:
+    def _newobj_ex(self) -> None:
         kwargs, args = self._stack.pop(), self._stack.pop()
         self._stack[-1] = self._meaning.make(self._stack[-1], args, "newobj_ex", kwargs)
 
     def _obj(self) -> None:
-        cls, *args = self._popped_mark()
+        cls, *args = self._pop_mark()
         self._stack.append(self._meaning.make(cls, tuple(args), "inst"))
 
     def _empty_set(self) -> None:
@@ -481,8 +481,8 @@ class Unpickler:
             raise self._too_many()
         self._stack.append(set())
 
-    def _add_items(self) -> None:
-        items = self._popped_mark()
+    def _additems(self) -> None:
+        items = self._pop_mark()
         target = self._stack[-1]
         if type(target) is set:
             target.update(self._checked(target, items))
@@ -492,16 +492,16 @@ class Unpickler:
         else:
             raise CorruptError(f"the pickle adds to a {type(target).__name__}")
 
-    def _frozen_set(self) -> None:
-        items = self._popped_mark()
+    def _frozenset(self) -> None:
+        items = self._pop_mark()
         self._work.check_elements(items)
         self._stack.append(frozenset(items))
 
     def _list(self) -> None:
-        self._stack.append(self._popped_mark())
+        self._stack.append(self._pop_mark())
 
     def _dict(self) -> None:
-        items = self._popped_mark()
+        items = self._pop_mark()
         self._stack.append({})
         self._set_items(self._stack[-1], items)
 
@@ -519,7 +519,7 @@ class Unpickler:
         name, pos = self._line(pos)
         found = self._meaning.find(module.decode(), name.decode())
         if op == opcodes.INST[0]:
-            found = self._meaning.make(found, tuple(self._popped_mark()), "inst")
+            found = self._meaning.make(found, tuple(self._pop_mark()), "inst")
         self._stack.append(found)
         return pos
 
@@ -616,26 +616,11 @@ _STRINGS: dict[int, tuple[Callable[[bytes], Any], int]] = {
     for code in _codes(name)
 }
 """Opcode → conversion of the bytes, and the width of their length."""
+_STACK_NAMES = """
+STACK_GLOBAL TUPLE3 SETITEM APPEND BUILD NEWOBJ NEWOBJ_EX OBJ EMPTY_SET ADDITEMS FROZENSET LIST DICT POP POP_MARK DUP
+"""
 _ON_STACK: dict[int, Callable[[Unpickler], object]] = {
-    _codes(name)[0]: handler
-    for name, handler in {
-        "STACK_GLOBAL": Unpickler._stack_global,
-        "TUPLE3": Unpickler._tuple3,
-        "SETITEM": Unpickler._set_item,
-        "APPEND": Unpickler._append,
-        "BUILD": Unpickler._build,
-        "NEWOBJ": Unpickler._new_object,
-        "NEWOBJ_EX": Unpickler._new_object_ex,
-        "OBJ": Unpickler._obj,
-        "EMPTY_SET": Unpickler._empty_set,
-        "ADDITEMS": Unpickler._add_items,
-        "FROZENSET": Unpickler._frozen_set,
-        "LIST": Unpickler._list,
-        "DICT": Unpickler._dict,
-        "POP": Unpickler._pop,
-        "POP_MARK": Unpickler._popped_mark,
-        "DUP": Unpickler._dup,
-    }.items()
+    _codes(name)[0]: getattr(Unpickler, f"_{name.lower()}") for name in _STACK_NAMES.split()
 }
 _WITH_ARGUMENT: dict[int, Callable[[Unpickler, int, int], int]] = {
     code: handler

@@ -1,32 +1,46 @@
-"""Zip archives by offset: the location of each member's bytes in the file, and deflated members on demand.
+"""Zip archives by offset, as PyTorch and numpy write them: the location of each member's bytes, and deflated members.
 
 Python's own `zipfile` does not expose where a member's data begin, and accepts contradictions that are refused here.
+What is written has PyTorch's layout to the byte (stored members, aligned data, sizes after the data), so that its
+memory mapping and its calculated offsets work.
 
-Source: PKWARE APPNOTE 6.3.10, sections 4.3 to 4.5 (zip64 included).
+Source: PKWARE APPNOTE 6.3.10, sections 4.3 to 4.5 (zip64 included); the layout of files that PyTorch 2.13 wrote.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from typing import Any, Union
 
 from attrs import evolve
 
-from ....data import define
-from ....errors import CorruptError, FormatError, LimitError, TruncatedError, UnsupportedError
-from ....io.checksums import crc32
-from ....io.source import ByteSource
-from ....limits import DEFAULT_LIMITS, Limits
+from ...data import define
+from ...errors import CorruptError, LimitError, T7BridgeError, TruncatedError, UnsupportedError, about_file
+from ...io.changes import Extent
+from ...io.checksums import combine, crc32
+from ...io.output import Output
+from ...io.source import ByteSource
+from ...limits import DEFAULT_LIMITS, Limits
 
 STORED, DEFLATED = 0, 8
+ALIGNMENT_BYTES = 64
 _LOCAL, _CENTRAL = b"PK\x03\x04", b"PK\x01\x02"
 _END, _END64, _LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
-_END_BYTES, _LOCAL_BYTES, _CENTRAL_BYTES = 22, 30, 46
-_MAX_COMMENT_BYTES = 0xFFFF
+_LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
+_CENTRAL_HEADER = struct.Struct("<4sHHHHHHIIIHHHHHII")
+_END_RECORD = struct.Struct("<4sHHHHIIH")
+_END64_RECORD = struct.Struct("<4sQHHIIQQQQ")
+_LOCATOR64_RECORD = struct.Struct("<4sIQI")
+_FULL_16, _FULL_32 = 0xFFFF, 0xFFFFFFFF
+_FLAGS = 0x0808  # sizes and CRC after the data; names in UTF-8
 _FOLDER = 0x10
 """Bit of an entry's external attributes: the MS-DOS folder flag, which miniz honours."""
+_ZIP64_FIELD = 1
+_PADDING_FIELD = b"FB"
+"""The extra field of a local header that pads a member's data for alignment."""
 _CHUNK_BYTES = 1 << 20
 _SPOOL_BYTES = 1 << 25
 """Deflated members up to this size are inflated in memory, larger ones to a temporary file."""
@@ -85,7 +99,8 @@ class ZipArchive:
         self._inflated: dict[str, ByteSource] = {}
         self.first = ""
         self.comment = b""
-        self.members = self._directory()
+        with about_file(source.name):
+            self.members = self._directory()
 
     def __contains__(self, name: object) -> bool:
         return name in self.members
@@ -113,11 +128,10 @@ class ZipArchive:
         """
         member = self.member(name)
         if member.size > self._inflatable:
-            raise LimitError(
+            raise self._fault(
+                member,
                 "is too large to be read into memory",
-                file=self.source.name,
-                offset=member.header,
-                path=name,
+                LimitError,
                 found=f"{member.size} bytes",
                 limit="inflate_bytes",
                 value=self._limits.inflate_bytes,
@@ -162,17 +176,17 @@ class ZipArchive:
             raise CorruptError(f"the archive has no member {name}", file=self.source.name)
         return member
 
-    def _fault(self, member: Member, message: str, kind: type[FormatError] = CorruptError) -> FormatError:
-        return kind(message, file=self.source.name, offset=member.header, path=member.name)
+    def _fault(
+        self, member: Member, message: str, kind: type[T7BridgeError] = CorruptError, **facts: Any
+    ) -> T7BridgeError:
+        return kind(message, file=self.source.name, offset=member.header, path=member.name, **facts)
 
     def _check(self, member: Member, crc: int) -> None:
         # PyTorch writes 0 where `torch.serialization.set_crc32_options(False)` was called.
         if member.crc and crc != member.crc:
-            raise CorruptError(
+            raise self._fault(
+                member,
                 "does not have its CRC-32",
-                file=self.source.name,
-                offset=member.header,
-                path=member.name,
                 expected=f"{member.crc:08x}",
                 found=f"{crc:08x}",
                 hint="The file was damaged after it was written.",
@@ -185,7 +199,6 @@ class ZipArchive:
         if count > self._limits.archive_members:
             raise LimitError(
                 "the archive has too many members",
-                file=self.source.name,
                 offset=start,
                 found=f"{count}",
                 limit="archive_members",
@@ -196,7 +209,7 @@ class ZipArchive:
         headers = [*sorted(entry.header for entry in entries), start]
         following = dict(pairwise(headers))
         if len(following) != len(entries):
-            raise CorruptError("two members have the same offset in the archive", file=self.source.name)
+            raise CorruptError("two members have the same offset in the archive")
         members: dict[str, Member] = {}
         folded: set[bytes] = set()
         self.first = entries[0].name if entries else ""
@@ -210,7 +223,7 @@ class ZipArchive:
             if name in folded and not self._exact_case:
                 raise self._fault(member, "occurs twice in the archive for PyTorch, which ignores case in names")
             folded.add(name)
-            if member.header + _LOCAL_BYTES + member.packed > member.limit:
+            if member.header + _LOCAL_HEADER.size + member.packed > member.limit:
                 raise self._fault(member, "overlaps what follows it in the archive")
             members[member.name] = member
         return {name: member for name, member in members.items() if member.size or not name.endswith("/")}
@@ -218,16 +231,15 @@ class ZipArchive:
     def _end(self) -> tuple[int, int, int]:
         """Return offset, length and number of entries of the directory."""
         source = self.source
-        tail_start = max(0, source.size - _END_BYTES - _MAX_COMMENT_BYTES)
+        tail_start = max(0, source.size - _END_RECORD.size - _FULL_16)
         tail = source.read(tail_start, source.size - tail_start)
         # PyTorch uses the last one that has room for its fields, whatever length it states for its comment.
-        place = tail.rfind(_END, 0, max(0, len(tail) - _END_BYTES + len(_END)))
-        end = place + _END_BYTES + int.from_bytes(tail[place + 20 : place + 22], "little")
+        place = tail.rfind(_END, 0, max(0, len(tail) - _END_RECORD.size + len(_END)))
+        end = place + _END_RECORD.size + int.from_bytes(tail[place + 20 : place + 22], "little")
         if place >= 0 and end != len(tail):
             if _ends_before(tail, place):
                 raise CorruptError(
                     "the archive has two ends, and readers disagree about which one counts",
-                    file=source.name,
                     offset=tail_start + place,
                     hint="Do not trust it: such files are made to deceive.",
                 )
@@ -236,27 +248,24 @@ class ZipArchive:
         if place < 0:
             raise TruncatedError(
                 "the archive's directory is missing",
-                file=source.name,
                 offset=source.size,
                 hint="The file was cut off: download or copy it again.",
             )
-        self.comment = tail[place + _END_BYTES : end]
-        end = tail_start + place
-        disk, first_disk, here, count, length, start = struct.unpack_from("<4H2I", tail, place + 4)
-        behind = end
-        locator = source.read(max(0, end - 20), 20)
+        self.comment = tail[place + _END_RECORD.size : end]
+        _, disk, first_disk, here, count, length, start, _ = _END_RECORD.unpack_from(tail, place)
+        behind = end = tail_start + place
+        locator = source.read(max(0, end - _LOCATOR64_RECORD.size), _LOCATOR64_RECORD.size)
         if locator[:4] == _LOCATOR64:  # PyTorch writes it into small archives too
-            (behind,) = struct.unpack_from("<Q", locator, 8)
-            record = source.read(behind, 56) if behind < end else b""
-            if len(record) < 56 or record[:4] != _END64:
-                raise CorruptError("the archive's directory is damaged", file=source.name, offset=behind)
-            disk, first_disk, here, count, length, start = struct.unpack_from("<2I4Q", record, 16)
+            behind = _LOCATOR64_RECORD.unpack(locator)[2]
+            record = source.read(behind, _END64_RECORD.size) if behind < end else b""
+            if len(record) < _END64_RECORD.size or record[:4] != _END64:
+                raise CorruptError("the archive's directory is damaged", offset=behind)
+            _, _, _, _, disk, first_disk, here, count, length, start = _END64_RECORD.unpack(record)
         if disk or first_disk or here != count:
-            raise UnsupportedError("the archive is split over several files", file=source.name, offset=end)
-        if start + length != behind or count * _CENTRAL_BYTES > length:
+            raise UnsupportedError("the archive is split over several files", offset=end)
+        if start + length != behind or count * _CENTRAL_HEADER.size > length:
             raise CorruptError(
                 "the archive's directory is not where it should be",
-                file=source.name,
                 offset=end,
                 expected=f"{length} bytes at {start} with {count} entries",
                 found=f"its end at {behind}",
@@ -264,30 +273,22 @@ class ZipArchive:
         return start, length, count
 
     def _entries(self, data: bytes, start: int, count: int) -> Iterator[Member]:
+        damaged = "the archive's directory is damaged"
         place = 0
         for _ in range(count):
-            if data[place : place + 4] != _CENTRAL or place + _CENTRAL_BYTES > len(data):
-                raise CorruptError("the archive's directory is damaged", file=self.source.name, offset=start + place)
-            flags, method, _, _, crc, packed, size, name_length, extra_length, comment_length = struct.unpack_from(
-                "<4H3I3H", data, place + 8
+            if data[place : place + 4] != _CENTRAL or place + _CENTRAL_HEADER.size > len(data):
+                raise CorruptError(damaged, offset=start + place)
+            _, _, _, flags, method, _, _, crc, packed, size, *lengths, _, _, attributes, header = (
+                _CENTRAL_HEADER.unpack_from(data, place)
             )
-            attributes, header = struct.unpack_from("<2I", data, place + 38)
-            place += _CENTRAL_BYTES
-            raw = data[place : place + name_length]
-            extra = data[place + name_length : place + name_length + extra_length]
-            place += name_length + extra_length + comment_length
-            wide = [size == 0xFFFFFFFF, packed == 0xFFFFFFFF, header == 0xFFFFFFFF]
-            if any(wide):
-                wider = _zip64(extra, wide)
-                if wider is None:
-                    raise CorruptError(
-                        "an entry of the archive's directory has no zip64 sizes",
-                        file=self.source.name,
-                        offset=start + place,
-                    )
-                size, packed, header = (
-                    new if new is not None else old for new, old in zip(wider, (size, packed, header))
-                )
+            name_end = place + _CENTRAL_HEADER.size + lengths[0]
+            raw, extra = data[name_end - lengths[0] : name_end], data[name_end : name_end + lengths[1]]
+            place += _CENTRAL_HEADER.size + sum(lengths)
+            widened = _widened(extra, size, packed, header)
+            if widened is None:
+                text = "an entry of the archive's directory has no zip64 sizes"
+                raise CorruptError(text, offset=start + place)
+            size, packed, header = widened
             # The flag for UTF-8 is not set by every writer of it.
             name = raw.decode("utf-8", "surrogateescape")
             member = Member(name, method, flags, crc, packed, size, header, start)
@@ -295,40 +296,33 @@ class ZipArchive:
                 raise self._fault(member, "is marked as a folder, and PyTorch reads no bytes of it")
             yield member
         if place != len(data):
-            raise CorruptError("the archive's directory is damaged", file=self.source.name, offset=start + place)
+            raise CorruptError(damaged, offset=start + place)
 
     def _start(self, member: Member) -> int:
         """Return the offset of a member's bytes. The local header, which has it, must agree with the directory."""
         known = self._starts.get(member.name)
         if known is not None:
             return known
-        data = self.source.read_exact(member.header, _LOCAL_BYTES, f"the header of {member.name}")
+        data = self.source.read_exact(member.header, _LOCAL_HEADER.size, f"the header of {member.name}")
         if data[:4] != _LOCAL:
             raise self._fault(member, "has no header where the directory says")
-        flags, method, _, _, crc, packed, size, name_length, extra_length = struct.unpack_from("<4H3I2H", data, 6)
-        rest = self.source.read_exact(member.header + _LOCAL_BYTES, name_length + extra_length, "a header")
+        _, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL_HEADER.unpack(data)
+        rest = self.source.read_exact(member.header + _LOCAL_HEADER.size, name_length + extra_length, "a header")
         name = rest[:name_length].decode("utf-8", "surrogateescape")
-        wide = [size == 0xFFFFFFFF, packed == 0xFFFFFFFF, False]
-        if any(wide):
-            wider = _zip64(rest[name_length:], wide) or (None, None, None)
-            size, packed = (old if new is None else new for new, old in zip(wider, (size, packed)))
+        size, packed = _widened(rest[name_length:], size, packed) or (size, packed)
         # With bit 3 the sizes may follow the data, and are 0 here.
         numbers = zip((crc, packed, size), (member.crc, member.packed, member.size))
         agreed = all(here == there or (flags & 8 and not here) for here, there in numbers)
         if not agreed or name != member.name or method != member.method:
             raise self._fault(member, "is described differently by its own header and by the directory")
-        start: int = member.header + _LOCAL_BYTES + name_length + extra_length
+        start: int = member.header + _LOCAL_HEADER.size + len(rest)
         if start + member.packed > member.limit:
             raise self._fault(member, "overlaps what follows it in the archive")
         if member.flags & 1:
-            raise UnsupportedError("is encrypted", file=self.source.name, offset=member.header, path=member.name)
+            raise self._fault(member, "is encrypted", UnsupportedError)
         if member.method not in (STORED, DEFLATED):
-            raise UnsupportedError(
-                f"is compressed by method {member.method}; only stored and deflated members are supported",
-                file=self.source.name,
-                offset=member.header,
-                path=member.name,
-            )
+            text = f"is compressed by method {member.method}; only stored and deflated members are supported"
+            raise self._fault(member, text, UnsupportedError)
         if member.method == STORED and member.packed != member.size:
             raise self._fault(member, "is stored, but its length differs from its size")
         self._starts[member.name] = start
@@ -342,11 +336,10 @@ class ZipArchive:
             raise self._fault(member, "claims a size that its packed bytes cannot have")
         self._inflatable -= member.size
         if self._inflatable < 0:
-            raise LimitError(
+            raise self._fault(
+                member,
                 "would grow too large when inflated",
-                file=self.source.name,
-                offset=member.header,
-                path=member.name,
+                LimitError,
                 expected=f"at most {self._limits.inflate_ratio} times the file's size (the limit inflate_ratio), or "
                 f"{self._limits.inflate_bytes} bytes (the limit inflate_bytes), of all members",
                 found=f"{member.size} bytes",
@@ -400,23 +393,187 @@ def _ends_before(tail: bytes, place: int) -> bool:
     """Return whether another end record precedes one, with the rest of the file as its comment."""
     place = tail.rfind(_END, 0, place)
     while place >= 0:
-        if place + _END_BYTES + int.from_bytes(tail[place + 20 : place + 22], "little") == len(tail):
+        if place + _END_RECORD.size + int.from_bytes(tail[place + 20 : place + 22], "little") == len(tail):
             return True
         place = tail.rfind(_END, 0, place)
     return False
 
 
-def _zip64(extra: bytes, wanted: list[bool]) -> tuple[int | None, int | None, int | None] | None:
-    """Return the wide values of a zip64 extra field: size, packed size and header offset, those that are `wanted`."""
-    place = 0
+def _widened(extra: bytes, *numbers: int) -> tuple[int, ...] | None:
+    """Return numbers with the values of a zip64 extra field for those that need one; `None` if it lacks them.
+
+    Args:
+        extra: the extra fields of a header.
+        *numbers: size, packed size, and offset of the header.
+    """
+    wanted = numbers.count(_FULL_32)
+    place = 0 if wanted else len(extra)
     while place + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, place)
         place += 4
-        if kind == 1:
-            if length < 8 * sum(wanted) or place + 8 * sum(wanted) > len(extra):
+        if kind == _ZIP64_FIELD:
+            if length < 8 * wanted or place + 8 * wanted > len(extra):
                 return None
-            values = iter(struct.unpack_from(f"<{sum(wanted)}Q", extra, place))
-            size, packed, header = (next(values) if want else None for want in wanted)
-            return size, packed, header
+            values = iter(struct.unpack_from(f"<{wanted}Q", extra, place))
+            return tuple(next(values) if number == _FULL_32 else number for number in numbers)
         place += length
-    return None
+    return None if wanted else numbers
+
+
+# Writing
+
+
+@define(frozen=True, eq=False)
+class Headed:
+    """Bytes of an open file behind others, as a member's data.
+
+    Attributes:
+        head: the others.
+        extent: where the bytes are, and their change.
+    """
+
+    head: bytes
+    extent: Extent
+
+
+@define
+class WrittenMember:
+    """A member that was written.
+
+    Attributes:
+        name: with the root folder.
+        offset: of the local header, in bytes.
+        size: of the data, in bytes.
+        crc: CRC-32 of the data.
+        settled: whether the data are complete, so that the CRC-32 is known.
+    """
+
+    name: str
+    offset: int
+    size: int
+    crc: int = 0
+    settled: bool = False
+
+    def settle(self, crc: int) -> None:
+        """Mark the data as complete."""
+        self.crc, self.settled = crc, True
+
+    def descriptor(self) -> bytes:
+        """Return the data descriptor, which follows the data."""
+        return struct.pack("<IIQQ" if _is_large(self) else "<IIII", 0x08074B50, self.crc, self.size, self.size)
+
+
+Content = Union[bytes, Extent, Headed, "Iterable[bytes | memoryview]"]
+
+
+class ZipWriter:
+    """Writes members one after another, then the directory.
+
+    Attributes:
+        members: those written so far; :meth:`settle` completes their CRCs.
+    """
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._start = output.position
+        self._unsettled: list[tuple[int, WrittenMember]] = []
+        """Members whose data are being copied, with the positions of their descriptors."""
+        self.members: list[WrittenMember] = []
+
+    def add(self, name: str, content: Content, size: int | None = None) -> None:
+        """Write one member.
+
+        Args:
+            name: with the root folder.
+            content: its bytes, where they are, or pieces.
+            size: in bytes; needed for pieces, as the header says beforehand whether the member is a large one.
+        """
+        if isinstance(content, bytes):
+            size = len(content)
+        elif isinstance(content, Extent):
+            size = content.nbytes
+        elif isinstance(content, Headed):
+            size = len(content.head) + content.extent.nbytes
+        assert size is not None
+        encoded = name.encode()
+        member = WrittenMember(name, self._output.position - self._start, size)
+        extra = _zip64_field(member) if _is_large(member) else b""
+        extra += _padding(member.offset + _LOCAL_HEADER.size + len(encoded) + len(extra))
+        self._output.write(_LOCAL_HEADER.pack(_LOCAL, 0, _FLAGS, 0, 0, 0, 0, 0, 0, len(encoded), len(extra)))
+        self._output.write(encoded + extra)
+        self._data(member, content)
+        if not member.settled:
+            self._unsettled.append((self._output.position, member))
+        self._output.write(member.descriptor())
+        self.members.append(member)
+
+    def _data(self, member: WrittenMember, content: Content) -> None:
+        if isinstance(content, Extent):
+            self._output.copy(content, member.settle)
+            return
+        if isinstance(content, Headed):
+            head, length = crc32(content.head), content.extent.nbytes
+            self._output.write(content.head)
+            self._output.copy(content.extent, lambda crc: member.settle(combine(head, crc, length)))
+            return
+        crc = 0
+        for piece in (content,) if isinstance(content, bytes) else content:
+            crc = crc32(piece, crc)
+            self._output.write(piece)
+        member.settle(crc)
+
+    def settle(self) -> None:
+        """Wait for pending copies, and write what depends on them.
+
+        Raises:
+            T7BridgeError: a source has become shorter or is damaged, or the output does not accept the bytes.
+        """
+        self._output.wait()
+        for position, member in self._unsettled:
+            self._output.put(position, member.descriptor())
+        self._unsettled.clear()
+
+    def finish(self, comment: bytes = b"") -> None:
+        """Write the directory, and a comment of at most 65 535 bytes."""
+        self.settle()
+        start = self._output.position - self._start
+        for member in self.members:
+            self._output.write(_central_header(member))
+        end = self._output.position - self._start
+        count, size = len(self.members), end - start
+        wide = (_END64_RECORD.size - 12, 0x031E, 45, 0, 0, count, count, size, start)
+        self._output.write(_END64_RECORD.pack(_END64, *wide))
+        self._output.write(_LOCATOR64_RECORD.pack(_LOCATOR64, 0, end, 1))
+        short = min(count, _FULL_16)
+        sizes = (min(size, _FULL_32), min(start, _FULL_32), len(comment))
+        self._output.write(_END_RECORD.pack(_END, 0, 0, short, short, *sizes) + comment)
+
+
+def _is_large(member: WrittenMember) -> bool:
+    return member.size >= _FULL_32 or member.offset >= _FULL_32
+
+
+def _zip64_field(member: WrittenMember) -> bytes:
+    """Return the sizes and the offset that do not fit 32 bits, in the order of the format."""
+    numbers = [member.size, member.size] if member.size >= _FULL_32 else []
+    if member.offset >= _FULL_32:
+        numbers.append(member.offset)
+    return struct.pack(f"<HH{len(numbers)}Q", _ZIP64_FIELD, 8 * len(numbers), *numbers)
+
+
+def _padding(position: int) -> bytes:
+    """Return an extra field after which the data start at a multiple of the alignment."""
+    start = position + 4
+    length = -start % ALIGNMENT_BYTES
+    return _PADDING_FIELD + struct.pack("<H", length) + b"Z" * length
+
+
+def _central_header(member: WrittenMember) -> bytes:
+    name = member.name.encode()
+    extra = _zip64_field(member) if _is_large(member) else b""
+    size = min(member.size, _FULL_32)
+    header = _CENTRAL_HEADER.pack(
+        _CENTRAL, 0, 0, _FLAGS, 0, 0, 0, member.crc, size, size, len(name), len(extra), 0, 0, 0, 0,
+        min(member.offset, _FULL_32),
+    )  # fmt: skip
+    return header + name + extra

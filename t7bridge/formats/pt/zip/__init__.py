@@ -1,1 +1,0 @@
-"""PyTorch's zip archives: a strict reader, and a writer."""
