@@ -24,7 +24,7 @@ def value_of(document: Document, request: Convert, report: Report) -> Any:
     """Return the value of a file that holds Python values or named tensors."""
     value = document.value
     if any(name.startswith("torch.distributed") for name in document.foreign):
-        from ..formats.pt.pickle.tensors import check_whole
+        from ..formats.pt.dtensor import check_whole
 
         check_whole(value)
     note_foreign_names(document.foreign, report)

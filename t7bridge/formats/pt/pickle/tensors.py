@@ -21,7 +21,6 @@ from ....graph.python import (
     Device,
     NumpyArray,
     PythonGlobal,
-    PythonObject,
     QuantizedTensor,
     SparseTensor,
     TensorExtras,
@@ -31,8 +30,8 @@ from ....graph.python import (
 )
 from ....graph.storage import Storage
 from ....graph.tensor import Tensor, view_fault
-from ....graph.walk import walk
 from ...fields import shown
+from ..dtensor import is_distributed, whole_tensor
 from ..storages import STORAGE_CLASSES, contiguous, is_count, span_of_bytes
 from .meaning import GLOBALS, STATES, PtMeaning, reads
 from .reductions import NamedStorage, Reduction, named, writes
@@ -168,8 +167,8 @@ _SIMPLE = [
 def _from_type(meaning: PtMeaning, function: Any, cls: Any, arguments: tuple[Any, ...], state: Any) -> Any:
     """Return a tensor of a subclass, or with Python attributes."""
     if is_distributed(cls):
-        whole = _whole_tensor(arguments, state)
-        return NotImplemented if whole is None else evolve(whole, requires_grad=arguments[-1] is True)
+        found = whole_tensor(arguments, state)
+        return NotImplemented if found is None else evolve(found, requires_grad=arguments[-1] is True)
     if meaning.call_of(function) not in _SIMPLE or not isinstance(cls, PythonGlobal):
         return NotImplemented
     tensor = meaning.make(function, arguments, "reduce")
@@ -305,63 +304,6 @@ def _load_from_bytes(meaning: PtMeaning, data: bytes | bytearray) -> Any:
     meaning.work.spend(len(data))
     value = meaning.origin.nested(bytes(data))
     return value if isinstance(value, Storage) else NotImplemented
-
-
-# Tensors that `torch.distributed` divides among processes, as one process (a rank) pickles its part of them: a wrapper
-# is rebuilt by `_rebuild_wrapper_subclass` from class, dtype, size, strides, …; its part is in `_local_tensor`.
-
-_DISTRIBUTED = frozenset(("DTensor", "ShardedTensor", "DistributedTensor"))
-_COPIES = frozenset(("Replicate", "Shard", "_StridedShard"))
-"""Placements whose parts have elements of the whole; those of `Partial` are to be added up."""
-
-
-def is_distributed(name: Any) -> bool:
-    """Return whether a class is that of a tensor divided among processes."""
-    return isinstance(name, PythonGlobal) and name.name in _DISTRIBUTED and name.module.startswith("torch.distributed")
-
-
-def _whole_tensor(arguments: tuple[Any, ...], state: Any) -> Tensor | None:
-    """Return the tensor of a `DTensor` of which this process has all elements; `None` if it has not."""
-    parts = state if isinstance(state, tuple) else (state,)
-    attributes = {key: item for part in parts if isinstance(part, dict) for key, item in part.items()}
-    local, spec = attributes.get("_local_tensor"), attributes.get("_spec")
-    placements = spec.attributes.get("placements") if isinstance(spec, PythonObject) else None
-    if not isinstance(local, Tensor) or not isinstance(placements, tuple) or len(arguments) < 3:
-        return None
-    known = all(isinstance(each, PythonObject) and each.path.rpartition(".")[2] in _COPIES for each in placements)
-    return local if known and tuple(local.shape) == arguments[2] else None
-
-
-def check_whole(value: Any) -> None:
-    """Refuse a value with one process's part of a tensor.
-
-    Raises:
-        UnsupportedError: there is one; the message names the process.
-    """
-    for visit in walk(value):
-        found = visit.value
-        if not isinstance(found, PythonObject):
-            continue
-        args = found.args if isinstance(found.args, tuple) else ()
-        if any(map(is_distributed, (found.cls, *args[:2]))):
-            raise UnsupportedError(
-                f"holds the part that {_rank(found)} has of a tensor divided among processes",
-                path=visit.text(),
-                hint="Save with torch.distributed.checkpoint and convert the folder, or save full_tensor() of each.",
-            )
-
-
-def _rank(value: PythonObject) -> str:
-    """Return `rank 0 of 2`, as far as the file says."""
-    for visit in walk(value):
-        mesh = visit.value
-        if isinstance(mesh, PythonObject) and mesh.path.endswith(".DeviceMesh"):
-            attributes = mesh.attributes
-            ranks = next((attributes[name] for name in ("_rank_map", "mesh") if name in attributes), None)
-            rank = attributes.get("_rank", next(iter(attributes.get("_coordinate_on_dim") or ()), None))
-            if isinstance(ranks, Tensor) and isinstance(rank, int):
-                return f"rank {rank} of {ranks.numel}"
-    return "one rank"
 
 
 # Written forms
