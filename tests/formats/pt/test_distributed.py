@@ -18,7 +18,7 @@ from pt_helpers import saved
 import t7bridge
 from t7bridge import Tensor
 from t7bridge.errors import CorruptError, T7BridgeError
-from t7bridge.formats.pt.distributed import DistributedReader, _whole
+from t7bridge.formats.pt.distributed import DistributedReader, whole_of_chunks
 from t7bridge.graph.storage import Assembled
 from t7bridge.limits import Budget
 
@@ -119,7 +119,7 @@ def test_columns_are_compared_with_their_neighbours():
     """Thousands of chunks along any axis are put together in time in proportion to them."""
     one = Tensor.from_numpy(np.ones((2, 1), "f4"))
     start = time.process_time()
-    whole = _whole((2, 4000), [((0, place), one) for place in range(4000)], "x", Budget())
+    whole = whole_of_chunks((2, 4000), [((0, place), one) for place in range(4000)], "x", Budget())
     assert whole.shape == (2, 4000)
     assert time.process_time() - start < 2
 
