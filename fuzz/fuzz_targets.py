@@ -19,7 +19,8 @@ from t7bridge.formats.pt.pickle.meaning import Origin, PtMeaning
 from t7bridge.formats.pt.pickle.unpickler import Unpickler
 from t7bridge.formats.pt.writer import PtWriter
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.graph.walk import storages
+from t7bridge.graph.storage import Storage
+from t7bridge.graph.walk import walk
 from t7bridge.io.output import Output
 from t7bridge.io.source import ByteSource
 from t7bridge.limits import DEFAULT_LIMITS
@@ -42,7 +43,7 @@ def _t7(data: bytes, encoding: str) -> bool:
         reader = T7Reader(data, encoding=encoding)
         value = reader.read_object()
         before = _described(value)
-        for storage in storages(value):
+        for storage in (path.value for path in walk(value) if isinstance(path.value, Storage)):
             _ = storage.array
     except T7BridgeError:
         return False

@@ -7,12 +7,13 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from t7bridge import T7Layout, T7Reader
+from t7bridge import Storage, T7Layout, T7Reader, Tensor
 from t7bridge.formats.t7.writer import T7Writer
+from t7bridge.graph.walk import walk
 from t7bridge.values.describe import describe_lua, json_pieces
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -197,3 +198,13 @@ def peak_mib(*arguments: object) -> float:
     status, peak_kib = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert status == "0"
     return int(peak_kib) / 1024
+
+
+def storages(root: Any) -> Iterator[Storage]:
+    """Yield every storage of a value once."""
+    return (path.value for path in walk(root) if isinstance(path.value, Storage))
+
+
+def tensors(root: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of a value once, with its path."""
+    return ((path.text(), path.value) for path in walk(root) if isinstance(path.value, Tensor))

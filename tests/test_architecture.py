@@ -229,7 +229,7 @@ def test_imports_point_down(subtests):
 # Methods of values that are loaded when they are called: how a value prints, its elements as an array or as torch's.
 CIRCLES = {
     frozenset(f"graph/{name}.py" for name in ("arrays", "python", "show_tensor", "storage", "tensor", "torch_values")),
-    frozenset({"graph/lua.py", "graph/show_html.py", "graph/show_lua.py"}),
+    frozenset({"graph/lua.py", "graph/show_lua.py"}),
 }
 
 

@@ -191,7 +191,7 @@ class _Entries(Holder):
         return lua_text(self)
 
     def _repr_html_(self) -> str:
-        from .show_html import html
+        from .show_lua import html
 
         return html(self)
 

@@ -9,9 +9,9 @@ from itertools import repeat
 from typing import Any
 
 from ..errors import ModelError
+from ..garbage import collector_paused
 from .lua import LuaFunction, Table, TdsHash, TdsVec
 from .show import Holder, Step, short
-from .storage import Storage
 from .tensor import Tensor
 
 Value = Any
@@ -193,16 +193,6 @@ def objects(root: Value) -> Iterator[Value]:
             stack.extend([item for _, item in entries(value)])
 
 
-def tensors(root: Value) -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor once, with its path."""
-    return ((path.text(), path.value) for path in walk(root) if isinstance(path.value, Tensor))
-
-
-def storages(root: Value) -> Iterator[Storage]:
-    """Yield every storage once."""
-    return (path.value for path in walk(root) if isinstance(path.value, Storage))
-
-
 def unfinished_step(value: Any) -> str:
     """Return the step from a partly read object to the value being read inside it."""
     value = value.content if isinstance(value, TdsHash) else value
@@ -282,6 +272,7 @@ class Rebuilder:
         """Put what a value became at its place."""
         target[place] = made
 
+    @collector_paused()
     def run(self, root: Any) -> Any:
         """Return what a value becomes, with everything in it."""
         result: list[Any] = [None]
@@ -328,6 +319,7 @@ class _Places(list[Any]):
     """The places of a value that is made once its parts are."""
 
 
+@collector_paused()
 def pairwise(a: Value, b: Value, compare: Callable[[Path, Value, Value], Any]) -> None:
     """Compare two values part by part, at any depth.
 

@@ -6,10 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from helpers import description
+from helpers import description, storages, tensors
 
 from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
-from t7bridge.graph.walk import step_name, storages, tensors, walk
+from t7bridge.graph.walk import step_name, walk
 from t7bridge.values.describe import describe_lua, json_pieces
 
 

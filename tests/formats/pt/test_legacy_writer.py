@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import TESTFILES, corpus, name_of
+from helpers import TESTFILES, corpus, name_of, storages
 from pt_helpers import saved, written_by
 
 from t7bridge import PtReader, Storage, Tensor
@@ -165,7 +165,6 @@ def test_storages_are_those_of_the_original(path: Any) -> None:
 
 
 def _crcs(source: Any) -> list[tuple[int, int]]:
-    from t7bridge.graph.walk import storages
 
     found = PtReader(source)
     return [(storage.nbytes, storage.crc32()) for storage in storages(found.read())]

@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import LAYOUTS, LITTLE8, corpus, description, name_of, read, stated, written
+from helpers import LAYOUTS, LITTLE8, corpus, description, name_of, read, stated, storages, tensors, written
 
 from t7bridge import T7Reader, register_class
 from t7bridge.errors import WriteError
 from t7bridge.formats.t7.payloads import unregister_class
-from t7bridge.graph.walk import storages, tensors
 from t7bridge.values.describe import describe_lua
 
 # Not one value of known classes: read by tests of their own.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from helpers import TESTFILES, corpus, name_of
+from helpers import TESTFILES, corpus, name_of, storages
 
 from t7bridge import T7Reader
 from t7bridge.errors import FormatError, T7BridgeError
-from t7bridge.graph.walk import storages
 from t7bridge.values.describe import describe_lua
 
 CUT = [
