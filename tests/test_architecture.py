@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "limits": {"data", "errors"},
     "report": {"data", "text"},
     "io": {"errors"},
-    "graph": {"data", "errors", "lazy", "limits", "text", "io"},
+    "graph": {"data", "errors", "garbage", "lazy", "limits", "text", "io"},
     "values": GRAPH,
     "formats": LEAVES | {"errors", "lazy", "limits", "io", "formats/pt", "values"},  # of values the element types
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format

@@ -11,10 +11,10 @@ from ..io.output import FileOutput
 from ..limits import Limits
 from ..report import Report
 from .into_python import python_value
-from .left_out import note_texts
 from .named_tensors import name_tensors
 from .request import Convert
 from .source_value import value_of
+from .state_dicts import note_texts
 
 if TYPE_CHECKING:
     from ..formats.document import Document

@@ -118,9 +118,9 @@ def python_value(content: T7File, request: Convert, report: Report) -> PythonVal
     has_objects = any(isinstance(found, TorchObject) for found in content.objects)
     modules: StateDicts | None = None
     if request.mode == "auto" and has_objects:
-        from .state_dicts import StateDicts as Replacing
+        from . import state_dicts
 
-        modules = Replacing(content.roots, report)
+        modules = state_dicts.StateDicts(content.roots, report)
     roots = [to_python(root, modules.replace if modules else None) for root in content.roots]
     target = FORMATS[report.target_format].suffix if report.target_format else "target"
     if len(roots) > 1:

@@ -26,15 +26,15 @@ from ..graph import python
 from ..graph.dtypes import NUMPY_ELEMENTS
 from ..graph.keys import NAMED, key_text, name_text
 from ..graph.lua import COMPOSITE, Value
-from ..graph.show import Step
 from ..graph.tensor import Tensor
 from ..graph.walk import Fill, Path, fill_list
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.registry import own_names
 from ..report import Report
-from .left_out import Coverage, note_beside, note_data
+from ..text import and_more
 from .plain import Plain
 from .pt_values import array_of, paths_of
+from .state_dicts import Coverage
 from .tree import Replaced
 
 _SHOWN = 200
@@ -253,12 +253,10 @@ def _note(builder: Simplified, value: Any, made: Any, report: Report) -> None:
         report.note(
             "info", f"the {name} is written as its state dict", path, "type", code="state-dict", class_name=name
         )
-        coverage.modules.append(Path(None, Step(path), module))
-        rows = [(f"{path}.{key}", name, item) for key, item in replaced.beside.items()]
-        note_beside(rows, report) if replaced.placed else note_data(rows, report)
+        coverage.add(module, path, name, replaced, report)
     coverage.add_notes(report, made)
     for name, items in list(builder.changed.items())[:_MOST_NOTES]:
-        more = f", and {len(items) - 1} more" if len(items) > 1 else ""
+        more = and_more(len(items) - 1)
         first = items[0]
         is_name = isinstance(first, python.PythonGlobal)
         ordinary = is_name and standing(first.module, first.name) not in (FOREIGN, FORBIDDEN)

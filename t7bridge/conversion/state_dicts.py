@@ -1,18 +1,252 @@
-"""State dicts in place of the nn modules of a `.t7`."""
+"""State dicts in place of nn modules, and what they leave out.
+
+A state dict holds weights. `Coverage` walks the modules that became state dicts, and says once what no value reached:
+gradients, outputs, buffers and options on one line, data by the names of their fields. It counts leaves: tensors,
+arrays, strings, numbers and the like.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..graph.lua import TorchObject, Value
+from attrs import field
+
+from ..data import define
+from ..formats.document import Written
+from ..formats.named import NamedTensors
+from ..formats.pt.modules import attributes_of
+from ..formats.pt.modules import is_module as is_pickled_module
+from ..formats.table import FormatSpec
+from ..graph.lua import LuaFunction, TorchObject, Value
+from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar, QuantizedTensor
 from ..graph.show import Step
-from ..graph.walk import Path
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
+from ..graph.walk import Path, entries, objects, step_name
 from ..nn.named import note_lost_sharing
+from ..nn.places import is_scratch
+from ..nn.registry import layer_of
 from ..nn.state_dict import StateDict, find_modules, is_module, state_dict
 from ..report import Report
-from .left_out import Coverage, note_beside, note_data, place_of
+from ..text import counted, listed
 from .tree import Replaced, to_python
+
+GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS = "gradients", "outputs", "buffers", "options of layers", "others"
+ATTRIBUTES = "attributes"
+"""The tensors of a PyTorch module that its state dict does not have: each is named."""
+_NAMED = 5
+_LETTERS = 100
+_GRADIENTS = ("grad", "fgrad", "dgrad", "accGrad", "momGrad", "_grad")
+_OUTPUTS = frozenset(("output", "outputs", "_output", "_outputs"))
+_SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None), NumpyScalar)
+_ARRAYS = (Tensor, Storage, NumpyArray)
+
+
+@define
+class Count:
+    """Numbers of leaves.
+
+    Attributes:
+        tensors: tensors, storages and arrays.
+        values: strings, numbers, truth values, functions of Lua and None.
+    """
+
+    tensors: int = 0
+    values: int = 0
+
+    def __str__(self) -> str:
+        numbers = ((self.tensors, "tensor"), (self.values, "value"))
+        return ", ".join(counted(number, name) for number, name in numbers if number)
+
+
+def place_of(tensor: Tensor) -> tuple[object, ...]:
+    """Return what two tensors that are the same view have in common."""
+    return id(tensor.storage), tensor.offset, tensor.size, tensor.stride
+
+
+@define(eq=False)
+class Coverage:
+    """The modules that became state dicts, and what these hold.
+
+    Attributes:
+        reached: views of the tensors that are in the result.
+        modules: the modules, with their paths.
+        apart: fields with data that are named one by one, or placed elsewhere: identity of the module, and the name.
+    """
+
+    reached: set[tuple[object, ...]] = field(factory=set)
+    modules: list[Path] = field(factory=list)
+    apart: set[tuple[int, str]] = field(factory=set)
+
+    def add(self, module: Any, path: str, class_name: str, replaced: Replaced, report: Report) -> None:
+        """Add a module, and note its data."""
+        self.modules.append(Path(None, Step(path), module))
+        rows = [(f"{path}.{name}", class_name, item) for name, item in replaced.beside.items()]
+        note_data(rows, report, beside=replaced.placed)
+
+    def add_notes(self, report: Report, result: Any) -> None:
+        """Note the leaves of the modules that are not in the result.
+
+        Args:
+            report: receives the notes.
+            result: the value written, with the state dicts in it.
+        """
+        if not self.modules:
+            return
+        self.reached |= {place_of(item) for item in objects(result) if isinstance(item, Tensor)}
+        counts = {kind: Count() for kind in (GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS)}
+        storages = {place[0] for place in self.reached}
+        attributes: list[str] = []
+        nbytes = 0
+        for kind, visit in self._leaves():
+            leaf = visit.value
+            if kind == ATTRIBUTES:
+                attributes.append(visit.text()[-_LETTERS:])
+                continue
+            count = counts[kind]
+            if not isinstance(leaf, _ARRAYS):
+                count.values += 1
+                continue
+            count.tensors += 1
+            storage = leaf.storage if isinstance(leaf, Tensor) else leaf
+            if isinstance(storage, Storage) and id(storage) not in storages:
+                storages.add(id(storage))
+                nbytes += storage.nbytes
+        if attributes:
+            what = counted(len(attributes), "tensor of a module is", "tensors of modules are")
+            message = f"{what} in no state dict, and left out: {listed(attributes, _NAMED)}"
+            report.note("warning", message, loss="type", code="left-out", count=len(attributes))
+        found = {kind: count for kind, count in counts.items() if count.tensors or count.values}
+        if not found:
+            return
+        stored = f" ({nbytes} bytes)" if nbytes else ""
+        report.note(
+            "info",
+            "not part of a state dict: "
+            f"{'; '.join(f'{kind}: {count}' for kind, count in found.items())}{stored}; --mode tree keeps them",
+            code="left-out",
+            count=sum(count.tensors + count.values for count in found.values()),
+        )
+
+    def _leaves(self) -> Iterator[tuple[str, Path]]:
+        """Yield the leaves in the modules that are not in the result, each with its kind."""
+        seen: set[int] = set()
+        stack: list[tuple[str, Path]] = [("", visit) for visit in self.modules]
+        while stack:
+            kind, visit = stack.pop()
+            value = visit.value
+            if isinstance(value, _SCALARS):
+                yield OPTIONS if kind in ("", ATTRIBUTES) else kind, visit
+                continue
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            if isinstance(value, LuaFunction):
+                yield OPTIONS, visit
+            if isinstance(value, Tensor):
+                if value.numel and place_of(value) not in self.reached:
+                    yield kind or OTHERS, visit
+            elif isinstance(value, (Storage, NumpyArray)):
+                yield OPTIONS if kind in ("", ATTRIBUTES) else kind, visit
+            elif not isinstance(value, QuantizedTensor) or place_of(value.tensor) not in self.reached:
+                stack += [(inner, Path(visit, key, item)) for inner, key, item in _inside(value, kind, self.apart)]
+
+
+def _inside(value: Any, kind: str, apart: set[tuple[int, str]]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what is in a value of a module, with its kind and its key, but the fields apart."""
+    if isinstance(value, TorchObject) and is_module(value):
+        layer = layer_of(value.class_name)
+        scratch = layer.scratch if layer is not None else frozenset()
+        for key, item in value.fields.raw_items() if value.fields is not None else ():
+            name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else ""
+            if (id(value), name) not in apart:
+                yield _kind_of(name, name in scratch or is_scratch(name)), key, item
+    elif is_pickled_module(value):
+        attributes = attributes_of(value)
+        groups = [pair for part in MODULE_PARTS for pair in attributes[part].items()]
+        rest = ((name, item) for name, item in attributes.items() if name not in MODULE_PARTS)
+        groups += [(name, item) for name, item in rest if (id(value), name) not in apart]
+        yield from ((ATTRIBUTES, name, item) for name, item in groups)
+    elif isinstance(value, (set, frozenset)):
+        yield from ((kind, Step("{}"), item) for item in value)
+    else:
+        yield from ((_kind_of(step_name(key)[1:]) or kind, key, item) for key, item in entries(value))
+
+
+def _kind_of(name: str, scratch: bool = False) -> str:
+    """Return the kind of what a field of this name holds; empty if its name does not say."""
+    if name.startswith(_GRADIENTS):
+        return GRADIENTS
+    return OUTPUTS if name in _OUTPUTS else BUFFERS if scratch else ""
+
+
+def count_leaves(value: Any) -> Count:
+    """Return the numbers of leaves in a value."""
+    count = Count()
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, _SCALARS):
+            count.values += 1
+        elif id(item) not in seen:
+            seen.add(id(item))
+            count.tensors += isinstance(item, _ARRAYS)
+            count.values += isinstance(item, LuaFunction)
+            stack += item if isinstance(item, (set, frozenset)) else [] if isinstance(item, Tensor) else [
+                inside for _, inside in entries(item)
+            ]  # fmt: skip
+    return count
+
+
+def note_texts(written: Written, named: NamedTensors, goal: FormatSpec, report: Report) -> None:
+    """Name the texts for which the metadata of a file had no room.
+
+    Args:
+        written: the result of writing.
+        named: what was to be written.
+        goal: the format.
+        report: receives the notes.
+    """
+    for name in written.left_out:
+        try:
+            count = count_leaves(json.loads(named.metadata[name])).values
+        except (ValueError, RecursionError):
+            count = 1
+        message = f"left out, as the metadata of {goal.title} has no room for it"
+        report.note("warning", message, name, code="left-out", count=count)
+
+
+def note_data(data: Iterable[tuple[str, str, Any]], report: Report, *, beside: bool = False) -> None:
+    """Name data of modules: tables one by one, scalars of a class by the names of their fields.
+
+    Args:
+        data: for each its path, the class of its module, and its value.
+        report: receives the notes.
+        beside: whether they are beside the state dict of their module; otherwise they have no place in the result.
+    """
+    level, code, message = (
+        "warning",
+        "left-out",
+        "left out, as a state dict has no place for {} of {}; --mode tree keeps them",
+    )
+    if beside:
+        level, code, message = "info", "beside", "beside the state dict of {1}: {0}"
+    groups: dict[tuple[str, str], list[tuple[str, Any]]] = {}
+    for path, class_name, value in data:
+        name = path.rpartition(".")[2] if isinstance(value, _SCALARS) else path
+        groups.setdefault((class_name[:200], name), []).append((path, value))
+    for (class_name, _), found in groups.items():
+        path, value = found[0]
+        count = Count(values=len(found)) if isinstance(value, _SCALARS) else count_leaves(value)
+        more = f" (and at {len(found) - 1} more places)" if len(found) > 1 else ""
+        report.note(
+            level, message.format(count, class_name) + more, path,
+            code=code, class_name=class_name, count=count.tensors + count.values,
+        )  # fmt: skip
 
 
 class StateDicts:
@@ -44,29 +278,11 @@ class StateDicts:
 
     def note_rest(self, value: Any) -> None:
         """Note what the state dicts leave out."""
-        coverage = Coverage(modules=[Path(None, Step(self._paths.get(id(obj), "root")), obj) for obj, _ in self.found])
+        coverage = Coverage()
         for (obj, result), replaced in zip(self.found, self._replaced):
             origins = (origin.tensor for origin in result.origins.values())
             coverage.reached |= {place_of(tensor) for tensor in origins if tensor is not None}
             coverage.apart |= result.data_fields
-            path = self._paths.get(id(obj), "root")
-            rows = [(f"{path}.{name}", obj.class_name, item) for name, item in result.data.items()]
-            (note_beside if replaced.placed else note_data)(rows, self._report)
+            coverage.add(obj, self._paths.get(id(obj), "root"), obj.class_name, replaced, self._report)
         coverage.add_notes(self._report, value)
         note_lost_sharing([state for _, state in self.found], self._report)
-
-
-def state_dict_of(obj: TorchObject, report: Report | None = None, path: str = "root") -> Replaced | None:
-    """Return the state dict of an nn module as `auto` mode writes it; `None` for any other object.
-
-    Args:
-        obj: any Torch object.
-        report: receives the notes.
-        path: path of the object, for the notes.
-    """
-    if not is_module(obj):
-        return None
-    result = state_dict(obj, path)
-    if report is not None:
-        report.notes.extend(result.notes)
-    return Replaced(OrderedDict(result), result.data)

@@ -5,25 +5,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from itertools import chain, count, repeat
 from typing import Any
 
 from attrs import field
 
+from .. import formats
+from ..codegen.generate import generate
 from ..data import define
-from ..errors import ModelError, UnsupportedError
+from ..errors import ModelError, T7BridgeError, UnsupportedError
 from ..formats.pt.modules import is_module as is_pickled_module
 from ..formats.pt.modules import module_state_dict
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
-from ..graph.walk import step_name
+from ..graph.walk import Path, pairwise
+from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.fill import added, assignment, is_close, kept_field, learned_copies, native, recomputed
 from ..nn.places import is_module
+from ..nn.recorded import ROOT_FIELD, recorded
 from ..nn.registry import layer_of
 from ..nn.state_dict import Origin, StateDict, state_dict
 from ..report import Note
+from ..text import listed
 from ..values.assign import Assignment, assign, same_elements
-from .state_keys import plain_keys
+from .plain import to_torch
 from .tree import to_python
 
 MAX_LISTED = 50
@@ -35,6 +41,9 @@ _MAX_WRAPPERS = 4
 _BATCHES = "num_batches_tracked"
 """PyTorch's batch counter; Lua has none."""
 _ABSENT: Any = object()
+_Note = Callable[[str, str], None]
+_PREFIXES = ("module.", "_orig_mod.")
+"""Prefixes that `DataParallel` and `torch.compile` add to every key."""
 
 
 @define(eq=False)
@@ -101,73 +110,44 @@ def state_dict_in(value: Any, depth: int = 0) -> dict[str, Any] | None:
     return value if not value or any(isinstance(item, Tensor) for item in value.values()) else None
 
 
-@define(eq=False)
-class _Spot:
-    """A position in the structure of the template in `auto` mode, and the value of the `.pt` there."""
-
-    wanted: Any
-    found: Any
-    key: Any = None
-    step: str = ""
-    parent: _Spot | None = None
-
-    @property
-    def path(self) -> str:
-        """The path in Lua."""
-        steps: list[str] = []
-        spot: _Spot | None = self
-        while spot is not None:
-            steps.append(spot.step)
-            spot = spot.parent
-        return "root" + "".join(reversed(steps))
-
-    def inside(self) -> Iterator[_Spot]:
-        """Yield the positions inside this one that may lead to modules."""
-        if isinstance(self.wanted, dict):
-            found = self.found if isinstance(self.found, dict) else {}
-            for key, item in self.wanted.items():
-                if isinstance(item, (dict, list, _Model)):
-                    yield _Spot(item, found.get(key, _ABSENT), key, step_name(key), self)
-        elif isinstance(self.wanted, list):
-            listed = self.found if isinstance(self.found, (list, tuple)) else ()
-            for number, item in enumerate(self.wanted):
-                if isinstance(item, (dict, list, _Model)):
-                    found = listed[number] if number < len(listed) else _ABSENT
-                    yield _Spot(item, found, number, f"[{number + 1}]", self)
-
-
 def _find_places(roots: list[Value], value: Any) -> tuple[list[_Model], list[str]]:
     """Find the modules of a template with the state dicts at their positions, and the other content next to them."""
     models: dict[int, _Model] = {}
+    seen: set[tuple[int, int]] = set()
+    used: dict[int, tuple[Path, set[Any]]] = {}
+    ignored: list[str] = []
 
     def replace(obj: TorchObject) -> _Model | None:
         if not is_module(obj):
             return None
         return models.setdefault(id(obj), _Model(obj, state_dict(obj, own_keys=True), ""))
 
+    def visit(path: Path, wanted: Any, found: Any) -> Any:
+        """Return the places in the template that may lead to modules, with the values of the `.pt` there."""
+        if isinstance(wanted, _Model):
+            wanted.path = wanted.path or path.text()
+            state = None if found is _ABSENT else state_dict_in(found)
+            if state is not None and not any(state is known for known in wanted.states):
+                wanted.states.append(state)
+                ignored.extend(_beside(found, state))
+            while state is not None and path.parent is not None:
+                used.setdefault(id(path.parent), (path.parent, set()))[1].add(path.key)
+                path = path.parent
+        elif isinstance(wanted, (dict, list)) and (id(wanted), id(found)) not in seen:
+            seen.add((id(wanted), id(found)))
+            if isinstance(wanted, dict):
+                held = found if isinstance(found, dict) else {}
+                return [(key, item, held.get(key, _ABSENT)) for key, item in wanted.items()]
+            items = found if isinstance(found, (list, tuple)) else ()
+            return list(zip(count(1), wanted, chain(items, repeat(_ABSENT))))
+        return None
+
     built = [to_python(root, replace) for root in roots]
-    stack = [_Spot(built if len(built) > 1 else built[0], value)]
-    seen: set[tuple[int, int]] = set()
-    used: dict[int, tuple[_Spot, set[Any]]] = {}
-    ignored: list[str] = []
-    while stack:
-        spot = stack.pop()
-        if isinstance(spot.wanted, _Model):
-            spot.wanted.path = spot.wanted.path or spot.path
-            state = None if spot.found is _ABSENT else state_dict_in(spot.found)
-            if state is not None and not any(state is known for known in spot.wanted.states):
-                spot.wanted.states.append(state)
-                ignored += _beside(spot.found, state)
-            while state is not None and spot.parent is not None:
-                used.setdefault(id(spot.parent), (spot.parent, set()))[1].add(spot.key)
-                spot = spot.parent
-        elif (id(spot.wanted), id(spot.found)) not in seen:
-            seen.add((id(spot.wanted), id(spot.found)))
-            stack.extend(reversed(list(spot.inside())))
-    for spot, keys in used.values():
-        if isinstance(spot.found, dict):
-            path = spot.path.removeprefix("root")
-            ignored += [f"{path}.{_name(key)}".lstrip(".") for key in spot.found if key not in keys]
+    pairwise(built if len(built) > 1 else built[0], value, visit)
+    for path, keys in used.values():
+        if isinstance(found := path.value[1], dict):
+            place = path.text().removeprefix("root")
+            ignored += [f"{place}.{_name(key)}".lstrip(".") for key in found if key not in keys]
     return list(models.values()), ignored
 
 
@@ -382,10 +362,67 @@ def _shown(value: Any) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    more = f", and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return ", ".join(names[:MAX_LISTED]) + more
+    return listed(names, MAX_LISTED)
 
 
 def _report(head: str, lines: list[str]) -> str:
     more = [f"… and {len(lines) - MAX_LISTED} more"] if len(lines) > MAX_LISTED else []
     return "\n  ".join([f"{head}:", *lines[:MAX_LISTED], *more])
+
+
+def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
+    """Return a state dict under the keys that `auto` mode assigns to a module, as far as they are known.
+
+    Wrappers' prefixes go; keys that `save_module` recorded, or that the module's `model.py` has, are replaced.
+
+    Args:
+        obj: the module.
+        wanted: its own state dict.
+        state: the returning state dict.
+        note: receives level and message of notes.
+    """
+    for prefix in _PREFIXES:
+        if not state or not all(isinstance(key, str) and key.startswith(prefix) for key in state):
+            continue
+        if not any(key.startswith(prefix) for key in wanted.origins):
+            state = {key[len(prefix) :]: value for key, value in state.items()}
+            note("info", f"all keys begin with {prefix}, which is left out")
+    if not state or set(state) <= set(wanted.origins):
+        return state
+    record = recorded(obj, wanted) if ROOT_FIELD in obj else None
+    if record is not None and set(state) <= set(record.keys):
+        note("info", "the keys are those that the module had in PyTorch")
+        state = record.inner(state, wanted)
+    if set(state) <= set(wanted.origins):
+        return state
+    try:
+        keys = generate(obj).keys
+    except T7BridgeError:  # it has no model.py
+        return state
+    if set(state) != {name for names in keys.values() for name in names}:
+        return state
+    note("info", "the keys are those of the model.py for this module")
+    return {key: state[names[0]] for key, names in keys.items() if names}
+
+
+def torch_weights(path: str, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
+    """Read the state dict of a file of any format but `.t7`. Nothing in the file is executed.
+
+    Args:
+        path: a state dict, a checkpoint that wraps one, or a pickled module.
+        limits: resource limits.
+
+    Returns:
+        PyTorch tensors by key.
+
+    Raises:
+        FormatError: the file is damaged, or in no supported format.
+        ModelError: it holds no state dict, or several.
+    """
+    with formats.open(path, limits=limits) as document:
+        state = None if document.spec.values == formats.LUA else state_dict_in(document.value)
+        if state is None:
+            kind = type(document.value).__name__
+            raise ModelError("the file holds no state dict", file=document.path, found=f"a value of type {kind}")
+        made: dict[str, Any] = to_torch(state)
+        return made

@@ -54,14 +54,14 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
         home(goal.name).write(output, value, layout)
         return report
     if is_lua:
-        from .state_dicts import state_dict_of
+        from .state_dicts import StateDicts
         from .tree import to_python
 
-        replace = (lambda obj: state_dict_of(obj, report)) if goal.values == NAMED else None
+        replace = StateDicts([value], report).replace if goal.values == NAMED else None
         value = to_python(value, replace)
     if goal.values == NAMED:
-        from .left_out import note_texts
         from .named_tensors import name_tensors
+        from .state_dicts import note_texts
 
         value = name_tensors(value, goal, report)
         note_texts(home(goal.name).write(output, value), value, goal, report)

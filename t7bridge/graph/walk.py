@@ -326,14 +326,14 @@ def pairwise(a: Value, b: Value, compare: Callable[[Path, Value, Value], Any]) -
     Args:
         a: a value.
         b: another.
-        compare: called for each pair, with its path; returns the pairs inside, to be compared next, as (key, a, b), or
-            nothing.
+        compare: called for each pair, with its path, whose value is the pair; returns the pairs inside, to be compared
+            next, as (key, a, b), or nothing.
     """
     stack: list[tuple[Path | None, Iterator[Any]]] = [(None, iter(((ROOT, a, b),)))]
     while stack:
         path, pairs = stack[-1]
         for key, one, other in pairs:
-            here = Path(path, key)
+            here = Path(path, key, (one, other))
             inside = compare(here, one, other)
             if inside:
                 stack.append((here, iter(inside)))

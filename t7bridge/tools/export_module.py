@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from .. import formats
 from ..codegen.generate import generate
-from ..conversion.left_out import count_leaves, note_beside, note_data
 from ..conversion.named_tensors import name_tensors
 from ..conversion.options import (
     AT,
@@ -28,6 +27,7 @@ from ..conversion.options import (
     takes,
     verb,
 )
+from ..conversion.state_dicts import count_leaves, note_data
 from ..conversion.strictness import check_strict
 from ..conversion.tree import to_python
 from ..data import define
@@ -111,11 +111,9 @@ def write_module(request: WriteModule) -> Report:
         report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
         data = state_dict(module, path, request.limits).data
         found = _json_data(data, request.limits)
-        for place, note in ((True, note_beside), (False, note_data)):
-            rows = [
-                (f"{path}.{name}", module.class_name, item) for name, item in data.items() if (name in found) is place
-            ]
-            note(rows, report)
+        for beside in (True, False):
+            rows = [(f"{path}.{name}", module.class_name, item) for name, item in data.items()]
+            note_data([row for row, name in zip(rows, data) if (name in found) is beside], report, beside=beside)
         check_strict(report, request.strict)
         names = ["model.py", "model.pt", *["config.json"] * bool(found)]
         with _outputs(folder, names, force=request.force, sync=request.sync) as outputs:

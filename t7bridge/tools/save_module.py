@@ -11,7 +11,7 @@ from attrs import field
 from ..conversion.convert import convert
 from ..conversion.inputs import parse_inputs
 from ..conversion.options import FORCE, INPUT, JSON, SYNC, option, takes, verb
-from ..conversion.torch_weights import torch_weights
+from ..conversion.template import torch_weights
 from ..errors import ModelError, UnsupportedError, WriteError
 from ..formats.t7.writer import T7Writer
 from ..io.output import FileOutput

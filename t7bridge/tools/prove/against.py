@@ -21,7 +21,7 @@ from torch import nn
 
 from ... import formats
 from ...conversion.inputs import parse_inputs
-from ...conversion.torch_weights import torch_weights
+from ...conversion.template import torch_weights
 from ...data import define
 from ...errors import ModelError, T7BridgeError
 from ...graph.lua import Table, TorchObject, Value
