@@ -120,7 +120,7 @@ def _restore_t7(document: Document, output: FileOutput, request: Convert, report
     """Write the `.t7` that a `.pt` was made from, unless there was none or the `.pt` was changed since."""
     if document.format != "pt":
         return False
-    from .read_back import check_t7
+    from .pt_record import check_t7
     from .t7_record import original_t7
 
     restored, has_record = original_t7(document.content, request.limits)

@@ -54,10 +54,10 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
     whole = request.record and request.pt_format == "zip" and made.modules is None and report.mode != "record"
     if not whole or compact:
         _finish_pt(writer, value, report)
-        if made.lent is not None and request.pt_format != "torchscript":  # which has named tensors only
-            from .read_back import check_pt
+        if made.sources is not None and request.pt_format != "torchscript":  # which has named tensors only
+            from .pt_record import check_pt
 
-            check_pt(output, writer, made.lent, document.content, request.limits)
+            check_pt(output, writer, made.sources, document.content, request.limits)
         return
     from .t7_record import encode_record, take_skeleton
 
@@ -85,12 +85,12 @@ class PythonValue:
     Attributes:
         value: the value.
         modules: the modules that were replaced by their state dicts; `None` if there are none.
-        lent: of a value from a record: for its storages, by identity, those of the `.t7` with their elements.
+        sources: of a value from a record: for its storages, by identity, those of the `.t7` with their elements.
     """
 
     value: Any
     modules: StateDicts | None = None
-    lent: dict[int, Storage] | None = None
+    sources: dict[int, Storage] | None = None
 
 
 def python_value(content: T7File, request: Convert, report: Report) -> PythonValue:
@@ -108,7 +108,7 @@ def python_value(content: T7File, request: Convert, report: Report) -> PythonVal
         if original is not None:
             note_foreign_names(original.foreign, report)
             report.mode = "record"
-            return PythonValue(original.value, lent=original.lent)
+            return PythonValue(original.value, sources=original.sources)
         report.note(
             "warning", "the .t7 was changed since it was made from a .pt: its record is not used", code="record"
         )

@@ -21,8 +21,10 @@ from ..graph.keys import NAMED, in_order, name_text
 from ..graph.python import PythonObject, QuantizedTensor, SparseTensor, UntypedStorage
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
+from ..graph.walk import Path
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..report import Report
+from ..text import and_more, listed
 from ..values.elements import ELEMENTS_KEY, HINTS, NUMBERS_KEY, pairs_of_numbers, parts_of, tensor_of_numbers
 
 _LONGEST_NAME = 10_000
@@ -32,8 +34,6 @@ _SCALARS = 1_000
 _SHOWN = 5
 _DEPTH = 50
 """Steps of a name that are not charged to `Limits.work`."""
-_Place = Any
-"""A path as a chain: the enclosing value and the key; `None` for the root. Becomes a name where a tensor is found."""
 _RESERVED = frozenset({(METADATA_KEY,), ("format",), *((key,) for key in HINTS)})
 """Metadata that are not those of the value."""
 _LONGEST_KEY = 200
@@ -62,6 +62,25 @@ class Flat:
     renamed: list[tuple[Name, Name]] = field(factory=list)
     numbers: dict[int, str] = field(factory=dict)
 
+    def add(self, item: Any, steps: Name) -> None:
+        """Add a value without parts of its own, or one that was added under another name."""
+        name = steps or ("root",)
+        item = item.storage if isinstance(item, UntypedStorage) else item
+        if isinstance(item, Storage):
+            self.storages.append(steps)
+            item = Tensor(item.element, item, (item.count,), (1,))
+        if isinstance(item, Tensor):
+            free = _free(name, self.tensors)
+            if free != name:
+                self.renamed.append((steps, free))
+            self.tensors[free] = item
+        elif isinstance(item, (dict, list, tuple)) and not _is_function(item):
+            self.leave_out("container present under another name", steps)
+        elif isinstance(item, (bool, int, float, str, type(None), *NAMED)):
+            self.scalars[name] = name_text(item) if isinstance(item, NAMED) else item
+        else:
+            self.leave_out(_kind(item), steps)
+
     def leave_out(self, kind: str, steps: Name) -> None:
         """Record something that is left out."""
         self.left_out.setdefault(kind, []).append(".".join(steps) or "root")
@@ -82,47 +101,28 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = Fals
     seen: set[int] = set()
     kept: list[Any] = []  # so that no other value gets its identity
     budget = Budget(limits, "naming deeply nested values")
-    stack: list[tuple[_Place, int, Any]] = [(None, 0, value)]
+    stack: list[tuple[int, Path]] = [(0, Path(None, "root", value))]
     while stack:
-        place, depth, item = stack.pop()
-        if isinstance(item, (QuantizedTensor, SparseTensor)):
-            item = parts_of(item)
+        depth, path = stack.pop()
+        item = path.value
+        if isinstance(item, (QuantizedTensor, SparseTensor, set, frozenset)):
+            item = in_order(item) if isinstance(item, (set, frozenset)) else parts_of(item)
             kept.append(item)
-        elif isinstance(item, (set, frozenset)):
-            item = in_order(item)
-            kept.append(item)
+        is_container = isinstance(item, (dict, list, tuple)) and not _is_function(item)
         made = tensor_of_numbers(item) if numbers and id(item) not in seen else None
-        if made is not None and sum(map(len, _steps_to(place))) < _LONGEST_NAME:
-            if isinstance(item, (list, tuple)):
+        if made is not None and sum(map(len, _steps_to(path))) < _LONGEST_NAME:
+            if is_container:
                 seen.add(id(item))
             item, flat.numbers[id(made[0])] = made
             if len(flat.numbers) > _SCALARS:
                 return flatten(value, limits)
-        elif isinstance(item, (dict, list, tuple)) and not _is_function(item) and id(item) not in seen:
+        elif is_container and id(item) not in seen:
             seen.add(id(item))
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
-            stack += [((place, key), depth + 1, inner) for key, inner in reversed(list(pairs))]
+            stack += [(depth + 1, Path(path, key, inner)) for key, inner in reversed(list(pairs))]
             continue
         budget.spend(max(0, depth - _DEPTH))
-        steps = _steps_to(place)
-        if isinstance(item, UntypedStorage):
-            item = item.storage
-        if isinstance(item, Storage):
-            flat.storages.append(steps)
-            item = Tensor(item.element, item, (item.count,), (1,))
-        if isinstance(item, Tensor):
-            name = _free(steps or ("root",), flat.tensors)
-            if name != (steps or ("root",)):
-                flat.renamed.append((steps, name))
-            flat.tensors[name] = item
-        elif isinstance(item, (dict, list, tuple)) and not _is_function(item):
-            flat.leave_out("container present under another name", steps)
-        elif isinstance(item, (bool, int, float, str, type(None))):
-            flat.scalars[steps or ("root",)] = item
-        elif isinstance(item, NAMED):
-            flat.scalars[steps or ("root",)] = name_text(item)
-        else:
-            flat.leave_out(_kind(item), steps)
+        flat.add(item, _steps_to(path))
     return flat
 
 
@@ -134,12 +134,8 @@ def _free(name: Name, taken: Container[Any]) -> Name:
     return made
 
 
-def _steps_to(place: _Place) -> Name:
-    steps: list[str] = []
-    while place is not None:
-        place, key = place
-        steps.append(_step(key))
-    return tuple(reversed(steps))
+def _steps_to(path: Path) -> Name:
+    return tuple(_step(each.key) for each in path.steps()[1:])
 
 
 def _is_function(item: Any) -> bool:
@@ -189,31 +185,21 @@ def name_tensors(
     if not flat.tensors:
         raise ModelError("the file holds no tensor", hint=f"A {goal.suffix} file holds tensors only.")
     if flat.storages:
-        count = len(flat.storages)
-        storages = "a storage is" if count == 1 else f"{count} storages are"
-        report.note(
-            "info", f"{storages} written as a tensor of one dimension: {_listed(flat.storages)}", code="storage"
-        )
+        storages = "a storage is" if len(flat.storages) == 1 else f"{len(flat.storages)} storages are"
+        message = f"{storages} written as a tensor of one dimension: {_listed(flat.storages)}"
+        report.note("info", message, code="storage")
     _check_size(flat.tensors)
     fit_names(flat, goal)
-    for name, made in flat.renamed[:_SHOWN]:
-        left = len(flat.renamed) - _SHOWN
-        others = f", and {left} more have other names" if left > 0 and name == flat.renamed[_SHOWN - 1][0] else ""
-        report.note(
-            "warning", f"its name is taken, or {goal.title} cannot have it: written as {'.'.join(made)}{others}",
-            ".".join(name), code="renamed",
-        )  # fmt: skip
+    for number, (name, made) in enumerate(flat.renamed[:_SHOWN], 1):
+        left = len(flat.renamed) - _SHOWN if number == _SHOWN else 0
+        others = f"{and_more(left)} have other names" if left > 0 else ""
+        message = f"its name is taken, or {goal.title} cannot have it: written as {'.'.join(made)}{others}"
+        report.note("warning", message, ".".join(name), code="renamed")
     for kind, paths in flat.left_out.items():
-        shown = ", ".join(paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
-        what = kind if len(paths) == 1 else f"{kind}: {len(paths)} of them"
-        more = f" ({shown})" if len(paths) > 1 else ""
-        report.note(
-            "warning",
-            f"{what}: left out, as {goal.title} holds tensors only{more}",
-            paths[0],
-            code="left-out",
-            count=len(paths),
-        )
+        count = len(paths)
+        what, more = (kind, "") if count == 1 else (f"{kind}: {count} of them", f" ({listed(paths, _SHOWN)})")
+        message = f"{what}: left out, as {goal.title} holds tensors only{more}"
+        report.note("warning", message, paths[0], code="left-out", count=count)
     texts = {name: text for name, text in (metadata or {}).items() if name not in HINTS}
     for steps, scalar in _grouped(flat.scalars, goal.text_bytes).items():
         texts[_free((".".join(steps),), _RESERVED)[0]] = json.dumps(scalar)
@@ -321,15 +307,8 @@ def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report
             tensor = evolve(tensor, element=wide.element, storage=wide, extras=None)
         result[name] = tensor
     for what, names in changed.items():
-        more = f", and {len(names) - 1} more" if len(names) > 1 else ""
-        report.note(
-            "info",
-            f"{what}, which holds the same values{more}",
-            names[0],
-            loss="type",
-            code="element-type",
-            count=len(names),
-        )
+        message = f"{what}, which holds the same values{and_more(len(names) - 1)}"
+        report.note("info", message, names[0], loss="type", code="element-type", count=len(names))
     return result
 
 
@@ -352,4 +331,4 @@ def _note_sharing(named: NamedTensors, apart: list[Name], goal: FormatSpec, repo
 
 
 def _listed(names: list[Name]) -> str:
-    return ", ".join(".".join(name) for name in names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+    return listed(map(".".join, names), _SHOWN)

@@ -3,15 +3,21 @@
 It follows the value, where Lua's `torch.load` does not look, and is the pickle that `PtWriter` would have
 written: types, order, names and views, with the keys of storages. The elements of the storages are in the `.t7` itself;
 those that Lua has only inexactly, or not at all, follow the pickle.
+
+A file that was written by a record, of either kind, is read back without any record, and compared: a record is a hint
+of what a file was, and what counts is what the source shows, storages by place and type, the rest by content. The
+structure of the written file is read, and elements only where they are not a copy, as in text.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .. import formats
 from ..data import define
-from ..errors import CorruptError, RecordError
+from ..errors import CorruptError, RecordError, T7BridgeError
 from ..formats.pt.pickle.pickler import PickleWriter
 from ..formats.pt.reader import read_pickle_with
 from ..formats.pt.writer import StorageKeys
@@ -21,13 +27,21 @@ from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import Value
 from ..graph.storage import Span, Storage
 from ..io.checksums import sha256
-from ..io.output import Output
+from ..io.output import FileOutput, Output
 from ..io.source import ByteSource
 from ..limits import DEFAULT_LIMITS, Limits
+from ..values.compare import PlaceComparer
 from .lua_tree import LuaTree, to_lua
-from .t7_record import take_skeleton
+from .t7_record import decode_head, encode_head, take_skeleton
+from .tree import to_python
+
+if TYPE_CHECKING:
+    from ..formats.pt.reader import PtReader
+    from ..formats.pt.writer import ValueWriter
+    from ..formats.t7.writer import T7Writer
 
 _MAGIC = "t7bridge pt record 1"
+_MESSAGE = "what the record restores is not what the file shows"
 
 
 @define(frozen=True)
@@ -73,13 +87,8 @@ def write_pt_record(output: Output, value: Any, tree: LuaTree, places: dict[int,
         rows.append((storage.element.name, storage.count, place))
         if place < 0:
             raw.append(storage)
-    head = {
-        "record": _MAGIC,
-        "structure": structure_hash(tree.value),
-        "storages": rows,
-        "pickle_bytes": len(pickle),
-    }
-    output.write(json.dumps(head, separators=(",", ":")).encode() + b"\n" + pickle)
+    head = encode_head(_MAGIC, structure=structure_hash(tree.value), storages=rows, pickle_bytes=len(pickle))
+    output.write(head + pickle)
     for storage in raw:
         for chunk in storage.chunks():
             output.write(chunk)
@@ -91,27 +100,36 @@ def decode_pt_record(data: bytes) -> PtRecord:
     Raises:
         CorruptError: the bytes are not a record.
     """
-    line, _, rest = data.partition(b"\n")
-    try:
-        head = json.loads(line)
-        if head["record"] != _MAGIC:
-            raise ValueError(head["record"])
-        rows = tuple((str(name), int(count), int(place)) for name, count, place in head["storages"])
-        if any(name not in ELEMENT_TYPES or count < 0 for name, count, _ in rows):
-            raise ValueError("storages")
-        length = int(head["pickle_bytes"])
-        if not 0 <= length <= len(rest):
-            raise ValueError("pickle_bytes")
-        return PtRecord(str(head["structure"]), rows, rest[:length], rest[length:])
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CorruptError(
-            "the record of the original .pt cannot be read", hint="Convert without it (--no-record)."
-        ) from error
+    return decode_head(data, _MAGIC, ".pt", _record)
+
+
+def _record(head: Any, rest: bytes) -> PtRecord:
+    rows = tuple((str(name), int(count), int(place)) for name, count, place in head["storages"])
+    if any(name not in ELEMENT_TYPES or count < 0 for name, count, _ in rows):
+        raise ValueError("storages")
+    length = int(head["pickle_bytes"])
+    if not 0 <= length <= len(rest):
+        raise ValueError("pickle_bytes")
+    return PtRecord(str(head["structure"]), rows, rest[:length], rest[length:])
+
+
+class OriginalPt(NamedTuple):
+    """The value of the `.pt` from which a `.t7` was made.
+
+    Attributes:
+        value: the value.
+        foreign: the globals in its pickle that have no meaning here.
+        sources: for each of its storages whose elements are in the `.t7`, by identity, the storage there.
+    """
+
+    value: Any
+    foreign: list[str]
+    sources: dict[int, Storage]
 
 
 def restore_value(
     record: PtRecord, storages: list[Storage], limits: Limits = DEFAULT_LIMITS, forbid: bool = True
-) -> tuple[Any, list[str], dict[int, Storage]]:
+) -> OriginalPt:
     """Return the value of the original `.pt`.
 
     Args:
@@ -120,43 +138,24 @@ def restore_value(
         limits: resource limits.
         forbid: whether names that run code are refused.
 
-    Returns:
-        The value, the globals in its pickle that have no meaning here, and for each storage of the value whose
-        elements are in the `.t7`, by identity, the storage there.
-
     Raises:
         CorruptError: the storages do not match.
     """
     found: dict[str, Storage] = {}
-    lent: dict[int, Storage] = {}
+    sources: dict[int, Storage] = {}
     taken = 0
     raw = ByteSource.from_bytes(record.raw, "<record>")
     for key, (name, count, place) in enumerate(record.storages):
         element = ELEMENT_TYPES[name]
         if place >= 0:
             made = found[str(key)] = _narrowed(storages, place, name, count)
-            lent[id(made)] = storages[place]
+            sources[id(made)] = storages[place]
             continue
         if count * element.itemsize > raw.size - taken:
             raise _misfit(key, count, name)
         found[str(key)] = Storage(element, count, Span(raw, taken, element.itemsize))
         taken += count * element.itemsize
-    return (*read_pickle_with(record.pickle, found, limits, forbid), lent)
-
-
-@define(eq=False)
-class OriginalPt:
-    """The value of the `.pt` from which a `.t7` was made.
-
-    Attributes:
-        value: the value.
-        foreign: the globals in its pickle that have no meaning here.
-        lent: for each of its storages whose elements are in the `.t7`, by identity, the storage there.
-    """
-
-    value: Any
-    foreign: list[str]
-    lent: dict[int, Storage]
+    return OriginalPt(*read_pickle_with(record.pickle, found, limits, forbid), sources)
 
 
 def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool = True) -> OriginalPt | None:
@@ -181,22 +180,22 @@ def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool =
         return None
     storages = [found for found in content.objects if isinstance(found, Storage)]
     try:
-        original = OriginalPt(*restore_value(record, storages, limits, forbid))
+        original = restore_value(record, storages, limits, forbid)
     except RecordError:
         return None
-    return original if shows(original.value, original.lent, content, limits) else None
+    return original if shows(original.value, original.sources, content, limits) else None
 
 
-def shows(value: Any, lent: dict[int, Storage], content: T7File, limits: Limits) -> bool:
+def shows(value: Any, sources: dict[int, Storage], content: T7File, limits: Limits) -> bool:
     """Return whether the Lua value made from a value is the one in a `.t7`.
 
-    Storages are compared by place, those in `lent` by identity, and others by their elements.
+    Storages are compared by place, those in `sources` by identity, and others by their elements.
     """
-    from ..values.compare import PlaceComparer
-
     for nested in (False, True):
         made = to_lua(value, nested=nested, keep_device=True, limits=limits)
-        known = {(id(lua), id(lent[key])) for key, (_, lua, exact) in made.storages.items() if exact and key in lent}
+        known = {
+            (id(lua), id(sources[key])) for key, (_, lua, exact) in made.storages.items() if exact and key in sources
+        }
         if not PlaceComparer(limits=limits, known=known).run(made.value, content.roots[0]):
             return True
     return False
@@ -204,19 +203,87 @@ def shows(value: Any, lent: dict[int, Storage], content: T7File, limits: Limits)
 
 def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Storage:
     element = ELEMENT_TYPES[name]
-    if place >= len(storages):
-        raise _misfit(place, count, name)
-    storage = storages[place]
-    if storage.element is not element:
+    storage = storages[place] if place < len(storages) else None
+    if storage is not None and storage.element is not element:
         from ..values.widened import narrow, wider_types
 
-        if storage.element not in wider_types(element):
-            raise _misfit(place, count, name)
-        storage = narrow(storage, element)
-    if storage.count != count:
+        storage = narrow(storage, element) if storage.element in wider_types(element) else None
+    if storage is None or storage.count != count:
         raise _misfit(place, count, name)
     return storage
 
 
 def _misfit(place: int, count: int, name: str) -> CorruptError:
     return CorruptError(f"storage {place} does not match the record of the original .pt", expected=f"{count} of {name}")
+
+
+@contextmanager
+def _written(output: FileOutput) -> Iterator[ByteSource]:
+    output.flush()
+    output.wait()
+    with ByteSource.from_path(output.temporary) as source:
+        try:
+            yield source
+        except T7BridgeError as error:
+            raise RecordError(_MESSAGE) from error
+
+
+def check_t7(output: FileOutput, writer: T7Writer, source: PtReader, limits: Limits) -> None:
+    """Check that a `.t7`, written by a record, shows the value of the `.pt` that the record was found in.
+
+    Raises:
+        RecordError: it does not.
+    """
+    with _written(output) as file:
+        document = formats.open(file, limits=limits)
+        if document.format != "t7":
+            raise RecordError(_MESSAGE)
+        content: T7File = document.content
+        for storage in content.objects:
+            if isinstance(storage, Storage) and isinstance(storage.data, Span):
+                placed, span = writer.places.get(storage.data.offset), storage.data
+                if span.order == writer.layout.byte_order or span.width == 1:
+                    _identify(storage, placed)
+        made = [to_python(root) for root in content.roots]
+        if PlaceComparer(limits=limits).run(made[0] if len(made) == 1 else made, source.read()):
+            raise RecordError(_MESSAGE)
+
+
+def check_pt(
+    output: FileOutput, writer: ValueWriter, sources: dict[int, Storage], source: T7File, limits: Limits
+) -> None:
+    """Check that a `.pt`, written by a record, shows the value of the `.t7` that the record was found in.
+
+    Args:
+        output: the file.
+        writer: its writer.
+        sources: for each storage written, by identity, that of the `.t7` with its elements.
+        source: the `.t7`.
+        limits: resource limits.
+
+    Raises:
+        RecordError: it does not.
+    """
+    from ..formats.pt.reader import PtReader
+
+    with _written(output) as file:
+        reader = PtReader(file, limits=limits)
+        value = reader.read()
+        found: dict[int, Storage] = {}
+        for key, storage in enumerate(writer.stored):
+            back = reader.storage(str(key))
+            if _identify(back, storage) and id(storage) in sources:
+                found[id(back)] = sources[id(storage)]
+        if not shows(value, found, source, limits):
+            raise RecordError(_MESSAGE)
+
+
+def _identify(storage: Storage, written: Storage | None) -> bool:
+    """Have a storage that was read where another was written refer to the elements of that one; return whether it was.
+
+    A writer copies elements whatever a record says.
+    """
+    if written is None or storage.element is not written.element or storage.count != written.count:
+        return False
+    storage.data = written.data
+    return True

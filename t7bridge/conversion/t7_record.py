@@ -7,8 +7,8 @@ reads with the storages supplied. So the way back restores the same bytes, whate
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import asdict, evolve
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..formats.pt.reader import PtReader
 
 _MAGIC = "t7bridge record 1"
+Result = TypeVar("Result")
 
 
 @define(frozen=True)
@@ -84,7 +85,6 @@ def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits:
     Raises:
         FormatError: the storages do not match the stream.
     """
-    lent: Iterator[Storage] = (storage(key) for key in skeleton.storages)
     layout = skeleton.layout
     reader = T7Reader(
         skeleton.stream,
@@ -92,7 +92,7 @@ def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits:
         byte_order=layout.byte_order,
         long_size=layout.long_size,
         limits=limits,
-        payloads=lent,
+        payloads=map(storage, skeleton.storages),
     )
     roots = [reader.read_object() for _ in range(skeleton.roots)]
     return T7File(roots, layout, skeleton.trailing, list(reader.objects), *reader.count_views())
@@ -120,8 +120,33 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
         return None, True
     restored = read_skeleton(skeleton, reader.storage, limits)
     if ends_as_zip(ByteSource.from_bytes(restored.trailing)):
-        raise _unreadable()
+        raise _unreadable(".t7")
     return restored, True
+
+
+def encode_head(magic: str, **head: Any) -> bytes:
+    """Return the first line of a record."""
+    import json  # by now the elements are on their way, and this costs nothing
+
+    return json.dumps({"record": magic, **head}, separators=(",", ":")).encode() + b"\n"
+
+
+def decode_head(data: bytes, magic: str, original: str, read: Callable[[Any, bytes], Result]) -> Result:
+    """Parse a record with a function of its head and the bytes after it.
+
+    Raises:
+        CorruptError: the bytes are not a record.
+    """
+    import json
+
+    line, _, rest = data.partition(b"\n")
+    try:
+        head = json.loads(line)
+        if head["record"] != magic:
+            raise ValueError(head["record"])
+        return read(head, rest)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise _unreadable(original) from error
 
 
 def encode_record(skeleton: Skeleton, content_id: str) -> bytes:
@@ -131,17 +156,15 @@ def encode_record(skeleton: Skeleton, content_id: str) -> bytes:
         skeleton: of the `.t7`.
         content_id: a hash of the value in the same file, by which a later change of it is noticed.
     """
-    head: dict[str, Any] = {
-        "record": _MAGIC,
-        "content": content_id,
-        "layout": asdict(skeleton.layout),
-        "roots": skeleton.roots,
-        "storages": skeleton.storages,
-        "stream_bytes": len(skeleton.stream),
-    }
-    import json  # by now the elements are on their way, and this costs nothing
-
-    return json.dumps(head, separators=(",", ":")).encode() + b"\n" + skeleton.stream + skeleton.trailing
+    head = encode_head(
+        _MAGIC,
+        content=content_id,
+        layout=asdict(skeleton.layout),
+        roots=skeleton.roots,
+        storages=skeleton.storages,
+        stream_bytes=len(skeleton.stream),
+    )
+    return head + skeleton.stream + skeleton.trailing
 
 
 def decode_record(data: bytes) -> tuple[Skeleton, str]:
@@ -153,29 +176,25 @@ def decode_record(data: bytes) -> tuple[Skeleton, str]:
     Raises:
         CorruptError: the bytes are not a record.
     """
-    import json
-
-    line, _, rest = data.partition(b"\n")
-    try:
-        head = json.loads(line)
-        if head["record"] != _MAGIC:
-            raise ValueError(head["record"])
-        length = int(head["stream_bytes"])
-        layout: dict[str, Any] = {
-            name: tuple(item) if isinstance(item, list) else item for name, item in head["layout"].items()
-        }
-        skeleton = Skeleton(
-            T7Layout(**layout), int(head["roots"]), tuple(map(str, head["storages"])), rest[:length], rest[length:]
-        )
-        numbers = (*skeleton.layout.numbers, *skeleton.layout.unowned)
-        if not all(type(number) is int and abs(number) < 1 << 31 for number in numbers):
-            raise ValueError("numbers")
-        if not 1 <= skeleton.roots <= max(1, len(rest)) or not 0 <= length <= len(rest):
-            raise ValueError("roots")
-        return skeleton, str(head["content"])
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise _unreadable() from error
+    return decode_head(data, _MAGIC, ".t7", _skeleton)
 
 
-def _unreadable() -> CorruptError:
-    return CorruptError("the record of the original .t7 cannot be read", hint="Convert without it (--no-record).")
+def _skeleton(head: Any, rest: bytes) -> tuple[Skeleton, str]:
+    length = int(head["stream_bytes"])
+    layout: dict[str, Any] = {
+        name: tuple(item) if isinstance(item, list) else item for name, item in head["layout"].items()
+    }
+    skeleton = Skeleton(
+        T7Layout(**layout), int(head["roots"]), tuple(map(str, head["storages"])), rest[:length], rest[length:]
+    )
+    numbers = (*skeleton.layout.numbers, *skeleton.layout.unowned)
+    if not all(type(number) is int and abs(number) < 1 << 31 for number in numbers):
+        raise ValueError("numbers")
+    if not 1 <= skeleton.roots <= max(1, len(rest)) or not 0 <= length <= len(rest):
+        raise ValueError("roots")
+    return skeleton, str(head["content"])
+
+
+def _unreadable(original: str) -> CorruptError:
+    message = f"the record of the original {original} cannot be read"
+    return CorruptError(message, hint="Convert without it (--no-record).")
