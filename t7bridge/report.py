@@ -7,7 +7,10 @@ from typing import Any
 from attrs import asdict, field
 
 from .data import define
+from .errors import StrictError
 from .text import printable_lines
+
+_SHOWN = 5
 
 CODES = {
     "beside": "data in a field of a module are beside its state dict",
@@ -119,3 +122,25 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON."""
         return asdict(self)
+
+
+def check_strict(report: Report, strict: bool) -> None:
+    """Refuse a result that holds less than its source, if `strict` is set.
+
+    Called before the output takes its name, so that nothing is left behind.
+
+    Raises:
+        StrictError: the report has a warning, or a note about a lost type, precision or sharing.
+    """
+    lost = [note for note in report.notes if note.level == "warning" or note.loss] if strict else []
+    if lost:
+        first = lost[0]
+        more = [f"{note.path}: {note.message}" if note.path else note.message for note in lost[1:_SHOWN]]
+        rest = f"; and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+        raise StrictError(
+            "; ".join([first.message, *more]) + rest,
+            file=report.source,
+            path=first.path,
+            hint="Without --strict (strict=True) this is a note in the report.",
+            notes=tuple(lost),
+        )

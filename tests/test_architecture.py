@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     **{room: {"data"} for room in FLOOR},
     "errors": {"text"},
     "limits": {"data", "errors"},
-    "report": {"data", "text"},
+    "report": {"data", "errors", "text"},
     "io": {"errors"},
     "graph": {"data", "errors", "garbage", "lazy", "limits", "text", "io"},
     "values": GRAPH,

@@ -18,7 +18,7 @@ from ..formats import LUA, NAMED, FormatSpec
 from ..garbage import collector_paused
 from ..io.inputs import inputs_protected
 from ..io.output import FileOutput
-from ..report import Report
+from ..report import Report, check_strict
 from .options import takes
 from .request import Convert, note_ignored
 
@@ -108,10 +108,7 @@ def convert(request: Convert) -> Report:
                 _write(document, output, goal, request, report)
                 if not any(note.code == "record" for note in report.notes):
                     report.note("warning", f"{error.message}: its record is not used", code="record")
-            if request.strict:
-                from .strictness import check_strict
-
-                check_strict(report, request.strict)
+            check_strict(report, request.strict)
         report.target_bytes = os.path.getsize(output.path)
     return report
 

@@ -58,18 +58,10 @@ def storage_array(storage: Storage) -> np.ndarray:
         return data
     if isinstance(data, Derived):
         return data.convert(data.origin.array)
-    if isinstance(data, Assembled):
-        parts = list(_assembled(data, element))
+    if not isinstance(data, Span) or not storage.count:
+        parts = list(array_chunks(storage))
         return np.concatenate(parts) if parts else np.empty(0, native)
-    if isinstance(data, TextSpan):
-        parts = [_parse(piece, storage) for piece in data.pieces()]
-        array = np.concatenate(parts) if parts else np.empty(0, native)
-        if len(array) != storage.count:
-            raise _wrong_numbers(data, f"{storage.count} numbers", f"{len(array)}")
-        return array
     held = dtype_of(element, data.order, data.width)
-    if not storage.count:
-        return np.empty(0, native)
     array = np.frombuffer(data.source.mapped(data.offset, storage.count * data.width), held)
     # A view only where the machine's own loads can use it; PyTorch takes neither swapped nor unaligned arrays.
     return array if held == native and array.flags.aligned else array.astype(native)

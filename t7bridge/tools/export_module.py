@@ -28,7 +28,6 @@ from ..conversion.options import (
     verb,
 )
 from ..conversion.state_dicts import count_leaves, note_data
-from ..conversion.strictness import check_strict
 from ..conversion.tree import to_python
 from ..data import define
 from ..errors import LimitError, UnsupportedError, WriteError
@@ -43,7 +42,7 @@ from ..nn.compact import compacted
 from ..nn.places import Places
 from ..nn.registry import load_classes
 from ..nn.state_dict import state_dict
-from ..report import Note, Report
+from ..report import Note, Report, check_strict
 from ..text import printable
 from ..version import __version__
 from .load_module import one_module

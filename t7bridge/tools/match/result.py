@@ -11,7 +11,6 @@ from typing import Any
 from attrs import field
 
 from ...conversion.options import FORCE, STRICT, SYNC, option, takes, verb
-from ...conversion.strictness import check_strict
 from ...conversion.template import fill_template
 from ...data import define
 from ...errors import ModelError
@@ -25,7 +24,7 @@ from ...io.source import ByteSource, PathLike
 from ...lazy import np
 from ...nn.compact import compacted
 from ...nn.layouts import reblocked, reshape
-from ...report import Report
+from ...report import Report, check_strict
 from .parts import BATCHES, Shape, fits
 from .sides import Gates, Side, in_target_order
 
