@@ -19,7 +19,7 @@ Import = tuple[str, str, str]
 _FOLDER = Path(__file__).parent.parent / "torchmodules" / "layers"
 
 
-@define(frozen=True)
+@define(eq=False)
 class Copied:
     """A piece of a file: a class, a function or a constant.
 
@@ -36,9 +36,9 @@ class Copied:
     """
 
     name: str
-    text: str
-    needs: tuple[tuple[str, str], ...]
-    imports: frozenset[Import]
+    text: str = ""
+    needs: tuple[tuple[str, str], ...] = ()
+    imports: frozenset[Import] = frozenset()
     inputs: int = 0
     remembers: bool = False
     base: str = ""
@@ -77,40 +77,53 @@ def _file(module: str) -> dict[str, Copied]:
     if not module.isidentifier() or not path.is_file():
         return {}
     text = path.read_text(encoding="utf-8")
-    imports: dict[str, Import] = {}
-    homes: dict[str, str] = {}
-    defined: dict[str, ast.stmt] = {}
-    for statement in ast.parse(text).body:
-        if isinstance(statement, ast.ImportFrom) and statement.level:
-            homes.update((alias.name, statement.module or "") for alias in statement.names)
-        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-            for alias in statement.names:
-                home = (alias.name, "") if isinstance(statement, ast.Import) else (statement.module or "", alias.name)
-                imports[alias.asname or alias.name] = (*home, alias.asname or "")
-        for name in _defined(statement):
-            defined[name] = statement
+    body = ast.parse(text).body
+    imports, homes = _imported(body)
+    defined = {name: statement for statement in body for name in _defined(statement)}
     homes.update(dict.fromkeys(defined, module))
     found: dict[str, Copied] = {}
     for name, statement in defined.items():
         used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - {name}
         names = [ast.unparse(base) for base in getattr(statement, "bases", ())]
-        bases = [found[base] if base in found else _file(homes[base])[base] for base in names if base in homes]
         in_torch = [base.removeprefix("nn.") for base in names if base.startswith("nn.")]
-        in_torch = sorted((*in_torch, *(base.base for base in bases)), key=lambda base: base in ("Module", ""))
-        methods = {inner.name: inner for inner in getattr(statement, "body", ()) if isinstance(inner, ast.FunctionDef)}
-        inputs = len(methods["forward"].args.args) - 1 if "forward" in methods else 0
-        constructors = ("__init__", "__post_init__")
-        found[name] = Copied(
-            name,
-            statement_text(statement, text.splitlines()),
-            tuple(sorted((homes[other], other) for other in used if other in homes)),
-            frozenset(imports[other] for other in used if other in imports),
-            next(filter(None, (inputs, *(base.inputs for base in bases))), 0),
-            any(_sets_attributes(method) for name, method in methods.items() if name not in constructors),
-            in_torch[0] if in_torch else "",
-            _signature(statement, methods, [base.signature for base in bases if base.signature is not None]),
-        )
+        bases = [found[base] if base in found else _file(homes[base])[base] for base in names if base in homes]
+        piece = found[name] = _piece(name, statement, in_torch, bases)
+        piece.text = statement_text(statement, text.splitlines())
+        piece.needs = tuple(sorted((homes[other], other) for other in used if other in homes))
+        piece.imports = frozenset(imports[other] for other in used if other in imports)
     return found
+
+
+def _imported(body: list[ast.stmt]) -> tuple[dict[str, Import], dict[str, str]]:
+    """Return the imports of a file by their names there, and the files of the package that others come from."""
+    imports: dict[str, Import] = {}
+    homes: dict[str, str] = {}
+    for statement in body:
+        if isinstance(statement, ast.Import):
+            imports.update((each.asname or each.name, (each.name, "", each.asname or "")) for each in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            home = statement.module or ""
+            for each in statement.names:
+                if statement.level:
+                    homes[each.name] = home
+                else:
+                    imports[each.asname or each.name] = (home, each.name, each.asname or "")
+    return imports, homes
+
+
+def _piece(name: str, statement: ast.stmt, in_torch: list[str], bases: list[Copied]) -> Copied:
+    """Return the facts about a definition with bases in torch.nn and in the package."""
+    methods = {inner.name: inner for inner in getattr(statement, "body", ()) if isinstance(inner, ast.FunctionDef)}
+    inputs = [len(methods["forward"].args.args) - 1] if "forward" in methods else []
+    in_torch = sorted((*in_torch, *(base.base for base in bases)), key=lambda base: base in ("Module", ""))
+    others = [method for name, method in methods.items() if name not in ("__init__", "__post_init__")]
+    return Copied(
+        name,
+        inputs=next(filter(None, (*inputs, *(base.inputs for base in bases))), 0),
+        remembers=any(map(_sets_attributes, others)),
+        base=in_torch[0] if in_torch else "",
+        signature=_signature(statement, methods, [base.signature for base in bases if base.signature is not None]),
+    )
 
 
 def _defined(statement: ast.stmt) -> list[str]:

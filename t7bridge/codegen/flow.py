@@ -432,6 +432,10 @@ class Body:
             return value
         if spec.target == SEQUENTIAL and (_returns_list(spec) or _takes_list(spec)) and not shared:
             return self.sequence(spec, value)
+        return self._tensor(spec, value, base)
+
+    def _tensor(self, spec: ModuleSpec, value: Value, base: str) -> Value:
+        """Return the output of a module that is not written as steps on lists."""
         form, kind = self.form(value), self.kind(value)
         idiom = idiom_of(spec, form)
         if idiom is not None and idiom.call is not None and idiom.write is not applied:
@@ -441,7 +445,7 @@ class Body:
         if idiom is None or idiom.call is not None:
             call, after = self.builder.construct(spec, form, kind)
             return self.module(spec, call, value, base, after)
-        write = copying(spec, idiom.write) if self.builder.inplace and facts.copies else idiom.write
+        write = copying(spec, idiom.write) if self.builder.inplace and traits(spec).copies else idiom.write
         if spec.kwargs.get("inplace"):
             return self.module(spec, self.builder.copy(spec), value, base, idiom.form, applied, write)
         return self.add(Step(write, [value], form=idiom.form, same=self.builder.memory.of(spec).shares))

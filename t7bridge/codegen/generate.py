@@ -17,12 +17,11 @@ from ..nn.registry import layer_of
 from ..nn.state_dict import StateDict, state_dict
 from ..report import Note
 from .code import Construction, attribute, expression, method
-from .construction import check_construction
 from .flow import TOO_DEEP, USE_CONVERT, Attribute, SourceBuilder
-from .model_file import Extra, model_source, prepared
-from .page import check_page
+from .model_file import Extra, check_page, model_source, prepared
 from .prepare import (
     Owned,
+    check_construction,
     check_depth,
     check_size,
     choose_classes,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers import corpus, read
 
-from t7bridge.codegen.construction import Inside, expected
+from t7bridge.codegen.prepare import Inside, expected
 from t7bridge.errors import T7BridgeError
 from t7bridge.nn.mapping import LAYERS, ModuleSpec, specs_in
 from t7bridge.nn.plan import build_plan

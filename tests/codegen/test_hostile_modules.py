@@ -15,7 +15,7 @@ from looping import new_folder
 from source_helpers import run_source
 
 from t7bridge import Table, TorchObject, load_module, write_module
-from t7bridge.codegen import page
+from t7bridge.codegen import model_file
 from t7bridge.codegen.code import apply, attribute, dotted, expression, formula, lines
 from t7bridge.codegen.flow import SourceBuilder
 from t7bridge.codegen.generate import generate
@@ -267,10 +267,10 @@ def test_a_page_with_anything_else_in_it_is_refused(monkeypatch, name):
     seen = []
 
     def tampered(text: str, builder: SourceBuilder, blocks: object, keys: object) -> None:
-        page.check_page(text, builder, blocks, keys)
+        model_file.check_page(text, builder, blocks, keys)
         assert before in text
         seen.append(name)
-        page.check_page(text.replace(before, after, 1), builder, blocks, keys)
+        model_file.check_page(text.replace(before, after, 1), builder, blocks, keys)
 
     monkeypatch.setattr("t7bridge.codegen.generate.check_page", tampered)
     with pytest.raises(ModelError, match=r"an unexpected construct|not Python"):
