@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -467,7 +467,7 @@ class Builder:
             if name in OWN:
                 return self.joined(name, second, first)
         shape = broadcast(first.shape or (1,), second.shape or (1,))
-        like = next((each for each in (first, second) if isinstance(each, Wire) and each.shape[:1] == shape[:1]), None)
+        like = first_wire((first, second), shape)
         return self.emit(make(name), *(self._widened(each, shape, like) for each in (first, second)))
 
     def _widened(self, value: Any, shape: Shape, like: Wire | None) -> Any:
@@ -591,8 +591,7 @@ class Builder:
         values = [value for value in values if value.shape != (0,) and value.shape[place] != 0]
         if len(values) == 1:
             return values[0]
-        anchor = next((value for value in values if isinstance(value, Wire)), None)
-        wires = [self.wire(value, anchor) for value in values]
+        wires = [self.wire(value, first_wire(values)) for value in values]
         total = sum(wire.shape[place] for wire in wires)
         return self.emit(make("nn.JoinTable", place + 1), *wires, shape=with_extents(wires[0].shape, place, total))
 
@@ -696,6 +695,12 @@ def number_of(value: Any) -> float | None:
     if isinstance(value, Const) and value.value.numel() == 1:
         return float(value.array().reshape(-1)[0])
     return None
+
+
+def first_wire(values: Sequence[Any], shape: Shape | None = None) -> Wire | None:
+    """Return the first value that is computed when the model runs, perhaps one with the batch of a shape."""
+    wires = (value for value in values if isinstance(value, Wire))
+    return next((wire for wire in wires if shape is None or wire.shape[:1] == shape[:1]), None)
 
 
 def broadcast(*shapes: Shape) -> Shape:

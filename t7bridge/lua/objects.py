@@ -13,6 +13,8 @@ The objects of an `nn.gModule` are those that its constructor leaves. Source: nn
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 from attrs import field
@@ -105,10 +107,7 @@ class ObjectMaker:
         if (ref.key, gradient) not in self._storages:
             flat = np.zeros(whole.size, self.element.code) if gradient else whole.reshape(-1).astype(self.element.code)
             self._storages[ref.key, gradient] = Storage.from_array(flat)
-        stride, step = [], 1
-        for extent in reversed(ref.size):
-            stride.append(step)
-            step *= extent
+        stride = [*accumulate(reversed(ref.size), mul, initial=1)][:-1]
         if ref.transposed:  # Lua's rows are the columns of the tensor
             stride[:2] = [ref.size[-2], 1]
         storage = self._storages[ref.key, gradient]

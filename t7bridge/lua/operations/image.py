@@ -6,9 +6,9 @@ from math import prod
 from typing import Any
 
 from ...lazy import np
-from ..build import Builder, CannotError, Const, Missing, Scaled, Stored, Wire, is_parameter, operation
+from ..build import Builder, CannotError, Const, Learned, Missing, Scaled, Stored, Wire, check_learned, operation
 from ..layers import LuaLayer, WeightRef, make
-from .linear import add_bias, apply_scale
+from .linear import apply_scale, scaled_outputs
 from .reduction import along_last
 from .shape import MOST_PARTS, constant_pad, strided
 
@@ -67,11 +67,6 @@ def _grouped(name: str, args: Any, weight: Stored, bias: Any, size: Any, widths:
     return parts[0] if groups == 1 else LuaLayer("nn.Concat", (2,), children=parts)
 
 
-def _check(*params: Any) -> None:
-    if not is_parameter(*(param for param in params if param is not None)):
-        raise CannotError("the weight or bias is computed, or is not a parameter")
-
-
 @operation(
     "conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding",
     "nn.SpatialConvolution, nn.SpatialDilatedConvolution, nn.SpatialDepthWiseConvolution, nn.VolumetricConvolution, "
@@ -79,16 +74,15 @@ def _check(*params: Any) -> None:
     scaled=True,
 )
 def convolution(
-    b: Builder, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+    b: Builder, input: Wire, weight: Any, bias: Learned | None, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     """Convolve."""
-    input = b.wire(input)
     if isinstance(weight, Scaled):
         if weight.place not in (None, 0):
             raise CannotError("the scale of the kernel is not one for each output channel")
         made = convolution(b, input, weight.param, None, stride, padding, dilation, groups)
-        return add_bias(b, apply_scale(b, made, weight, 1), bias, 1)
-    _check(weight, bias)
+        return scaled_outputs(b, made, weight, bias, 1)
+    check_learned(weight, "weight")
     n_out, n_in, *kernel = weight.ref.size
     rank = len(kernel)
     if len(input.shape) != rank + 2:
@@ -158,9 +152,9 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any,
 )
 def transposed_convolution(
     b: Builder,
-    input: Any,
+    input: Wire,
     weight: Any,
-    bias: Any,
+    bias: Learned | None,
     stride: Any,
     padding: Any,
     output_padding: Any,
@@ -168,7 +162,6 @@ def transposed_convolution(
     dilation: Any,
 ) -> Any:
     """Convolve transposed."""
-    input = b.wire(input)
     if isinstance(weight, Scaled):
         if weight.place not in (None, 0) and (weight.place, groups) != (1, 1):
             raise CannotError("the scale of the kernel is not one for each channel")
@@ -176,8 +169,8 @@ def transposed_convolution(
         if weight.place != 1 and not isinstance(weight.scale, float):
             return transposed_convolution(b, apply_scale(b, input, weight, 1), weight.param, bias, *rest)
         made = transposed_convolution(b, input, weight.param, None, *rest)
-        return add_bias(b, apply_scale(b, made, weight, 1), bias, 1)
-    _check(weight, bias)
+        return scaled_outputs(b, made, weight, bias, 1)
+    check_learned(weight, "weight")
     n_in, n_out, *kernel = weight.ref.size
     rank = len(kernel)
     stride, padding, extra = (_each(value, rank) for value in (stride, padding, output_padding))
@@ -228,7 +221,7 @@ def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any
 )
 def pool(
     b: Builder,
-    self: Any,
+    self: Wire,
     kernel_size: Any,
     stride: Any,
     padding: Any,
@@ -242,7 +235,7 @@ def pool(
     shape = b.shape[0] if several else b.shape
     kernel = _each(kernel_size, rank)
     stride, padding, dilation = _each(stride or kernel, rank), _each(padding, rank), _each(dilation, rank)
-    wire, inner = b.wire(self), shape
+    wire, inner = self, shape
     if rank == 1:
         wire, inner = _flat(b, wire), (*shape[:-1], 1, shape[-1])
         kernel, stride, padding, dilation = (1, *kernel), (1, *stride), (0, *padding), (1, *dilation)

@@ -16,6 +16,7 @@ from ..build import (
     Wire,
     broadcast,
     check_learned,
+    first_wire,
     is_parameter,
     operation,
 )
@@ -36,8 +37,7 @@ def applied(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any
 def product(b: Builder, first: Any, second: Any, trans_b: bool = False) -> Any:
     """Multiply matrices of equal leading dimensions by nn.MM, which accepts one leading dimension."""
     lead, rows, columns = first.shape[:-2], first.shape[-2], second.shape[-2 if trans_b else -1]
-    anchor = next((value for value in (first, second) if isinstance(value, Wire)), None)
-    pair = [b.wire(first, anchor), b.wire(second, anchor)]
+    pair = [b.wire(value, first_wire((first, second))) for value in (first, second)]
     flat = (flattened(lead),) if len(lead) > 1 else lead
     pair = [b.reshape(value, (*flat, *value.shape[-2:])) for value in pair]
     made = b.emit(make("nn.MM", *((False, True) if trans_b else ())), *pair, shape=(*flat, rows, columns))
@@ -51,8 +51,9 @@ def apply_scale(b: Builder, value: Any, weight: Scaled, place: int) -> Any:
     return value * b.reshape(weight.scale, (weight.scale.shape[0], *(1,) * (len(value.shape) - place - 1)))
 
 
-def add_bias(b: Builder, value: Any, bias: Any, place: int) -> Any:
-    """Add a learned bias to the channels of a value."""
+def scaled_outputs(b: Builder, value: Any, weight: Scaled, bias: Any, place: int) -> Any:
+    """Multiply the channels of a value by the scale of a weight, and add a learned bias."""
+    value = apply_scale(b, value, weight, place)
     if bias is None:
         return value
     check_learned(bias, "bias")
@@ -64,8 +65,7 @@ def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
     """Apply a matrix and a bias to the last dimension."""
     if isinstance(weight, Scaled):
         if weight.place in (None, 0):
-            last = len(input.shape) - 1
-            return add_bias(b, apply_scale(b, applied(b, input, weight.param, None), weight, last), bias, last)
+            return scaled_outputs(b, applied(b, input, weight.param, None), weight, bias, len(input.shape) - 1)
         weight = b.wire(weight)
     if is_parameter(weight) and len(weight.ref.size) == 2:
         own = bias if is_parameter(bias) else None
@@ -97,7 +97,7 @@ def matmul(b: Builder, self: Any, other: Any, /) -> Any:
     rank = max(len(self.shape), len(other.shape))
     pair = [b.reshape(value, (*(1,) * (rank - len(value.shape)), *value.shape)) for value in (self, other)]
     lead = broadcast(*(value.shape[:-2] for value in pair))
-    anchor = next((value for value in pair if isinstance(value, Wire) and value.shape[:1] == lead[:1]), None)
+    anchor = first_wire(pair, lead)
     for place, value in enumerate(pair):
         shape = (*lead, *value.shape[-2:])
         pair[place] = b.expand(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...data import define
-from ..build import Builder, CannotError, Const, Learned, Missing, Stored, Wire, is_parameter, operation
+from ..build import Builder, CannotError, Const, Learned, Missing, Stored, Wire, check_learned, is_parameter, operation
 from ..layers import LuaLayer, LuaNode, graph_of, make
 from ..trace import CallRef, leaves
 from .linear import applied
@@ -59,30 +59,25 @@ def _initial(b: Builder, state: Any, index: int, like: Wire) -> Any:
 
 @define(eq=False)
 class _Stack:
-    """Recurrent layers over time, with PyTorch's numbering of parameters."""
+    """Recurrent layers over time, with PyTorch's numbering of parameters.
+
+    Attributes:
+        kind: `lstm`, `gru`, `rnn_tanh` or `rnn_relu`.
+        params: of all layers.
+        count: number of parameters of one direction of one layer.
+        layers: number of layers.
+        dropout: probability between layers.
+        directions: 1, or 2 if a second cell runs from the last step to the first.
+        time: the dimension of the steps.
+    """
 
     kind: str
     params: Any
-    biases: bool
+    count: int
     layers: int
     dropout: float
-    both_ways: bool
-    batch_first: bool
-
-    @property
-    def time(self) -> int:
-        """The dimension of the steps."""
-        return 1 if self.batch_first else 0
-
-    @property
-    def count(self) -> int:
-        """Number of parameters of one direction of one layer."""
-        return 4 if self.biases else 2
-
-    @property
-    def directions(self) -> int:
-        """1, or 2 if a second cell runs from the last step to the first."""
-        return 2 if self.both_ways else 1
+    directions: int
+    time: int
 
     def run(self, b: Builder, value: Wire, one: Callable[[Wire, int, int], Wire]) -> Wire:
         """Return the outputs of the last layer.
@@ -118,9 +113,9 @@ def _unroll(b: Builder, stack: _Stack, value: Wire, states: list[Any]) -> list[W
 
     def one(value: Wire, number: int, way: int) -> Any:
         own = stack.parameters(number)
-        if not is_parameter(*own):
-            raise CannotError("the weights are computed, or are not parameters")
-        w_ih, w_hh, b_ih, b_hh = own if stack.biases else (*own, None, None)
+        for param in own:
+            check_learned(param, "weight")
+        w_ih, w_hh, b_ih, b_hh = (*own, None, None)[:4]
         gates = applied(b, value, w_ih, b_ih)
         current = [_initial(b, state, number, b.select(value, stack.time, 0)) for state in states]
         outputs: list[Any] = [None] * length
@@ -137,7 +132,7 @@ def _unroll(b: Builder, stack: _Stack, value: Wire, states: list[Any]) -> list[W
 
 def _by_rnn(b: Builder, stack: _Stack, value: Wire) -> list[Any]:
     """Run LSTM layers from zero states by nn.SeqLSTM of the package rnn, which accepts sequences of any length."""
-    value = b.permute(value, (1, 0, 2)) if stack.batch_first else value
+    value = b.permute(value, (1, 0, 2)) if stack.time else value
     steps, batch, _ = value.shape
     last = []
 
@@ -152,7 +147,7 @@ def _by_rnn(b: Builder, stack: _Stack, value: Wire) -> list[Any]:
         return result
 
     value = stack.run(b, value, one)
-    output = b.permute(value, (1, 0, 2)) if stack.batch_first else value
+    output = b.permute(value, (1, 0, 2)) if stack.time else value
     return [output, b.concatenate(last, 0), Missing("nn.SeqLSTM does not return its last cells")]
 
 
@@ -184,7 +179,7 @@ def recurrent(
     states = hx if b.kind == "lstm" else [hx]
     module, chance = b.program.dropouts.get(b.path, ("", 0.0))
     dropout = chance if module.startswith(b.kind.partition("_")[0].upper()) else dropout
-    stack = _Stack(b.kind, params, has_biases, num_layers, dropout, bidirectional, batch_first)
+    stack = _Stack(b.kind, params, 4 if has_biases else 2, num_layers, dropout, 1 + bidirectional, int(batch_first))
     zeros = all(isinstance(state, Const) and not state.array().any() for state in states)
     fits = is_parameter(*params) and all(param.whole for param in params)
     fits = fits and zeros and len(params) == stack.count * num_layers * stack.directions
