@@ -133,9 +133,20 @@ applied = formula("lambda module, x: module(x)")
 """The expression of a step that only passes its input through its module."""
 
 
-def names_in(node: ast.AST) -> set[str]:
+def text_of(node: ast.expr) -> str:
+    """Return an expression as source; printed once."""
+    known = vars(node)
+    if "text" not in known:
+        known["text"] = ast.unparse(node)
+    return str(known["text"])
+
+
+def names_in(node: Any) -> set[str]:
     """Return the variables of an expression or statement, and other names that it uses without a dot."""
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    if isinstance(node, ast.Name):
+        return {node.id}
+    parts = node if isinstance(node, list) else vars(node).values() if isinstance(node, ast.AST) else ()
+    return {name for part in parts if isinstance(part, (list, ast.AST)) for name in names_in(part)}
 
 
 def same_literal(value: Any, other: Any) -> bool:
@@ -296,13 +307,13 @@ def lines(statement: ast.stmt, indent: int) -> list[str]:
     assert statement.value is not None
     before = "return " if isinstance(statement, ast.Return) else ""
     if isinstance(statement, ast.Assign):
-        before = f"{ast.unparse(statement.targets[0])} = "
+        before = f"{text_of(statement.targets[0])} = "
     return _laid_out(before, statement.value, "", indent)
 
 
 def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]:
     """Return an expression as lines, with the text before and after it."""
-    pad, text = " " * indent, ast.unparse(node)
+    pad, text = " " * indent, text_of(node)
     line = f"{pad}{before}{text}{after}"
     if len(line) <= WIDTH and not _spreads(node):
         return [line]
@@ -311,7 +322,7 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]
         terms = [text] if len(f"{pad}    {text}") <= WIDTH else _operands(node)
         return [f"{pad}{before}(", *(f"{pad}    {term}" for term in terms), f"{pad}){after}"]
     if isinstance(node, ast.Call):
-        opening, closing = f"{before}{ast.unparse(node.func)}(", f"){after}"
+        opening, closing = f"{before}{text_of(node.func)}(", f"){after}"
         arguments = [("", each) for each in node.args]
         arguments += [(f"{each.arg}=", each.value) for each in node.keywords]
     elif isinstance(node, ast.List):
@@ -320,7 +331,7 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]
         return [line]
     if not arguments:
         return [line]
-    items = [name + ast.unparse(each) for name, each in arguments]
+    items = [name + text_of(each) for name, each in arguments]
     spread = [line for name, each in arguments for line in _laid_out(name, each, ",", indent + 4)]
     return bracketed(opening, items, closing, indent, spread, _spreads(node))
 

@@ -45,6 +45,7 @@ class Copied:
     signature: Signature | None = None
 
 
+@cache
 def pieces(target: str) -> list[Copied]:
     """Return a class of the runtime after the pieces that it needs.
 

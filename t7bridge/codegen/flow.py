@@ -272,8 +272,10 @@ class SourceBuilder:
 
     def _flows(self, spec: ModuleSpec, form: Form) -> bool:
         """Return whether a module is better written as steps of the class that contains it."""
-        idiom = idiom_of(spec, form)
-        return _returns_list(spec) or _takes_list(spec) or (idiom is not None and idiom.write is not applied)
+        if _returns_list(spec) or _takes_list(spec):
+            return True
+        idiom = None if spec.target.startswith("torch.nn.") else idiom_of(spec, form)
+        return idiom is not None and idiom.write is not applied
 
     def _block(
         self, spec: ModuleSpec, form: Form, kind: Kind, base: str, whole: bool = False

@@ -8,7 +8,19 @@ from typing import Any
 
 from ..errors import LimitError
 from ..nn.graphs import is_free_name
-from .code import WIDTH, Construction, applied, apply, attribute, dotted, expression, free_variable, lines, names_in
+from .code import (
+    WIDTH,
+    Construction,
+    applied,
+    apply,
+    attribute,
+    dotted,
+    expression,
+    free_variable,
+    lines,
+    names_in,
+    text_of,
+)
 from .flow import Attribute, CodeBlock, Ref, Step, Value, refs
 
 _TEXT = WIDTH - 24
@@ -139,7 +151,8 @@ class Writer:
         self._uses = self._exposed.uses
         self._last = {ref.step: number for number, ref in block.links()}
         self._nodes: dict[int, ast.expr] = {}
-        self._pending: dict[int, None] = {}
+        self._pending: dict[int, set[str]] = {}
+        """Steps whose values have no variable yet → the names in their expressions."""
         self._waiting: Counter[str] = Counter()
         """Number of pending expressions that read a variable."""
         self._busy: dict[str, int] = {}
@@ -199,8 +212,8 @@ class Writer:
                 self.statements.append(ast.Expr(node))
             return
         self._nodes[number] = node
-        self._pending[number] = None
-        self._waiting.update(names_in(node))
+        self._pending[number] = names_in(node)
+        self._waiting.update(self._pending[number])
         # A value gets a variable for its name, unless its module has the same.
         wanted = step.hint and (step.attribute is None or step.attribute.name != step.hint)
         if self._uses[number] > 1 or wanted or changes:
@@ -209,22 +222,19 @@ class Writer:
     def _settle(self, number: int) -> None:
         """Make a pending value part of another expression, or assign it to a variable."""
         if number in self._pending:
-            del self._pending[number]
-            self._waiting.subtract(names_in(self._nodes[number]))
+            self._waiting.subtract(self._pending.pop(number))
 
     def _fill(self, step: Step) -> ast.expr:
         """Return the expression of a step; operands get variables until it is short enough."""
         module = () if step.attribute is None else (attribute(ast.Name("self"), step.attribute.name),)
-        inner = {
-            ref.step: len(ast.unparse(self._nodes[ref.step])) for ref in refs(step.takes) if ref.step in self._pending
-        }
+        inner = {ref.step: len(text_of(self._nodes[ref.step])) for ref in refs(step.takes) if ref.step in self._pending}
         longest = sorted((each for each in inner if inner[each] > 12), key=lambda each: -inner[each])
         # The sum of many is certainly too long.
         total = sum(inner.values()) if len(longest) > 8 else 0
         for each in longest:
             if total <= _TEXT:
                 node = step.write(*module, *map(self._value, step.takes))
-                total = len(ast.unparse(node))
+                total = len(text_of(node))
             if total <= _TEXT:
                 return node
             total -= inner[each]
