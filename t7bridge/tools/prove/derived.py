@@ -93,38 +93,41 @@ def _folded(run: Run, matrix: Tensor, output: Tensor) -> Derived | None:
     """Return the image whose unfolding is recorded."""
     letters = "THW" if run.name.startswith("Volumetric") else "HW"
     rank = len(letters)
-    names = [[kind + letter for letter in letters] for kind in ("k", "d", "pad")]
-    # Older releases have no paddings.
-    sizes = [[0.0 if run.obj.get(name) is None else run.obj.get(name) for name in row] for row in names]
-    planes = run.obj.get("nInputPlane")
-    if not all(isinstance(item, float) and 0 <= item < 1 << 16 for row in [*sizes, [planes]] for item in row):
+    sizes = [_sizes(run.obj, [kind + letter for letter in letters]) for kind in ("k", "d", "pad")]
+    planes, places, batched = _sizes(run.obj, ["nInputPlane"])[0], output.size[-rank:], len(output.size) == rank + 2
+    kernel, steps, padding = sizes
+    if min(planes, *kernel, *steps, len(output.size) - rank) < 1 or min(padding) < 0:
         return None
-    kernel, steps, padding = ([int(item) for item in row] for row in sizes)
-    places, batched = output.size[-rank:], len(output.size) == rank + 2
-    shape = int(planes) * prod(kernel), prod(places)
+    shape = planes * prod(kernel), prod(places)
     count = (output.size[0] if batched else 1) * prod(shape)
-    if min(*kernel, *steps, len(output.size) - rank) < 1 or (*matrix.size[-2:], matrix.numel) != (*shape, count):
+    if (*matrix.size[-2:], matrix.numel) != (*shape, count) or count > _MOST:
         return None
     columns = to_torch(matrix).double().reshape(-1, prod(kernel), *places)
-    if count > _MOST or not bool(columns.isfinite().all()):
-        return None
     slope = run.grad_input
     extent = slope.size[-rank:] if isinstance(slope, Tensor) and len(slope.size) > rank else None
     found = _fold(columns, kernel, steps, padding, extent)
     if found is not None:
-        image = found.reshape(-1, int(planes), *found.shape[2:])
+        image = found.reshape(-1, planes, *found.shape[2:])
         return Derived(image if batched else image[0])
-    others = [(padding, names[2], (steps, list(other))) for other in product(_CANDIDATES, repeat=rank)]
-    others += [(steps, names[1], (list(other), padding)) for other in product(_CANDIDATES[1:], repeat=rank)]
-    for now, row, (step, pad) in others:
-        if _fold(columns, kernel, step, pad, extent) is not None:
-            known = " and ".join(f"{name} = {size}" for name, size in zip(row, pad if row is names[2] else step))
-            return Derived(None, f"{known} fits its unfolded input (the file has {', '.join(map(str, now))})")
+    for kind, now in (("pad", padding), ("d", steps)):
+        for other in product(_CANDIDATES[kind == "d" :], repeat=rank):
+            both = (list(other), padding) if kind == "d" else (steps, list(other))
+            if _fold(columns, kernel, *both, extent) is not None:
+                known = " and ".join(f"{kind}{letter} = {size}" for letter, size in zip(letters, other))
+                return Derived(None, f"{known} fits its unfolded input (the file has {', '.join(map(str, now))})")
     return None
+
+
+def _sizes(obj: TorchObject, names: list[str]) -> list[int]:
+    """Return fields with sizes: 0 where older releases have none, -1 where a field is no size."""
+    found = [0.0 if obj.get(name) is None else obj.get(name) for name in names]
+    return [int(item) if isinstance(item, float) and 0 <= item < 1 << 16 else -1 for item in found]
 
 
 def _fold(columns: Any, kernel: list[int], steps: list[int], padding: list[int], extent: Any) -> Any:
     """Return the images with this unfolding; `None` if there are none, because positions that are one pixel differ."""
+    if not bool(columns.isfinite().all()):
+        return None
     rank, taps = len(kernel), columns.shape[1]
     scatter, gather = (F.conv_transpose2d, F.conv2d) if rank == 2 else (F.conv_transpose3d, F.conv3d)
     each = torch.eye(taps, dtype=columns.dtype).reshape(taps, 1, *kernel)

@@ -150,22 +150,25 @@ class Judge:
         """Run a layer and compare what is recorded; return what computes its output, if that is known."""
         if run.whole and run.name == "gModule":
             return None  # it consists of its nodes
-        complete = is_whole(run.output)
-        intact = complete and not self.memory.overwritten(run.output, number)
+        complete, node = is_whole(run.output), None
         wrong = contradiction(run.obj) if complete and not self.turned else ""
-        if wrong or (run.output is None and run.glue is None):
-            outcome.decide(DIFFERS if wrong else NOT_RECORDED, wrong, FILE)
-            return None
-        node = self._node(number, run, outcome, intact)
-        if node is None:
-            if complete and outcome.verdict != DIFFERS:
-                outcome.reason = run.reason or NO_INPUT
-                self._gradient(number, run, outcome, None)
-            return None
+        if wrong:
+            outcome.decide(DIFFERS, wrong, FILE)
+        elif run.output is not None or run.glue is not None:
+            node = self._node(number, run, outcome)
+        if node is not None:
+            return self._check(number, run, outcome, node)
+        if complete and outcome.verdict != DIFFERS:
+            outcome.reason = run.reason or NO_INPUT
+            self._gradient(number, run, outcome, None)
+        return None
+
+    def _check(self, number: int, run: Run, outcome: Outcome, node: Node) -> Node | None:
+        """Run a layer whose input is known, and compare what is recorded."""
         outcome.group = tuple(one.step for one in node.nodes() if one.step >= 0)
-        case = Case(node, [], self._headroom(run))
+        targets, intact = list(leaves(run.output)), self._is_intact(run, number)
         if intact:
-            outcome.case, case.want = case, doubles(self._torch(run.output))
+            outcome.case = Case(node, doubles(self._torch(run.output)), self._headroom(run))
         try:
             self._compute(node, run)
         except NotRunError as error:
@@ -174,19 +177,27 @@ class Judge:
             outcome.case = None
             outcome.decide(DIFFERS, str(error), FILE)
             return None
-        if intact:
-            self._compare(case, outcome)
-        elif complete:
-            outcome.reason, sizes = OVERWRITTEN, [list(item.size) for item in leaves(run.output)]
+        complete = is_whole(run.output)
+        if outcome.case is not None and not any(bool(item.isfinite().any()) for item in outcome.case.want):
+            outcome.reason, outcome.case = "its recorded output is not a number", None
+        elif outcome.case is not None:
+            self._compare(outcome.case, outcome)
+        elif complete and [item.numel() for item in node.found] != [item.numel for item in targets]:
             # In-place layers kept the shape, which no update changes.
-            if [item.numel() for item in node.found] != [item.numel for item in leaves(run.output)]:
-                outcome.decide(DIFFERS, f"shape {[list(item.shape) for item in node.found]}, recorded {sizes}", FILE)
+            shapes = [list(item.shape) for item in node.found], [list(item.size) for item in targets]
+            outcome.decide(DIFFERS, f"shape {shapes[0]}, recorded {shapes[1]}", FILE)
+        elif complete:
+            outcome.reason = OVERWRITTEN
         self._gradient(number, run, outcome, node if node.by is outputs else None)
         return node
 
+    def _is_intact(self, run: Run, number: int) -> bool:
+        """Return whether the output of a run is in the file as it was."""
+        return is_whole(run.output) and not self.memory.overwritten(run.output, number)
+
     # What computes an output
 
-    def _node(self, number: int, run: Run, outcome: Outcome, intact: bool) -> Node | None:
+    def _node(self, number: int, run: Run, outcome: Outcome) -> Node | None:
         """Return what computes the output of a run; `None` if its input is unknown, or contradicts its fields."""
         value = run.input if run.glue is None else run.glue
         given, made = self._given(value, number), self._given(value, -1)
@@ -196,7 +207,7 @@ class Judge:
             return Node(number, None, given, made, place) if given is not None else None
         derived = None
         if given is None and is_whole(run.output) and not self.turned:
-            derived = derived_input(run, intact, self.runs[number + 1 :])
+            derived = derived_input(run, self._is_intact(run, number), self.runs[number + 1 :])
             if derived is not None and derived.given is None:
                 outcome.decide(DIFFERS, derived.reason, FILE)
             elif derived is not None:
@@ -294,32 +305,33 @@ class Judge:
     def _compare(self, case: Case, outcome: Outcome) -> None:
         """Write the verdict on an output; `DIFFERS` where rounding does not explain the difference."""
         run, node = outcome.run, case.node
-        if not any(bool(item.isfinite().any()) for item in case.want):
-            outcome.reason, outcome.case = "its recorded output is not a number", None
-            return
         members = [self.runs[part] for part in outcome.group]
         off = outcome.difference = case.judge(_single(node))
         most, why = next((_APPROXIMATE[one.name] for one in members if one.name in _APPROXIMATE), (0.0, ""))
-        case.excess_of_weight = next((one.excess for one in suspects(case, quick=True)), 0.0)
+        case.excess_of_weight = max((one.excess for one in suspects(case, quick=True)), default=0.0)
         near = off.close or (not off.reason and off.max_abs <= most)
         good = (off.agrees or (bool(why) and near)) and case.excess_of_weight <= 1
         if not (good and off.close) and _draws(node):
             outcome.decide(NOT_CHECKABLE, DRAWS)
-        elif not good and node.layer is not None and _remembers(run.obj):
-            outcome.decide(NOT_CHECKABLE, STATE)
         elif good and not near and off.max_rel > MOST_ROUNDING:
             outcome.decide(NOT_CHECKABLE, ROUNDING)
-        elif not good and not is_computed(run.output):
-            outcome.reason = "its recorded output was never computed: it is zero, or next to zero"
-            outcome.case = None
-        elif not good:
+        elif good:
+            outcome.decide(AGREES, self._notes(outcome, members, why))
+        elif node.layer is not None and _remembers(run.obj):
+            outcome.decide(NOT_CHECKABLE, STATE)
+        elif is_computed(run.output):
             outcome.decide(DIFFERS, off.reason)
         else:
-            others = ", ".join(dict.fromkeys(member.path for member in members if member is not run))
-            notes = [outcome.reason, f"checked together with {others}" if others else ""]
-            if not (off.agrees and off.close):
-                notes.append(why or "large terms cancel: the difference is within what rounding explains")
-            outcome.decide(AGREES, "; ".join(filter(None, notes)))
+            outcome.reason = "its recorded output was never computed: it is zero, or next to zero"
+            outcome.case = None
+
+    def _notes(self, outcome: Outcome, members: list[Run], why: str) -> str:
+        """Return what is to be said of an output that agrees."""
+        others = ", ".join(dict.fromkeys(member.path for member in members if member is not outcome.run))
+        together = f"checked together with {others}" if others else ""
+        exact = outcome.difference is not None and outcome.difference.agrees and outcome.difference.close
+        note = "" if exact else why or "large terms cancel: the difference is within what rounding explains"
+        return "; ".join(filter(None, (outcome.reason, together, note)))
 
     # Gradients
 
@@ -327,9 +339,8 @@ class Judge:
         """Compare the recorded gradient with respect to the input with that of the recorded gradOutput."""
         both = run.grad_output, run.grad_input
         units = [unit for unit in map(unit_of, both) if unit is not None]
-        if len(units) < 2 or self.turned or run.whole or not all(map(is_whole, both)):
-            return
-        if not self.memory.holds_gradients(*both):
+        known = len(units) == 2 and all(map(is_whole, both)) and not run.whole and not self.turned
+        if not known or not self.memory.holds_gradients(*both):
             return
         try:
             layer = node.layer if node is not None else None
@@ -339,18 +350,13 @@ class Judge:
             # The gradient of a sum of products does not depend on the input.
             value = to_torch(zeros_like(run.grad_input)) if node is None else node.input
             back = Node(number, layer, mapped([value, to_torch(run.grad_output)], torch.Tensor.double), by=gradients)
-            want, found = doubles(to_torch(run.grad_input)), gradients(layer, back.given)
-            if [item.numel() for item in found] != [item.numel() for item in want]:
-                outcome.backward = NOT_CHECKABLE
-                return
-            scales = rounding(layer, back.given, found, gradients)
+            case = outcome.gradient = _case_of_gradient(back, doubles(to_torch(run.grad_input)))
         except (NotRunError, T7BridgeError):
             outcome.backward = NOT_CHECKABLE
             return
-        back.found, back.scales = ([item.reshape(one.shape) for item, one in zip(row, want)] for row in (found, scales))
-        if all(bool(item.isfinite().all()) for item in want):
-            outcome.gradient = Case(back, want, BACK * self._headroom(run))
-            off = outcome.gradient.judge(None)
+        if case is not None:
+            case.headroom = BACK * self._headroom(run)
+            off = case.judge(None)
             outcome.backward = AGREES if off.agrees or (off.close and not layer.is_sum) else DIFFERS
 
     # Stretches
@@ -393,6 +399,21 @@ class Judge:
         paths = self.runs[start].path, self.runs[end].path
         reason = ROUNDING if verdict == NOT_CHECKABLE else ""
         return StretchProof(*paths, count, verdict, off.max_abs, off.max_rel, off.cosine, reason)
+
+
+def _case_of_gradient(back: Node, want: list[torch.Tensor]) -> Case | None:
+    """Return a recorded gradient and what computes it; `None` if it is not a number.
+
+    Raises:
+        NotRunError: it is not computed, or has another shape.
+    """
+    assert back.layer is not None
+    found = gradients(back.layer, back.given)
+    if [item.numel() for item in found] != [item.numel() for item in want]:
+        raise NotRunError("another shape")
+    scales = rounding(back.layer, back.given, found, gradients)
+    back.found, back.scales = ([item.reshape(one.shape) for item, one in zip(row, want)] for row in (found, scales))
+    return Case(back, want, 1.0) if all(bool(item.isfinite().all()) for item in want) else None
 
 
 def _chained(memo: dict[int, Any], ref: Ref) -> torch.Tensor:

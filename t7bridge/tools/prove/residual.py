@@ -436,15 +436,11 @@ def _columns(
     if quick and above is None:
         return {}, {}
     layers = [(node, base.get(id(layer), layer)) for node, layer in case.layers]
-    items = {
-        (node, name): item.detach().clone().requires_grad_()
-        for node, now in layers
-        for name, item in now.weights.items()
-    }
-    change = dict(base)
+    change, items = dict(base), {}
     for node, now in layers:
-        if now.weights:
-            change[id(node.layer)] = now.moved({name: items[node, name] for name in now.weights})
+        free = {name: item.detach().clone().requires_grad_() for name, item in now.weights.items()}
+        items.update({(node, name): item for name, item in free.items()})
+        change[id(node.layer)] = now.moved(free)
     with torch.enable_grad():
         out = torch.cat([item.reshape(-1) for item in case.node.compute(change)])
 
@@ -456,28 +452,41 @@ def _columns(
         if above is not None:
             squares = _squares_of_sum(case, base, scales, above)
             return {key: pulls[key] for key in squares if key in pulls}, squares
-        draw = torch.Generator().manual_seed(1)
-        squares = {key: torch.zeros_like(item) for key, item in pulls.items()}
-        for _ in range(SIGNS if pulls else 0):
-            for key, item in back((torch.randint(0, 2, error.shape, generator=draw) * 2 - 1).double()).items():
-                squares[key] += item.square() / SIGNS
-    # Of what has no gradient, as running statistics, each number is moved a little.
-    numbers = [(node, now, name, item) for node, now in layers for name, item in now.numbers.items()]
-    for node, now, name, whole in numbers:
-        if (node, name) in pulls or whole.numel() > MOST:
-            continue
-        pull, square = torch.zeros_like(whole), torch.zeros_like(whole)
-        for place in range(whole.numel()):
-            moved = whole.clone()
-            # Half of the digits: the quotient is right to the other half.
-            step = 1e-7 * max(float(whole.square().mean().sqrt()), abs(float(whole.view(-1)[place])), 1e-3)
-            moved.view(-1)[place] += step
-            got = case.node.compute({**base, id(node.layer): now.moved({name: moved})})
-            column = (torch.cat([one.reshape(-1) for one in got]) - out.detach()) / step / scales
-            column = torch.nan_to_num(column, 0.0, 0.0, 0.0)
-            pull.view(-1)[place], square.view(-1)[place] = column @ error, column @ column
-        pulls[node, name], squares[node, name] = pull, square
+        squares = _mean_squares(back, len(error)) if pulls else {}
+    # What has no gradient, as running statistics, is moved a little.
+    for node, now in layers:
+        for name, whole in now.numbers.items():
+            if (node, name) not in pulls and whole.numel() <= MOST:
+                pulls[node, name], squares[node, name] = torch.zeros_like(whole), torch.zeros_like(whole)
+                for place, column in _columns_of(case, base, node, name, out.detach()):
+                    pulls[node, name].view(-1)[place] = (column / scales) @ error
+                    squares[node, name].view(-1)[place] = (column / scales).square().sum()
     return pulls, squares
+
+
+def _mean_squares(back: Callable[[torch.Tensor], Columns], count: int) -> Columns:
+    """Return estimates of the squared lengths of columns: the means of their squared products with random signs."""
+    draw, total = torch.Generator().manual_seed(1), Columns()
+    for _ in range(SIGNS):
+        for key, item in back((torch.randint(0, 2, (count,), generator=draw) * 2 - 1).double()).items():
+            total[key] = total.get(key, 0.0) + item.square() / SIGNS
+    return total
+
+
+def _columns_of(
+    case: Case, base: Change, node: Node, name: str, start: torch.Tensor
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the column of the Jacobian of each number of a tensor, from the values without a change."""
+    assert node.layer is not None
+    now = base.get(id(node.layer), node.layer)
+    whole = now.numbers[name]
+    for place in range(whole.numel()):
+        moved = whole.clone()
+        # Half of the digits: the quotient is right to the other half.
+        step = 1e-7 * max(float(whole.square().mean().sqrt()), abs(float(whole.view(-1)[place])), 1e-3)
+        moved.view(-1)[place] += step
+        got = case.node.compute({**base, id(node.layer): now.moved({name: moved})})
+        yield place, torch.nan_to_num((torch.cat([one.reshape(-1) for one in got]) - start) / step, 0.0, 0.0, 0.0)
 
 
 def _head(node: Node) -> list[Node] | None:
