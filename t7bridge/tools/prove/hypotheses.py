@@ -7,6 +7,7 @@ last digit, is the explanation. May import graph and nn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -35,26 +36,34 @@ class Variant:
 
     Attributes:
         node: the run of the layer that is changed.
-        change: the change, for a number.
-        text: the explanation, for a number.
+        change: the change, or the change for a number.
+        text: the explanation; with a number, before and after that.
         blame: what was wrong: `FILE` or `CONVERSION`.
-        start: the number that the file has; `None` if nothing is to be found.
+        start: the number that the file has.
         step: a small change of it.
         visible: how many weights would show if an update moved them.
     """
 
     node: Node
-    change: Callable[[float], Change]
-    text: Callable[[float], str]
+    change: Change | Callable[[float], Change]
+    text: tuple[str, ...]
     blame: str = FILE
-    start: float | None = None
+    start: float = 0.0
     step: float = 1e-3
     visible: int = DETERMINED
+
+    def explains(self, case: Case) -> str:
+        """Return the explanation of a difference; empty if it is none."""
+        if not callable(self.change):
+            return self.text[0] if case.explained(self.change) else ""
+        number = case.fit(self.change, self.start, self.step)
+        found = number is not None and case.explained(self.change(number))
+        return f"{number:.4g}".join(self.text) if found else ""
 
 
 @define(eq=False)
 class Explanation:
-    """A variant that explains a difference.
+    """A variant that explains a difference, with its text, and what was wrong.
 
     Attributes:
         node: the run of the layer that was changed.
@@ -88,24 +97,20 @@ def explanation(case: Case, limits: Limits, base: Change | None = None, *, optio
     # What changes all values a little may be their rounding, which in Lua's libraries may be larger.
     for kind in kinds[:1] if case.weighted and size < GROWTH else kinds:
         for variant in kind(case, limits, base):
-            number = 0.0 if variant.start is None else case.fit(variant.change, variant.start, variant.step)
-            if number is not None and case.explained(variant.change(number)):
+            text = variant.explains(case)
+            if text:
                 certain = not case.weighted or (variant.visible > 1 and case.off.active >= DETERMINED)
-                return Explanation(variant.node, variant.text(number), variant.blame, certain)
+                return Explanation(variant.node, text, variant.blame, certain)
     return None
 
 
 def _one_weight(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
     """One weight was another: nothing but its column of the Jacobian is in the difference."""
     for one in suspects(case, base):
-        place = "".join(f"[{part}]" for part in one.index)
-
-        def text(number: float, where: str = f"{one.name}{place}") -> str:
-            return f"{where} was about {number:.3g} larger in Lua (0-based, in PyTorch's layout)"
-
         if one.excess > 1:
-            change = lambda number, one=one: one.apply(base, number)  # noqa: E731
-            yield Variant(one.node, change, text, FILE, 0.0, one.change, one.visible)
+            place = "".join(f"[{part}]" for part in one.index)
+            text = f"{one.name}{place} was about ", " larger in Lua (0-based, in PyTorch's layout)"
+            yield Variant(one.node, partial(one.apply, base), text, FILE, 0.0, one.change, one.visible)
 
 
 def _option(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
@@ -117,30 +122,21 @@ def _option(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
         # A whole model may have run in the other mode.
         groups: list[tuple[str, ...]] = [(name,) for name in sorted(named, key=lambda name: name != "train")]
         # The sizes of all dimensions are often equal.
-        groups += [
-            tuple(name[:-1] + letter for letter in "TWH" if name[:-1] + letter in named)
-            for name in named
-            if name.endswith("W") and name[:-1] + "H" in named
-        ]
+        sizes = [name[:-1] for name in named if name.endswith("W") and name[:-1] + "H" in named]
+        groups += [tuple(kind + letter for letter in "TWH" if kind + letter in named) for kind in sizes]
         for group in groups:
             now = [named[name] for name in group]
-            tries = (not now[0],) if isinstance(now[0], bool) else _USUAL
-            for value in tries:
-                found = _rebuilt(node, layer, dict.fromkeys(group, value), limits, base)
-                if any(one != value for one in now) and found is not None:
-                    text = _agrees(" and ".join(group), _shown(value), _shown(now[0]))
-                    yield Variant(node, _always(found), _always(text))
+            for value in (not now[0],) if isinstance(now[0], bool) else _USUAL:
+                found = _rebuilt(layer, dict.fromkeys(group, value), limits, base)
+                if found is not None and any(one != value for one in now):
+                    shown = [str(item).lower() if isinstance(item, bool) else f"{item:g}" for item in (value, now[0])]
+                    text = f"{' and '.join(group)} = {shown[0]} agrees (the file has {shown[1]})"
+                    yield Variant(node, found, (text,))
         for name, now in named.items():
             if not isinstance(now, bool):
-                step = now * 0.01 or 1e-3
-
-                def change(number: float, node: Any = node, layer: Any = layer, name: str = name) -> Change:
-                    return _rebuilt(node, layer, {name: number}, limits, base) or base
-
-                def text_of(number: float, name: str = name, now: float = now) -> str:
-                    return _agrees(name, f"{number:.4g}", f"{now:.6g}")
-
-                yield Variant(node, change, text_of, start=now, step=step)
+                change = partial(_with_number, layer, name, limits, base)
+                text = f"{name} = ", f" agrees (the file has {now:.6g})"
+                yield Variant(node, change, text, FILE, now, now * 0.01 or 1e-3)
 
 
 _USUAL = (1.0, 0.0, 2.0, 3.0, 4.0, 5.0, 7.0, -1.0, 1e-5, 1e-3)
@@ -160,11 +156,11 @@ def _gates(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
                 changes: dict[str, Any] = {"weight": _ordered(weight, axis, order)}
                 if isinstance(bias, Tensor) and bias.size == (extent,):
                     changes["bias"] = _ordered(bias, 0, order)
-                found = _rebuilt(node, layer, changes, limits, base)
+                found = _rebuilt(layer, changes, limits, base)
                 if found is not None:
                     shown = [" ".join(str(item + 1) for item in items) for items in (order, range(blocks))]
                     text = f"the gates in the order {shown[0]} agree (the file has {shown[1]})"
-                    yield Variant(node, _always(found), _always(text), CONVERSION)
+                    yield Variant(node, found, (text,), CONVERSION)
 
 
 def _factor(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
@@ -173,18 +169,12 @@ def _factor(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
         now = base.get(id(layer), layer)
         for kind in ("weight is", "weight and bias are"):
             weights = {name: item for name, item in now.weights.items() if "and" in kind or not name.endswith("bias")}
-
-            def change(number: float, layer: Any = layer, now: Any = now, weights: Any = weights) -> Change:
-                return {**base, id(layer): now.moved({name: item * number for name, item in weights.items()})}
-
-            def text(number: float, kind: str = kind) -> str:
-                return f"its {kind} in the file {1 / number if number else 0:.6g} times as large as in Lua"
-
-            if weights:
-                yield Variant(node, change, text, FILE, 1.0, 1e-3, sum(item.numel() for item in weights.values()))
+            count = sum(item.numel() for item in weights.values())
+            text = f"in Lua its {kind} ", " times as large as in the file"
+            yield Variant(node, partial(_scaled, layer, weights, base), text, FILE, 1.0, 1e-3, count)
 
 
-def _rebuilt(node: Node, layer: LiveLayer, changes: dict[str, Any], limits: Limits, base: Change) -> Change | None:
+def _rebuilt(layer: LiveLayer, changes: dict[str, Any], limits: Limits, base: Change) -> Change | None:
     """Return a change of a layer's fields; `None` if it cannot be built."""
     try:
         return {**base, id(layer): layer.variant(changes, limits).moved(base.get(id(layer), layer).other)}
@@ -192,16 +182,13 @@ def _rebuilt(node: Node, layer: LiveLayer, changes: dict[str, Any], limits: Limi
         return None
 
 
-def _always(value: Any) -> Callable[[float], Any]:
-    return lambda number: value
+def _with_number(layer: LiveLayer, name: str, limits: Limits, base: Change, number: float) -> Change:
+    return _rebuilt(layer, {name: number}, limits, base) or base
 
 
-def _agrees(name: str, value: str, now: str) -> str:
-    return f"{name} = {value} agrees (the file has {now})"
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
+def _scaled(layer: LiveLayer, weights: dict[str, torch.Tensor], base: Change, number: float) -> Change:
+    scaled = {name: item * number for name, item in weights.items()}
+    return {**base, id(layer): base.get(id(layer), layer).moved(scaled)}
 
 
 def _ordered(tensor: Tensor, axis: int, order: tuple[int, ...]) -> Tensor:
