@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -23,7 +24,8 @@ def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor
     hooks = _Hooks(record, other, {key: tuple(value.shape) for key, value in module.state_dict().items()})
     if record.scalars:
         hooked.register_forward_hook(hooks.without_dimensions)
-    hooked.register_state_dict_post_hook(hooks.rename)
+    # PyTorch sets an attribute of this one, which methods do not allow.
+    hooked.register_state_dict_post_hook(partial(hooks.rename))
     hooked.register_load_state_dict_pre_hook(hooks.restore)
 
 

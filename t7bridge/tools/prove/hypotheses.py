@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import permutations
+from math import inf
 from typing import Any
 
 import torch
@@ -27,7 +28,8 @@ from .residual import DETERMINED, GROWTH, Case, Change, Node, suspects
 LONGEST = 12
 """Layers between two recorded values among which a change is searched for; the search takes the square of this."""
 CLEAR = 2.0
-"""Limits that a difference must exceed for one weight to explain it: with less, what is left is another's as well."""
+"""Limits that a difference must exceed for one weight to explain it, or for a layer to be off a step: with less, what is
+left is another's as well, or the rounding of the gradient, which is as large as that of the output."""
 
 
 @define(eq=False)
@@ -90,8 +92,9 @@ def explanation(case: Case, limits: Limits, base: Change | None = None, *, optio
     base = base or {}
     if len(case.node.nodes()) > LONGEST or sum(item.numel() for item in case.want) > limits.work:
         return None
-    size = max(case.off.excess, case.excess_of_weight) if case.node.found else GROWTH
-    if (case.weighted and size < CLEAR) or (base and case.explained(base)):
+    size = case.with_change(base).excess if base else max(case.off.excess, case.excess_of_weight)
+    size = size if case.node.found else GROWTH
+    if case.weighted and size < CLEAR:
         return None
     kinds = [_one_weight, _option, _gates, _factor] if options else [_one_weight, _factor]
     # What changes all values a little may be their rounding, which in Lua's libraries may be larger.
@@ -130,8 +133,8 @@ def _option(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
                 found = _rebuilt(layer, dict.fromkeys(group, value), limits, base)
                 if found is not None and any(one != value for one in now):
                     shown = [str(item).lower() if isinstance(item, bool) else f"{item:g}" for item in (value, now[0])]
-                    text = f"{' and '.join(group)} = {shown[0]} agrees (the file has {shown[1]})"
-                    yield Variant(node, found, (text,))
+                    whole = f"{' and '.join(group)} = {shown[0]} agrees (the file has {shown[1]})"
+                    yield Variant(node, found, (whole,))
         for name, now in named.items():
             if not isinstance(now, bool):
                 change = partial(_with_number, layer, name, limits, base)
@@ -298,9 +301,13 @@ class Line:
             for layer, slopes in self.slopes
         }
 
+    def excess(self, rate: float) -> float:
+        """Return what a rate leaves, in units of the rounding limit."""
+        return self.case.with_change(self.change(rate)).excess if self.slopes else inf
+
     def agrees(self, rate: float) -> bool:
         """Return whether rounding explains what a rate leaves."""
-        return bool(self.slopes) and self.case.with_change(self.change(rate)).agrees
+        return self.excess(rate) <= 1
 
     def fit(self) -> float | None:
         """Return the rate that fits best; `None` if there is none."""

@@ -17,7 +17,7 @@ import torch
 from ...data import define
 from ...graph.tensor import Tensor
 from ...limits import Limits
-from .hypotheses import Direction, Explanation, Line, explanation
+from .hypotheses import CLEAR, Direction, Explanation, Line, explanation
 from .judge import NO_INPUT, Outcome
 from .layer import NotRunError, mapped
 from .proof import AGREES, CONVERSION, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, STALE, LayerProof
@@ -138,7 +138,7 @@ class Vote:
         if not line.slopes or not others - {key} <= step.explained or odd or self._is_shared(key):
             return False
         rate = line.fit()
-        return rate is None or not line.agrees(rate)
+        return rate is None or line.excess(rate) >= CLEAR
 
     def _is_shared(self, key: Key) -> bool:
         """Return whether several modules have these weights: the update is the sum of all their gradients."""
