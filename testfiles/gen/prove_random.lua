@@ -1,4 +1,4 @@
--- prove_random.lua OUTDIR FIRST LAST: random networks, one for each seed, in one of eight states that training programs leave:
+-- prove_random.lua OUTDIR FIRST LAST [STATE]: random networks, one for each seed, in one of eight states that training programs leave:
 -- OUTDIR/<seed>.<net>.<state>.t7. States: fresh (forward and backward), eval, evalmode (forward in training, then evaluate()),
 -- sgd, momentum, adam1, rmsprop (saved after updates), evalafter (updates, then a forward in evaluation).
 -- Of files of states without later updates four changed copies, by one weight or option that shows in what Lua computes: its
@@ -24,7 +24,7 @@ local nets = {
    text = function() return seq(nn.LookupTable(11, 5), nn.TemporalConvolution(5, 6, 3), act(), nn.TemporalMaxPooling(4), nn.View(-1):setNumInputDims(2), nn.Linear(6, 4), nn.CMul(4), nn.LogSoftMax()), function() return torch.rand(4, 6):mul(11):floor():add(1) end end,
 }
 local names = {}; for name in pairs(nets) do names[#names + 1] = name end; table.sort(names)
-local states = {'fresh', 'eval', 'evalmode', 'sgd', 'momentum', 'adam1', 'rmsprop', 'evalafter'}
+local states = arg[4] and {arg[4]} or {'fresh', 'eval', 'evalmode', 'sgd', 'momentum', 'adam1', 'rmsprop', 'evalafter'}
 local function like(y) if torch.isTensor(y) then return N(y:size()):typeAs(y) end; local o = {}; for i, e in ipairs(y) do o[i] = like(e) end; return o end
 local function cast(x, m) local kind = m:type(); if torch.isTensor(x) then return x:type(kind) end; for i, e in ipairs(x) do x[i] = e:type(kind) end; return x end
 local function pass(m, x) if m.forget then m:forget() end; m:zeroGradParameters(); local y = m:forward(x); m:backward(x, like(y)) end
@@ -76,6 +76,7 @@ for seed = first, last do
    elseif state == 'evalmode' then pass(m, x); m:evaluate()
    elseif state == 'sgd' then steps('sgd', 3, config)
    elseif state == 'momentum' then steps('sgd', 6, {learningRate = 0.01, momentum = 0.9})
+   elseif state == 'nesterov' then steps('sgd', 5, {learningRate = 0.02, weightDecay = 1e-3, momentum = 0.9, nesterov = true, dampening = 0})
    elseif state == 'adam1' then steps('adam', 1, {learningRate = 1e-3})
    elseif state == 'rmsprop' then steps('rmsprop', 5, {learningRate = 1e-3})
    else steps('adam', 4, {learningRate = 1e-3}); m:evaluate(); if m.forget then m:forget() end; m:forward(x) end

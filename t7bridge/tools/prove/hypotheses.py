@@ -28,8 +28,8 @@ from .residual import DETERMINED, GROWTH, Case, Change, Node, suspects
 LONGEST = 12
 """Layers between two recorded values among which a change is searched for; the search takes the square of this."""
 CLEAR = 2.0
-"""Limits that a difference must exceed for one weight to explain it, or for a layer to be off a step: with less, what is
-left is another's as well, or the rounding of the gradient, which is as large as that of the output."""
+"""Limits that a difference must exceed for one weight to explain it, or for a layer to be off a step: with less, what
+is left is another's as well, or the rounding of the gradient, which is as large as that of the output."""
 
 
 @define(eq=False)
