@@ -6,6 +6,7 @@ import io
 import pickle
 from collections import OrderedDict
 
+import numpy as np
 import pytest
 import torch
 from pt_helpers import (
@@ -20,6 +21,7 @@ from pt_helpers import (
 )
 from torch import nn
 
+import t7bridge
 from t7bridge import PtReader
 from t7bridge.errors import CorruptError, LimitError, UnsupportedError
 from t7bridge.graph.python import NumpyArray, PythonObject, QuantizedTensor, SparseTensor, UntypedStorage
@@ -238,3 +240,30 @@ def test_modules_that_hold_themselves():
         module_state_dict(value)
     with pytest.raises(UnsupportedError):
         module_state_dict({"a": 1})
+
+
+_KINDS = [
+    "O", "f8", "i1", "?", "S3", "U2", "V4", "c16", "m8[s]", "M8[ns]", "m8", [("a", "f4"), ("b", "O")], ("f4", (2,)),
+    [("x", [("a", "O")]), ("y", "f4", (2,))], {"names": ["a", "b"], "formats": ["f4", "f4"], "offsets": [0, 8]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", _KINDS, ids=str)
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_states_of_numpy_dtypes(kind, protocol, tmp_path):
+    """Each kind of dtype that numpy pickles is clean; one with flags of another kind, which crash numpy, is not."""
+    array = np.zeros(3, kind)
+    path = tmp_path / "a.pkl"
+    path.write_bytes(pickle.dumps({"array": array, "scalar": array[0], "dtype": array.dtype}, protocol))
+    assert t7bridge.scan(path).clean
+    function, arguments, state = array.dtype.__reduce__()
+
+    class Changed:
+        """Pickled as a dtype of another state."""
+
+        def __reduce__(self):
+            flags = 0 if state[7] & 1 else 63
+            return function, arguments, (*state[:7], flags, *state[8:])
+
+    path.write_bytes(pickle.dumps(Changed(), protocol))
+    assert "a state that its kind cannot have" in t7bridge.scan(path).error

@@ -351,7 +351,7 @@ def _dtype(meaning: PtMeaning, code: Any, *options: Any) -> Any:
 
 @writes(NumpyDtype)
 def _of_dtype(value: NumpyDtype) -> Reduction:
-    state = value.state or (3, value.order, None, None, None, -1, -1, 0)
+    state = value.state or (3, value.order, None, None, None, -1, -1, _OBJECT * value.code.startswith("O"))
     return Reduction(named("numpy", "dtype"), (value.code, False, True), state=state)
 
 
@@ -360,8 +360,42 @@ def _set_dtype_state(meaning: PtMeaning, value: NumpyDtype, state: Any) -> Numpy
     order = order.decode("latin1") if isinstance(order, bytes) else order
     if order not in ("<", ">", "=", "|"):
         raise CorruptError("a numpy dtype has no byte order", found=shown(order))
+    _check_dtype(value, state)
     value.order, value.state = order, state
     return value
+
+
+_REFERENCES, _OBJECT, _WITH_OBJECTS = 0b111, 63, 27
+"""Flags of a dtype whose elements hold references, those of `object`, and of a structure with such fields."""
+
+
+def _check_dtype(dtype: NumpyDtype, state: tuple[Any, ...]) -> None:
+    """Refuse a state that makes numpy take numbers for references, or read behind an element: it does not check.
+
+    Raises:
+        CorruptError: it does.
+    """
+    kind = dtype.code[:1]
+    subarray, fields, size, flags = (state[place] if len(state) > place else None for place in (2, 4, 5, 7))
+    inside: list[tuple[Any, Any]] = []
+    if isinstance(fields, dict):
+        inside = [each[:2] if isinstance(each, tuple) and len(each) > 1 else (None, None) for each in fields.values()]
+    if subarray is not None:
+        inside.append((subarray[0] if isinstance(subarray, tuple) and subarray else None, 0))
+    whole = type(size) is int and all(
+        isinstance(each, NumpyDtype) and type(at) is int and 0 <= at <= size - each.itemsize for each, at in inside
+    )
+    objects = any(isinstance(each, NumpyDtype) and (each.code[:1] == "O" or _has_objects(each)) for each, _ in inside)
+    wanted = _OBJECT if kind == "O" else _WITH_OBJECTS if objects else 0
+    flagged = type(flags) is int and (flags & wanted == wanted if wanted else not flags & _REFERENCES)
+    dated = kind not in ("m", "M") or (len(state) == 9 and isinstance(state[8], tuple))
+    if (inside and not whole) or not (flagged or flags is None) or not dated:
+        raise CorruptError("a numpy dtype receives a state that its kind cannot have", found=shown(dtype.code))
+
+
+def _has_objects(dtype: NumpyDtype) -> bool:
+    flags = dtype.state[7] if isinstance(dtype.state, tuple) and len(dtype.state) > 7 else 0
+    return type(flags) is int and bool(flags & _REFERENCES)
 
 
 def _numpy_state(state: Any) -> tuple[Any, ...]:
