@@ -32,6 +32,7 @@ from ....graph.storage import Storage
 from ....graph.tensor import Tensor, view_fault
 from ...fields import shown
 from ..dtensor import is_distributed, whole_tensor
+from ..numpy_tensors import elements_of_list, tensor_of_array
 from ..storages import STORAGE_CLASSES, contiguous, is_count, span_of_bytes
 from .meaning import GLOBALS, STATES, PtMeaning, reads
 from .reductions import NamedStorage, Reduction, named, writes
@@ -137,8 +138,6 @@ def _set_python_state(tensor: Tensor, state: Any) -> Tensor:
 )  # fmt: skip
 def _from_numpy(meaning: PtMeaning, array: NumpyArray, dtype: Any, device: Any, requires_grad: Any) -> Any:
     """Return a tensor of a device without storages of its own (XLA), saved as a numpy array."""
-    from ..numpy_tensors import tensor_of_array
-
     tensor = tensor_of_array(array, _element(dtype), _device_name(device))
     return NotImplemented if tensor is None else _marked(tensor, requires_grad, None)
 
@@ -220,8 +219,6 @@ def _of_list(
     shape: tuple[int, ...] = (0,)
     span = span_of_bytes(b"", element.itemsize)
     if items:
-        from ..numpy_tensors import elements_of_list
-
         shape, span = elements_of_list(items, element, meaning.origin.source.size)
         meaning.work.spend(math.prod(shape))
     storage = Storage(element, math.prod(shape), span, device)
