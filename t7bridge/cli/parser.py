@@ -25,8 +25,8 @@ _FUNCTIONS = {"lua": "write_lua", "module": "write_module", "zoo": "convert_zoo"
 
 def class_of(verb: str) -> Any:
     """Return the class with the options and operands of a verb: that of its function."""
-    if verb in ("completion", "prove"):
-        return getattr(importlib.import_module(f".{verb}", __package__), verb.title())
+    if verb == "completion":
+        return importlib.import_module(".completion", __package__).Completion
     return getattr(t7bridge, _FUNCTIONS.get(verb, verb)).request
 
 

@@ -25,7 +25,7 @@ from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.example import Example, Examples
 
-Inputs = str | Sequence[int] | Sequence[str | os.PathLike[str]]
+Inputs = str | Sequence[int] | Sequence[str | os.PathLike[str] | Sequence[int]]
 """Inputs as users state them: one shape, as integers or text; or texts, one for each input."""
 
 _SHAPE = re.compile(
@@ -54,9 +54,9 @@ def parse_inputs(given: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples:
         ModelError: a text is not an input, two inputs have one name, or a file holds no tensor.
         FormatError: a file is damaged.
     """
-    if not isinstance(given, str) and all(isinstance(size, int) for size in given):
-        given = "x".join(map(str, given))
-    texts = [given] if isinstance(given, str) else [os.fspath(text) for text in given]  # type: ignore[arg-type]
+    if given and not isinstance(given, str) and all(isinstance(size, int) for size in given):
+        given = _text(given)
+    texts = [given] if isinstance(given, str) else [_text(each) for each in given]
     if not texts:
         raise ModelError("no input is given", expected=EXPECTED)
     found = [_input(text, limits) for text in texts]
@@ -76,6 +76,11 @@ def leaves(tree: Examples) -> Iterator[Example]:
     else:
         for each in tree:
             yield from leaves(each)
+
+
+def _text(given: Any) -> str:
+    """Return a shape as text, or the text of an input."""
+    return os.fspath(given) if isinstance(given, (str, os.PathLike)) else "x".join(map(str, given))
 
 
 def _input(text: str, limits: Limits) -> Examples:

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from typing import Any
 
 from attrs import evolve, field
 
@@ -100,6 +101,21 @@ class Zoo(Conversion):
             ModelError: an option does not apply, or excludes another.
         """
         given = {name: getattr(self, name) for name in _CONVERSION if getattr(self, name) != _CONVERSION[name].default}
+        self._check(given)
+        for name in ("template", "classes"):
+            if name in given:
+                given[name] = os.path.abspath(given[name])
+        if not os.path.exists(given.get("template", os.curdir)):
+            raise T7BridgeError("no such file", file=given["template"])
+        same = {name: getattr(self, name) for name in ("to", "module", "verify", "draw", "prove", "limits", "memory")}
+        return Settings(os.fspath(self.output), options=given, flush=self.engine != "local", **same)
+
+    def _check(self, given: dict[str, Any]) -> None:
+        """Refuse options that exclude one another, once and not for every file.
+
+        Args:
+            given: the options of each conversion that have a value.
+        """
         template, target = given.get("template"), FORMATS[self.to].values if self.to else None
         wrong = [name for name in given if name != "index_base" and target not in (None, *_CONVERSION[name].targets)]
         for refused, message in (
@@ -116,13 +132,6 @@ class Zoo(Conversion):
         ):
             if refused:
                 raise ModelError(message)
-        for name in ("template", "classes"):
-            if name in given:
-                given[name] = os.path.abspath(given[name])
-        if template and not os.path.exists(template):
-            raise T7BridgeError("no such file", file=os.fspath(template))
-        same = {name: getattr(self, name) for name in ("to", "module", "verify", "draw", "prove", "limits", "memory")}
-        return Settings(os.fspath(self.output), options=given, flush=self.engine != "local", **same)
 
 
 @takes(Zoo)

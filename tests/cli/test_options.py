@@ -17,7 +17,6 @@ from t7bridge.cli import VERBS, completion, parser
 from t7bridge.cli.parser import arguments_of, parser_for
 from t7bridge.conversion.options import REQUIRED, Option, option, options_of, takes, verb
 from t7bridge.conversion.request import Convert, note_ignored
-from t7bridge.tools.prove.probe import probe as write_probe
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "convert": t7bridge.convert,
@@ -29,22 +28,18 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "lua": t7bridge.write_lua,
     "match": t7bridge.match,
     "module": t7bridge.write_module,
+    "prove": t7bridge.prove,
     "scan": t7bridge.scan,
     "verify": t7bridge.verify,
     "zoo": t7bridge.convert_zoo,
 }
 """Functions that take the class of their verb."""
-SEVERAL: dict[str, tuple[Callable[..., Any], ...]] = {
-    "completion": (),
-    "prove": (t7bridge.prove, write_probe),
-}
-"""Functions with arguments of their own that the other verbs call."""
-PYTHON_ONLY = {"lua": {"source"}, "zoo": {"limit", "on_start", "on_file", "on_progress"}}
+PYTHON_ONLY = {"prove": {"against"}, "lua": {"source"}, "zoo": {"limit", "on_start", "on_file", "on_progress"}}
 
 
 def test_every_verb_is_here() -> None:
-    """The tables above have all verbs."""
-    assert {*FUNCTIONS, *SEVERAL} == set(VERBS)
+    """The table above has all verbs with a function."""
+    assert {*FUNCTIONS, "completion"} == set(VERBS)
 
 
 def check_parser(verb: str) -> None:
@@ -101,16 +96,6 @@ def test_command_line_is_that_of_the_class(verb: str, monkeypatch: pytest.Monkey
 def test_signature_is_that_of_the_class(verb: str) -> None:
     """The function has the options of the class, but for those of the command line only."""
     check_signature(FUNCTIONS[verb], options_of(parser.class_of(verb)), PYTHON_ONLY.get(verb, set()))
-
-
-@pytest.mark.parametrize("verb", sorted(SEVERAL))
-def test_defaults_of_other_functions(verb: str) -> None:
-    """An option that one of the functions has too has the same default there."""
-    for function in SEVERAL[verb]:
-        for name, each in inspect.signature(function).parameters.items():
-            known = options_of(parser.class_of(verb)).get(name)
-            if known is not None and each.default is not each.empty:
-                assert known.default == each.default, name
 
 
 def test_page_of_options() -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from ... import formats
-from ...conversion.inputs import parse_inputs
+from ...conversion.inputs import Inputs, parse_inputs
 from ...conversion.template import torch_weights
 from ...data import define
 from ...errors import ModelError, T7BridgeError
@@ -38,7 +38,7 @@ from .hypotheses import Direction, directions
 from .judge import Judge
 from .layer import LiveLayer, NotRunError, doubles, drawn, flat, mapped, outputs, rounding, to_torch
 from .models import chosen
-from .probe import Draw, Spec, fitting_inputs
+from .probe import fitting_inputs
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, LayerProof, Proof, StretchProof
 from .recorded import UNIT, Recorded, is_whole, recorded, unit_of
 from .residual import measure
@@ -132,7 +132,7 @@ class Subject:
     name: str
     limits: Limits
 
-    def against(self, reference: Any, shapes: Sequence[tuple[int, ...]], factory: str | None) -> Proof:
+    def against(self, reference: Any, inputs: Inputs, factory: str | None) -> Proof:
         """Return the verdicts; see `prove`."""
         if isinstance(reference, (tuple, list)):
             pairs = reference if isinstance(reference, list) else [reference]
@@ -144,8 +144,8 @@ class Subject:
             label, found = str(reference), self._opened(reference, factory)
             if isinstance(found, Table):
                 return self._recording(found, label)
-            return self._second(found, os.path.basename(label.rstrip(os.sep)), shapes)
-        return self._second(reference.double().eval(), type(reference).__name__, shapes)
+            return self._second(found, os.path.basename(label.rstrip(os.sep)), inputs)
+        return self._second(reference.double().eval(), type(reference).__name__, inputs)
 
     def _values(self, value: Any) -> Recorded:
         if isinstance(value, (list, tuple)):
@@ -245,14 +245,14 @@ class Subject:
         hint = "Name its constructor: --module package:factory."
         raise ModelError("a state dict is not a model without its code", file=document.path, hint=hint)
 
-    def _second(self, other: nn.Module, name: str, shapes: Sequence[tuple[int, ...]]) -> Proof:
+    def _second(self, other: nn.Module, name: str, inputs: Inputs) -> Proof:
         """Run two models on the same input and compare the outputs of the layers with weights, and of the whole.
 
         Layers correspond if both models have the same sequence of weight shapes; if they do not, only the whole is
         compared.
         """
-        spec: Spec = [Draw(shape) for shape in shapes] or fitting_inputs(self.model, self.path, self.limits)
-        value = drawn(spec[0] if isinstance(spec, list) and len(spec) == len(shapes) == 1 else spec, 1)
+        asked = parse_inputs(inputs, limits=self.limits) if inputs else None
+        value = drawn(asked or fitting_inputs(self.model, self.path, self.limits), 1)
         mine = live_module(self.model, self.path, limits=self.limits).double().eval()
         rows, others = _outputs(mine, value), _outputs(other, value)
         if [row.kind for row in rows] != [row.kind for row in others]:

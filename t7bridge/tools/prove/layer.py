@@ -109,13 +109,15 @@ def mapped(value: Values, change: Callable[..., Any], *others: Values) -> Values
 
 
 def drawn(spec: Any, seed: int) -> Values:
-    """Return inputs as `probe.Spec` says: seeded normal numbers, or integers, in double precision."""
+    """Return example inputs: seeded normal numbers, integers in their bounds, or their values, in double precision."""
     if isinstance(spec, list):
         return [drawn(item, seed + 1 + place) for place, item in enumerate(spec)]
     generator = torch.Generator().manual_seed(seed)
-    if spec.highest:
-        return torch.randint(1, spec.highest + 1, spec.size, generator=generator).double()
-    return torch.randn(spec.size, generator=generator, dtype=torch.float64)
+    if spec.value is not None:
+        return spec.value.torch().double().contiguous()
+    if spec.bounds:
+        return torch.randint(spec.bounds[0], spec.bounds[1] + 1, spec.shape, generator=generator).double()
+    return torch.randn(spec.shape, generator=generator, dtype=torch.float64)
 
 
 # Layers

@@ -6,11 +6,12 @@ May import formats, graph, io and nn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+from attrs import evolve
+
 from ... import formats
-from ...data import define
+from ...conversion.inputs import Inputs, parse_inputs
 from ...errors import ModelError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
@@ -18,6 +19,7 @@ from ...graph.walk import Path
 from ...io.output import FileOutput
 from ...io.source import Readable
 from ...limits import DEFAULT_LIMITS, Limits
+from ...nn.example import Example
 from ...nn.fields import items_of, lookup
 from ...nn.places import Places
 from .models import need_torch, one_module
@@ -25,7 +27,7 @@ from .recorded import recorded
 from .runs import base_name
 
 Spec = Any
-"""An input: a `Draw`, or a list of these for a table."""
+"""Example inputs as `nn.example` has them, or `None` where they are not known."""
 
 _RNN_NAMES = """
 AbstractRecurrent AbstractSequencer BiSequencer BiSequencerLM FastLSTM GRU LSTM LinearNoBias LinearRNN
@@ -42,25 +44,12 @@ MOST_DEPTH = 64
 """Deepest nesting of containers that is followed."""
 
 
-@define(frozen=True)
-class Draw:
-    """A tensor to draw.
-
-    Attributes:
-        size: its shape.
-        highest: for integers from 1 to this; 0 for normal numbers.
-    """
-
-    size: tuple[int, ...]
-    highest: int = 0
-
-
 def probe(
     source: Readable,
     out: str,
     at: str | None = None,
     *,
-    shapes: Sequence[tuple[int, ...]] = (),
+    inputs: Inputs = (),
     force: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> None:
@@ -70,7 +59,7 @@ def probe(
         source: the model, a `.t7`.
         out: the script.
         at: the path of the model if the file contains several.
-        shapes: of the inputs; inferred from the layers if empty.
+        inputs: shapes, types and ranges of the inputs, which the script draws; inferred from the layers if empty.
         force: replace the script if it exists.
         limits: resource limits.
 
@@ -83,8 +72,7 @@ def probe(
     if document.spec.values != formats.LUA:
         raise ModelError("Lua Torch reads .t7 files", file=document.path)
     path, model = one_module(document.first, document.path, at)
-    spec: Spec = [Draw(shape) for shape in shapes] or fitting_inputs(model, path, limits)
-    spec = spec[0] if isinstance(spec, list) and len(spec) == len(shapes) == 1 else spec
+    spec = parse_inputs(inputs, limits=limits) if inputs else fitting_inputs(model, path, limits)
     text = document.layout is not None and getattr(document.layout, "encoding", "") == "ascii"
     keys = keys_to(document.first, path)
     with FileOutput(out, force=force) as output:
@@ -200,7 +188,7 @@ class _Guess:
 
 def _from_record(value: Any) -> Spec:
     if isinstance(value, Tensor):
-        return Draw(value.size)
+        return Example("", value.size)
     if isinstance(value, list) and value:
         found = [_from_record(item) for item in value]
         return None if None in found else found
@@ -210,22 +198,23 @@ def _from_record(value: Any) -> Spec:
 def _leaf_shape(obj: TorchObject, name: str, side: int) -> Spec:
     weight, planes = obj.get("weight"), obj.get("nInputPlane")
     if name in ("LookupTable", "LookupTableMaskZero"):
-        return Draw((2, 5), weight.size[0] - int(name != "LookupTable")) if isinstance(weight, Tensor) else None
+        rows = weight.size[0] - int(name != "LookupTable") if isinstance(weight, Tensor) else 0
+        return Example("", (2, 5), bounds=(1, rows)) if rows > 0 else None
     count = obj.get("inputSize") or obj.get("inputsize")
     if name in ("SeqLSTM", "SeqLSTMP", "SeqGRU", "LSTM", "FastLSTM", "GRU") and isinstance(count, float):
-        return Draw((3, 2, int(count)) if name.startswith("Seq") else (2, int(count)))
+        return Example("", (3, 2, int(count)) if name.startswith("Seq") else (2, int(count)))
     if name.startswith("Spatial") and isinstance(planes, float):
-        return Draw((2, int(planes), side, side))
+        return Example("", (2, int(planes), side, side))
     if name.startswith("Volumetric") and isinstance(planes, float):
-        return Draw((2, int(planes), min(side, 16), min(side, 16), min(side, 16)))
+        return Example("", (2, int(planes), min(side, 16), min(side, 16), min(side, 16)))
     if name.startswith("Temporal") and isinstance(obj.get("inputFrameSize"), float):
-        return Draw((2, 24, int(obj.get("inputFrameSize"))))
+        return Example("", (2, 24, int(obj.get("inputFrameSize"))))
     if name in ("Linear", "LinearNoBias") and isinstance(weight, Tensor) and len(weight.size) == 2:
-        return Draw((2, weight.size[1]))
+        return Example("", (2, weight.size[1]))
     mean = obj.get("running_mean")
     if isinstance(mean, Tensor) and mean.numel:
         rest = {"SpatialBatchNormalization": (side, side), "VolumetricBatchNormalization": (8, 8, 8)}.get(name, ())
-        return Draw((2, mean.numel, *rest))
+        return Example("", (2, mean.numel, *rest))
     return None
 
 
@@ -260,7 +249,7 @@ def _one_word_each(spec: Spec) -> Spec:
     """Return integers as a vector, one per example, not as sequences."""
     if isinstance(spec, list):
         return [_one_word_each(item) for item in spec]
-    return Draw(spec.size[:1], spec.highest) if spec.highest else spec
+    return evolve(spec, shape=spec.shape[:1]) if spec.bounds else spec
 
 
 def keys_to(value: Value, path: str, name: str = "root") -> list[Value]:
@@ -285,8 +274,10 @@ def lua_literal(key: Value) -> str:
 def _lua_spec(spec: Spec) -> str:
     if isinstance(spec, list):
         return "{" + ", ".join(_lua_spec(item) for item in spec) + "}"
-    sizes = ", ".join(str(int(extent)) for extent in spec.size)
-    return f"whole({spec.highest}, {sizes})" if spec.highest else f"normal({sizes})"
+    if spec.value is not None or (spec.bounds and spec.bounds[0] != 1):
+        raise ModelError("a probe draws normal numbers, or whole numbers from 1", found=spec.name[:60])
+    sizes = ", ".join(str(int(extent)) for extent in spec.shape)
+    return f"whole({spec.bounds[1]}, {sizes})" if spec.bounds else f"normal({sizes})"
 
 
 def probe_source(packages: list[str], keys: list[Value], spec: Spec, seed: int = 1, ascii_file: bool = False) -> str:

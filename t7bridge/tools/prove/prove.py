@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from attrs import field
+
+from ...conversion.inputs import Inputs
+from ...conversion.options import AT, FORCE, INPUT, JSON, LIMITS, flag, option, takes, verb
 from ...errors import T7BridgeError
 from ...graph.lua import Value
 from ...io.source import Readable
@@ -14,15 +17,45 @@ from .models import lua_value, need_torch, one_module
 from .proof import NOTE, Proof
 
 
-def prove(
-    source: Readable | Value,
-    at: str | None = None,
-    *,
-    against: Any = None,
-    shapes: Sequence[tuple[int, ...]] = (),
-    factory: str | None = None,
-    limits: Limits = DEFAULT_LIMITS,
-) -> Proof:
+@verb
+class Prove:
+    """Compare each layer of a model with the values that Lua Torch recorded in the same file.
+
+    Exit codes: 0 all that could be checked agrees, 1 something differs, 2 nothing could be checked.
+    """
+
+    EXAMPLES = (
+        "t7bridge prove model.t7",
+        "t7bridge prove model.t7 --probe record.lua",
+        "t7bridge prove model.t7 --with proof.t7 --draw verdicts.html",
+        "t7bridge prove model.t7 model/ --input 1x3x224x224",
+    )
+    OLD_NAMES: ClassVar = {"shapes": "input"}
+    source: Readable | Value = option(
+        "a .t7 file with a model, saved without clearState()", kw_only=False, metavar="FILE"
+    )
+    other = option("a second model: compare both on the same inputs", default=None, metavar="B", nargs="?")
+    force = FORCE
+    at: str | None = option(AT, default=None, kw_only=False)
+    against: Any = field(default=None, kw_only=True)
+    input: Inputs = option(INPUT, default=(), flags=("--input", "--shape"))
+    expect = option("file with Lua's output for each --input, a file too; may be repeated", default=(), metavar="Y.t7")
+    recording = option(
+        "compare with the recording of the script of --probe", default=None, metavar="PROOF.t7", flags=("--with",)
+    )
+    probe = option("write a Lua script that records every layer in Lua Torch", default=None, metavar="X.lua")
+    factory: str | None = option(
+        "class or function that returns the model of a .pt, to compare two models", default=None,
+        metavar="PACKAGE:FACTORY", flags=("--module",),
+    )  # fmt: skip
+    draw = option("draw the model coloured by verdict: .html, .svg, .png, .dot", default=None, metavar="PICTURE")
+    all = flag("also list layers without recorded values")
+    json = JSON
+    limits: Limits = LIMITS
+
+
+@takes(Prove)
+def prove(request: Prove) -> Proof:
     """Compare each layer of a `.t7` file with the values that Lua Torch recorded in it, or a model with a reference.
 
     A model saved without `clearState` contains the results of Lua's last pass: the output of each layer, which is the
@@ -36,9 +69,9 @@ def prove(
             of `prove --probe`, or any `.t7` with a table of `input` and `output`; or a second model, which is run on
             the same seeded inputs: a `torch.nn.Module`, a `.t7`, a folder written by `t7bridge module`, whose model.py
             is imported and run, a TorchScript archive, or a `.pt` with a state dict, with `factory`.
-        shapes: of the inputs of two models; inferred from the layers of the first if empty.
+        input: the input of two models, in any form of `t7bridge.conversion.inputs`; inferred from the layers of the
+            first if empty.
         factory: `package:name` of the constructor of the model of a `.pt`, which is imported and called.
-        limits: resource limits.
 
     Returns:
         The verdict on each layer.
@@ -56,12 +89,12 @@ def prove(
     need_torch()
     from . import against as references
 
-    value, name = lua_value(source, limits)
-    if against is None:
-        return references.recorded_values(value, name, at, limits)
-    path, model = one_module(value, name, at)
-    subject = references.Subject(model, path, name, limits)
-    return subject.against(against, shapes, factory)
+    value, name = lua_value(request.source, request.limits)
+    if request.against is None:
+        return references.recorded_values(value, name, request.at, request.limits)
+    path, model = one_module(value, name, request.at)
+    subject = references.Subject(model, path, name, request.limits)
+    return subject.against(request.against, request.input, request.factory)
 
 
 def prove_note(source: Readable, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS, **reference: Any) -> Note:

@@ -14,8 +14,9 @@ from t7bridge import T7Reader, Table, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import ModelError, TargetExistsError
 from t7bridge.formats.t7.writer import T7Writer
+from t7bridge.nn.example import Example
 from t7bridge.nn.places import module_at
-from t7bridge.tools.prove.probe import Draw, lua_literal, probe, probe_source
+from t7bridge.tools.prove.probe import lua_literal, probe, probe_source
 
 MODELS = [path for path in corpus("models/*.t7") if ".io." not in path.name and "cuda" not in path.name]
 LUA = shutil.which("th") or ""
@@ -109,7 +110,7 @@ def test_the_probe_quotes_nothing_unescaped(tmp_path: Path):
     """A key of a hostile file reaches the script as digits only."""
     evil = b'x"]; os.execute("touch /tmp/x") --\n'
     assert set(lua_literal(evil)[1:-1]) <= set("\\0123456789")
-    text = probe_source(["nn"], [evil, 3.0], Draw((2, 3)))
+    text = probe_source(["nn"], [evil, 3.0], Example("", (2, 3)))
     assert "os.execute" not in text
     value = Table.of({evil: T7Reader(TESTFILES / "nn/Linear.t7").read_object()})
     with open(tmp_path / "evil.t7", "wb") as stream:
