@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 import t7bridge.nn
 from t7bridge.lua import operations  # noqa: F401  # fills the table
 from t7bridge.lua.build import OPERATIONS
@@ -71,7 +73,11 @@ def argument(value: Any) -> str:
         return repr(value)
     name = " | ".join(value.fields[:1] if value.kind != "pair" else ()).replace("|", " | ")
     default = "" if value.default is None else f" = {value.default:g}"
+    if value.spread:
+        return f"*{argument(evolve(value, spread=False))}"
     match value.kind:
+        case "made":
+            return "…"
         case "pair":
             return f"({', '.join(each.replace('|', ' | ') for each in value.fields)})"
         case "dim":

@@ -62,7 +62,7 @@ def test_tables_are_whole():
         ("nn.LeakyReLU", "`nn.LeakyReLU(negval \\| negative_scale = 0.01, inplace=inplace)`"),
         ("nn.Linear", "`nn.Linear(weight.shape[1], weight.shape[0], bias=has bias)`"),
         ("nn.SpatialConvolution", "`nn.Conv2d`"),
-        ("nn.CAdd", "`linear.CAdd`: Adds learned offsets of any shape."),
+        ("nn.CAdd", "`linear.CAdd(*bias.shape)`: Adds learned offsets of any shape."),
     ],
 )
 def test_rows_say_what_becomes_of_a_class(name, shown):

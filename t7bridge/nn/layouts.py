@@ -7,7 +7,7 @@ the file; only what no view can express is copied. May import graph and errors.
 from __future__ import annotations
 
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 from attrs import evolve
 
@@ -111,6 +111,11 @@ def elements(tensor: Tensor) -> np.ndarray:
             found=f"{tensor.numel} of {held}",
         )
     return tensor.array
+
+
+def nested(value: Any) -> Any:
+    """Return nested lists as nested tuples, which source can express."""
+    return tuple(map(nested, value)) if isinstance(value, list) else value
 
 
 def copied(tensor: Tensor, array: np.ndarray) -> Tensor:

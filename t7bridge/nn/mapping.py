@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import field
+from attrs import evolve, field
 
 from ..data import define
 from ..errors import ModelError
@@ -19,6 +19,9 @@ from .fields import Fields
 
 LAYERS = "t7bridge.torchmodules.layers."
 """The package of the layers that PyTorch lacks or computes differently."""
+
+AXES = {2: ("H", "W"), 3: ("T", "H", "W")}
+"""The ends of the names of fields for each axis, by the number of axes."""
 
 Literal = Any
 """None, bool, int, float, str, or a tuple of them: values that a source file can express."""
@@ -91,43 +94,32 @@ class Read:
     Attributes:
         kind: `number`, `integer`, `optional` (an integer or `None`), `flag`, `dim` (1-based in Lua, 0-based in PyTorch,
             from -1 backwards in both), `sizes`, `pair` (a tuple, of several fields), `extent` (of a tensor of the state
-            dict), `has` (whether the state dict has the tensor) or `base` (the first index).
+            dict), `shape`, `has` (whether the state dict has the tensor), `base` (the first index), or `made` by a
+            function.
+        get: returns the argument for one object.
         fields: names of fields, or the tensor; older names of each may follow after `|`.
         default: the value of a missing field.
         dim: the dimension of an `extent`.
+        omitted: values with which the argument is left out.
+        spread: whether it is a tuple of several arguments.
     """
 
     kind: str
+    get: Callable[[Lua], Literal] = field(eq=False, repr=False)
     fields: tuple[str, ...] = ()
     default: Any = None
     dim: int = 0
+    omitted: tuple[Literal, ...] = ()
+    spread: bool = False
 
-    def value(self, lua: Lua) -> Literal:
-        """Return the argument for one object."""
-        name = self.fields[0] if self.fields else ""
-        if self.kind == "number":
-            found = lua.number(name, self.default)
-            return float(found)
-        if self.kind == "integer":
-            return lua.integer(name, self.default)
-        if self.kind == "optional":
-            return lua.optional(name)
-        if self.kind == "flag":
-            return lua.flag(name, bool(self.default))
-        if self.kind == "dim":
-            return lua.index0(name, self.default)
-        if self.kind == "sizes":
-            return lua.sizes(name)
-        if self.kind == "pair":
-            return tuple(lua.integer(each, self.default) for each in self.fields)
-        if self.kind == "extent":
-            return lua.shape(name)[self.dim]
-        if self.kind == "shape":
-            return lua.shape(name)
-        if self.kind == "has":
-            return name in lua.shapes
-        assert self.kind == "base", self.kind
-        return lua.index_base
+    def unless(self, *values: Literal) -> Read:
+        """Return the same source of an argument by keyword, which is left out if it has one of these values."""
+        return evolve(self, omitted=values)
+
+    @property
+    def each(self) -> Read:
+        """The same source, for one argument for each element of the tuple."""
+        return evolve(self, spread=True)
 
 
 @define(frozen=True)
@@ -148,19 +140,23 @@ class Row:
     plain: str = ""
     childless: bool = False
 
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The class that it returns."""
+        return (self.target,)
+
     def __call__(self, lua: Lua) -> Call:
         """Return the construction for one object."""
-
-        def value(argument: Any) -> Literal:
-            return argument.value(lua) if isinstance(argument, Read) else argument
-
-        return Call(
-            self.target,
-            tuple(value(argument) for argument in self.args),
-            {name: value(argument) for name, argument in self.kwargs.items()},
-            self.plain,
-            childless=self.childless,
-        )
+        args: list[Literal] = []
+        for argument in self.args:
+            value = argument.get(lua) if isinstance(argument, Read) else argument
+            args += value if isinstance(argument, Read) and argument.spread else (value,)
+        kwargs = {}
+        for name, argument in self.kwargs.items():
+            value = argument.get(lua) if isinstance(argument, Read) else argument
+            if not isinstance(argument, Read) or value not in argument.omitted:
+                kwargs[name] = value
+        return Call(self.target, tuple(args), kwargs, self.plain, childless=self.childless)
 
 
 @define(frozen=True)
@@ -217,57 +213,86 @@ def of_runtime(name: str, *args: Any, plain: str = "", childless: bool = False, 
     return Row(LAYERS + name, args, kwargs, f"torch.nn.{plain}" if plain else "", childless)
 
 
+def either(condition: Callable[[Lua], Any], one: Row | Choice, other: Row | Choice) -> Choice:
+    """Return a mapping to one of two modules, by a condition on the fields."""
+    return Choice(lambda lua: (one if condition(lua) else other)(lua), (*one.targets, *other.targets))
+
+
+def made(get: Callable[[Lua], Literal]) -> Read:
+    """Compute an argument by a function of the fields."""
+    return Read("made", get)
+
+
 def number(name: str, default: float | None = None) -> Read:
     """Read a number, as float."""
-    return Read("number", (name,), default)
+    return Read("number", lambda lua: float(lua.number(name, default)), (name,), default)
 
 
 def integer(name: str, default: int | None = None) -> Read:
     """Read a whole number."""
-    return Read("integer", (name,), default)
+    return Read("integer", lambda lua: lua.integer(name, default), (name,), default)
 
 
 def optional(name: str) -> Read:
     """Read a whole number, or `None` if the field is missing."""
-    return Read("optional", (name,))
+    return Read("optional", lambda lua: lua.optional(name), (name,))
+
+
+def optional_number(name: str) -> Read:
+    """Read a number, as float, or `None` if the field is missing."""
+    return Read("number", lambda lua: float(lua.number(name)) if lua.has(name) else None, (name,))
 
 
 def flag(name: str, default: bool = False) -> Read:
     """Read a truth value."""
-    return Read("flag", (name,), default)
+    return Read("flag", lambda lua: lua.flag(name, bool(default)), (name,), default)
 
 
 def dim(name: str, default: int | None = None) -> Read:
     """Read a dimension or position, 0-based."""
-    return Read("dim", (name,), default)
+    return Read("dim", lambda lua: lua.index0(name, default), (name,), default)
+
+
+def optional_dim(name: str) -> Read:
+    """Read a dimension or position, 0-based, or `None` if the field is missing."""
+    return Read("dim", lambda lua: lua.index0(name) if lua.has(name) else None, (name,))
 
 
 def sizes(name: str) -> Read:
     """Read a tuple of sizes."""
-    return Read("sizes", (name,))
+    return Read("sizes", lambda lua: lua.sizes(name), (name,))
 
 
 def pair(*names: str, default: int | None = None) -> Read:
     """Read a tuple of the whole numbers in several fields."""
-    return Read("pair", names, default)
+    return Read("pair", lambda lua: tuple(lua.integer(each, default) for each in names), names, default)
+
+
+def axes(prefix: str, dims: int, default: int | None = None) -> Read:
+    """Read a tuple of whole numbers, one of each axis: `kH`, `kW` for the prefix `k`.
+
+    One field may serve all axes: `padding|pad`.
+    """
+    whole, bar, each = prefix.rpartition("|")
+    return pair(*(f"{whole}{bar}{each}{axis}" for axis in AXES[dims]), default=default)
 
 
 def extent(name: str, at: int = 0) -> Read:
     """Read one extent of a tensor of the state dict."""
-    return Read("extent", (name,), dim=at)
+    return Read("extent", lambda lua: lua.shape(name)[at], (name,), dim=at)
 
 
 def shape(name: str) -> Read:
     """Read the shape of a tensor of the state dict."""
-    return Read("shape", (name,))
+    return Read("shape", lambda lua: lua.shape(name), (name,))
 
 
 def has(name: str) -> Read:
     """Return whether the state dict has a tensor."""
-    return Read("has", (name,))
+    return Read("has", lambda lua: name in lua.shapes, (name,))
 
 
-BASE = Read("base")
+BASE = Read("base", lambda lua: lua.index_base)
 """The number of the first index: 1 or 0."""
 INPLACE = flag("inplace")
 

@@ -28,7 +28,7 @@ from ..io.source import PathLike
 from .fields import Fields, items_of
 from .flows import Flow
 from .layouts import Layout, LayoutStep
-from .mapping import LAYERS, Mapped, Row
+from .mapping import LAYERS, Choice, Mapped, Row
 from .output_shapes import Rule
 from .torch_nn import Refused, Shape, output_of, tensors_like
 
@@ -327,7 +327,7 @@ def register_layer(
     note: str | Callable[[Fields], str] = "",
     remark: str = "",
     module: Mapped | Mapping[str, Mapped] | None = None,
-    traits: Mapping[str, Traits] | None = None,
+    traits: Traits | Mapping[str, Traits] | None = None,
     text: Text | None = None,
 ) -> Layer:
     """Register the meaning of a Lua class.
@@ -343,7 +343,8 @@ def register_layer(
         remark: further text for the page of layers.
         module: the PyTorch equivalent of the classes: one for all, or by class name.
         traits: facts about these modules that do not follow from their arguments, by class: `shape.View` for one of
-            `torchmodules/layers/`, the dotted name for others.
+            `torchmodules/layers/`, the dotted name for others. Without a class they are those of the only one, or of
+            the first that `becomes` declares.
         text: how Lua prints an object after the name of its class, `(6 -> 3)`: a function of its fields, as the
             `__tostring__` of the class.
 
@@ -361,6 +362,9 @@ def register_layer(
     else:
         mapped = dict.fromkeys(names, module) if module is not None else {}
     kind = kind or ("container" if children else "layer")
+    if isinstance(traits, Traits):
+        first = next(iter(mapped.values()))
+        traits = {first.targets[0].removeprefix(LAYERS): traits} if isinstance(first, (Row, Choice)) else {}
     layer = Layer(
         names,
         params,

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..compounds import node, recognized, require
 from ..fields import Fields
-from ..mapping import INPLACE, LAYERS, Call, Lua, becomes, extent, flag, number, of_runtime, of_torch
+from ..mapping import INPLACE, LAYERS, Call, Lua, becomes, either, extent, flag, made, number, of_runtime, of_torch
 from ..output_shapes import same
 from ..registry import Traits, modules, param, register_layer
 
@@ -31,17 +31,14 @@ def _kept(fields: Fields, input: Any, noise: Any) -> Any:
     return input * (noise != 0) * (1 / (1 - p) if fields.flag("v2") and p != 1 else 1.0)
 
 
-@becomes("torch.nn.ReLU", "torch.nn.Threshold")
-def _relu(lua: Lua) -> Call:
-    """A `nn.Threshold` at zero, unless somebody set its threshold."""
-    threshold, val = lua.number("threshold", 0.0), lua.number("val", 0.0)
-    inplace = {"inplace": True} if lua.flag("inplace") else {}
-    if threshold or val:
-        return Call("torch.nn.Threshold", (threshold, val), inplace)
-    return Call("torch.nn.ReLU", (), inplace)
-
-
-register_layer("nn.ReLU", defaults={"threshold": 0.0, "val": 0.0, "inplace": False}, module=_relu)
+_IF_INPLACE = INPLACE.unless(False)
+# A `nn.Threshold` at zero, unless somebody set its threshold.
+_RELU = either(
+    lambda lua: lua.number("threshold", 0.0) or lua.number("val", 0.0),
+    of_torch("Threshold", number("threshold", 0.0), number("val", 0.0), inplace=_IF_INPLACE),
+    of_torch("ReLU", inplace=_IF_INPLACE),
+)
+register_layer("nn.ReLU", defaults={"threshold": 0.0, "val": 0.0, "inplace": False}, module=_RELU)
 register_layer(
     "nn.Threshold",
     defaults={"threshold": 1e-6, "val": 0.0, "inplace": False},
@@ -59,11 +56,6 @@ register_layer(
     defaults={"inplace": False},
     module=of_torch("Hardtanh", number("min_val", -1.0), number("max_val", 1.0), inplace=INPLACE),
 )
-
-
-@becomes("torch.nn.GLU")
-def _glu(lua: Lua) -> Call:
-    return Call("torch.nn.GLU", (lua.index0("dim") if lua.has("dim") else -1,))
 
 
 @becomes("torch.nn.Tanhshrink")
@@ -114,7 +106,7 @@ register_layer(
         "nn.Power": of_runtime("activation.Power", number("pow")),
         "nn.Sqrt": of_runtime("activation.Sqrt"),
         "nn.Square": of_runtime("activation.Square"),
-        "nn.GatedLinearUnit": _glu,
+        "nn.GatedLinearUnit": of_torch("GLU", made(lambda lua: lua.index0("dim") if lua.has("dim") else -1)),
         "nn.Clip": of_runtime("gradient.Clip", number("minval", -1.0), number("maxval", 1.0)),
         "cudnn.ClippedReLU": of_torch("Hardtanh", 0.0, number("ceiling")),
         "cudnn.Pointwise": _pointwise,
@@ -157,24 +149,25 @@ def _is_lazy(lua: Lua) -> bool:
     return lua.flag("lazy") and any("step" in obj or obj.class_name == "nn.Sequencer" for obj in lua.above)
 
 
-@becomes("torch.nn.Dropout", "dropout.Dropout", "recurrent.SequenceDropout")
-def _dropout(lua: Lua) -> Call:
-    """Map dropout: releases before `v2` multiplied by 1 - p in evaluation."""
-    p = lua.number("p", 0.5)
-    if p and _is_lazy(lua) and not lua.flag("stochastic_inference"):
-        options = {"scale_training": lua.flag("v2"), "mono": lua.flag("mono")}
-        return Call("t7bridge.torchmodules.layers.recurrent.SequenceDropout", (p,), options)
-    if lua.flag("v2") and not lua.flag("stochastic_inference"):
-        return Call("torch.nn.Dropout", (p,), {"inplace": True} if lua.flag("inplace") else {})
-    kwargs = {"scale_training": lua.flag("v2"), "always": lua.flag("stochastic_inference")}
-    return Call("t7bridge.torchmodules.layers.dropout.Dropout", (p,), kwargs)
+_P, _V2 = number("p", 0.5), flag("v2")
+# Releases before `v2` multiplied by 1 - p in evaluation.
+_EACH_CALL = either(
+    lambda lua: lua.flag("v2") and not lua.flag("stochastic_inference"),
+    of_torch("Dropout", _P, inplace=_IF_INPLACE),
+    of_runtime("dropout.Dropout", _P, scale_training=_V2, always=_ALWAYS),
+)
+_DROPOUT = either(
+    lambda lua: lua.number("p", 0.5) and _is_lazy(lua) and not lua.flag("stochastic_inference"),
+    of_runtime("recurrent.SequenceDropout", _P, scale_training=_V2, mono=flag("mono")),
+    _EACH_CALL,
+)
 
 
 register_layer(
     "nn.Dropout",
     defaults={"v2": False, "p": 0.5, "inplace": False, "stochastic_inference": False},
     scratch=_NOISE,
-    module=_dropout,
+    module=_DROPOUT,
     traits={
         "torch.nn.Dropout": Traits(
             shares_memory=True, copying="t7bridge.torchmodules.layers.dropout.Dropout", replay=_kept

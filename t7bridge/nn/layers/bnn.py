@@ -8,9 +8,8 @@ from ...graph.tensor import Tensor
 from ...lazy import np
 from ..fields import Fields
 from ..layouts import elements
-from ..mapping import LAYERS, Call, Lua, becomes, of_runtime
+from ..mapping import axes, of_runtime, shape
 from ..registry import Traits, buffer, register_layer
-from .pooling import axes
 
 
 @define(frozen=True)
@@ -32,20 +31,14 @@ class Signs:
         return Tensor.from_numpy(packed.view("<i4").reshape(before))
 
 
-@becomes("conv.BinaryConv2d")
-def _convolution(lua: Lua) -> Call:
-    kwargs: dict[str, object] = {"stride": axes(lua, "d", 2, 1)}
-    padding = axes(lua, "pad", 2, 0)
-    if any(padding):
-        kwargs["padding"] = padding
-    return Call(f"{LAYERS}conv.BinaryConv2d", (lua.shape("weight"),), kwargs)
-
-
+_CONVOLUTION = of_runtime(
+    "conv.BinaryConv2d", shape("weight"), stride=axes("d", 2, 1), padding=axes("pad", 2, 0).unless((0, 0))
+)
 register_layer(
     "bnn.SpatialConvolution",
     params=(buffer("weight", Signs()), buffer("alphas")),
     scratch="finput columns_binary",
-    module=_convolution,
+    module=_CONVOLUTION,
     traits={
         "conv.BinaryConv2d": Traits(shapes=lambda shape, *_, **__: {"weight": shape, "alphas": (shape[0],)}),
     },

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..layouts import LAST, REST, Merge, Narrow, Permute, Reshape
-from ..mapping import LAYERS, Call, Choice, Lua, NotMappedError, becomes, integer, of_runtime, shape
+from ..mapping import Lua, NotMappedError, Row, extent, integer, made, number, of_runtime, shape
 from ..registry import Traits, param, register_layer
 
-
-@becomes("ccn2.SpatialConvolution")
-def _convolution(lua: Lua) -> Call:
-    outputs, inputs, *kernel = lua.shape("weight")
-    groups = lua.integer("groups", 1)
-    kwargs: dict[str, object] = {"stride": lua.integer("dH", 1), "padding": lua.integer("padding", 0)}
-    if groups != 1:
-        kwargs["groups"] = groups
-    return Call(f"{LAYERS}ccn2.SpatialConvolution", (inputs * groups, outputs, tuple(kernel)), kwargs)
-
-
+_CONVOLUTION = of_runtime(
+    "ccn2.SpatialConvolution",
+    made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1)),
+    extent("weight"),
+    made(lambda lua: lua.shape("weight")[2:]),
+    stride=integer("dH", 1),
+    padding=integer("padding", 0),
+    groups=integer("groups", 1).unless(1),
+)
 # (in / groups * kH * kW, out).
 register_layer(
     "ccn2.SpatialConvolution",
     params=(param("weight", Reshape((REST, "kH", "kH", LAST)), Permute((3, 0, 1, 2))), param("bias")),
     defaults={"groups": 1.0, "padding": 0.0},
-    module=_convolution,
+    module=_CONVOLUTION,
 )
 # (oH * oH * in * kH * kH, out). The bias has an element for every position, but only as many as planes are read.
 register_layer(
@@ -43,16 +43,15 @@ register_layer(
 )
 
 
-def _response(across: bool) -> Choice:
-    @becomes("ccn2.SpatialResponseNormalization")
-    def module(lua: Lua) -> Call:
-        if lua.flag("blocked"):
-            raise NotMappedError("normalizes blocks of planes", path=lua.path)
-        kwargs = {"beta": float(lua.number("powScale", 0.75)), "k": float(lua.number("minDiv", 1.0)), "across": across}
-        arguments = (lua.integer("size"), float(lua.number("addScale")))
-        return Call(f"{LAYERS}ccn2.SpatialResponseNormalization", arguments, kwargs)
+def _scale(lua: Lua) -> float:
+    if lua.flag("blocked"):
+        raise NotMappedError("normalizes blocks of planes", path=lua.path)
+    return float(lua.number("addScale"))
 
-    return module
+
+def _response(across: bool) -> Row:
+    options: Any = {"beta": number("powScale", 0.75), "k": number("minDiv", 1.0), "across": across}
+    return of_runtime("ccn2.SpatialResponseNormalization", integer("size"), made(_scale), **options)
 
 
 register_layer(

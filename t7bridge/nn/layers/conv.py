@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+from attrs import evolve
+
 from ..fields import Fields
 from ..layouts import FIRST, REST, Merge, Narrow, Permute, Reshape
-from ..mapping import LAYERS, Call, Choice, Lua, becomes, extent, integer, of_runtime, pair, shape
+from ..mapping import (
+    LAYERS,
+    Choice,
+    Lua,
+    Read,
+    Row,
+    axes,
+    either,
+    extent,
+    flag,
+    has,
+    integer,
+    made,
+    of_runtime,
+    pair,
+    shape,
+)
 from ..output_shapes import temporal
 from ..registry import Param, Traits, buffer, keeps, param, register_layer
 from ..torch_nn import Tensors, constructed
-from .pooling import axes
-from .torch_2010 import TURNED_KERNEL, has_turned_kernel
+from .torch_2010 import CONNECTIONS, TURNED_KERNEL, has_turned_kernel
 
 BIAS = param("bias")
 # (out, in / groups, kH, kW); SpatialConvolutionMM, and nn.SpatialConvolution of February 2015, keep it as a matrix.
@@ -24,101 +41,53 @@ _UNFOLDED = "finput fgradInput ones columns"
 _CUDNN = "iSize input_offset output_offset weight_offset workspace buffer autotunerHash"
 
 
-def convolution(dims: int) -> Choice:
-    """Return the mapping of objects to torch.nn.Conv2d or Conv3d. Up to 2015-06 one `padding` applied to all axes."""
-
-    @becomes(f"torch.nn.Conv{dims}d", f"conv.DilatedConv{dims}d")
-    def module(lua: Lua) -> Call:
-        outputs, inputs, *kernel = lua.shape("weight")
-        groups = lua.integer("groups", 1)
-        kwargs = _places(lua, dims, groups)
-        dilation = axes(lua, "dilation", dims, 1)
-        if set(dilation) != {1}:
-            kwargs["dilation"] = dilation
-        # Source: THNN `SpatialDilatedConvolution.c`: the extent of the output is rounded towards zero.
-        partial = any(step > 1 and stride > 1 for step, stride in zip(dilation, kwargs["stride"]))
-        target = f"{LAYERS}conv.DilatedConv{dims}d" if partial else f"torch.nn.Conv{dims}d"
-        return Call(target, (inputs * groups, outputs, tuple(kernel)), kwargs)
-
-    return module
+_GROUPS = integer("groups", 1)
+_KERNEL = made(lambda lua: lua.shape("weight")[2:])
+_INPUTS = made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1))
 
 
-def _places(lua: Lua, dims: int, groups: int) -> dict[str, Any]:
-    kwargs: dict[str, Any] = {"stride": axes(lua, "d", dims, 1)}
-    padding = axes(lua, "padding|pad", dims, 0)
-    if any(padding):
-        kwargs["padding"] = padding
-    if groups != 1:
-        kwargs["groups"] = groups
-    if "bias" not in lua.shapes:
-        kwargs["bias"] = False
-    return kwargs
+def _places(dims: int, groups: Read = _GROUPS) -> dict[str, Any]:
+    """Return the further arguments of a convolution. Up to 2015-06 one `padding` applied to all axes."""
+    return {
+        "stride": axes("d", dims, 1),
+        "padding": axes("padding|pad", dims, 0).unless((0,) * dims),
+        "groups": groups.unless(1),
+        "bias": has("bias").unless(True),
+    }
 
 
-def _full_convolution(dims: int) -> Choice:
+def convolution(dims: int, target: str) -> Row:
+    """Return the mapping of objects to a class with the arguments of torch.nn.Conv2d or Conv3d."""
+    dilation = axes("dilation", dims, 1).unless((1,) * dims)
+    return Row(target, (_INPUTS, extent("weight"), _KERNEL), {**_places(dims), "dilation": dilation})
+
+
+def _rounded(dims: int) -> Choice:
+    """Return the mapping of objects to torch.nn.Conv2d or Conv3d.
+
+    With dilation and a stride the extent of the output is rounded towards zero, of which PyTorch has no class.
+    Source: THNN `SpatialDilatedConvolution.c`.
+    """
+
+    def is_partial(lua: Lua) -> bool:
+        steps = zip(axes("dilation", dims, 1).get(lua), axes("d", dims, 1).get(lua))
+        return any(step > 1 and stride > 1 for step, stride in steps)
+
+    names = (f"{LAYERS}conv.DilatedConv{dims}d", f"torch.nn.Conv{dims}d")
+    return either(is_partial, *(convolution(dims, name) for name in names))
+
+
+def _full_convolution(dims: int) -> Row:
     """Map to torch.nn.ConvTranspose2d or 3d, whose weight is (in, out / groups, …)."""
-
-    @becomes(f"conv.FullConvolution{dims}d")
-    def module(lua: Lua) -> Call:
-        inputs, outputs, *kernel = lua.shape("weight")
-        groups = lua.integer("groups", 1)
-        kwargs = _places(lua, dims, groups)
-        extra = axes(lua, "adj", dims, 0)
-        if any(extra):
-            kwargs["output_padding"] = extra
-        arguments = (inputs, outputs * groups, tuple(kernel))
-        return Call(f"{LAYERS}conv.FullConvolution{dims}d", arguments, kwargs, f"torch.nn.ConvTranspose{dims}d")
-
-    return module
+    extra = axes("adj", dims, 0).unless((0,) * dims)
+    args = (extent("weight"), _INPUTS, _KERNEL)
+    kwargs = {**_places(dims), "output_padding": extra}
+    return Row(f"{LAYERS}conv.FullConvolution{dims}d", args, kwargs, f"torch.nn.ConvTranspose{dims}d")
 
 
-@becomes("conv.DepthWiseConv2d")
-def _depth_wise(lua: Lua) -> Call:
-    inputs = lua.integer("nInputPlane")
-    outputs, _, *kernel = lua.shape("weight")
-    return Call(f"{LAYERS}conv.DepthWiseConv2d", (inputs, outputs, tuple(kernel)), _places(lua, 2, inputs))
-
-
-def _map(transposed: bool) -> Choice:
-    @becomes("conv.ConvMap2d")
-    def module(lua: Lua) -> Call:
-        planes = (lua.integer("nInputPlane"), lua.integer("nOutputPlane"))
-        kwargs: dict[str, Any] = {"stride": axes(lua, "d", 2, 1)}
-        if transposed:
-            kwargs["transposed"] = True
-        return Call(f"{LAYERS}conv.ConvMap2d", (*planes, lua.shape("weight")), kwargs)
-
-    return module
-
-
-@becomes("conv.SubSampling2d")
-def _sub_sampling(lua: Lua) -> Call:
-    (planes,) = lua.shape("weight")
-    return Call(f"{LAYERS}conv.SubSampling2d", (planes, axes(lua, "k", 2), axes(lua, "d", 2, 1)))
-
-
-@becomes("conv.TemporalConv")
-def _temporal(lua: Lua) -> Call:
-    """Map cuDNN's class: a SpatialConvolution inside, with fields kH, dH and padH for the time axis."""
-    outputs, inputs, kernel = lua.shape("weight")
-    cudnn = lua.obj.class_name.startswith("cudnn.")
-    kwargs: dict[str, Any] = {"stride": lua.integer("dH" if cudnn else "dW", 1)}
-    if cudnn and lua.integer("padH", 0):
-        kwargs["padding"] = lua.integer("padH")
-    if "bias" not in lua.shapes:
-        kwargs["bias"] = False
-    return Call(f"{LAYERS}conv.TemporalConv", (inputs, outputs, kernel), kwargs)
-
-
-@becomes("conv.TemporalRowConv")
-def _temporal_row(lua: Lua) -> Call:
-    features, _, kernel = lua.shape("weight")
-    kwargs: dict[str, Any] = {"stride": lua.integer("dW", 1)}
-    if "bias" not in lua.shapes:
-        kwargs["bias"] = False
-    if lua.flag("featFirst"):
-        kwargs["features_first"] = True
-    return Call(f"{LAYERS}conv.TemporalRowConv", (features, kernel), kwargs)
+def _temporal(step: str, **kwargs: Any) -> Row:
+    args = (extent("weight", 1), extent("weight"), extent("weight", 2))
+    return of_runtime("conv.TemporalConv", *args, stride=integer(step, 1), **kwargs, bias=has("bias").unless(True))
 
 
 def _row_shapes(features: int, kernel_size: int, stride: int = 1, bias: bool = True, *_: Any, **__: Any) -> Tensors:
@@ -149,8 +118,8 @@ CONVOLUTION_2D = register_layer(
     defaults={**_NO_PADDING, "groups": 1.0, "dilationW": 1.0, "dilationH": 1.0},
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
-    module=dict.fromkeys(_PLAIN, convolution(2)),
-    traits={"conv.DilatedConv2d": Traits(like="Conv2d")},
+    module=dict.fromkeys(_PLAIN, _rounded(2)),
+    traits=Traits(like="Conv2d"),
 )
 # cunn of 2013: kernels (in, kH, kW, out).
 register_layer(
@@ -168,7 +137,13 @@ register_layer(
     ),
     defaults=_NO_PADDING,
     scratch=_UNFOLDED,
-    module=_depth_wise,
+    module=of_runtime(
+        "conv.DepthWiseConv2d",
+        integer("nInputPlane"),
+        extent("weight"),
+        _KERNEL,
+        **_places(2, integer("nInputPlane")),
+    ),
 )
 # A kernel for each output position, (oH, oW, out, in, kH, kW), which Lua flattens while it computes.
 register_layer(
@@ -184,11 +159,15 @@ register_layer(
         "conv.LocalConv2d": Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2], *shape[:2])}),
     },
 )
+_CONNECTIONS_BACK = evolve(CONNECTIONS, kwargs={**CONNECTIONS.kwargs, "transposed": True})
 # A kernel for each connection, (connections, kH, kW); the table of connections counts planes from 1.
 register_layer(
     params=(param("weight"), BIAS, buffer("connTable")),
     scratch=_UNFOLDED,
-    module={"nn.SpatialConvolutionMap": _map(False), "nn.SpatialFullConvolutionMap": _map(True)},
+    module={
+        "nn.SpatialConvolutionMap": CONNECTIONS,
+        "nn.SpatialFullConvolutionMap": _CONNECTIONS_BACK,
+    },
     traits={
         "conv.ConvMap2d": Traits(
             shapes=lambda inputs, outputs, shape, *_, **__: {
@@ -206,13 +185,7 @@ register_layer(
     defaults={**_NO_PADDING, "adjW": 0.0, "adjH": 0.0, "groups": 1.0},
     scratch=f"{_UNFOLDED} {_CUDNN} zeroScalar",
     module=_full_convolution(2),
-    traits={
-        "conv.FullConvolution2d": Traits(
-            may_take_list=True,
-            written=("plain", "ConvTranspose2d"),
-            like="ConvTranspose2d",
-        )
-    },
+    traits=Traits(may_take_list=True, written=("plain", "ConvTranspose2d"), like="ConvTranspose2d"),
 )
 
 
@@ -224,8 +197,8 @@ def _each(channels: int, *_: Any) -> Tensors:
 # the layer reads as many elements as there are planes.
 register_layer(
     params=(param("weight", Reshape((REST,)), Narrow(0, 0, "nInputPlane")), BIAS),
-    module={"nn.SpatialSubSampling": _sub_sampling},
-    traits={"conv.SubSampling2d": Traits(shapes=_each)},
+    module={"nn.SpatialSubSampling": of_runtime("conv.SubSampling2d", extent("weight"), axes("k", 2), axes("d", 2, 1))},
+    traits=Traits(shapes=_each),
 )
 register_layer(
     "nn.TemporalSubSampling",
@@ -238,13 +211,16 @@ register_layer(
 # torch.nn.Conv1d has (out, in, kW).
 _KERNEL_1D = param("weight", Reshape((FIRST, REST, "inputFrameSize")), Permute((0, 2, 1)))
 register_layer(
-    "nn.TemporalConvolution",
-    "nn.TemporalConvolutionFB",  # fbcunn: (out, kW, in)
     params=(_KERNEL_1D, BIAS),
     defaults={"padH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN} buffer oSize",
-    module=_temporal,
-    traits={"conv.TemporalConv": Traits(written=("conv_in_time",), like="Conv1d", output=temporal)},
+    module={
+        "nn.TemporalConvolution": _temporal("dW"),
+        "nn.TemporalConvolutionFB": _temporal("dW"),  # fbcunn: (out, kW, in)
+        # A SpatialConvolution inside, with fields kH, dH and padH for the time axis.
+        "cudnn.TemporalConvolution": _temporal("dH", padding=integer("padH", 0).unless(0)),
+    },
+    traits=Traits(written=("conv_in_time",), like="Conv1d", output=temporal),
 )
 # (in, 1, kW): Conv1d(groups=in).
 register_layer(
@@ -252,8 +228,15 @@ register_layer(
     params=(param("weight", Reshape((FIRST, 1, REST))), BIAS),
     defaults={"featFirst": False},
     scratch=_UNFOLDED,
-    module=_temporal_row,
-    traits={"conv.TemporalRowConv": Traits(shapes=_row_shapes)},
+    module=of_runtime(
+        "conv.TemporalRowConv",
+        extent("weight"),
+        extent("weight", 2),
+        stride=integer("dW", 1),
+        bias=has("bias").unless(True),
+        features_first=flag("featFirst").unless(False),
+    ),
+    traits=Traits(shapes=_row_shapes),
 )
 
 _VOLUME = {**_NO_PADDING, "padT": 0.0, "groups": 1.0}
@@ -266,8 +249,8 @@ register_layer(
     defaults={**_VOLUME, "dilationT": 1.0, "dilationW": 1.0, "dilationH": 1.0},
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
-    module=convolution(3),
-    traits={"conv.DilatedConv3d": Traits(like="Conv3d")},
+    module=_rounded(3),
+    traits=Traits(like="Conv3d"),
 )
 # (in, out / groups, kT, kH, kW): torch.nn.ConvTranspose3d.
 register_layer(
@@ -276,11 +259,5 @@ register_layer(
     defaults={**_VOLUME, "adjT": 0.0, "adjW": 0.0, "adjH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=_full_convolution(3),
-    traits={
-        "conv.FullConvolution3d": Traits(
-            may_take_list=True,
-            written=("plain", "ConvTranspose3d"),
-            like="ConvTranspose3d",
-        )
-    },
+    traits=Traits(may_take_list=True, written=("plain", "ConvTranspose3d"), like="ConvTranspose3d"),
 )

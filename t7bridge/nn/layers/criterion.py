@@ -11,7 +11,7 @@ from .. import flows
 from ..compounds import node, require
 from ..fields import items_of
 from ..layouts import elements
-from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, flag, integer, number, of_runtime, shape
+from ..mapping import BASE, Lua, NotMappedError, Read, flag, integer, made, number, of_runtime, shape
 from ..registry import Param, Traits, criterions, named_modules, param, register_layer
 from ..torch_nn import Tensors
 
@@ -59,69 +59,50 @@ register_layer(
 )
 
 
-def _weighted(lua: Lua) -> dict[str, Any]:
-    return {"classes": lua.shapes["weight"][0]} if "weight" in lua.shapes else {}
+_CLASSES = made(lambda lua: lua.shapes["weight"][0] if "weight" in lua.shapes else None).unless(None)
 
 
-def _target(lua: Lua, path: str) -> int:
-    """Return a class index in the user's numbering; the -100 for no class is always the same."""
-    value = lua.integer(path)
-    return value + lua.index_base - 1 if value >= 0 else value
+def _target(path: str) -> Read:
+    """Read a class index in the user's numbering; the -100 for no class is always the same."""
+
+    def number_of(lua: Lua) -> int | None:
+        value = lua.integer(path) if lua.has(path) else None
+        return value if value is None or value < 0 else value + lua.index_base - 1
+
+    return made(number_of).unless(None)
 
 
-@becomes("classes.ClassNLLCriterion")
-def _class_nll(lua: Lua) -> Call:
-    kwargs = _weighted(lua)
-    kwargs["average"] = lua.flag("sizeAverage", True)
-    if lua.has("ignoreIndex"):
-        kwargs["ignore_index"] = _target(lua, "ignoreIndex")
-    return Call(f"{LAYERS}classes.ClassNLLCriterion", (), {**kwargs, "index_base": lua.index_base})
+def _cross_entropy_average(lua: Lua) -> bool:
+    """Return whether the loss is a mean: Lua passes `sizeAverage` on to the inner criterion when it changed.
 
-
-@becomes("classes.CrossEntropyCriterion")
-def _cross_entropy(lua: Lua) -> Call:
-    """Map to torch.nn.CrossEntropyLoss: Lua passes `sizeAverage` on to the inner criterion when it changed."""
-    kwargs = _weighted(lua)
+    Raises:
+        NotMappedError: the inner layer is not its softmax.
+    """
     for name in ("lsm", "slsm"):
         inner = lua.get(name)
         if isinstance(inner, TorchObject) and not inner.class_name.endswith("LogSoftMax"):
             raise NotMappedError(f"has a {inner.class_name} instead of its softmax", path=f"{lua.path}.{name}")
     changed = lua.get("sizeAverage") != lua.get("oldSizeAverage")
-    kwargs["average"] = lua.flag("sizeAverage" if changed else "nll.sizeAverage", not changed)
-    if lua.has("nll.ignoreIndex"):
-        kwargs["ignore_index"] = _target(lua, "nll.ignoreIndex")
-    return Call(f"{LAYERS}classes.CrossEntropyCriterion", (), {**kwargs, "index_base": lua.index_base})
+    return lua.flag("sizeAverage" if changed else "nll.sizeAverage", not changed)
 
 
-@becomes("classes.CrossEntropyCriterion")
-def _volumetric_cross_entropy(lua: Lua) -> Call:
-    kwargs = {**_weighted(lua), "average": lua.flag("scec.sizeAverage", True), "index_base": lua.index_base}
-    return Call(f"{LAYERS}classes.CrossEntropyCriterion", (), kwargs)
+_CLASS_NLL = of_runtime(
+    "classes.ClassNLLCriterion",
+    classes=_CLASSES,
+    average=_AVERAGE,
+    ignore_index=_target("ignoreIndex"),
+    index_base=BASE,
+)
 
 
-@becomes("criterion.BCECriterion")
-def _bce(lua: Lua) -> Call:
-    kwargs = {**_weighted(lua), "average": lua.flag("sizeAverage", True)}
-    return Call(f"{LAYERS}criterion.BCECriterion", (), kwargs)
+def _soft_margin_average(lua: Lua) -> bool:
+    """Return whether the loss is a mean.
 
-
-@becomes("classes.MultiMarginCriterion")
-def _multi_margin(lua: Lua) -> Call:
-    kwargs = {
-        **_weighted(lua),
-        "p": lua.integer("p", 1),
-        "margin": lua.number("margin", 1.0),
-        "average": lua.flag("sizeAverage", True),
-        "index_base": lua.index_base,
-    }
-    return Call(f"{LAYERS}classes.MultiMarginCriterion", (), kwargs)
-
-
-@becomes("classes.MultiLabelSoftMarginCriterion")
-def _multi_label_soft_margin(lua: Lua) -> Call:
+    Raises:
+        NotMappedError: the inner layer is not its sigmoid.
+    """
     require(lua, "sigmoid", node("Sigmoid", "x"))
-    kwargs = {**_weighted(lua), "average": lua.flag("sizeAverage")}
-    return Call(f"{LAYERS}classes.MultiLabelSoftMarginCriterion", (), kwargs)
+    return lua.flag("sizeAverage")
 
 
 def _shapes(classes: int | None = None, *_: Any, **__: Any) -> Tensors:
@@ -134,11 +115,20 @@ register_layer(
     kind="criterion",
     scratch=f"{_SCRATCH} sigmoid",
     module={
-        "nn.ClassNLLCriterion": _class_nll,
-        "nn.SpatialClassNLLCriterion": _class_nll,
-        "nn.BCECriterion": _bce,
-        "nn.MultiMarginCriterion": _multi_margin,
-        "nn.MultiLabelSoftMarginCriterion": _multi_label_soft_margin,
+        "nn.ClassNLLCriterion": _CLASS_NLL,
+        "nn.SpatialClassNLLCriterion": _CLASS_NLL,
+        "nn.BCECriterion": of_runtime("criterion.BCECriterion", classes=_CLASSES, average=_AVERAGE),
+        "nn.MultiMarginCriterion": of_runtime(
+            "classes.MultiMarginCriterion",
+            classes=_CLASSES,
+            p=integer("p", 1),
+            margin=number("margin", 1.0),
+            average=_AVERAGE,
+            index_base=BASE,
+        ),
+        "nn.MultiLabelSoftMarginCriterion": of_runtime(
+            "classes.MultiLabelSoftMarginCriterion", classes=_CLASSES, average=made(_soft_margin_average)
+        ),
     },
     traits={
         name: Traits(shapes=_shapes)
@@ -164,7 +154,9 @@ register_layer(
     params=(_class_weights("scec.nll.weights"),),
     kind="criterion",
     scratch=f"{_SCRATCH} scec",
-    module=_volumetric_cross_entropy,
+    module=of_runtime(
+        "classes.CrossEntropyCriterion", classes=_CLASSES, average=flag("scec.sizeAverage", True), index_base=BASE
+    ),
 )
 # torch.nn.CrossEntropyLoss.
 register_layer(
@@ -173,7 +165,13 @@ register_layer(
     params=(_class_weights("nll.weights"),),
     kind="criterion",
     scratch=f"{_SCRATCH} lsm slsm nll",
-    module=_cross_entropy,
+    module=of_runtime(
+        "classes.CrossEntropyCriterion",
+        classes=_CLASSES,
+        average=made(_cross_entropy_average),
+        ignore_index=_target("nll.ignoreIndex"),
+        index_base=BASE,
+    ),
 )
 
 
@@ -189,22 +187,17 @@ def _weights(lua: Lua) -> tuple[float, ...]:
     return tuple(float(weight) for weight in found)
 
 
-@becomes("classes.MultiCriterion")
-def _multi(lua: Lua) -> Call:
-    return Call(f"{LAYERS}classes.MultiCriterion", (), {"weights": _weights(lua)})
-
-
-@becomes("classes.ParallelCriterion")
-def _parallel(lua: Lua) -> Call:
-    kwargs = {"weights": _weights(lua), "repeat_target": lua.flag("repeatTarget")}
-    return Call(f"{LAYERS}classes.ParallelCriterion", (), kwargs)
-
-
+_WEIGHTS = made(_weights)
 register_layer(
     children=criterions,
     kind="criterion",
     scratch="weights",
-    module={"nn.MultiCriterion": _multi, "nn.ParallelCriterion": _parallel},
+    module={
+        "nn.MultiCriterion": of_runtime("classes.MultiCriterion", weights=_WEIGHTS),
+        "nn.ParallelCriterion": of_runtime(
+            "classes.ParallelCriterion", weights=_WEIGHTS, repeat_target=flag("repeatTarget")
+        ),
+    },
 )
 register_layer(
     children=named_modules("criterion"),

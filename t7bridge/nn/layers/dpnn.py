@@ -5,26 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import evolve
-
 from ...graph.lua import TorchObject
 from .. import flows
 from ..compounds import node, require
 from ..fields import lookup
 from ..layouts import Reshape, elements
-from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, extent, flag, integer, number, of_runtime
+from ..mapping import (
+    BASE,
+    LAYERS,
+    Call,
+    Literal,
+    Lua,
+    NotMappedError,
+    Row,
+    becomes,
+    extent,
+    flag,
+    integer,
+    made,
+    number,
+    of_runtime,
+    optional_number,
+)
 from ..registry import Child, Traits, buffer, named_modules, param, register_layer
 from ..torch_nn import Tensors, constructed
 from .conv import BIAS, CONVOLUTION_2D, convolution, kernel_2d
 
 _AVERAGE = flag("sizeAverage")
 _SCRATCH = "output_tensor total_weight_tensor target noise"
-_REINFORCE = ("ReinforceBernoulli", "ReinforceCategorical", "ReinforceNormal", "ReinforceGamma")
-
-
-def _options(**options: object) -> dict[str, object]:
-    """Return the arguments that are not `None`."""
-    return {name: value for name, value in options.items() if value not in (None, False)}
 
 
 @becomes("resample.SpatialGlimpse")
@@ -37,25 +45,23 @@ def _glimpse(lua: Lua) -> Call:
     )
 
 
-@becomes("resample.SpatialUniformCrop")
-def _crop(lua: Lua) -> Call:
-    height = lua.integer("oheight")
-    args: tuple[object, ...] = (height, lua.integer("owidth", height))
-    if lua.has("scale"):
-        ends = ("scale.min", "scale.max") if lua.has("scale.min") else ("scale.1", "scale.2")
-        args = (*args, tuple(float(lua.number(end)) for end in ends))
-    return Call(f"{LAYERS}resample.SpatialUniformCrop", args)
+def _scales(lua: Lua) -> tuple[Literal, ...]:
+    if not lua.has("scale"):
+        return ()
+    ends = ("scale.min", "scale.max") if lua.has("scale.min") else ("scale.1", "scale.2")
+    return (tuple(float(lua.number(end)) for end in ends),)
 
 
-@becomes("dropout.SimpleColorTransform")
-def _colors(lua: Lua) -> Call:
-    ranges = elements(lua.tensor("range")).reshape(-1).tolist()
-    return Call(f"{LAYERS}dropout.SimpleColorTransform", tuple(float(most) for most in ranges))
+def _ranges(lua: Lua) -> tuple[float, ...]:
+    return tuple(map(float, elements(lua.tensor("range")).reshape(-1).tolist()))
 
 
-@becomes("gradient.CategoricalEntropy")
-def _entropy(lua: Lua) -> Call:
-    """Map the entropy of the modules inside: `minusOne` is the negative scale, and `_mul` makes the sum one."""
+def _scale(lua: Lua) -> float:
+    """Return the scale of the entropy of the modules inside: `minusOne` is the negative one, `_mul` makes the sum one.
+
+    Raises:
+        NotMappedError: somebody changed the modules.
+    """
     shares = node("MulConstant", node("Sum", "x", 1.0, None, None), lua.get("module.modules.2.constant_scalar"), None)
     logarithms = node("Log", node("AddConstant", shares, 1e-6, None))
     product = node("Sum", node("CMulTable", [shares, logarithms]), 1.0, None, None)
@@ -63,22 +69,13 @@ def _entropy(lua: Lua) -> Call:
     if lua.get("_mul") is not lua.get("module.modules.2") or not lua.flag("sizeAverage", True):
         raise NotMappedError("its modules inside were changed", path=lua.path)
     negative = lua.find_tensor("minusOne")
-    scale = lua.number("scale", 1.0) if negative is None else -float(elements(negative).reshape(-1)[0])
-    kwargs = {"scale": float(scale)}
-    if lua.has("minEntropy"):
-        kwargs["smallest"] = float(lua.number("minEntropy"))
-    return Call(f"{LAYERS}gradient.CategoricalEntropy", (), kwargs)
+    return float(lua.number("scale", 1.0) if negative is None else -elements(negative).reshape(-1)[0])
 
 
-@becomes(*(f"gradient.{name}" for name in _REINFORCE))
-def _reinforce(lua: Lua) -> Call:
+def _reinforce(name: str, argument: str = "", field: str = "") -> Row:
     """Map REINFORCE layers: `stdev` and `scale` may be missing: then they are an input."""
-    name = lua.obj.class_name.removeprefix("nn.")
-    field = {"ReinforceNormal": ("deviation", "stdev"), "ReinforceGamma": ("scale", "scale")}.get(name)
-    kwargs: dict[str, object] = {}
-    if field and lua.has(field[1]):
-        kwargs[field[0]] = float(lua.number(field[1]))
-    return Call(f"{LAYERS}gradient.{name}", (), {**kwargs, **_options(stochastic=lua.flag("stochastic"))})
+    given: Any = {argument: optional_number(field).unless(None)} if field else {}
+    return of_runtime(f"gradient.{name}", **given, stochastic=flag("stochastic").unless(False))
 
 
 register_layer(
@@ -86,12 +83,21 @@ register_layer(
     scratch=f"{_SCRATCH} modules module reward range regionType coord scales scaler minusOne entropy maxIdx",
     module={
         "nn.SpatialGlimpse": _glimpse,
-        "nn.SpatialUniformCrop": _crop,
-        "nn.SimpleColorTransform": _colors,
+        "nn.SpatialUniformCrop": of_runtime(
+            "resample.SpatialUniformCrop", integer("oheight"), integer("owidth|oheight"), made(_scales).each
+        ),
+        "nn.SimpleColorTransform": of_runtime("dropout.SimpleColorTransform", made(_ranges).each),
         "nn.SpatialRegionDropout": of_runtime("dropout.SpatialRegionDropout", number("p", 0.2)),
         "nn.TotalDropout": of_runtime("dropout.TotalDropout", number("p", 0.5)),
-        "nn.CategoricalEntropy": _entropy,
-        **{f"nn.{name}": _reinforce for name in _REINFORCE},
+        "nn.CategoricalEntropy": of_runtime(
+            "gradient.CategoricalEntropy",
+            scale=made(_scale),
+            smallest=optional_number("minEntropy").unless(None),
+        ),
+        "nn.ReinforceBernoulli": _reinforce("ReinforceBernoulli"),
+        "nn.ReinforceCategorical": _reinforce("ReinforceCategorical"),
+        "nn.ReinforceNormal": _reinforce("ReinforceNormal", "deviation", "stdev"),
+        "nn.ReinforceGamma": _reinforce("ReinforceGamma", "scale", "scale"),
     },
 )
 register_layer(
@@ -115,17 +121,12 @@ register_layer(
 )
 
 
-@becomes("conv.SpatialBinaryConvolution")
-def _binary_convolution(lua: Lua) -> Call:
-    return evolve(convolution(2)(lua), target=f"{LAYERS}conv.SpatialBinaryConvolution")
-
-
 register_layer(
     "nn.SpatialBinaryConvolution",
     params=kernel_2d,
     scratch=f"{CONVOLUTION_2D.scratch} tempWeight alphas wmask",
     defaults=CONVOLUTION_2D.defaults,
-    module=_binary_convolution,
+    module=convolution(2, f"{LAYERS}conv.SpatialBinaryConvolution"),
     traits={"conv.SpatialBinaryConvolution": Traits(like="Conv2d")},
 )
 
@@ -172,25 +173,21 @@ def _step_criterion(obj: TorchObject) -> Iterator[Child]:
         yield Child("criterion", ".clones[1]", lookup(obj, "clones.1"))
 
 
-@becomes("classes.SequencerCriterion")
-def _sequencer_criterion(lua: Lua) -> Call:
+def _sequencer_criterion(repeats: bool) -> Row:
     """Map a sequence criterion: Element-Research's RepeaterCriterion has no `sizeAverage`."""
-    repeats = lua.obj.class_name == "nn.RepeaterCriterion"
-    kwargs = _options(average=lua.flag("sizeAverage"), repeat_target=repeats)
-    return Call(f"{LAYERS}classes.SequencerCriterion", (), kwargs)
+    options: Any = {"repeat_target": True} if repeats else {}
+    return of_runtime("classes.SequencerCriterion", average=_AVERAGE.unless(False), **options)
 
 
 register_layer(
     children=_step_criterion,
     kind="criterion",
     scratch="clones",
-    module=dict.fromkeys(("nn.SequencerCriterion", "nn.RepeaterCriterion"), _sequencer_criterion),
+    module={
+        "nn.SequencerCriterion": _sequencer_criterion(False),
+        "nn.RepeaterCriterion": _sequencer_criterion(True),
+    },
 )
-
-
-@becomes("classes.MaskZeroCriterion")
-def _mask_zero_criterion(lua: Lua) -> Call:
-    return Call(f"{LAYERS}classes.MaskZeroCriterion", (), _options(zero_mask=lua.flag("v2")))
 
 
 register_layer(
@@ -198,7 +195,7 @@ register_layer(
     children=named_modules("criterion"),
     kind="criterion",
     scratch="zeroMask input target",
-    module=_mask_zero_criterion,
+    module=of_runtime("classes.MaskZeroCriterion", zero_mask=flag("v2").unless(False)),
 )
 register_layer(
     kind="criterion",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from ...graph.lua import TorchObject
 from ..fields import Fields, items_of, lookup
 from ..layouts import Narrow
-from ..mapping import BASE, Call, Choice, Lua, becomes, extent, flag, integer, number, of_runtime, of_torch, pair, shape
+from ..mapping import BASE, extent, flag, integer, number, of_runtime, of_torch, pair, shape
 from ..registry import Child, Param, Traits, buffer, keeps, modules, register_layer
 from .pooling import windows
 
@@ -39,22 +40,17 @@ register_layer(
 )
 
 
-def _ceiled(name: str) -> Choice:
-    """Map pooling: both classes round up, whatever the inherited field says."""
-
-    @becomes(f"torch.nn.{name}")
-    def module(lua: Lua) -> Call:
-        kwargs = {**windows(lua, 2), "ceil_mode": True}
-        if name == "AvgPool2d" and not lua.flag("count_include_pad", True):
-            kwargs["count_include_pad"] = False
-        return Call(f"torch.nn.{name}", (), kwargs)
-
-    return module
-
+_CEILED: dict[str, Any] = {**windows(2), "ceil_mode": True}
+"""Both classes round up, whatever the inherited field says."""
 
 register_layer(
     defaults={"padW": 0.0, "padH": 0.0, "count_include_pad": True},
-    module={"inn.SpatialMaxPooling": _ceiled("MaxPool2d"), "inn.SpatialAveragePooling": _ceiled("AvgPool2d")},
+    module={
+        "inn.SpatialMaxPooling": of_torch("MaxPool2d", **_CEILED),
+        "inn.SpatialAveragePooling": of_torch(
+            "AvgPool2d", **_CEILED, count_include_pad=flag("count_include_pad", True).unless(True)
+        ),
+    },
 )
 
 

@@ -10,7 +10,21 @@ from collections.abc import Iterator
 from ...graph.lua import TorchObject
 from .. import flows
 from ..fields import items_of, lookup
-from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, dim, flag, integer, of_runtime, optional
+from ..mapping import (
+    BASE,
+    LAYERS,
+    Call,
+    Lua,
+    NotMappedError,
+    becomes,
+    dim,
+    either,
+    flag,
+    integer,
+    made,
+    of_runtime,
+    optional,
+)
 from ..registry import Child, Traits, named_modules, register_layer
 
 
@@ -20,20 +34,25 @@ def _views(lua: Lua) -> tuple[int, ...]:
     return tuple(at for at, each in enumerate(inside) if isinstance(each, TorchObject) and each.class_name == "nn.View")
 
 
-@becomes("sequence.CaptionModel", "sequence.TextModel")
-def _language_model(lua: Lua) -> Call:
-    """Map a language model: neuraltalk2 has a class of this name with a `core`, torch-rnn one with a `net`."""
-    if lua.has("net"):
-        return Call(f"{LAYERS}sequence.TextModel", (), {"views": _views(lua)})
+def _size(lua: Lua) -> int:
     if not lua.has("core"):
         raise NotMappedError("has neither a core nor a net", path=lua.path)
-    kwargs = {
-        "state_size": lua.integer("rnn_size"),
-        "states": 2 * lua.integer("num_layers", 1),
-        "last": lua.integer("vocab_size") + lua.index_base,
-        "index_base": lua.index_base,
-    }
-    return Call(f"{LAYERS}sequence.CaptionModel", (), kwargs)
+    return lua.integer("rnn_size")
+
+
+_TEXT_MODEL = of_runtime("sequence.TextModel", views=made(_views))
+# neuraltalk2 has a class of this name with a `core`, torch-rnn one with a `net`.
+_LANGUAGE_MODEL = either(
+    lambda lua: lua.has("net"),
+    _TEXT_MODEL,
+    of_runtime(
+        "sequence.CaptionModel",
+        state_size=made(_size),
+        states=made(lambda lua: 2 * lua.integer("num_layers", 1)),
+        last=made(lambda lua: lua.integer("vocab_size") + lua.index_base),
+        index_base=BASE,
+    ),
+)
 
 
 def _steps(obj: TorchObject) -> Iterator[Child]:
@@ -51,20 +70,15 @@ register_layer(
     "nn.LanguageModel",
     children=_words,
     scratch="net rnns view1 view2 bn_view_in bn_view_out lookup_tables lookup_tables_inputs init_state state inputs",
-    module=_language_model,
+    module=_LANGUAGE_MODEL,
 )
-
-
-@becomes("sequence.TextModel")
-def _text_model(lua: Lua) -> Call:
-    return Call(f"{LAYERS}sequence.TextModel", (), {"views": _views(lua)})
 
 
 register_layer(
     "nn.TemporalAdapter",
     children=_steps,
     scratch="net view_in view_out",
-    module=_text_model,
+    module=_TEXT_MODEL,
 )
 register_layer(module={"nn.FeatExpander": of_runtime("shape.FeatExpander", integer("n"))})
 register_layer(

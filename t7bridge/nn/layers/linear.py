@@ -14,15 +14,17 @@ from ..mapping import (
     INPLACE,
     LAYERS,
     Call,
-    Choice,
     Lua,
     becomes,
     extent,
     flag,
     has,
+    made,
     number,
     of_runtime,
     of_torch,
+    optional,
+    shape,
 )
 from ..output_shapes import same, unknown
 from ..registry import Param, Traits, buffer, param, register_layer
@@ -48,13 +50,14 @@ register_layer(
 )
 
 
-@becomes("linear.IndexLinear")
-def _index_linear(lua: Lua) -> Call:
-    """Map IndexLinear: the field `offset` is added to 1-based keys: -1 by default."""
-    base = -lua.integer("offset", -1) - 1 + lua.index_base
-    sizes = (lua.shape("weight")[0], lua.shape("bias")[0])
-    normalize = lua.shape("weight")[1] > sizes[1]
-    return Call(f"{LAYERS}linear.IndexLinear", sizes, {"index_base": base, "normalize": normalize})
+_INDEX_LINEAR = of_runtime(
+    "linear.IndexLinear",
+    extent("weight"),
+    extent("bias"),
+    # The field is added to 1-based keys: -1 by default.
+    index_base=made(lambda lua: -lua.integer("offset", -1) - 1 + lua.index_base),
+    normalize=made(lambda lua: lua.shape("weight")[1] > lua.shape("bias")[0]),
+)
 
 
 def _index_shapes(in_features: int, out_features: int, index_base: int = 1, normalize: bool = False) -> Tensors:
@@ -67,7 +70,7 @@ register_layer(
     params=(WEIGHT, BIAS),
     scratch="gradWeightBuffer valuesBuffer normalizedValues cumSumSizes cumSumSizesCache sizes sizesCache "
     "keys values lkeys lvalues running",
-    module=_index_linear,
+    module=_INDEX_LINEAR,
     traits={"linear.IndexLinear": Traits(shapes=_index_shapes)},
 )
 
@@ -160,26 +163,16 @@ register_layer(
     traits={"linear.Add": Traits(output=same, shapes=lambda size, *_, **__: {"bias": (size,)})},
 )
 # With the sizes given to the layer, which broadcast as in PyTorch.
-
-
-def _shaped(class_name: str, name: str) -> Choice:
-    @becomes(class_name)
-    def module(lua: Lua) -> Call:
-        return Call(LAYERS + class_name, lua.shape(name))
-
-    return module
-
-
 register_layer(
     "nn.CAdd",
     params=(BIAS,),
-    module=_shaped("linear.CAdd", "bias"),
+    module=of_runtime("linear.CAdd", shape("bias").each),
     traits={"linear.CAdd": Traits(output=same, shapes=lambda *shape: {"bias": shape})},
 )
 register_layer(
     "nn.CMul",
     params=(WEIGHT,),
-    module=_shaped("linear.CMul", "weight"),
+    module=of_runtime("linear.CMul", shape("weight").each),
     traits={"linear.CMul": Traits(output=same, shapes=lambda *shape: {"weight": shape})},
 )
 register_layer(
@@ -190,32 +183,23 @@ register_layer(
 )
 
 
-@becomes("shape.Constant")
-def _constant(lua: Lua) -> Call:
-    return Call(f"{LAYERS}shape.Constant", lua.shape("value"), {"n_input_dims": lua.optional("nInputDim")})
-
-
 register_layer(
     "nn.Constant",
     params=(buffer("value"),),
-    module=_constant,
+    module=of_runtime("shape.Constant", shape("value").each, n_input_dims=optional("nInputDim")),
     traits={"shape.Constant": Traits(shapes=lambda *shape, n_input_dims=None: {"value": shape})},
 )
 
 
-@becomes("linear.AddConstant")
-def _add_constant(lua: Lua) -> Call:
+def _addend(lua: Lua) -> float | tuple[float, ...]:
     tensor = lua.find_tensor("constant_scalar")
-    kwargs = {"inplace": lua.flag("inplace")}
-    if tensor is None:
-        return Call(f"{LAYERS}linear.AddConstant", (lua.number("constant_scalar"),), kwargs)
-    return Call(f"{LAYERS}linear.AddConstant", (tuple(float(each) for each in elements(tensor).reshape(-1)),), kwargs)
+    return lua.number("constant_scalar") if tensor is None else tuple(map(float, elements(tensor).reshape(-1)))
 
 
 register_layer(
     module={
         "nn.MulConstant": of_runtime("linear.MulConstant", number("constant_scalar"), inplace=INPLACE),
-        "nn.AddConstant": _add_constant,
+        "nn.AddConstant": of_runtime("linear.AddConstant", made(_addend), inplace=INPLACE),
     },
     traits={
         "linear.MulConstant": Traits(written=("operator", "*"), output=same),

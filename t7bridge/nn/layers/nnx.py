@@ -4,44 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..mapping import LAYERS, Call, Lua, NotMappedError, becomes, dim, number, of_runtime, of_torch, pair
+from ..mapping import Lua, NotMappedError, dim, made, number, of_runtime, of_torch, pair
 from ..registry import register_layer
 
 
-def _size(lua: Lua) -> dict[str, Any]:
-    """Return the output size: a size takes precedence over a ratio; nnx stores the size of its first output."""
-    kwargs: dict[str, Any] = {"size": (lua.optional("oheight"), lua.optional("owidth"))}
-    if None in kwargs["size"]:
-        ratio = (float(lua.number("rheight", 1.0)), float(lua.number("rwidth", 1.0)))
-        kwargs["ratio"] = ratio
-    return kwargs
+def _ratio(lua: Lua) -> tuple[float, float] | None:
+    """Return the ratio, unless there is a size, which takes precedence; nnx stores the size of its first output."""
+    if lua.has("oheight") and lua.has("owidth"):
+        return None
+    return (float(lua.number("rheight", 1.0)), float(lua.number("rwidth", 1.0)))
 
 
-@becomes("resample.SpatialReSampling")
-def _resampling(lua: Lua) -> Call:
-    return Call(f"{LAYERS}resample.SpatialReSampling", (), _size(lua))
-
-
-@becomes("resample.SpatialReSamplingEx")
-def _resampling_ex(lua: Lua) -> Call:
+def _mode(lua: Lua) -> str:
     mode = lua.text("mode", "simple")
     if mode not in ("simple", "average", "bilinear"):
         raise NotMappedError("its mode is unknown", path=lua.path, found=mode)
-    kwargs = _size(lua)
-    rows = lua.index0("yDim", 1)
-    if rows != 1:
-        kwargs["rows"] = rows
-    return Call(f"{LAYERS}resample.SpatialReSamplingEx", (mode,), kwargs)
+    return mode
 
 
+_SIZE: dict[str, Any] = {
+    "size": made(lambda lua: (lua.optional("oheight"), lua.optional("owidth"))),
+    "ratio": made(_ratio).unless(None),
+}
 _IDENTITY = of_torch("Identity")
 register_layer(
     scratch="inputSize outputSize indices",
     module={
         "nn.SpatialUpSampling": of_runtime("resample.SpatialUpSampling", pair("dH", "dW"), rows=dim("yDim", 1)),
         "nn.SpatialDownSampling": of_runtime("resample.SpatialDownSampling", pair("rH", "rW")),
-        "nn.SpatialReSampling": _resampling,
-        "nn.SpatialReSamplingEx": _resampling_ex,
+        "nn.SpatialReSampling": of_runtime("resample.SpatialReSampling", **_SIZE),
+        "nn.SpatialReSamplingEx": of_runtime(
+            "resample.SpatialReSamplingEx", made(_mode), **_SIZE, rows=dim("yDim", 1).unless(1)
+        ),
         "nn.SpatialMaxSampling": of_runtime("resample.SpatialMaxSampling", pair("oheight", "owidth")),
         "nn.SaturatedLU": of_runtime(
             "activation.SaturatedLU",

@@ -2,52 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...graph.lua import TorchObject
 from .. import output_shapes as out
 from ..fields import Fields
-from ..layouts import elements
+from ..layouts import elements, nested
 from ..mapping import (
+    AXES,
     LAYERS,
     Call,
     Choice,
+    Literal,
     Lua,
     NotMappedError,
+    Read,
     Row,
+    axes,
     becomes,
     dim,
+    either,
     flag,
     integer,
+    made,
     number,
     of_runtime,
     of_torch,
+    optional,
     pair,
 )
 from ..registry import Traits, register_layer
 
 _WHERE = "pooling ones random_samples randomSamples"
-_AXES = {2: ("H", "W"), 3: ("T", "H", "W")}
 
 
-def axes(lua: Lua, prefix: str, dims: int, default: int | None = None) -> tuple[int, ...]:
-    """Return whole numbers of each axis, `kH`, `kW` for the prefix `k`; one field may serve all axes: `padding|pad`."""
-    whole, _, each = prefix.rpartition("|")
-    front = f"{whole}|" if whole else ""
-    return tuple(lua.integer(f"{front}{each}{axis}", default) for axis in _AXES[dims])
-
-
-def windows(lua: Lua, dims: int) -> dict[str, Any]:
+def windows(dims: int) -> dict[str, Any]:
     """Return the arguments that determine the windows of a pooling."""
-    kernel = axes(lua, "k", dims)
-    kwargs: dict[str, Any] = {
+    kernel = axes("k", dims)
+    steps = made(lambda lua: tuple(lua.integer(f"d{axis}", size) for axis, size in zip(AXES[dims], kernel.get(lua))))
+    return {
         "kernel_size": kernel,
-        "stride": tuple(lua.integer(f"d{axis}", size) for axis, size in zip(_AXES[dims], kernel)),
-        "padding": axes(lua, "pad", dims, 0),
+        "stride": steps,
+        "padding": axes("pad", dims, 0),
+        "ceil_mode": flag("ceil_mode").unless(False),
     }
-    if lua.flag("ceil_mode"):
-        kwargs["ceil_mode"] = True
-    return kwargs
 
 
 _CEILED = (
@@ -56,11 +55,19 @@ _CEILED = (
 )
 
 
-def _is_ceiled(kwargs: dict[str, Any], dilation: tuple[int, ...]) -> bool:
-    """Return whether a window may begin after the end of the input. PyTorch omits such windows."""
-    spans = (step * (size - 1) + 1 for size, step in zip(kwargs["kernel_size"], dilation))
-    beyond = any(stride > span > 0 for stride, span in zip(kwargs["stride"], spans))
-    return bool(kwargs.get("ceil_mode")) and beyond and not any(kwargs["padding"])
+def _ceiled(dims: int, other: Row | Choice, dilation: Read | None = None, **kwargs: Any) -> Choice:
+    """Map poolings whose windows may begin after the end of the input. PyTorch omits such windows."""
+    given = windows(dims)
+
+    def may_begin_after(lua: Lua) -> bool:
+        kernel, stride, padding, ceil = (read.get(lua) for read in given.values())
+        steps = dilation.get(lua) if dilation else (1,) * dims
+        spans = [step * (size - 1) + 1 for size, step in zip(kernel, steps)]
+        return ceil and not any(padding) and any(stride > span > 0 for stride, span in zip(stride, spans))
+
+    kwargs |= {"dilation": dilation} if dilation else {}
+    pool = of_runtime("pooling.CeiledPool", given["kernel_size"], given["stride"], **kwargs)
+    return either(may_begin_after, pool, other)
 
 
 _LEFT_OUT = (
@@ -78,18 +85,8 @@ def _ceil_note(fields: Fields) -> str:
 
 
 def _max_pool(dims: int) -> Choice:
-    @becomes(f"torch.nn.MaxPool{dims}d", "pooling.CeiledPool")
-    def module(lua: Lua) -> Call:
-        kwargs = windows(lua, dims)
-        dilation = axes(lua, "dilation", dims, 1)
-        if set(dilation) != {1}:
-            kwargs["dilation"] = dilation
-        if _is_ceiled(kwargs, dilation):
-            given = {} if set(dilation) == {1} else {"dilation": dilation}
-            return Call(f"{LAYERS}pooling.CeiledPool", (kwargs["kernel_size"], kwargs["stride"]), given)
-        return Call(f"torch.nn.MaxPool{dims}d", (), kwargs)
-
-    return module
+    dilation = axes("dilation", dims, 1).unless((1,) * dims)
+    return _ceiled(dims, of_torch(f"MaxPool{dims}d", **windows(dims), dilation=dilation), dilation)
 
 
 register_layer(
@@ -109,23 +106,17 @@ register_layer(
 )
 
 
+_DIVIDE = flag("divide", True)
+# cuDNN's class has it in `mode`.
+_COUNT = made(lambda lua: lua.flag("count_include_pad", True) and "EXCLUDE" not in lua.text("mode")).unless(True)
+
+
 def _average_pool(dims: int, cudnn: bool = False) -> Choice:
     """Map average pooling. cuDNN omits windows after the input."""
-
-    @becomes(f"torch.nn.AvgPool{dims}d", f"pooling.SumPool{dims}d", "pooling.CeiledPool")
-    def module(lua: Lua) -> Call:
-        kwargs = windows(lua, dims)
-        # cuDNN's class has it in `mode`.
-        if not lua.flag("count_include_pad", True) or "EXCLUDE" in lua.text("mode"):
-            kwargs["count_include_pad"] = False
-        divided = lua.flag("divide", True)
-        if not cudnn and _is_ceiled(kwargs, (1,) * dims):
-            options = {"average": True, **({} if divided else {"divide": False})}
-            return Call(f"{LAYERS}pooling.CeiledPool", (kwargs["kernel_size"], kwargs["stride"]), options)
-        average = f"torch.nn.AvgPool{dims}d"
-        return Call(average if divided else f"{LAYERS}pooling.SumPool{dims}d", (), kwargs)
-
-    return module
+    options = {**windows(dims), "count_include_pad": _COUNT}
+    rows = of_torch(f"AvgPool{dims}d", **options), of_runtime(f"pooling.SumPool{dims}d", **options)
+    pool = either(_DIVIDE.get, *rows)
+    return pool if cudnn else _ceiled(dims, pool, average=True, divide=_DIVIDE.unless(True))
 
 
 _AVERAGE = {"padT": 0.0, "padW": 0.0, "padH": 0.0, "ceil_mode": False, "count_include_pad": True}
@@ -165,31 +156,30 @@ def _max_unpool(dims: int) -> Choice:
     return module
 
 
-def _fractional_max_pool(axes: str) -> Choice:
+def _fractional_max_pool(axes: str) -> Row:
     """Map fractional max pooling: the file has its random numbers unless the module never ran or was cleared."""
+    sized = f"ratio{axes[0]}"
 
-    @becomes("pooling.FractionalMaxPool")
-    def module(lua: Lua) -> Call:
-        kwargs: dict[str, Any] = {}
-        if lua.has(f"ratio{axes[0]}"):
-            kwargs["output_ratio"] = tuple(lua.number(f"ratio{axis}") for axis in axes)
-        else:
-            kwargs["output_size"] = tuple(lua.integer(f"out{axis}") for axis in axes)
-        samples = lua.find_tensor("randomSamples")
-        if samples is not None and lua.flag("newRandomPool"):
-            # For volumes, Lua has the numbers in the order t, w, h, and PyTorch t, h, w.
-            order = [0, 2, 1] if len(axes) == 3 else [0, 1]
-            kwargs["samples"] = _nested(elements(samples)[..., order].tolist())
-        if lua.flag("newRandomPool"):
-            kwargs["keep"] = True
-        kernel = tuple(lua.integer(f"poolSize{axis}") for axis in axes)
-        return Call(f"{LAYERS}pooling.FractionalMaxPool", (kernel,), kwargs)
+    def samples(lua: Lua) -> Literal:
+        found = lua.find_tensor("randomSamples")
+        if found is None or not lua.flag("newRandomPool"):
+            return None
+        # For volumes, Lua has the numbers in the order t, w, h, and PyTorch t, h, w.
+        order = [0, 2, 1] if len(axes) == 3 else [0, 1]
+        return nested(elements(found)[..., order].tolist())
 
-    return module
+    def each(prefix: str, read: Callable[[Lua, str], Any]) -> Callable[[Lua], Literal]:
+        return lambda lua: tuple(read(lua, f"{prefix}{axis}") for axis in axes)
 
-
-def _nested(value: Any) -> Any:
-    return tuple(_nested(item) for item in value) if isinstance(value, list) else value
+    ratio, size = each("ratio", Lua.number), each("out", Lua.integer)
+    return of_runtime(
+        "pooling.FractionalMaxPool",
+        made(each("poolSize", Lua.integer)),
+        output_ratio=made(lambda lua: ratio(lua) if lua.has(sized) else None).unless(None),
+        output_size=made(lambda lua: None if lua.has(sized) else size(lua)).unless(None),
+        samples=made(samples).unless(None),
+        keep=flag("newRandomPool").unless(False),
+    )
 
 
 register_layer(
@@ -218,35 +208,15 @@ register_layer(
 )
 
 
-@becomes("resample.UpsamplingBilinear2d")
-def _bilinear(lua: Lua) -> Call:
-    target = f"{LAYERS}resample.UpsamplingBilinear2d"
-    if lua.has("scale_factor"):
-        return Call(target, (), {"scale_factor": lua.integer("scale_factor")}, "torch.nn.UpsamplingBilinear2d")
-    size = (lua.integer("oheight"), lua.integer("owidth"))
-    return Call(target, (), {"size": size}, "torch.nn.UpsamplingBilinear2d")
+def _scaled(name: str, size: Read, plain: str = "", **kwargs: Any) -> Choice:
+    """Map upsampling, by a factor or to a size."""
+    rows: Any = {"scale_factor": integer("scale_factor")}, {"size": size}
+    by_factor, to_size = (of_runtime(f"resample.{name}", plain=plain, **row, **kwargs) for row in rows)
+    return either(lambda lua: lua.has("scale_factor"), by_factor, to_size)
 
 
-@becomes("resample.UpSampling")
-def _up_sampling(lua: Lua) -> Call:
-    kwargs: dict[str, Any] = {}
-    if lua.has("scale_factor"):
-        kwargs["scale_factor"] = lua.integer("scale_factor")
-    else:
-        names = ("odepth", "oheight", "owidth")
-        kwargs["size"] = tuple(lua.integer(name) for name in names if lua.has(name))
-    if lua.text("mode", "nearest") != "nearest":
-        kwargs["linear"] = True
-    return Call(f"{LAYERS}resample.UpSampling", (), kwargs)
-
-
-@becomes("resample.Padding")
-def _padding(lua: Lua) -> Call:
-    index = lua.integer("index", 1) - 1
-    kwargs: dict[str, Any] = {"n_input_dims": lua.optional("nInputDim"), "value": lua.number("value", 0.0)}
-    if index:
-        kwargs["index"] = index
-    return Call(f"{LAYERS}resample.Padding", (lua.index0("dim"), lua.integer("pad")), kwargs)
+_SIZES = made(lambda lua: tuple(lua.integer(name) for name in ("odepth", "oheight", "owidth") if lua.has(name)))
+_LINEAR = made(lambda lua: lua.text("mode", "nearest") != "nearest").unless(False)
 
 
 def _border(name: str) -> Row:
@@ -279,13 +249,22 @@ register_layer(
             columns=dim("x_dim", 3),
             value=number("val", 0.0),
         ),
-        "nn.Padding": _padding,
+        "nn.Padding": of_runtime(
+            "resample.Padding",
+            dim("dim"),
+            integer("pad"),
+            n_input_dims=optional("nInputDim"),
+            value=number("value", 0.0),
+            index=dim("index", 1).unless(0),
+        ),
         "nn.ShaveImage": _shave,
         "nn.SpatialUpSamplingNearest": of_runtime(
             "resample.UpsamplingNearest2d", scale_factor=integer("scale_factor"), plain="UpsamplingNearest2d"
         ),
-        "nn.SpatialUpSamplingBilinear": _bilinear,
-        "nn.UpSampling": _up_sampling,
+        "nn.SpatialUpSamplingBilinear": _scaled(
+            "UpsamplingBilinear2d", pair("oheight", "owidth"), "UpsamplingBilinear2d"
+        ),
+        "nn.UpSampling": _scaled("UpSampling", _SIZES, linear=_LINEAR),
         "nn.PixelShuffle": of_torch("PixelShuffle", integer("upscaleFactor")),
     },
     traits={

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import flows
 from .. import output_shapes as out
 from ..fields import items_of
@@ -13,55 +11,35 @@ from ..mapping import (
     LAYERS,
     Call,
     Lua,
+    Read,
     Row,
     becomes,
     dim,
+    either,
     flag,
     integer,
+    made,
     number,
     of_runtime,
     of_torch,
     optional,
+    optional_dim,
+    sizes,
 )
 from ..registry import Traits, register_layer
 
-_SHAPE = f"{LAYERS}shape."
 _DIMS = optional("nInputDims")
 
 
-@becomes("shape.View")
-def _view(lua: Lua) -> Call:
-    kwargs = {"n_input_dims": lua.integer("numInputDims")} if lua.has("numInputDims") else {}
-    return Call(f"{_SHAPE}View", lua.sizes("size"), kwargs)
+def _pairs(lua: Lua) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of dimensions that a Transpose exchanges, 0-based."""
+    places = (f"permutations.{at}" for at, _ in enumerate(items_of(lua.get("permutations")) or (), 1))
+    return tuple((lua.integer(f"{place}.1") - 1, lua.integer(f"{place}.2") - 1) for place in places)
 
 
-@becomes("shape.Reshape")
-def _reshape(lua: Lua) -> Call:
-    kwargs = {"batch_mode": lua.flag("batchMode")} if lua.has("batchMode") else {}
-    return Call(f"{_SHAPE}Reshape", lua.sizes("size"), kwargs)
-
-
-@becomes("shape.Squeeze")
-def _squeeze(lua: Lua) -> Call:
-    at = lua.index0("dim") if lua.has("dim") else None
-    return Call(f"{_SHAPE}Squeeze", (at,), {"n_input_dims": lua.optional("numInputDims")})
-
-
-@becomes("shape.Transpose")
-def _transpose(lua: Lua) -> Call:
-    pairs: list[tuple[int, int]] = []
-    for at, _ in enumerate(items_of(lua.get("permutations")) or (), 1):
-        place = f"permutations.{at}"
-        pairs.append((lua.integer(f"{place}.1") - 1, lua.integer(f"{place}.2") - 1))
-    kwargs = {"n_input_dims": lua.integer("numInputDims")} if lua.has("numInputDims") else {}
-    return Call(f"{_SHAPE}Transpose", tuple(pairs), kwargs)
-
-
-@becomes("shape.Cast", "torch.nn.Identity")
-def _copy(lua: Lua) -> Call:
-    """Map nn.Copy: the output has the type that it copies to."""
-    dtype = lua.dtype("output")
-    return Call(f"{_SHAPE}Cast", (dtype,)) if dtype else Call("torch.nn.Identity")
+def _dtype(default: str | None = None) -> Read:
+    """Read the element type of the output."""
+    return made(lambda lua: lua.dtype("output") or default)
 
 
 @becomes("shape.Convert")
@@ -76,24 +54,10 @@ def dpnn_convert(lua: Lua) -> Call:
     )
     if not ways:
         raise lua.wrong("outputShape", "a conversion that dpnn knows", f"{before} to {after}")
-    return Call(f"{_SHAPE}Convert", (before, after), {"dtype": lua.dtype("output")}, childless=True)
+    return Call(f"{LAYERS}shape.Convert", (before, after), {"dtype": lua.dtype("output")}, childless=True)
 
 
-@becomes("shape.OneHot")
-def _one_hot(lua: Lua) -> Call:
-    kwargs = {"index_base": lua.index_base, "dtype": lua.dtype("output") or "float32"}
-    return Call(f"{LAYERS}shape.OneHot", (lua.integer("outputSize"),), kwargs)
-
-
-@becomes("shape.ArgMax")
-def _arg_max(lua: Lua) -> Call:
-    dims = lua.integer("nInputDim") if lua.has("nInputDim") else 9
-    kwargs = {
-        "n_input_dims": dims if dims < 9 else None,
-        "index_base": lua.index_base,
-        "dtype": lua.dtype("output") or "int64",
-    }
-    return Call(f"{LAYERS}shape.ArgMax", (lua.index0("dim", 1),), kwargs)
+_ONE_HOT = of_runtime("shape.OneHot", integer("outputSize"), index_base=BASE, dtype=_dtype("float32"))
 
 
 def _sum(average: bool) -> Row:
@@ -107,16 +71,9 @@ def _sum(average: bool) -> Row:
     )
 
 
-@becomes("table.SelectTable")
-def _select_table(lua: Lua) -> Call:
-    index: Any = lua.get("index")
-    index = lua.text("index") if isinstance(index, (bytes, str)) else lua.index0("index")
-    return Call(f"{LAYERS}table.SelectTable", (index,))
-
-
-@becomes("table.MixtureTable")
-def _mixture(lua: Lua) -> Call:
-    return Call(f"{LAYERS}table.MixtureTable", (lua.index0("dim"),) if lua.has("dim") else ())
+def _index(lua: Lua) -> int | str:
+    named = isinstance(lua.get("index"), (bytes, str))
+    return lua.text("index") if named else lua.index0("index")
 
 
 _IDENTITY = of_torch("Identity")
@@ -127,14 +84,21 @@ register_layer(
         "nn.Identity": _IDENTITY,
         "nn.PrintSize": _IDENTITY,
         "nn.CopyGrad": _IDENTITY,
-        "nn.Copy": _copy,
+        # Its output has the type that it copies to.
+        "nn.Copy": either(lambda lua: lua.dtype("output"), of_runtime("shape.Cast", _dtype()), _IDENTITY),
         "nn.Contiguous": of_runtime("shape.Contiguous"),
         "nn.Collapse": of_runtime("shape.Collapse", integer("nInputDim")),
-        "nn.Reshape": _reshape,
-        "nn.View": _view,
-        "nn.Squeeze": _squeeze,
+        "nn.Reshape": of_runtime(
+            "shape.Reshape",
+            sizes("size").each,
+            batch_mode=made(lambda lua: lua.flag("batchMode") if lua.has("batchMode") else None).unless(None),
+        ),
+        "nn.View": of_runtime("shape.View", sizes("size").each, n_input_dims=optional("numInputDims").unless(None)),
+        "nn.Squeeze": of_runtime("shape.Squeeze", optional_dim("dim"), n_input_dims=optional("numInputDims")),
         "nn.Unsqueeze": of_runtime("shape.Unsqueeze", dim("pos"), n_input_dims=optional("numInputDims")),
-        "nn.Transpose": _transpose,
+        "nn.Transpose": of_runtime(
+            "shape.Transpose", made(_pairs).each, n_input_dims=optional("numInputDims").unless(None)
+        ),
         "nn.Replicate": of_runtime(
             "shape.Replicate", integer("nfeatures"), dim("dim", 1), n_input_dims=optional("ndim")
         ),
@@ -143,9 +107,15 @@ register_layer(
         "nn.Narrow": of_runtime("shape.Narrow", dim("dimension"), dim("index"), integer("length", 1)),
         "nn.Index": of_runtime("shape.Index", dim("dimension"), index_base=BASE),
         "nn.MaskedSelect": of_runtime("shape.MaskedSelect"),
-        "nn.OneHot": _one_hot,
-        "OneHot": _one_hot,  # char-rnn
-        "nn.ArgMax": _arg_max,
+        "nn.OneHot": _ONE_HOT,
+        "OneHot": _ONE_HOT,  # char-rnn
+        "nn.ArgMax": of_runtime(
+            "shape.ArgMax",
+            dim("dim", 1),
+            n_input_dims=made(lambda lua: None if lua.integer("nInputDim", 9) >= 9 else lua.integer("nInputDim")),
+            index_base=BASE,
+            dtype=_dtype("int64"),
+        ),
         "nn.SAdd": of_runtime("linear.SAdd", number("addend"), negate=flag("negate")),
         "nn.SeqReverseSequence": of_runtime("shape.Reverse", dim("dim")),
         "nn.Sum": _sum(False),
@@ -197,13 +167,15 @@ register_layer(
         "nn.CMinTable": of_runtime("table.CMinTable"),
         "nn.JoinTable": of_runtime("table.JoinTable", dim("dimension"), n_input_dims=_DIMS),
         "nn.SplitTable": of_runtime("table.SplitTable", dim("dimension"), n_input_dims=_DIMS),
-        "nn.SelectTable": _select_table,
+        "nn.SelectTable": of_runtime("table.SelectTable", made(_index)),
         "nngraph.JustElement": of_runtime("table.SelectTable", 0),
         "nngraph.JustTable": of_runtime("table.JustTable"),
         "nn.NarrowTable": of_runtime("table.NarrowTable", dim("offset"), integer("length", 1)),
         "nn.FlattenTable": of_runtime("table.FlattenTable"),
         "nn.ReverseTable": of_runtime("table.ReverseTable"),
-        "nn.MixtureTable": _mixture,
+        "nn.MixtureTable": of_runtime(
+            "table.MixtureTable", made(lambda lua: (lua.index0("dim"),) if lua.has("dim") else ()).each
+        ),
         "nn.ZipTable": of_runtime("table.ZipTable"),
         "nn.ZipTableOneToMany": of_runtime("table.ZipTableOneToMany"),
         "nn.DotProduct": of_runtime("distance.DotProduct"),

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, number, of_runtime, pair
+from ..mapping import either, flag, integer, number, of_runtime, pair
 from ..output_shapes import same
 from ..registry import Traits, register_layer
 
 _BORDERS = pair("pad_l", "pad_r", "pad_t", "pad_b")
 
 
-@becomes("dropout.GenNoise", "dropout.LeadingNoise")
-def _noise(lua: Lua) -> Call:
-    """Map texture_nets' GenNoise; that of the first release (March 2016) has no fields, and fills three planes."""
-    if not lua.has("num_planes"):
-        return Call(f"{LAYERS}dropout.LeadingNoise", (3,))
-    return Call(f"{LAYERS}dropout.GenNoise", (lua.integer("num_planes"), lua.number("mult", 1.0)))
-
-
+# texture_nets' GenNoise of the first release (March 2016) has no fields, and fills three planes.
+_NOISE = either(
+    lambda lua: lua.has("num_planes"),
+    of_runtime("dropout.GenNoise", integer("num_planes"), number("mult", 1.0)),
+    of_runtime("dropout.LeadingNoise", 3),
+)
 _VARIATION = of_runtime("gradient.TotalVariation", number("strength"))
 register_layer(
     scratch="x_diff y_diff clipped buffer bn sz sz_",
@@ -31,7 +29,7 @@ register_layer(
         "nn.SpatialCircularPadding": of_runtime("resample.SpatialCircularPadding", _BORDERS),
         "nn.SpatialSymmetricPadding": of_runtime("resample.SpatialSymmetricPadding", _BORDERS),
         "nn.NoiseFill": of_runtime("dropout.NoiseFill", integer("num_noise_channels"), number("mult", 1.0)),
-        "nn.GenNoise": _noise,
+        "nn.GenNoise": _NOISE,
         "nn.DummyGradOutput": of_runtime("gradient.ZeroGrad"),
     },
     traits={"gradient.TotalVariation": Traits(output=same), "gradient.DeepDreamLoss": Traits(output=same)},

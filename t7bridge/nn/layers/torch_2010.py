@@ -13,7 +13,7 @@ from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ..fields import Fields, items_of
 from ..layouts import REST, Permute, Reshape, permute
-from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, of_runtime, of_torch
+from ..mapping import Literal, Lua, axes, flag, integer, made, of_runtime, of_torch, optional_number, shape
 from ..registry import Child, Param, Traits, buffer, keeps, modules, param, register_layer
 
 
@@ -78,19 +78,16 @@ register_layer(
 )
 
 
-@becomes("conv.ConvMap2d")
-def _connections(lua: Lua) -> Call:
-    """Map the earlier names of nn.SpatialConvolutionMap."""
-    planes = (lua.integer("nInputPlane"), lua.integer("nOutputPlane"))
-    stride = (lua.integer("dH", 1), lua.integer("dW", 1))
-    return Call(f"{LAYERS}conv.ConvMap2d", (*planes, lua.shape("weight")), {"stride": stride})
+CONNECTIONS = of_runtime(
+    "conv.ConvMap2d", integer("nInputPlane"), integer("nOutputPlane"), shape("weight"), stride=axes("d", 2, 1)
+)
 
 
 # A kernel for each connection, (connections, kH, kW).
 register_layer(
     params=(param("weight", Turn((REST, "kH", "kW"))), param("bias"), buffer("connTable")),
     scratch="connTableRev",
-    module={"nn.SpatialConvolutionTable": _connections, "nn.SpatialConvolutionSparse": _connections},
+    module=dict.fromkeys(("nn.SpatialConvolutionTable", "nn.SpatialConvolutionSparse"), CONNECTIONS),
 )
 
 
@@ -103,19 +100,19 @@ def _kernels(fields: Fields) -> tuple[Param, ...]:
     return (buffer("kernel", *turn, field="kernel.1"), buffer("kernel2", *turn, field="kernel.2"))
 
 
-@becomes("norm.SpatialNormalization")
-def _normalization(lua: Lua) -> Call:
-    shapes = tuple(lua.shape(name) for name in ("kernel", "kernel2") if name in lua.shapes)
-    kwargs = {"threshold": float(lua.number("fixedThres"))} if lua.has("fixedThres") else {}
-    return Call(f"{LAYERS}norm.SpatialNormalization", shapes or (lua.shape("kernel"),), kwargs)
+def _shapes(lua: Lua) -> tuple[Literal, ...]:
+    return tuple(lua.shape(name) for name in ("kernel", "kernel2") if name in lua.shapes) or (lua.shape("kernel"),)
 
 
+_NORMALIZATION = of_runtime(
+    "norm.SpatialNormalization", made(_shapes).each, threshold=optional_number("fixedThres").unless(None)
+)
 # The modules that Lua built from the kernel are left out.
 register_layer(
     params=_kernels,
     scratch="convo convostd squareMod sqrtMod subtractMod substractMod meanDiviseMod stdDiviseMod thresMod diviseMod "
     "coef inConvo inMean inputZeroMean inputZeroMeanSq inConvoVar inVar inStdDev inStdDevNotUnit stdDev thstd input",
-    module={"nn.SpatialNormalization": _normalization, "nn.LocalNorm": _normalization},
+    module=dict.fromkeys(("nn.SpatialNormalization", "nn.LocalNorm"), _NORMALIZATION),
     traits={"norm.SpatialNormalization": Traits(shapes=lambda *shapes, **_: dict(zip(("kernel", "kernel2"), shapes)))},
 )
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from attrs import evolve
-
 from .. import flows
-from ..mapping import LAYERS, Call, Lua, becomes, dim, integer, number, of_runtime, of_torch, shape
+from ..mapping import LAYERS, Lua, dim, integer, made, number, of_runtime, of_torch, shape
 from ..registry import Traits, named_modules, param, register_layer
 from ..torch_nn import constructed
 from .conv import KERNEL_2D, convolution
@@ -27,9 +25,7 @@ register_layer(
 )
 
 
-@becomes("conv.FixedConv2d")
-def _fixed(lua: Lua) -> Call:
-    return evolve(convolution(2)(lua), target=f"{LAYERS}conv.FixedConv2d")
+_FIXED = convolution(2, f"{LAYERS}conv.FixedConv2d")
 
 
 # Convolutions that are not trained.
@@ -37,28 +33,27 @@ register_layer(
     params=(param("weight", *KERNEL_2D.sources[0].layout, kind="buffer"), param("bias", kind="buffer")),
     defaults={"padW": 0.0, "padH": 0.0},
     scratch="finput fgradInput",
-    module={"w2nn.EdgeFilter": _fixed, "w2nn.RandomBinaryConvolution": _fixed},
+    module=dict.fromkeys(("w2nn.EdgeFilter", "w2nn.RandomBinaryConvolution"), _FIXED),
     traits={"conv.FixedConv2d": Traits(shapes=lambda *args, **kwargs: constructed("Conv2d", args, kwargs))},
 )
 
 _DIFFERENCES = "diff diff_abs diff_pow2 loss image instance_loss square_loss_buff linear_loss_buff"
 
 
-@becomes("criterion.HuberCriterion")
-def _huber(lua: Lua) -> Call:
-    kwargs: dict[str, object] = {"gamma": float(lua.number("gamma", 1.0))}
-    if lua.has("clip"):
-        kwargs["clip"] = (float(lua.number("clip.1")), float(lua.number("clip.2")))
-    return Call(f"{LAYERS}criterion.HuberCriterion", (lua.shape("weight"),), kwargs)
+def _clip(lua: Lua) -> tuple[float, float] | None:
+    return (float(lua.number("clip.1")), float(lua.number("clip.2"))) if lua.has("clip") else None
 
 
+_HUBER = of_runtime(
+    "criterion.HuberCriterion", shape("weight"), gamma=number("gamma", 1.0), clip=made(_clip).unless(None)
+)
 register_layer(
     params=(param("weight", kind="buffer"),),
     kind="criterion",
     scratch=_DIFFERENCES,
     module={
-        "w2nn.ClippedWeightedHuberCriterion": _huber,
-        "w2nn.WeightedHuberCriterion": _huber,
+        "w2nn.ClippedWeightedHuberCriterion": _HUBER,
+        "w2nn.WeightedHuberCriterion": _HUBER,
         "w2nn.WeightedMSECriterion": of_runtime("criterion.WeightedSquaresCriterion", shape("weight")),
     },
     traits=dict.fromkeys(
