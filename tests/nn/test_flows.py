@@ -17,7 +17,7 @@ from t7bridge.nn.plan import build_plan
 from t7bridge.nn.registry import traits_of
 from t7bridge.torchmodules.build import live_module
 
-TENSORS = {"OutputsLSTM", "OutputsGRU", "OutputsRNN", "SeqLSTM", "ModuleCriterion", "MaskZeroCriterion"}
+TENSORS = {"OutputsOnly", "OutputsLSTM", "OutputsGRU", "OutputsRNN", "SeqLSTM", "ModuleCriterion", "MaskZeroCriterion"}
 """Classes that return a tensor although their annotation allows more: PyTorch's own is such, or the loss is."""
 
 
