@@ -113,13 +113,6 @@ def dotted(values: Mapping[Name, _Key]) -> dict[str, _Key]:
 # Sharing
 
 
-def reach(tensor: Tensor) -> tuple[int, int]:
-    """Return the first element of its storage that a tensor covers, and the one after the last."""
-    steps = [(extent - 1) * step for extent, step in zip(tensor.size, tensor.stride)]
-    first = tensor.offset + sum(step for step in steps if step < 0)
-    return first, tensor.offset + sum(step for step in steps if step > 0) + 1
-
-
 def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], list[Name]]:
     """Determine which tensors share memory.
 
@@ -132,7 +125,7 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], 
     by_storage: dict[int, list[tuple[int, int, Name]]] = {}
     for name, tensor in tensors.items():
         if tensor.storage is not None and tensor.numel and not is_changed(tensor):
-            by_storage.setdefault(id(tensor.storage), []).append((*reach(tensor), name))
+            by_storage.setdefault(id(tensor.storage), []).append((*tensor.reach(), name))
     views: dict[Name, TensorView] = {}
     apart: list[Name] = []
     number = 0

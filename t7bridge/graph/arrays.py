@@ -311,13 +311,14 @@ def flat_pieces(tensor: Tensor, count: int) -> Callable[[int], np.ndarray] | Non
 
     `None` where the elements are not consecutive numbers in a file.
     """
-    storage, width = tensor.storage, 1
-    for extent, step in zip(reversed(tensor.size), reversed(tensor.stride)):
-        if extent != 1 and step != width:
-            return None
-        width *= extent
+    storage = tensor.storage
     changed = tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
-    if storage is None or not isinstance(storage.data, Span) or changed or not tensor.element.native:
+    if (
+        storage is None
+        or not isinstance(storage.data, Span)
+        or changed
+        or not (tensor.element.native and tensor.is_contiguous)
+    ):
         return None
     span, first, numel = storage.data, tensor.offset, tensor.numel
     if first + numel > storage.count:

@@ -100,8 +100,7 @@ def _window(obj: TorchObject, axes: str, *, planes: bool, extra: str = "", alway
         text += ", " + ",".join(f"{{d{axis}}}" for axis in axes)
     for prefix in ("pad", extra) if extra else ("pad",):
         found = [obj.get(f"{prefix}{axis}") for axis in axes]
-        shown = any(each is not None for each in found) and any(each != 0 for each in found)
-        if shown or (always and prefix == extra):
+        if any(each not in (None, 0) for each in found) or (always and prefix == extra):
             text += ", " + ",".join(f"{{{prefix}{axis}:s}}" for axis in axes)
     return text + ")"
 

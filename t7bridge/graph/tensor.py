@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field
@@ -220,6 +220,17 @@ class Tensor(Holder):
         """`torch.FloatTensor`, or `None` where Lua Torch has no such element type."""
         return self.alias or lua_class_name(self.element, self.device, "Tensor")
 
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements follow one another in memory, the last dimension fastest."""
+        return all(
+            extent == 1 or step == row for extent, step, row in zip(self.size, self.stride, contiguous(self.size))
+        )
+
+    def reach(self) -> tuple[int, int]:
+        """Return the first element of the storage that the view covers, and the one after the last."""
+        return _reach(self.size, self.stride, self.offset)
+
     def check(self) -> None:
         """Check that the view lies inside its storage.
 
@@ -248,18 +259,24 @@ def view_fault(
         return f"a size is negative: {list(size)}"
     if 0 in size or (not size and not is_scalar):
         return None
-    first = last = offset
-    for extent, step in zip(size, stride):
-        reach = (extent - 1) * step
-        if reach < 0:
-            first += reach
-        else:
-            last += reach
+    first, end = _reach(size, stride, offset)
     if first < 0:
         return f"it reaches element {first}, before the first"
-    if last >= count:
-        return f"it reaches element {last}, and the storage has {count}"
-    return None
+    return f"it reaches element {end - 1}, and the storage has {count}" if end > count else None
+
+
+def _reach(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> tuple[int, int]:
+    steps = [(extent - 1) * step for extent, step in zip(size, stride)]
+    return offset + sum(step for step in steps if step < 0), offset + sum(step for step in steps if step > 0) + 1
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of contiguous elements, the last index fastest."""
+    steps, count = [], 1
+    for extent in reversed(shape):
+        steps.append(count)
+        count *= max(extent, 1)
+    return tuple(reversed(steps))
 
 
 def _asks_for_view(key: Any) -> bool:

@@ -156,8 +156,7 @@ def _range(view: Tensor) -> tuple[int, int]:
     """Return the range from the first to the last element of a view; empty at 0 for an empty one."""
     if not view.numel:
         return 0, 0
-    reach = sum((extent - 1) * step for extent, step in zip(view.size, view.stride))
-    return view.offset, view.offset + reach + 1
+    return view.reach()
 
 
 def _cut(cluster: _Cluster, fresh: dict[int, Tensor]) -> None:

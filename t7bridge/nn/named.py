@@ -84,7 +84,7 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
         for key, origin in model.origins.items():
             before, now = origin.tensor, model.tensors[key]
             if before is not None and before.storage is not None and before.numel:
-                first, end = _reach(before)
+                first, end = before.reach()
                 places.setdefault(id(before.storage), []).append((first, end, key, now, id(before)))
     lost: dict[str, None] = {}
     for found in places.values():
@@ -100,10 +100,3 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
         names = ", ".join(list(lost)[:_SHOWN]) + (f", and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else "")
         message = f"memory that Lua shares between tensors of different layouts is no longer shared: {names}"
         report.notes.append(Note("info", "", message, "sharing", code="unshared"))
-
-
-def _reach(tensor: Tensor) -> tuple[int, int]:
-    """Return the first element of its storage that a tensor covers, and the one after the last."""
-    steps = [(extent - 1) * step for extent, step in zip(tensor.size, tensor.stride)]
-    first = tensor.offset + sum(step for step in steps if step < 0)
-    return first, tensor.offset + sum(step for step in steps if step > 0) + 1

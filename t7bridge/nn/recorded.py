@@ -15,7 +15,6 @@ from ..data import define
 from ..graph.lua import Table, TorchObject
 from ..graph.tensor import Tensor
 from ..lazy import np
-from ..values.assign import is_contiguous
 from .fields import items_of
 from .named import StateDict
 
@@ -76,7 +75,7 @@ class Recorded:
         tensors = [found[piece.key] for piece in pieces]
         first = tensors[0]
         places = {
-            (id(tensor.storage), tensor.offset - piece.start) if is_contiguous(tensor) else None
+            (id(tensor.storage), tensor.offset - piece.start) if tensor.is_contiguous else None
             for piece, tensor in zip(pieces, tensors)
         }
         stride = tuple(prod(size[place + 1 :]) for place in range(len(size)))

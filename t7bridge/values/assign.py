@@ -53,16 +53,6 @@ def assign(items: list[Assignment]) -> list[tuple[str, str]]:
     return [clash for group in groups.values() for clash in _assign_storage(group)]
 
 
-def is_contiguous(tensor: Tensor) -> bool:
-    """Return whether a tensor's elements follow one another in memory, the last dimension fastest."""
-    step = 1
-    for extent, stride in zip(reversed(tensor.size), reversed(tensor.stride)):
-        if extent != 1 and stride != step:
-            return False
-        step *= extent
-    return True
-
-
 def same_elements(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors have the same shape and the same elements; NaNs are equal.
 
@@ -81,9 +71,9 @@ def _direct(item: Assignment) -> Data | None:
     """
     target, source = item.target, item.source
     assert target.storage is not None
-    if target.offset or target.numel != target.storage.count or not is_contiguous(target):
+    if target.offset or target.numel != target.storage.count or not target.is_contiguous:
         return None
-    if source.storage is None or source.element != target.element or not is_contiguous(source):
+    if source.storage is None or source.element != target.element or not source.is_contiguous:
         return None
     if source.extras is not None and (source.extras.conj or source.extras.neg):
         return None

@@ -109,12 +109,14 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     """
     shape = a.shape or (1,)
     repeats = prod(shape) > 2 * max(_count(a), _count(b))
-    if repeats and (a.stride, a.offset) != (b.stride, b.offset):
-        return Difference(path, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
-    if repeats and _count(a) != _count(b):
-        return Difference(path, f"views of storages with {_count(a)} and {_count(b)} elements")
-    if repeats or a.element.name in PACKED:
-        shape = (_array(a).size if a.element.name in PACKED else _count(a),)
+    if repeats:
+        if (a.stride, a.offset) != (b.stride, b.offset):
+            return Difference(path, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
+        if _count(a) != _count(b):
+            return Difference(path, f"views of storages with {_count(a)} and {_count(b)} elements")
+        shape = (_count(a),)
+    if a.element.name in PACKED:
+        shape = (_array(a).size,)
     differing, largest, index, values = 0, -1.0, tuple[int, ...](), tuple[Any, ...]()
     for start, x, y in _pairs(a, b, shape, repeats):
         apart = _apart(x, y)
@@ -133,8 +135,7 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
                 largest, values = far, (x.flat[place], y.flat[place])
     if not differing:
         return None
-    if a.is_scalar:
-        index = ()
+    index = () if a.is_scalar else index
     how = f"by at most {largest:.6g}" if largest < inf else "most"
     where = f" at {list(index)}" if index else ""
     message = (

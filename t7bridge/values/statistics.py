@@ -39,34 +39,8 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
     if numpy_dtype(tensor.element).kind not in "fiub":
         return {}
     most = min(count, MOST)
-
-    def pieces() -> Iterator[Any]:
-        read = flat_pieces(tensor, _PIECE)
-        if read is None:
-            values = np.asarray(tensor.numpy()).reshape(-1)[:most]
-            yield from (values[start : start + _PIECE].astype(np.float64) for start in range(0, most, _PIECE))
-        else:
-            yield from (read(start)[: most - start].astype(np.float64) for start in range(0, most, _PIECE))
-
-    # The number of finite elements, their mean and the sum of squared distances from it, joined piece by piece.
-    number, mean, squares = 0, 0.0, 0.0
-    least, greatest = np.inf, -np.inf
-    zeros = missing = 0
     with np.errstate(all="ignore"):  # signaling NaNs, and sums beyond the type
-        for values in pieces():
-            finite = values[np.isfinite(values)]
-            missing += int(np.isnan(values).sum())
-            zeros += int((values == 0).sum())
-            if not finite.size:
-                continue
-            least, greatest = min(least, float(finite.min())), max(greatest, float(finite.max()))
-            here, spread, total = float(finite.mean()), float(finite.var()) * finite.size, number + finite.size
-            if number:
-                squares += spread + (here - mean) ** 2 * number * finite.size / total
-                mean += (here - mean) * finite.size / total
-            else:
-                squares, mean = spread, here
-            number = total
+        number, mean, squares, least, greatest, zeros, missing = _moments(_pieces(tensor, most))
         found: dict[str, Any] = {}
         if number:
             std = float(np.sqrt(squares / number))
@@ -80,6 +54,38 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
             found["read"] = most * times
         if bins and number and 0 < greatest - least < np.inf:
             limits = (least, greatest)
-            counts = [np.histogram(each[np.isfinite(each)], bins, limits)[0] for each in pieces()]
+            counts = [np.histogram(each[np.isfinite(each)], bins, limits)[0] for each in _pieces(tensor, most)]
             found["bins"] = (np.sum(counts, axis=0) * times).tolist()
     return found
+
+
+def _pieces(tensor: Tensor, most: int) -> Iterator[Any]:
+    """Yield the first `most` elements as doubles, some at once."""
+    read = flat_pieces(tensor, _PIECE)
+    if read is None:
+        values = np.asarray(tensor.numpy()).reshape(-1)[:most]
+        yield from (values[start : start + _PIECE].astype(np.float64) for start in range(0, most, _PIECE))
+    else:
+        yield from (read(start)[: most - start].astype(np.float64) for start in range(0, most, _PIECE))
+
+
+def _moments(pieces: Iterator[Any]) -> tuple[int, float, float, float, float, int, int]:
+    """Return number, mean, sum of squared distances from it, least and greatest of finite elements; zeros; NaNs."""
+    number, mean, squares = 0, 0.0, 0.0
+    least, greatest = np.inf, -np.inf
+    zeros = missing = 0
+    for values in pieces:
+        finite = values[np.isfinite(values)]
+        missing += int(np.isnan(values).sum())
+        zeros += int((values == 0).sum())
+        if not finite.size:
+            continue
+        least, greatest = min(least, float(finite.min())), max(greatest, float(finite.max()))
+        here, spread, total = float(finite.mean()), float(finite.var()) * finite.size, number + finite.size
+        if number:
+            squares += spread + (here - mean) ** 2 * number * finite.size / total
+            mean += (here - mean) * finite.size / total
+        else:
+            squares, mean = spread, here
+        number = total
+    return number, mean, squares, least, greatest, zeros, missing

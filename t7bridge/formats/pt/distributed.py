@@ -19,13 +19,13 @@ from typing import Any
 from ...data import define
 from ...errors import CorruptError, UnsupportedError
 from ...graph.storage import Assembled, Storage
-from ...graph.tensor import Tensor
+from ...graph.tensor import Tensor, contiguous
 from ...io.source import ByteSource, PathLike
 from ...limits import DEFAULT_LIMITS, Budget, Limits
 from ..document import Document
 from ..fields import Fields, shown
 from .reader import PtReader
-from .storages import contiguous, is_count
+from .storages import is_count
 
 METADATA_MEMBER = ".metadata"
 

@@ -8,9 +8,9 @@ from ...errors import CorruptError, T7BridgeError, UnsupportedError
 from ...graph.dtypes import ElementType
 from ...graph.python import NumpyArray
 from ...graph.storage import Span, Storage
-from ...graph.tensor import Tensor
+from ...graph.tensor import Tensor, contiguous
 from ...lazy import np
-from .storages import contiguous, span_of_bytes
+from .storages import span_of_bytes
 
 _MAX_DIMENSIONS = 64
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from ...data import define
@@ -244,15 +244,6 @@ ELEMENT_NAMES = {
     "cdouble": "complex128",
 }
 """PyTorch's names of element types, aliases included, and which each is."""
-
-
-def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of contiguous elements, the last index fastest."""
-    steps, count = [], 1
-    for extent in reversed(shape):
-        steps.append(count)
-        count *= max(extent, 1)
-    return tuple(reversed(steps))
 
 
 def span_of_bytes(data: bytes, width: int, order: str = "little") -> Span:

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from ...graph.lua import Table, TorchObject
-from ...graph.tensor import Tensor
+from ...graph.tensor import Tensor, contiguous
 from ...lazy import np
 
 Recorded = Any
@@ -89,11 +89,6 @@ def select(value: Recorded, dim: int, index: int) -> Recorded:
     return found[(slice(None),) * dim + (0,)] if found is not None and len(found.size) > 1 else found
 
 
-def contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a contiguous tensor."""
-    return tuple(prod(size[dim + 1 :]) for dim in range(len(size)))
-
-
 def merged(value: Recorded, dims: int) -> Recorded:
     """Return a contiguous tensor with its first dimensions merged, as a view; `None` for others."""
     if not isinstance(value, Tensor) or not 1 <= dims <= len(value.size) or value.stride != contiguous(value.size):
@@ -114,9 +109,8 @@ def zeros_like(value: Recorded) -> Recorded:
 
 def region(tensor: Tensor) -> tuple[int, int, int]:
     """Return the storage of a tensor, by id, and the first and last element of it that the tensor uses."""
-    reach = [(extent - 1) * step for extent, step in zip(tensor.size, tensor.stride)]
-    low, high = (tensor.offset + sum(choose(each, 0) for each in reach) for choose in (min, max))
-    return id(tensor.storage), low, high
+    low, end = tensor.reach()
+    return id(tensor.storage), low, end - 1
 
 
 def overlap(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:

@@ -16,7 +16,7 @@ from attrs import evolve, field
 from ...data import define
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.storage import Storage
-from ...graph.tensor import Tensor
+from ...graph.tensor import Tensor, contiguous
 from ...lazy import np
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...nn import flows
@@ -28,7 +28,6 @@ from ...nn.registry import layer_of, traits_of
 from .recorded import (
     Recorded,
     alone,
-    contiguous,
     element,
     grad_input_of,
     leaves,

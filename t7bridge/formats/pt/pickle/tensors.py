@@ -29,11 +29,11 @@ from ....graph.python import (
     UntypedStorage,
 )
 from ....graph.storage import Storage
-from ....graph.tensor import Tensor, view_fault
+from ....graph.tensor import Tensor, contiguous, view_fault
 from ...fields import shown
 from ..dtensor import is_distributed, whole_tensor
 from ..numpy_tensors import elements_of_list, tensor_of_array
-from ..storages import STORAGE_CLASSES, contiguous, is_count, span_of_bytes
+from ..storages import STORAGE_CLASSES, is_count, span_of_bytes
 from .meaning import GLOBALS, STATES, PtMeaning, reads
 from .reductions import NamedStorage, Reduction, named, writes
 
