@@ -119,9 +119,7 @@ def _one_weight(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
 def _option(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
     """One option was another, or one of all dimensions: flags and usual numbers first, then any that fits."""
     for node, layer in reversed(case.layers):
-        keys = [] if layer.obj.fields is None else layer.obj.fields.raw_keys
-        named = {key.decode("utf-8", "replace"): layer.obj.get(key) for key in keys if isinstance(key, bytes)}
-        named = {name: now for name, now in named.items() if isinstance(now, (bool, float))}
+        named = _numbers(layer)
         # A whole model may have run in the other mode.
         groups: list[tuple[str, ...]] = [(name,) for name in sorted(named, key=lambda name: name != "train")]
         # The sizes of all dimensions are often equal.
@@ -140,6 +138,13 @@ def _option(case: Case, limits: Limits, base: Change) -> Iterator[Variant]:
                 change = partial(_with_number, layer, name, limits, base)
                 text = f"{name} = ", f" agrees (the file has {now:.6g})"
                 yield Variant(node, change, text, FILE, now, now * 0.01 or 1e-3)
+
+
+def _numbers(layer: LiveLayer) -> dict[str, Any]:
+    """Return the fields with numbers and flags."""
+    keys = [] if layer.obj.fields is None else layer.obj.fields.raw_keys
+    named = {key.decode("utf-8", "replace"): layer.obj.get(key) for key in keys if isinstance(key, bytes)}
+    return {name: now for name, now in named.items() if isinstance(now, (bool, float))}
 
 
 _USUAL = (1.0, 0.0, 2.0, 3.0, 4.0, 5.0, 7.0, -1.0, 1e-5, 1e-3)
