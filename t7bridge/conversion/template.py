@@ -110,6 +110,15 @@ def state_dict_in(value: Any, depth: int = 0) -> dict[str, Any] | None:
     return value if not value or any(isinstance(item, Tensor) for item in value.values()) else None
 
 
+def _places_inside(wanted: Any, found: Any) -> list[tuple[Any, Any, Any]]:
+    """Return key, wanted value and found value of each place in a dict or list of the template."""
+    if isinstance(wanted, dict):
+        held = found if isinstance(found, dict) else {}
+        return [(key, item, held.get(key, _ABSENT)) for key, item in wanted.items()]
+    items = found if isinstance(found, (list, tuple)) else ()
+    return list(zip(count(1), wanted, chain(items, repeat(_ABSENT))))
+
+
 def _find_places(roots: list[Value], value: Any) -> tuple[list[_Model], list[str]]:
     """Find the modules of a template with the state dicts at their positions, and the other content next to them."""
     models: dict[int, _Model] = {}
@@ -135,11 +144,7 @@ def _find_places(roots: list[Value], value: Any) -> tuple[list[_Model], list[str
                 path = path.parent
         elif isinstance(wanted, (dict, list)) and (id(wanted), id(found)) not in seen:
             seen.add((id(wanted), id(found)))
-            if isinstance(wanted, dict):
-                held = found if isinstance(found, dict) else {}
-                return [(key, item, held.get(key, _ABSENT)) for key, item in wanted.items()]
-            items = found if isinstance(found, (list, tuple)) else ()
-            return list(zip(count(1), wanted, chain(items, repeat(_ABSENT))))
+            return _places_inside(wanted, found)
         return None
 
     built = [to_python(root, replace) for root in roots]
