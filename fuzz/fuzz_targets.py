@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from t7bridge import PtReader, T7Layout, T7Reader
+from t7bridge import PtReader, Storage, T7Layout, T7Reader
 from t7bridge.errors import LimitError, T7BridgeError, UnsupportedError, WriteError
 from t7bridge.formats.pt.pickle.meaning import Origin, PtMeaning
 from t7bridge.formats.pt.pickle.unpickler import Unpickler
 from t7bridge.formats.pt.writer import PtWriter
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.graph.storage import Storage
 from t7bridge.graph.walk import walk
 from t7bridge.io.output import Output
 from t7bridge.io.source import ByteSource

@@ -20,8 +20,7 @@ from t7bridge import Storage, Table, Tensor, TorchObject
 from t7bridge.codegen.generate import generate
 from t7bridge.errors import T7BridgeError
 from t7bridge.graph.dtypes import FLOAT32
-from t7bridge.layers import registered_layers
-from t7bridge.nn.fields import Fields
+from t7bridge.layers import Fields, registered_layers
 from t7bridge.nn.places import Places, is_scratch
 from t7bridge.nn.state_dict import find_modules
 from t7bridge.torchmodules.build import materialize

@@ -10,7 +10,7 @@ import torch
 from helpers import read
 
 from t7bridge import Table, Tensor
-from t7bridge.nn.fields import items_of
+from t7bridge.layers import items_of
 
 RTOL, ATOL = 1e-4, 1e-5
 

@@ -7,8 +7,8 @@ import torch
 from helpers import TESTFILES
 
 import t7bridge
+from t7bridge import Table, TorchObject
 from t7bridge.errors import T7BridgeError
-from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.nn.fields import lookup
 from t7bridge.torchmodules.build import live_module
 

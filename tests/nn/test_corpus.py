@@ -8,7 +8,7 @@ import pytest
 from helpers import TESTFILES, corpus, name_of, read
 
 from t7bridge import Tensor, state_dict
-from t7bridge.nn.fields import items_of
+from t7bridge.layers import items_of
 from t7bridge.nn.places import find_modules
 from t7bridge.nn.state_dict import StateDict
 

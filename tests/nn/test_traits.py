@@ -21,6 +21,7 @@ from t7bridge.errors import ModelError
 from t7bridge.graph.walk import walk
 from t7bridge.layers import (
     Call,
+    Fields,
     Lua,
     Row,
     Traits,
@@ -30,7 +31,6 @@ from t7bridge.layers import (
     registered_layers,
     unregister_layer,
 )
-from t7bridge.nn.fields import Fields
 from t7bridge.nn.mapping import LAYERS, Choice, of_runtime
 from t7bridge.nn.registry import ParamsOf, declared_traits, traits_of
 

@@ -10,7 +10,7 @@ from helpers import TESTFILES, read
 from match_nets import Generator
 
 from t7bridge import Tensor, TorchObject, state_dict
-from t7bridge.nn.fields import Fields, items_of
+from t7bridge.layers import Fields, items_of
 
 torch = pytest.importorskip("torch", reason="compares with the layers of torch.nn")
 nn = torch.nn

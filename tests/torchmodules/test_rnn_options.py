@@ -16,8 +16,7 @@ from helpers import TESTFILES, read
 from runtime_helpers import as_torch, calls, difference, do, leaves
 
 from t7bridge import state_dict
-from t7bridge.layers import layer_of
-from t7bridge.nn.fields import Fields, items_of
+from t7bridge.layers import Fields, items_of, layer_of
 from t7bridge.nn.layouts import apply_layout
 from t7bridge.torchmodules.build import live_module
 from t7bridge.torchmodules.layers.gradient import _choose
