@@ -115,15 +115,17 @@ def _table(text: str) -> Examples:
     end = 0
     for token in _TOKEN.finditer(text):
         end, part = token.end(), token[1].strip()
-        if part == "[" and wants and len(levels) <= _DEEPEST and not (len(levels) == 1 and levels[0]):
+        inside = len(levels) > 1
+        may_open = len(levels) <= _DEEPEST if inside else not levels[0]
+        if part == "[" and wants and may_open:
             levels.append([])
-        elif part == "]" and len(levels) > 1 and (not wants or not levels[-1]):
+        elif part == "]" and inside and (not wants or not levels[-1]):
             made = levels.pop()
             levels[-1].append(made)
             wants = False
-        elif part == "," and not wants and len(levels) > 1:
+        elif part == "," and not wants and inside:
             wants = True
-        elif part and part not in "[]," and wants and len(levels) > 1:
+        elif part and part not in "[]," and wants and inside:
             levels[-1].append(_leaf(part))
             wants = False
         elif part:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain, count, repeat
 from typing import Any
 
@@ -149,11 +149,17 @@ def _find_places(roots: list[Value], value: Any) -> tuple[list[_Model], list[str
 
     built = [to_python(root, replace) for root in roots]
     pairwise(built if len(built) > 1 else built[0], value, visit)
-    for path, keys in used.values():
+    return list(models.values()), ignored + _unused(used.values())
+
+
+def _unused(used: Iterable[tuple[Path, set[Any]]]) -> list[str]:
+    """Return the names of what stands beside the keys that led to modules."""
+    names: list[str] = []
+    for path, keys in used:
         if isinstance(found := path.value[1], dict):
             place = path.text().removeprefix("root")
-            ignored += [f"{place}.{_name(key)}".lstrip(".") for key in found if key not in keys]
-    return list(models.values()), ignored
+            names += [f"{place}.{_name(key)}".lstrip(".") for key in found if key not in keys]
+    return names
 
 
 class _Filling:

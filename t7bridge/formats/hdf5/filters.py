@@ -115,6 +115,19 @@ def _decompress_lzf(data: bytes, values: tuple[int, ...], itemsize: int, nbytes:
     return bytes(found)
 
 
+def _unpack(packed: np.ndarray, count: int, bits: int) -> np.ndarray:
+    """Return numbers of so many bits each, of which the first is the most significant."""
+    number = np.zeros(count, "u8")
+    step = 1 << 16
+    weights = 1 << np.arange(bits, dtype="u8")[::-1]
+    for first in range(0, count if bits else 0, step):
+        here = min(step, count - first)
+        start, end = first * bits, (first + here) * bits
+        found = np.unpackbits(packed[start // 8 : -(-end // 8)])[start % 8 : start % 8 + here * bits]
+        number[first : first + here] = (found.reshape(here, bits) * weights).sum(axis=1, dtype="u8")
+    return number
+
+
 def _unscale(data: bytes, values: tuple[int, ...], itemsize: int, nbytes: int) -> bytes:
     """Undo the scale-offset filter: integers of few bits above a minimum, or of decimal digits."""
     if len(values) < 8 or values[3] > 1 or values[4] != itemsize:
@@ -133,14 +146,7 @@ def _unscale(data: bytes, values: tuple[int, ...], itemsize: int, nbytes: int) -
     if len(packed) * 8 < count * bits:
         raise ValueError("it is too short")
     plain = f"<u{size}"
-    number = np.zeros(count, plain)
-    step = 1 << 16
-    weights = 1 << np.arange(bits, dtype="u8")[::-1]
-    for first in range(0, count if bits else 0, step):
-        here = min(step, count - first)
-        start, end = first * bits, (first + here) * bits
-        found = np.unpackbits(packed[start // 8 : -(-end // 8)])[start % 8 : start % 8 + here * bits]
-        number[first : first + here] = (found.reshape(here, bits) * weights).sum(axis=1, dtype="u8").astype(plain)
+    number = _unpack(packed, count, bits).astype(plain)
     filled = number == (1 << bits) - 1 if has_fill and bits else np.zeros(count, bool)
     if is_float:
         least = np.frombuffer(minimum[:size], f"<f{size}")[0]

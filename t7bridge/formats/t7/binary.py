@@ -215,7 +215,7 @@ class BinaryInput(Window):
                     raise self.no_key(item, self.position)
                 at += 12
             elif tag == tags.BOOLEAN:
-                if second != 0 and second != 1:
+                if second not in (0, 1):
                     self._at = at + 4
                     raise self.no_boolean(second)
                 item = second == 1

@@ -88,6 +88,19 @@ def infer(blocks: list[Block]) -> Shapes:
     """
     model, root = _Model(blocks), blocks[0]
     recorded = any(block.shape for block in blocks)
+    best = _best_trial(model, blocks, recorded)
+    if best is None:
+        return Shapes("", shape_text(root.shape), "of the last forward before the file was saved" if recorded else "")
+    x, trial = best
+    for block in blocks:
+        if not block.shape and block.kind != "end":
+            block.shape = trial.shapes(block)
+    source = "as recorded by the last forward" if recorded else f"for an input of {_text(x)}, a guess from the layers"
+    return Shapes(_text(x), shape_text(root.shape) or _text(trial.output), source)
+
+
+def _best_trial(model: _Model, blocks: list[Block], recorded: bool) -> tuple[Value, Evaluation] | None:
+    """Return the input that leaves the fewest shapes unknown, and its evaluation, if the layers accept any."""
     best: tuple[int, Value, Evaluation] | None = None
     for x in model.inputs():
         trial = model.evaluate(x)
@@ -104,14 +117,7 @@ def infer(blocks: list[Block]) -> Shapes:
             best = (doubt, x, trial)
         if not best[0]:
             break
-    if best is None:
-        return Shapes("", shape_text(root.shape), "of the last forward before the file was saved" if recorded else "")
-    _, x, trial = best
-    for block in blocks:
-        if not block.shape and block.kind != "end":
-            block.shape = trial.shapes(block)
-    source = "as recorded by the last forward" if recorded else f"for an input of {_text(x)}, a guess from the layers"
-    return Shapes(_text(x), shape_text(root.shape) or _text(trial.output), source)
+    return best[1:] if best else None
 
 
 def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], limits: Limits) -> Shapes:

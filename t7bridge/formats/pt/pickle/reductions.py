@@ -376,12 +376,8 @@ def _check_dtype(dtype: NumpyDtype, state: tuple[Any, ...]) -> None:
         CorruptError: it does.
     """
     kind = dtype.code[:1]
-    subarray, fields, size, flags = (state[place] if len(state) > place else None for place in (2, 4, 5, 7))
-    inside: list[tuple[Any, Any]] = []
-    if isinstance(fields, dict):
-        inside = [each[:2] if isinstance(each, tuple) and len(each) > 1 else (None, None) for each in fields.values()]
-    if subarray is not None:
-        inside.append((subarray[0] if isinstance(subarray, tuple) and subarray else None, 0))
+    subarray, fields, size, flags = ((*state, *[None] * 8)[place] for place in (2, 4, 5, 7))
+    inside = _dtypes_inside(subarray, fields)
     whole = type(size) is int and all(
         isinstance(each, NumpyDtype) and type(at) is int and 0 <= at <= size - each.itemsize for each, at in inside
     )
@@ -391,6 +387,16 @@ def _check_dtype(dtype: NumpyDtype, state: tuple[Any, ...]) -> None:
     dated = kind not in ("m", "M") or (len(state) == 9 and isinstance(state[8], tuple))
     if (inside and not whole) or not (flagged or flags is None) or not dated:
         raise CorruptError("a numpy dtype receives a state that its kind cannot have", found=shown(dtype.code))
+
+
+def _dtypes_inside(subarray: Any, fields: Any) -> list[tuple[Any, Any]]:
+    """Return the dtypes of fields and of a subarray, with their offsets in bytes; `None` for what is neither."""
+    inside: list[tuple[Any, Any]] = []
+    if isinstance(fields, dict):
+        inside = [each[:2] if isinstance(each, tuple) and len(each) > 1 else (None, None) for each in fields.values()]
+    if subarray is not None:
+        inside.append((subarray[0] if isinstance(subarray, tuple) and subarray else None, 0))
+    return inside
 
 
 def _has_objects(dtype: NumpyDtype) -> bool:
