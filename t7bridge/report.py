@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import asdict, field
+from attrs import asdict, field, validators
 
 from .data import define
 from .errors import StrictError
@@ -67,7 +67,7 @@ class Note:
     path: str
     message: str
     loss: str = ""
-    code: str = field(kw_only=True)
+    code: str = field(kw_only=True, validator=validators.in_(CODES))
     class_name: str = ""
     count: int = 1
 

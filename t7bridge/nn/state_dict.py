@@ -17,7 +17,7 @@ from ..report import Note
 from .compact import compacted
 from .fields import Fields, path_steps
 from .layouts import apply_layout, elements
-from .mapping import Lua
+from .mapping import Lua, Read, Row
 from .named import Origin, StateDict
 from .places import NameBudget, Place, Places, find_modules, is_module, is_scratch
 from .recorded import FIELD, ROOT_FIELD, recorded
@@ -392,8 +392,13 @@ def options_of(obj: TorchObject, layer: Layer) -> frozenset[str]:
         _ask(lambda read=read: read(Fields(copy, "", layer.defaults)))
     if layer.children is not None:
         _ask(lambda: list(layer.children(copy)))
-    if module is not None:
-        _ask(lambda: module(Lua(copy, "", layer.defaults)))
+    lua = Lua(copy, "", layer.defaults)
+    if isinstance(module, Row):  # each by itself: one that needs tensors does not hide the next
+        for argument in (*module.args, *module.kwargs.values()):
+            if isinstance(argument, Read):
+                _ask(lambda argument=argument: argument.get(lua))
+    elif module is not None:
+        _ask(lambda: module(lua))
     return frozenset(fields.asked)
 
 
