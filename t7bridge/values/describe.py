@@ -52,9 +52,15 @@ _CONTAINERS = (list, tuple, dict, SparseTensor, PythonObject)
 
 def _pairs(pairs: Iterable[tuple[Any, Any]]) -> Fill:
     """Return a list of pairs to be filled."""
-    pairs = list(pairs)
-    slots: list[Any] = [[None, None] for _ in pairs]
-    return Fill(slots, ((slot, at, at, pair[at]) for slot, pair in zip(slots, pairs) for at in (0, 1)))
+    slots = [list(pair) for pair in pairs]
+    return Fill(slots, _sides(slots))
+
+
+def _sides(slots: list[Any]) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """Yield both sides of each pair, in place of which their descriptions are put."""
+    for slot in slots:
+        yield slot, 0, 0, slot[0]
+        yield slot, 1, 1, slot[1]
 
 
 def _parts(node: Node, names: Iterable[str], values: Iterable[Any]) -> Iterator[tuple[Any, Any, Any, Any]]:
