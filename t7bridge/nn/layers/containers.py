@@ -27,6 +27,7 @@ from ..registry import (
     layer_of,
     modules,
     named_modules,
+    own_names,
     param,
     register_layer,
 )
@@ -118,8 +119,8 @@ register_layer(
 
 
 def _options(obj: TorchObject, layer: Layer | None) -> dict[bytes, Value]:
-    """Return the fields of an object that are numbers, texts and truth values, but for temporary ones."""
-    scratch = layer.scratch if layer else frozenset()
+    """Return the fields of an object that are numbers, texts and truth values, but for those of any module."""
+    scratch = own_names("nn.Module").union(layer.scratch if layer else ())
     return {
         key: value
         for key, value in (obj.fields.raw_items() if obj.fields is not None else ())
