@@ -116,5 +116,5 @@ def test_a_normalization_inside_an_instance_normalization():
 def test_fields_that_lua_sets_in_any_module_are_no_change():
     """`share` of Lua marks a module as shared, and not its clone for the first step of an `nn.Recurrent`."""
     module = t7bridge.load(TESTFILES / "rnn/Recurrent.t7")
-    module["inputModule"]["shared"] = True
+    module["module"]["inputModule"]["shared"] = True
     live_module(module, "root")
