@@ -19,6 +19,7 @@ from ..graph.walk import Path, entries, pairwise, walk
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..report import Note
+from ..text import and_more
 from .document import Document
 from .named import same_rows
 from .pt.distributed import whole_of_chunks
@@ -94,9 +95,9 @@ class _Joined:
             self._seen: set[int] = set()
             pairwise(first, value, self._compare)
             if self._different and part is not None:
-                more = f", and {len(self._different) - 1} more" if len(self._different) > 1 else ""
-                message = f"that of rank {part.rank} is another than that of the first, and left out{more}"
                 count = len(self._different)
+                more = and_more(count - 1)
+                message = f"that of rank {part.rank} is another than that of the first, and left out{more}"
                 self.notes.append(Note("warning", self._different[0], message, code="left-out", count=count))
             self._different = []
         made = {

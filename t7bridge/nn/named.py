@@ -9,7 +9,7 @@ from ..data import define
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..report import Note, Report
-from ..text import counted
+from ..text import counted, listed
 from .registry import Param, Source
 
 
@@ -97,6 +97,6 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
             if place[1] > reach:
                 reach, last = place[1], place
     if lost:
-        names = ", ".join(list(lost)[:_SHOWN]) + (f", and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else "")
+        names = listed(lost, _SHOWN)
         message = f"memory that Lua shares between tensors of different layouts is no longer shared: {names}"
         report.notes.append(Note("info", "", message, "sharing", code="unshared"))

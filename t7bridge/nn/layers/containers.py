@@ -118,9 +118,9 @@ register_layer(
 )
 
 
-def _options(obj: TorchObject, layer: Layer | None) -> dict[bytes, Value]:
+def _options(obj: TorchObject, layer: Layer, common: frozenset[str]) -> dict[bytes, Value]:
     """Return the fields of an object that are numbers, texts and truth values, but for those of any module."""
-    scratch = own_names("nn.Module").union(layer.scratch if layer else ())
+    scratch = common | layer.scratch
     return {
         key: value
         for key, value in (obj.fields.raw_items() if obj.fields is not None else ())
@@ -133,7 +133,7 @@ def _options(obj: TorchObject, layer: Layer | None) -> dict[bytes, Value]:
 
 def are_clones(first: Value, second: Value, *, sharing: bool = True) -> bool:
     """Return whether two modules have the same options, and share all their tensors if that is asked."""
-    stack = [(first, second)]
+    stack, common = [(first, second)], own_names("nn.Module")
     for _ in range(_MOST_COMPARED):
         if not stack:
             return True
@@ -143,7 +143,9 @@ def are_clones(first: Value, second: Value, *, sharing: bool = True) -> bool:
         if not isinstance(one, TorchObject) or not isinstance(other, TorchObject):
             return False
         layer = layer_of(one.class_name)
-        if one.class_name != other.class_name or layer is None or _options(one, layer) != _options(other, layer):
+        if one.class_name != other.class_name or layer is None:
+            return False
+        if _options(one, layer, common) != _options(other, layer, common):
             return False
         sources = [source for each in layer.params_of(Fields(one, "", layer.defaults)) for source in each.sources]
         if sharing and not all(_is_view_of(lookup(one, source.path), lookup(other, source.path)) for source in sources):
