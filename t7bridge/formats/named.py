@@ -26,7 +26,6 @@ Name = tuple[str, ...]
 """The steps of a tensor's path: `("model", "0.weight")`."""
 _Key = TypeVar("_Key")
 METADATA_KEY = "t7bridge"
-_MOST_BYTES = 1 << 26
 
 
 @define(frozen=True)

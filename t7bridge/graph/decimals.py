@@ -202,7 +202,6 @@ def _block(text: bytes) -> int:
 
 _SIGNS = np.array([_block(b""), _block(b"-")], "u4")
 _POINTS = np.array([_block(b""), *(_block(b"." + b"0" * zeros) for zeros in range(4))], "u4")
-_ENDS = np.frombuffer(b"".join(b"%d\0\0 " % digit for digit in range(1, 10)), "u4")
 _EXPONENTS = np.array([_block(b"e%+03d" % power) for power in range(-99, 100)], "u4")
 
 
