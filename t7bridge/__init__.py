@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .formats.document import Document
     from .formats.pt.reader import PtReader
     from .formats.t7.layout import T7Layout
-    from .formats.t7.payloads import register_class
+    from .formats.t7.object_reader import register_class
     from .formats.t7.reader import T7Reader
     from .formats.torchfile import load_as_torchfile
     from .graph.lua import Key, LuaFunction, Table, TdsHash, TdsVec, TorchObject
@@ -66,7 +66,7 @@ _HOMES = {
     "save_module": "tools.save_module",
     "write_lua": "tools.save_module",
     "match": "tools.match",
-    "register_class": "formats.t7.payloads",
+    "register_class": "formats.t7.object_reader",
     "register_module": "nn.registry",
     "T7Reader": "formats.t7.reader",
     "T7Writer": "tools.writers",

@@ -20,8 +20,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # another one, and a tool in a folder is a floor of its own.
 FLOOR = {"data", "errors", "garbage", "lazy", "limits", "report", "text", "version"}
 GRAPH = FLOOR | {"io", "graph"}
-LEAVES = {"formats/table", "formats/document", "formats/signatures", "formats/fields"}
-"""What every format may import: the table of formats, what reading results in, first bytes, checked fields."""
+LEAVES = {"formats/table", "formats/document", "formats/fields"}
+"""What every format may import: the table of formats, what reading results in, checked fields."""
 FORMATS = LEAVES | {
     f"formats/{name}"
     for name in (
@@ -50,10 +50,9 @@ ALLOWED: dict[str, set[str]] = {
     "formats": LEAVES | {"errors", "lazy", "limits", "io", "formats/pt", "values"},  # of values the element types
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format
     "formats/ranks": GRAPH | LEAVES | {"formats/named", "formats/pt"},  # its parts are PyTorch's
-    "formats/table": {"data"},
+    "formats/table": {"data", "errors", "io"},
     "formats/document": {"data", "io", "report", "formats/table"},
     "formats/fields": GRAPH,
-    "formats/signatures": {"errors", "io", "formats/table"},
     "formats/named": GRAPH,
     "formats/t7": GRAPH | LEAVES,
     "formats/pt": GRAPH | LEAVES,

@@ -113,7 +113,7 @@ def _verb(arguments: Sequence[str]) -> int:
     options = parser_for(name).parse_args(arguments[1:])
     module = importlib.import_module("." + (name if name in _FILES else "verbs"), __name__)
     run = getattr(module, name)
-    from ..io.inputs import inputs_protected
+    from ..io.source import inputs_protected
 
     inputs = [each.name for each in options_of(class_of(name)).values() if each.stdin]
     # Each conversion of a zoo is a call of its own.

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from ..io.inputs import add_input
+from ..io.source import add_input
 from ..text import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:

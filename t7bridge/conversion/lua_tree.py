@@ -45,7 +45,7 @@ from ..graph.walk import SCALARS, Fill, Path, Rebuilder
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note, Report
 from ..values.elements import pairs_of_numbers, parts_of
-from .pt_values import array_of, has_modules
+from .request import array_of, has_modules
 
 _CODES = {"": "name", "type": "type", "sharing": "unshared", "precision": "precision"}
 """The codes of notes, by kind of loss."""
@@ -202,7 +202,7 @@ class _Builder(Rebuilder):
         return self.scalar(key_text(key), None, None)
 
     def _python_object(self, value: PythonObject, path: Path) -> Fill:
-        from ..formats.pt.pickle.plain import plain_data
+        from ..formats.pt.pickle.pickler import plain_data
 
         message = f"an object of class {value.path} is written as a table of its content"
         self._note("warning", path, message, loss="type")

@@ -21,7 +21,7 @@ from typing import Any
 
 from ..formats.pt.modules import VisitedModules, attributes_of, is_module, module_state_dict
 from ..formats.pt.pickle.names import FORBIDDEN, FOREIGN, SAFE, is_torch, standing
-from ..formats.pt.pickle.plain import plain_data
+from ..formats.pt.pickle.pickler import plain_data
 from ..graph import python
 from ..graph.dtypes import NUMPY_ELEMENTS
 from ..graph.keys import NAMED, key_text, name_text
@@ -33,7 +33,7 @@ from ..nn.registry import own_names
 from ..report import Report
 from ..text import and_more
 from .plain import Plain
-from .pt_values import array_of, paths_of
+from .request import array_of, paths_of
 from .state_dicts import Coverage
 from .tree import Replaced
 

@@ -57,7 +57,7 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
     Raises:
         UnknownFormatError: the format is not supported; the message says what the file is.
     """
-    from .signatures import HEAD_BYTES, identify
+    from .table import HEAD_BYTES, identify
 
     signature = identify(source.read(0, HEAD_BYTES))
     if signature is None:

@@ -17,7 +17,7 @@ from ..data import define
 from ..errors import CorruptError, ModelError
 from ..graph.storage import CHUNK_BYTES, Assembled, Derived, Span, Storage, TextSpan
 from ..graph.tensor import Tensor, view_fault
-from ..io.changes import Extent
+from ..io.copy import Extent
 from ..io.source import Piece, PiecesSource
 from ..lazy import np
 from ..report import Note

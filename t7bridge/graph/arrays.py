@@ -13,7 +13,7 @@ import numpy as np
 from attrs import evolve
 
 from ..errors import CorruptError, ModelError, T7BridgeError, UnsupportedError
-from ..io.changes import Buffer, Change, Extent
+from ..io.copy import Buffer, Change, Extent
 from .dtypes import ELEMENT_TYPES, PACKED, ElementType
 from .storage import CHUNK_BYTES, Assembled, Derived, Span, Storage, TextSpan, too_large
 

@@ -10,8 +10,8 @@ from attrs import field
 
 from ..data import define
 from ..errors import CorruptError, ModelError
-from ..io.changes import NO_CHANGE, WORTH_BYTES, Change, Extent, reversal
 from ..io.checksums import crc32
+from ..io.copy import NO_CHANGE, WORTH_BYTES, Change, Extent, reversal
 from ..io.source import ByteSource
 from ..lazy import np
 from .dtypes import LUA_ALIASES, LUA_CLASSES, ElementType, lua_class_name

@@ -1,4 +1,4 @@
-"""Random access to the bytes of a file or a buffer, without keeping them in memory."""
+"""Random access to the bytes of a file or a buffer, without keeping them in memory; and the files that a call reads."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import stat
 import weakref
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import IO, TYPE_CHECKING, Any
 
-from ..errors import MissingFileError, T7BridgeError, TruncatedError
-from .inputs import add_input
+from ..errors import MissingFileError, T7BridgeError, TargetExistsError, TruncatedError
 
 if TYPE_CHECKING:
     import mmap
@@ -361,3 +362,61 @@ class PiecesSource(ByteSource):
 
     def _open_fd(self, offset: int) -> int:
         raise T7BridgeError("is not a single file", file=self.name, offset=offset)
+
+
+_files: ContextVar[set[Any] | None] = ContextVar("files", default=None)
+"""Device and inode, and real path, of each file read by the current call; `None` outside of calls."""
+
+
+@contextmanager
+def inputs_protected() -> Iterator[None]:
+    """Refuse every file that the block reads as the target of an output in it, under whatever name.
+
+    Blocks inside of others share the files of the outermost: that of a verb of the command line, or of a function.
+    """
+    if _files.get() is not None:
+        yield
+        return
+    before = _files.set(set())
+    try:
+        yield
+    finally:
+        _files.reset(before)
+
+
+def add_input(path: str | os.PathLike[str] | None, fd: int | None = None) -> None:
+    """Add a file that is read.
+
+    Args:
+        path: of the file; `None` if only the descriptor is known.
+        fd: its descriptor, if it is open.
+    """
+    files = _files.get()
+    if files is None:
+        return
+    if path is not None:
+        files.add(os.path.realpath(path))
+    try:
+        status = os.fstat(fd) if fd is not None else os.stat(path or "")
+    except OSError:
+        return
+    files.add((status.st_dev, status.st_ino))
+
+
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Refuse a target that is an input.
+
+    Raises:
+        TargetExistsError: it is.
+    """
+    files = _files.get()
+    if not files:
+        return
+    try:
+        status = os.stat(path)
+    except OSError:
+        return
+    if (status.st_dev, status.st_ino) in files or os.path.realpath(path) in files:
+        raise TargetExistsError(
+            "is the input file itself", file=os.fspath(path), hint="Write to another name; a file is never rewritten."
+        )

@@ -18,7 +18,7 @@ from ..errors import ModelError, UnsupportedError
 from ..graph.dtypes import FLOAT32, FLOAT64
 from ..graph.lua import Table, TorchObject
 from ..graph.tensor import Tensor
-from ..io.inputs import add_input
+from ..io.source import add_input
 from ..report import Note
 from . import operations as _operations
 from .build import OPERATIONS, Builder

@@ -23,8 +23,7 @@ from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
 from ..graph.show_lua import TEXTS
 from ..graph.tensor import Tensor
-from ..io.inputs import add_input
-from ..io.source import PathLike
+from ..io.source import PathLike, add_input
 from .fields import Fields, items_of
 from .flows import Flow
 from .layouts import Layout, LayoutStep

@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 
 from ..errors import TargetExistsError
-from ..io.inputs import inputs_protected
-from ..io.source import PathLike
+from ..io.source import PathLike, inputs_protected
 from ..limits import DEFAULT_LIMITS, Limits
 from .draw import Drawing, check_picture, draw
 from .prove.proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, STALE, LayerProof, Proof

@@ -15,9 +15,8 @@ from ..conversion.inputs import Inputs, parse_inputs
 from ..conversion.options import AT, FORCE, INDEX_BASE, INPUT, JSON, LIMITS, option, takes, verb
 from ..data import define
 from ..errors import ModelError, UnsupportedError, WriteError, about_file
-from ..io.inputs import inputs_protected
 from ..io.output import check_replaceable
-from ..io.source import PathLike
+from ..io.source import PathLike, inputs_protected
 from ..limits import Budget, Limits
 from .export_module import HubReport, write_hub
 from .load_module import load_module

@@ -34,9 +34,8 @@ from ..errors import LimitError, UnsupportedError, WriteError
 from ..formats.pt.writer import PtWriter
 from ..graph.lua import TorchObject
 from ..io.checksums import digest
-from ..io.inputs import inputs_protected
 from ..io.output import FileOutput
-from ..io.source import ByteSource, PathLike
+from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Budget, Limits
 from ..nn.compact import compacted
 from ..nn.places import Places

@@ -82,8 +82,8 @@ def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | 
         WriteError: the value cannot be stored, or the disk reports an error.
         UnsupportedError: the format cannot hold part of the value.
     """
-    from ..conversion.adopt import adopt
-    from ..conversion.write_value import write_value
+    from ..conversion.convert import write_value
+    from ..conversion.plain import adopt
     from ..io.output import FileOutput
 
     goal = formats.format_for(path)

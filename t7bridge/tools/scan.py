@@ -12,13 +12,13 @@ from ..conversion.options import JSON, LIMITS, option, takes, verb
 from ..data import define
 from ..errors import CorruptError, T7BridgeError, UnknownFormatError
 from ..formats.pt.distributed import METADATA_MEMBER, DistributedReader
-from ..formats.pt.npy import judge_array
+from ..formats.pt.numpy_tensors import judge_array
 from ..formats.pt.pickle.names import CALLED, FORBIDDEN, is_torch, standing
 from ..formats.pt.zip import ZipArchive
 from ..formats.shards import files_of
-from ..formats.signatures import HEAD_BYTES, identify, is_tar, refuse_two
 from ..formats.t7.file import read_t7
 from ..formats.t7.reader import T7Reader
+from ..formats.table import HEAD_BYTES, identify, is_tar, refuse_two
 from ..graph.lua import LuaFunction, TorchObject
 from ..graph.walk import walk
 from ..io.source import ByteSource, PathLike
@@ -237,8 +237,8 @@ def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> No
 
 
 def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
-    from ..conversion.t7_record import original_t7
-    from ..formats.pt.programs import effects
+    from ..conversion.records import original_t7
+    from ..formats.pt.pt2 import effects
     from ..formats.pt.reader import PtReader
 
     reader = PtReader(source, limits=limits, forbid=False)
@@ -265,7 +265,7 @@ def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     else:
         _add_lua(_all_values(source, limits, report), report)
     if content.has_pt_record:
-        from ..conversion.pt_record import original_pt
+        from ..conversion.records import original_pt
 
         original = original_pt(content, limits, forbid=False)
         _add_globals({} if original is None else judge(original.foreign), report)
@@ -304,7 +304,7 @@ def _add_globals(judged: dict[str, str], report: ScanReport) -> None:
 
 
 def _add_lua(roots: list[Any], report: ScanReport) -> None:
-    from ..formats.t7.payloads import payload_of
+    from ..formats.t7.object_reader import payload_of
     from ..nn.registry import layer_of
 
     seen: set[str] = set()

@@ -13,8 +13,7 @@ from attrs import asdict, evolve, field
 
 from .. import formats
 from ..conversion.options import FORCE, JSON, LIMITS, option, takes, verb
-from ..conversion.request import Convert
-from ..conversion.source_value import metadata_left_out
+from ..conversion.request import Convert, metadata_left_out
 from ..data import define
 from ..errors import T7BridgeError
 from ..formats.document import Document
@@ -298,7 +297,7 @@ def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) ->
 
 def _python_forms(side: FileContent, limits: Limits, target: str = "pt") -> Iterator[Any]:
     """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used."""
-    from ..conversion.into_named import plain_value
+    from ..conversion.targets import plain_value
 
     has_objects = side.is_lua and any(isinstance(found, TorchObject) for found in side.document.content.objects)
     for mode, with_data in (("tree", True), ("auto", False), ("auto", True)) if has_objects else (("auto", True),):
@@ -351,7 +350,7 @@ def _without_strings(a: FileContent, b: FileContent, one: Any, other: Any) -> tu
 
 def _without_modules(a: FileContent, b: FileContent, limits: Limits) -> None:
     """Replace the whole modules of one file by their state dicts, as `convert` does, if the other has none."""
-    from ..conversion.pt_values import has_modules
+    from ..conversion.request import has_modules
     from ..conversion.simplified import simplified
 
     sides = [side for side in (a, b) if not side.is_lua and has_modules(side.value)]

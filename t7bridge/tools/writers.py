@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from ..conversion.adopt import Adopter
 from ..conversion.lua_tree import to_lua
+from ..conversion.plain import Adopter
 from ..formats.pt import writer as pt_writer
 from ..formats.t7 import writer as t7_writer
 from ..graph.lua import COMPOSITE

@@ -20,8 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import ModelError, T7BridgeError, UnsupportedError, WriteError
-from ..io import disk
-from ..io.output import FileOutput
+from ..io.output import FileOutput, flush_file_system, flush_to_disk, is_temporary, temporary_name
 from .journal import NAME, Record
 
 READ_ONLY = ("zip", "tar", "http", "https")
@@ -142,7 +141,7 @@ def put(path: str, place: str) -> None:
             return
         folder = inside.rpartition("/")[0]
         system.makedirs(folder, exist_ok=True)
-        temporary = f"{folder}/{disk.temporary_name()}"
+        temporary = f"{folder}/{temporary_name()}"
         try:
             system.put_file(path, temporary)
             system.mv(temporary, inside)
@@ -423,7 +422,7 @@ class Folder:
         """Remove leftovers of killed workers."""
         for current, _, names in os.walk(self.place):
             for name in names:
-                if disk.is_temporary(name):
+                if is_temporary(name):
                     with contextlib.suppress(FileNotFoundError):  # its writer may not be dead yet
                         os.unlink(os.path.join(current, name))
 
@@ -447,10 +446,10 @@ class Folder:
         folders = [folder for folder in set(map(os.path.dirname, paths)) if os.path.isdir(folder)]
         try:
             disks = {os.stat(folder).st_dev: folder for folder in folders}
-            if all(disk.flush_file_system(folder) for folder in disks.values()):
+            if all(flush_file_system(folder) for folder in disks.values()):
                 return
             for path in paths:
-                disk.flush_to_disk(path)
+                flush_to_disk(path)
         except OSError as error:
             raise WriteError(f"outputs cannot be flushed to the disk: {error.strerror}", file=self.place) from error
 
@@ -506,7 +505,7 @@ class RemoteFolder(Folder):
     def sweep(self) -> None:
         """See `Folder`."""
         for name in self._sizes:
-            if disk.is_temporary(name.rpartition("/")[2]):
+            if is_temporary(name.rpartition("/")[2]):
                 self._delete(name)
 
     def remove(self, outputs: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from attrs import asdict, evolve, field
 from ..data import define
 from ..errors import ModelError
 from ..formats import FORMATS, LUA, SUFFIXES, formats_with
-from ..formats.signatures import HEAD_BYTES, identify
+from ..formats.table import HEAD_BYTES, identify
 from ..io.checksums import digest
 from ..limits import DEFAULT_LIMITS, Limits
 from .journal import DONE, FAILED, FOREIGN, GONE, NAME, PLANNED, Record

@@ -39,7 +39,7 @@ from ..errors import (
 from ..formats import FORMATS, NAMED
 from ..io import copy as transfer
 from ..io.checksums import digest
-from ..io.disk import flush_to_disk
+from ..io.output import flush_to_disk
 from ..report import Note
 from .journal import DONE, FOREIGN, Record, as_requests, from_requests
 from .places import as_local_input, as_local_output, is_in_memory, join, local_path, scratch_output
@@ -163,7 +163,7 @@ def _prove(record: Record, settings: Settings, source: str) -> None:
 
 def _verify(settings: Settings, source: str, target: str) -> None:
     if settings.to is not None and FORMATS[settings.to].values == NAMED:
-        from ..conversion.into_named import differences
+        from ..conversion.targets import differences
 
         found = differences(source, target, settings.limits)
     else:
@@ -227,8 +227,8 @@ def _warm_up(settings: Settings) -> None:
     """Import what the work needs, so that the first file does not pay for it in time or memory."""
     wanted = [
         "conversion.convert",
-        "conversion.into_python",
-        "conversion.t7_record",
+        "conversion.targets",
+        "conversion.records",
         "conversion.tree",
         "nn.state_dict",
         "formats.pt.reader",

@@ -11,7 +11,7 @@ import pytest
 
 from t7bridge import Storage, T7Layout, T7Reader, Table, Tensor
 from t7bridge.conversion.lua_tree import to_lua
-from t7bridge.conversion.pt_record import decode_pt_record, restore_value, structure_hash, write_pt_record
+from t7bridge.conversion.records import decode_pt_record, restore_value, structure_hash, write_pt_record
 from t7bridge.errors import CorruptError, FormatError, RecordError
 from t7bridge.formats.t7.file import PT_RECORD_START
 from t7bridge.formats.t7.writer import T7Writer

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t7bridge import LuaFunction, T7Layout, Table, TdsHash, TdsVec, Tensor, TorchObject
-from t7bridge.conversion.t7_record import decode_record, encode_record, read_skeleton, take_skeleton
+from t7bridge.conversion.records import decode_record, encode_record, read_skeleton, take_skeleton
 from t7bridge.conversion.tree import to_python
 from t7bridge.errors import CorruptError
 

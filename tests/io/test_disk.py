@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from t7bridge.io import disk
+from t7bridge.io import output as disk
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the call")

@@ -14,9 +14,8 @@ from helpers import TESTFILES
 import t7bridge
 from t7bridge import cli
 from t7bridge.errors import TargetExistsError
-from t7bridge.io.inputs import inputs_protected
 from t7bridge.io.output import FileOutput
-from t7bridge.io.source import ByteSource
+from t7bridge.io.source import ByteSource, inputs_protected
 
 MODEL = TESTFILES / "nn" / "Linear.t7"
 

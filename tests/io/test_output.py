@@ -11,7 +11,7 @@ import zlib
 import pytest
 
 from t7bridge.errors import TargetExistsError, TruncatedError, WriteError
-from t7bridge.io.changes import Extent
+from t7bridge.io.copy import Extent
 from t7bridge.io.output import CHUNK_BYTES, FileOutput, Output
 from t7bridge.io.source import ByteSource
 

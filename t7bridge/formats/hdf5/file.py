@@ -25,8 +25,7 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note
 from ..document import Document, Written
 from ..named import METADATA_KEY, Name, NamedTensors, TensorView, extent, rows, tie
-from .elements import ChunkedSource, Inflation, fill_value, parse_layout
-from .filters import parse_filters
+from .elements import ChunkedSource, Inflation, fill_value, parse_filters, parse_layout
 from .structure import DATASPACE, DATATYPE, EXTERNAL, FILL, FILTERS, LAYOUT, OLD_FILL, Header, Structure
 
 _MOST_ATTRIBUTE = 60_000

@@ -23,7 +23,7 @@ from ...graph.dtypes import UINT8, ElementType
 from ...graph.storage import Span, Storage
 from ...io.source import ByteSource
 from ...report import Note
-from ..signatures import HEAD_BYTES, identify
+from ..table import HEAD_BYTES, identify
 from .layout import (
     ALIGNMENT_MEMBER,
     BYTEORDER_MEMBER,
@@ -37,7 +37,7 @@ from .layout import (
     RECORD_MEMBER,
     STORAGE_FOLDER,
 )
-from .npy import judge_array
+from .numpy_tensors import judge_array
 from .pickle.meaning import Origin, PtMeaning
 from .pickle.unpickler import Rest, Unpickler
 from .storages import StorageId, StorageTable, span_of_bytes

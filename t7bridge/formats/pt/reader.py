@@ -10,7 +10,7 @@ from ...garbage import collector_paused
 from ...graph.storage import Storage
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
-from ..signatures import HEAD_BYTES, ends_as_zip, identify, refuse_two
+from ..table import HEAD_BYTES, ends_as_zip, identify, refuse_two
 from .archive import PtArchive, read_package
 from .layout import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PACKAGE_MEMBER, PT2_MEMBERS, content_id
 from .pickle.meaning import Origin, PtMeaning

@@ -19,8 +19,8 @@ from attrs import evolve
 
 from ...data import define
 from ...errors import CorruptError, LimitError, T7BridgeError, TruncatedError, UnsupportedError, about_file
-from ...io.changes import Extent
 from ...io.checksums import combine, crc32
+from ...io.copy import Extent
 from ...io.output import Output
 from ...io.source import ByteSource
 from ...limits import DEFAULT_LIMITS, Limits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from array import array
 from typing import Any
 
 from ...errors import CorruptError, ModelError, TruncatedError, WriteError
@@ -11,9 +12,9 @@ from ...graph.dtypes import INT64, ElementType
 from ...graph.storage import Span, Storage
 from ...io.output import Output
 from ...io.source import ByteSource
+from ...lazy import np
 from . import layout as tags
-from .layout import T7Layout
-from .window import WINDOW_BYTES, Window
+from .layout import WINDOW_BYTES, T7Layout, Window
 
 _SMALL_WINDOW, _LARGE_WINDOW = 1 << 12, WINDOW_BYTES
 _ENTRY_BYTES = 32
@@ -267,8 +268,6 @@ class BinaryInput(Window):
             return False
         if len(self._window) - at < 24 or self._int_at(self._window, at + 12)[0] != tags.NUMBER:
             return False
-        from .bulk import number_entries
-
         self._at = at
         wanted = min(count - len(values), self.remaining // 24, self._run)
         self._need(wanted * 24, "a table entry")
@@ -379,3 +378,24 @@ class BinaryWriter:
             raise WriteError(
                 error.message, file=self.output.name, expected=error.expected, found=error.found, hint=error.hint
             ) from error
+
+
+def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[float]]:
+    """Decode leading number → number entries of a table.
+
+    Args:
+        data: whole entries of 24 bytes each: tag, double, tag, double.
+        sign: byte order, `<` or `>`.
+
+    Returns:
+        The keys and the values up to the first entry of another kind; as arrays, since extending a list by a list
+        counts references to each number twice, which takes half as long as creating them.
+    """
+    entry = np.dtype(
+        [("key_tag", sign + "i4"), ("key", sign + "f8"), ("value_tag", sign + "i4"), ("value", sign + "f8")]
+    )
+    entries = np.frombuffer(data, entry)
+    other = (entries["key_tag"] != 1) | (entries["value_tag"] != 1) | np.isnan(entries["key"])
+    count = int(other.argmax()) if other.any() else len(entries)
+    keys, values = (entries[name][:count].astype("f8") for name in ("key", "value"))
+    return array("d", keys.tobytes()), array("d", values.tobytes())

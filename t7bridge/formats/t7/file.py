@@ -20,7 +20,7 @@ from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...text import printable_lines
 from ..document import Document, Written
-from ..signatures import refuse_two
+from ..table import refuse_two
 from .layout import T7Layout
 from .reader import T7Reader
 

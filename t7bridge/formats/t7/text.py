@@ -16,12 +16,11 @@ from ...errors import CorruptError, TruncatedError
 from ...graph.dtypes import ElementType
 from ...graph.show import number_text
 from ...graph.storage import Span, Storage, TextSpan
-from ...io.changes import Extent
+from ...io.copy import Extent
 from ...io.output import Output
 from ...lazy import np
 from . import layout as tags
-from .layout import T7Layout
-from .window import WINDOW_BYTES, Window
+from .layout import WINDOW_BYTES, T7Layout, Window
 
 _WINDOW = 1 << 16
 _TOKEN = re.compile(rb"[ \t\r\n\v\f]*([^ \t\r\n\v\f]*)")
@@ -40,8 +39,6 @@ def _words(line: bytes, is_large: bool) -> int:
     if line.translate(None, _NUMBER_BYTES) or line.startswith(b" ") or line.endswith(b" "):
         return 0
     if is_large or "numpy" in sys.modules:  # four times as fast, and slow to load
-        from .bulk import single_spaces
-
         return single_spaces(line) + 1
     return 0 if b"  " in line else line.count(b" ") + 1
 
@@ -364,3 +361,9 @@ def _texts(array: np.ndarray, digits: int) -> bytes:
     if any(map(math.isnan, values)):  # a nan keeps its sign
         return " ".join([number_text(value, digits) for value in values]).encode()
     return (" ".join([f"%.{digits}g"] * len(values)) % tuple(values)).encode()
+
+
+def single_spaces(line: bytes) -> int:
+    """Return the number of spaces on a line; -1 if two are adjacent."""
+    is_space = np.frombuffer(line, "u1") == 0x20
+    return -1 if (is_space[1:] & is_space[:-1]).any() else int(np.count_nonzero(is_space))

@@ -9,18 +9,17 @@ from html import escape
 from typing import Any, ClassVar
 
 from ... import formats
-from ...conversion.adopt import adopt
 from ...conversion.inputs import Inputs
 from ...conversion.options import AT, FORCE, INPUT_SHAPE, LIMITS, flag, option, takes, verb
+from ...conversion.plain import adopt
 from ...data import define
 from ...errors import ModelError, about_file
 from ...formats.document import Document
 from ...graph.lua import Table
 from ...graph.show import clean
 from ...graph.walk import Path, step_name
-from ...io.inputs import inputs_protected
 from ...io.output import FileOutput
-from ...io.source import PathLike
+from ...io.source import PathLike, inputs_protected
 from ...limits import Limits
 from ...nn.places import choose_module
 from ...text import printable

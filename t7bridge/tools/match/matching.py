@@ -26,7 +26,7 @@ from ...conversion.options import AT, JSON, LIMITS, flag, option, options_of, ta
 from ...data import define
 from ...errors import FormatError, ModelError, about_file
 from ...graph.tensor import Tensor
-from ...io.inputs import add_input
+from ...io.source import add_input
 from ...limits import Limits
 from ...report import Report
 from ...text import listed

@@ -18,9 +18,8 @@ from ...formats import LUA, format_for
 from ...formats.pt.writer import PtWriter
 from ...formats.t7.writer import T7Writer
 from ...graph.tensor import Tensor
-from ...io.inputs import inputs_protected
 from ...io.output import FileOutput
-from ...io.source import ByteSource, PathLike
+from ...io.source import ByteSource, PathLike, inputs_protected
 from ...lazy import np
 from ...nn.compact import compacted
 from ...nn.layouts import reblocked, reshape

@@ -13,7 +13,7 @@ from typing import Any
 from attrs import field
 
 from ... import formats
-from ...conversion.adopt import adopt
+from ...conversion.plain import adopt
 from ...conversion.template import state_dict_in
 from ...data import define
 from ...errors import ModelError, about_file

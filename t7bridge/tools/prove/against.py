@@ -26,7 +26,7 @@ from ...data import define
 from ...errors import ModelError, T7BridgeError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
-from ...io.inputs import add_input
+from ...io.source import add_input
 from ...lazy import np
 from ...limits import Limits
 from ...nn.example import Example

@@ -12,8 +12,7 @@ from helpers import ASCII, LAYOUTS, Parts, check_read_write, description, lines,
 from t7bridge import Storage, T7Layout, T7Reader, Table, Tensor, TorchObject
 from t7bridge.errors import CorruptError, TruncatedError, WriteError
 from t7bridge.formats.t7.layout import VINTAGES
-from t7bridge.formats.t7.releases_2010 import HINT, vintage_payload
-from t7bridge.formats.t7.releases_2010_fields import RELEASES
+from t7bridge.formats.t7.releases_2010 import HINT, RELEASES, vintage_payload
 from t7bridge.graph.dtypes import FLOAT64
 
 FIELDS, LATE, NNX = VINTAGES[2:]
