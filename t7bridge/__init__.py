@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .tools.draw import draw
     from .tools.export import export
     from .tools.export_module import write_module
-    from .tools.files import describe, load, save
+    from .tools.files import PtWriter, T7Writer, describe, load, save
     from .tools.inspect import inspect
     from .tools.load_module import load_module
     from .tools.match import match
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from .tools.save_module import save_module, write_lua
     from .tools.scan import scan
     from .tools.verify import diff, verify
-    from .tools.writers import PtWriter, T7Writer
     from .zoo import convert_zoo
 
 _HOMES = {
@@ -69,10 +68,10 @@ _HOMES = {
     "register_class": "formats.t7.object_reader",
     "register_module": "nn.registry",
     "T7Reader": "formats.t7.reader",
-    "T7Writer": "tools.writers",
+    "T7Writer": "tools.files",
     "T7Layout": "formats.t7.layout",
     "PtReader": "formats.pt.reader",
-    "PtWriter": "tools.writers",
+    "PtWriter": "tools.files",
     "to_python": "conversion.plain",
     "to_torch": "conversion.plain",
     "Key": "graph.lua",

@@ -23,7 +23,7 @@ from t7bridge.io.output import Output
 from t7bridge.text import printable, printable_json
 from t7bridge.values.compare import differences
 from t7bridge.values.deviation import ValueComparer
-from t7bridge.values.outline import outline
+from t7bridge.values.summary import outline
 
 HOSTILE = TESTFILES / "hostile"
 ROW = re.compile(r"\| `(.*?)` \|")

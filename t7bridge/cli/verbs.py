@@ -160,7 +160,7 @@ def _outline(options: argparse.Namespace) -> int:
     from ..graph.walk import Path
     from ..tools.files import load_all
     from ..tools.inspect import OUTLINE_DEPTH, OUTLINE_ITEMS
-    from ..values.outline import outline
+    from ..values.summary import outline
 
     values = load_all(options.source, limits=options.limits)
     if options.at:

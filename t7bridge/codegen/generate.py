@@ -12,9 +12,10 @@ from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.mapping import ModuleSpec, Plan, specs_in
+from ..nn.named import StateDict
 from ..nn.plan import build_plan
 from ..nn.registry import layer_of
-from ..nn.state_dict import StateDict, state_dict
+from ..nn.state_dict import state_dict
 from ..report import Note
 from .code import Construction, attribute, expression, method
 from .flow import TOO_DEEP, USE_CONVERT, Attribute, SourceBuilder

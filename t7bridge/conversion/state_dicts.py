@@ -26,10 +26,10 @@ from ..graph.show import Step
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, entries, objects, step_name
-from ..nn.named import note_lost_sharing
+from ..nn.named import StateDict, note_lost_sharing
 from ..nn.places import is_scratch
 from ..nn.registry import layer_of
-from ..nn.state_dict import StateDict, find_modules, is_module, state_dict
+from ..nn.state_dict import find_modules, is_module, state_dict
 from ..report import Report
 from ..text import counted, listed
 from .tree import Replaced, to_python

@@ -56,7 +56,7 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
     compact = request.compact and request.mode == "auto" and report.mode != "record"
     value = made.value
     if compact:
-        from ..nn.compact import compact_in
+        from ..nn.named import compact_in
 
         value = compact_in(value)
     if made.modules is not None:

@@ -21,11 +21,11 @@ from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, pairwise
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.fill import added, assignment, is_close, kept_field, learned_copies, native, recomputed
+from ..nn.named import Origin, StateDict
 from ..nn.places import is_module
 from ..nn.recorded import ROOT_FIELD, recorded
 from ..nn.registry import layer_of
-from ..nn.state_dict import Origin, StateDict, state_dict
+from ..nn.state_dict import added, assignment, is_close, kept_field, learned_copies, native, recomputed, state_dict
 from ..report import Note
 from ..text import listed
 from ..values.assign import Assignment, assign, same_elements

@@ -37,7 +37,7 @@ from ..io.checksums import digest
 from ..io.output import FileOutput
 from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Budget, Limits
-from ..nn.compact import compacted
+from ..nn.named import compacted
 from ..nn.places import Places
 from ..nn.registry import load_classes
 from ..nn.state_dict import state_dict

@@ -20,8 +20,8 @@ from ..graph.walk import Path, entries, step_name, walk
 from ..io.source import Readable
 from ..limits import Limits
 from ..nn.places import is_module
-from ..values.outline import summary as short_summary
 from ..values.summary import LayerRow, Summary, TensorRow
+from ..values.summary import summary as short_summary
 from .draw import (
     Block,
     Shapes,

@@ -26,7 +26,7 @@ from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
 from ..values.compare import Comparer, Difference, Pairs, closest
-from ..values.elements import HINTS
+from ..values.widened import HINTS
 
 
 @define
@@ -364,7 +364,7 @@ def _as_model_file(lua: Value, python: Any) -> Any:
     if not isinstance(python, dict) or not all(isinstance(key, str) for key in python):
         return None
     from ..codegen.generate import generate
-    from ..nn.compact import compacted
+    from ..nn.named import compacted
     from ..nn.places import find_models
 
     found = [] if isinstance(lua, list) else find_models(lua)

@@ -5,25 +5,27 @@ from __future__ import annotations
 import importlib
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
+from math import prod
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ..errors import ModelError, UnsupportedError
+from ..errors import ModelError, T7BridgeError, UnsupportedError
 from ..graph.lua import TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Budget, Limits
+from ..nn.example import Example, Examples
 from ..nn.mapping import ModuleSpec, Plan
 from ..nn.memory import copy_as_lua
 from ..nn.plan import build_plan
-from ..nn.recorded import ROOT_FIELD, recorded
+from ..nn.recorded import ROOT_FIELD, Recorded, recorded
 from ..nn.registry import class_of
 from ..nn.state_dict import state_dict
 from .layers.containers import Graph
-from .recorded import keep_keys
 
 
 def live_module(
@@ -207,3 +209,154 @@ def _tie(module: nn.Module, tensors: dict[str, Tensor], plan: Plan) -> None:
             continue
         view = (id(tensor.storage), tensor.offset, tensor.size, tensor.stride)
         owner._parameters[name] = first.setdefault(view, parameter)
+
+
+def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor]) -> None:
+    """Make a module's `state_dict` and `load_state_dict` use the recorded keys and shapes.
+
+    Args:
+        module: its parameters keep their own names.
+        record: the module's tensors from which each recorded one is composed.
+        other: recorded tensors that no layer holds, which are kept separately.
+    """
+    hooked: Any = module
+    hooks = _Hooks(record, other, {key: tuple(value.shape) for key, value in module.state_dict().items()})
+    if record.scalars:
+        hooked.register_forward_hook(hooks.without_dimensions)
+    # PyTorch sets an attribute of this one, which methods do not allow.
+    hooked.register_state_dict_post_hook(partial(hooks.rename))
+    hooked.register_load_state_dict_pre_hook(hooks.restore)
+
+
+class _Hooks:
+    """What PyTorch calls for a module with recorded keys.
+
+    Args:
+        record: the module's tensors from which each recorded one is composed.
+        other: recorded tensors that no layer holds.
+        shapes: of the module's own state dict.
+    """
+
+    def __init__(self, record: Recorded, other: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
+        self.record, self.other, self.shapes = record, other, shapes
+        self.held = {piece.key for key in record.pieces for piece in record.places(key)}
+
+    def rename(self, owner: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        """Replace the module's own keys."""
+        record = self.record
+        own = {key[len(prefix) :]: state.pop(key) for key in list(state) if key.startswith(prefix)}
+        made = {key: _joined(record, key, own, self.other.get(key)) for key in record.pieces}
+        for key in record.keys:
+            first = record.tied.get(key, key)
+            state[prefix + key] = made[first] if first in made else self.other[first]
+
+    def restore(self, owner: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Replace the recorded keys, if all are there."""
+        record = self.record
+        if not all(prefix + key in state for key in record.keys):
+            return
+        given = {key: state.pop(prefix + key) for key in record.keys}
+        self.other.update((key, given[key]) for key in self.other if key in given)
+        for key in record.pieces:
+            for piece in record.places(key):
+                tensor = given[key].t() if piece.transposed else given[key]
+                part = tensor.reshape(-1)[piece.start : piece.start + piece.count]
+                wanted = self.shapes[piece.key]
+                state[prefix + piece.key] = part.view(wanted) if part.numel() == prod(wanted) else tensor
+        # Tensors of the layers without a recorded key, such as the counters of batch normalization.
+        for key, value in [*owner.named_parameters(remove_duplicate=False), *owner.named_buffers()]:
+            if key in self.shapes and key not in self.held:
+                state.setdefault(prefix + key, value.detach())
+
+    def without_dimensions(self, owner: nn.Module, given: Any, output: Any) -> Any:
+        """Return outputs as in PyTorch: Lua has a number as a tensor of one element."""
+        several = isinstance(output, (list, tuple))
+        flat = list(output) if several else [output]
+        for place in self.record.scalars:
+            if 0 < place <= len(flat) and isinstance(flat[place - 1], torch.Tensor) and flat[place - 1].numel() == 1:
+                flat[place - 1] = flat[place - 1].reshape(())
+        return flat if several else flat[0]
+
+
+def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torch.Tensor | None = None) -> torch.Tensor:
+    """Return a recorded tensor composed of its pieces; `rest` has the elements that no layer holds."""
+    size, pieces = record.sizes[key], record.pieces[key]
+    if rest is not None:
+        whole = rest.detach().reshape(-1).clone()
+        for piece in pieces:
+            whole[piece.start : piece.start + piece.count] = own[piece.key].detach().reshape(-1)
+        return whole.view(size)
+    if len(pieces) == 1:
+        tensor = own[pieces[0].key]
+        return tensor.t() if pieces[0].transposed else tensor.view(size)
+    return torch.cat([own[piece.key].reshape(-1) for piece in pieces]).view(size)
+
+
+_STEPS_PER_CALL = 500
+"""Steps of `Limits.work` that the call of a module on the meta device costs."""
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def output_shapes(
+    module: TorchObject, path: str, inputs: Examples, limits: Limits = DEFAULT_LIMITS
+) -> dict[str, Shapes]:
+    """Run a model and record the outputs' shapes of each module in it.
+
+    Args:
+        module: the nn module.
+        path: its path in the file.
+        inputs: shape of its input, with the batch dimension; a list for a table.
+        limits: resource limits.
+
+    Returns:
+        The sizes of each tensor last returned, by the name of each module (`""` for the model).
+
+    Raises:
+        LimitError: modules are shared in such a way that running them takes much longer than reading the file.
+        ModelError: the model does not accept such an input, or needs values that the meta device does not have.
+        UnsupportedLayerError: layers of the model have no PyTorch module.
+    """
+    live = live_module(module, path, 1, limits).to("meta")
+    found: dict[str, Shapes] = {}
+
+    def record(name: str) -> Any:
+        def hook(_module: Any, _inputs: Any, output: Any) -> None:
+            items = output if isinstance(output, (list, tuple)) else [output]
+            found[name] = tuple(tuple(each.shape) for each in items[:8] if isinstance(each, torch.Tensor))
+
+        return hook
+
+    modules = list(live.named_modules())
+    budget = Budget(limits, "running the model to find its shapes", _STEPS_PER_CALL * len(modules))
+    for name, each in modules:
+        each.register_forward_pre_hook(lambda *_: budget.spend(_STEPS_PER_CALL))
+        each.register_forward_hook(record(name))
+    try:
+        with torch.no_grad():
+            live.eval()(_on_meta(inputs))
+    except T7BridgeError:
+        raise
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ModelError(
+            "the model cannot be run to find its shapes",
+            path=path,
+            found=str(error).splitlines()[0][:200] if str(error) else type(error).__name__,
+            hint=f"The input was {inputs_text(inputs)}; give another with --input-shape.",
+        ) from error
+    return found
+
+
+def inputs_text(inputs: Examples, times: str = "x") -> str:
+    """Return shapes as `--input-shape` takes them: `1x4`, or `[1x4, 1x20:int64]` for a table."""
+    if isinstance(inputs, Example):
+        return times.join(map(str, inputs.shape)) + (f":{inputs.dtype}" if inputs.dtype else "")
+    return f"[{', '.join(inputs_text(each, times) for each in inputs)}]"
+
+
+def _on_meta(inputs: Examples) -> Any:
+    if not isinstance(inputs, Example):
+        return [_on_meta(each) for each in inputs]
+    dtype = getattr(torch, inputs.dtype, None) if inputs.dtype else torch.get_default_dtype()
+    if not isinstance(dtype, torch.dtype):
+        raise ModelError("an input has no type of PyTorch", found=inputs.dtype[:40], expected="float32, int64, …")
+    return torch.empty(inputs.shape, device="meta", dtype=dtype)

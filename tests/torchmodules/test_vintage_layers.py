@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from t7bridge import Table, Tensor, TorchObject, state_dict
-from t7bridge.nn.fill import assignment
+from t7bridge.nn.state_dict import assignment
 from t7bridge.torchmodules.build import live_module
 
 

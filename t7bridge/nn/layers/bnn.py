@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from ...data import define
 from ...errors import ModelError
+from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor
 from ...lazy import np
-from ..fields import Fields
-from ..layouts import elements
-from ..mapping import axes, of_runtime, shape
-from ..registry import Traits, buffer, register_layer
+from .. import flows
+from ..fields import Fields, items_of, lookup
+from ..layouts import LAST, REST, Merge, Narrow, Permute, Reshape, elements
+from ..mapping import (
+    BASE,
+    LAYERS,
+    Call,
+    Lua,
+    NotMappedError,
+    Row,
+    axes,
+    becomes,
+    dim,
+    either,
+    extent,
+    flag,
+    integer,
+    made,
+    number,
+    of_runtime,
+    of_torch,
+    pair,
+    shape,
+)
+from ..output_shapes import same
+from ..registry import Child, Param, Traits, buffer, keeps, modules, named_modules, param, register_layer
+from .pooling import windows
 
 
 @define(frozen=True)
@@ -31,17 +58,273 @@ class Signs:
         return Tensor.from_numpy(packed.view("<i4").reshape(before))
 
 
-_CONVOLUTION = of_runtime(
+_BINARY_CONVOLUTION = of_runtime(
     "conv.BinaryConv2d", shape("weight"), stride=axes("d", 2, 1), padding=axes("pad", 2, 0).unless((0, 0))
 )
 register_layer(
     "bnn.SpatialConvolution",
     params=(buffer("weight", Signs()), buffer("alphas")),
     scratch="finput columns_binary",
-    module=_CONVOLUTION,
+    module=_BINARY_CONVOLUTION,
     traits={
         "conv.BinaryConv2d": Traits(shapes=lambda shape, *_, **__: {"weight": shape, "alphas": (shape[0],)}),
     },
 )
 _BINARY = of_runtime("gradient.Binary")
 register_layer(module={"bnn.Binary": _BINARY, "nn.BinActiveZ": _BINARY})
+
+
+_CCN2_CONVOLUTION = of_runtime(
+    "ccn2.SpatialConvolution",
+    made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1)),
+    extent("weight"),
+    made(lambda lua: lua.shape("weight")[2:]),
+    stride=integer("dH", 1),
+    padding=integer("padding", 0),
+    groups=integer("groups", 1).unless(1),
+)
+# (in / groups * kH * kW, out).
+register_layer(
+    "ccn2.SpatialConvolution",
+    params=(param("weight", Reshape((REST, "kH", "kH", LAST)), Permute((3, 0, 1, 2))), param("bias")),
+    defaults={"groups": 1.0, "padding": 0.0},
+    module=_CCN2_CONVOLUTION,
+)
+# (oH * oH * in * kH * kH, out). The bias has an element for every position, but only as many as planes are read.
+register_layer(
+    "ccn2.SpatialConvolutionLocal",
+    params=(
+        param(
+            "weight",
+            Reshape(("oH", "oH", "nInputPlane", "kH", "kH", LAST)),
+            Merge((0, 1, 5, 2, 3, 4), ("oH", "oH", "nOutputPlane", "nInputPlane", "kH", "kH")),
+        ),
+        param("bias", Narrow(0, 0, "nOutputPlane")),
+    ),
+    defaults={"padding": 0.0},
+    module=of_runtime("ccn2.SpatialConvolutionLocal", shape("weight"), integer("dH", 1), integer("padding", 0)),
+    traits={
+        "ccn2.SpatialConvolutionLocal": Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2],)}),
+    },
+)
+
+
+def _scale(lua: Lua) -> float:
+    if lua.flag("blocked"):
+        raise NotMappedError("normalizes blocks of planes", path=lua.path)
+    return float(lua.number("addScale"))
+
+
+def _response(across: bool) -> Row:
+    options: Any = {"beta": number("powScale", 0.75), "k": number("minDiv", 1.0), "across": across}
+    return of_runtime("ccn2.SpatialResponseNormalization", integer("size"), made(_scale), **options)
+
+
+register_layer(
+    scratch="denoms",
+    module={
+        "ccn2.SpatialMaxPooling": of_runtime("ccn2.SpatialMaxPooling", integer("kW"), integer("dW")),
+        "ccn2.SpatialAvgPooling": of_runtime("ccn2.SpatialAvgPooling", integer("kW"), integer("dW")),
+        "ccn2.SpatialCrossMaxPooling": of_runtime("ccn2.SpatialCrossMaxPooling", integer("kD"), integer("dD")),
+        "ccn2.SpatialResponseNormalization": _response(False),
+        "ccn2.SpatialCrossResponseNormalization": _response(True),
+    },
+)
+
+
+# Channel-wise scale and offset, not learned.
+register_layer(
+    "inn.ConstAffine",
+    "nn.ConstAffine",
+    "nn.SpatialConstDiagonal",
+    params=(buffer("a"), buffer("b")),
+    scratch="repeated",
+    module=of_runtime("linear.ConstAffine", extent("a")),
+    traits={"linear.ConstAffine": Traits(shapes=lambda features: {"a": (features,), "b": (features,)})},
+)
+
+
+@keeps("mean", "std")
+def _mean(fields: Fields) -> tuple[Param, ...]:
+    """Return the mean: Lua repeats it for the images of its last batch."""
+    mean = fields.find_tensor("mean")
+    first = (Narrow(0, 0, 1),) if mean is not None and len(mean.size) == 4 else ()
+    return (buffer("mean", *first), buffer("std"))
+
+
+register_layer(
+    "inn.MeanSubtraction",
+    params=_mean,
+    module=of_runtime("linear.MeanSubtraction", shape("mean")),
+    traits={"linear.MeanSubtraction": Traits(shapes=lambda shape: {"mean": shape})},
+)
+
+
+_CEILED: dict[str, Any] = {**windows(2), "ceil_mode": True}
+"""Both classes round up, whatever the inherited field says."""
+
+register_layer(
+    defaults={"padW": 0.0, "padH": 0.0, "count_include_pad": True},
+    module={
+        "inn.SpatialMaxPooling": of_torch("MaxPool2d", **_CEILED),
+        "inn.SpatialAveragePooling": of_torch(
+            "AvgPool2d", **_CEILED, count_include_pad=flag("count_include_pad", True).unless(True)
+        ),
+    },
+)
+
+
+def _pyramid(obj: TorchObject) -> Iterator[Child]:
+    """Map pyramid pooling: until 2015-12 it contained an nn.Concat; later the class is one."""
+    inside = lookup(obj, "module.modules")
+    if items_of(obj.get("modules")) or items_of(inside) is None:
+        yield from modules(obj)
+        return
+    for at, value in enumerate(items_of(inside) or ()):
+        yield Child(str(at), f".module.modules[{at + 1}]", value)
+
+
+register_layer(
+    "inn.SpatialPyramidPooling",
+    children=_pyramid,
+    scratch="module pyr",
+    module=of_runtime("containers.Concat", dim=-1),
+)
+# A graph of nn's layers, in a Sequential under `modules` until 2015-12.
+register_layer("inn.SpatialSameResponseNormalization", children=modules, module=of_torch("Sequential"))
+register_layer(
+    scratch="paddedRatio accumRatio scale",
+    module={
+        "inn.SpatialCrossResponseNormalization": of_runtime(
+            "norm.LocalResponseNorm",
+            integer("size"),
+            plain="LocalResponseNorm",
+            alpha=number("alpha", 1e-4),
+            beta=number("beta", 0.75),
+            k=number("k", 1.0),
+        ),
+        "inn.SpatialStochasticPooling": of_runtime(
+            "pooling.SpatialStochasticPooling", pair("kH", "kW"), pair("dH", "dW")
+        ),
+        # Before `v2` the last row and column of a box belonged to it.
+        "inn.ROIPooling": of_runtime(
+            "pooling.ROIPooling",
+            pair("H", "W"),
+            scale=number("spatial_scale", 1.0),
+            open_end=flag("v2"),
+            index_base=BASE,
+        ),
+    },
+)
+
+
+def _ratio(lua: Lua) -> tuple[float, float] | None:
+    """Return the ratio, unless there is a size, which takes precedence; nnx stores the size of its first output."""
+    if lua.has("oheight") and lua.has("owidth"):
+        return None
+    return (float(lua.number("rheight", 1.0)), float(lua.number("rwidth", 1.0)))
+
+
+def _mode(lua: Lua) -> str:
+    mode = lua.text("mode", "simple")
+    if mode not in ("simple", "average", "bilinear"):
+        raise NotMappedError("its mode is unknown", path=lua.path, found=mode)
+    return mode
+
+
+_SIZE: dict[str, Any] = {
+    "size": made(lambda lua: (lua.optional("oheight"), lua.optional("owidth"))),
+    "ratio": made(_ratio).unless(None),
+}
+_IDENTITY = of_torch("Identity")
+register_layer(
+    scratch="inputSize outputSize indices",
+    module={
+        "nn.SpatialUpSampling": of_runtime("resample.SpatialUpSampling", pair("dH", "dW"), rows=dim("yDim", 1)),
+        "nn.SpatialDownSampling": of_runtime("resample.SpatialDownSampling", pair("rH", "rW")),
+        "nn.SpatialReSampling": of_runtime("resample.SpatialReSampling", **_SIZE),
+        "nn.SpatialReSamplingEx": of_runtime(
+            "resample.SpatialReSamplingEx", made(_mode), **_SIZE, rows=dim("yDim", 1).unless(1)
+        ),
+        "nn.SpatialMaxSampling": of_runtime("resample.SpatialMaxSampling", pair("oheight", "owidth")),
+        "nn.SaturatedLU": of_runtime(
+            "activation.SaturatedLU",
+            number("threshold", -1.0),
+            number("val", -1.0),
+            number("threshold2", 1.0),
+            number("val2", 1.0),
+        ),
+        "nn.Minus": of_runtime("activation.Minus"),
+        "nn.MultiSoftMax": of_torch("Softmax", -1),
+        "nn.Probe": _IDENTITY,
+        "nn.Tic": _IDENTITY,
+        "nn.Toc": _IDENTITY,
+    },
+)
+
+
+register_layer(
+    "nn.DeepMask",
+    children=named_modules("trunk", "maskBranch", "scoreBranch"),
+    module=of_runtime("containers.DeepMask"),
+    traits={"containers.DeepMask": Traits(flow=flows.tensors)},
+)
+
+
+def _refinements(obj: TorchObject) -> Iterator[Child]:
+    """Return the refinement steps, 0-based in Lua; they contain their modules."""
+    yield from named_modules("trunk", "scoreBranch", "maskBranchDM")(obj)
+    refs = obj.get("refs")
+    number = 0
+    while isinstance(refs, Table) and (ref := refs.get(float(number))) is not None:
+        yield Child(f"ref{number}", f".refs[{number}]", ref)
+        number += 1
+
+
+@becomes("containers.SharpMask")
+def _sharp_mask(lua: Lua) -> Call:
+    skips = tuple(place - 1 for place in lua.sizes("skpos"))
+    return Call(f"{LAYERS}containers.SharpMask", (), {"skips": skips})
+
+
+register_layer(
+    "nn.SharpMask",
+    children=_refinements,
+    scratch="refs neths netvs inps",
+    module=_sharp_mask,
+)
+
+
+_BORDERS = pair("pad_l", "pad_r", "pad_t", "pad_b")
+
+
+# texture_nets' GenNoise of the first release (March 2016) has no fields, and fills three planes.
+_NOISE = either(
+    lambda lua: lua.has("num_planes"),
+    of_runtime("dropout.GenNoise", integer("num_planes"), number("mult", 1.0)),
+    of_runtime("dropout.LeadingNoise", 3),
+)
+_VARIATION = of_runtime("gradient.TotalVariation", number("strength"))
+register_layer(
+    scratch="x_diff y_diff clipped buffer bn sz sz_",
+    module={
+        "nn.AdaptiveInstanceNormalization": of_runtime(
+            "norm.AdaptiveInstanceNormalization", eps=number("eps", 1e-5), disabled=flag("disabled")
+        ),
+        "nn.TotalVariation": _VARIATION,
+        "nn.TVLoss": _VARIATION,
+        "nn.DeepDreamLoss": of_runtime("gradient.DeepDreamLoss", number("strength", 1e-5), number("max_grad", 100.0)),
+        "nn.GramMatrix": of_runtime("distance.GramMatrix", flag("normalize", True)),
+        "nn.SpatialCircularPadding": of_runtime("resample.SpatialCircularPadding", _BORDERS),
+        "nn.SpatialSymmetricPadding": of_runtime("resample.SpatialSymmetricPadding", _BORDERS),
+        "nn.NoiseFill": of_runtime("dropout.NoiseFill", integer("num_noise_channels"), number("mult", 1.0)),
+        "nn.GenNoise": _NOISE,
+        "nn.DummyGradOutput": of_runtime("gradient.ZeroGrad"),
+    },
+    traits={"gradient.TotalVariation": Traits(output=same), "gradient.DeepDreamLoss": Traits(output=same)},
+)
+register_layer(
+    kind="criterion",
+    scratch="mse crit target",
+    module={"nn.TVLossCriterion": of_runtime("criterion.TVLossCriterion")},
+)

@@ -20,9 +20,10 @@ from ...graph.show import clean, extents, short
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.mapping import SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
+from ...nn.named import StateDict
 from ...nn.places import Places, find_models, is_module, is_scratch
 from ...nn.plan import sketch
-from ...nn.state_dict import StateDict, state_dict
+from ...nn.state_dict import state_dict
 
 MAX_BLOCKS = 20_000
 _STEPS_PER_WORK = 5

@@ -136,7 +136,7 @@ def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], li
         UnsupportedError: PyTorch is not installed.
     """
     try:
-        from ...torchmodules.shapes import inputs_text, output_shapes
+        from ...torchmodules.build import inputs_text, output_shapes
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
     guess = wanted in ("guess", ("guess",))

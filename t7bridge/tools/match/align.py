@@ -21,7 +21,7 @@ from itertools import groupby
 from attrs import field
 
 from ...data import define
-from .parts import Class, Path, shared
+from .sides import Class, Path, shared
 
 _MAX_STEPS = 100_000
 _MAX_STEPS_IN_ALL = 2_000_000

@@ -31,9 +31,25 @@ from ...limits import Limits
 from ...report import Report
 from ...text import listed
 from .align import AlignedPart, Conclusions, find
-from .parts import BATCHES, Part, classify, fits, in_runs, kind_of, name_of, names_between, parts_of, sibling
 from .result import Ambiguity, Match, Pair, WriteMatch
-from .sides import ORDERS, Gates, Side, gate_count, reorder, side_of
+from .sides import (
+    BATCHES,
+    ORDERS,
+    Gates,
+    Part,
+    Side,
+    classify,
+    fits,
+    gate_count,
+    in_runs,
+    kind_of,
+    name_of,
+    names_between,
+    parts_of,
+    reorder,
+    sibling,
+    side_of,
+)
 
 NOTHING = "-"
 

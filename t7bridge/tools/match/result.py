@@ -21,11 +21,10 @@ from ...graph.tensor import Tensor
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike, inputs_protected
 from ...lazy import np
-from ...nn.compact import compacted
 from ...nn.layouts import reblocked, reshape
+from ...nn.named import compacted
 from ...report import Report, check_strict
-from .parts import BATCHES, Shape, fits
-from .sides import Gates, Side, in_target_order
+from .sides import BATCHES, Gates, Shape, Side, fits, in_target_order
 
 
 @define(frozen=True)

@@ -73,7 +73,7 @@ def test_most_are_known() -> None:
 @pytest.mark.parametrize("name", ["lenet_mm", "resnet_small", "unet_nngraph", "dcgan_generator", "autoencoder_flat"])
 def test_inner_shapes(name: str) -> None:
     """The shapes of all modules inside are those that PyTorch computes for the guessed input."""
-    from t7bridge.torchmodules.shapes import output_shapes
+    from t7bridge.torchmodules.build import output_shapes
 
     module = t7bridge.load(FILES / "models" / f"{name}.t7")
     blocks = blocks_of(module, "root")
