@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from .formats.document import Document
     from .formats.pt.reader import PtReader
     from .formats.t7.layout import T7Layout
-    from .formats.t7.object_reader import register_class
-    from .formats.t7.reader import T7Reader
+    from .formats.t7.reader import T7Reader, register_class
     from .formats.torchfile import load_as_torchfile
     from .graph.lua import Key, LuaFunction, Table, TdsHash, TdsVec, TorchObject
     from .graph.lua import LuaValue as Value
@@ -36,10 +35,9 @@ if TYPE_CHECKING:
     from .tools.export_module import write_module
     from .tools.files import PtWriter, T7Writer, describe, load, save
     from .tools.inspect import inspect
-    from .tools.load_module import load_module
     from .tools.match import match
+    from .tools.modules import load_module, save_module, write_lua
     from .tools.prove.prove import prove
-    from .tools.save_module import save_module, write_lua
     from .tools.scan import scan
     from .tools.verify import diff, verify
     from .zoo import convert_zoo
@@ -60,12 +58,12 @@ _HOMES = {
     "verify": "tools.verify",
     "state_dict": "nn.state_dict",
     "load_as_torchfile": "formats.torchfile",
-    "load_module": "tools.load_module",
+    "load_module": "tools.modules",
     "write_module": "tools.export_module",
-    "save_module": "tools.save_module",
-    "write_lua": "tools.save_module",
+    "save_module": "tools.modules",
+    "write_lua": "tools.modules",
     "match": "tools.match",
-    "register_class": "formats.t7.object_reader",
+    "register_class": "formats.t7.reader",
     "register_module": "nn.registry",
     "T7Reader": "formats.t7.reader",
     "T7Writer": "tools.files",

@@ -20,7 +20,7 @@ from t7bridge import T7Layout, Table, Tensor, TorchObject, cli
 from t7bridge.errors import LimitError
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.io.output import Output
-from t7bridge.nn.example import Example
+from t7bridge.nn.output_shapes import Example
 
 SECONDS = 2
 FOREIGN = b"cmy\nThing\n)R"

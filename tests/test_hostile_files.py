@@ -21,8 +21,7 @@ from t7bridge.errors import CorruptError, IncompleteFileWarning, LimitError
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.io.output import Output
 from t7bridge.text import printable, printable_json
-from t7bridge.values.compare import differences
-from t7bridge.values.deviation import ValueComparer
+from t7bridge.values.compare import ValueComparer, differences
 from t7bridge.values.summary import outline
 
 HOSTILE = TESTFILES / "hostile"

@@ -44,7 +44,7 @@ _WRITERS = {"convert", "draw", "export", "lua", "module", "zoo"}
 """Verbs whose result is a file: they succeed even if standard output is closed, and lose what they print."""
 
 
-_FILES = {"completion", "prove", "zoo"}
+_FILES = {"completion", "zoo"}
 """Verbs in files of their own."""
 
 

@@ -23,7 +23,7 @@ from ..errors import ModelError
 from ..graph.lua import Table
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.example import Example, Examples
+from ..nn.output_shapes import Example, Examples
 
 Inputs = str | Sequence[int] | Sequence[str | os.PathLike[str] | Sequence[int]]
 """Inputs as users state them: one shape, as integers or text; or texts, one for each input."""

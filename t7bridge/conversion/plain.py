@@ -1,4 +1,4 @@
-"""Values as plain Python: `to_python` with numpy arrays, `to_torch` with PyTorch tensors.
+"""Values as plain Python, `to_python` with numpy arrays, `to_torch` with PyTorch tensors; and back, to be saved.
 
 Lua values are converted as in `conversion/tree.py`: tables become lists or dicts, objects dicts of `__class__`,
 `__version__` and their fields. Other values of a `.pt` besides builtins:
@@ -14,7 +14,8 @@ Lua values are converted as in `conversion/tree.py`: tables become lists or dict
 | object of a class | dict of `__class__` and its attributes, or `__args__`, `__state__`, `__items__`, `__pairs__` |
 | defaultdict, `OrderedDict` | dict, `OrderedDict` |
 
-Identity is preserved: shared objects stay shared, and cycles stay cycles. Keys of dicts are unchanged.
+Identity is preserved: shared objects stay shared, and cycles stay cycles. Keys of dicts are unchanged. On the way back
+neither library is imported: such a value can exist only if the caller imported them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,16 @@
-"""placeholder."""
+"""The two records: of what a `.t7` or a `.pt` cannot hold of a value that came from the other.
+
+In a `.pt` made from a `.t7` the record is that file without the elements of its storages: a stream that `T7Reader`
+reads with the storages supplied. So the way back restores the same bytes, whatever the file contained.
+
+In a `.t7` the record follows the value, where Lua's `torch.load` does not look, and is the pickle that `PtWriter` would
+have written: types, order, names and views, with the keys of storages. The elements of the storages are in the `.t7`
+itself; those that Lua has only inexactly, or not at all, follow the pickle.
+
+A file that was written by a record, of either kind, is read back without any record, and compared: a record is a hint
+of what a file was, and what counts is what the source shows, storages by place and type, the rest by content. The
+structure of the written file is read, and elements only where they are not a copy, as in text.
+"""
 
 from __future__ import annotations
 

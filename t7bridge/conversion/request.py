@@ -1,4 +1,4 @@
-"""The request of a conversion: the options of `convert`, and those of each file of a zoo."""
+"""The request of a conversion, the values that it starts from, and notes about those of a `.pt`."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def value_of(document: Document, request: Convert, report: Report) -> Any:
     """Return the value of a file that holds Python values or named tensors."""
     value = document.value
     if any(name.startswith("torch.distributed") for name in document.foreign):
-        from ..formats.pt.dtensor import check_whole
+        from ..formats.pt.pickle.tensors import check_whole
 
         check_whole(value)
     note_foreign_names(document.foreign, report)

@@ -1,4 +1,8 @@
-"""placeholder."""
+"""The three kinds of targets: files of Python values, of named tensors, and of Lua values.
+
+Python values have state dicts in place of modules, or are a tree; of named tensors the rest is noted; Lua values are a
+copy, a filled template, the original of a record, or tables.
+"""
 
 from __future__ import annotations
 

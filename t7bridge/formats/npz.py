@@ -25,7 +25,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from .document import Document, Written
 from .named import NamedTensors, dotted, extent, format_views, parse_views, rows, tie, write_order
-from .pt.numpy_tensors import MAGIC, read_header
+from .pt.npy import MAGIC, read_header
 from .pt.zip import Headed, ZipArchive, ZipWriter
 
 _CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}

@@ -1,11 +1,11 @@
-"""The table of file formats: names, suffixes, signatures, and capabilities.
+"""The table of file formats: names, suffixes, first and last bytes, and capabilities.
 
 A new format is a row here and a module of this folder with two functions:
 
     def read(source, limits, **options) -> Document        bytes to values
     def write(output, value, **options) -> Written         values to bytes
 
-Imports only data classes: the modules are loaded on first use.
+The modules are loaded on first use.
 """
 
 from __future__ import annotations

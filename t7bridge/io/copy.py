@@ -1,4 +1,7 @@
-"""Concurrent copying from open files into a target file: several threads and constant memory, while more is planned."""
+"""Concurrent copying of bytes from open files into a target file, and their changes on the way.
+
+Several threads work in constant memory, while more is planned.
+"""
 
 from __future__ import annotations
 

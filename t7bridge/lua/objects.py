@@ -25,8 +25,7 @@ from ..graph.lua import Table, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..lazy import np
-from .classes import CONTAINERS, class_of, fields_of
-from .layers import LuaLayer, WeightRef
+from .layers import CONTAINERS, LuaLayer, WeightRef, class_of, fields_of
 
 FIELD = "t7bridge"
 ROOT_FIELD = "t7bridge_state_dict"

@@ -10,8 +10,7 @@ from attrs import field
 
 from ..data import define
 from ..version import __version__
-from .classes import CLASSES
-from .layers import LuaLayer, WeightRef, walk
+from .layers import CLASSES, LuaLayer, WeightRef, walk
 from .trace import Program
 
 USUAL = ("weight", "bias", "running_mean", "running_var")

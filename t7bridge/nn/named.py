@@ -1,4 +1,9 @@
-"""StateDict: tensors by PyTorch's names, their origins, and memory that they no longer share."""
+"""StateDict: tensors by PyTorch's names, their origins, and memory that they share or no longer share.
+
+A tensor is written with its whole storage, which after `getParameters()` is that of the whole model. Compacting copies
+each view to elements of its own. Overlapping views keep a common storage, cut to the range that they use, and so do
+tied tensors; views that lie between each other's elements (the columns of a matrix) count as overlapping.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,21 @@
-"""Output shapes of modules from the arguments of their constructors, without PyTorch: the rules that entries name.
+"""Shapes of a model's inputs and outputs, without PyTorch: example inputs, and the rules that entries name.
 
-A value is the shape of a tensor, a list of values, or `None` if unknown. An extent is a number, or in generated source
-the expression that it is computed from; a rule raises `Mismatch` only where numbers contradict its arguments. Tests
-compare the rules with Lua's recorded outputs.
+The shape of an output follows from the arguments of the module's constructor. A value is the shape of a tensor, a list
+of values, or `None` if unknown. An extent is a number, or in generated source the expression that it is computed from;
+a rule raises `Mismatch` only where numbers contradict its arguments. Tests compare the rules with Lua's recorded
+outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias, Union
+
+from attrs import field
 
 from ..data import define
+from ..graph.tensor import Tensor
 
 Extent = Any
 """A number, or the expression it is computed from: equal expressions are equal numbers."""
@@ -476,3 +480,26 @@ def product(call: Arguments, x: Value) -> Value:
     if a[1] != b[0]:
         raise Mismatch
     return (*first[:-2], a[0], b[1])
+
+
+@define(frozen=True, eq=False)
+class Example:
+    """One example input.
+
+    Attributes:
+        name: its name in the exported file.
+        shape: its sizes, the batch first.
+        dtype: `float32` and the like; empty for that of the model's parameters.
+        bounds: smallest and largest of its whole numbers; by default normal numbers, or indices that the model has.
+        value: the tensor, if a file holds it; otherwise random numbers are used.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = ""
+    bounds: tuple[int, int] | None = None
+    value: Tensor | None = field(default=None, repr=False)
+
+
+Examples: TypeAlias = Union[Example, "list[Examples]"]
+"""The input of a model: one, or a list for a Lua table, with nested lists for tables in it."""

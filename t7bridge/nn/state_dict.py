@@ -1,6 +1,6 @@
-"""A Lua model as a PyTorch state dict: `state_dict` and `find_modules`.
+"""A Lua model as a PyTorch state dict, and PyTorch's tensors as new elements of the Lua tensors that they come from.
 
-May import graph, errors, limits and report. Knows neither formats nor PyTorch.
+Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ..io.output import check_replaceable
 from ..io.source import PathLike, inputs_protected
 from ..limits import Budget, Limits
 from .export_module import HubReport, write_hub
-from .load_module import load_module
+from .modules import load_module
 
 SUFFIXES = (".onnx", ".pt2")
 _STEPS_PER_CALL = 2000

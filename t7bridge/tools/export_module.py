@@ -44,7 +44,7 @@ from ..nn.state_dict import state_dict
 from ..report import Note, Report, check_strict
 from ..text import printable
 from ..version import __version__
-from .load_module import one_module
+from .modules import one_module
 
 HUB_FILES = ("README.md", "model.py", "config.json", "model.safetensors")
 _LINES = 200

@@ -1,4 +1,4 @@
-"""Reading, writing and describing whole files by path."""
+"""Reading, writing and describing whole files by path; writers that also accept values of numpy, torch and builtins."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from ..conversion.options import JSON, LIMITS, option, takes, verb
 from ..data import define
 from ..errors import CorruptError, T7BridgeError, UnknownFormatError
 from ..formats.pt.distributed import METADATA_MEMBER, DistributedReader
-from ..formats.pt.numpy_tensors import judge_array
+from ..formats.pt.npy import judge_array
 from ..formats.pt.pickle.names import CALLED, FORBIDDEN, is_torch, standing
 from ..formats.pt.zip import ZipArchive
 from ..formats.shards import files_of
@@ -304,7 +304,7 @@ def _add_globals(judged: dict[str, str], report: ScanReport) -> None:
 
 
 def _add_lua(roots: list[Any], report: ScanReport) -> None:
-    from ..formats.t7.object_reader import payload_of
+    from ..formats.t7.reader import payload_of
     from ..nn.registry import layer_of
 
     seen: set[str] = set()

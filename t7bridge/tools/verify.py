@@ -245,7 +245,7 @@ def diff(request: Diff) -> DiffReport:
     Raises:
         FormatError: a file is damaged, or in no supported format.
     """
-    from ..values.deviation import ValueComparer
+    from ..values.compare import ValueComparer
 
     with _both(request) as (first, second):
         pairs = pairs_of(read_side(first), read_side(second), request.limits)

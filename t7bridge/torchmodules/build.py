@@ -1,4 +1,4 @@
-"""Live modules from plans: construct, fill, tie."""
+"""Live modules from plans: construct, fill, tie; the shapes of their outputs; recorded keys of state dicts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..graph.lua import TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Budget, Limits
-from ..nn.example import Example, Examples
 from ..nn.mapping import ModuleSpec, Plan
 from ..nn.memory import copy_as_lua
+from ..nn.output_shapes import Example, Examples
 from ..nn.plan import build_plan
 from ..nn.recorded import ROOT_FIELD, Recorded, recorded
 from ..nn.registry import class_of

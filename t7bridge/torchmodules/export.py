@@ -20,7 +20,7 @@ from torch import nn
 
 from ..data import define
 from ..errors import ModelError, UnsupportedError
-from ..nn.example import Example, Examples
+from ..nn.output_shapes import Example, Examples
 from .layers.linear import LookupTableMaskZero
 from .layers.sequence import SeqLSTM, SteppedLSTM
 

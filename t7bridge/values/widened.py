@@ -1,4 +1,4 @@
-"""Storages of element types that Lua Torch lacks, as storages of types that it has.
+"""Values of element types that a target lacks, in the types that it has; and back.
 
 Each widening is exact and reversible, except for unsigned 64-bit integers from 2^63 on, which become doubles.
 
@@ -13,7 +13,8 @@ Each widening is exact and reversible, except for unsigned 64-bit integers from 
 | uint64 | int64, or float64 where a number does not fit |
 
 A NaN of a float8 keeps its bits in the payload of the float32's NaN. The way back is exact or refused: an element that
-the narrower type does not have, as it was changed since, is an error when it is read.
+the narrower type does not have, as it was changed since, is an error when it is read. In a format of named tensors the
+types are named in the metadata; numbers, and lists of them, are tensors where numpy's users look for arrays.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def test_layers_have_one_name_each():
         ("recurrent.FastLSTM", True),
         ("sequence.MaskedSequencer", True),
         ("pooling.IndexedMaxPool2d", True),
-        ("gradient.GradientReversal", False),
+        ("training.GradientReversal", False),
         ("shape.View", False),
     ],
 )

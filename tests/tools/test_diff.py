@@ -16,8 +16,7 @@ import t7bridge
 from t7bridge import Tensor
 from t7bridge.cli import main
 from t7bridge.tools.verify import DiffReport
-from t7bridge.values.compare import Difference, TensorDifference
-from t7bridge.values.deviation import _blocks
+from t7bridge.values.compare import Difference, TensorDifference, _blocks
 
 FILES = ROOT / "testfiles"
 DTYPES = [

@@ -17,7 +17,7 @@ import t7bridge
 from t7bridge import Table
 from t7bridge.cli import main
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, TargetExistsError, UnsupportedError
-from t7bridge.nn.example import Example
+from t7bridge.nn.output_shapes import Example
 from t7bridge.tools.export import _check_calls
 from t7bridge.torchmodules.export import export_onnx, export_pt2
 

@@ -3,7 +3,8 @@
 A data set is read in segments, runs of its elements in the order of memory that whole chunks make up; each chunk is
 inflated once when the elements are read in order.
 
-Source: HDF5 File Format Specification, version 3.0, IV.A.2.i (layouts), VII (indexes) and IV.A.2.l (filters).
+Source: HDF5 File Format Specification, version 3.0, IV.A.2.i (layouts), VII (indexes) and IV.A.2.l (filters); HDF5's
+`H5Zscaleoffset.c`; LibLZF's format.
 """
 
 from __future__ import annotations

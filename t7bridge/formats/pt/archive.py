@@ -37,7 +37,7 @@ from .layout import (
     RECORD_MEMBER,
     STORAGE_FOLDER,
 )
-from .numpy_tensors import judge_array
+from .npy import judge_array
 from .pickle.meaning import Origin, PtMeaning
 from .pickle.unpickler import Rest, Unpickler
 from .storages import StorageId, StorageTable, span_of_bytes

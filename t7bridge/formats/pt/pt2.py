@@ -1,4 +1,4 @@
-"""Weights, constants and graphs of `.pt2` archives, written by `torch.export.save`. Nothing in them is executed.
+"""Weights, constants and programs of `.pt2` archives, written by `torch.export.save`. Nothing in them is executed.
 
 Three layouts exist, identified by their members:
 
@@ -9,8 +9,17 @@ Three layouts exist, identified by their members:
 - 2.1 to 2.6: `serialized_state_dict.pt` and `serialized_constants.pt` (named `.json` in 2.1) next to
   `serialized_exported_program.json`, without a root folder.
 
+Programs, these and TorchScript's, can reach beyond tensors when they are loaded or run (`effects`):
+
+- TorchScript is an own language, whose interpreter can read and write files (`aten::save`, `aten::from_file`).
+- The graphs of torch.export name their operators by paths into Python, and `torch.export.load` evaluates expressions of
+  sizes with sympy, and guards with Python.
+- Compiled libraries run as they are.
+
 Source: PyTorch 2.13 `torch/export/pt2_archive/_package.py`, `torch/_export/serde/schema.py` (`PayloadMeta`,
-`TensorMeta`, `ScalarType`), `torch/export/__init__.py` (`load`).
+`TensorMeta`, `ScalarType`), `torch/export/__init__.py` (`load`), `torch/_export/serde/serialize.py`
+(`deserialize_operator`, `_parse_sym_expr`), `torch/export/_unlift.py` (`_convert_guards_code_to_fn`),
+`aten/src/ATen/native/native_functions.yaml`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of Lua Torch's serialization: type tags, encodings and their detection, constants of reader and writer.
+"""The tables of Lua Torch's serialization: type tags, encodings and their detection; and the window of both readers.
 
 The whole layout is described in `docs/format-t7.md`. Source: torch7 814ea4a, `File.lua`, `lib/TH/THDiskFile.c`,
 `generic/Tensor.c`, `generic/Storage.c`.

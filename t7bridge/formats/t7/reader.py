@@ -1,19 +1,43 @@
-"""T7Reader: the values of a `.t7` file as a graph. Layout: `docs/format-t7.md`."""
+"""T7Reader: the values of a `.t7` file as a graph: tables, Torch objects, tensors, storages, functions, collections.
+
+Most Torch classes write one table. A class that writes something else, with a `write` method of its own in Lua, is
+registered here by name, with two functions that read and write what follows the class name. `register_class` adds one.
+Layout: `docs/format-t7.md`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from ...errors import FormatError, LimitError
+from attrs import evolve
+
+from ...errors import CorruptError, FormatError, LimitError, ModelError
 from ...garbage import collector_paused
-from ...graph.lua import TdsHash, TdsVec, Value
-from ...graph.storage import Storage
-from ...graph.tensor import Tensor
+from ...graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from ...graph.storage import Storage, storage_for_class
+from ...graph.tensor import Tensor, view_fault
+from ...graph.walk import unfinished_step
 from ...io.source import ByteSource, Readable
-from ...limits import DEFAULT_LIMITS, Limits
-from .layout import T7Layout, possible_layouts
-from .object_reader import ObjectReader
+from ...limits import DEFAULT_LIMITS, OBJECT_BYTES, Limits
+from . import layout as tags
+from .binary import BinaryInput
+from .layout import (
+    TAG_NAMES,
+    VERSION_PATTERN,
+    WINDOW_BYTES,
+    Payload,
+    PayloadClass,
+    T7Layout,
+    checked_scalars,
+    possible_layouts,
+)
+
+if TYPE_CHECKING:
+    from .runs import Alike
+    from .text import TextInput
 
 
 class T7Reader:
@@ -245,3 +269,519 @@ class T7Reader:
             error.offset = self.position if error.offset is None else error.offset
             self._run, self._layouts = before, layouts
             raise
+
+
+_MISSING = object()
+_RUN = 4
+"""Number of entries from which on it pays to check whether they are alike."""
+_FEW_OBJECTS = 64
+"""Files with fewer objects are read faster than the module for runs is loaded."""
+_TDS = {"tds.Hash": TdsHash, "tds_hash": TdsHash, "tds.Vec": TdsVec}
+
+Filler = Generator[int, Value, None]
+"""Reads the content of an object. Yields the tag of each object found there and is sent that object, complete."""
+
+
+class ObjectReader:
+    """Reads objects under one layout and tracks those already read by their numbers.
+
+    Args:
+        owner: the reader passed to the payloads of registered classes.
+        source: the bytes.
+        position: of the first byte to read.
+        layout: how the stream is encoded.
+        limits: resource limits.
+        payloads: the storages, if the stream was written without their elements.
+
+    Attributes:
+        stream: the primitives.
+        objects: the objects read so far, by number.
+        payload_depth: nesting depth of the payloads of registered classes being read.
+    """
+
+    def __init__(
+        self,
+        owner: Any,
+        source: ByteSource,
+        position: int,
+        layout: T7Layout,
+        limits: Limits,
+        payloads: Iterator[Storage] | None = None,
+    ) -> None:
+        self._owner = weakref.ref(owner)  # no reference cycle, so that values and file are released promptly
+        self._limits = limits
+        self._payloads = payloads
+        kind: type[BinaryInput | TextInput] = BinaryInput
+        if layout.encoding == "ascii":
+            from .text import TextInput as kind
+        self.stream: BinaryInput | TextInput = kind(source, position, layout, limits.string_bytes)
+        self.objects: dict[int, Any] = {}
+        self.payload_depth = 0
+        self._most = min(limits.objects, limits.allocated_bytes // OBJECT_BYTES)
+        # Strings inside the window cost nothing, and are only checked if the limit is that low.
+        self._checks_strings = limits.string_bytes < WINDOW_BYTES
+        self._scalars = self.stream.read_scalars
+        if self._checks_strings:
+            self._scalars = partial(checked_scalars, self.stream, self.stream.read_scalars)
+        self._irregular = False
+        self._unnumbered = 0
+        self._unowned: list[int] = []
+        self._alike: Alike | None = None
+        self._path: list[Any] = []
+        """The objects being read, the outermost first."""
+
+    def restarted_at(self, owner: Any, position: int, layout: T7Layout) -> ObjectReader:
+        """Return a reader that knows the same objects and resumes at a position under another layout."""
+        other = ObjectReader(owner, self.stream.source, position, layout, self._limits, self._payloads)
+        other.objects = dict(self.objects)
+        other._irregular, other._unnumbered = self._irregular, self._unnumbered
+        return other
+
+    @property
+    def layout(self) -> T7Layout:
+        """The layout, including what reading has determined."""
+        layout = self.stream.layout
+        if self.stream.rounded:
+            layout = evolve(layout, digits=6)
+        if self._unowned:
+            layout = evolve(layout, unowned=tuple(self._unowned))
+        return evolve(layout, numbers=tuple(self.objects)) if self._irregular else layout
+
+    def read_value(self) -> Value:
+        """Read one value and everything inside it."""
+        try:
+            return self._read_tree()
+        except FormatError as error:
+            if not error.file:
+                error.file = self.stream.source.name
+            if error.offset is None:
+                error.offset = self.stream.position
+            if not error.path and not self.payload_depth:
+                error.path = "root" + "".join(map(unfinished_step, self._path))
+            raise
+
+    def _read_tree(self) -> Value:
+        """Read a value with an explicit stack: any nesting depth is possible."""
+        if not self.payload_depth:
+            self._path.clear()
+        base = len(self._path)
+        pair: tuple[list[Any], list[Any]] = ([0.0], [])  # one scalar is the value of an entry whose key is known
+        self._scalars(*pair, 1)
+        if pair[1]:
+            return pair[1][0]
+        value, filler = self._open(self.stream.read_int("a type tag"))
+        if filler is None:
+            return value
+        stack: list[tuple[Any, Filler]] = [(value, filler)]
+        self._path.append(value)
+        done: Value = None
+        while stack:
+            value, filler = stack[-1]
+            try:
+                tag = filler.send(done)
+            except StopIteration:
+                stack.pop()
+                self._path.pop()
+                done = value
+                continue
+            done, inner = self._open(tag)
+            if inner is not None:
+                if len(stack) >= self._limits.depth:
+                    raise LimitError("values are nested too deep", limit="depth", value=self._limits.depth)
+                stack.append((done, inner))
+                self._path.append(done)
+                done = None
+        del self._path[base:]
+        return done
+
+    def _open(self, tag: int) -> tuple[Value, Filler | None]:
+        """Read the start of an object whose tag was read; its content is left to the filler."""
+        stream = self.stream
+        if tag == tags.TABLE:
+            index = stream.read_int("an object's number")
+            known = self.objects.get(index, _MISSING)
+            if known is not _MISSING:
+                return self._known(known, index, tag), None
+            count = stream.read_int("the number of a table's entries")
+            stream.require(count, 8, "the entries of a table")
+            table = Table()
+            self._remember(index, table)
+            return table, self._start_table(table, count)
+        if tag == tags.TORCH:
+            index = stream.read_int("an object's number")
+            known = self.objects.get(index, _MISSING)
+            if known is not _MISSING:
+                return self._known(known, index, tag), None
+            return self._open_torch(index)
+        if tag in (tags.FUNCTION, tags.LEGACY_FUNCTION, tags.FUNCTION_WITHOUT_INDEX):
+            index = -1
+            if tag == tags.FUNCTION_WITHOUT_INDEX:
+                self._unnumbered += 1
+            else:
+                index = stream.read_int("an object's number")
+                known = self.objects.get(index, _MISSING)
+                if known is not _MISSING:
+                    return self._known(known, index, tag), None
+            code = stream.read_raw(stream.read_int("the length of a function's bytecode"), "a function's bytecode")
+            function = LuaFunction(code, tag=tag)
+            if tag != tags.FUNCTION_WITHOUT_INDEX:
+                self._remember(index, function)
+            return function, self._fill_function(function)
+        raise CorruptError(
+            f"unknown type tag {tag}",
+            offset=max(0, stream.position - 4) if isinstance(stream, BinaryInput) else stream.position,
+            expected="a tag from 0 to 8",
+            found=f"{tag}",
+            hint=self._tag_hint(),
+        )
+
+    def _tag_hint(self) -> str:
+        for found in reversed(self._path):
+            if isinstance(found, TorchObject):
+                return (
+                    f"If the class {found.class_name} has a write method of its own, register its layout with "
+                    "t7bridge.register_class."
+                )
+        return "The file is damaged, or is not a .t7 file."
+
+    def _known(self, known: Any, index: int, tag: int) -> Any:
+        kind = tags.TABLE if isinstance(known, Table) else known.tag if isinstance(known, LuaFunction) else tags.TORCH
+        if kind != tag:
+            raise CorruptError(
+                f"a reference to object {index} has the wrong type",
+                expected=TAG_NAMES[kind],
+                found=TAG_NAMES[tag],
+                hint="The file is damaged.",
+            )
+        return known
+
+    def _remember(self, index: int, value: Any) -> None:
+        """Number an object. Lua Torch counts from 1 on; a gap is a reference to an object that was never written.
+
+        Some writers count from 0, and some count the functions that have no number.
+        """
+        objects = self.objects
+        expected = len(objects) + 1
+        if index != expected:
+            if not expected - 1 <= index <= expected + self._unnumbered:
+                raise CorruptError(
+                    "a reference to an object that is not in the file"
+                    if index > expected
+                    else "an object has a wrong number",
+                    expected=f"number {expected} for a new object",
+                    found=f"{index}",
+                    hint="The file is damaged.",
+                )
+            self._irregular = True
+        if len(objects) >= self._most:
+            limit = "objects" if self._most == self._limits.objects else "allocated_bytes"
+            raise LimitError("too many objects", limit=limit, value=getattr(self._limits, limit))
+        objects[index] = value
+
+    def _open_torch(self, index: int) -> tuple[Value, Filler | None]:
+        stream = self.stream
+        text = stream.read_raw(stream.read_int("the length of a version"), "a version")
+        match = VERSION_PATTERN.match(text)
+        version = None
+        if match:
+            version = _version(match.group(1))
+            text = stream.read_raw(stream.read_int("the length of a class name"), "a class name")
+        try:
+            name = text.decode()
+        except UnicodeDecodeError:
+            name = ""
+        if not name.isprintable() or not name:
+            raise CorruptError("is not a class name", found=repr(text[:40])[1:], hint="The file is damaged.")
+        meaning = storage_for_class(name)
+        if meaning and name.endswith("Storage"):
+            return self._read_storage(index, version, *meaning), None
+        if meaning:
+            element, device, alias = meaning
+            tensor = Tensor(element, None, device=device, version=version, alias=alias)
+            self._remember(index, tensor)
+            return tensor, self._fill_tensor(tensor)
+        if name in _TDS:
+            collection = _TDS[name](lua_class=name, version=version)
+            self._remember(index, collection)
+            count = stream.read_long("the number of entries")
+            stream.require(count, 8 if isinstance(collection, TdsHash) else 4, f"the entries of a {name}")
+            if isinstance(collection, TdsHash):
+                return collection, self._fill_table(collection.content, count)
+            return collection, self._fill_vec(collection, count)
+        obj = TorchObject(name, version)
+        self._remember(index, obj)
+        payload = payload_of(name, version, stream.layout.vintage)
+        if payload is None:
+            return obj, self._fill_object(obj)
+        self._read_payload(obj, payload)
+        return obj, None
+
+    def _read_storage(self, index: int, version: int | None, element: Any, device: str, alias: str | None) -> Storage:
+        count = self.stream.read_long("a storage's size")
+        external = self._payloads is not None
+        data = self._external_data(element, count) if external else self.stream.read_elements(element, count)
+        storage = Storage(element, count, data, device, version, alias)
+        self._remember(index, storage)
+        return storage
+
+    def _external_data(self, element: Any, count: int) -> Any:
+        assert self._payloads is not None
+        external = next(self._payloads, None)
+        if external is None or external.element is not element or external.count != count:
+            raise CorruptError(
+                "the storages do not match the stream",
+                expected=f"{count} elements of {element.name}",
+                found="none" if external is None else f"{external.count} of {external.element.name}",
+            )
+        return external.data
+
+    # The content of an object: one generator for each kind
+
+    def _start_table(self, table: Table, count: int) -> Filler | None:
+        """Read the entries of a table as long as they are scalars; the rest is left to the filler, if any."""
+        self._path.append(table)
+        self._scalars(table.raw_keys, table.raw_values, count)
+        self._path.pop()
+        return self._fill_table(table, count) if len(table.raw_values) < count else None
+
+    def _fill_table(self, table: Table, count: int) -> Filler:
+        keys, values = table.raw_keys, table.raw_values
+        stream = self.stream
+        while True:
+            self._scalars(keys, values, count)
+            if len(values) == count:
+                return
+            item = yield stream.read_int("a type tag")
+            if len(keys) == len(values):
+                keys.append(item)
+                continue
+            values.append(item)
+            if count - len(values) >= _RUN and isinstance(stream, BinaryInput) and not self._checks_strings:
+                if self._alike is None:
+                    if len(self.objects) < _FEW_OBJECTS:
+                        continue
+                    from .runs import Alike
+
+                    self._alike = Alike(stream, self.objects, self._most, self._payloads is not None)
+                self._alike.read(item, keys, values, count)
+
+    def _fill_vec(self, vec: TdsVec, count: int) -> Filler:
+        numbers = [float(number) for number in range(1, count + 1)]
+        for number in numbers:
+            one = ([number], vec.elements[:0])
+            self._scalars(*one, 1)
+            vec.elements.append(one[1][0] if one[1] else (yield self.stream.read_int("a type tag")))
+
+    def _fill_tensor(self, tensor: Tensor) -> Filler:
+        stream = self.stream
+        dimensions = stream.read_int("a tensor's number of dimensions")
+        if not 0 <= dimensions <= self._limits.dimensions:
+            raise CorruptError(
+                "is not a valid number of dimensions",
+                expected=f"0 to {self._limits.dimensions} (the limit dimensions)",
+                found=f"{dimensions}",
+            )
+        stream.require(2 * dimensions + 1, 4, "a tensor's sizes and strides")
+        numbers = stream.read_longs(2 * dimensions, "a tensor's sizes and strides")
+        tensor.size, tensor.stride = numbers[:dimensions], numbers[dimensions:]
+        tensor.offset = stream.read_long("a tensor's offset") - 1  # 1-based in the file
+        if stream.layout.vintage == tags.TORCH5:
+            from .releases_2010 import read_ownership
+
+            self._unowned += [] if read_ownership(stream) else [next(reversed(self.objects))]
+        tag = stream.read_int("a type tag")
+        if tag != tags.NIL:
+            storage = yield tag
+            if not isinstance(storage, Storage) or storage.element is not tensor.element:
+                raise CorruptError(
+                    "a tensor's storage is another object",
+                    expected=f"a storage of {tensor.element.name}",
+                    found=f"a storage of {storage.element.name}"
+                    if isinstance(storage, Storage)
+                    else getattr(storage, "class_name", type(storage).__name__),
+                )
+            tensor.storage = storage
+        fault = view_fault(tensor.size, tensor.stride, tensor.offset, tensor.storage.count if tensor.storage else 0)
+        if fault:
+            raise CorruptError(f"a tensor is not a view of its storage: {fault}")
+
+    def _fill_object(self, obj: TorchObject) -> Filler:
+        start = self.stream.position
+        tag = self.stream.read_int("a type tag")
+        if tag == tags.TABLE:
+            obj.fields = yield tag
+            return
+        raise CorruptError(
+            f"an object of class {obj.class_name} is not followed by a table of fields",
+            offset=start,
+            expected="a table (tag 3)",
+            found=TAG_NAMES.get(tag, f"tag {tag}"),
+            hint=self._tag_hint(),
+        )
+
+    def _read_payload(self, obj: TorchObject, payload: Payload) -> None:
+        if self.payload_depth >= self._limits.payload_depth:
+            raise LimitError(
+                "objects with payloads of their own are nested too deep",
+                limit="payload_depth",
+                value=self._limits.payload_depth,
+            )
+        owner = self._owner()
+        assert owner is not None  # alive while reading
+        self.payload_depth += 1
+        try:
+            payload.read(owner, obj)
+        except RecursionError:
+            raise LimitError("objects with payloads of their own are nested deeper than Python allows") from None
+        finally:
+            self.payload_depth -= 1
+
+    def _fill_function(self, function: LuaFunction) -> Filler:
+        pair: tuple[list[Any], list[Any]] = ([0.0], [])
+        self._scalars(*pair, 1)
+        function.upvalues = pair[1][0] if pair[1] else (yield self.stream.read_int("a type tag"))
+
+
+def _version(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 9:
+        raise CorruptError("is not a class version", expected="V and a number", found=repr(text[:20])[1:])
+    return int(text)
+
+
+_PAYLOADS: dict[str, Payload] = {}
+
+
+def payload_of(class_name: str, version: int | None, vintage: str = "") -> Payload | None:
+    """Return the layout of a class's objects; `None` if they are a table of fields.
+
+    Args:
+        class_name: the full name.
+        version: of the object.
+        vintage: that of the file's layout; each has its own payloads.
+    """
+    if vintage:
+        from .releases_2010 import vintage_payload
+
+        if (old := vintage_payload(vintage, class_name)) is not None:
+            return old
+    payload = _PAYLOADS.get(class_name)
+    return payload if payload and (version or 0) >= payload.since_version else None
+
+
+def register_class(*names: str, since_version: int = 0) -> Callable[[Any], Any]:
+    """Register classes that write a payload of their own. Decorates a class with static methods `read` and `write`.
+
+    `read(reader, obj)` reads, in the file's order, what Lua's `read` method reads (`read_int`,
+    `read_long`, `read_double`, `read_object`, …) and stores it in `obj` (`obj["name"] = …`, or `obj.payload`).
+    `write(writer, obj)` does the reverse.
+
+    Args:
+        names: full Lua class names, `corpus.Custom`.
+        since_version: objects with lower class versions are read as plain tables.
+
+    Raises:
+        ModelError: a class is already registered.
+
+    Example:
+        >>> @register_class("corpus.Custom")
+        ... class Custom:
+        ...     @staticmethod
+        ...     def read(reader, obj):
+        ...         obj["a"] = reader.read_int()
+        ...
+        ...     @staticmethod
+        ...     def write(writer, obj):
+        ...         writer.write_int(obj["a"])
+    """
+
+    def decorate(layout: PayloadClass) -> PayloadClass:
+        for name in names:
+            if name in _PAYLOADS:
+                raise ModelError(f"the class {name} is already registered")
+        for name in names:
+            _PAYLOADS[name] = Payload(layout.read, layout.write, since_version)
+        return layout
+
+    return decorate
+
+
+def unregister_class(name: str) -> None:
+    """Remove a registered class; its objects are read as plain tables again."""
+    _PAYLOADS.pop(name, None)
+
+
+class _HeaderAndFields:
+    """Two objects: a header, then the table of fields."""
+
+    @staticmethod
+    def read(reader: Any, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
+        obj.payload = reader.read_object()
+        fields = reader.read_object()
+        if not isinstance(fields, Table):
+            raise CorruptError(f"the fields of a {obj.class_name} are not a table", found=type(fields).__name__)
+        obj.fields = fields
+
+    @staticmethod
+    def write(writer: Any, obj: TorchObject) -> None:
+        """Write an object to the writer."""
+        writer.write_object(obj.payload)
+        writer.write_object(obj.fields)
+
+
+# nn.GPU writes {type, device}, then its fields (nn 8726825 GPU.lua); DataParallelTable writes its gpuAssignments
+# first since class version 2 (cunn DataParallelTable.lua).
+register_class("nn.GPU")(_HeaderAndFields)
+register_class("nn.DataParallelTable", since_version=2)(_HeaderAndFields)
+
+
+@register_class("torch.Generator")
+class _Generator:
+    """The C struct THGenerator in its memory layout. Source: torch7 814ea4a `Generator.c`, `lib/TH/THRandom.h`."""
+
+    @staticmethod
+    def struct_bytes(long_size: int) -> int:
+        """Return the size of two ints, 626 longs, three doubles and an int, padded to the alignment of a double."""
+        head = long_size + 4 + 4 + 625 * long_size
+        return head + 3 * 8 + 8 if head % 8 == 0 else head + 4 + 3 * 8 + 8
+
+    @classmethod
+    def read(cls, reader: Any, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
+        obj.fields = None
+        obj.payload = reader.read_raw(cls.struct_bytes(reader.layout.long_size))
+
+    @staticmethod
+    def write(writer: Any, obj: TorchObject) -> None:
+        """Write an object to the writer."""
+        writer.write_raw(obj.payload)
+
+
+@register_class("torch.Timer")
+class _Timer:
+    """No payload."""
+
+    @staticmethod
+    def read(reader: Any, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
+        obj.fields = None
+
+    @staticmethod
+    def write(writer: Any, obj: TorchObject) -> None:
+        """Write an object to the writer."""
+
+
+@register_class("tds.AtomicCounter")
+class _AtomicCounter:
+    """One long. Source: tds 4524bf8 `atomic.lua`."""
+
+    @staticmethod
+    def read(reader: Any, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
+        obj.fields = None
+        obj.payload = reader.read_long()
+
+    @staticmethod
+    def write(writer: Any, obj: TorchObject) -> None:
+        """Write an object to the writer."""
+        writer.write_long(obj.payload)

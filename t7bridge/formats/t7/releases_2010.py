@@ -11,7 +11,16 @@ must know each class. Four states of the sources are distinguished, each named b
 A network was saved with `network:write(file)` and read with `network:read(file)`: such a file starts with the
 fields, without the class. It is read as an `nn.Sequential`, and its layout is `headless`.
 
-The fields of each class are in `releases_2010_fields`; the full history is in `docs/format-t7-vintage.md`.
+The table of fields, for reading and writing, has a row for each class, `parent > kind name name …; kind name … if
+name`: the parent's values come first, then the class's own. The default parent is nn.Module, also for a class without a
+row. A part with `if name` is present only if that field is a table or true.
+
+Kinds: `int`, `long`, `double` and `bool` are written bare; `object` is any value with its tag, `table` a
+table, `state` a tensor, a table or nil. In a `size` 0, in a `class` -1 means that
+there is no such field. `fields` is a table of all fields of the object.
+
+Sources, read for these facts: xLearn 616b7bd (2010-11-18) and bfbe47b (2011-06-14); torch7-distro 35fd150 (2011-06-15)
+to 3743983; lua---nnx 7eca9bc (2011-07-05) to 98fb40a. The full history is in `docs/format-t7-vintage.md`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from ...limits import DEFAULT_LIMITS
 from . import layout as tags
 from .binary import BinaryWriter
 from .layout import T7Layout
-from .object_reader import payload_of
+from .reader import payload_of
 
 if TYPE_CHECKING:
     from .text import TextWriter

@@ -1,5 +1,5 @@
 """The operations of the table, one file per family. Importing this module fills `lua.build.OPERATIONS`."""
 
-from . import elementwise, image, linear, recurrent, reduction, shape
+from . import elementwise, image, linear, recurrent, shape
 
-__all__ = ["elementwise", "image", "linear", "recurrent", "reduction", "shape"]
+__all__ = ["elementwise", "image", "linear", "recurrent", "shape"]

@@ -8,8 +8,8 @@ from typing import Any
 from ...lazy import np
 from ..build import Builder, CannotError, Const, Learned, Missing, Scaled, Stored, Wire, check_learned, operation
 from ..layers import LuaLayer, WeightRef, make
+from .elementwise import along_last
 from .linear import apply_scale, scaled_outputs
-from .reduction import along_last
 from .shape import MOST_PARTS, constant_pad, strided
 
 INDICES = "the positions of maxima are not available in nn"

@@ -21,8 +21,7 @@ from ..build import (
     operation,
 )
 from ..layers import LuaLayer, make
-from .elementwise import over_last
-from .reduction import flattened
+from .elementwise import flattened, over_last
 
 
 def applied(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any:

@@ -11,8 +11,7 @@ from ...lazy import np
 from ..build import Builder, CannotError, Const, Missing, Place, Stored, Wire, is_parameter, operation, with_extents
 from ..layers import make, sequential
 from ..trace import DynamicExtent
-from .elementwise import is_nonzero
-from .reduction import reduced
+from .elementwise import is_nonzero, reduced
 
 MOST_PARTS = 256
 MOST_CHOICES = 1 << 24

@@ -4,7 +4,6 @@
 
 from . import (  # noqa: F401
     activation,
-    bnn,
     containers,
     conv,
     criterion,
@@ -13,9 +12,9 @@ from . import (  # noqa: F401
     language,
     linear,
     norm,
+    packages,
     pooling,
     recurrent,
     shape,
     torch_2010,
-    w2nn,
 )

@@ -107,7 +107,7 @@ register_layer(
         "nn.Sqrt": of_runtime("activation.Sqrt"),
         "nn.Square": of_runtime("activation.Square"),
         "nn.GatedLinearUnit": of_torch("GLU", made(lambda lua: lua.index0("dim") if lua.has("dim") else -1)),
-        "nn.Clip": of_runtime("gradient.Clip", number("minval", -1.0), number("maxval", 1.0)),
+        "nn.Clip": of_runtime("training.Clip", number("minval", -1.0), number("maxval", 1.0)),
         "cudnn.ClippedReLU": of_torch("Hardtanh", 0.0, number("ceiling")),
         "cudnn.Pointwise": _pointwise,
     },
@@ -154,7 +154,7 @@ _P, _V2 = number("p", 0.5), flag("v2")
 _EACH_CALL = either(
     lambda lua: lua.flag("v2") and not lua.flag("stochastic_inference"),
     of_torch("Dropout", _P, inplace=_IF_INPLACE),
-    of_runtime("dropout.Dropout", _P, scale_training=_V2, always=_ALWAYS),
+    of_runtime("training.Dropout", _P, scale_training=_V2, always=_ALWAYS),
 )
 _DROPOUT = either(
     lambda lua: lua.number("p", 0.5) and _is_lazy(lua) and not lua.flag("stochastic_inference"),
@@ -170,10 +170,10 @@ register_layer(
     module=_DROPOUT,
     traits={
         "torch.nn.Dropout": Traits(
-            shares_memory=True, copying="t7bridge.torchmodules.layers.dropout.Dropout", replay=_kept
+            shares_memory=True, copying="t7bridge.torchmodules.layers.training.Dropout", replay=_kept
         ),
         **{f"torch.nn.Dropout{dims}d": Traits(shares_memory=True) for dims in (2, 3)},
-        "dropout.Dropout": Traits(output=same, replay=_kept),
+        "training.Dropout": Traits(output=same, replay=_kept),
         "recurrent.SequenceDropout": Traits(replay=_kept),
     },
 )
@@ -181,24 +181,24 @@ register_layer(
     defaults={"stochastic_inference": False},
     scratch=_NOISE,
     module={
-        "nn.SpatialDropout": of_runtime("dropout.FeatureDropout", number("p", 0.5), n_input_dims=3, always=_ALWAYS),
-        "nn.VolumetricDropout": of_runtime("dropout.FeatureDropout", number("p", 0.5), n_input_dims=4, always=_ALWAYS),
-        "nn.WhiteNoise": of_runtime("dropout.WhiteNoise", number("mean", 0.0), number("std", 0.1)),
+        "nn.SpatialDropout": of_runtime("training.FeatureDropout", number("p", 0.5), n_input_dims=3, always=_ALWAYS),
+        "nn.VolumetricDropout": of_runtime("training.FeatureDropout", number("p", 0.5), n_input_dims=4, always=_ALWAYS),
+        "nn.WhiteNoise": of_runtime("training.WhiteNoise", number("mean", 0.0), number("std", 0.1)),
         # The factor is missing in class version 1.
-        "nn.GradientReversal": of_runtime("gradient.GradientReversal", number("lambda", 1.0)),
+        "nn.GradientReversal": of_runtime("training.GradientReversal", number("lambda", 1.0)),
         "nn.L1Penalty": of_runtime(
-            "gradient.L1Penalty",
+            "training.L1Penalty",
             number("l1weight"),
             size_average=flag("sizeAverage"),
             hand_back=flag("provideOutput", True),
         ),
-        "nn.ZeroGrad": of_runtime("gradient.ZeroGrad"),
+        "nn.ZeroGrad": of_runtime("training.ZeroGrad"),
     },
     traits={
-        "dropout.FeatureDropout": Traits(output=same, replay=lambda _, input, noise: input * (noise != 0)),
-        "dropout.WhiteNoise": Traits(output=same, replay=lambda _, input, noise: input + noise),
-        "gradient.GradientReversal": Traits(shares_memory=True, output=same),
-        "gradient.L1Penalty": Traits(shares_memory=True, output=same),
-        "gradient.ZeroGrad": Traits(shares_memory=True, output=same),
+        "training.FeatureDropout": Traits(output=same, replay=lambda _, input, noise: input * (noise != 0)),
+        "training.WhiteNoise": Traits(output=same, replay=lambda _, input, noise: input + noise),
+        "training.GradientReversal": Traits(shares_memory=True, output=same),
+        "training.L1Penalty": Traits(shares_memory=True, output=same),
+        "training.ZeroGrad": Traits(shares_memory=True, output=same),
     },
 )

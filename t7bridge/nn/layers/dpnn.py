@@ -86,11 +86,11 @@ register_layer(
         "nn.SpatialUniformCrop": of_runtime(
             "resample.SpatialUniformCrop", integer("oheight"), integer("owidth|oheight"), made(_scales).each
         ),
-        "nn.SimpleColorTransform": of_runtime("dropout.SimpleColorTransform", made(_ranges).each),
-        "nn.SpatialRegionDropout": of_runtime("dropout.SpatialRegionDropout", number("p", 0.2)),
-        "nn.TotalDropout": of_runtime("dropout.TotalDropout", number("p", 0.5)),
+        "nn.SimpleColorTransform": of_runtime("training.SimpleColorTransform", made(_ranges).each),
+        "nn.SpatialRegionDropout": of_runtime("training.SpatialRegionDropout", number("p", 0.2)),
+        "nn.TotalDropout": of_runtime("training.TotalDropout", number("p", 0.5)),
         "nn.CategoricalEntropy": of_runtime(
-            "gradient.CategoricalEntropy",
+            "training.CategoricalEntropy",
             scale=made(_scale),
             smallest=optional_number("minEntropy").unless(None),
         ),
@@ -112,9 +112,9 @@ register_layer(
     "nn.PCAColorTransform",
     params=(buffer("eigenVectors"), buffer("eigenValues", Reshape(("*",)))),
     scratch="noise alphas",
-    module=of_runtime("dropout.PCAColorTransform", extent("eigenVectors"), number("std", 0.1)),
+    module=of_runtime("training.PCAColorTransform", extent("eigenVectors"), number("std", 0.1)),
     traits={
-        "dropout.PCAColorTransform": Traits(
+        "training.PCAColorTransform": Traits(
             shapes=lambda channels, *_: {"eigenVectors": (channels, channels), "eigenValues": (channels,)}
         )
     },

@@ -1,4 +1,7 @@
-"""Linear layers, scales, offsets and distances to learned points. Source: nn 8726825, one Lua file a class."""
+"""Linear layers, lookup tables, scales, offsets and distances to learned points.
+
+Sources: nn 8726825, one Lua file a class; rnn `LookupTableMaskZero.lua`, fbcunn.
+"""
 
 from __future__ import annotations
 
@@ -213,30 +216,30 @@ register_layer(
 register_layer(
     "nn.Cosine",
     params=(WEIGHT,),
-    module=of_runtime("distance.Cosine", _COLUMNS, _ROWS),
-    traits={"distance.Cosine": Traits(shapes=lambda inputs, outputs: {"weight": (outputs, inputs)})},
+    module=of_runtime("linear.Cosine", _COLUMNS, _ROWS),
+    traits={"linear.Cosine": Traits(shapes=lambda inputs, outputs: {"weight": (outputs, inputs)})},
 )
 # weight (in, out): one column for each point.
 register_layer(
     "nn.Euclidean",
     params=(WEIGHT,),
-    module=of_runtime("distance.Euclidean", _ROWS, _COLUMNS),
-    traits={"distance.Euclidean": Traits(shapes=lambda *sizes: {"weight": sizes})},
+    module=of_runtime("linear.Euclidean", _ROWS, _COLUMNS),
+    traits={"linear.Euclidean": Traits(shapes=lambda *sizes: {"weight": sizes})},
 )
 register_layer(
     "nn.WeightedEuclidean",
     params=(WEIGHT, param("diagCov")),
     scratch="gradDiagCov",
-    module=of_runtime("distance.WeightedEuclidean", _ROWS, _COLUMNS),
-    traits={"distance.WeightedEuclidean": Traits(shapes=lambda *sizes: {"weight": sizes, "diagCov": sizes})},
+    module=of_runtime("linear.WeightedEuclidean", _ROWS, _COLUMNS),
+    traits={"linear.WeightedEuclidean": Traits(shapes=lambda *sizes: {"weight": sizes, "diagCov": sizes})},
 )
 # weight (k, dim): the centres.
 register_layer(
     "nn.Kmeans",
     params=(WEIGHT,),
     scratch="clusterSampleCount",
-    module=of_runtime("distance.Kmeans", _ROWS, _COLUMNS, scale=number("scale", 1.0), index_base=BASE),
-    traits={"distance.Kmeans": Traits(shapes=lambda k, features, *_, **__: {"weight": (k, features)})},
+    module=of_runtime("linear.Kmeans", _ROWS, _COLUMNS, scale=number("scale", 1.0), index_base=BASE),
+    traits={"linear.Kmeans": Traits(shapes=lambda k, features, *_, **__: {"weight": (k, features)})},
 )
 
 

@@ -15,10 +15,9 @@ from ...errors import ModelError, UnsupportedError
 from ...graph.lua import TorchObject
 from ...graph.show import extents
 from ...limits import Limits
-from ...nn.example import Example, Examples
 from ...nn.flows import ANY, DataFlow, Kind, kind_of, listed
 from ...nn.mapping import ModuleSpec
-from ...nn.output_shapes import Mismatch, Shape, Value, fold, one_hot, same, temporal, unknown
+from ...nn.output_shapes import Example, Examples, Mismatch, Shape, Value, fold, one_hot, same, temporal, unknown
 from ...nn.registry import like_of, traits_of
 from ...text import counted
 from .blocks import Block, shape_text

@@ -1,4 +1,7 @@
-"""The two sides of a match: state dicts from files, models and dicts; and what the graphs of a model show: runs of
+"""The two sides of a match: state dicts from files, models and dicts, as sequences of parts.
+
+A part has the tensors of a module, in order. Names of modules only delimit containers. Parts that look alike are of one
+class: by the names and shapes of their tensors, as strictly as both sides allow. The graphs of a model show runs of
 nodes, and the order of a recurrent layer's gates, which shapes do not show: i f g o in PyTorch, i f o g in char-rnn.
 """
 

@@ -29,7 +29,7 @@ from ...graph.tensor import Tensor
 from ...io.source import add_input
 from ...lazy import np
 from ...limits import Limits
-from ...nn.example import Example
+from ...nn.output_shapes import Example
 from ...nn.places import Places, module_at
 from ...nn.state_dict import state_dict
 from ...torchmodules.build import live_module

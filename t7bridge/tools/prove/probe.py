@@ -19,8 +19,8 @@ from ...graph.walk import Path
 from ...io.output import FileOutput
 from ...io.source import Readable
 from ...limits import DEFAULT_LIMITS, Limits
-from ...nn.example import Example
 from ...nn.fields import items_of, lookup
+from ...nn.output_shapes import Example
 from ...nn.places import Places
 from .models import need_torch, one_module
 from .recorded import recorded

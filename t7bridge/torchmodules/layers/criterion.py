@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .base import Layer, rows
-from .distance import cosines
+from .linear import cosines
 
 # Inputs and targets have equally many elements, in the same order; their shapes may
 # differ, as in Lua.

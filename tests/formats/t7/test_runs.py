@@ -12,7 +12,7 @@ from helpers import LAYOUTS, TESTFILES, description, read, stated, written
 import t7bridge
 from t7bridge import Limits, T7Reader
 from t7bridge.errors import FormatError, LimitError
-from t7bridge.formats.t7 import object_reader
+from t7bridge.formats.t7 import reader as reading
 from t7bridge.formats.t7.runs import Alike
 
 RUNS = TESTFILES / "runs.t7"
@@ -21,7 +21,7 @@ RUNS = TESTFILES / "runs.t7"
 @pytest.fixture(autouse=True)
 def runs_from_the_start(monkeypatch):
     """Runs are read at once in small files, too."""
-    monkeypatch.setattr(object_reader, "_FEW_OBJECTS", 0)
+    monkeypatch.setattr(reading, "_FEW_OBJECTS", 0)
 
 
 def outcome(data: bytes, limits: Limits | None = None) -> Any:
@@ -51,10 +51,8 @@ def test_every_binary_layout(name):
 def test_runs_are_really_read_at_once(monkeypatch):
     """Most of the objects do not go through the object reader one by one."""
     opened = []
-    original = object_reader.ObjectReader._open
-    monkeypatch.setattr(
-        object_reader.ObjectReader, "_open", lambda self, tag: opened.append(tag) or original(self, tag)
-    )
+    original = reading.ObjectReader._open
+    monkeypatch.setattr(reading.ObjectReader, "_open", lambda self, tag: opened.append(tag) or original(self, tag))
     reader = T7Reader(RUNS)
     reader.read_object()
     assert len(opened) < len(list(reader.objects)) / 4

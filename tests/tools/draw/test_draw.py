@@ -16,7 +16,7 @@ from t7bridge import Table, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import LimitError, ModelError, TargetExistsError
 from t7bridge.tools.draw import Block, Box, Fold, blocks_of, folds_of, lay_out, shown
-from t7bridge.tools.load_module import one_module
+from t7bridge.tools.modules import one_module
 
 FILES = ROOT / "testfiles"
 MODELS = [

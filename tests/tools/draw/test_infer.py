@@ -9,7 +9,7 @@ from helpers import ROOT
 
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject
-from t7bridge.nn.example import Example
+from t7bridge.nn.output_shapes import Example
 from t7bridge.nn.places import find_models, is_module
 from t7bridge.tools.draw import Evaluation, blocks_of, evaluate, infer
 

@@ -14,7 +14,7 @@ from t7bridge import T7Reader, Table, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import ModelError, TargetExistsError
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.nn.example import Example
+from t7bridge.nn.output_shapes import Example
 from t7bridge.nn.places import module_at
 from t7bridge.tools.prove.probe import lua_literal, probe, probe_source
 

@@ -1,4 +1,10 @@
-"""Python-side values as a pickle of protocol 2, the one that PyTorch's safe loader accepts."""
+"""Python-side values as a pickle of protocol 2, the one that PyTorch's safe loader accepts.
+
+Foreign classes and objects are written by name, or, by default, as plain data that names them. An object becomes a dict
+of its attributes, with the class under `__class__`. If it is constructed from more than attributes, or an attribute has
+one of these names, the parts are under `__args__`, `__kwargs__`, `__state__`, `__items__` and `__pairs__`. A bare class
+or function becomes its dotted name.
+"""
 
 from __future__ import annotations
 

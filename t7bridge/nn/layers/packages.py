@@ -1,4 +1,9 @@
-"""Binary networks: XNOR-Net and its relatives. Sources: bnn.torch e974791, XNOR-Net 4006d59."""
+"""Layers of smaller Lua packages and of published models, one block a source.
+
+bnn.torch e974791 and XNOR-Net 4006d59; cuda-convnet2.torch ac3d213 `*.lua` and `cudaconv3`; imagine-nn 6fed930 and its
+history; nnx 1c28e23 `*.lua` and `generic/*.c`; deepmask 280a716 `DeepMask.lua`, `SharpMask.lua`; fast-neural-style
+813c834, texture_nets aad2cc6, AdaIN-style 6d8ac28; nagadomi/waifu2x cc385f9 and its history.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +41,8 @@ from ..mapping import (
 )
 from ..output_shapes import same
 from ..registry import Child, Param, Traits, buffer, keeps, modules, named_modules, param, register_layer
+from ..torch_nn import constructed
+from .conv import KERNEL_2D, convolution
 from .pooling import windows
 
 
@@ -70,7 +77,7 @@ register_layer(
         "conv.BinaryConv2d": Traits(shapes=lambda shape, *_, **__: {"weight": shape, "alphas": (shape[0],)}),
     },
 )
-_BINARY = of_runtime("gradient.Binary")
+_BINARY = of_runtime("training.Binary")
 register_layer(module={"bnn.Binary": _BINARY, "nn.BinActiveZ": _BINARY})
 
 
@@ -301,10 +308,10 @@ _BORDERS = pair("pad_l", "pad_r", "pad_t", "pad_b")
 # texture_nets' GenNoise of the first release (March 2016) has no fields, and fills three planes.
 _NOISE = either(
     lambda lua: lua.has("num_planes"),
-    of_runtime("dropout.GenNoise", integer("num_planes"), number("mult", 1.0)),
-    of_runtime("dropout.LeadingNoise", 3),
+    of_runtime("training.GenNoise", integer("num_planes"), number("mult", 1.0)),
+    of_runtime("training.LeadingNoise", 3),
 )
-_VARIATION = of_runtime("gradient.TotalVariation", number("strength"))
+_VARIATION = of_runtime("training.TotalVariation", number("strength"))
 register_layer(
     scratch="x_diff y_diff clipped buffer bn sz sz_",
     module={
@@ -313,18 +320,95 @@ register_layer(
         ),
         "nn.TotalVariation": _VARIATION,
         "nn.TVLoss": _VARIATION,
-        "nn.DeepDreamLoss": of_runtime("gradient.DeepDreamLoss", number("strength", 1e-5), number("max_grad", 100.0)),
-        "nn.GramMatrix": of_runtime("distance.GramMatrix", flag("normalize", True)),
+        "nn.DeepDreamLoss": of_runtime("training.DeepDreamLoss", number("strength", 1e-5), number("max_grad", 100.0)),
+        "nn.GramMatrix": of_runtime("linear.GramMatrix", flag("normalize", True)),
         "nn.SpatialCircularPadding": of_runtime("resample.SpatialCircularPadding", _BORDERS),
         "nn.SpatialSymmetricPadding": of_runtime("resample.SpatialSymmetricPadding", _BORDERS),
-        "nn.NoiseFill": of_runtime("dropout.NoiseFill", integer("num_noise_channels"), number("mult", 1.0)),
+        "nn.NoiseFill": of_runtime("training.NoiseFill", integer("num_noise_channels"), number("mult", 1.0)),
         "nn.GenNoise": _NOISE,
-        "nn.DummyGradOutput": of_runtime("gradient.ZeroGrad"),
+        "nn.DummyGradOutput": of_runtime("training.ZeroGrad"),
     },
-    traits={"gradient.TotalVariation": Traits(output=same), "gradient.DeepDreamLoss": Traits(output=same)},
+    traits={"training.TotalVariation": Traits(output=same), "training.DeepDreamLoss": Traits(output=same)},
 )
 register_layer(
     kind="criterion",
     scratch="mse crit target",
     module={"nn.TVLossCriterion": of_runtime("criterion.TVLossCriterion")},
+)
+
+
+register_layer(
+    scratch="output_table output_tensor alpha beta first second scale grad_tmp negative",
+    module={
+        "w2nn.InplaceClip01": of_runtime("training.Clip01"),
+        "w2nn.AuxiliaryLossTable": of_runtime("table.AuxiliaryLossTable", dim("i", 0)),
+        "w2nn.ScaleTable": of_runtime("table.ScaleTable"),
+        "w2nn.ShakeShakeTable": of_runtime("table.ShakeShakeTable"),
+        "w2nn.GradWeight": of_runtime("training.GradWeight", number("constant_scalar")),
+        "w2nn.DepthExpand2x": of_runtime("resample.DepthExpand2x"),
+        "w2nn.Print": _IDENTITY,
+        "w2nn.PrintTable": _IDENTITY,
+    },
+    traits={"table.AuxiliaryLossTable": Traits(flow=flows.unknown)},
+)
+
+
+_FIXED = convolution(2, f"{LAYERS}conv.FixedConv2d")
+
+
+# Convolutions that are not trained.
+register_layer(
+    params=(param("weight", *KERNEL_2D.sources[0].layout, kind="buffer"), param("bias", kind="buffer")),
+    defaults={"padW": 0.0, "padH": 0.0},
+    scratch="finput fgradInput",
+    module=dict.fromkeys(("w2nn.EdgeFilter", "w2nn.RandomBinaryConvolution"), _FIXED),
+    traits={"conv.FixedConv2d": Traits(shapes=lambda *args, **kwargs: constructed("Conv2d", args, kwargs))},
+)
+
+_DIFFERENCES = "diff diff_abs diff_pow2 loss image instance_loss square_loss_buff linear_loss_buff"
+
+
+def _clip(lua: Lua) -> tuple[float, float] | None:
+    return (float(lua.number("clip.1")), float(lua.number("clip.2"))) if lua.has("clip") else None
+
+
+_HUBER = of_runtime(
+    "criterion.HuberCriterion", shape("weight"), gamma=number("gamma", 1.0), clip=made(_clip).unless(None)
+)
+register_layer(
+    params=(param("weight", kind="buffer"),),
+    kind="criterion",
+    scratch=_DIFFERENCES,
+    module={
+        "w2nn.ClippedWeightedHuberCriterion": _HUBER,
+        "w2nn.WeightedHuberCriterion": _HUBER,
+        "w2nn.WeightedMSECriterion": of_runtime("criterion.WeightedSquaresCriterion", shape("weight")),
+    },
+    traits=dict.fromkeys(
+        ("criterion.HuberCriterion", "criterion.WeightedSquaresCriterion"),
+        Traits(shapes=lambda shape, *_, **__: {"weight": shape}),
+    ),
+)
+register_layer(
+    kind="criterion",
+    scratch=_DIFFERENCES,
+    module={
+        "w2nn.ClippedMSECriterion": of_runtime("criterion.ClippedMSECriterion", number("min", 0.0), number("max", 1.0)),
+        "w2nn.L1Criterion": of_runtime("criterion.AbsCriterion"),
+        "w2nn.PSNRCriterion": of_runtime("criterion.PSNRCriterion"),
+    },
+)
+register_layer(
+    "w2nn.LBPCriterion",
+    children=named_modules("filter1", "filter2"),
+    kind="criterion",
+    scratch=f"{_DIFFERENCES} input target",
+    module=of_runtime("criterion.LBPCriterion", planes=integer("ch"), gamma=number("gamma", 0.1)),
+)
+register_layer(
+    "w2nn.SSIMCriterion",
+    children=named_modules("conv"),
+    kind="criterion",
+    scratch="mu1 mu2 mu1_sq mu2_sq mu1_mu2 sigma1_sq sigma2_sq sigma12 ssim_map",
+    module=of_runtime("criterion.SSIMCriterion", c1=number("c1", 1e-4), c2=number("c2", 9e-4)),
 )
