@@ -44,7 +44,7 @@ from ..graph.tensor import Tensor
 from ..graph.walk import SCALARS, Fill, Path, Rebuilder
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note, Report
-from ..values.widened import pairs_of_numbers, parts_of
+from ..values.elements import pairs_of_numbers, parts_of
 from .request import array_of, has_modules
 
 _CODES = {"": "name", "type": "type", "sharing": "unshared", "precision": "precision"}

@@ -234,7 +234,7 @@ def _weight_shape(block: Block) -> str:
 
 
 def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
-    from ..values.summary import statistics_of
+    from ..values.statistics import statistics_of
 
     named = [(each.key, each.tensor) for block in blocks for each in block.weights]
     if not named:

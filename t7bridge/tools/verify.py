@@ -26,7 +26,7 @@ from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
 from ..values.compare import Comparer, Difference, Pairs, closest
-from ..values.widened import HINTS
+from ..values.elements import HINTS
 
 
 @define

@@ -331,7 +331,7 @@ def test_disk_that_takes_no_more(small: Path, tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr("t7bridge.io.output.flush_file_system", refuse)
+        patch.setattr("t7bridge.zoo.places.flush_file_system", refuse)
         with pytest.raises(WriteError, match=r"out: outputs cannot be flushed to the disk: Input/output error"):
             convert(small, tmp_path / "out")
     with sqlite3.connect(tmp_path / "out" / JOURNAL) as base:
@@ -348,9 +348,9 @@ def test_each_disk_is_flushed_once(
 ) -> None:
     """All outputs of a file system go to the disk at once, or one by one where the system cannot do that."""
     asked: list[str] = []
-    monkeypatch.setattr("t7bridge.io.output.flush_file_system", lambda folder: asked.append(folder) or not one_by_one)
+    monkeypatch.setattr("t7bridge.zoo.places.flush_file_system", lambda folder: asked.append(folder) or not one_by_one)
     alone: list[str] = []
-    monkeypatch.setattr("t7bridge.io.output.flush_to_disk", alone.append)
+    monkeypatch.setattr("t7bridge.zoo.places.flush_to_disk", alone.append)
     convert(small, tmp_path / "out")
 
     assert len(asked) == 1

@@ -272,7 +272,7 @@ def _weight(weight: Weight, statistics: bool) -> dict[str, Any]:
     if weight.shared:
         found["shared"] = printable(weight.shared)
     if statistics and tensor.numel:
-        from ...values.summary import statistics_of
+        from ...values.statistics import statistics_of
 
         found["statistics"] = statistics_of(tensor, bins=24)
     return found

@@ -12,7 +12,7 @@ from attrs import field
 
 from ...data import define
 from ...graph.show import extents
-from ...values.summary import statistics_of
+from ...values.statistics import statistics_of
 from .blocks import Block, Weight
 
 _LEAST, _MOST_PRODUCT, _DEEPEST = -6.0, 4_000_000, 500
