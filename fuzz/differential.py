@@ -293,9 +293,10 @@ def _torch_leaf(value: Any) -> list[Any] | None:
 def _value_leaf(value: Any) -> list[Any] | None:
     from t7bridge import Storage
     from t7bridge.graph import python
+    from t7bridge.graph.tensor import QuantizedTensor, SparseTensor, UntypedStorage
 
-    if isinstance(value, (python.QuantizedTensor, python.SparseTensor)):
-        values = value.tensor if isinstance(value, python.QuantizedTensor) else value.values
+    if isinstance(value, (QuantizedTensor, SparseTensor)):
+        values = value.tensor if isinstance(value, QuantizedTensor) else value.values
         return ["special", values.element.name]
     if isinstance(value, Tensor):
         extras = value.extras
@@ -307,7 +308,7 @@ def _value_leaf(value: Any) -> list[Any] | None:
             return ["tensor", value.element.name, list(value.shape), None, value.requires_grad]
         data = value.numpy().tobytes() if value.size or value.is_scalar else b""
         return ["tensor", value.element.name, list(value.shape), data, value.requires_grad]
-    if isinstance(value, (Storage, python.UntypedStorage)):
+    if isinstance(value, (Storage, UntypedStorage)):
         return ["storage"]
     if isinstance(value, python.TorchSize):
         return ["size", *value]

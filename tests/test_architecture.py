@@ -78,7 +78,7 @@ SPLIT = {"formats", "tools"}
 TOP = {"cli", "__main__", "__init__"}
 
 # The modules that need numpy from their first line: imported by others only when arrays are wanted.
-NUMPY_MODULES = {"graph/arrays.py", "graph/decimals.py"}
+NUMPY_MODULES = {"graph/decimals.py"}
 # Libraries of the extras, and their only importers.
 OPTIONAL = {
     "safetensors": "formats/safetensors.py",
@@ -91,7 +91,7 @@ OPTIONAL = {
     "cairosvg": "tools/draw/pictures.py",
 }
 # What makes values of torch, and imports it when one is asked for.
-TORCH_VALUES = {"tools/torch_oracle.py", "graph/torch_values.py", "conversion/plain.py"}
+TORCH_VALUES = {"tools/torch_oracle.py", "graph/tensor.py", "conversion/plain.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
 TORCH_MODULES = {"lua/trace.py", "lua/convert.py"}
 # What judges recorded values by modules of torch; imported once `prove` has found PyTorch.
@@ -225,15 +225,8 @@ def test_imports_point_down(subtests):
                 assert imported <= ALLOWED[room] | {room}, f"{room} imports {imported - ALLOWED[room] - {room}}"
 
 
-# Methods of values that are loaded when they are called: how a value prints, its elements as an array or as torch's.
-CIRCLES = {
-    frozenset(f"graph/{name}.py" for name in ("arrays", "python", "show_tensor", "storage", "tensor", "torch_values")),
-    frozenset({"graph/lua.py", "graph/show_lua.py"}),
-}
-
-
 def test_no_circles():
-    """No files import each other, at their start, in functions or for types, but those that are named here."""
+    """No files import each other, at their start, in functions or for types."""
     imports = {path: imported_files(path) for path in FILES}
     reached = {}
     for path in FILES:
@@ -249,7 +242,7 @@ def test_no_circles():
         for path in FILES
         if path in reached[path]
     }
-    assert circles == CIRCLES
+    assert not circles
 
 
 def test_torch_and_torchfile_have_one_place_each(subtests):

@@ -28,19 +28,10 @@ from attrs import evolve, field
 from ..data import define
 from ..errors import UnsupportedError
 from ..graph.dtypes import NUMPY_ELEMENTS, PACKED
-from ..graph.keys import NAMED, in_order, key_text, name_text
 from ..graph.lua import COMPOSITE, Table, Value
-from ..graph.python import (
-    UNSET,
-    NumpyArray,
-    NumpyScalar,
-    PythonObject,
-    QuantizedTensor,
-    SparseTensor,
-    UntypedStorage,
-)
+from ..graph.python import NAMED, UNSET, NumpyArray, NumpyScalar, PythonObject, in_order, key_text, name_text
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor
+from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
 from ..graph.walk import SCALARS, Fill, Path, Rebuilder
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note, Report

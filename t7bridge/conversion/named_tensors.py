@@ -17,10 +17,9 @@ from ..data import define
 from ..errors import LimitError, ModelError
 from ..formats import FormatSpec
 from ..formats.named import METADATA_KEY, Name, NamedTensors, plan_views
-from ..graph.keys import NAMED, in_order, name_text
-from ..graph.python import PythonObject, QuantizedTensor, SparseTensor, UntypedStorage
+from ..graph.python import NAMED, PythonObject, in_order, name_text
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor
+from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
 from ..graph.walk import Path
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..report import Report

@@ -30,17 +30,16 @@ from attrs import evolve
 from ..errors import UnsupportedError
 from ..graph import python
 from ..graph.dtypes import ELEMENT_TYPES
-from ..graph.keys import NAMED, name_text
 from ..graph.lua import COMPOSITE, Value
-from ..graph.python import Device, TorchConstant, TorchSize
-from ..graph.storage import Storage
-from ..graph.tensor import Tensor
+from ..graph.python import NAMED, Device, TorchConstant, TorchSize, name_text
+from ..graph.storage import Storage, storage_array
+from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage, torch_tensor
 from ..graph.walk import SCALARS, Fill, Path, Rebuilder, fill_dict, fill_list
 from .tree import Tree, plain
 
 _PARTS = {
-    python.SparseTensor: ("layout", "indices", "plain_indices", "values", "size", "is_coalesced"),
-    python.QuantizedTensor: ("tensor", "scheme", "scale", "zero_point", "axis"),
+    SparseTensor: ("layout", "indices", "plain_indices", "values", "size", "is_coalesced"),
+    QuantizedTensor: ("tensor", "scheme", "scale", "zero_point", "axis"),
 }
 
 
@@ -79,12 +78,12 @@ class Plain(Tree):
             return Counter(value)
         if isinstance(value, dict):
             return self.entries(OrderedDict() if isinstance(value, OrderedDict) else {}, value)
-        if isinstance(value, python.UntypedStorage):
+        if isinstance(value, UntypedStorage):
             return self._tensor(value.storage)
         if isinstance(value, (python.NumpyArray, python.NumpyScalar)):
             return self.numpy(value)
-        if isinstance(value, (python.SparseTensor, python.QuantizedTensor)):
-            kind = "sparse" if isinstance(value, python.SparseTensor) else "quantized"
+        if isinstance(value, (SparseTensor, QuantizedTensor)):
+            kind = "sparse" if isinstance(value, SparseTensor) else "quantized"
             parts = {name: part for name in _PARTS[type(value)] if (part := getattr(value, name)) is not None}
             return self.entries({"__class__": f"torch.{kind}"}, parts)
         if isinstance(value, python.PythonObject):
@@ -108,15 +107,11 @@ class Plain(Tree):
     def _tensor(self, value: Tensor | Storage) -> Any:
         view = Tensor(value.element, value, (value.count,), (1,)) if isinstance(value, Storage) else value
         if self._torch:
-            from ..graph.torch_values import torch_tensor
-
             return torch_tensor(view, self._storages)
         storage = view.storage
         if storage is None:
             return view.numpy()
         if id(storage) not in self._storages:
-            from ..graph.arrays import storage_array
-
             self._storages[id(storage)] = evolve(storage, data=storage_array(storage))
         return evolve(view, storage=self._storages[id(storage)]).numpy()
 

@@ -24,9 +24,9 @@ from ..formats.pt.pickle.names import FORBIDDEN, FOREIGN, SAFE, is_torch, standi
 from ..formats.pt.pickle.pickler import plain_data
 from ..graph import python
 from ..graph.dtypes import NUMPY_ELEMENTS
-from ..graph.keys import NAMED, key_text, name_text
 from ..graph.lua import COMPOSITE, Value
-from ..graph.tensor import Tensor
+from ..graph.python import NAMED, key_text, name_text
+from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
 from ..graph.walk import Fill, Path, fill_list
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.registry import own_names
@@ -43,7 +43,7 @@ _SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None))
 _NAMESPACES = ("argparse.Namespace", "types.SimpleNamespace")
 _LIKE = ("numpy", "collections.", *_NAMESPACES)
 """The beginnings of the names of classes whose plain form has all that they had."""
-_KEPT = (*COMPOSITE, python.TorchSize, python.UntypedStorage, python.QuantizedTensor, python.SparseTensor)
+_KEPT = (*COMPOSITE, python.TorchSize, UntypedStorage, QuantizedTensor, SparseTensor)
 
 
 class Simplified(Plain):

@@ -21,10 +21,10 @@ from ..formats.pt.modules import attributes_of
 from ..formats.pt.modules import is_module as is_pickled_module
 from ..formats.table import FormatSpec
 from ..graph.lua import LuaFunction, TorchObject, Value
-from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar, QuantizedTensor
+from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar
 from ..graph.show import Step
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor
+from ..graph.tensor import QuantizedTensor, Tensor
 from ..graph.walk import Path, entries, objects, step_name
 from ..nn.named import StateDict, note_lost_sharing
 from ..nn.places import is_scratch

@@ -15,8 +15,8 @@ from attrs import evolve, field
 
 from ..data import define
 from ..errors import CorruptError, ModelError
-from ..graph.storage import CHUNK_BYTES, Assembled, Derived, Span, Storage, TextSpan
-from ..graph.tensor import Tensor, view_fault
+from ..graph.storage import CHUNK_BYTES, Elements, Span, Storage
+from ..graph.tensor import Tensor, byte_strides, view_fault
 from ..io.copy import Extent
 from ..io.source import Piece, PiecesSource
 from ..lazy import np
@@ -281,8 +281,6 @@ def _from_pieces(
 
 def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int) -> Storage:
     """Return a storage in memory, assembled from views none of which covers all of it."""
-    from ..graph.arrays import byte_strides
-
     element = tensors[names[0]].element
     array = np.zeros(count, element.code)
     for name in names:
@@ -339,7 +337,7 @@ def as_stored(tensor: Tensor) -> Storage | None:
     data = storage.data
     if isinstance(data, Span):
         part: Any = Span(data.source, data.offset + tensor.offset * data.width, data.width, data.order)
-    elif not isinstance(data, (TextSpan, Derived, Assembled)):
+    elif not isinstance(data, Elements):
         part = data[tensor.offset : tensor.offset + tensor.numel]
     else:
         return None

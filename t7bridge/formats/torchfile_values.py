@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import UnsupportedError
-from ..graph.arrays import byte_strides, storage_array
 from ..graph.lua import LuaFunction as GraphFunction
 from ..graph.lua import Table, TdsHash, TdsVec, Value
 from ..graph.lua import TorchObject as GraphObject
 from ..graph.show import Shown, clean
-from ..graph.storage import Storage
-from ..graph.tensor import Tensor
+from ..graph.storage import Storage, storage_array
+from ..graph.tensor import Tensor, byte_strides
 from ..graph.walk import Fill, Path, Rebuilder, fill_list
 from ..lazy import np
 from ..text import counted

@@ -32,7 +32,50 @@ _RARE = 4
 """One number in this many may be uncertain for the fast path to pay off."""
 
 
+HALF_NAN = 0x7FFF
+"""The bits of the one nan that Torch makes when it turns numbers into halves."""
+
+
 # From text
+
+
+def parse_numbers(text: bytes, native: np.dtype[Any]) -> np.ndarray:
+    """Return the numbers of a text. `float32` and `float16` are rounded from double, as 9 digits never lie between two.
+
+    numpy, which is asked first, reads `1-2` as two numbers: callers that read a whole storage count them.
+
+    Raises:
+        ValueError: the text has something else.
+        OverflowError: an integer is beyond the type.
+    """
+    if native.kind == "f":
+        array = parse_floats(text)
+        if array is None:
+            array = _parse_by_numpy(text)
+        if array is None:
+            array = np.array([float(token) for token in text.split()], "f8")
+        return _rounded(array, native)
+    array, bounds = parse_integers(text), np.iinfo(native)
+    if array is None or (array.size and (array.min() < bounds.min or array.max() > bounds.max)):
+        return np.array([int(token) for token in text.split()], native)
+    return array.astype(native, copy=False)
+
+
+def _rounded(array: np.ndarray, native: np.dtype[Any]) -> np.ndarray:
+    """Doubles of a text as floats of a storage: beyond the type is inf, as C's scanf has it.
+
+    Source: torch7 lib/TH/THHalf.c `TH_float2halfbits`, which has one nan, 0x7fff.
+    """
+    with np.errstate(over="ignore"):
+        made = array.astype(native, copy=False)
+    if native.itemsize == 2:
+        made.view("u2")[np.isnan(made)] = HALF_NAN
+    return made
+
+
+def _parse_by_numpy(text: bytes) -> np.ndarray | None:
+    """Parse floats that are very large, small or long, or on several lines; return `None` for other text."""
+    return None if text.translate(None, _FLOAT_BYTES + b"\n") else _from_text(text, "f8")
 
 
 def parse_integers(text: bytes) -> np.ndarray | None:
@@ -42,17 +85,17 @@ def parse_integers(text: bytes) -> np.ndarray | None:
     """
     if text.translate(None, _INTEGER_BYTES):
         return None
-    found = _integers(text)
+    found = _from_text(text, "i8")
     limits = np.iinfo("i8")
     # Values beyond 64 bits saturate.
     return None if found is None or (found.size and (found.max() == limits.max or found.min() == limits.min)) else found
 
 
-def _integers(text: bytes) -> np.ndarray | None:
+def _from_text(text: bytes, dtype: str) -> np.ndarray | None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # numpy stops at the first non-number, with a warning
         try:
-            return np.fromstring(text, "i8", sep=" ")
+            return np.fromstring(text, dtype, sep=" ")
         except (ValueError, DeprecationWarning):
             return None
 
@@ -81,7 +124,7 @@ def parse_floats(text: bytes) -> np.ndarray | None:
 def _parse_floats(text: bytes) -> np.ndarray | None:
     """See `parse_floats`, which has checked the characters."""
     has_exponents = b"e" in text or b"E" in text
-    integers = _integers(text.translate(_TO_INTEGERS, b".") if has_exponents else text.replace(b".", b""))
+    integers = _from_text(text.translate(_TO_INTEGERS, b".") if has_exponents else text.replace(b".", b""), "i8")
     data = np.frombuffer(text, "u1")
     is_break = data == _SPACE
     if has_exponents:
@@ -175,6 +218,20 @@ def _scale_wide(integers: np.ndarray, powers: np.ndarray) -> tuple[np.ndarray, n
 
 
 # To text
+
+
+def count_odd_nans(array: np.ndarray) -> int:
+    """Count the NaNs whose bits, sign aside, are not the canonical ones.
+
+    Args:
+        array: floating point elements.
+    """
+    found = array[np.isnan(array)]
+    bits = f"u{array.itemsize}"
+    if array.itemsize == 2:  # nan has no sign in Torch's halves
+        return int(np.count_nonzero(found.view(bits) != HALF_NAN))
+    usual = np.array(np.nan, array.dtype).view(bits)
+    return int(np.count_nonzero(np.copysign(found, 1).view(bits) != usual))
 
 
 def _digit_tables() -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,8 @@ from typing import Any
 from attrs import field
 
 from ..data import define
+from ..errors import ModelError, UnsupportedError
+from ..lazy import np
 
 
 @define(frozen=True)
@@ -82,6 +84,7 @@ ELEMENT_TYPES: dict[str, ElementType] = {
     )
 }
 
+_ORDER = {"little": "<", "big": ">"}
 NUMPY_ELEMENTS = {
     "b1" if element.code == "?" else element.code: element for element in ELEMENT_TYPES.values() if element.native
 }
@@ -131,3 +134,43 @@ def lua_class_name(element: ElementType, device: str, kind: str) -> str | None:
         kind: `Tensor` or `Storage`.
     """
     return _LUA_NAMES.get((element.name, "cuda:0" if device.startswith("cuda") else "cpu", kind))
+
+
+def element_of(dtype: np.dtype[Any]) -> ElementType:
+    """Return the element type of a numpy dtype, whatever its byte order.
+
+    Raises:
+        ModelError: no element type corresponds to it.
+    """
+    element = NUMPY_ELEMENTS.get(f"{dtype.kind}{dtype.itemsize}")
+    if element is None:
+        raise ModelError(f"no storage holds elements of numpy type {dtype}")
+    return element
+
+
+def dtype_of(element: ElementType, order: str = "little", width: int | None = None) -> np.dtype[Any]:
+    """Return the numpy dtype of elements in a byte order, `width` bytes each where they are narrowed C longs."""
+    code = element.code if width in (None, element.itemsize) else f"i{width}"
+    return np.dtype(_ORDER[order] + code)
+
+
+def numpy_dtype(element: ElementType) -> np.dtype[Any]:
+    """Return the numpy dtype with the values of the elements, from `ml_dtypes` where numpy lacks it.
+
+    Raises:
+        UnsupportedError: neither has one, or ml_dtypes is not installed.
+    """
+    if element.native or element.name in ("quint8", "qint8", "qint32"):
+        return np.dtype(element.code)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise UnsupportedError(
+            f"numpy has no {element.name}",
+            hint="Install ml_dtypes (pip install ml_dtypes), or take the bits as integers from `array`.",
+        ) from None
+    found = getattr(ml_dtypes, element.name, None)
+    if found is None:
+        raise UnsupportedError(f"numpy has no {element.name}", hint="Take the bits as integers from `array`.")
+    dtype: np.dtype[Any] = np.dtype(found)
+    return dtype

@@ -1,4 +1,6 @@
-"""Inert forms of the Python values in a `.pt` that are neither builtins nor tensors. Nothing here is ever called.
+"""Inert forms of the Python values in a `.pt` that are neither builtins nor tensors; keys as text, sets in order.
+
+Nothing here is ever called.
 
 | In the file | Here |
 | --- | --- |
@@ -24,14 +26,24 @@ from typing import Any
 from attrs import field
 
 from ..data import define
+from ..io.checksums import sha256
 from ..text import counted
-from .show import Holder, Shown, Step, clean, short, sizes
-from .storage import Storage
-from .tensor import UNSET as UNSET
-from .tensor import Tensor
+from .show import Holder, Shown, Step, clean, sizes
 
 MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 """The attributes that every `nn.Module` has, in the order of its state dict."""
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __reduce__(self) -> str:
+        return "UNSET"  # the one object, in copies and pickles too
+
+
+UNSET: Any = _Unset()
+"""The state of an object or tensor that has none."""
 
 
 class TorchSize(tuple[int, ...]):
@@ -187,104 +199,6 @@ class PythonObject(Holder):
 
 
 @define(eq=False)
-class TensorExtras(Shown):
-    """State of a PyTorch tensor besides its elements, which a Lua tensor does not have.
-
-    Attributes:
-        conj: the elements are to be conjugated when read.
-        neg: the elements are to be negated when read.
-        state: Python attributes of the tensor; `UNSET` if there are none.
-        hooks: backward hooks; None if there are none.
-        subclass: the class, if it is neither `torch.Tensor` nor `Parameter`.
-    """
-
-    conj: bool = False
-    neg: bool = False
-    state: Any = UNSET
-    hooks: Any = None
-    subclass: PythonGlobal | None = None
-
-    def _short(self) -> str:
-        return f"TensorExtras{' conj' * bool(self.conj)}{' neg' * bool(self.neg)}"
-
-
-@define(eq=False)
-class SparseTensor(Holder):
-    """A sparse tensor.
-
-    Attributes:
-        layout: `sparse_coo`, `sparse_csr`, `sparse_csc`, `sparse_bsr` or `sparse_bsc`.
-        indices: of `sparse_coo`: shape (dimensions, entries); else the compressed indices.
-        plain_indices: the other indices; None for `sparse_coo`.
-        values: the entries.
-        size: of the whole tensor.
-        is_coalesced: of `sparse_coo`; None if the file does not say.
-        is_parameter: whether it is an `nn.Parameter`.
-        requires_grad: PyTorch's mark.
-    """
-
-    layout: str
-    indices: Tensor
-    plain_indices: Tensor | None
-    values: Tensor
-    size: TorchSize
-    is_coalesced: bool | None = None
-    is_parameter: bool = False
-    requires_grad: bool = False
-
-    def _inside(self) -> Iterator[tuple[Any, Any]]:
-        yield "indices", self.indices
-        if self.plain_indices is not None:
-            yield "plain_indices", self.plain_indices
-        yield "values", self.values
-
-    def _short(self) -> str:
-        return f"SparseTensor {clean(str(self.layout), 20)} of {short(self.values)}"
-
-
-@define(eq=False)
-class QuantizedTensor(Holder):
-    """A quantized tensor: integers that mean (value - zero_point) * scale.
-
-    Attributes:
-        tensor: the integers: a view of a storage of `quint8`, `qint8`, `qint32`, `quint4x2` or `quint2x4`.
-        scheme: `per_tensor_affine`, `per_channel_affine` or `per_channel_affine_float_qparams`.
-        scale: a float; with the other schemes a `Tensor` or list with one value a channel.
-        zero_point: an int, or likewise.
-        axis: the dimension of the channels; None with `per_tensor_affine`.
-    """
-
-    tensor: Tensor
-    scheme: str
-    scale: Any
-    zero_point: Any
-    axis: int | None = None
-
-    def _inside(self) -> Iterable[tuple[Any, Any]]:
-        return ("tensor", self.tensor), ("scale", self.scale), ("zero_point", self.zero_point)
-
-    def _short(self) -> str:
-        return f"QuantizedTensor {clean(str(self.scheme), 40)} of {short(self.tensor)}"
-
-
-@define(eq=False)
-class UntypedStorage(Holder):
-    """A bare `torch.UntypedStorage`.
-
-    Attributes:
-        storage: the bytes; tensors on the same memory have the same storage.
-    """
-
-    storage: Storage
-
-    def _inside(self) -> Iterable[tuple[Any, Any]]:
-        return (("storage", self.storage),)
-
-    def _short(self) -> str:
-        return f"UntypedStorage of {short(self.storage)}"
-
-
-@define(eq=False)
 class NumpyDtype(Shown):
     """A numpy dtype as pickled.
 
@@ -353,3 +267,92 @@ class NumpyScalar(Shown):
 
     def _short(self) -> str:
         return f"NumpyScalar {clean(self.dtype.code, 40)}"
+
+
+NAMED = (NumpyDtype, TorchConstant, Device, PythonGlobal)
+"""The types of value that are mere names."""
+
+_SCALARS = (bool, int, float, complex, str, bytes, type(None))
+_SHOWN_PARTS = 100
+
+
+def name_text(value: Any) -> str:
+    """Return the name of one of `NAMED`: `torch.float32`, `cuda:0`, `f8`, `collections.deque`."""
+    if isinstance(value, NumpyDtype):
+        return value.code
+    if isinstance(value, TorchConstant):
+        return f"torch.{value.name}"
+    return value.path if isinstance(value, PythonGlobal) else str(value)
+
+
+def key_text(key: Any) -> str:
+    """Return a key as Python writes it: `(1, 'a')`. Of one with very many parts only the first."""
+    left = [_SHOWN_PARTS]
+
+    def text(part: Any) -> str:
+        left[0] -= 1
+        if isinstance(part, (tuple, frozenset)) and left[0] > 0:
+            items = in_order(part) if isinstance(part, frozenset) else part
+            texts = [text(item) for item in items[: left[0]]]
+            texts += ["…"] * (len(texts) < len(part))
+            if isinstance(part, frozenset):
+                return f"frozenset({{{', '.join(texts)}}})"
+            return f"({', '.join(texts)}{',' * (len(part) == 1)})"
+        if isinstance(part, _SCALARS):
+            return repr(part)
+        if isinstance(part, NAMED):
+            return name_text(part)
+        return f"<{part.path if isinstance(part, PythonObject) else type(part).__name__}>"
+
+    return text(key)
+
+
+def in_order(items: Iterable[Any], marks: dict[int, bytes] | None = None) -> list[Any]:
+    """Return the items of a set: numbers, then text, then bytes, each sorted, then the rest.
+
+    Objects of unknown classes are ordered by class name only.
+
+    Args:
+        items: of the set.
+        marks: the hashes of parts seen in earlier sets, which must still exist; new ones are added.
+    """
+    marks = {} if marks is None else marks
+    return sorted(items, key=lambda item: _key(item, marks))
+
+
+def _key(item: Any, marks: dict[int, bytes]) -> tuple[int, Any]:
+    if isinstance(item, (int, float)) and item == item:
+        return 0, item
+    if isinstance(item, str):
+        return 1, item
+    if isinstance(item, bytes):
+        return 2, item
+    return 3, _mark(item, marks)
+
+
+def _mark(root: Any, marks: dict[int, bytes]) -> bytes:
+    """Return a hash of an item's content. Shared parts are hashed once; tuples and frozensets hold no cycles."""
+    stack = [root]
+    while stack:
+        item = stack[-1]
+        if id(item) in marks:
+            stack.pop()
+        elif isinstance(item, (tuple, frozenset)):
+            missing = [part for part in item if id(part) not in marks]
+            if missing:
+                stack += missing
+                continue
+            parts = [marks[id(part)] for part in item]
+            parts = sorted(parts) if isinstance(item, frozenset) else parts
+            marks[id(item)] = sha256(type(item).__name__.encode() + b"".join(parts)).digest()
+        else:
+            marks[id(item)] = sha256(_leaf(item).encode("utf-8", "surrogatepass")).digest()
+    return marks[id(root)]
+
+
+def _leaf(item: Any) -> str:
+    if isinstance(item, (PythonGlobal, PythonObject)):
+        return f"{type(item).__name__} {item.path}"
+    if isinstance(item, (*_SCALARS, Device, TorchConstant)):
+        return f"{type(item).__name__} {item!r}"
+    return type(item).__name__

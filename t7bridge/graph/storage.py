@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Union
+from functools import cache, partial
+from typing import Any, Union
 
 from attrs import field
 
 from ..data import define
 from ..errors import CorruptError, ModelError
 from ..io.checksums import crc32
-from ..io.copy import NO_CHANGE, WORTH_BYTES, Change, Extent, reversal
+from ..io.copy import NO_CHANGE, WORTH_BYTES, Buffer, Change, Extent, reversal
 from ..io.source import ByteSource
 from ..lazy import np
-from .dtypes import LUA_ALIASES, LUA_CLASSES, ElementType, lua_class_name
+from .dtypes import LUA_ALIASES, LUA_CLASSES, ElementType, dtype_of, element_of, lua_class_name, numpy_dtype
 from .show import Holder, storage_number
-
-if TYPE_CHECKING:
-    from .tensor import Tensor
 
 CHUNK_BYTES = 1 << 19
 """Bytes converted at a time: they fit the processor's cache."""
-
-
+_BUFFER_BYTES = 1 << 20
+"""Bytes that numpy converts at a time, of the source or the target, whichever has more."""
+_STEP_BYTES = 1 << 18
+"""The same where elements are converted in steps, each of which asks for memory: more would go back to the system."""
+_MOST_TOGETHER = 1 << 12
 _WORDS = (2, 4, 8)
 """Bytes of words whose bytes a copy can reverse."""
 _SIGNS, _LONGS = {"little": "<", "big": ">"}, {4: "i", 8: "q"}
@@ -32,8 +34,18 @@ _FEW = 256
 """Up to how many longs are converted without numpy."""
 
 
+class Elements:
+    """Where the elements of a storage are, or what computes them."""
+
+    __slots__ = ()
+
+    def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
+        """Yield the elements of a storage, in pieces of about 1 MiB, in the machine's byte order."""
+        raise NotImplementedError
+
+
 @define(eq=False)
-class Span:
+class Span(Elements):
     """Elements at their position in a source.
 
     Attributes:
@@ -71,6 +83,12 @@ class Span:
         check = None if self.crc is None else self.check
         return Extent(self.source, self.offset, count * self.width, change, check)
 
+    def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
+        """See `Elements.arrays`."""
+        held = dtype_of(storage.element, self.order, self.width)
+        for piece in self.pieces(storage.count):
+            yield np.frombuffer(piece, held).astype(storage.element.code, copy=False)
+
     def pieces(self, count: int) -> Iterator[bytes]:
         """Yield the bytes of `count` elements unchanged, in pieces of whole elements of at most about 1 MiB.
 
@@ -106,7 +124,7 @@ class Span:
 
 
 @define(eq=False)
-class TextSpan:
+class TextSpan(Elements):
     """Elements as whitespace-separated decimal numbers in a source.
 
     Attributes:
@@ -118,6 +136,27 @@ class TextSpan:
     source: ByteSource
     offset: int
     length: int
+
+    def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
+        """See `Elements.arrays`."""
+        from .decimals import parse_numbers
+
+        left = storage.count
+        for piece in self.pieces():
+            try:
+                array = parse_numbers(piece, np.dtype(storage.element.code))
+            except (ValueError, OverflowError) as error:
+                raise self._wrong(f"numbers of type {storage.element.name}", str(error)) from error
+            left -= len(array)
+            yield array
+        if left:
+            raise self._wrong(f"{storage.count} numbers", f"{storage.count - left}")
+
+    def _wrong(self, expected: str, found: str) -> CorruptError:
+        name, offset = self.source.name, self.offset
+        return CorruptError(
+            "a storage's text is not its numbers", file=name, offset=offset, expected=expected, found=found
+        )
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the text in pieces of about a chunk, never cutting a number."""
@@ -134,7 +173,7 @@ class TextSpan:
 
 
 @define(eq=False)
-class Derived:
+class Derived(Elements):
     """Elements computed on demand from those of another storage.
 
     Attributes:
@@ -147,22 +186,19 @@ class Derived:
     convert: Callable[[np.ndarray], np.ndarray]
     group: int = 1
 
-
-@define(eq=False)
-class Assembled:
-    """The elements of a tensor in C order whose parts are tensors of other storages, as in sharded files.
-
-    Attributes:
-        size: elements of each dimension of the whole.
-        parts: for each part, the index of its first element along each dimension, 0-based, and the tensor. They cover
-            the whole and do not overlap.
-    """
-
-    size: tuple[int, ...]
-    parts: tuple[tuple[tuple[int, ...], Tensor], ...]
+    def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
+        """See `Elements.arrays`; elements that do not fill a group are an error."""
+        rest: np.ndarray | None = None
+        for part in array_chunks(self.origin):
+            part = part if rest is None or not rest.size else np.concatenate((rest, part))
+            whole = len(part) - len(part) % self.group
+            rest = part[whole:]
+            yield self.convert(part[:whole])
+        if rest is not None and rest.size:
+            raise CorruptError(f"{len(rest)} elements of a storage are left over", expected=f"groups of {self.group}")
 
 
-Data = Union[Span, TextSpan, Derived, Assembled, "np.ndarray"]
+Data = Union[Elements, "np.ndarray"]
 
 
 @define(eq=False)
@@ -207,8 +243,6 @@ class Storage(Holder):
         Raises:
             ModelError: the array has more than one dimension, or an unsupported type.
         """
-        from .arrays import element_of
-
         if array.ndim != 1:
             raise ModelError(
                 "a storage is one run of elements", expected="a 1-D array", found=f"{array.ndim} dimensions"
@@ -227,8 +261,6 @@ class Storage(Holder):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy the elements into pickles and copies: an open file belongs to one process and one owner."""
-        from .arrays import storage_array
-
         data = storage_array(self)
         return Storage, (
             self.element, self.count, data, self.device, self.version, self.alias, self.base, self.base_offset
@@ -236,8 +268,6 @@ class Storage(Holder):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Return the elements as numpy has them, of shape (count,)."""
-        from .arrays import numpy_dtype
-
         own = numpy_dtype(self.element)
         bits = self.array
         array = bits if bits.dtype == own else bits.view(own)
@@ -260,9 +290,10 @@ class Storage(Holder):
             CorruptError: text that is not `count` numbers of this type.
             TruncatedError: the file has become shorter.
         """
-        from .arrays import readable_array
-
-        return readable_array(self)
+        array = storage_array(self)
+        if array is not self.data:  # what is written into it would be lost
+            array.flags.writeable = False
+        return array
 
     def extent(self, order: str = "little", width: int | None = None) -> Extent | None:
         """Return where the elements' bytes are, with the change that makes of them what a target wants.
@@ -282,9 +313,7 @@ class Storage(Holder):
                 return data.taken(self.element, self.count, change)
         if self.nbytes < WORTH_BYTES or not isinstance(data, (Span, Derived)):
             return None
-        from .arrays import converted_extent
-
-        return converted_extent(self, order, width)
+        return _converted_extent(self, order, width)
 
     def chunks(self, order: str = "little", width: int | None = None) -> Iterator[bytes | memoryview]:
         """Yield the converted bytes of the elements in pieces of at most about 1 MiB.
@@ -303,9 +332,11 @@ class Storage(Holder):
         if isinstance(self.data, Span) and self.count <= _FEW and self.data.width != width:
             yield _few_longs(self.data, self.count, order, width)
             return
-        from .arrays import converted_chunks
-
-        yield from converted_chunks(self, order, width)
+        wanted = dtype_of(self.element, order, width)
+        for array in array_chunks(self):
+            if wanted.itemsize < array.dtype.itemsize:
+                _check_fits(array, wanted)
+            yield array.astype(wanted, copy=False).tobytes()
 
     def crc32(self) -> int:
         """CRC-32 of the elements' little-endian bytes."""
@@ -347,3 +378,116 @@ def storage_for_class(name: str) -> tuple[ElementType, str, str | None] | None:
     if name in LUA_ALIASES:
         return (*LUA_CLASSES[LUA_ALIASES[name]], name)
     return None
+
+
+def storage_array(storage: Storage) -> np.ndarray:
+    """The elements as an array: that of the storage itself, or a view of the file's memory map, or a new one."""
+    data, element = storage.data, storage.element
+    native = np.dtype(element.code)
+    if isinstance(data, np.ndarray):
+        return data
+    if isinstance(data, Derived):
+        return data.convert(data.origin.array)
+    if not isinstance(data, Span) or not storage.count:
+        parts = list(array_chunks(storage))
+        return np.concatenate(parts) if parts else np.empty(0, native)
+    held = dtype_of(element, data.order, data.width)
+    array = np.frombuffer(data.source.mapped(data.offset, storage.count * data.width), held)
+    # A view only where the machine's own loads can use it; PyTorch takes neither swapped nor unaligned arrays.
+    return array if held == native and array.flags.aligned else array.astype(native)
+
+
+def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
+    """Yield the elements in pieces of about 1 MiB, in the machine's byte order."""
+    data = storage.data
+    if isinstance(data, Elements):
+        yield from data.arrays(storage)
+        return
+    step = max(1, CHUNK_BYTES // max(1, storage.element.itemsize))
+    for start in range(0, storage.count, step):
+        yield np.ascontiguousarray(data[start : start + step])
+
+
+def _check_fits(array: np.ndarray, wanted: np.dtype[Any]) -> None:
+    """Refuse integers, shape (n,), that a narrower type does not have."""
+    bounds = np.iinfo(wanted)
+    if array.size:
+        least, greatest = int(array.min()), int(array.max())
+        if least < bounds.min or greatest > bounds.max:
+            raise too_large(least, greatest)
+
+
+def _converted_extent(storage: Storage, order: str, width: int) -> Extent | None:
+    """See `Storage.extent`: elements in a file that numpy converts on their way to another."""
+    steps: list[Derived] = []
+    origin = storage
+    while isinstance(origin.data, Derived):
+        steps.insert(0, origin.data)
+        origin = origin.data.origin
+    span = origin.data
+    if not isinstance(span, Span) or not origin.count:
+        return None
+    unit = math.gcd(origin.count, storage.count)
+    together = math.lcm(origin.count // unit, *(step.group for step in steps))
+    if origin.count % together or together > _MOST_TOGETHER:
+        return None
+    held, wanted = dtype_of(origin.element, span.order, span.width), dtype_of(storage.element, order, width)
+    made = storage.count * wanted.itemsize // (origin.count // together)
+    converts = tuple(step.convert for step in steps)
+    if converts:
+        change = Change(together * span.width, made, partial(_ArrayBuffer, together, held, wanted, converts))
+    else:
+        change = _change_of_type(held, wanted)
+    return span.taken(origin.element, origin.count, change)
+
+
+@cache
+def _change_of_type(held: np.dtype[Any], wanted: np.dtype[Any]) -> Change:
+    """One change for all storages of the same types, so that they share the memory for it."""
+    return Change(held.itemsize, wanted.itemsize, partial(_ArrayBuffer, 1, held, wanted))
+
+
+class _ArrayBuffer(Buffer):
+    """The memory in which numpy converts elements.
+
+    Args:
+        together: how many elements of the source always come together, or a multiple of it.
+        held: their type in the source.
+        wanted: that of the elements in the target.
+        converts: what makes elements in the machine's byte order from such, one after the other.
+    """
+
+    def __init__(
+        self,
+        together: int,
+        held: np.dtype[Any],
+        wanted: np.dtype[Any],
+        converts: tuple[Callable[[np.ndarray], np.ndarray], ...] = (),
+    ) -> None:
+        most = _STEP_BYTES if converts else _BUFFER_BYTES
+        count = max(1, most // max(held.itemsize, wanted.itemsize) // together) * together
+        self._taken = np.empty(count, held.newbyteorder("="))
+        self._swaps = not held.isnative, not wanted.isnative
+        self._native = wanted.newbyteorder("=")
+        self._made = np.empty(count, self._native)
+        self._converts = converts
+        self.view = self._taken.view("u1").data
+
+    def changed(self, length: int) -> memoryview:
+        """See `Buffer.changed`."""
+        array = self._taken[: length // self._taken.itemsize]
+        if self._swaps[0]:
+            array.byteswap(inplace=True)
+        for convert in self._converts:
+            array = convert(array)
+        if array.dtype != self._native or not array.flags.c_contiguous:
+            if array.dtype.kind == "i" and self._native.itemsize < array.itemsize:
+                _check_fits(array, self._native)
+            if len(self._made) < len(array):
+                self._made = np.empty(len(array), self._native)
+            made = self._made[: len(array)]
+            np.copyto(made, array, casting="unsafe")
+            array = made
+        if self._swaps[1]:
+            array = array.byteswap(inplace=array.flags.writeable)
+        return array.view("u1").data

@@ -1,37 +1,59 @@
-"""Tensors: views of storages."""
+"""Tensors, views of storages, and what PyTorch has like them; as text, in numpy and in PyTorch.
+
+No more of a file is read than is shown or asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field
 
 from ..data import define
-from ..errors import ModelError
+from ..errors import ModelError, T7BridgeError, UnsupportedError
 from ..lazy import np
-from .dtypes import ElementType, lua_class_name
-from .show import Holder, Step, short, sizes, storage_number
-from .storage import Storage
+from ..text import counted
+from .dtypes import PACKED, ElementType, dtype_of, lua_class_name, numpy_dtype
+from .python import UNSET, PythonGlobal, TorchSize
+from .show import Holder, Shown, Step, clean, short, sizes, storage_number
+from .storage import CHUNK_BYTES, Derived, Elements, Span, Storage, TextSpan, storage_array
 
 if TYPE_CHECKING:
     import torch
 
-    from .python import TensorExtras
-
-
-class _Unset:
-    def __repr__(self) -> str:
-        return "UNSET"
-
-    def __reduce__(self) -> str:
-        return "UNSET"  # the one object, in copies and pickles too
-
-
-UNSET: Any = _Unset()
-"""The state of an object or tensor that has none."""
+_EDGE = 3
+_ROWS = 1000
+_SHOWN = 10
+_FIGURES_BYTES = 1 << 24
+_TEXT_BYTES = 1 << 20
 Scalar = bool | int | float | complex
 """An element as a Python value."""
+
+
+@define(eq=False)
+class TensorExtras(Shown):
+    """State of a PyTorch tensor besides its elements, which a Lua tensor does not have.
+
+    Attributes:
+        conj: the elements are to be conjugated when read.
+        neg: the elements are to be negated when read.
+        state: Python attributes of the tensor; `UNSET` if there are none.
+        hooks: backward hooks; None if there are none.
+        subclass: the class, if it is neither `torch.Tensor` nor `Parameter`.
+    """
+
+    conj: bool = False
+    neg: bool = False
+    state: Any = UNSET
+    hooks: Any = None
+    subclass: PythonGlobal | None = None
+
+    def _short(self) -> str:
+        return f"TensorExtras{' conj' * bool(self.conj)}{' neg' * bool(self.neg)}"
 
 
 @define(eq=False)
@@ -89,16 +111,26 @@ class Tensor(Holder):
         Raises:
             UnsupportedError: numpy has no such type, or ml_dtypes is not installed.
         """
-        from .arrays import numpy_array
-
-        return numpy_array(self)
+        dtype = numpy_dtype(self.element)
+        array = self.array
+        return array if array.dtype == dtype else array.view(dtype)
 
     @property
     def array(self) -> np.ndarray:
         """Return the same as `numpy`, but with the bits as unsigned integers where numpy lacks the type."""
-        from .arrays import tensor_array
-
-        return tensor_array(self)
+        try:
+            if self.storage is None or not self.numel:
+                return np.empty(self.shape, np.dtype(self.element.code))
+            if self.element.name in PACKED:
+                raise UnsupportedError(f"numpy has no arrays of {self.element.name}, smaller than a byte")
+            base = self.storage.array[self.offset :]
+            strides = byte_strides(self.size, self.stride, base.dtype.itemsize)
+            view = np.lib.stride_tricks.as_strided(base, self.size, strides, writeable=base.flags.writeable)
+            return view if self.extras is None else _with_bits(view, self)
+        except (ValueError, OverflowError) as error:
+            if isinstance(error, T7BridgeError):
+                raise
+            raise UnsupportedError(f"numpy has no array of shape {self.shape}: {error}") from error
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
@@ -116,15 +148,11 @@ class Tensor(Holder):
             ImportError: PyTorch is not installed.
             UnsupportedError: PyTorch cannot represent the tensor.
         """
-        from .torch_values import torch_tensor
-
         return torch_tensor(self, {})
 
     def tolist(self) -> Any:
         """Return the elements as Python values: nested lists, or one value for a tensor without dimensions."""
-        from .arrays import python_values
-
-        return python_values(self.numpy())
+        return _python_values(self.numpy())
 
     def item(self) -> Scalar:
         """Return the only element as a Python value.
@@ -134,9 +162,7 @@ class Tensor(Holder):
         """
         if self.numel != 1:
             raise ModelError("only a tensor of one element is a scalar", found=f"{self.numel} elements")
-        from .arrays import element_value
-
-        value: Scalar = element_value(self)
+        value: Scalar = elements(self, 1)[0]
         return value
 
     def __getitem__(self, key: Any) -> Any:
@@ -170,14 +196,10 @@ class Tensor(Holder):
         return int(self.item())  # type: ignore[arg-type]
 
     def __str__(self) -> str:
-        from .show_tensor import tensor_text
-
-        return tensor_text(self)
+        return _text(self)
 
     def _repr_html_(self) -> str:
-        from .show_tensor import tensor_html
-
-        return tensor_html(self)
+        return _html(self)
 
     def _inside(self) -> Iterable[tuple[Any, Any]]:
         return () if self.storage is None else ((Step(".storage"), self.storage),)
@@ -331,3 +353,342 @@ def _view_of(
             offset += (number % size[at]) * stride[at]
             at += 1
     return tuple(new_size), tuple(new_stride), offset
+
+
+@define(eq=False)
+class Assembled(Elements):
+    """The elements of a tensor in C order whose parts are tensors of other storages, as in sharded files.
+
+    Attributes:
+        size: elements of each dimension of the whole.
+        parts: for each part, the index of its first element along each dimension, 0-based, and the tensor. They cover
+            the whole and do not overlap.
+    """
+
+    size: tuple[int, ...]
+    parts: tuple[tuple[tuple[int, ...], Tensor], ...]
+
+    def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
+        """See `Elements.arrays`: as many rows at a time as make up about 1 MiB, at least one."""
+        rows, inner = self.size[0], self.size[1:]
+        step = max(1, CHUNK_BYTES // max(1, math.prod(inner) * storage.element.itemsize))
+        arrays = [(start, tensor.array) for start, tensor in self.parts]
+        for row in range(0, rows, step):
+            block = np.empty((min(step, rows - row), *inner), np.dtype(storage.element.code))
+            for start, array in arrays:
+                first, last = max(row, start[0]), min(row + len(block), start[0] + len(array))
+                if first < last:
+                    columns = tuple(slice(at, at + extent) for at, extent in zip(start[1:], array.shape[1:]))
+                    inside = (slice(first - row, last - row), *columns)
+                    block[inside] = array[first - start[0] : last - start[0]]
+            yield block.reshape(-1)
+
+
+@define(eq=False)
+class SparseTensor(Holder):
+    """A sparse tensor.
+
+    Attributes:
+        layout: `sparse_coo`, `sparse_csr`, `sparse_csc`, `sparse_bsr` or `sparse_bsc`.
+        indices: of `sparse_coo`: shape (dimensions, entries); else the compressed indices.
+        plain_indices: the other indices; None for `sparse_coo`.
+        values: the entries.
+        size: of the whole tensor.
+        is_coalesced: of `sparse_coo`; None if the file does not say.
+        is_parameter: whether it is an `nn.Parameter`.
+        requires_grad: PyTorch's mark.
+    """
+
+    layout: str
+    indices: Tensor
+    plain_indices: Tensor | None
+    values: Tensor
+    size: TorchSize
+    is_coalesced: bool | None = None
+    is_parameter: bool = False
+    requires_grad: bool = False
+
+    def _inside(self) -> Iterator[tuple[Any, Any]]:
+        yield "indices", self.indices
+        if self.plain_indices is not None:
+            yield "plain_indices", self.plain_indices
+        yield "values", self.values
+
+    def _short(self) -> str:
+        return f"SparseTensor {clean(str(self.layout), 20)} of {short(self.values)}"
+
+
+@define(eq=False)
+class QuantizedTensor(Holder):
+    """A quantized tensor: integers that mean (value - zero_point) * scale.
+
+    Attributes:
+        tensor: the integers: a view of a storage of `quint8`, `qint8`, `qint32`, `quint4x2` or `quint2x4`.
+        scheme: `per_tensor_affine`, `per_channel_affine` or `per_channel_affine_float_qparams`.
+        scale: a float; with the other schemes a `Tensor` or list with one value a channel.
+        zero_point: an int, or likewise.
+        axis: the dimension of the channels; None with `per_tensor_affine`.
+    """
+
+    tensor: Tensor
+    scheme: str
+    scale: Any
+    zero_point: Any
+    axis: int | None = None
+
+    def _inside(self) -> Iterable[tuple[Any, Any]]:
+        return ("tensor", self.tensor), ("scale", self.scale), ("zero_point", self.zero_point)
+
+    def _short(self) -> str:
+        return f"QuantizedTensor {clean(str(self.scheme), 40)} of {short(self.tensor)}"
+
+
+@define(eq=False)
+class UntypedStorage(Holder):
+    """A bare `torch.UntypedStorage`.
+
+    Attributes:
+        storage: the bytes; tensors on the same memory have the same storage.
+    """
+
+    storage: Storage
+
+    def _inside(self) -> Iterable[tuple[Any, Any]]:
+        return (("storage", self.storage),)
+
+    def _short(self) -> str:
+        return f"UntypedStorage of {short(self.storage)}"
+
+
+def flat_pieces(tensor: Tensor, count: int) -> Callable[[int], np.ndarray] | None:
+    """Return a function for `count` elements of a tensor in a file from a number on, in order, which reads no others.
+
+    `None` where the elements are not consecutive numbers in a file.
+    """
+    storage = tensor.storage
+    changed = tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
+    if (
+        storage is None
+        or not isinstance(storage.data, Span)
+        or changed
+        or not (tensor.element.native and tensor.is_contiguous)
+    ):
+        return None
+    span, first, numel = storage.data, tensor.offset, tensor.numel
+    if first + numel > storage.count:
+        return None
+
+    def read(start: int) -> np.ndarray:
+        part = evolve(span, offset=span.offset + (first + start) * span.width, crc=None)
+        return storage_array(Storage(storage.element, min(count, numel - start), part))
+
+    return read
+
+
+def byte_strides(size: Sequence[int], stride: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Strides in bytes; 0 along dimensions of one element whose stride is more than numpy can hold."""
+    return tuple(
+        0 if extent == 1 and abs(step) > sys.maxsize // itemsize else step * itemsize
+        for extent, step in zip(size, stride)
+    )
+
+
+def _with_bits(view: np.ndarray, tensor: Tensor) -> np.ndarray:
+    """Carry out what PyTorch only marks on a tensor: conjugation and negation."""
+    assert tensor.extras is not None
+    if (tensor.extras.conj or tensor.extras.neg) and not tensor.element.native:
+        raise UnsupportedError(f"numpy cannot conjugate {tensor.element.name}")
+    if tensor.extras.conj:
+        view = view.conj()
+    return -view if tensor.extras.neg else view
+
+
+def _python_values(array: np.ndarray) -> Any:
+    """Return the elements as Python values, those of ml_dtypes as floats."""
+    return (array if array.dtype.kind in "biufc" and array.dtype.isbuiltin == 1 else array.astype("f4")).tolist()
+
+
+def elements(tensor: Tensor, count: int) -> list[Any]:
+    """Return the first `count` elements in index order, as Python values.
+
+    If the storage is in a file, only these are read.
+    """
+    count = min(count, tensor.numel)
+    storage = tensor.storage
+    if not count or storage is None:
+        return []
+    dtype, offset = numpy_dtype(tensor.element), tensor.offset
+    places = np.arange(count)
+    at = np.full(count, offset, "i8")
+    for extent, step in zip(reversed(tensor.size), reversed(tensor.stride)):
+        at += (places % extent) * step
+        places = places // extent
+    data = storage.data
+    if isinstance(data, Span):
+        held = dtype_of(storage.element, data.order, data.width)
+        pieces = [
+            data.source.read_exact(data.offset + int(place) * data.width, data.width, "an element") for place in at
+        ]
+        found = np.frombuffer(b"".join(pieces), held).astype(storage.element.code)
+    else:
+        found = storage.array[at]
+    if tensor.extras is not None:
+        found = _with_bits(found, tensor)
+    values: list[Any] = _python_values(found if found.dtype == dtype else found.view(dtype))
+    return values
+
+
+def _is_readable(tensor: Tensor) -> bool:
+    """Return whether single elements can be read without converting a large part of the storage."""
+    storage = tensor.storage
+    return storage is None or isinstance(storage.data, Span) or _small(tensor)
+
+
+def _small(tensor: Tensor) -> bool:
+    storage = tensor.storage
+    return storage is None or not isinstance(storage.data, (Derived, TextSpan)) or storage.nbytes <= _TEXT_BYTES
+
+
+def _number(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _text(tensor: Tensor) -> str:
+    """Return the elements, `…` where some are left out, and a last line with type and shape.
+
+    Rows show at most six elements of the last dimension; other dimensions the first three and the last three.
+    """
+    about = f"[{tensor.lua_class or tensor.dtype} of size {'x'.join(map(str, tensor.shape[:20])) or 'no dimensions'}]"
+    try:
+        if not tensor.numel or not _is_readable(tensor) or len(tensor.shape) > 8:
+            return about
+        return "\n".join([*_rows(tensor)[:_ROWS], about])
+    except T7BridgeError as error:
+        return f"<{clean(str(error), 200)}>\n{about}"
+
+
+def _edges(extent: int) -> list[int | None]:
+    """Return the indices shown along a dimension; `None` is the gap."""
+    if extent <= 2 * _EDGE:
+        return list(range(extent))
+    return [*range(_EDGE), None, *range(extent - _EDGE, extent)]
+
+
+def _rows(tensor: Tensor) -> list[str]:
+    if not tensor.shape:
+        return [_number(tensor.item())]
+    rows: list[str] = []
+    stack: list[tuple[Tensor, str] | str] = [(tensor, "")]
+    while stack and len(rows) < _ROWS:
+        entry = stack.pop()
+        if isinstance(entry, str):
+            rows.append(entry)
+            continue
+        view, place = entry
+        if len(view.shape) == 1:
+            shown = ["…" if at is None else _number(elements(view[at : at + 1], 1)[0]) for at in _edges(view.shape[0])]
+            rows.append(f"{place} {'  '.join(shown)}" if place else "  ".join(shown))
+            continue
+        inside: list[tuple[Tensor, str] | str] = []
+        for at in _edges(view.shape[0]):
+            name = "" if at is None or (len(view.shape) == 2 and not place) else f"{place}[{at}]"
+            inside.append("…" if at is None else (view[at], name))
+        stack += reversed(inside)
+    return rows
+
+
+def _figures(tensor: Tensor) -> dict[str, str]:
+    """Return minimum, maximum, mean and number of NaNs; empty for large tensors and other types."""
+    storage = tensor.storage
+    if storage is None or not tensor.numel or not tensor.element.native or tensor.element.code[0] not in "uif?":
+        return {}
+    if max(tensor.nbytes, storage.nbytes if not isinstance(storage.data, Span) else 0) > _FIGURES_BYTES:
+        return {}
+    wide = np.asarray(tensor.array, "f8")
+    sound = wide[np.isfinite(wide)]
+    found = {"not finite": str(wide.size - sound.size)} if sound.size != wide.size else {}
+    if sound.size:
+        found = {
+            "min": _number(float(sound.min())),
+            "max": _number(float(sound.max())),
+            "mean": _number(float(sound.mean())),
+            **found,
+        }
+    return found
+
+
+def _html(tensor: Tensor) -> str:
+    """Return a small table for notebooks."""
+    rows = {
+        "type": tensor.dtype,
+        "shape": sizes(tensor.shape),
+        "size": f"{tensor.nbytes:,} bytes".replace(",", " "),
+        "device": tensor.device,
+    }
+    try:
+        rows.update(_figures(tensor))
+        if _is_readable(tensor):
+            shown = [_number(value) for value in elements(tensor, _SHOWN)]
+            rows[f"first {counted(len(shown), 'value')}"] = ", ".join(shown)
+    except T7BridgeError as error:
+        rows["error"] = str(error)
+    lines = "".join(
+        f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>"
+        f"{escape(clean(str(text), 400))}</td></tr>"
+        for name, text in rows.items()
+    )
+    return f"<table>{lines}</table>"
+
+
+def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
+    """Return a PyTorch tensor with the tensor's elements, sizes and strides.
+
+    Args:
+        tensor: of the graph. With a negative stride, which PyTorch lacks, the elements are copied.
+        storages: PyTorch storages made so far, by the identity of ours; new ones are added. A writable array in memory
+            is shared with the tensor, other elements are copied once.
+
+    Raises:
+        UnsupportedError: PyTorch has no such element type outside of quantized tensors, or the tensor is too large.
+    """
+    import torch
+
+    # Of an empty tensor, PyTorch multiplies the sizes, too.
+    if math.prod(extent or 1 for extent in tensor.shape) >= 1 << 60:
+        raise UnsupportedError("PyTorch has no tensors of these sizes", found="x".join(map(str, tensor.shape))[:80])
+    name = tensor.element.name
+    dtype = getattr(torch, name, None)
+    if name in PACKED or name.startswith(("quint", "qint")):
+        dtype = {"quint8": torch.uint8, "qint8": torch.int8, "qint32": torch.int32}.get(name, torch.uint8)
+    if not isinstance(dtype, torch.dtype):
+        raise UnsupportedError(f"this release of PyTorch has no {name}")
+    storage = tensor.storage
+    if storage is None or not tensor.numel:
+        return torch.empty(tensor.shape, dtype=dtype)
+    if any(step < 0 for step in tensor.stride):
+        return torch.from_numpy(np.ascontiguousarray(tensor.array)).view(dtype).reshape(tensor.size)
+    flat = _flat(storage, storages).view(dtype)
+    made: torch.Tensor = flat.as_strided(tensor.size, tensor.stride, tensor.offset)
+    if tensor.extras is not None:
+        made = made.conj() if tensor.extras.conj else made
+        made = torch._neg_view(made) if tensor.extras.neg else made
+    if tensor.is_parameter:
+        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made.requires_grad_() if tensor.requires_grad and dtype.is_floating_point else made
+
+
+def _flat(storage: Storage, storages: dict[int, Any]) -> Any:
+    """Return all elements of a storage as a 1-D tensor."""
+    import torch
+
+    made = storages.get(id(storage))
+    if made is None:
+        if storage.base is not None:
+            base = _flat(storage.base, storages).view(torch.uint8)
+            start = storage.base_offset
+            made = base[start : start + storage.nbytes].view(getattr(torch, storage.element.name))
+        else:
+            array = storage_array(storage)
+            made = torch.from_numpy(array if array.flags.writeable else array.copy())
+        storages[id(storage)] = made
+    return made

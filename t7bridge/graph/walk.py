@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import ModelError
 from ..garbage import collector_paused
 from .lua import LuaFunction, Table, TdsHash, TdsVec
+from .python import in_order, key_text
 from .show import Holder, Step, short
 from .tensor import Tensor
 
@@ -49,8 +50,6 @@ def step_name(key: Any) -> str:
         return f"[{short(key)}]"
     if isinstance(key, KeyStep):
         return f"<key {step_name(key.key)}>"
-    from .keys import key_text
-
     return f"[{key_text(key)}]"
 
 
@@ -146,8 +145,6 @@ def entries(value: Value, marks: dict[int, bytes] | None = None) -> Iterator[tup
     elif isinstance(value, (list, tuple)):
         pairs = enumerate(value)
     elif isinstance(value, _SETS):
-        from .keys import in_order
-
         pairs = zip(repeat(Step("{}")), in_order(value, marks))
     for key, item in pairs:
         if type(key) not in SCALARS and not isinstance(key, (str, int)):

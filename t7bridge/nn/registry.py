@@ -20,8 +20,7 @@ from attrs import evolve, field
 
 from ..data import define
 from ..errors import ModelError
-from ..graph.lua import TorchObject, Value
-from ..graph.show_lua import TEXTS
+from ..graph.lua import TEXTS, TorchObject, Value
 from ..graph.tensor import Tensor
 from ..io.source import PathLike, add_input
 from .fields import Fields, items_of

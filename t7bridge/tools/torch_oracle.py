@@ -9,9 +9,8 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
-from ..graph.python import TensorExtras
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor
+from ..graph.tensor import Tensor, TensorExtras
 from ..graph.walk import Path, pairwise
 from ..io.source import PathLike
 

@@ -14,13 +14,12 @@ from typing import Any
 from attrs import evolve, field, fields, has
 
 from ..data import define
-from ..graph.arrays import flat_pieces
 from ..graph.dtypes import PACKED
-from ..graph.keys import in_order
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.python import in_order
 from ..graph.show import Holder, Step
 from ..graph.storage import Span, Storage
-from ..graph.tensor import Tensor
+from ..graph.tensor import Tensor, flat_pieces
 from ..graph.walk import SCALARS, KeyStep, Path, pairwise
 from ..io.checksums import sha256
 from ..lazy import np

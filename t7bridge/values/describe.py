@@ -35,13 +35,10 @@ from ..graph.python import (
     NumpyScalar,
     PythonGlobal,
     PythonObject,
-    QuantizedTensor,
-    SparseTensor,
     TorchConstant,
-    UntypedStorage,
 )
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor
+from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
 from ..graph.walk import Fill, Path, Rebuilder, fill_list
 from ..limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ..text import printable_json

@@ -13,9 +13,8 @@ from typing import Any
 from attrs import evolve
 
 from ..graph.dtypes import ELEMENT_TYPES, PACKED
-from ..graph.python import QuantizedTensor, SparseTensor
 from ..graph.storage import Span, Storage
-from ..graph.tensor import Tensor
+from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor
 from ..io.source import ByteSource
 
 ELEMENTS_KEY = "t7bridge.elements"

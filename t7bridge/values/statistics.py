@@ -8,8 +8,8 @@ from typing import Any
 
 from attrs import evolve
 
-from ..graph.arrays import flat_pieces, numpy_dtype
-from ..graph.tensor import Tensor
+from ..graph.dtypes import numpy_dtype
+from ..graph.tensor import Tensor, flat_pieces
 from ..lazy import np
 
 MOST = 1 << 24

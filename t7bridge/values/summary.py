@@ -9,9 +9,8 @@ from typing import Any
 from attrs import asdict, field
 
 from ..data import define
-from ..graph.keys import in_order
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
-from ..graph.python import PythonObject
+from ..graph.python import PythonObject, in_order
 from ..graph.show import Holder, extents
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor

@@ -26,9 +26,8 @@ from attrs import evolve
 
 from ..data import define
 from ..errors import RecordError, UnsupportedError
-from ..graph.arrays import array_chunks
 from ..graph.dtypes import ELEMENT_TYPES, ElementType
-from ..graph.storage import Derived, Span, Storage
+from ..graph.storage import Derived, Span, Storage, array_chunks
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, Rebuilder, fill_dict
 from ..lazy import np

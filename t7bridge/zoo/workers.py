@@ -233,7 +233,7 @@ def _warm_up(settings: Settings) -> None:
         "nn.state_dict",
         "formats.pt.reader",
         "formats.pt.writer",
-        "graph.arrays",
+        "graph.decimals",
     ]
     wanted += ["tools.export_module", "codegen.generate"] if settings.module else []
     wanted += ["tools.draw.drawing"] if settings.draw else []

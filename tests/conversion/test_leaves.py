@@ -17,7 +17,7 @@ from helpers import TESTFILES
 import t7bridge
 from t7bridge import Storage, state_dict
 from t7bridge.errors import ModelError, UnknownFormatError, UnsupportedError
-from t7bridge.graph import lua, python
+from t7bridge.graph import lua, python, tensor
 from t7bridge.nn.state_dict import find_modules
 from t7bridge.report import CODES
 
@@ -76,7 +76,7 @@ def inside(value: Any) -> list[Any]:
         return made.ravel().tolist() if made.dtype.kind in "SU" else [t7bridge.Tensor.from_numpy(made)]
     if isinstance(value, (python.NumpyScalar, python.NumpyArray)):
         return [t7bridge.to_python(value)] if isinstance(value, python.NumpyScalar) else value.data
-    if isinstance(value, python.QuantizedTensor):
+    if isinstance(value, tensor.QuantizedTensor):
         return [value.tensor, value.scale, value.zero_point]
     if isinstance(value, dict):
         return list(value.values())

@@ -24,11 +24,10 @@ from t7bridge.graph.python import (
     NumpyScalar,
     PythonGlobal,
     PythonObject,
-    TensorExtras,
     TorchConstant,
     TorchSize,
-    UntypedStorage,
 )
+from t7bridge.graph.tensor import TensorExtras, UntypedStorage
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 

@@ -16,7 +16,7 @@ from t7bridge.errors import CorruptError, FormatError, RecordError
 from t7bridge.formats.t7.file import PT_RECORD_START
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.python import TensorExtras
+from t7bridge.graph.tensor import TensorExtras
 from t7bridge.io.output import Output
 from t7bridge.values.describe import describe_python
 

@@ -15,7 +15,7 @@ from helpers import TESTFILES
 from looping import new_folder
 
 import t7bridge
-from t7bridge.graph.tensor import UNSET
+from t7bridge.graph.python import UNSET
 from t7bridge.values.compare import differences
 
 FILES = ["format/checkpoint.t7", "format/checkpoint.ascii.t7", "format/shared_flat_parameters.t7",

@@ -18,8 +18,8 @@ from typing import Any
 
 from ...data import define
 from ...errors import CorruptError, UnsupportedError
-from ...graph.storage import Assembled, Storage
-from ...graph.tensor import Tensor, contiguous
+from ...graph.storage import Storage
+from ...graph.tensor import Assembled, Tensor, contiguous
 from ...io.source import ByteSource, PathLike
 from ...limits import DEFAULT_LIMITS, Budget, Limits
 from ..document import Document

@@ -8,8 +8,9 @@ from typing import Any
 from ...data import define
 from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import BY_TORCH_STORAGE, ELEMENT_TYPES, UINT8, ElementType
-from ...graph.python import PythonGlobal, UntypedStorage
+from ...graph.python import PythonGlobal
 from ...graph.storage import Span, Storage
+from ...graph.tensor import UntypedStorage
 from ...io.source import ByteSource
 
 Locate = Callable[[Any, ElementType, int], Span]

@@ -21,8 +21,8 @@ from attrs import evolve, field
 from ...data import define
 from ...errors import CorruptError, LimitError, UnsupportedError
 from ...graph.dtypes import ELEMENT_TYPES
-from ...graph.python import UNSET, PythonObject, QuantizedTensor, SparseTensor
-from ...graph.tensor import Tensor
+from ...graph.python import UNSET, PythonObject
+from ...graph.tensor import QuantizedTensor, SparseTensor, Tensor
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Limits
 from ...report import Note
 from ..fields import Fields, shown

@@ -15,7 +15,7 @@ from typing import Any
 from ...errors import CorruptError, TruncatedError
 from ...graph.dtypes import ElementType
 from ...graph.show import number_text
-from ...graph.storage import Span, Storage, TextSpan
+from ...graph.storage import Span, Storage, TextSpan, array_chunks
 from ...io.copy import Extent
 from ...io.output import Output
 from ...lazy import np
@@ -333,8 +333,7 @@ class TextWriter:
         self.output.write(b"\n")
 
     def _write_numbers(self, storage: Storage) -> None:
-        from ...graph.arrays import array_chunks, count_odd_nans
-        from ...graph.decimals import format_floats, format_integers
+        from ...graph.decimals import count_odd_nans, format_floats, format_integers
 
         digits = self.layout.digits if storage.element.itemsize == 8 else self._float_digits
         first = True
@@ -355,9 +354,8 @@ class TextWriter:
 
 def _texts(array: np.ndarray, digits: int) -> bytes:
     """Return floats as text, by C's own conversion."""
-    from ...graph.arrays import as_doubles
-
-    values = as_doubles(array)
+    with np.errstate(invalid="ignore"):  # a signaling NaN becomes quiet without a warning
+        values = array.astype("f8", copy=False).tolist()
     if any(map(math.isnan, values)):  # a nan keeps its sign
         return " ".join([number_text(value, digits) for value in values]).encode()
     return (" ".join([f"%.{digits}g"] * len(values)) % tuple(values)).encode()

@@ -21,8 +21,8 @@ from t7bridge.formats.pt.pickle.pickler import PickleWriter, StorageRef
 from t7bridge.formats.pt.pickle.reductions import Global, Reduction, lower
 from t7bridge.formats.pt.writer import PtWriter
 from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.keys import in_order
-from t7bridge.graph.python import Device, PythonGlobal, PythonObject, TensorExtras, TorchConstant, UntypedStorage
+from t7bridge.graph.python import Device, PythonGlobal, PythonObject, TorchConstant, in_order
+from t7bridge.graph.tensor import TensorExtras, UntypedStorage
 from t7bridge.values.describe import describe_python
 
 pytestmark = [

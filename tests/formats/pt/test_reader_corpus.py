@@ -12,8 +12,8 @@ from pt_helpers import PT, described, golden, torch_describe
 
 from t7bridge import PtReader
 from t7bridge.formats.pt.modules import is_module, module_state_dict
-from t7bridge.graph.python import QuantizedTensor, SparseTensor
 from t7bridge.graph.storage import Span
+from t7bridge.graph.tensor import QuantizedTensor, SparseTensor
 from t7bridge.values.describe import describe_python
 
 ALL = corpus("pt/*.pt")

@@ -24,7 +24,8 @@ from torch import nn
 import t7bridge
 from t7bridge import PtReader
 from t7bridge.errors import CorruptError, LimitError, UnsupportedError
-from t7bridge.graph.python import NumpyArray, PythonObject, QuantizedTensor, SparseTensor, UntypedStorage
+from t7bridge.graph.python import NumpyArray, PythonObject
+from t7bridge.graph.tensor import QuantizedTensor, SparseTensor, UntypedStorage
 from t7bridge.values.describe import describe_python
 
 # Several element types on one storage

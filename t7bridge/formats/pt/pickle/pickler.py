@@ -17,8 +17,7 @@ from attrs import evolve
 
 from ....data import define
 from ....errors import UnsupportedError
-from ....graph.keys import in_order, key_text
-from ....graph.python import UNSET, DefaultDict, NumpyArray, PythonGlobal, PythonObject
+from ....graph.python import UNSET, DefaultDict, NumpyArray, PythonGlobal, PythonObject, in_order, key_text
 from ....graph.storage import Storage
 from ....graph.tensor import Tensor
 from . import opcodes

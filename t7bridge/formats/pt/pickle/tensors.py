@@ -19,21 +19,9 @@ from attrs import evolve
 from ....data import define
 from ....errors import CorruptError, LimitError, UnsupportedError
 from ....graph.dtypes import BY_LUA_WORD, BY_TORCH_STORAGE, ELEMENT_TYPES, PACKED, ElementType
-from ....graph.python import (
-    UNSET,
-    Device,
-    NumpyArray,
-    PythonGlobal,
-    PythonObject,
-    QuantizedTensor,
-    SparseTensor,
-    TensorExtras,
-    TorchConstant,
-    TorchSize,
-    UntypedStorage,
-)
+from ....graph.python import UNSET, Device, NumpyArray, PythonGlobal, PythonObject, TorchConstant, TorchSize
 from ....graph.storage import Storage
-from ....graph.tensor import Tensor, contiguous, view_fault
+from ....graph.tensor import QuantizedTensor, SparseTensor, Tensor, TensorExtras, UntypedStorage, contiguous, view_fault
 from ....graph.walk import walk
 from ...fields import shown
 from ..numpy_tensors import elements_of_list, tensor_of_array
