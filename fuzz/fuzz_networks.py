@@ -74,6 +74,16 @@ def outputs(make: Any, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 break
     except Exception as error:
         yield "more", f"{type(error).__name__}: {str(error)[:200]}"
+    refused = as_torch(record.get("refusedInputs")) or ()
+    module = make().eval() if refused else None
+    for number, input in enumerate(refused, 1):
+        try:
+            with torch.no_grad():
+                module(copied(input))
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+            pass  # as Lua
+        except Exception as error:
+            yield f"refused input {number}", f"{type(error).__name__}: {str(error)[:200]}"
 
 
 def gradients(make: Any, record: dict[str, Any]) -> str:
@@ -166,6 +176,13 @@ def generated(options: argparse.Namespace, folder: Path) -> Iterator[Path]:
             print(f"{options.kind} {seed}: Lua fails", flush=True)
 
 
+def summary(tried: int, counts: dict[str, int], found: int) -> str:
+    """Return the numbers of a run."""
+    inputs, *others = counts.items()
+    listed = ", ".join(f"{number} {what}" for what, number in others)
+    return f"{tried} networks, {inputs[1]} inputs ({listed}), {found} differences"
+
+
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -181,13 +198,17 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    tried = found = inputs = 0
+    tried = found = 0
+    counts = dict.fromkeys(("inputs", "of other lengths", "refused by Lua"), 0)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for path in chain(options.files, generated(options, Path(folder))):
             listed = records(path)
             tried += len(listed)
-            inputs += sum(1 + len(as_torch(record.get("moreInputs")) or ()) for record in listed)
+            for record in listed:
+                counts["inputs"] += 1 + len(as_torch(record.get("moreInputs")) or ())
+                counts["of other lengths"] += int(record.get("lengths") or 0)
+                counts["refused by Lua"] += len(as_torch(record.get("refusedInputs")) or ())
             for number, record, why in check(path, options.grads, not options.live):
                 found += 1
                 shown = " ".join(record["text"].decode("utf-8", "replace").split())
@@ -195,8 +216,8 @@ def main() -> int:
                 if options.findings:
                     keep(path, number, record, options.findings, why)
             seconds = time.monotonic() - began
-            print(f"{path.name}: {tried} networks, {inputs} inputs, {found} differences, {seconds:.0f} s", flush=True)
-    print(f"{tried} networks, {inputs} inputs, {found} differences", flush=True)
+            print(f"{path.name}: {summary(tried, counts, found)}, {seconds:.0f} s", flush=True)
+    print(summary(tried, counts, found), flush=True)
     return 1 if found else 0
 
 

@@ -14,7 +14,7 @@ from attrs import field
 from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..limits import Budget, Limits
-from ..nn.flows import ANY, TENSOR, DataFlow, Kind, listed, many
+from ..nn.flows import ANY, NEVER, NOTHING, TENSOR, DataFlow, Kind, listed, many
 from ..nn.mapping import LAYERS, SEQUENTIAL, ModuleSpec, specs_in
 from ..nn.memory import MemoryEffects
 from ..nn.registry import traits_of
@@ -151,6 +151,7 @@ class CodeBlock:
         attributes: the modules, in the order of their first use.
         inputs: the user's names of the elements of the input, if it is a list.
         width: number of elements of the input, if known.
+        more: whether it may have more, which are ignored.
         parameters: those of the constructor, with their annotations.
         whole: whether it is the class of the whole model.
     """
@@ -163,6 +164,7 @@ class CodeBlock:
     attributes: list[Attribute] = field(factory=list)
     inputs: dict[int, str] = field(factory=dict)
     width: int = 0
+    more: bool = False
     parameters: dict[str, str] = field(factory=dict)
     whole: bool = False
 
@@ -239,7 +241,7 @@ class SourceBuilder:
         form = Form() if form is None or shared else form
         kind = ANY if shared else kind
         call, after = self._plain(spec, form, kind)
-        if call is None and (spec.target == SEQUENTIAL or (traits(spec).block and _has_steps(spec, kind))):
+        if call is None and (spec.target == SEQUENTIAL or (traits(spec).block and self.has_steps(spec, kind))):
             block, after = self._block(spec, form, kind, _block_base(spec))
             call = Construction(block.base, spec=spec, block=block, origin=block)
         elif call is None:
@@ -309,6 +311,19 @@ class SourceBuilder:
             spec=spec,
         )
 
+    def has_steps(self, spec: ModuleSpec, kind: Kind) -> bool:
+        """Return whether a module can be written as steps for an input of a kind.
+
+        A ParallelTable can if it certainly has an element for each module whose output is not nothing; a ConcatTable if
+        its input is certainly something, or no output of it nothing otherwise.
+        """
+        name, width = traits(spec).written[:1], len(spec.children)
+        if name == ("parallel",):
+            after = self.flow(spec, kind)
+            return after.items is not None and len(after.items) <= (width if kind.items is None else len(kind.items))
+        after = self.flow(spec, NOTHING) if name == ("branches",) and kind == ANY else NEVER
+        return after is NEVER or len(after.items or ()) == width
+
     def is_shared(self, spec: ModuleSpec) -> bool:
         """Return whether a module occurs at several places of the model."""
         return id(spec) in self._shared
@@ -334,21 +349,6 @@ def _takes_list(spec: ModuleSpec) -> bool:
     while spec.target == SEQUENTIAL and spec.children:
         spec = next(iter(spec.children.values()))
     return traits(spec).takes_list
-
-
-def _has_steps(spec: ModuleSpec, kind: Kind) -> bool:
-    """Return whether a module can be written as steps for an input of a kind.
-
-    A ParallelTable of a list of unknown length can if its last module fails in Lua without an element: `nn.Identity`
-    returns nothing, and the output is a shorter list.
-    """
-    if traits(spec).written != ("parallel",) or kind.items is not None:
-        return True
-    modules = list(spec.children.values())[-1:]
-    while modules and modules[0].children:
-        modules = list(modules[0].children.values())
-    facts = traits(modules[0]) if modules else None
-    return facts is not None and not (facts.is_identity or facts.takes_list or facts.may_take_list)
 
 
 # Steps of one class
@@ -501,14 +501,19 @@ class Lists:
         self._children = list(spec.children.values())
         self._items = value if isinstance(value, list) else None
 
-    def _unpack(self, width: int) -> None:
-        """Give elements of the input names of their own, unless there are too many."""
-        self._body.block.width = width if width <= _MOST_UNPACKED else 0
+    def _unpack(self, width: int, more: bool = False) -> None:
+        """Give elements of the input names of their own, unless there are too many; `more` if others are ignored."""
+        block = self._body.block
+        block.more = more and (block.more or not block.width)
+        block.width = max(width, block.width) if width <= _MOST_UNPACKED else 0
 
     # Containers
 
-    def branches(self) -> list[Value]:
+    def branches(self) -> list[Value] | None:
         """Apply every module to the input."""
+        body = self._body
+        if self._value == Ref(0) and not body.block.whole and not body.builder.has_steps(self._spec, body.kind(Ref(0))):
+            return None
         bases = ["branch"] * len(self._children)
         following = self._following
         if following is not None and traits(following).written == SUM and len(self._children) == 2:
@@ -519,7 +524,7 @@ class Lists:
     def concat(self) -> Value:
         """Concatenate the outputs of all modules."""
         self._following = None
-        return self._joined(self.branches(), self._spec.kwargs["dim"])
+        return self._joined(self.branches() or [], self._spec.kwargs["dim"])
 
     def _joined(self, parts: Value, dim: int) -> Ref:
         return self._body.add(Step(formula("lambda x: torch.cat(x, dim)", dim=dim), [parts], form=self._common(parts)))
@@ -532,13 +537,11 @@ class Lists:
     def parallel(self) -> Value | None:
         """Apply each module to an element."""
         value, kind = self._value, self._body.kind(self._value)
-        # The input of the model is taken to have an element for each module.
-        given = self._body.block.whole and isinstance(value, Ref) and not value.step
-        if not given and not _has_steps(self._spec, kind):
+        if not self._body.builder.has_steps(self._spec, kind):
             return None
         count = len(self._children) if kind.items is None else len(kind.items)
-        if value == Ref(0) and (given or kind.items is not None):
-            self._unpack(count)
+        if value == Ref(0):
+            self._unpack(count, kind.items is None)
         pairs = enumerate(self._children[:count])
         return [self._body.apply(child, _pick(value, at), "branch") for at, child in pairs]
 

@@ -137,8 +137,9 @@ def _forward(block: CodeBlock, writer: Writer) -> list[str]:
     text = [f"    def forward(self, {writer.source}: {taken}{target}) -> {_returns(block)}:"]
     text.append(f'        """{_summary(block, names)}"""')
     if names:
-        joined = f"        {', '.join(names)}{',' if len(names) == 1 else ''} = inputs"
-        text += [joined] if len(joined) <= WIDTH else bracketed("(", names, ") = inputs", 8)
+        targets = [*names, "*_"] if block.more else names
+        joined = f"        {', '.join(targets)}{',' if len(targets) == 1 else ''} = inputs"
+        text += [joined] if len(joined) <= WIDTH else bracketed("(", targets, ") = inputs", 8)
     return text + [line for statement in writer.statements for line in lines(statement, 8)]
 
 
@@ -291,6 +292,8 @@ class _Page:
             known = isinstance(node.value, (int, float, str, type(None)))
         elif isinstance(node, ast.UnaryOp):
             known = isinstance(node.operand, ast.Constant)
+        elif isinstance(node, ast.Starred):
+            known = isinstance(node.ctx, ast.Store)  # first, *_ = inputs
         elif isinstance(node, ast.Subscript):
             inner = node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
             known = isinstance(inner, ast.Constant) and isinstance(inner.value, (int, str))

@@ -184,7 +184,7 @@ class Writer:
         positions = {ref.path[0] if ref.path else None for _, ref in self._block.links() if not ref.step}
         if positions - {None}:
             self.source = "inputs"
-        if not self._block.width or not all(isinstance(at, int) and at >= 0 for at in positions):
+        if not self._block.width or not all(isinstance(at, int) and 0 <= at < self._block.width for at in positions):
             self._nodes[0] = ast.Name(self.source)
             return []
         self.source = "inputs"

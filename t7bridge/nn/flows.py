@@ -9,6 +9,7 @@ neither formats nor PyTorch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from math import prod
 from typing import Any
 
@@ -29,7 +30,7 @@ class Kind:
     """What is known of the structure of a value.
 
     Attributes:
-        name: `tensor`, `list` or `any`.
+        name: `tensor`, `list` or `any`; or `nothing`, Lua's nil, or `never` where Lua fails.
         items: the kinds of the elements of a list; `None` if their number is not known.
         each: the kind of every element then.
         size: number of kinds in it.
@@ -70,14 +71,21 @@ class Kind:
 
 TENSOR = Kind("tensor")
 ANY = Kind("any")
+NOTHING = Kind("nothing")
+"""An element that a list does not have."""
+NEVER = Kind("never")
+"""The output of a layer that fails, as most do for `NOTHING`."""
 Apply = Callable[..., Kind]
 """Applies a module inside: its name, the kind of its input, and in a graph the number of the node."""
 Flow = Callable[[ModuleSpec, Kind, Apply], Kind]
 
 
 def listed(items: Iterable[Kind]) -> Kind:
-    """Return the kind of a list of known length."""
+    """Return the kind of a list of known length; it ends before the first element that is nothing."""
     kinds = tuple(items)
+    if NEVER in kinds:
+        return NEVER
+    kinds = tuple(takewhile(NOTHING.__ne__, kinds))
     size = 1 + sum(kind.size for kind in kinds)
     return Kind("list", kinds, None, size) if size <= _LARGEST else many(_joined(kinds))
 
@@ -128,6 +136,8 @@ class DataFlow:
     def found(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of the output of a module that was not visited with such an input before."""
         facts, value = self._traits(spec.target), kind.value
+        if kind is NEVER or (kind is NOTHING and facts.flow not in WITHOUT_INPUT):
+            return NEVER
         if facts.output is not None and value is not None:
             output = facts.output(Arguments(spec.args, spec.kwargs), value)
             if output is not None:
@@ -173,12 +183,19 @@ def concatenated(spec: ModuleSpec, kind: Kind, apply: Apply, padded: bool = Fals
 
 
 def parallel(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
-    """Apply a child to each element, as far as there are both."""
-    if kind.origin is not None:
-        return listed([apply(name, kind.at(at)) for at, name in enumerate(spec.children)])
-    if not kind.is_list or kind.items is None:
-        return many(_joined([apply(name, kind.at(0)) for name in spec.children]))
-    return listed([apply(name, item) for name, item in zip(spec.children, kind.items)])
+    """Apply each child to an element, and to nothing after the last; other elements are ignored.
+
+    The number of outputs of a list of unknown length is known if the last child fails without an element.
+    """
+    names = list(spec.children)
+    if kind is NOTHING and names:
+        return NEVER
+    if kind.items is not None:
+        there = [apply(name, item) for name, item in zip(names, kind.items)]
+        return listed([*there, *(apply(name, NOTHING) for name in names[len(there) :])])
+    certain = kind.origin is not None or not names or apply(names[-1], NOTHING) is NEVER
+    outputs = [apply(name, kind.at(at)) for at, name in enumerate(names)]
+    return listed(outputs) if certain else many(_joined(outputs))
 
 
 def bottled(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
@@ -257,6 +274,11 @@ def unchanged(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     return kind
 
 
+def constant(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
+    """Return a tensor, whatever the input."""
+    return TENSOR
+
+
 def unknown(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     """Return something that is not known before the model runs."""
     return ANY
@@ -320,3 +342,7 @@ def paired(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     if others.items is None:
         return many(listed([first, others.at(0)]))
     return listed(listed([first, other]) for other in others.items)
+
+
+WITHOUT_INPUT = (sequence, branches, parallel, unchanged, constant)
+"""Flows of modules that Lua may apply to nothing; all other layers fail."""

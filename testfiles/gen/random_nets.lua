@@ -407,6 +407,9 @@ local function listed_from(v) -- from a list
     function() local m = nn.ConcatTable() for _ = 1, int(1, 3) do m:add(chance(.3) and nn.SelectTable(int(1, n)) or inner(v)) end return m end, function() return few_outputs(v) end,
     function() return nn.ConcatTable():add(nn.Identity()):add(nn.FlattenTable()) end, function() return nn.NaN(inner(v)) end, function() return nn.Decorator(inner(v)) end, function() return nn.DontCast(inner(v)) end,
     function() return nn.Recursor(inner(v)) end, function() return nn.Sequential():add(inner(v)):add(nn.Identity()) end, function() return nn.MixtureTable() end, function() return nn.DotProduct() end,
+    function() return pick{nn.CosineDistance, nn.MM, nn.CAddTensorTable, function() return nn.PairwiseDistance(2) end}() end,
+    function() return nn.Sequential():add(nn.MapTable(nn.Sequential():add(nn.Abs()):add(nn.AddConstant(1)))):add(nn.CDivTable()) end,
+    function() local m = nn.ParallelTable() for i = 1, int(1, n) do m:add(inner(v[i])) end return m end,
     function() -- a graph of several inputs
       local inputs, outs = {}, {}
       for i = 1, n do inputs[i] = nn.Identity()() outs[i] = inner(v[i])(inputs[i]) end
@@ -441,43 +444,93 @@ function lists()
   return (listed(x, int(2, 6))), x
 end
 
--- Further inputs: other numbers, other sizes of the batch, other lengths of a list of steps where the network takes them
-function more(r, m, x)
-  local e = r.model:clone() e:evaluate()
-  r.moreInputs, r.moreOutputs = {}, {}
-  local batch = leaves(x)[1]:size(1)
-  local first = m while torch.typename(first) == 'nn.Sequential' and first.modules[1] do first = first.modules[1] end
-  local name = torch.typename(first)
-  local nested = select(2, r.text:gsub('Sequencer', ''))
-  -- A Sequencer copies a shorter table of a step over its last one, whose other elements remain.
-  local longer = not torch.isTensor(x) and (name == 'nn.Sequencer' or name == 'nn.MapTable' or name == 'nn.FlattenTable')
-  longer = longer and #leaves(x) == #x and select(2, r.text:gsub('Sequencer', '')) + select(2, r.text:gsub('Repeater', '')) <= (name == 'nn.Sequencer' and 1 or 0)
-  local function like(v, n)
-    if torch.isTensor(v) then local s = v:size() if s[1] == batch then s[1] = n end return torch.randn(s) end
-    local t = {} for i, each in ipairs(v) do t[i] = like(each, n) end return t
-  end
-  for _ = 1, INPUTS do
-    local input = like(x, batch)
-    local other = chance(.1) and longer
-    if other then if chance(.5) then input[#input + 1] = input[1]:clone() elseif #input > 1 then input[#input] = nil end end
-    local probe = other and e:clone() or e -- what fails may leave half a step behind
-    local ok, out = pcall(function() return copy(probe:forward(copy(input))) end)
-    if ok and other then e = probe end
-    if ok and nested > 1 and not same_form(r.model, input, out) then break end
-    if ok and good(out) then r.moreInputs[#r.moreInputs + 1] = input r.moreOutputs[#r.moreOutputs + 1] = out
-    elseif not other then break end
-  end
-end
-
 -- In evaluation a Sequencer copies each step's list over that of its last call, and leaves the elements after its end: such calls
 -- return the elements of earlier inputs.
 local function form(v)
   if torch.isTensor(v) then return 't' end
   local s = '{' for _, each in ipairs(v) do s = s .. form(each) end return s .. '}'
 end
-function same_form(model, input, output)
-  local fresh = model:clone() fresh:evaluate()
-  return form(fresh:forward(copy(input))) == form(output)
+local function whole(v) -- tables whose length is defined
+  if torch.isTensor(v) then return true end
+  local n = 0
+  for _, each in pairs(v) do n = n + 1 if not whole(each) then return false end end
+  for i = 1, n do if v[i] == nil then return false end end
+  return true
+end
+local function same(a, b)
+  if form(a) ~= form(b) then return false end
+  local others = leaves(b)
+  for i, t in ipairs(leaves(a)) do if not t:isSameSizeAs(others[i]) or (t - others[i]):abs():max() > 1e-9 then return false end end
+  return true
+end
+local guarded = false -- whether what `sound` excludes is an error
+if KIND == 'lists' then
+  local pairs_only = {DotProduct = true, CosineDistance = true, PairwiseDistance = true} -- of the first two elements
+  for _, name in ipairs{'JoinTable', 'ZipTable', 'MixtureTable', 'DotProduct', 'CosineDistance', 'PairwiseDistance', 'Concat'} do
+    local class = nn[name]
+    local update = class.updateOutput
+    local function check(self, input) if guarded then assert(sound(self, pairs_only[name] and {input[1], input[2]} or input), 'not sound') end end
+    function class:updateOutput(input)
+      if name ~= 'Concat' then check(self, input) end
+      local output = update(self, input)
+      if name == 'Concat' then check(self, input) end
+      return output
+    end
+  end
+end
+
+-- Further inputs: other numbers, and of each network that Lua takes them for other sizes of the batch, longer, shorter and empty
+-- lists; refusedInputs: those that it does not take.
+function more(r, m, x)
+  local e = r.model:clone() e:evaluate()
+  r.moreInputs, r.moreOutputs, r.refusedInputs = {}, {}, {}
+  local batch = leaves(x)[1]:size(1)
+  local forgets = r.again and same(r.again, r.output)
+  local function like(v, n)
+    if torch.isTensor(v) then local s = v:size() if s[1] == batch then s[1] = n end return torch.randn(s) end
+    local t = {} for i, each in ipairs(v) do t[i] = like(each, n) end return t
+  end
+  local function lists_in(v, out) if not torch.isTensor(v) then out[#out + 1] = v for _, each in ipairs(v) do lists_in(each, out) end end return out end
+  local function change(input)
+    local found = lists_in(input, {})
+    local list, way = chance(.5) and found[1] or pick(found), int(1, 5)
+    if way <= 2 then for _ = 1, way do list[#list + 1] = #list > 0 and like(list[int(1, #list)], batch) or torch.randn(batch, 3) end
+    elseif way <= 4 then list[#list] = nil
+    else for i = #list, 1, -1 do list[i] = nil end end
+  end
+  local copies = r.text:find('Sequencer') or r.text:find('Repeater')
+  -- What a module and a fresh one compute; nil where Lua fails, and 'stale' where the first returns elements of earlier inputs.
+  local function compute(module, input, check)
+    local defined
+    local ok, out = pcall(function() local out = module:forward(copy(input)) defined = whole(out) return copy(out) end)
+    if not ok then return nil, not out:find('not sound') end
+    if not check then return out end
+    local fresh = r.model:clone() fresh:evaluate()
+    local ok, wanted = pcall(function() return copy(fresh:forward(copy(input))) end)
+    if not ok or not defined or form(out) ~= form(wanted) or (forgets and not same(out, wanted)) then return 'stale' end
+    return out
+  end
+  for _ = 1, INPUTS do
+    local other = chance(.3)
+    local n = batch
+    if other and (torch.isTensor(x) or chance(.2)) then n = int(1, 4) end
+    local input = like(x, n)
+    if other and n == batch and not torch.isTensor(x) then change(input) end
+    local probe = other and e:clone() or e -- what fails may leave half a step behind
+    guarded = other
+    local out, refused = compute(probe, input, other or copies)
+    guarded = false
+    local fine = out and out ~= 'stale' and (good(out) or (other and #leaves(out) == 0))
+    if fine and other then -- and it leaves nothing behind that a later call returns
+      local after = compute(probe:clone(), x, true)
+      fine = after and after ~= 'stale'
+    end
+    if fine then
+      r.moreInputs[#r.moreInputs + 1] = input r.moreOutputs[#r.moreOutputs + 1] = out
+      if other then e = probe r.lengths = (r.lengths or 0) + 1 end
+    elseif not other then break
+    elseif refused then r.refusedInputs[#r.refusedInputs + 1] = input end
+  end
 end
 
 -- What Lua computes with a network

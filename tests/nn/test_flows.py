@@ -49,7 +49,7 @@ def test_kinds_are_those_of_what_the_models_return():
     def kind_of(value):
         return TENSOR if isinstance(value, torch.Tensor) else listed(map(kind_of, value))
 
-    for name in ("found_lists", "random_nn", "random_graph", "random_rnn", "found_nets"):
+    for name in ("found_lists", "found_lengths", "random_nn", "random_graph", "random_rnn", "found_nets"):
         for record in records(TESTFILES / f"{name}.t7"):
             spec = build_plan(record["model"]).root
             output = as_torch(record["output"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...graph.tensor import Tensor
 from ...lazy import np
+from .. import flows
 from ..compounds import node, require
 from ..fields import Fields
 from ..layouts import REST, Reshape, copied, elements
@@ -192,7 +193,7 @@ register_layer(
     "nn.Constant",
     params=(buffer("value"),),
     module=of_runtime("shape.Constant", shape("value").each, n_input_dims=optional("nInputDim")),
-    traits={"shape.Constant": Traits(shapes=lambda *shape, n_input_dims=None: {"value": shape})},
+    traits={"shape.Constant": Traits(flow=flows.constant, shapes=lambda *shape, n_input_dims=None: {"value": shape})},
 )
 
 

@@ -47,6 +47,12 @@ def rows(inputs: list[Tensor]) -> list[Tensor]:
     return [input.reshape(1, -1) if input.dim() == 1 else input for input in inputs[:2]]
 
 
+def up_to_none(outputs: list[Any]) -> list[Any]:
+    """Return the outputs before the first that is `None`, where a list of Lua ends."""
+    missing = [output is None for output in outputs]
+    return outputs[: missing.index(True)] if any(missing) else outputs
+
+
 def nested(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply a function to a tensor, or to each in lists of lists."""
     if isinstance(value, (list, tuple)):

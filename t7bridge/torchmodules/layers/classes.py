@@ -221,7 +221,7 @@ class ModuleFromCriterion(Layer):
 
     def forward(self, inputs: list[Any]) -> Tensor:
         """Return the output of the criterion, (1)."""
-        input, target = inputs
+        input, target = inputs[:2]
         if isinstance(target, Tensor):
             target = target.detach()
         loss: Tensor = self.criterion(input, target)
@@ -355,7 +355,7 @@ class ClassReward(Layer):
         """Take a list of scores (batch, classes) and baseline, and classes (batch);
         return a scalar.
         """
-        scores, baseline = inputs
+        scores, baseline = inputs[:2]
         if self.index_base is None:
             right = (scores > 0.5) == (target > 0.5)
         else:

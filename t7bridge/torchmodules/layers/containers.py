@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, nested, with_batch
+from .base import Layer, nested, up_to_none, with_batch
 
 Link = tuple[int, tuple[int, ...]]
 
@@ -116,17 +116,22 @@ class ConcatTable(nn.Sequential):
 
     def forward(self, input: Any) -> list[Any]:
         """Return their outputs."""
-        return [module(input) for module in self]
+        return up_to_none([module(input) for module in self])
 
 
 class ParallelTable(nn.Sequential):
-    """Applies one module to each element of a list."""
+    """Applies one module to each element of a list, or to `None` where there are fewer;
+    other elements are ignored.
+    """
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return their outputs."""
         # Not `zip`: slices of a tensor, one at a time, may be changed in place.
-        count = min(len(self), len(inputs))
-        return [self[index](inputs[index]) for index in range(count)]
+        outputs = [
+            module(inputs[index] if index < len(inputs) else None)
+            for index, module in enumerate(self)
+        ]
+        return up_to_none(outputs)
 
 
 class Parallel(nn.Sequential):

@@ -64,7 +64,7 @@ class FullConvolution(nn.Module):
         if isinstance(input, Tensor):
             output: Tensor = super().forward(input, output_size)
             return output
-        source, wanted = input
+        source, wanted = input[:2]
         dims = len(self.kernel_size)
         sizes = zip(
             wanted.shape[-dims:],

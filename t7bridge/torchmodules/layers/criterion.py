@@ -223,7 +223,7 @@ class MarginRankingCriterion(MarginCriterion):
 
     def forward(self, inputs: list[Tensor], target: Any = None) -> Tensor:
         """Take two tensors of one shape and targets; return a scalar."""
-        first, second = inputs
+        first, second = inputs[:2]
         target = torch.as_tensor(target, device=first.device, dtype=first.dtype)
         losses: Tensor = (self.margin - target * (first - second)).clamp(min=0)
         return losses.sum() / (losses.size(0) if self.average and losses.dim() else 1)

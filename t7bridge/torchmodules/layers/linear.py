@@ -485,7 +485,7 @@ class NCE(nn.Linear):
             noise (batch, samples); by the noise, likewise. The model's are divided by
             Z, which is estimated where it is not positive.
         """
-        input, target = inputs
+        input, target = inputs[:2]
         if self.normalized and not self.training:
             scores = super().forward(input)
             return scores.log_softmax(-1) if self.logarithms else scores.softmax(-1)

@@ -399,7 +399,7 @@ class SpatialGlimpse(Layer):
         Returns:
             (batch, depth * n, height, width), or without the batch.
         """
-        images, places = inputs
+        images, places = inputs[:2]
         if images.dim() == 3:
             return self._one(images, places.flatten().tolist())
         return torch.stack(

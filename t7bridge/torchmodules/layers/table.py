@@ -168,7 +168,7 @@ class CAddTensorTable(nn.Module):
 
     def forward(self, inputs: list[Any]) -> list[Tensor]:
         """Take a tensor and a list of tensors; return a list of tensors."""
-        first, others = inputs
+        first, others = inputs[:2]
         return [other.reshape(first.shape) + first for other in others]
 
 
