@@ -257,8 +257,14 @@ def difference(want: Leaves, got: Leaves, tensors_only: bool) -> str:
             return f"{'.'.join(path)} is missing"
         if not _same(leaf, got[path]):
             return f"{'.'.join(path)}: {leaf!r:.80} became {got[path]!r:.80}"
-    more = [path for path, leaf in got.items() if isinstance(leaf, np.ndarray) and leaf.size and path not in want]
-    return f"{'.'.join(more[0])} is not in the source" if more else ""
+    for path, leaf in got.items():
+        if isinstance(leaf, np.ndarray) and leaf.size and path not in want:
+            numbers = [want.get((*path, str(place))) for place in range(leaf.size)]  # a list of numbers in a table
+            if leaf.ndim > 1 or not all(
+                number is not None and _same(a, number) for a, number in zip(leaf.ravel(), numbers)
+            ):
+                return f"{'.'.join(path)} is not in the source"
+    return ""
 
 
 def _same(a: Any, b: Any) -> bool:

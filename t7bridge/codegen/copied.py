@@ -6,6 +6,7 @@ import ast
 from functools import cache
 from inspect import Parameter, Signature
 from pathlib import Path
+from symtable import SymbolTable, symtable
 from typing import Any
 
 from ..data import define
@@ -84,7 +85,7 @@ def _file(module: str) -> dict[str, Copied]:
     homes.update(dict.fromkeys(defined, module))
     found: dict[str, Copied] = {}
     for name, statement in defined.items():
-        used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - {name}
+        used = _global_names(symtable(ast.unparse(statement), path.name, "exec")) - {name}
         names = [ast.unparse(base) for base in getattr(statement, "bases", ())]
         in_torch = [base.removeprefix("nn.") for base in names if base.startswith("nn.")]
         bases = [found[base] if base in found else _file(homes[base])[base] for base in names if base in homes]
@@ -93,6 +94,15 @@ def _file(module: str) -> dict[str, Copied]:
         piece.needs = tuple(sorted((homes[other], other) for other in used if other in homes))
         piece.imports = frozenset(imports[other] for other in used if other in imports)
     return found
+
+
+def _global_names(scope: SymbolTable) -> set[str]:
+    """Return the names that a statement takes from its module; one that a function assigns is its own."""
+    is_module = scope.get_type() == "module"
+    found = {
+        each.get_name() for each in scope.get_symbols() if (is_module and each.is_referenced()) or each.is_global()
+    }
+    return found.union(*map(_global_names, scope.get_children()))
 
 
 def _imported(body: list[ast.stmt]) -> tuple[dict[str, Import], dict[str, str]]:
