@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from .tools.draw import draw
     from .tools.export import export
     from .tools.export_module import write_module
-    from .tools.files import PtWriter, T7Writer, describe, load, save
+    from .tools.files import describe, load, save
     from .tools.inspect import inspect
     from .tools.match import match
     from .tools.modules import load_module, save_module, write_lua
     from .tools.prove.prove import prove
     from .tools.scan import scan
     from .tools.verify import diff, verify
+    from .tools.writers import PtWriter, T7Writer
     from .zoo import convert_zoo
 
 _HOMES = {
@@ -66,10 +67,10 @@ _HOMES = {
     "register_class": "formats.t7.reader",
     "register_module": "nn.registry",
     "T7Reader": "formats.t7.reader",
-    "T7Writer": "tools.files",
+    "T7Writer": "tools.writers",
     "T7Layout": "formats.t7.layout",
     "PtReader": "formats.pt.reader",
-    "PtWriter": "tools.files",
+    "PtWriter": "tools.writers",
     "to_python": "conversion.plain",
     "to_torch": "conversion.plain",
     "Key": "graph.lua",

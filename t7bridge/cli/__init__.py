@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from typing import Any
 
+from ..errors import T7BridgeError, T7BridgeWarning
 from ..text import printable_lines
 from .streams import QUIET, WRONG_USAGE, failed, progress, spooled, standard_streams
 
@@ -95,8 +96,6 @@ def _guarded(arguments: Sequence[str]) -> int:
 
 
 def _is_ours(error: Exception) -> bool:
-    from ..errors import T7BridgeError
-
     return isinstance(error, T7BridgeError)
 
 
@@ -143,8 +142,6 @@ def _progress(name: str, options: argparse.Namespace, inputs: Sequence[str]) -> 
 @contextmanager
 def _warnings() -> Iterator[None]:
     """Print the package's warnings like the notes of a report, without deduplication."""
-    from ..errors import T7BridgeWarning
-
     with warnings.catch_warnings():
         usual = warnings.showwarning
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..conversion.options import option, verb
+from . import VERBS
 from .parser import parser_for
 
 
@@ -58,8 +59,6 @@ def completion(options: argparse.Namespace) -> int:
 
 def script(shell: str) -> str:
     """Return the script for a shell, generated from the parsers of the verbs."""
-    from . import VERBS
-
     parsers = {name: parser_for(name) for name in VERBS}
     if shell == "fish":
         return _fish(parsers)
@@ -90,8 +89,6 @@ def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
 
 
 def _fish(parsers: dict[str, argparse.ArgumentParser]) -> str:
-    from . import VERBS
-
     lines = [f"complete -c t7bridge -n __fish_use_subcommand -a {verb} -d {_quoted(VERBS[verb])}" for verb in parsers]
     lines.append("complete -c t7bridge -n __fish_use_subcommand -a help -d 'print the help of a verb'")
     lines.append(f"complete -c t7bridge -n '__fish_seen_subcommand_from help' -x -a {_quoted(' '.join(parsers))}")

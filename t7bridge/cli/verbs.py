@@ -14,7 +14,7 @@ from attrs import asdict
 import t7bridge
 
 from ..conversion.options import options_of
-from ..errors import ModelError, T7BridgeError, about_file
+from ..errors import ModelError, T7BridgeError
 from ..text import counted, printable
 from .parser import arguments_of
 from .streams import failed, is_styled, print_hint, print_json, print_notes
@@ -158,20 +158,10 @@ def _styled(line: str, number: int, header: int) -> str:
 
 
 def _outline(options: argparse.Namespace) -> int:
-    from ..graph.walk import Path
-    from ..tools.files import load_all
-    from ..tools.inspect import OUTLINE_DEPTH, OUTLINE_ITEMS
-    from ..values.summary import outline
+    from ..tools.inspect import outline_lines
 
-    values = load_all(options.source, limits=options.limits)
-    if options.at:
-        with about_file(options.source):
-            values = [Path.parse(options.at).get(values[0])]
-    for number, value in enumerate(values, 1):
-        if len(values) > 1:
-            sys.stdout.write(f"value {number} of {len(values)}\n")
-        for line in outline(value, depth=options.depth or OUTLINE_DEPTH, items=options.items or OUTLINE_ITEMS):
-            sys.stdout.write(line + "\n")
+    for line in outline_lines(options.source, options.at, options.depth, options.items, options.limits):
+        sys.stdout.write(line + "\n")
     return DONE
 
 

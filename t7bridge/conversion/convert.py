@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import evolve
 
 from .. import formats
 from ..errors import ModelError, RecordError, about_file
-from ..formats import LUA, NAMED, FormatSpec, home
+from ..formats import LUA, NAMED, FormatSpec
 from ..garbage import collector_paused
-from ..graph.lua import COMPOSITE
-from ..graph.storage import Storage
-from ..graph.tensor import Tensor
 from ..io.output import FileOutput
 from ..io.source import inputs_protected
 from ..report import Report, check_strict
@@ -27,7 +24,6 @@ from .request import Convert, note_ignored
 
 if TYPE_CHECKING:
     from ..formats.document import Document
-    from ..formats.t7.layout import T7Layout
 
 
 @takes(Convert)
@@ -123,70 +119,14 @@ def _write(document: Document, output: FileOutput, goal: FormatSpec, request: Co
     Raises:
         RecordError: a record in the source contradicts what the source shows; the output is not usable.
     """
-    if goal.values == NAMED:
-        from .targets import write_named_tensors
-
-        write_named_tensors(document, output, goal, request, report)
-    elif goal.values == LUA:
-        from .targets import write_lua_values
+    if goal.values == LUA:
+        from .into_lua import write_lua_values
 
         write_lua_values(document, output, request, report)
-    else:
-        from .targets import write_python_values
+        return
+    from .targets import write_named_tensors, write_python_values
 
-        write_python_values(document, output, request, report)
-
-
-def _mixed(root: Any) -> bool:
-    """Return whether Lua objects are inside Python dicts, lists or tuples."""
-    seen: set[int] = set()
-    waiting = [root] if isinstance(root, (dict, list, tuple)) else []
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, (dict, list, tuple)) and id(value) not in seen:
-            seen.add(id(value))
-            waiting.extend(value.values() if isinstance(value, dict) else value)
-        elif isinstance(value, COMPOSITE) and not isinstance(value, (Tensor, Storage)):
-            return True
-    return False
-
-
-def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layout | None = None) -> Report:
-    """Write a value of any kind in a format: Lua values as Python values where necessary, and vice versa.
-
-    Args:
-        output: the file.
-        value: the result of `load`, or builtins with tensors in them.
-        goal: the format.
-        layout: of a `.t7`.
-
-    Returns:
-        The report, whose notes name what the format could not hold.
-    """
-    report = Report(target=output.path, target_format=goal.name)
-    if _mixed(value) or (goal.values == LUA and not isinstance(value, (*COMPOSITE, type(None), bool, float, bytes))):
-        from .lua_tree import note_nones, to_lua
-
-        tree = to_lua(value)
-        value = tree.value
-        report.notes += tree.notes
-        note_nones(tree, report)
-    is_lua = isinstance(value, COMPOSITE)
-    if goal.values == LUA:
-        home(goal.name).write(output, value, layout)
-        return report
-    if is_lua:
-        from .state_dicts import StateDicts
-        from .tree import to_python
-
-        replace = StateDicts([value], report).replace if goal.values == NAMED else None
-        value = to_python(value, replace)
     if goal.values == NAMED:
-        from .named_tensors import name_tensors
-        from .state_dicts import note_texts
-
-        value = name_tensors(value, goal, report)
-        note_texts(home(goal.name).write(output, value), value, goal, report)
+        write_named_tensors(document, output, goal, request, report)
     else:
-        home(goal.name).write(output, value)
-    return report
+        write_python_values(document, output, request, report)

@@ -27,6 +27,8 @@ from attrs import evolve, field
 
 from ..data import define
 from ..errors import UnsupportedError
+from ..formats.pt.numpy_tensors import tensor_of_array, text_items
+from ..formats.pt.pickle.pickler import plain_data
 from ..graph.dtypes import NUMPY_ELEMENTS, PACKED
 from ..graph.lua import COMPOSITE, Table, Value
 from ..graph.python import NAMED, UNSET, NumpyArray, NumpyScalar, PythonObject, in_order, key_text, name_text
@@ -36,7 +38,8 @@ from ..graph.walk import SCALARS, Fill, Path, Rebuilder
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note, Report
 from ..values.elements import pairs_of_numbers, parts_of
-from .request import array_of, has_modules
+from ..values.widened import resolved, widen
+from .source_value import array_of, has_modules
 
 _CODES = {"": "name", "type": "type", "sharing": "unshared", "precision": "precision"}
 """The codes of notes, by kind of loss."""
@@ -193,8 +196,6 @@ class _Builder(Rebuilder):
         return self.scalar(key_text(key), None, None)
 
     def _python_object(self, value: PythonObject, path: Path) -> Fill:
-        from ..formats.pt.pickle.pickler import plain_data
-
         message = f"an object of class {value.path} is written as a table of its content"
         self._note("warning", path, message, loss="type")
         return self._entries(plain_data(value), path)
@@ -207,8 +208,6 @@ class _Builder(Rebuilder):
         if known is None:
             lua, ratio, exact = storage, 1, True
             if not storage.element.lua:
-                from ..values.widened import widen
-
                 lua, ratio, exact = widen(storage)
             device = self._device(storage.device)
             if lua.device != device:
@@ -250,16 +249,12 @@ class _Builder(Rebuilder):
 
     def _resolve(self, storage: Storage, conj: bool, neg: bool) -> Storage:
         """Return the storage with its elements as the views read them; one for all such views."""
-        from ..values.widened import resolved
-
         name = (id(storage), conj, neg)
         if name not in self._resolved:
             self._resolved[name] = resolved(storage, conj, neg)
         return self._resolved[name]
 
     def _numpy(self, value: NumpyArray | NumpyScalar, path: Path) -> Any:
-        from ..formats.pt.numpy_tensors import tensor_of_array, text_items
-
         array = array_of(value, str(path))
         if isinstance(array.data, list):
             self._note("info", path, "a numpy array of objects is a table in Lua, without its shape", loss="type")
@@ -330,9 +325,9 @@ def to_lua(value: Any, *, nested: bool = False, keep_device: bool = False, limit
     """
     notes: list[Note] = []
     if has_modules(value):
-        from .simplified import simplified
-
         report = Report()
+        from .simplified import simplified  # with the meaning of layers, which other values do not need
+
         value = simplified(value, report, limits, keep_classes=True)
         notes = report.notes
     builder = _Builder(nested, keep_device)

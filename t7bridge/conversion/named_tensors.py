@@ -25,6 +25,7 @@ from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..report import Report
 from ..text import and_more, listed
 from ..values.elements import ELEMENTS_KEY, HINTS, NUMBERS_KEY, pairs_of_numbers, parts_of, tensor_of_numbers
+from ..values.widened import resolved, widen
 
 _LONGEST_NAME = 10_000
 """Maximum characters of the name of a number that is a tensor; numbers of longer names stay text."""
@@ -292,8 +293,6 @@ def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report
         storage, element = tensor.storage, tensor.element.name
         lacks = goal.elements and element not in goal.elements
         if lacks and storage is not None and element.startswith(("bfloat16", "float8", "complex", "q")):
-            from ..values.widened import resolved, widen
-
             conj, neg = (tensor.extras.conj, tensor.extras.neg) if tensor.extras is not None else (False, False)
             key = id(storage), conj, neg
             wide = wider.get(key)

@@ -28,6 +28,7 @@ from typing import Any
 from attrs import evolve
 
 from ..errors import UnsupportedError
+from ..formats.pt.numpy_tensors import numpy_value
 from ..graph import python
 from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import COMPOSITE, Value
@@ -134,8 +135,6 @@ class Plain(Tree):
 
     def numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
         """Return an array, a list of objects, or a number or text."""
-        from ..formats.pt.numpy_tensors import numpy_value
-
         array = value.array if isinstance(value, python.NumpyScalar) else value
         if isinstance(array.data, list):
             return fill_list(array.data)

@@ -15,6 +15,7 @@ structure of the written file is read, and elements only where they are not a co
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -26,7 +27,7 @@ from ..data import define
 from ..errors import CorruptError, RecordError, T7BridgeError
 from ..formats.pt.layout import RECORD_MEMBER
 from ..formats.pt.pickle.pickler import PickleWriter
-from ..formats.pt.reader import read_pickle_with
+from ..formats.pt.reader import PtReader, read_pickle_with
 from ..formats.pt.writer import StorageKeys
 from ..formats.t7.file import T7File
 from ..formats.t7.layout import T7Layout
@@ -41,6 +42,7 @@ from ..io.output import FileOutput, Output
 from ..io.source import ByteSource
 from ..limits import DEFAULT_LIMITS, Limits
 from ..values.compare import PlaceComparer
+from ..values.widened import narrow, wider_types
 from .lua_tree import LuaTree, to_lua
 from .tree import to_python
 
@@ -215,8 +217,6 @@ def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Sto
     element = ELEMENT_TYPES[name]
     storage = storages[place] if place < len(storages) else None
     if storage is not None and storage.element is not element:
-        from ..values.widened import narrow, wider_types
-
         storage = narrow(storage, element) if storage.element in wider_types(element) else None
     if storage is None or storage.count != count:
         raise _misfit(place, count, name)
@@ -274,8 +274,6 @@ def check_pt(
     Raises:
         RecordError: it does not.
     """
-    from ..formats.pt.reader import PtReader
-
     with _written(output) as file:
         reader = PtReader(file, limits=limits)
         value = reader.read()
@@ -407,8 +405,6 @@ def decode_head(data: bytes, magic: str, original: str, read: Callable[[Any, byt
     Raises:
         CorruptError: the bytes are not a record.
     """
-    import json
-
     line, _, rest = data.partition(b"\n")
     try:
         head = json.loads(line)

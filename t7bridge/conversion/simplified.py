@@ -20,6 +20,7 @@ from itertools import chain
 from typing import Any
 
 from ..formats.pt.modules import VisitedModules, attributes_of, is_module, module_state_dict
+from ..formats.pt.numpy_tensors import tensor_of_array, text_items
 from ..formats.pt.pickle.names import FORBIDDEN, FOREIGN, SAFE, is_torch, standing
 from ..formats.pt.pickle.pickler import plain_data
 from ..graph import python
@@ -33,7 +34,7 @@ from ..nn.registry import own_names
 from ..report import Report
 from ..text import and_more
 from .plain import Plain
-from .request import array_of, paths_of
+from .source_value import array_of, paths_of
 from .state_dicts import Coverage
 from .tree import Replaced
 
@@ -136,8 +137,6 @@ class Simplified(Plain):
 
     def numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
         """Return a tensor, number, text, or list of text."""
-        from ..formats.pt.numpy_tensors import tensor_of_array, text_items
-
         array = array_of(value)
         is_array = array is value
         self._change("numpy.ndarray" if is_array else "numpy's scalar", value)

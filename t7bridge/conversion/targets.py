@@ -1,29 +1,30 @@
-"""The three kinds of targets: files of Python values, of named tensors, and of Lua values.
-
-Python values have state dicts in place of modules, or are a tree; of named tensors the rest is noted; Lua values are a
-copy, a filled template, the original of a record, or tables.
-"""
+"""Write a file of Python values, with state dicts in place of modules or as a tree; or one of named tensors."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve
-
 from ..data import define
-from ..errors import FormatError, ModelError, RecordError, WriteError
-from ..formats import FORMATS, LUA, FormatSpec, home
+from ..errors import RecordError
+from ..formats import FORMATS, LUA, home
 from ..formats import open as open_document
-from ..formats.t7.writer import T7Writer
-from ..graph.lua import TorchObject
+from ..formats.pt.file import writer as pt_writer
+from ..formats.t7.layout import T7Layout
+from ..formats.table import NAMED, FormatSpec
+from ..graph.lua import COMPOSITE, TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..io.output import FileOutput, Output
+from ..io.output import FileOutput
 from ..limits import Limits
+from ..nn.named import compact_in
 from ..report import Report
+from .lua_tree import note_nones, to_lua
 from .named_tensors import name_tensors
-from .request import Convert, note_foreign_names, value_of
-from .state_dicts import note_texts
+from .request import Convert
+from .simplified import simplified
+from .source_value import note_foreign_names, note_target, value_of
+from .state_dicts import StateDicts, note_texts
+from .tree import to_python
 
 if TYPE_CHECKING:
     from ..formats.document import Document
@@ -32,13 +33,10 @@ if TYPE_CHECKING:
     from ..formats.t7.file import T7File
     from ..graph.storage import Storage
     from .request import Convert
-    from .state_dicts import StateDicts
 
 
 def write_python_values(document: Document, output: FileOutput, request: Convert, report: Report) -> None:
     """Write the values of a file as Python values."""
-    from ..formats.pt.file import writer as pt_writer
-
     writer = pt_writer(
         output,
         request.pt_format,
@@ -51,8 +49,6 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
         report.mode = "copy"
         value = value_of(document, request, report)
         if request.mode == "auto":
-            from .simplified import simplified
-
             value = simplified(value, report, request.limits, keep_classes=request.allow_foreign)
         _finish_pt(writer, value, report)
         return
@@ -60,8 +56,6 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
     compact = request.compact and request.mode == "auto" and report.mode != "record"
     value = made.value
     if compact:
-        from ..nn.named import compact_in
-
         value = compact_in(value)
     if made.modules is not None:
         made.modules.note_rest(value)
@@ -87,8 +81,6 @@ def _finish_pt(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) ->
     writer.write(value)
     report.tensors, report.storages = writer.tensors, writer.storages
     if writer.plain or writer.blocking:
-        from .request import note_target
-
         note_target(writer, value, report)
     writer.finish()
 
@@ -127,15 +119,11 @@ def python_value(content: T7File, request: Convert, report: Report) -> PythonVal
         report.note(
             "warning", "the .t7 was changed since it was made from a .pt: its record is not used", code="record"
         )
-    from .tree import to_python
-
     # The meaning of layers is not even loaded for a file without objects.
     has_objects = any(isinstance(found, TorchObject) for found in content.objects)
     modules: StateDicts | None = None
     if request.mode == "auto" and has_objects:
-        from . import state_dicts
-
-        modules = state_dicts.StateDicts(content.roots, report)
+        modules = StateDicts(content.roots, report)
     roots = [to_python(root, modules.replace if modules else None) for root in content.roots]
     target = FORMATS[report.target_format].suffix if report.target_format else "target"
     if len(roots) > 1:
@@ -184,8 +172,6 @@ def plain_value(document: Document, request: Convert, report: Report, *, with_da
             made.modules.note_rest(value)
             return value
         return made.value
-    from .simplified import simplified
-
     return simplified(value_of(document, request, report), report, request.limits, with_data=with_data)
 
 
@@ -215,116 +201,48 @@ def differences(source: str, target: str, limits: Limits) -> list[str]:
         return found
 
 
-def write_lua_values(document: Document, output: FileOutput, request: Convert, report: Report) -> None:
-    """Write the values of a file as Lua values."""
-    if document.spec.values == LUA:
-        report.tensors, report.storages = document.content.tensors, document.content.storages
-        _copy_t7(document.content, output, request, report)
-    elif request.model is not None:
-        _fill_template(document, request.model, output, request, report)
-    elif not (
-        request.record and request.believed and not request.nested and _restore_t7(document, output, request, report)
-    ):
-        _write_tables(document, output, request, report)
+def _mixed(root: Any) -> bool:
+    """Return whether Lua objects are inside Python dicts, lists or tuples."""
+    seen: set[int] = set()
+    waiting = [root] if isinstance(root, (dict, list, tuple)) else []
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (dict, list, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+        elif isinstance(value, COMPOSITE) and not isinstance(value, (Tensor, Storage)):
+            return True
+    return False
 
 
-def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) -> T7Writer:
-    report.mode = "copy"
-    layout = evolve(content.layout, **request.layout)
-    if request.layout and layout.vintage:
-        from ..graph.walk import walk
+def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layout | None = None) -> Report:
+    """Write a value of any kind in a format: Lua values as Python values where necessary, and vice versa.
 
-        report.note(
-            "info", f"the objects of {layout.vintage} are written as today's Lua Torch reads them", code="vintage"
-        )
-        layout = evolve(layout, vintage="", headless=False, unowned=())
-        for visit in walk(content.roots):
-            if isinstance(visit.value, (Tensor, Storage)):
-                visit.value.alias = None
-    writer = T7Writer(output, layout)
-    for root in content.roots:
-        writer.write_object(root)
-    _note_plain_nans(writer, report)
-    if content.has_pt_record:
-        if request.record:
-            output.write(content.trailing)
-    elif content.trailing:
-        if layout != content.layout:
-            raise WriteError(
-                f"{len(content.trailing)} bytes after the last value are not a value, and cannot be re-encoded",
-                file=report.source,
-                hint="Convert without changing encoding, byte order or size of long.",
-            )
-        output.write(content.trailing)
-        report.note("warning", f"{content.message}; they are copied", code="trailing")
-    return writer
+    Args:
+        output: the file.
+        value: the result of `load`, or builtins with tensors in them.
+        goal: the format.
+        layout: of a `.t7`.
 
-
-def _note_plain_nans(writer: T7Writer, report: Report) -> None:
-    if writer.plain_nans:
-        what = f"{writer.plain_nans} NaNs have bits that text cannot express"
-        report.note(
-            "info", f"{what}; they are written as nan", loss="precision", code="precision", count=writer.plain_nans
-        )
-
-
-def _write_tables(document: Document, output: Output, request: Convert, report: Report) -> None:
-    """Write Python values as Lua tables, with the record that restores them."""
-    from ..formats.t7.layout import T7Layout
-    from .lua_tree import note_nones, to_lua
-    from .records import write_pt_record
-
-    value = value_of(document, request, report)
-    tree = to_lua(value, nested=request.nested, keep_device=request.keep_device, limits=request.limits)
-    report.notes += tree.notes
-    report.mode = "tree"
-    writer = T7Writer(output, T7Layout(**request.layout))
-    writer.write_object(tree.value)
-    _note_plain_nans(writer, report)
-    storages = [found for found in writer.objects if isinstance(found, Storage)]
-    report.storages = len(storages)
-    report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)
-    if request.record:
-        write_pt_record(output, value, tree, {id(storage): place for place, storage in enumerate(storages)})
-    else:
+    Returns:
+        The report, whose notes name what the format could not hold.
+    """
+    report = Report(target=output.path, target_format=goal.name)
+    if _mixed(value) or (goal.values == LUA and not isinstance(value, (*COMPOSITE, type(None), bool, float, bytes))):
+        tree = to_lua(value)
+        value = tree.value
+        report.notes += tree.notes
         note_nones(tree, report)
-
-
-def _fill_template(document: Document, template: Document, output: Output, request: Convert, report: Report) -> None:
-    """Write a template with the weights of a state dict; other content of the source, such as a record, is ignored."""
-    from .template import fill_template
-
-    if template.spec.values != LUA:
-        raise FormatError("is not a .t7, which a template must be", file=template.path)
-    content = template.content
-    if content.message:
-        report.note("warning", f"of the template, {content.message}", code="trailing")
-    value = value_of(document, request, report)
-    try:
-        report.notes += fill_template(content.roots, value, request.partial)
-    except ModelError as error:
-        error.file = error.file or report.source
-        raise
-    report.tensors, report.storages = content.tensors, content.storages
-    _copy_t7(content, output, request, report)
-    report.mode = "template"
-
-
-def _restore_t7(document: Document, output: FileOutput, request: Convert, report: Report) -> bool:
-    """Write the `.t7` that a `.pt` was made from, unless there was none or the `.pt` was changed since."""
-    if document.format != "pt":
-        return False
-    from .records import check_t7, original_t7
-
-    restored, has_record = original_t7(document.content, request.limits)
-    if restored is None:
-        if has_record:
-            report.note(
-                "warning", "the .pt was changed since it was made from a .t7: its record is not used", code="record"
-            )
-        return False
-    report.tensors, report.storages = restored.tensors, restored.storages
-    writer = _copy_t7(restored, output, request, report)
-    report.mode = "record"
-    check_t7(output, writer, document.content, request.limits)
-    return True
+    is_lua = isinstance(value, COMPOSITE)
+    if goal.values == LUA:
+        home(goal.name).write(output, value, layout)
+        return report
+    if is_lua:
+        replace = StateDicts([value], report).replace if goal.values == NAMED else None
+        value = to_python(value, replace)
+    if goal.values == NAMED:
+        value = name_tensors(value, goal, report)
+        note_texts(home(goal.name).write(output, value), value, goal, report)
+    else:
+        home(goal.name).write(output, value)
+    return report

@@ -10,7 +10,11 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from .table import FORMATS, LUA, NAMED, PYTHON, SUFFIXES, FormatSpec
+from ..errors import ModelError, T7BridgeError, UnknownFormatError, UnsupportedError
+from ..io.output import FileOutput
+from ..io.source import ByteSource
+from ..limits import DEFAULT_LIMITS
+from .table import FORMATS, HEAD_BYTES, LUA, NAMED, PYTHON, SUFFIXES, FormatSpec, identify
 
 if TYPE_CHECKING:
     from ..io.source import ByteSource, PathLike, Readable
@@ -39,9 +43,6 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
         >>> with t7bridge.open("model.t7") as document:
         ...     document.format, len(document.roots)
     """
-    from ..io.source import ByteSource
-    from ..limits import DEFAULT_LIMITS
-
     limits = limits or DEFAULT_LIMITS
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
         return _home(_folder_format(source)).read_folder(os.fspath(source), limits, **options)  # type: ignore[no-any-return]
@@ -57,15 +58,11 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
     Raises:
         UnknownFormatError: the format is not supported; the message says what the file is.
     """
-    from .table import HEAD_BYTES, identify
-
     signature = identify(source.read(0, HEAD_BYTES))
     if signature is None:
         return FORMATS["t7"]  # its reader decides
     found = formats_with(signature.kind)
     if not found:
-        from ..errors import UnknownFormatError
-
         hint = signature.hint or f"t7bridge reads {known_suffixes()} files."
         raise UnknownFormatError(f"is not a model but {signature.title}", file=source.name, hint=hint)
     if len(found) == 1:
@@ -75,8 +72,6 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
 
 def _archive_format(source: ByteSource, found: list[FormatSpec], limits: Limits | None) -> FormatSpec:
     """Return the format of a zip archive, by the names of its members; the last one if it is damaged."""
-    from ..errors import T7BridgeError
-    from ..limits import DEFAULT_LIMITS
     from .pt.zip import ZipArchive
 
     try:
@@ -92,8 +87,6 @@ def _folder_format(path: PathLike) -> FormatSpec:
     Raises:
         UnknownFormatError: no format matches.
     """
-    from ..errors import T7BridgeError, UnknownFormatError
-
     try:
         names = sorted(os.listdir(path))
     except OSError as error:
@@ -127,16 +120,12 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
     """
     if to is not None:
         if to not in FORMATS or not FORMATS[to].suffixes:
-            from ..errors import ModelError
-
             written = " or ".join(name for name, spec in FORMATS.items() if spec.suffixes)
             raise ModelError(f"unknown output format {to!r}", expected=written)
         return FORMATS[to]
     name = os.fspath(path)
     found = SUFFIXES.get(os.path.splitext(name)[1].lower())
     if found is None:
-        from ..errors import UnsupportedError
-
         raise UnsupportedError(
             "the output format is not clear from this name",
             file=name,
@@ -163,8 +152,6 @@ def write(value: Any, path: PathLike, format: str | None = None, *, force: bool 
         UnsupportedError: the format cannot hold something in the value.
         WriteError: the disk reports an error.
     """
-    from ..io.output import FileOutput
-
     spec = format_for(path, format)
     with FileOutput(path, force=force) as output:
         return _home(spec).write(output, value, **options)  # type: ignore[no-any-return]

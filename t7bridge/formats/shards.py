@@ -14,6 +14,7 @@ from ..graph.tensor import Tensor
 from ..io.source import ByteSource, PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
+from . import open as open_file
 from .document import Document
 from .fields import Fields
 
@@ -53,8 +54,6 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
 def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, Tensor]:
     """Return the tensors of all files, in the order of the index."""
-    from . import open as open_file
-
     places = _weight_map(index)
     folder = os.path.dirname(index.name)
     values: dict[str, Any] = {}

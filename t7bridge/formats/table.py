@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..data import define
+from ..errors import CorruptError
 
 if TYPE_CHECKING:
     from ..io.source import ByteSource
@@ -309,8 +310,6 @@ def refuse_two(source: ByteSource, start: int = 0, title: str = "") -> None:
     if ends_as_zip(source, start):
         what = "a zip archive by its last"
     if what:
-        from ..errors import CorruptError
-
         raise CorruptError(
             f"is {title or 'a model'} by its first bytes, and {what}",
             file=source.name,

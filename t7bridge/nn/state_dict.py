@@ -18,6 +18,7 @@ from ..lazy import np
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from ..values.assign import Assignment, same_elements
+from ..values.widened import widen
 from .fields import Fields, path_steps
 from .layers.containers import clones
 from .layouts import apply_layout, copied, elements, undo_layout
@@ -422,8 +423,6 @@ def native(tensor: Tensor) -> Tensor:
         return tensor
     if tensor.element.name.startswith("complex"):
         raise UnsupportedError("Lua Torch has no complex numbers", found=tensor.element.name)
-    from ..values.widened import widen
-
     packed = copied(tensor, elements(tensor))
     assert packed.storage is not None
     wider = widen(packed.storage)[0]

@@ -32,6 +32,7 @@ from ..conversion.tree import to_python
 from ..data import define
 from ..errors import LimitError, UnsupportedError, WriteError
 from ..formats.pt.writer import PtWriter
+from ..formats.safetensors import write as write_safetensors
 from ..graph.lua import TorchObject
 from ..io.checksums import digest
 from ..io.output import FileOutput
@@ -45,6 +46,7 @@ from ..report import Note, Report, check_strict
 from ..text import printable
 from ..version import __version__
 from .modules import one_module
+from .prove.prove import prove
 
 HUB_FILES = ("README.md", "model.py", "config.json", "model.safetensors")
 _LINES = 200
@@ -171,8 +173,6 @@ def write_hub(request: Any) -> HubReport:
         UnsupportedError: safetensors cannot hold a tensor.
         TargetExistsError: a file exists and `force` is not set.
     """
-    from ..formats.safetensors import write as write_safetensors
-
     folder, limits = os.fspath(request.target), request.limits
     with ByteSource.from_path(request.source) as source:
         inside, module = one_module(source, request.at, limits)
@@ -284,8 +284,6 @@ def _outputs(path: str, names: Iterable[str], *, force: bool, sync: bool = False
 
 def _checked(path: PathLike, inside: str, limits: Limits) -> str:
     """Return the verdict of `prove` as a sentence."""
-    from .prove.prove import prove
-
     try:
         return prove(path, inside, limits=limits).sentence()
     except UnsupportedError as error:

@@ -1,21 +1,21 @@
-"""Reading, writing and describing whole files by path; writers that also accept values of numpy, torch and builtins."""
+"""Reading, writing and describing whole files by path."""
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
+from attrs import field
+
 from .. import formats
-from ..conversion.lua_tree import to_lua
 from ..conversion.options import LIMITS, option, takes, verb
-from ..conversion.plain import Adopter
+from ..data import define
 from ..errors import about_file
-from ..formats.pt import writer as pt_writer
-from ..formats.t7 import writer as t7_writer
+from ..formats.document import Document
 from ..formats.t7.layout import T7Layout
-from ..graph.lua import COMPOSITE, Value
+from ..graph.lua import Value
 from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
+from ..report import Report
 from ..values.describe import Node, describe_lua, describe_python
 from ..values.elements import HINTS, restore_values
 
@@ -87,8 +87,8 @@ def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | 
         WriteError: the value cannot be stored, or the disk reports an error.
         UnsupportedError: the format cannot hold part of the value.
     """
-    from ..conversion.convert import write_value
     from ..conversion.plain import adopt
+    from ..conversion.targets import write_value
     from ..io.output import FileOutput
 
     goal = formats.format_for(path)
@@ -131,79 +131,41 @@ def describe(request: Describe) -> Node:
         return describe_python(document.value, request.limits)
 
 
-_LUA = (*COMPOSITE, type(None), bool, int, float, str, bytes)
+@define(eq=False)
+class FileContent:
+    """Content of one file, as every reader sees it: no record in the file is used.
 
-
-class T7Writer(t7_writer.T7Writer):
-    """Writes values to a `.t7` file, one after another, as Lua's `torch.DiskFile` does.
-
-    An object already written becomes a reference to it, so that sharing and cycles are kept. The elements of
-    storages are copied from their source to the output without being loaded into memory.
-
-    Args:
-        target: a binary file object.
-        layout: encoding, byte order, size of `long`.
-        referenced: `False` writes every object anew at each occurrence, as `file:referenced(false)` does; sharing
-            is lost, and cycles are refused.
-        payloads: if given, storages are appended to it and their elements are omitted from the stream.
-
-    Example:
-        >>> with open("out.t7", "wb") as file:
-        ...     T7Writer(file).write_object({"epoch": 3, "weights": np.zeros((2, 3), "f4")})
+    Attributes:
+        document: the file.
+        value: its value, Lua's or Python's; the list of its values if there are several.
     """
 
-    @cached_property
-    def _adopter(self) -> Adopter:
-        """One for all values, so that tensors of different values share memory in the file as in Python."""
-        return Adopter()
+    document: Document
+    value: Any
+    forms: list[tuple[Any, list[str]]] = field(factory=list)
+    """Forms of the value with state dicts for modules, and what each leaves out, as sentences."""
 
-    def write_object(self, value: Any) -> None:
-        """Write one value and everything inside it.
+    def add_form(self, form: Any, report: Report) -> Any:
+        """Record a form with what the report says it leaves out; return the form."""
+        texts = [f"{note.path}: {note.message}".removeprefix(": ") for note in report.notes if note.code == "left-out"]
+        self.forms.append((form, texts))
+        return form
 
-        Args:
-            value: `None`, `bool`, `int`, `float`, `bytes`, `str` (as UTF-8), an object of `t7bridge.graph`, a numpy
-                array, a torch tensor, a module (its state dict), or builtins of these, which become tables. Tensors
-                that share memory do so in the file.
+    def left_out(self, form: Any) -> list[str]:
+        """Return what a form leaves out; nothing if it is the value itself."""
+        return next((texts for made, texts in self.forms if made is form), [])
 
-        Raises:
-            UnsupportedError: the value is none of these, or a tensor of a type that Lua Torch does not have.
-            WriteError: a number does not fit into the layout, or the output cannot be written.
-        """
-        if not isinstance(value, _LUA):
-            value = self._adopter.run(value)
-            if not isinstance(value, _LUA):
-                value = to_lua(value).value
-        super().write_object(value)
+    @property
+    def is_lua(self) -> bool:
+        """Whether it is a `.t7`."""
+        return self.document.spec.values == formats.LUA
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the format holds named tensors and nothing else."""
+        return self.document.spec.values == formats.NAMED
 
-class PtWriter(pt_writer.PtWriter):
-    """Writes one value to a `.pt` file that `torch.load(weights_only=True)` reads, also by memory map.
-
-    Each storage is written once, with all its elements, so that sharing, offsets and strides are those of the
-    value. Its bytes are copied from their source to the archive without being loaded into memory.
-
-    Args:
-        target: a binary file object.
-        keep_device: whether tensors keep their device (`cuda:0`); otherwise all are on the CPU.
-        place: the new device of tensors, by their old one, instead.
-        allow_foreign: whether objects of other packages keep the names of their classes; otherwise they are written as
-            plain data.
-
-    Example:
-        >>> with open("out.pt", "wb") as file:
-        ...     writer = PtWriter(file)
-        ...     writer.write({"weight": np.zeros((2, 3), "f4")})
-        ...     writer.finish()
-    """
-
-    def write(self, value: Any) -> None:
-        """Accept the value. `finish` writes it, with the storages named by it and by `storage_key`.
-
-        Args:
-            value: builtins, `OrderedDict`, `Tensor` and `Storage`, numpy arrays, torch tensors and modules (their state
-                dicts), nested and shared in any way.
-
-        Raises:
-            UnsupportedError: the value contains something that the format cannot store.
-        """
-        super().write(Adopter().run(value))
+    @property
+    def trailing(self) -> bytes:
+        """The bytes after the values of a `.t7` that are neither values nor a record."""
+        return self.document.content.trailing if self.is_lua and not self.document.content.has_pt_record else b""

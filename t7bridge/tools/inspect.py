@@ -20,7 +20,8 @@ from ..graph.walk import Path, entries, step_name, walk
 from ..io.source import Readable
 from ..limits import Limits
 from ..nn.places import is_module
-from ..values.summary import LayerRow, Summary, TensorRow
+from ..values.statistics import statistics_of
+from ..values.summary import LayerRow, Summary, TensorRow, outline
 from ..values.summary import summary as short_summary
 from .draw import (
     Block,
@@ -36,6 +37,7 @@ from .draw import (
     skips_of,
     structure_blocks,
 )
+from .files import load_all
 
 ROWS, OTHERS = 60, 24
 """Maximum lines of layers and of other content in a summary."""
@@ -234,8 +236,6 @@ def _weight_shape(block: Block) -> str:
 
 
 def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
-    from ..values.statistics import statistics_of
-
     named = [(each.key, each.tensor) for block in blocks for each in block.weights]
     if not named:
         named = [(visit.text(), visit.value) for visit in walk(value) if isinstance(visit.value, Tensor)]
@@ -335,3 +335,21 @@ def _model_facts(blocks: list[Block], shapes: Shapes) -> dict[str, Any]:
     for name, places in (("branches", branches_of(blocks)), ("skips", skips_of(blocks)), ("shared", shared_of(blocks))):
         facts[name] = first_places(places) if places else ""
     return {name: fact for name, fact in facts.items() if fact != ""}
+
+
+def outline_lines(
+    source: Readable, at: str | None, depth: int | None, items: int | None, limits: Limits
+) -> Iterator[str]:
+    """Yield the outline of the values of a file, or of what is at a path in the first.
+
+    Raises:
+        ModelError: nothing is at the path.
+    """
+    values = load_all(source, limits=limits)
+    if at:
+        with about_file(str(source)):
+            values = [Path.parse(at).get(values[0])]
+    for number, value in enumerate(values, 1):
+        if len(values) > 1:
+            yield f"value {number} of {len(values)}"
+        yield from outline(value, depth=depth or OUTLINE_DEPTH, items=items or OUTLINE_ITEMS)

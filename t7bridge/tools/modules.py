@@ -18,6 +18,7 @@ from ..conversion.inputs import parse_inputs
 from ..conversion.options import FORCE, INPUT, JSON, SYNC, option, takes, verb
 from ..conversion.template import torch_weights
 from ..errors import ModelError, UnsupportedError, WriteError
+from ..formats.pt.writer import placed
 from ..formats.t7.writer import T7Writer
 from ..graph.lua import TorchObject
 from ..io.output import FileOutput
@@ -78,8 +79,6 @@ def load_module(
         raise ModelError("the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
     place = None
     if map_location is not None:
-        from ..formats.pt.writer import placed
-
         location = map_location if callable(map_location) or isinstance(map_location, Mapping) else str(map_location)
         place = placed(location, keep_device=False)
     path, module = one_module(source, at, limits)

@@ -6,6 +6,7 @@ Imports torch inside the functions, as it is needed only to verify.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,8 +30,6 @@ def differences(path: PathLike, value: Any) -> list[str] | None:
         import torch
     except ImportError:
         return None
-    import warnings
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

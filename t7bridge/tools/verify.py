@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
-from attrs import asdict, evolve, field
+from attrs import asdict, field
 
 from .. import formats
 from ..conversion.options import FORCE, JSON, LIMITS, option, takes, verb
-from ..conversion.request import Convert, metadata_left_out
 from ..data import define
-from ..errors import T7BridgeError
 from ..formats.document import Document
 from ..formats.named import same_rows
-from ..formats.table import FormatSpec
-from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..graph.walk import Path
 from ..io.source import PathLike
-from ..limits import DEFAULT_LIMITS, Limits
-from ..report import Report
-from ..values.compare import Comparer, Difference, Pairs, closest
-from ..values.elements import HINTS
+from ..limits import Limits
+from ..values.compare import Comparer, Difference, Pairs, ValueComparer, closest
+from .files import FileContent
 
 
 @define
@@ -96,46 +90,6 @@ class DiffReport(Comparison):
 
 
 @define(eq=False)
-class FileContent:
-    """Content of one file, as every reader sees it: no record in the file is used.
-
-    Attributes:
-        document: the file.
-        value: its value, Lua's or Python's; the list of its values if there are several.
-    """
-
-    document: Document
-    value: Any
-    forms: list[tuple[Any, list[str]]] = field(factory=list)
-    """Forms of the value with state dicts for modules, and what each leaves out, as sentences."""
-
-    def add_form(self, form: Any, report: Report) -> Any:
-        """Record a form with what the report says it leaves out; return the form."""
-        texts = [f"{note.path}: {note.message}".removeprefix(": ") for note in report.notes if note.code == "left-out"]
-        self.forms.append((form, texts))
-        return form
-
-    def left_out(self, form: Any) -> list[str]:
-        """Return what a form leaves out; nothing if it is the value itself."""
-        return next((texts for made, texts in self.forms if made is form), [])
-
-    @property
-    def is_lua(self) -> bool:
-        """Whether it is a `.t7`."""
-        return self.document.spec.values == formats.LUA
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the format holds named tensors and nothing else."""
-        return self.document.spec.values == formats.NAMED
-
-    @property
-    def trailing(self) -> bytes:
-        """The bytes after the values of a `.t7` that are neither values nor a record."""
-        return self.document.content.trailing if self.is_lua and not self.document.content.has_pt_record else b""
-
-
-@define(eq=False)
 class RowComparer(Comparer):
     """Compares tensors row by row: formats of named tensors have neither strides nor shared memory."""
 
@@ -186,7 +140,7 @@ def verify(request: Verify) -> VerifyReport:
             if source.path not in report.readers:  # a file compared with itself is read once
                 report.readers[source.path] = _ask_others(source, side, report) if request.independent else []
         make = RowComparer if one.is_named or two.is_named else Comparer
-        comparer, forms = closest(pairs_of(one, two, request.limits), partial(make, limits=request.limits))
+        comparer, forms = closest(_pairs(one, two, request.limits), partial(make, limits=request.limits))
         report.differences += comparer.found
         for side, form in zip((one, two), forms):
             if texts := side.left_out(form):
@@ -245,10 +199,8 @@ def diff(request: Diff) -> DiffReport:
     Raises:
         FormatError: a file is damaged, or in no supported format.
     """
-    from ..values.compare import ValueComparer
-
     with _both(request) as (first, second):
-        pairs = pairs_of(read_side(first), read_side(second), request.limits)
+        pairs = _pairs(read_side(first), read_side(second), request.limits)
         # The best form is chosen by structure and shapes, so that no element is read twice.
         _, (one, two) = closest(pairs, partial(ValueComparer, elements=False))
         comparer = ValueComparer(rtol=request.rtol, atol=request.atol)
@@ -261,120 +213,12 @@ def diff(request: Diff) -> DiffReport:
         return report
 
 
-def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[Any, Any]]:
-    """Return the forms in which two files can be compared: one as `convert` makes the other's format of it."""
-    goals = [side.document.spec for side in (a, b) if side.is_named]
-    if goals:
-        numbers = all(goal.numbers for goal in goals)
-        goals = [evolve(goal, numbers=numbers) for goal in goals]
-        for one in _named_forms(a, goals, limits):
-            for other in _named_forms(b, goals, limits):
-                yield (one, other) if a.is_named == b.is_named else _without_strings(a, b, one, other)
-        return
-    _without_modules(a, b, limits)
-    if a.is_lua == b.is_lua:
-        yield a.value, b.value
-        if not a.is_lua:
-            from ..conversion.simplified import simplified
+def _pairs(a: FileContent, b: FileContent, limits: Limits) -> Iterable[tuple[Any, Any]]:
+    if a.is_lua and b.is_lua:
+        return [(a.value, b.value)]
+    from .forms import pairs_of
 
-            for first, second in ((a, b.value), (b, a.value)):
-                said = Report()
-                made = first.add_form(simplified(first.value, said, limits), said)
-                yield (made, second) if first is a else (second, made)
-        return
-    from ..conversion.lua_tree import to_lua
-
-    lua, python = (a, b) if a.is_lua else (b, a)
-    for made in _python_forms(lua, limits):
-        yield (made, python.value) if a.is_lua else (python.value, made)
-    made = _as_model_file(lua.value, python.value)
-    if made is not None:
-        yield (made, python.value) if a.is_lua else (python.value, made)
-    for nested in (False, True):
-        made = to_lua(python.value, nested=nested, limits=limits).value
-        yield (lua.value, made) if a.is_lua else (made, lua.value)
-
-
-def _python_forms(side: FileContent, limits: Limits, target: str = "pt") -> Iterator[Any]:
-    """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used."""
-    from ..conversion.targets import plain_value
-
-    has_objects = side.is_lua and any(isinstance(found, TorchObject) for found in side.document.content.objects)
-    for mode, with_data in (("tree", True), ("auto", False), ("auto", True)) if has_objects else (("auto", True),):
-        request, said = Convert(side.document.path, "", mode, limits=limits), Report(target_format=target)
-        request.believed = False
-        yield side.add_form(plain_value(side.document, request, said, with_data=with_data), said)
-
-
-def _named_forms(side: FileContent, goals: list[FormatSpec], limits: Limits) -> Iterator[dict[str, Any]]:
-    """Yield a file as formats of named tensors can hold it: tensors by name, strings, and what is left out."""
-    from ..conversion.named_tensors import flatten, name_tensors
-
-    # Arrays that were numbers stay arrays in a format without such.
-    others = [goal.name for goal in goals if side.is_named and not formats.FORMATS[goal.name].numbers]
-    for form in _python_forms(side, limits, *others[:1]):
-        texts = side.left_out(form)
-        left_out = [path for paths in flatten(form, limits).left_out.values() for path in paths]
-        metadata = side.document.metadata
-        for goal in goals:
-            named = name_tensors(form, goal, Report(), metadata, limits)
-            metadata = named.metadata
-            form = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
-            if len(form) < len(named.tensors):  # `a.b` beside `other` in the group `source`
-                form = {"/".join(steps): tensor for steps, tensor in named.tensors.items()}
-        linked = all(goal.links for goal in goals)
-        views: dict[Any, Tensor] = {}
-        for name, each in form.items():
-            view = (id(each.storage), each.element.name, each.offset, each.size, each.stride)
-            form[name] = views.setdefault(view if linked and each.numel else name, evolve(each))
-        strings = {name: text for name, text in metadata.items() if name != "format" and name not in HINTS}
-        made = {**dict.fromkeys(left_out), **dict(sorted(form.items())), "__metadata__": strings}
-        side.forms.append((made, texts))
-        yield made
-
-
-def _without_strings(a: FileContent, b: FileContent, one: Any, other: Any) -> tuple[Any, Any]:
-    """Return the forms of a file of named tensors and of another, without strings of metadata that only the first has.
-
-    `convert` leaves them out: no difference.
-    """
-    side, form, values = (a, one, other) if a.is_named else (b, other, one)
-    strings, known = form["__metadata__"], values["__metadata__"]
-    only = [name for name in strings if name not in known]
-    if not only:
-        return one, other
-    made = {**form, "__metadata__": {name: text for name, text in strings.items() if name in known}}
-    side.forms.append((made, [*side.left_out(form), metadata_left_out(only)]))
-    return (made, values) if a.is_named else (values, made)
-
-
-def _without_modules(a: FileContent, b: FileContent, limits: Limits) -> None:
-    """Replace the whole modules of one file by their state dicts, as `convert` does, if the other has none."""
-    from ..conversion.request import has_modules
-    from ..conversion.simplified import simplified
-
-    sides = [side for side in (a, b) if not side.is_lua and has_modules(side.value)]
-    if len(sides) == 1:
-        said = Report()
-        sides[0].value = sides[0].add_form(simplified(sides[0].value, said, limits), said)
-
-
-def _as_model_file(lua: Value, python: Any) -> Any:
-    """Return the state dict of the `model.pt` that `module` writes for a model, if a `.pt` has exactly its keys."""
-    if not isinstance(python, dict) or not all(isinstance(key, str) for key in python):
-        return None
-    from ..codegen.generate import generate
-    from ..nn.named import compacted
-    from ..nn.places import find_models
-
-    found = [] if isinstance(lua, list) else find_models(lua)
-    if len(found) != 1:
-        return None
-    try:
-        made = generate(found[0][1], found[0][0]).tensors
-    except T7BridgeError:  # it has no model.py
-        return None
-    return OrderedDict(compacted(made)) if set(made) == set(python) else None
+    return pairs_of(a, b, limits)
 
 
 def read_side(document: Document) -> FileContent:

@@ -16,6 +16,7 @@ from ..graph.dtypes import ELEMENT_TYPES, PACKED
 from ..graph.storage import Span, Storage
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor
 from ..io.source import ByteSource
+from .widened import restore_elements
 
 ELEMENTS_KEY = "t7bridge.elements"
 """The name of the metadata's string with element types that a format lacks: a JSON object of tensors and types."""
@@ -107,8 +108,6 @@ def restore_values(value: Any, metadata: Mapping[str, str], check: bool) -> tupl
         value = {name: _numbers_of(item, kinds.get(name)) for name, item in value.items()}
     if not wanted or not isinstance(value, dict):
         return value, []
-    from .widened import restore_elements
-
     return restore_elements(value, wanted, check)
 
 

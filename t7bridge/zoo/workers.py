@@ -27,6 +27,8 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import count, islice
 from typing import Any
 
+from ..conversion.convert import convert
+from ..conversion.targets import differences
 from ..errors import (
     ModelError,
     NoModuleError,
@@ -41,6 +43,11 @@ from ..io import copy as transfer
 from ..io.checksums import digest
 from ..io.output import flush_to_disk
 from ..report import Note
+from ..tools.draw import draw, is_page
+from ..tools.export_module import write_module
+from ..tools.prove.proof import NOTE
+from ..tools.prove.prove import prove_note
+from ..tools.verify import verify
 from .journal import DONE, FOREIGN, Record, as_requests, from_requests
 from .places import as_local_input, as_local_output, is_in_memory, join, local_path, scratch_output
 from .plan import Settings, fail_foreign
@@ -116,12 +123,8 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
 def _write(record: Record, settings: Settings, source: str, target: str) -> None:
     """Write the output in the requested format. An existing file under its name is an earlier attempt of ours."""
     if settings.module:
-        from ..tools.export_module import write_module
-
         report = write_module(source, target, force=True, limits=settings.limits, **settings.options)
     else:
-        from ..conversion.convert import convert
-
         report = convert(source, target, to=settings.to, force=True, limits=settings.limits, **settings.options)
     record.mode, record.tensors = report.mode, report.tensors
     record.layers = [[note.path, note.class_name, note.message] for note in report.notes if note.code == "unmapped"]
@@ -135,8 +138,6 @@ def picture_of(target: str) -> str:
 
 def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
     """Draw a model. A failure is noted, and does not affect the conversion."""
-    from ..tools.draw import draw, is_page
-
     try:
         with as_local_output(place) as target:
             if os.path.exists(target) and not is_page(target):
@@ -151,9 +152,6 @@ def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
 
 def _prove(record: Record, settings: Settings, source: str) -> None:
     """Add the result of `prove`, which applies to `.t7` only."""
-    from ..tools.prove.proof import NOTE
-    from ..tools.prove.prove import prove_note
-
     try:
         note = prove_note(source, limits=settings.limits)
         record.notes.append([note.level, note.path, note.message, note.loss])
@@ -163,12 +161,8 @@ def _prove(record: Record, settings: Settings, source: str) -> None:
 
 def _verify(settings: Settings, source: str, target: str) -> None:
     if settings.to is not None and FORMATS[settings.to].values == NAMED:
-        from ..conversion.targets import differences
-
         found = differences(source, target, settings.limits)
     else:
-        from ..tools.verify import verify
-
         found = [str(difference) for difference in verify(source, target, limits=settings.limits).differences]
     if found:
         raise VerifyError("the output differs from the input", found="; ".join(found[:3]))

@@ -8,6 +8,9 @@ from ...io.output import Output
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ..document import Document, Written
+from . import writer as writers
+from .reader import PtReader
+from .script_writer import ScriptWriter
 
 if TYPE_CHECKING:
     from .writer import LegacyPtWriter, MapLocation, PtWriter
@@ -24,8 +27,6 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS, *, forb
     Raises:
         FormatError: it is damaged, or in no supported format.
     """
-    from .reader import PtReader
-
     reader = PtReader(source, limits=limits, forbid=forbid)
     return Document("pt", reader.source, lambda: [reader.read()], content=lambda: reader, layout=lambda: reader.kind)
 
@@ -52,12 +53,8 @@ def writer(
     Raises:
         ModelError: `map_location` names no device.
     """
-    from . import writer as writers
-
     place = writers.placed(map_location, keep_device)
     if pt_format == "torchscript":
-        from .script_writer import ScriptWriter
-
         return ScriptWriter(output, place=place, limits=limits)
     kind = writers.LegacyPtWriter if pt_format == "legacy" else writers.PtWriter
     return kind(output, place=place, allow_foreign=allow_foreign)

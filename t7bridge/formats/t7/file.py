@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from attrs import field
@@ -23,6 +24,7 @@ from ..document import Document, Written
 from ..table import refuse_two
 from .layout import T7Layout
 from .reader import T7Reader
+from .writer import T7Writer
 
 if TYPE_CHECKING:
     from ...io.output import Output
@@ -101,8 +103,6 @@ class Values:
 
 def _warn(name: str, message: str, stacklevel: int) -> None:
     if message:
-        import warnings
-
         warnings.warn(printable_lines(f"{name}: {message}"), IncompleteFileWarning, stacklevel=stacklevel + 1)
 
 
@@ -330,8 +330,6 @@ def write(output: Output, value: Value, layout: T7Layout | None = None) -> Writt
         UnsupportedError: something in it is not a Lua value.
         WriteError: the output does not accept the bytes.
     """
-    from .writer import T7Writer
-
     writer = T7Writer(output, layout or T7Layout())
     writer.write_object(value)
     storages = sum(isinstance(found, Storage) for found in writer.objects)

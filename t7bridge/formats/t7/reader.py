@@ -34,10 +34,10 @@ from .layout import (
     checked_scalars,
     possible_layouts,
 )
+from .text import TextInput
 
 if TYPE_CHECKING:
     from .runs import Alike
-    from .text import TextInput
 
 
 class T7Reader:
@@ -311,9 +311,7 @@ class ObjectReader:
         self._owner = weakref.ref(owner)  # no reference cycle, so that values and file are released promptly
         self._limits = limits
         self._payloads = payloads
-        kind: type[BinaryInput | TextInput] = BinaryInput
-        if layout.encoding == "ascii":
-            from .text import TextInput as kind
+        kind = TextInput if layout.encoding == "ascii" else BinaryInput
         self.stream: BinaryInput | TextInput = kind(source, position, layout, limits.string_bytes)
         self.objects: dict[int, Any] = {}
         self.payload_depth = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from ...errors import T7BridgeError, UnsupportedError, WriteError
 from ...graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
@@ -16,9 +16,7 @@ from . import layout as tags
 from .binary import BinaryWriter
 from .layout import T7Layout
 from .reader import payload_of
-
-if TYPE_CHECKING:
-    from .text import TextWriter
+from .text import TextWriter
 
 _Step = tuple["str | tuple[str, Value]", Value]
 """A step of a path and the value there; a step into a table is its form and the key, put into words for errors only."""
@@ -46,9 +44,7 @@ class T7Writer:
         self._output = target if isinstance(target, Output) else Output(target)
         self._owned = not isinstance(target, Output)
         self.layout = layout or T7Layout()
-        kind: type[BinaryWriter | TextWriter] = BinaryWriter
-        if self.layout.encoding == "ascii":
-            from .text import TextWriter as kind
+        kind = TextWriter if self.layout.encoding == "ascii" else BinaryWriter
         self._stream: BinaryWriter | TextWriter = kind(self._output, self.layout)
         self._referenced = referenced
         self._payloads = payloads

@@ -23,6 +23,7 @@ from ...io.source import PathLike, inputs_protected
 from ...limits import Limits
 from ...nn.places import choose_module
 from ...text import printable
+from ...values.statistics import statistics_of
 from ...version import __version__
 from .blocks import Block, Weight, blocks_of, group_of, models_in, shape_text, structure_blocks
 from .layout import Box, lay_out, readable
@@ -272,8 +273,6 @@ def _weight(weight: Weight, statistics: bool) -> dict[str, Any]:
     if weight.shared:
         found["shared"] = printable(weight.shared)
     if statistics and tensor.numel:
-        from ...values.statistics import statistics_of
-
         found["statistics"] = statistics_of(tensor, bins=24)
     return found
 

@@ -12,6 +12,7 @@ from attrs import field
 
 from ...data import define
 from ...graph.show import extents
+from ...values.compare import TensorDifference, deviation
 from ...values.statistics import statistics_of
 from .blocks import Block, Weight
 
@@ -131,8 +132,6 @@ class Pairing:
 
     def _elements(self, weight: Weight, other: Weight) -> tuple[str, float]:
         """Return kind and size of the difference of two tensors of one shape; equal pairs of memory are read once."""
-        from ...values.compare import TensorDifference, deviation
-
         a, b = weight.tensor, other.tensor
         key = (id(a.storage), a.offset, a.stride, id(b.storage), b.offset, b.stride, a.shape)
         if key not in self._seen:
