@@ -242,7 +242,7 @@ def test_verify(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def wrong(source: str, target: str, **options: object) -> t7bridge.Report:
         return real(TESTFILES / "format/tensor_float.t7", target, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("t7bridge.conversion.convert.convert", wrong)
+    monkeypatch.setattr("t7bridge.zoo.workers.convert", wrong)
     report = convert(small, tmp_path / "out", verify=True)
     assert report.counts["done"] == 0
     assert {row.kind for row in report.rows if row.name == "b.dat"} == {"VerifyError"}
