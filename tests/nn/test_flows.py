@@ -36,7 +36,7 @@ def test_every_class_that_may_return_a_list_declares_its_flow():
 
 @pytest.mark.slow
 def test_kinds_are_those_of_what_the_models_return():
-    """The predicted structure of the output of each network that Lua made is that of its output."""
+    """The predicted structure of the output of each network that Lua made is that of its outputs."""
     known = 0
 
     def fits(kind, value):
@@ -49,14 +49,23 @@ def test_kinds_are_those_of_what_the_models_return():
     def kind_of(value):
         return TENSOR if isinstance(value, torch.Tensor) else listed(map(kind_of, value))
 
-    for name in ("found_lists", "found_lengths", "random_nn", "random_graph", "random_rnn", "found_nets"):
+    for name in (
+        "found_lists",
+        "found_lengths",
+        "random_lists",
+        "random_nn",
+        "random_graph",
+        "random_rnn",
+        "found_nets",
+    ):
         for record in records(TESTFILES / f"{name}.t7"):
             spec = build_plan(record["model"]).root
-            output = as_torch(record["output"])
-            for given in (kind_of(as_torch(record["input"])), ANY):
-                kind = DataFlow(traits_of)(spec, given)
-                assert fits(kind, output), (name, record["text"], kind)
-                known += kind != ANY
+            more = zip(*(as_torch(record.get(field)) or () for field in ("moreInputs", "moreOutputs")))
+            for input, output in ((as_torch(record["input"]), as_torch(record["output"])), *more):
+                for given in (kind_of(input), ANY):
+                    kind = DataFlow(traits_of)(spec, given)
+                    assert fits(kind, output), (name, record["text"], kind)
+                    known += kind != ANY
     assert known > 300
 
 

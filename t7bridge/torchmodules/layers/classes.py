@@ -174,8 +174,11 @@ class ParallelCriterion(nn.Sequential):
         """Take lists of inputs and targets; return a scalar."""
         if self.repeat_target:
             targets = [targets] * len(self)
-        rows = zip(self.weights, self, inputs, targets)
-        return torch.stack([weight * loss(x, y) for weight, loss, x, y in rows]).sum()
+        losses = [
+            weight * self[index](inputs[index], targets[index])
+            for index, weight in enumerate(self.weights)
+        ]
+        return torch.stack(losses).sum()
 
 
 class MultiCriterion(ParallelCriterion):
@@ -274,7 +277,8 @@ class SequencerCriterion(Criterion):
     def losses(self, input: Any, target: Any) -> Tensor:
         """Take lists, or tensors with time as first dimension."""
         targets = [target] * len(input) if self.repeat_target else target
-        return torch.stack([self.criterion(*pair) for pair in zip(input, targets)])
+        pairs = zip(input, targets, strict=True)
+        return torch.stack([self.criterion(*pair) for pair in pairs])
 
 
 class MaskZeroCriterion(Masked):

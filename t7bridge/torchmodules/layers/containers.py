@@ -155,7 +155,7 @@ class Parallel(nn.Sequential):
             for index in range(input.size(self.input_dim))
         ]
         return torch.cat(
-            [module(part) for module, part in zip(self, slices)], self.output_dim
+            [self[index](part) for index, part in enumerate(slices)], self.output_dim
         )
 
 

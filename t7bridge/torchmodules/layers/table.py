@@ -283,7 +283,8 @@ class ZipTableOneToMany(nn.Module):
 
     def forward(self, inputs: list[Any]) -> list[list[Any]]:
         """Return as many pairs as the second input has elements."""
-        return [[inputs[0], other] for other in inputs[1]]
+        first, others = inputs
+        return [[first, other] for other in others]
 
 
 @dataclass(eq=False)
