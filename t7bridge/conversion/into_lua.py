@@ -91,6 +91,7 @@ def _write_tables(document: Document, output: Output, request: Convert, report: 
     storages = [found for found in writer.objects if isinstance(found, Storage)]
     report.storages = len(storages)
     report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)
+    del writer  # before the record is written: it knows every table
     if request.record:
         write_pt_record(output, value, tree, {id(storage): place for place, storage in enumerate(storages)})
     else:

@@ -20,6 +20,7 @@ Indices inside tensors are 0-based as in PyTorch, also those of sparse tensors.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
@@ -150,9 +151,12 @@ class _Builder(Rebuilder):
     # Containers
 
     def _list(self, items: list[Any] | tuple[Any, ...]) -> Fill:
-        places = [place for place, item in enumerate(items) if item is not None]  # nil ends a Lua list
-        self.tree.nones += len(items) - len(places)
-        return _table([float(place + 1) for place in places], places, [items[place] for place in places])
+        places: Any = range(len(items))
+        if None in items:  # nil ends a Lua list
+            places = [place for place in places if items[place] is not None]
+            self.tree.nones += len(items) - len(places)
+            items = [items[place] for place in places]
+        return _table([float(place + 1) for place in places], places, items)
 
     def _dict(self, value: dict[Any, Any], path: Path) -> Fill:
         if self._nested and (split := _split_keys(value)) is not None:
@@ -273,7 +277,7 @@ class _Builder(Rebuilder):
         return self.scalar(item, path.parent, path.key) if type(item) in SCALARS else self.make(item, path)
 
 
-def _table(names: list[Value], keys: Any, values: list[Any], table: Table | None = None) -> Fill:
+def _table(names: list[Value], keys: Any, values: Sequence[Any], table: Table | None = None) -> Fill:
     """Return a table to be filled, whose keys are `names`, from values under other keys."""
     table = table or Table(names)
     table.raw_values = [None] * len(values)

@@ -18,6 +18,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from attrs import asdict, evolve
@@ -76,8 +77,12 @@ class PtRecord:
 
 def structure_hash(value: Value) -> str:
     """Return a hash of a Lua value without the elements of its storages, whatever the encoding of its file."""
-    stream = take_skeleton([value], T7Layout(), lambda storage: "").stream
-    return sha256(stream).hexdigest()
+    digest = sha256()
+    sink: Any = SimpleNamespace(write=digest.update)
+    output = Output(sink)
+    T7Writer(output, T7Layout(), payloads=[]).write_object(value)
+    output.flush()
+    return digest.hexdigest()
 
 
 def write_pt_record(output: Output, value: Any, tree: LuaTree, places: dict[int, int]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Iterator
 from typing import Any
 
 from ..errors import UnsupportedError
@@ -132,7 +131,7 @@ class TorchfileBuilder(Rebuilder):
             # The fields were read as a table of their own, so torchfile turns a list of them into a list as well.
             inner = self._table(value.fields) if value.fields is not None else Fill(value.payload, ())
             made._obj = inner.value
-            return Fill(made, inner.parts)
+            return Fill(made, inner.parts, done=inner.done)
         if isinstance(value, GraphFunction):  # a named tuple: needs its upvalues at construction
             code = value.code
             return fill_list([value.upvalues], lambda parts: self._kinds.function(len(code), code, *parts))
@@ -147,15 +146,15 @@ class TorchfileBuilder(Rebuilder):
 
     def _dict(self, table: Table) -> Fill:
         made = self._kinds.table()
+        slots = [[key, item] for key, item in table.raw_items()]
 
-        def parts() -> Iterator[tuple[Any, Any, Any, Any]]:
-            built: list[Any] = [None]
-            for key, item in table.raw_items():
-                yield built, 0, key, key
+        def enter() -> None:
+            for key, (built, item) in zip(table.raw_keys, slots):
                 # Keys that cannot be hashed are compared by identity.
-                yield made, key if isinstance(built[0], (list, np.ndarray)) else built[0], key, item
+                made[key if isinstance(built, (list, np.ndarray)) else built] = item
 
-        return Fill(made, parts())
+        parts = ((slot, at, key, slot[at]) for key, slot in zip(table.raw_keys, slots) for at in (0, 1))
+        return Fill(made, parts, done=enter)
 
     def _array(self, storage: Storage) -> np.ndarray:
         """Return a storage as a writable array, one for each storage."""

@@ -210,19 +210,22 @@ class Fill:
         parts: for each part of it: where it goes (a list or dict, and the place there), its key for paths, and the
             value that it is made from.
         finish: called with `value` when all parts are in it; returns what it becomes. `None`: it stays what it is.
+        done: called when all parts are in it.
     """
 
-    __slots__ = ("finish", "parts", "value")
+    __slots__ = ("done", "finish", "parts", "value")
 
     def __init__(
         self,
         value: Any,
         parts: Iterable[tuple[Any, Any, Any, Any]],
         finish: Callable[[Any], Any] | None = None,
+        done: Callable[[], Any] | None = None,
     ) -> None:
         self.value = value
-        self.parts = iter(parts)
+        self.parts = parts
         self.finish = finish
+        self.done = done
 
 
 def fill_list(items: list[Any] | tuple[Any, ...], finish: Callable[[Any], Any] | None = None) -> Fill:
@@ -274,42 +277,55 @@ class Rebuilder:
         """Return what a value becomes, with everything in it."""
         result: list[Any] = [None]
         made, scalar, put = self.made, self.scalar, self.put
-        stack: list[tuple[Fill, Path | None, Any]] = [(Fill(None, ((result, 0, ROOT, root),)), None, None)]
-        while stack:
-            fill, path, places = stack[-1]
-            for target, place, key, value in fill.parts:
-                if type(value) in SCALARS:
-                    target[place] = scalar(value, path, key)
-                    continue
-                if id(value) in made:
-                    known = made[id(value)]
-                    if type(known) is _Places:
-                        known.append((target, place, value))
-                    else:
-                        put(target, place, known, value)
-                    continue
-                here = Path(path, key, value)
-                found = self.make(value, here)
-                inner = found if type(found) is Fill else None
-                done = inner.value if inner else found
-                if inner and inner.finish:
-                    done = _Places([(target, place, value)])
+        # What is still to be made, the next one last; of a container that is being filled nothing else is kept.
+        left: list[tuple[Any, Any, Any, Any, Path | None]] = [(result, 0, ROOT, root, None)]
+        while left:
+            target, place, key, value, path = left.pop()
+            if type(target) is Fill:
+                self._close(target, place)
+                continue
+            if type(value) in SCALARS:
+                target[place] = scalar(value, path, key)
+                continue
+            if id(value) in made:
+                known = made[id(value)]
+                if type(known) is _Places:
+                    known.append((target, place, value))
                 else:
-                    put(target, place, done, value)
-                if self.remembers:
-                    self._kept.append(value)
-                    made.setdefault(id(value), done)
-                if inner:
-                    stack.append((inner, here, done))
-                    break
+                    put(target, place, known, value)
+                continue
+            here = Path(path, key)
+            found = self.make(value, here)
+            fill = found if type(found) is Fill else None
+            done = fill.value if fill else found
+            if fill and fill.finish:
+                done = _Places([(target, place, value)])
             else:
-                stack.pop()
-                if fill.finish is not None:
-                    finished = fill.finish(fill.value)
-                    for target, place, value in places:
-                        made.update({id(value): finished} if self.remembers else {})
-                        put(target, place, finished, value)
+                put(target, place, done, value)
+            if self.remembers:
+                self._kept.append(value)
+                made.setdefault(id(value), done)
+            if fill:
+                if fill.finish or fill.done:
+                    left.append((fill, done, None, None, None))
+                parts = []
+                for target, place, key, value in fill.parts:
+                    if type(value) in SCALARS:
+                        target[place] = scalar(value, here, key)
+                    else:
+                        parts.append((target, place, key, value, here))
+                left += reversed(parts)
         return result[0]
+
+    def _close(self, fill: Fill, places: list[tuple[Any, Any, Any]]) -> None:
+        """Finish a container that is filled."""
+        if fill.done is not None:
+            fill.done()
+        if fill.finish is not None:
+            finished = fill.finish(fill.value)
+            for target, place, value in places:
+                self.made.update({id(value): finished} if self.remembers else {})
+                self.put(target, place, finished, value)
 
 
 class _Places(list[Any]):

@@ -21,6 +21,7 @@ import math
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
@@ -200,11 +201,8 @@ class _PythonDescriber(Rebuilder):
         self._seen.add(id(value))
         self._around[id(value)] = len(self._around)
 
-        def leave(node: Node) -> Node:
-            del self._around[id(value)]
-            return node
-
-        return Fill(fill.value, fill.parts, leave)
+        fill.done = partial(self._around.pop, id(value))
+        return fill
 
     def _tensor(self, value: Tensor) -> Node:
         storage = value.storage

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import IO, Any
 
 from ...errors import T7BridgeError, UnsupportedError, WriteError
+from ...garbage import collector_paused
 from ...graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor, view_fault
@@ -18,13 +18,29 @@ from .layout import T7Layout
 from .reader import payload_of
 from .text import TextWriter
 
-_Step = tuple["str | tuple[str, Value]", Value]
-"""A step of a path and the value there; a step into a table is its form and the key, put into words for errors only."""
 _SHORT = 1 << 16
 
 
-def _text_of(step: str | tuple[str, Value]) -> str:
-    return step if isinstance(step, str) else step[0] % step_name(step[1])
+def _parts(value: Value) -> tuple[list[Value] | str, list[Value]]:
+    """Return the keys and values inside a value; of one that has no keys, the step to them."""
+    if isinstance(value, (Table, TdsHash)):
+        table = value if isinstance(value, Table) else value.content
+        return table.raw_keys, table.raw_values
+    if isinstance(value, TdsVec):
+        return "[%d]", value.elements
+    if isinstance(value, TorchObject):
+        return "", [value.fields]
+    return (".storage", [value.storage]) if isinstance(value, Tensor) else ("<upvalues>", [value.upvalues])
+
+
+def _step(value: Value, half: int) -> str:
+    """Return the step from a value to the last of its so many halves of entries, for errors."""
+    keys, place = _parts(value)[0], (half - 1) // 2
+    if not half:
+        return ""
+    if isinstance(keys, str):
+        return keys % (place + 1) if "%" in keys else keys
+    return f"<key {step_name(keys[place])}>" if half % 2 else step_name(keys[place])
 
 
 class T7Writer:
@@ -54,7 +70,11 @@ class T7Writer:
         self._kept: list[Any] = []
         """The objects whose identity numbers them, kept alive so that no identity is reused."""
         self._count = 0
-        self._path: list[tuple[Value, str | tuple[str, Value]]] = []
+        self._inside: list[Value] = []
+        """The values being written, each inside the one before."""
+        self._halves: list[int] = []
+        """For each of them how many keys and values, two an entry, are written or being written."""
+        self._beyond = max(self.layout.numbers, default=0) - len(self.layout.numbers) + 1
         self._payload_depth = 0
 
     @property
@@ -136,43 +156,40 @@ class T7Writer:
             if can_be_headless(value):
                 write_headless(self, value)
                 return
-        base = len(self._path) if self._payload_depth else 0
-        del self._path[base:]
+        base = len(self._inside) if self._payload_depth else 0
+        del self._inside[base:], self._halves[base:]
         try:
             self._write_tree(value, base)
         except T7BridgeError as error:
             if not error.path:
-                error.path = "root" + "".join(_text_of(step) for _, step in self._path)
+                error.path = "root" + "".join(map(_step, self._inside, self._halves))
             raise
         self._done()
 
+    @collector_paused()
     def _write_tree(self, value: Value, base: int) -> None:
         """Write with an explicit stack, at any nesting depth."""
-        inside = self._open(value)
-        stack: list[Iterator[_Step]] = []
-        within = set() if self._referenced else {id(parent) for parent, _ in self._path}
-        if inside is not None:
-            stack.append(inside)
-            self._path.append((value, ""))
-            within.add(id(value))
-        while stack:
-            for step, item in stack[-1]:
-                self._path[-1] = (self._path[-1][0], step)
-                if not self._referenced and id(item) in within:
-                    raise WriteError("a cycle cannot be written without references")
-                inside = self._open(item)
-                if inside is not None:
-                    stack.append(inside)
-                    self._path.append((item, ""))
-                    within.add(id(item))
+        inside, halves = self._inside, self._halves
+        within = set() if self._referenced else {id(parent) for parent in inside}
+        while True:
+            if not self._referenced and id(value) in within:
+                raise WriteError("a cycle cannot be written without references")
+            if self._open(value):
+                inside.append(value)
+                halves.append(0)
+                within.update(() if self._referenced else (id(value),))
+            while len(inside) > base:
+                found = self._entries(*_parts(inside[-1]), halves[-1])
+                if found is not None:
                     break
+                halves.pop()
+                within.discard(id(inside.pop()))
             else:
-                stack.pop()
-                within.discard(id(self._path.pop()[0]))
-        del self._path[base:]
+                return
+            value = found[0]
 
-    def _open(self, value: Value) -> Iterator[_Step] | None:
-        """Write a value, or its start; return the values inside it that are still to be written."""
+    def _open(self, value: Value) -> bool:
+        """Write a value, or its start; return whether values inside it are still to be written."""
         stream = self._stream
         if value is None:
             stream.write_int(tags.NIL)
@@ -186,7 +203,7 @@ class T7Writer:
             stream.write_string(value.encode())
         else:
             return self._open_object(value)
-        return None
+        return False
 
     def _write_number(self, value: float) -> None:
         try:
@@ -200,15 +217,15 @@ class T7Writer:
             )
         self._stream.write_number(number)
 
-    def _open_object(self, value: Value) -> Iterator[_Step] | None:
+    def _open_object(self, value: Value) -> bool:
         stream = self._stream
         if isinstance(value, Table):
             number = self._numbers.get(id(value)) if self._referenced else None
             if number is not None:
                 stream.write_ints(tags.TABLE, number)
-                return None
+                return False
             stream.write_ints(tags.TABLE, self._number(value), len(value.raw_keys))
-            return self._entries(value)
+            return True
         if isinstance(value, LuaFunction) and value.tag == tags.FUNCTION_WITHOUT_INDEX:
             stream.write_int(value.tag)
             return self._function(value)
@@ -222,7 +239,7 @@ class T7Writer:
         if number is not None and self._referenced:
             stream.write_int(tag)
             stream.write_int(number)
-            return None
+            return False
         name = self._class_name(value) if tag == tags.TORCH else ""
         stream.write_int(tag)
         stream.write_int(self._number(value))
@@ -232,9 +249,7 @@ class T7Writer:
 
     def _number(self, value: Value) -> int:
         given = self.layout.numbers
-        number = (
-            given[self._count] if self._count < len(given) else max(given, default=0) + self._count - len(given) + 1
-        )
+        number = given[self._count] if self._count < len(given) else self._beyond + self._count
         self._count += 1
         if self._referenced:
             self._numbers[id(value)] = number
@@ -250,7 +265,7 @@ class T7Writer:
             return name
         return str(value.class_name if isinstance(value, TorchObject) else value.lua_class)
 
-    def _torch(self, value: Value, name: str) -> Iterator[_Step] | None:
+    def _torch(self, value: Value, name: str) -> bool:
         stream = self._stream
         if value.version is not None:
             text = b"V %d" % value.version
@@ -264,18 +279,18 @@ class T7Writer:
         stream.write_raw(encoded)
         if isinstance(value, Storage):
             self._storage(value)
-            return None
+            return False
         if isinstance(value, Tensor):
             return self._tensor(value)
         if isinstance(value, TdsHash):
             stream.write_long(len(value.content.raw_keys))
-            return self._entries(value.content)
+            return True
         if isinstance(value, TdsVec):
             stream.write_long(len(value.elements))
-            return ((f"[{number}]", item) for number, item in enumerate(value.elements, 1))
+            return True
         payload = payload_of(name, value.version, self.layout.vintage)
         if payload is None:
-            return iter((("", value.fields),))
+            return True
         if self._payload_depth >= DEFAULT_LIMITS.payload_depth:
             raise WriteError(
                 f"objects with payloads of their own are nested too deep: {value.class_name}",
@@ -286,33 +301,43 @@ class T7Writer:
             payload.write(self, value)
         finally:
             self._payload_depth -= 1
-        return None
+        return False
 
-    def _entries(self, table: Table) -> Iterator[_Step]:
-        """Write the entries of a table; yield the keys and values that are not plain numbers and short strings."""
-        stream = self._stream  # a table in a table is a generator each: little is kept in it
-        for key, value in zip(table.raw_keys, table.raw_values):
-            if type(key) is bytes and len(key) < _SHORT:
-                stream.write_string(key)
-            elif key is None or key != key:
-                raise WriteError(f"a table key is {'nil' if key is None else 'nan'}, which Lua does not allow")
-            elif type(key) is float:
-                stream.write_number(key)
-            else:
-                yield ("<key %s>", key), key
+    def _entries(self, keys: list[Value] | str, values: list[Value], half: int) -> tuple[Value] | None:
+        """Write keys and values, from one of these on, up to the next that is neither a number nor a short string.
+
+        Returns:
+            That one, whose half is noted; `None` where there is none.
+        """
+        stream = self._stream
+        for place in range(half // 2, len(values)):
+            if half <= 2 * place and type(keys) is list:
+                key = keys[place]
+                if type(key) is bytes and len(key) < _SHORT:
+                    stream.write_string(key)
+                elif key is None or key != key:
+                    raise WriteError(f"a table key is {'nil' if key is None else 'nan'}, which Lua does not allow")
+                elif type(key) is float:
+                    stream.write_number(key)
+                else:
+                    self._halves[-1] = 2 * place + 1
+                    return (key,)
+            value = values[place]
             if type(value) is float:
                 stream.write_number(value)
             elif type(value) is bytes and len(value) < _SHORT:
                 stream.write_string(value)
             else:
-                yield ("%s", key), value
+                self._halves[-1] = 2 * place + 2
+                return (value,)
+        return None
 
-    def _function(self, function: LuaFunction) -> Iterator[_Step]:
+    def _function(self, function: LuaFunction) -> bool:
         self._stream.write_int(len(function.code))
         self._stream.write_raw(function.code)
-        return iter((("<upvalues>", function.upvalues),))
+        return True
 
-    def _tensor(self, tensor: Tensor) -> Iterator[_Step]:
+    def _tensor(self, tensor: Tensor) -> bool:
         if tensor.is_scalar:
             raise UnsupportedError("Lua Torch has no tensors without dimensions", hint="Give it the size (1,).")
         fault = view_fault(tensor.size, tensor.stride, tensor.offset, tensor.storage.count if tensor.storage else 0)
@@ -324,7 +349,7 @@ class T7Writer:
         self._stream.write_long(tensor.offset + 1)
         if self.layout.vintage == tags.TORCH5:
             self._stream.write_int(int(self._numbers.get(id(tensor)) not in self.layout.unowned))
-        return iter(((".storage", tensor.storage),))
+        return True
 
     def _storage(self, storage: Storage) -> None:
         self._stream.write_long(storage.count)
