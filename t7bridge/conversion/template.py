@@ -133,6 +133,7 @@ def _find_places(roots: list[Value], value: Any) -> tuple[list[_Model], list[str
 
     def visit(path: Path, wanted: Any, found: Any) -> Any:
         """Return the places in the template that may lead to modules, with the values of the `.pt` there."""
+        path.value = found
         if isinstance(wanted, _Model):
             wanted.path = wanted.path or path.text()
             state = None if found is _ABSENT else state_dict_in(found)
@@ -156,7 +157,7 @@ def _unused(used: Iterable[tuple[Path, set[Any]]]) -> list[str]:
     """Return the names of what stands beside the keys that led to modules."""
     names: list[str] = []
     for path, keys in used:
-        if isinstance(found := path.value[1], dict):
+        if isinstance(found := path.value, dict):
             place = path.text().removeprefix("root")
             names += [f"{place}.{_name(key)}".lstrip(".") for key in found if key not in keys]
     return names

@@ -339,17 +339,20 @@ def pairwise(a: Value, b: Value, compare: Callable[[Path, Value, Value], Any]) -
     Args:
         a: a value.
         b: another.
-        compare: called for each pair, with its path, whose value is the pair; returns the pairs inside, to be compared
-            next, as (key, a, b), or nothing.
+        compare: called for each pair, with its path; returns the pairs inside, to be compared next, as (key, a, b), or
+            nothing.
     """
-    stack: list[tuple[Path | None, Iterator[Any]]] = [(None, iter(((ROOT, a, b),)))]
-    while stack:
-        path, pairs = stack[-1]
-        for key, one, other in pairs:
-            here = Path(path, key, (one, other))
+    # The pairs that are left in what is around the present ones, where there are any.
+    left: list[tuple[Path | None, Any, Iterator[Any]]] = [(None, (ROOT, a, b), iter(()))]
+    while left:
+        path, pair, pairs = left.pop()
+        while pair is not None:
+            key, one, other = pair
+            here = Path(path, key)
             inside = compare(here, one, other)
+            pair = next(pairs, None)
             if inside:
-                stack.append((here, iter(inside)))
-                break
-        else:
-            stack.pop()
+                if pair is not None:
+                    left.append((path, pair, pairs))
+                path, pairs = here, iter(inside)
+                pair = next(pairs, None)

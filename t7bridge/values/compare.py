@@ -159,13 +159,14 @@ class Comparer:
 
     def _is_known(self, path: Path, a: Value, b: Value) -> bool:
         """Return whether one of two objects was visited before; if so, it must have been with the other."""
-        there, back = self._there.get(id(a)), self._back.get(id(b))
+        first, second = id(a), id(b)  # the two numbers are in both dicts
+        there, back = self._there.get(first), self._back.get(second)
         if there is None and back is None:
-            self._there[id(a)], self._back[id(b)] = id(b), id(a)
+            self._there[first], self._back[second] = second, first
             return False
         if there is None or back is None:
             self._differs(path, "one object in one file is two in the other")
-        elif there != id(b) or back != id(a):
+        elif there != second or back != first:
             self._differs(path, "refers to another object")
         return True
 
