@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .lazy import face
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -43,52 +44,39 @@ if TYPE_CHECKING:
     from .tools.writers import PtWriter, T7Writer
     from .zoo import convert_zoo
 
-_HOMES = {
-    "convert": "conversion.convert",
-    "convert_zoo": "zoo",
-    "describe": "tools.files",
-    "diff": "tools.verify",
-    "draw": "tools.draw",
-    "export": "tools.export",
-    "inspect": "tools.inspect",
-    "load": "tools.files",
-    "open": "formats",
-    "save": "tools.files",
-    "prove": "tools.prove.prove",
-    "scan": "tools.scan",
-    "verify": "tools.verify",
-    "state_dict": "nn.state_dict",
-    "load_as_torchfile": "formats.torchfile",
-    "load_module": "tools.modules",
-    "write_module": "tools.export_module",
-    "save_module": "tools.modules",
-    "write_lua": "tools.modules",
-    "match": "tools.match",
-    "register_class": "formats.t7.reader",
-    "register_module": "nn.registry",
-    "T7Reader": "formats.t7.reader",
-    "T7Writer": "tools.writers",
-    "T7Layout": "formats.t7.layout",
-    "PtReader": "formats.pt.reader",
-    "PtWriter": "tools.writers",
-    "to_python": "conversion.plain",
-    "to_torch": "conversion.plain",
-    "Key": "graph.lua",
-    "Value": "graph.lua",
-    "Storage": "graph.storage",
-    "Tensor": "graph.tensor",
-    "Table": "graph.lua",
-    "TorchObject": "graph.lua",
-    "LuaFunction": "graph.lua",
-    "TdsHash": "graph.lua",
-    "TdsVec": "graph.lua",
-    "Document": "formats.document",
-    "Limits": "limits",
-    "Note": "report",
-    "Report": "report",
-    "T7BridgeError": "errors",
-}
-
+_load = face(
+    __name__,
+    {
+        "conversion.convert": "convert",
+        "conversion.plain": "to_python to_torch",
+        "errors": "T7BridgeError",
+        "formats": "open",
+        "formats.document": "Document",
+        "formats.pt.reader": "PtReader",
+        "formats.t7.layout": "T7Layout",
+        "formats.t7.reader": "register_class T7Reader",
+        "formats.torchfile": "load_as_torchfile",
+        "graph.lua": "Key LuaValue Table TorchObject LuaFunction TdsHash TdsVec",
+        "graph.storage": "Storage",
+        "graph.tensor": "Tensor",
+        "limits": "Limits",
+        "nn.registry": "register_module",
+        "nn.state_dict": "state_dict",
+        "report": "Note Report",
+        "tools.draw": "draw",
+        "tools.export": "export",
+        "tools.export_module": "write_module",
+        "tools.files": "describe load save",
+        "tools.inspect": "inspect",
+        "tools.match": "match",
+        "tools.modules": "load_module save_module write_lua",
+        "tools.prove.prove": "prove",
+        "tools.scan": "scan",
+        "tools.verify": "diff verify",
+        "tools.writers": "T7Writer PtWriter",
+        "zoo": "convert_zoo",
+    },
+)
 _OTHER_NAMES = {"Value": "LuaValue"}
 _MODULES = frozenset(("errors", "layers", "torchfile"))
 
@@ -146,11 +134,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{home}", __name__), _OTHER_NAMES.get(name, name))
-    globals()[name] = value
+    value = globals()[name] = _load(_OTHER_NAMES.get(name, name))
     return value
 
 

@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": {"text"},
     "limits": {"data", "errors"},
     "report": {"data", "errors", "text"},
-    "io": {"errors"},
+    "io": {"errors", "lazy"},
     "graph": {"data", "errors", "garbage", "lazy", "limits", "text", "io"},
     "values": GRAPH,
     "formats": LEAVES | {"errors", "lazy", "limits", "io", "formats/pt", "values"},  # of values the element types

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, redi
 from typing import Any
 
 from ..errors import T7BridgeError, T7BridgeWarning
+from ..lazy import face
 from ..text import printable_lines
 from .streams import QUIET, WRONG_USAGE, failed, progress, spooled, standard_streams
 
@@ -176,3 +177,13 @@ def _signals() -> Iterator[None]:
 def _stop(number: int, frame: object) -> None:
     """Handle a signal like Ctrl-C, so that partial output is removed."""
     raise SystemExit(128 + number)
+
+
+__getattr__ = face(
+    __name__,
+    {
+        "completion": "script",
+        "parser": "arguments_of parser_for",
+        "zoo": "Display clock megabytes",
+    },
+)

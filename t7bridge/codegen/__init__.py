@@ -1,1 +1,14 @@
 """Lua models as Python source that needs only PyTorch: plans become classes; layers that PyTorch lacks are included."""
+
+from ..lazy import face
+
+__getattr__ = face(
+    __name__,
+    {
+        "code": "apply attribute dotted expression formula lines",
+        "flow": "LISTS SourceBuilder",
+        "generate": "Generated",
+        "idioms": "IDIOMS",
+        "prepare": "Inside expected",
+    },
+)

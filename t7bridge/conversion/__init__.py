@@ -1,3 +1,23 @@
 """Values of one side as values of the other: Lua's as Python's (`tree`) and back (`lua_tree`, `template`), and the
 records of what the other side cannot hold (`records`).
 """
+
+from ..lazy import face
+
+__getattr__ = face(
+    __name__,
+    {
+        "inputs": "leaves parse_inputs",
+        "lua_tree": "LuaTree to_lua",
+        "options": "Option REQUIRED option options_of takes verb",
+        "records": (
+            "decode_pt_record decode_record encode_record read_skeleton restore_value structure_hash "
+            "take_skeleton write_pt_record"
+        ),
+        "request": "Convert note_ignored",
+        "source_value": "note_foreign",
+        "targets": "differences",
+        "template": "MAX_LISTED fill_template state_dict_in",
+        "tree": "to_python",
+    },
+)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ModelError, T7BridgeError, UnknownFormatError, UnsupportedError
 from ..io.output import FileOutput
 from ..io.source import ByteSource
+from ..lazy import face
 from ..limits import DEFAULT_LIMITS
 from .table import FORMATS, HEAD_BYTES, LUA, NAMED, PYTHON, SUFFIXES, FormatSpec, identify
 
@@ -164,3 +165,32 @@ def home(name: str) -> Any:
 
 def _home(spec: FormatSpec) -> Any:
     return importlib.import_module(f".{spec.home}", __name__)
+
+
+__getattr__ = face(
+    __name__,
+    {
+        "hdf5.elements": "DECODERS",
+        "pt.distributed": "DistributedReader whole_of_chunks",
+        "pt.layout": "RECORD_MEMBER",
+        "pt.modules": "is_module module_state_dict",
+        "pt.pickle.meaning": "GLOBALS Origin PtMeaning",
+        "pt.pickle.names": "CALL FILL FOREIGN SAFE STATE VALUE may_call standing",
+        "pt.pickle.pickler": "PickleWriter StorageRef",
+        "pt.pickle.reductions": "Global Reduction lower",
+        "pt.pickle.unpickler": "Unpickler",
+        "pt.script_writer": "ScriptWriter",
+        "pt.streams": "tar_members",
+        "pt.torchscript": "ScriptEntry ScriptModule parse_classes",
+        "pt.writer": "LegacyPtWriter PtWriter",
+        "pt.zip": "ZipArchive",
+        "t7.file": "PT_RECORD_START read_t7",
+        "t7.layout": "VINTAGES",
+        "t7.reader": "payload_of unregister_class",
+        "t7.releases_2010": "HINT RELEASES vintage_payload",
+        "t7.runs": "Alike",
+        "t7.writer": "T7Writer",
+        "table": "HEAD_BYTES identify",
+        "torchfile": "differences",
+    },
+)

@@ -2,3 +2,15 @@
 
 Knows no format. Imports only `errors`.
 """
+
+from ..lazy import face
+
+__getattr__ = face(
+    __name__,
+    {
+        "checksums": "combine crc32",
+        "copy": "Buffer Change Extent NO_CHANGE reversal",
+        "output": "CHUNK_BYTES FileOutput Output",
+        "source": "ByteSource inputs_protected",
+    },
+)

@@ -1,1 +1,11 @@
 """PyTorch modules as Lua Torch modules: nn and nngraph objects, and the source that builds them."""
+
+from ..lazy import face
+
+__getattr__ = face(
+    __name__,
+    {
+        "build": "OPERATIONS",
+        "source": "lua_string",
+    },
+)

@@ -3,4 +3,23 @@
 May import graph, errors, limits and report. Knows neither formats nor PyTorch.
 """
 
+from ..lazy import face
 from . import layers as layers
+
+__getattr__ = face(
+    __name__,
+    {
+        "fields": "lookup",
+        "flows": "ANY DataFlow TENSOR listed many",
+        "graphs": "RESERVED",
+        "layouts": "DeviationToVariance apply_layout reshape undo_layout view",
+        "mapping": "Choice LAYERS ModuleSpec extent of_runtime specs_in",
+        "named": "StateDict compact_in compacted",
+        "output_shapes": "Example Examples",
+        "places": "Places find_models find_modules is_module is_scratch module_at",
+        "plan": "build_plan",
+        "registry": "ParamsOf declared_traits load_classes param tensor_shapes traits_of",
+        "state_dict": "assignment",
+        "torch_nn": "Refused TORCH",
+    },
+)

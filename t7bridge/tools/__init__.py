@@ -1,1 +1,17 @@
 """Operations on whole files: load, verify, diff, scan, match, draw."""
+
+from ..lazy import face
+
+__getattr__ = face(
+    __name__,
+    {
+        "draw": "Block Box Evaluation Fold blocks_of evaluate folds_of infer lay_out shown",
+        "match": "gate_orders longest_rising write_match",
+        "modules": "loader_source one_module",
+        "prove.layer": "LiveLayer NotRunError flat mapped to_torch",
+        "prove.proof": "Proof",
+        "prove.recorded": "is_whole",
+        "prove.runs": "runs",
+        "verify": "DiffReport",
+    },
+)

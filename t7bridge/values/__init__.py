@@ -1,1 +1,14 @@
 """Questions about values, whatever their format: compare, diff, describe, outline, widened types."""
+
+from ..lazy import face
+
+__getattr__ = face(
+    __name__,
+    {
+        "compare": "Difference PlaceComparer TensorDifference ValueComparer differences",
+        "describe": "describe_lua describe_python json_pieces",
+        "statistics": "statistics_of",
+        "summary": "outline",
+        "widened": "is_exact narrow resolved widen wider_types",
+    },
+)

@@ -16,7 +16,7 @@ from helpers import corpus, name_of
 
 from t7bridge import T7Reader
 from t7bridge.errors import T7BridgeError, TruncatedError, UnknownFormatError
-from t7bridge.formats.table import HEAD_BYTES, identify
+from t7bridge.formats import HEAD_BYTES, identify
 
 
 def packed_zip() -> bytes:
