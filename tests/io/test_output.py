@@ -11,7 +11,10 @@ import zlib
 import pytest
 
 from t7bridge.errors import TargetExistsError, TruncatedError, WriteError
-from t7bridge.io import CHUNK_BYTES, ByteSource, Extent, FileOutput, Output
+from t7bridge.io import CHUNK_BYTES
+from t7bridge.io.copy import Extent
+from t7bridge.io.output import FileOutput, Output
+from t7bridge.io.source import ByteSource
 
 
 def names(folder) -> list[str]:
