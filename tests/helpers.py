@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from t7bridge import Storage, T7Layout, T7Reader, Tensor
-from t7bridge.formats.t7.writer import T7Writer
+from t7bridge.formats import T7Writer
 from t7bridge.graph.walk import walk
-from t7bridge.values.describe import describe_lua, json_pieces
+from t7bridge.values import describe_lua, json_pieces
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 600

@@ -19,10 +19,10 @@ from helpers import TESTFILES, corpus, read
 from t7bridge import Storage, Table, Tensor, TorchObject
 from t7bridge.codegen.generate import generate
 from t7bridge.errors import T7BridgeError
-from t7bridge.graph.dtypes import FLOAT32
+from t7bridge.graph import FLOAT32
 from t7bridge.layers import Fields, registered_layers
-from t7bridge.nn.places import Places, find_modules, is_scratch
-from t7bridge.torchmodules.build import materialize
+from t7bridge.nn import Places, find_modules, is_scratch
+from t7bridge.torchmodules import materialize
 
 RAN = Path(tempfile.gettempdir(), f"t7bridge-ran-{os.getpid()}")
 """The file that the strings would make if they ran."""

@@ -13,11 +13,10 @@ from typing import Any
 from helpers import TESTFILES
 
 from t7bridge import Limits, PtReader
-from t7bridge.formats.pt.pickle.meaning import Origin, PtMeaning
-from t7bridge.formats.pt.pickle.unpickler import Unpickler
-from t7bridge.io.source import ByteSource
+from t7bridge.formats import Origin, PtMeaning, Unpickler
+from t7bridge.io import ByteSource
 from t7bridge.limits import DEFAULT_LIMITS
-from t7bridge.values.describe import describe_python
+from t7bridge.values import describe_python
 
 PT = TESTFILES / "pt"
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 from t7bridge import TorchObject
-from t7bridge.codegen.generate import Generated, generate
-from t7bridge.torchmodules.build import materialize
+from t7bridge.codegen import Generated
+from t7bridge.codegen.generate import generate
+from t7bridge.torchmodules import materialize
 
 
 def run_source(

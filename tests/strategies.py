@@ -13,9 +13,17 @@ import numpy as np
 from hypothesis import strategies as st
 
 from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
-from t7bridge.graph.dtypes import ELEMENT_TYPES, PACKED, ElementType
-from t7bridge.graph.lua import index_key
-from t7bridge.graph.python import DefaultDict, Device, PythonGlobal, TorchConstant, TorchSize
+from t7bridge.graph import (
+    ELEMENT_TYPES,
+    PACKED,
+    DefaultDict,
+    Device,
+    ElementType,
+    PythonGlobal,
+    TorchConstant,
+    TorchSize,
+    index_key,
+)
 
 LUA_ELEMENTS = [element for element in ELEMENT_TYPES.values() if element.lua]
 PT_ELEMENTS = [element for element in ELEMENT_TYPES.values() if element.name not in PACKED]

@@ -18,9 +18,9 @@ from attrs import evolve
 import t7bridge
 from t7bridge import T7Layout, Table, Tensor, TorchObject, cli
 from t7bridge.errors import LimitError
-from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.io.output import Output
-from t7bridge.nn.output_shapes import Example
+from t7bridge.formats import T7Writer
+from t7bridge.io import Output
+from t7bridge.nn import Example
 
 SECONDS = 2
 FOREIGN = b"cmy\nThing\n)R"
@@ -211,7 +211,7 @@ def test_a_member_that_is_marked_as_a_folder_and_empty(tmp_path) -> None:
 def test_shapes_of_a_model_that_calls_itself_twice() -> None:
     """A table of a module twice, twice, and so on has 2**14 outputs: their shapes are not looked for."""
     pytest.importorskip("torch")
-    from t7bridge.torchmodules.build import output_shapes
+    from t7bridge.torchmodules import output_shapes
 
     module = TorchObject("nn.ReLU", 1, Table.of({"inplace": False}))
     assert output_shapes(module, "root", Example("", (1, 2)))[""] == ((1, 2),)  # which loads PyTorch

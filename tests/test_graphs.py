@@ -12,14 +12,12 @@ from strategies import LUA_ELEMENTS, lua_values, python_values
 
 import t7bridge
 from t7bridge import LuaFunction, PtReader, Table, TdsHash, TdsVec, Tensor, TorchObject
-from t7bridge.conversion.lua_tree import to_lua
-from t7bridge.formats.pt.writer import LegacyPtWriter, PtWriter
-from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.lua import COMPOSITE
-from t7bridge.graph.walk import entries, walk
-from t7bridge.io.output import Output
-from t7bridge.values.compare import differences
-from t7bridge.values.describe import describe_python
+from t7bridge.conversion import to_lua
+from t7bridge.formats import LegacyPtWriter, PtWriter
+from t7bridge.graph import COMPOSITE, ELEMENT_TYPES, entries
+from t7bridge.graph.walk import walk
+from t7bridge.io import Output
+from t7bridge.values import describe_python, differences
 
 SLOW = settings(
     max_examples=80,

@@ -18,11 +18,10 @@ from helpers import LITTLE8, TESTFILES, Parts
 import t7bridge
 from t7bridge import Limits, T7Layout, Table, Tensor, TorchObject, cli, torchfile
 from t7bridge.errors import CorruptError, IncompleteFileWarning, LimitError
-from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.io.output import Output
+from t7bridge.formats import T7Writer
+from t7bridge.io import Output
 from t7bridge.text import printable, printable_json
-from t7bridge.values.compare import ValueComparer, differences
-from t7bridge.values.summary import outline
+from t7bridge.values import ValueComparer, differences, outline
 
 HOSTILE = TESTFILES / "hostile"
 ROW = re.compile(r"\| `(.*?)` \|")

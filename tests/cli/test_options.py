@@ -13,10 +13,8 @@ from helpers import ROOT
 
 import t7bridge
 from t7bridge import Report
-from t7bridge.cli import VERBS, completion, parser
-from t7bridge.cli.parser import arguments_of, parser_for
-from t7bridge.conversion.options import REQUIRED, Option, option, options_of, takes, verb
-from t7bridge.conversion.request import Convert, note_ignored
+from t7bridge.cli import VERBS, arguments_of, completion, parser, parser_for
+from t7bridge.conversion import REQUIRED, Convert, Option, note_ignored, option, options_of, takes, verb
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "convert": t7bridge.convert,

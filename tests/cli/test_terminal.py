@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 from helpers import PATIENCE, TESTFILES
 
-from t7bridge.cli import VERBS, main
-from t7bridge.cli.completion import script
-from t7bridge.cli.parser import parser_for
+from t7bridge.cli import VERBS, main, parser_for, script
 
 MODEL = TESTFILES / "models" / "lenet_mm.t7"
 SLOW = """

@@ -11,14 +11,10 @@ import pytest
 import torch
 from helpers import corpus, read
 
-from t7bridge.codegen.prepare import Inside, expected
+from t7bridge.codegen import Inside, expected
 from t7bridge.errors import T7BridgeError
-from t7bridge.nn.mapping import LAYERS, ModuleSpec, specs_in
-from t7bridge.nn.places import find_modules
-from t7bridge.nn.plan import build_plan
-from t7bridge.nn.torch_nn import Refused
-from t7bridge.torchmodules import layers
-from t7bridge.torchmodules.build import construct
+from t7bridge.nn import LAYERS, ModuleSpec, Refused, build_plan, find_modules, specs_in
+from t7bridge.torchmodules import construct, layers
 
 RAISED = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 IDENTITY = ModuleSpec("torch.nn.Identity")

@@ -16,9 +16,7 @@ from source_helpers import run_source
 from t7bridge import TorchObject
 from t7bridge.codegen import copied
 from t7bridge.codegen.generate import generate
-from t7bridge.nn.graphs import RESERVED
-from t7bridge.nn.places import find_modules
-from t7bridge.nn.torch_nn import TORCH
+from t7bridge.nn import RESERVED, TORCH, find_modules
 
 
 @cache

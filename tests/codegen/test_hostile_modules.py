@@ -15,12 +15,10 @@ from looping import new_folder
 from source_helpers import run_source
 
 from t7bridge import Table, TorchObject, load_module, write_module
-from t7bridge.codegen import model_file
-from t7bridge.codegen.code import apply, attribute, dotted, expression, formula, lines
-from t7bridge.codegen.flow import SourceBuilder
+from t7bridge.codegen import SourceBuilder, apply, attribute, dotted, expression, formula, lines, model_file
 from t7bridge.codegen.generate import generate
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, UnsupportedError
-from t7bridge.nn.places import find_modules
+from t7bridge.nn import find_modules
 
 HOSTILE = TESTFILES / "hostile"
 REFUSED = {

@@ -13,8 +13,8 @@ from runtime_helpers import as_torch, difference, recorded, run
 from source_helpers import run_source
 
 from t7bridge import TorchObject
-from t7bridge.nn.places import find_modules
-from t7bridge.torchmodules.build import live_module
+from t7bridge.nn import find_modules
+from t7bridge.torchmodules import live_module
 
 CASES = [path for path in corpus("nn/*.t7") + corpus("models/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]
 LEGACY = [path.with_suffix("").with_suffix(".t7") for path in corpus("legacy/*.io.t7")]

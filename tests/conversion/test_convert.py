@@ -15,7 +15,7 @@ from looping import new_folder
 import t7bridge
 from t7bridge import register_class
 from t7bridge.errors import FormatError, ModelError, TargetExistsError, UnsupportedError, WriteError
-from t7bridge.formats.t7.reader import unregister_class
+from t7bridge.formats import unregister_class
 
 ROOT = Path(__file__).parents[2] / "testfiles"
 T7_FILES = sorted(path for path in ROOT.glob("*/*.t7") if path.parent.name not in ("bad", "hostile"))

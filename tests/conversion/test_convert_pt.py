@@ -26,8 +26,7 @@ import t7bridge.conversion
 import t7bridge.formats
 from t7bridge import Limits, PtReader, T7Layout, Table, Tensor
 from t7bridge.errors import ForbiddenGlobalError, FormatError, T7BridgeError, UnsupportedError
-from t7bridge.formats.t7.file import PT_RECORD_START, read_t7
-from t7bridge.formats.t7.writer import T7Writer
+from t7bridge.formats import PT_RECORD_START, T7Writer, read_t7
 
 # torch.load unpacks numpy's, quantized and storage classes by ways that it calls deprecated itself.
 pytestmark = [
@@ -779,10 +778,9 @@ def test_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
 def test_memory(name: str, tmp_path: Path) -> None:
     """Converting 200 MiB to Lua and back takes little memory, of a type that is converted on the way, too."""
     from t7bridge import Storage
-    from t7bridge.formats.pt.writer import PtWriter
-    from t7bridge.graph.dtypes import ELEMENT_TYPES
-    from t7bridge.graph.storage import Span
-    from t7bridge.io.source import ByteSource
+    from t7bridge.formats import PtWriter
+    from t7bridge.graph import ELEMENT_TYPES, Span
+    from t7bridge.io import ByteSource
 
     size = 200 << 20
     with open(tmp_path / "zeros", "wb") as file:

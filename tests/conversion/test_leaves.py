@@ -18,7 +18,7 @@ import t7bridge
 from t7bridge import Storage, state_dict
 from t7bridge.errors import ModelError, UnknownFormatError, UnsupportedError
 from t7bridge.graph import lua, python, tensor
-from t7bridge.nn.places import find_modules
+from t7bridge.nn import find_modules
 from t7bridge.report import CODES
 
 TARGETS = ("pt", "t7", "safetensors", "h5", "npz")

@@ -13,10 +13,10 @@ from helpers import description, read, written
 from pt_helpers import saved
 
 from t7bridge import PtReader, Storage, Table, Tensor, TorchObject
-from t7bridge.conversion.lua_tree import LuaTree, to_lua
+from t7bridge.conversion import LuaTree, to_lua
 from t7bridge.errors import CorruptError, UnsupportedError
-from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.python import (
+from t7bridge.graph import (
+    ELEMENT_TYPES,
     DefaultDict,
     Device,
     NumpyArray,
@@ -24,10 +24,11 @@ from t7bridge.graph.python import (
     NumpyScalar,
     PythonGlobal,
     PythonObject,
+    TensorExtras,
     TorchConstant,
     TorchSize,
+    UntypedStorage,
 )
-from t7bridge.graph.tensor import TensorExtras, UntypedStorage
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 

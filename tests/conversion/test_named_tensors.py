@@ -12,7 +12,7 @@ from helpers import TESTFILES
 
 import t7bridge
 from t7bridge import Storage, Tensor
-from t7bridge.conversion.targets import differences
+from t7bridge.conversion import differences
 from t7bridge.errors import LimitError, ModelError, UnsupportedError
 from t7bridge.limits import DEFAULT_LIMITS
 

@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 
 from t7bridge import Storage, T7Layout, T7Reader, Table, Tensor
-from t7bridge.conversion.lua_tree import to_lua
-from t7bridge.conversion.records import decode_pt_record, restore_value, structure_hash, write_pt_record
+from t7bridge.conversion import decode_pt_record, restore_value, structure_hash, to_lua, write_pt_record
 from t7bridge.errors import CorruptError, FormatError, RecordError
-from t7bridge.formats.t7.file import PT_RECORD_START
-from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.tensor import TensorExtras
-from t7bridge.io.output import Output
-from t7bridge.values.describe import describe_python
+from t7bridge.formats import PT_RECORD_START, T7Writer
+from t7bridge.graph import ELEMENT_TYPES, TensorExtras
+from t7bridge.io import Output
+from t7bridge.values import describe_python
 
 
 def vector(name: str, count: int = 4, **more: Any) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from pt_helpers import saved, text, zipped
 
 import t7bridge
-from t7bridge.conversion.source_value import note_foreign
+from t7bridge.conversion import note_foreign
 from t7bridge.formats.pt.pickle import names
 
 

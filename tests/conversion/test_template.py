@@ -15,11 +15,10 @@ from helpers import TESTFILES, corpus, description, name_of, read, written
 from looping import new_folder
 
 from t7bridge import PtReader, Report, Storage, Table, Tensor, TorchObject, convert, state_dict
-from t7bridge.conversion.template import MAX_LISTED, fill_template, state_dict_in
+from t7bridge.conversion import MAX_LISTED, fill_template, state_dict_in
 from t7bridge.errors import FormatError, ModelError, TargetExistsError
-from t7bridge.graph.dtypes import FLOAT64
-from t7bridge.graph.storage import Span
-from t7bridge.nn.places import find_modules
+from t7bridge.graph import FLOAT64, Span
+from t7bridge.nn import find_modules
 
 torch = pytest.importorskip("torch", reason="tunes the weights in PyTorch")
 

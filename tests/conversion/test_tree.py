@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from t7bridge import LuaFunction, T7Layout, Table, TdsHash, TdsVec, Tensor, TorchObject
-from t7bridge.conversion import to_python
-from t7bridge.conversion.records import decode_record, encode_record, read_skeleton, take_skeleton
+from t7bridge.conversion import decode_record, encode_record, read_skeleton, take_skeleton, to_python
 from t7bridge.errors import CorruptError
 
 
@@ -132,7 +131,7 @@ def test_storages_that_do_not_fit() -> None:
 def test_skeleton_of_every_encoding() -> None:
     """The stream of a record is a `.t7` of the original's encoding."""
     root = Path(__file__).parents[2] / "testfiles/format"
-    from t7bridge.formats.t7.file import read_t7
+    from t7bridge.formats import read_t7
 
     for name in ("checkpoint.t7", "checkpoint.ascii.t7", "checkpoint.big.t7", "checkpoint.long4.t7"):
         content = read_t7(root / name)

@@ -19,7 +19,7 @@ from helpers import TESTFILES
 import t7bridge
 from t7bridge import formats
 from t7bridge.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
-from t7bridge.graph.storage import Span
+from t7bridge.graph import Span
 
 h5py = pytest.importorskip("h5py")
 safetensors = pytest.importorskip("safetensors.torch")

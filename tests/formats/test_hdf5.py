@@ -14,7 +14,7 @@ from helpers import TESTFILES, peak_mib
 
 import t7bridge
 from t7bridge.errors import CorruptError, LimitError, T7BridgeError, UnsupportedError
-from t7bridge.formats.hdf5.elements import DECODERS
+from t7bridge.formats import DECODERS
 
 h5py = pytest.importorskip("h5py")
 VERSIONS = ("earliest", "v108", "v110", "latest")

@@ -15,8 +15,7 @@ with warnings.catch_warnings():
 
 import t7bridge
 from t7bridge import load_as_torchfile
-from t7bridge.formats import differences
-from t7bridge.formats.t7.file import read_t7
+from t7bridge.formats import differences, read_t7
 
 ROOT = Path(__file__).parents[2] / "testfiles"
 FILES = [

@@ -16,8 +16,7 @@ from helpers import corpus, read
 import t7bridge
 from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
 from t7bridge.errors import ModelError, UnsupportedError
-from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.python import PythonGlobal, PythonObject
+from t7bridge.graph import ELEMENT_TYPES, PythonGlobal, PythonObject
 
 HOSTILE = "a\x1b[2J\u202e\n\u2028" * 100
 

@@ -15,8 +15,8 @@ from helpers import TESTFILES
 from looping import new_folder
 
 import t7bridge
-from t7bridge.graph.python import UNSET
-from t7bridge.values.compare import differences
+from t7bridge.graph import UNSET
+from t7bridge.values import differences
 
 FILES = ["format/checkpoint.t7", "format/checkpoint.ascii.t7", "format/shared_flat_parameters.t7",
          "format/table_mixed_keys.t7", "format/table_tensor_key.t7", "format/table_cycle.t7", "format/tds_hash.t7",

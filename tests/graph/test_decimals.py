@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from t7bridge.graph.decimals import format_floats, format_integers, parse_floats, parse_integers
+from t7bridge.graph import format_floats, format_integers, parse_floats, parse_integers
 
 RNG = np.random.default_rng(7)
 TENS = [10.0**power for power in range(-20, 21)]

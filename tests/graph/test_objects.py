@@ -6,7 +6,7 @@ import pytest
 from helpers import read, written
 
 from t7bridge import Table, TorchObject
-from t7bridge.graph.lua import index_key
+from t7bridge.graph import index_key
 
 
 def test_look_up():

@@ -10,10 +10,18 @@ import pytest
 
 from t7bridge import Storage
 from t7bridge.errors import CorruptError, ModelError, TruncatedError, WriteError
-from t7bridge.graph.dtypes import BY_LUA_WORD, ELEMENT_TYPES, INT64, UINT8
-from t7bridge.graph.storage import CHUNK_BYTES, Derived, Span, TextSpan, storage_for_class
-from t7bridge.io.output import FileOutput
-from t7bridge.io.source import ByteSource
+from t7bridge.graph import (
+    BY_LUA_WORD,
+    CHUNK_BYTES,
+    ELEMENT_TYPES,
+    INT64,
+    UINT8,
+    Derived,
+    Span,
+    TextSpan,
+    storage_for_class,
+)
+from t7bridge.io import ByteSource, FileOutput
 
 NATIVE = [element for element in ELEMENT_TYPES.values() if element.native and element.name != "bool"]
 

@@ -7,8 +7,7 @@ import pytest
 
 from t7bridge import Storage, Tensor
 from t7bridge.errors import ModelError
-from t7bridge.graph.dtypes import FLOAT32, FLOAT64
-from t7bridge.graph.tensor import view_fault
+from t7bridge.graph import FLOAT32, FLOAT64, view_fault
 
 
 def counting(count: int = 24) -> Storage:

@@ -14,8 +14,7 @@ from helpers import TESTFILES
 import t7bridge
 from t7bridge import cli
 from t7bridge.errors import TargetExistsError
-from t7bridge.io.output import FileOutput
-from t7bridge.io.source import ByteSource, inputs_protected
+from t7bridge.io import ByteSource, FileOutput, inputs_protected
 
 MODEL = TESTFILES / "nn" / "Linear.t7"
 

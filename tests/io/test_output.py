@@ -11,10 +11,7 @@ import zlib
 import pytest
 
 from t7bridge.errors import TargetExistsError, TruncatedError, WriteError
-from t7bridge.io import CHUNK_BYTES
-from t7bridge.io.copy import Extent
-from t7bridge.io.output import FileOutput, Output
-from t7bridge.io.source import ByteSource
+from t7bridge.io import CHUNK_BYTES, ByteSource, Extent, FileOutput, Output
 
 
 def names(folder) -> list[str]:

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from t7bridge.errors import T7BridgeError, TruncatedError
-from t7bridge.io.source import ByteSource
+from t7bridge.io import ByteSource
 
 DATA = bytes(range(256)) * 300
 

@@ -12,13 +12,9 @@ import zlib
 import pytest
 
 from t7bridge.errors import CorruptError, ModelError, TruncatedError, WriteError
+from t7bridge.io import NO_CHANGE, Buffer, ByteSource, Change, Extent, FileOutput, combine, crc32, reversal
 from t7bridge.io import copy as transfer
-from t7bridge.io import crc32
 from t7bridge.io import output as disk
-from t7bridge.io.checksums import combine
-from t7bridge.io.copy import NO_CHANGE, Buffer, Change, Extent, reversal
-from t7bridge.io.output import FileOutput
-from t7bridge.io.source import ByteSource
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from torch import nn
 
 import t7bridge
 from t7bridge.errors import ModelError
-from t7bridge.nn.places import Places
+from t7bridge.nn import Places
 
 
 class Language(nn.Module):

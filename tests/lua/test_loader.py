@@ -10,7 +10,7 @@ from runtime_helpers import as_torch
 
 import t7bridge
 from t7bridge.cli import main
-from t7bridge.tools.modules import loader_source
+from t7bridge.tools import loader_source
 
 CASES = read(TESTFILES / "lua" / "loader.t7")
 LOADED = sorted(str(name) for name in CASES if "output" in CASES[name])

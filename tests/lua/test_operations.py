@@ -8,8 +8,7 @@ from lua_nets import flat
 from lua_operations import CASES, case_of
 
 import t7bridge
-from t7bridge.lua import operations
-from t7bridge.lua.build import OPERATIONS
+from t7bridge.lua import OPERATIONS, operations
 from t7bridge.lua.trace import trace
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import t7bridge
 from t7bridge.errors import ModelError, TargetExistsError, UnsupportedError
-from t7bridge.nn.places import Places
+from t7bridge.nn import Places
 
 
 def same_outputs(module, path, inputs, **kwargs):

@@ -9,8 +9,8 @@ from helpers import TESTFILES
 import t7bridge
 from t7bridge import Table, TorchObject
 from t7bridge.errors import T7BridgeError
-from t7bridge.nn.fields import lookup
-from t7bridge.torchmodules.build import live_module
+from t7bridge.nn import lookup
+from t7bridge.torchmodules import live_module
 
 CHANGES = {
     "nn/TanhShrink.t7": ("tanh", "class_name", "nn.Sigmoid"),

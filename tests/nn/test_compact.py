@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import t7bridge
 from t7bridge import PtReader, Storage, Table, Tensor, TorchObject, convert, state_dict
 from t7bridge.cli import main
-from t7bridge.graph.storage import Span
-from t7bridge.nn.named import compact_in, compacted
+from t7bridge.graph import Span
+from t7bridge.nn import compact_in, compacted
 
 FLAT = TESTFILES / "models/autoencoder_flat.t7"
 

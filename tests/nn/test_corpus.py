@@ -9,8 +9,7 @@ from helpers import TESTFILES, corpus, name_of, read
 
 from t7bridge import Tensor, state_dict
 from t7bridge.layers import items_of
-from t7bridge.nn.named import StateDict
-from t7bridge.nn.places import find_modules
+from t7bridge.nn import StateDict, find_modules
 
 NO_MODULE = {
     "legacy/function_type6.t7": "a table with a function",

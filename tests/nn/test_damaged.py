@@ -11,7 +11,7 @@ from helpers import corpus, read
 from t7bridge import Table, Tensor, TorchObject, state_dict
 from t7bridge.errors import LimitError
 from t7bridge.graph.walk import walk
-from t7bridge.nn.places import find_modules
+from t7bridge.nn import find_modules
 
 FILES = [path for path in corpus("nn/*.t7", "models/*.t7", "rnn/*.t7") if path.suffixes == [".t7"]]
 ODD = [None, True, 0.0, -1.0, 1e308, float("nan"), float("inf"), 2.5, b"x", b"", Table()]

@@ -11,11 +11,8 @@ from helpers import ROOT, TESTFILES
 from runtime_helpers import as_torch
 
 import t7bridge.nn.layers  # noqa: F401
-from t7bridge.nn.flows import ANY, TENSOR, DataFlow, listed, many
-from t7bridge.nn.mapping import LAYERS
-from t7bridge.nn.plan import build_plan
-from t7bridge.nn.registry import traits_of
-from t7bridge.torchmodules.build import live_module
+from t7bridge.nn import ANY, LAYERS, TENSOR, DataFlow, build_plan, listed, many, traits_of
+from t7bridge.torchmodules import live_module
 
 TENSORS = {"OutputsOnly", "OutputsLSTM", "OutputsGRU", "OutputsRNN", "SeqLSTM", "ModuleCriterion", "MaskZeroCriterion"}
 """Classes that return a tensor although their annotation allows more: PyTorch's own is such, or the loss is."""

@@ -9,10 +9,9 @@ import pytest
 
 from t7bridge import Storage, Tensor, TorchObject
 from t7bridge.errors import ModelError
-from t7bridge.graph.dtypes import FLOAT32
+from t7bridge.graph import FLOAT32
 from t7bridge.layers import FIRST, REST, BlockOrder, Fields, Merge, Narrow, Permute, Reshape
-from t7bridge.nn import reshape, view
-from t7bridge.nn.layouts import DeviationToVariance, apply_layout, undo_layout
+from t7bridge.nn import DeviationToVariance, apply_layout, reshape, undo_layout, view
 
 NO_FIELDS = Fields(TorchObject("nn.Test"))
 

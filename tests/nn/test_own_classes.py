@@ -14,13 +14,13 @@ from helpers import PATIENCE
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject
 from t7bridge.errors import ModelError, UnsupportedLayerError
-from t7bridge.nn.registry import load_classes
+from t7bridge.nn import load_classes
 
 PROGRAM = """
 import torch
 from t7bridge import register_module
-from t7bridge.nn.mapping import extent
-from t7bridge.nn.registry import param
+from t7bridge.nn import extent
+from t7bridge.nn import param
 
 @register_module("my.Scaled", params=(param("weight"),), args=(extent("weight", 0),))
 class Scaled(torch.nn.Module):
@@ -83,7 +83,7 @@ def test_a_class_like_a_known_one_is_named() -> None:
     fields = {"weight": Tensor.from_numpy(np.ones((2, 3), "f4")), "bias": Tensor.from_numpy(np.ones(2, "f4"))}
     model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([])}))
     model["modules"] = Table.from_list([TorchObject("nn.Linear01", 1, Table.of(fields))])
-    from t7bridge.nn.plan import build_plan
+    from t7bridge.nn import build_plan
 
     with pytest.raises(
         UnsupportedLayerError, match=r"nn\.Linear01 .* it has weight 2 x 3, bias 2 and all fields of nn\.Linear"

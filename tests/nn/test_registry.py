@@ -25,7 +25,7 @@ from t7bridge.layers import (
     registered_layers,
     unregister_layer,
 )
-from t7bridge.torchmodules.build import live_module
+from t7bridge.torchmodules import live_module
 
 
 def numbers(*size: int) -> Tensor:

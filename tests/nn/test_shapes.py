@@ -10,10 +10,8 @@ import t7bridge
 from t7bridge import Tensor
 from t7bridge.errors import ModelError
 from t7bridge.layers import Arguments
-from t7bridge.nn.plan import build_plan
-from t7bridge.nn.registry import tensor_shapes, traits_of
-from t7bridge.nn.torch_nn import TORCH
-from t7bridge.torchmodules.build import construct
+from t7bridge.nn import TORCH, build_plan, tensor_shapes, traits_of
+from t7bridge.torchmodules import construct
 
 CASES = [path for path in corpus("nn/*.t7", "rnn/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]
 

@@ -15,8 +15,7 @@ import t7bridge
 import t7bridge.codegen
 import t7bridge.nn.layers
 from t7bridge import Table, TorchObject
-from t7bridge.codegen.flow import LISTS
-from t7bridge.codegen.idioms import IDIOMS
+from t7bridge.codegen import IDIOMS, LISTS
 from t7bridge.errors import ModelError
 from t7bridge.graph.walk import walk
 from t7bridge.layers import (
@@ -31,8 +30,7 @@ from t7bridge.layers import (
     registered_layers,
     unregister_layer,
 )
-from t7bridge.nn.mapping import LAYERS, Choice, of_runtime
-from t7bridge.nn.registry import ParamsOf, declared_traits, traits_of
+from t7bridge.nn import LAYERS, Choice, ParamsOf, declared_traits, of_runtime, traits_of
 
 CODEGEN = Path(t7bridge.codegen.__file__).parent
 

@@ -8,7 +8,7 @@ import pytest
 from t7bridge import Limits, Table, TdsHash, TdsVec, Tensor, TorchObject, state_dict
 from t7bridge.errors import LimitError, ModelError
 from t7bridge.layers import Fields
-from t7bridge.nn.places import find_modules, is_module
+from t7bridge.nn import find_modules, is_module
 
 
 def tensor(*size: int) -> Tensor:

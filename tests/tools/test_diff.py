@@ -15,8 +15,9 @@ from looping import new_folder
 import t7bridge
 from t7bridge import Tensor
 from t7bridge.cli import main
-from t7bridge.tools.verify import DiffReport
-from t7bridge.values.compare import Difference, TensorDifference, _blocks
+from t7bridge.tools import DiffReport
+from t7bridge.values import Difference, TensorDifference
+from t7bridge.values.compare import _blocks
 
 FILES = ROOT / "testfiles"
 DTYPES = [

@@ -9,9 +9,9 @@ import pytest
 from helpers import TESTFILES
 
 import t7bridge
-from t7bridge.conversion.inputs import leaves, parse_inputs
+from t7bridge.conversion import leaves, parse_inputs
 from t7bridge.errors import ModelError
-from t7bridge.nn.output_shapes import Examples
+from t7bridge.nn import Examples
 
 
 def names(tree: Examples) -> Any:

@@ -17,9 +17,9 @@ import t7bridge
 from t7bridge import Table
 from t7bridge.cli import main
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, TargetExistsError, UnsupportedError
-from t7bridge.nn.output_shapes import Example
+from t7bridge.nn import Example
 from t7bridge.tools.export import _check_calls
-from t7bridge.torchmodules.export import export_onnx, export_pt2
+from t7bridge.torchmodules import export_onnx, export_pt2
 
 MODEL = TESTFILES / "models" / "resnet_small.t7"
 

@@ -8,8 +8,8 @@ from looping import new_folder
 
 import t7bridge
 from t7bridge.errors import FormatError
-from t7bridge.formats.pt.writer import PtWriter
-from t7bridge.graph.python import PythonGlobal
+from t7bridge.formats import PtWriter
+from t7bridge.graph import PythonGlobal
 from t7bridge.tools import torch_oracle
 
 ROOT = Path(__file__).parents[2] / "testfiles"

@@ -8,7 +8,7 @@ import torch
 
 from t7bridge import Table, Tensor, TorchObject, state_dict
 from t7bridge.errors import UnsupportedLayerError
-from t7bridge.torchmodules.build import live_module
+from t7bridge.torchmodules import live_module
 
 GATES = {"LSTM": 4, "BLSTM": 4, "GRU": 3, "BGRU": 3, "RNNReLU": 1, "RNNTanh": 1}
 MODES = {"LSTM": "LSTM", "BLSTM": "LSTM", "GRU": "GRU", "BGRU": "GRU", "RNNReLU": "RNN_RELU", "RNNTanh": "RNN_TANH"}

@@ -13,9 +13,8 @@ from helpers import ROOT, TESTFILES, corpus, read, written
 import t7bridge
 from t7bridge import Table, TorchObject
 from t7bridge.errors import ModelError, T7BridgeError, UnsupportedError, UnsupportedLayerError
-from t7bridge.nn.places import find_modules
-from t7bridge.nn.plan import build_plan
-from t7bridge.torchmodules.build import live_module
+from t7bridge.nn import build_plan, find_modules
+from t7bridge.torchmodules import live_module
 
 CASES = [path for path in corpus("nn/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]
 

@@ -8,7 +8,7 @@ from helpers import TESTFILES, corpus, name_of, read
 from runtime_helpers import difference, recorded, run
 
 import t7bridge
-from t7bridge.nn.plan import build_plan
+from t7bridge.nn import build_plan
 
 MODELS = [path for path in corpus("models/*.t7") if not path.name.endswith(".io.t7")]
 LEGACY = [path.with_suffix("").with_suffix(".t7") for path in corpus("legacy/*.io.t7")]

@@ -10,7 +10,7 @@ import torch
 from helpers import TESTFILES, read
 from runtime_helpers import as_torch, difference, gradient_difference, run
 
-from t7bridge.torchmodules.build import live_module
+from t7bridge.torchmodules import live_module
 
 
 @cache

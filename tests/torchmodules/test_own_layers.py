@@ -27,7 +27,7 @@ from t7bridge.layers import (
     same,
     unregister_layer,
 )
-from t7bridge.nn.registry import traits_of
+from t7bridge.nn import traits_of
 
 
 class Scale(torch.nn.Module):

@@ -7,7 +7,7 @@ import torch
 from fuzz_networks import gradients, outputs, records, written
 from helpers import TESTFILES
 
-from t7bridge.torchmodules.build import live_module
+from t7bridge.torchmodules import live_module
 
 FILES = (
     *("random_nn", "random_graph", "random_expr", "random_rnn", "random_lists"),

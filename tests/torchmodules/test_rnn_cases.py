@@ -10,8 +10,8 @@ from runtime_helpers import difference, recorded, run
 import t7bridge
 from t7bridge import state_dict
 from t7bridge.errors import T7BridgeError, UnsupportedLayerError
-from t7bridge.nn.places import find_modules
-from t7bridge.torchmodules.build import live_module
+from t7bridge.nn import find_modules
+from t7bridge.torchmodules import live_module
 
 # Written with Moses 2, which made every field hold its own name: neither the module nor its weights are in the file.
 EMPTY = "rnn/Serial.t7"

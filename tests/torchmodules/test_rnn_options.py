@@ -17,8 +17,8 @@ from runtime_helpers import as_torch, calls, difference, do, leaves
 
 from t7bridge import state_dict
 from t7bridge.layers import Fields, items_of, layer_of
-from t7bridge.nn.layouts import apply_layout
-from t7bridge.torchmodules.build import live_module
+from t7bridge.nn import apply_layout
+from t7bridge.torchmodules import live_module
 from t7bridge.torchmodules.layers.training import _choose
 
 PACKAGES = ("rnn", "rnn2", "torch_rnn")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from t7bridge import Table, Tensor, TorchObject, state_dict
-from t7bridge.nn.state_dict import assignment
-from t7bridge.torchmodules.build import live_module
+from t7bridge.nn import assignment
+from t7bridge.torchmodules import live_module
 
 
 def numbers(*shape: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from helpers import TESTFILES, read
 from runtime_helpers import as_torch, difference, gradient_difference, run
 
 from t7bridge import state_dict
-from t7bridge.torchmodules.build import live_module
+from t7bridge.torchmodules import live_module
 
 
 @cache

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from t7bridge import Table, Tensor, TorchObject, state_dict
-from t7bridge.torchmodules.build import live_module
+from t7bridge.torchmodules import live_module
 
 
 def obj(name: str, **fields: object) -> TorchObject:

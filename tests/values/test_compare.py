@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
-from t7bridge.formats.t7.file import read_t7
-from t7bridge.graph.dtypes import FLOAT32
-from t7bridge.graph.storage import Span
-from t7bridge.io.source import ByteSource
-from t7bridge.values.compare import PlaceComparer, differences
+from t7bridge.formats import read_t7
+from t7bridge.graph import FLOAT32, Span
+from t7bridge.io import ByteSource
+from t7bridge.values import PlaceComparer, differences
 
 ROOT = Path(__file__).parents[2] / "testfiles/format"
 

@@ -9,8 +9,9 @@ import pytest
 from helpers import description, storages, tensors
 
 from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
-from t7bridge.graph.walk import step_name, walk
-from t7bridge.values.describe import describe_lua, json_pieces
+from t7bridge.graph import step_name
+from t7bridge.graph.walk import walk
+from t7bridge.values import describe_lua, json_pieces
 
 
 @pytest.mark.parametrize(

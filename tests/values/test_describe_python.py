@@ -8,9 +8,8 @@ import pytest
 
 from t7bridge import Limits, Storage, Tensor
 from t7bridge.errors import LimitError
-from t7bridge.graph.dtypes import FLOAT32
-from t7bridge.graph.python import NumpyDtype, NumpyScalar, PythonGlobal, PythonObject, TorchConstant
-from t7bridge.values.describe import describe_python, json_pieces
+from t7bridge.graph import FLOAT32, NumpyDtype, NumpyScalar, PythonGlobal, PythonObject, TorchConstant
+from t7bridge.values import describe_python, json_pieces
 
 
 def test_cycles_end():

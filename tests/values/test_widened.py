@@ -10,10 +10,9 @@ import torch
 
 from t7bridge import Storage
 from t7bridge.errors import CorruptError
-from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.storage import Derived, Span, TextSpan
-from t7bridge.io.source import ByteSource
-from t7bridge.values.widened import is_exact, narrow, resolved, widen, wider_types
+from t7bridge.graph import ELEMENT_TYPES, Derived, Span, TextSpan
+from t7bridge.io import ByteSource
+from t7bridge.values import is_exact, narrow, resolved, widen, wider_types
 
 FLOAT8 = [name for name in ELEMENT_TYPES if name.startswith("float8")]
 OTHERS = [name for name, element in ELEMENT_TYPES.items() if not element.lua]

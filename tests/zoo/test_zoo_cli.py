@@ -14,9 +14,9 @@ from zoo_helpers import command, tree, zoo
 from zoo_maker import linear, tensor
 
 import t7bridge
+from t7bridge.cli import Display, clock, megabytes
 from t7bridge.cli.parser import _size
-from t7bridge.cli.zoo import Display, clock, megabytes
-from t7bridge.graph.python import PythonObject
+from t7bridge.graph import PythonObject
 from t7bridge.zoo import Progress
 
 

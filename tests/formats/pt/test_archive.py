@@ -14,11 +14,9 @@ from pt_helpers import PT, described, golden, members_of, saved, torch_describe,
 
 from t7bridge import Limits, PtReader
 from t7bridge.errors import CorruptError, FormatError, LimitError, TruncatedError, UnknownFormatError, UnsupportedError
-from t7bridge.formats.pt.layout import RECORD_MEMBER
-from t7bridge.formats.pt.writer import PtWriter
-from t7bridge.formats.pt.zip import ZipArchive
-from t7bridge.io.source import ByteSource
-from t7bridge.values.describe import describe_python
+from t7bridge.formats import RECORD_MEMBER, PtWriter, ZipArchive
+from t7bridge.io import ByteSource
+from t7bridge.values import describe_python
 
 ZIPS = [path for path in corpus("pt/*.pt") if path.read_bytes()[:2] == b"PK"]
 STATE = PT / "state_dict.pt"

@@ -18,8 +18,8 @@ from pt_helpers import saved
 import t7bridge
 from t7bridge import Tensor
 from t7bridge.errors import CorruptError, T7BridgeError
-from t7bridge.formats.pt.distributed import DistributedReader, whole_of_chunks
-from t7bridge.graph.tensor import Assembled
+from t7bridge.formats import DistributedReader, whole_of_chunks
+from t7bridge.graph import Assembled
 from t7bridge.limits import Budget
 
 FOLDERS = TESTFILES / "distributed"

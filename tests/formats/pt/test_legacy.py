@@ -21,7 +21,7 @@ from pt_helpers import (
 from t7bridge import PtReader
 from t7bridge import open as open_document
 from t7bridge.errors import CorruptError, TruncatedError, UnsupportedError
-from t7bridge.graph.python import PythonObject
+from t7bridge.graph import PythonObject
 
 MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}."
 

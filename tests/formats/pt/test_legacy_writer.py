@@ -17,10 +17,9 @@ from pt_helpers import saved, written_by
 
 from t7bridge import PtReader, Storage, Tensor
 from t7bridge.errors import UnsupportedError
-from t7bridge.formats.pt.writer import LegacyPtWriter
-from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.storage import Span
-from t7bridge.io.source import ByteSource
+from t7bridge.formats import LegacyPtWriter
+from t7bridge.graph import ELEMENT_TYPES, Span
+from t7bridge.io import ByteSource
 
 written = partial(written_by, LegacyPtWriter)
 

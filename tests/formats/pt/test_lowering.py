@@ -17,13 +17,18 @@ from pt_helpers import described, saved, torch_describe, unpickled
 
 from t7bridge import PtReader, Storage, Tensor
 from t7bridge.errors import UnsupportedError
-from t7bridge.formats.pt.pickle.pickler import PickleWriter, StorageRef
-from t7bridge.formats.pt.pickle.reductions import Global, Reduction, lower
-from t7bridge.formats.pt.writer import PtWriter
-from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.python import Device, PythonGlobal, PythonObject, TorchConstant, in_order
-from t7bridge.graph.tensor import TensorExtras, UntypedStorage
-from t7bridge.values.describe import describe_python
+from t7bridge.formats import Global, PickleWriter, PtWriter, Reduction, StorageRef, lower
+from t7bridge.graph import (
+    ELEMENT_TYPES,
+    Device,
+    PythonGlobal,
+    PythonObject,
+    TensorExtras,
+    TorchConstant,
+    UntypedStorage,
+    in_order,
+)
+from t7bridge.values import describe_python
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),

@@ -9,10 +9,9 @@ import sys
 import pytest
 from helpers import TESTFILES
 
-from t7bridge.formats import FILL
-from t7bridge.formats.pt.pickle.meaning import GLOBALS
-from t7bridge.formats.pt.pickle.names import CALL, FOREIGN, SAFE, STATE, VALUE, _table, may_call, standing
-from t7bridge.graph.python import TorchConstant
+from t7bridge.formats import CALL, FILL, FOREIGN, GLOBALS, SAFE, STATE, VALUE, may_call, standing
+from t7bridge.formats.pt.pickle.names import _table
+from t7bridge.graph import TorchConstant
 
 DOCS = TESTFILES.parent / "docs"
 

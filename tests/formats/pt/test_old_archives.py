@@ -24,7 +24,7 @@ from torch import nn
 
 from t7bridge import PtReader
 from t7bridge.errors import CorruptError, FormatError, LimitError, UnknownFormatError, UnsupportedError
-from t7bridge.values.describe import describe_python
+from t7bridge.values import describe_python
 
 # Plain pickles
 

@@ -11,10 +11,9 @@ from helpers import corpus, name_of, storages
 from pt_helpers import PT, described, golden, torch_describe
 
 from t7bridge import PtReader
-from t7bridge.formats.pt.modules import is_module, module_state_dict
-from t7bridge.graph.storage import Span
-from t7bridge.graph.tensor import QuantizedTensor, SparseTensor
-from t7bridge.values.describe import describe_python
+from t7bridge.formats import is_module, module_state_dict
+from t7bridge.graph import QuantizedTensor, Span, SparseTensor
+from t7bridge.values import describe_python
 
 ALL = corpus("pt/*.pt")
 WITH_JSON = [path for path in ALL if (path.parent / (path.name[:-3] + ".json")).exists()]

@@ -17,7 +17,7 @@ from pt_helpers import saved
 import t7bridge
 from t7bridge import PtReader
 from t7bridge.errors import ModelError, UnsupportedError
-from t7bridge.formats.pt.script_writer import ScriptWriter
+from t7bridge.formats import ScriptWriter
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated")
 

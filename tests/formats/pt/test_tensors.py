@@ -24,9 +24,8 @@ from torch import nn
 import t7bridge
 from t7bridge import PtReader
 from t7bridge.errors import CorruptError, LimitError, UnsupportedError
-from t7bridge.graph.python import NumpyArray, PythonObject
-from t7bridge.graph.tensor import QuantizedTensor, SparseTensor, UntypedStorage
-from t7bridge.values.describe import describe_python
+from t7bridge.graph import NumpyArray, PythonObject, QuantizedTensor, SparseTensor, UntypedStorage
+from t7bridge.values import describe_python
 
 # Several element types on one storage
 
@@ -220,7 +219,7 @@ def test_modules_of_modules():
             self.w = nn.Parameter(torch.ones(1))
             self.empty = None
 
-    from t7bridge.formats.pt.modules import module_state_dict
+    from t7bridge.formats import module_state_dict
 
     Net.__qualname__ = "Net"
     globals()["Net"] = Net
@@ -232,7 +231,7 @@ def test_modules_of_modules():
 
 def test_modules_that_hold_themselves():
     """A module in itself, or shared without end, meets a limit."""
-    from t7bridge.formats.pt.modules import module_state_dict
+    from t7bridge.formats import module_state_dict
 
     start = b"ca\nB\n)\x81q\x00}(" + text("_parameters") + b"}" + text("_buffers") + b"}" + text("_modules")
     value = unpickled(start + b"}" + text("x") + b"h\x00sub.")[0]

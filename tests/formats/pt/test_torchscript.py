@@ -15,9 +15,9 @@ from torch import nn
 import t7bridge
 from t7bridge import PtReader, Storage, Tensor
 from t7bridge.errors import FormatError, LimitError
-from t7bridge.formats.pt.torchscript import ScriptEntry, ScriptModule, parse_classes
-from t7bridge.graph.dtypes import FLOAT32
-from t7bridge.values.describe import describe_python
+from t7bridge.formats import ScriptEntry, ScriptModule, parse_classes
+from t7bridge.graph import FLOAT32
+from t7bridge.values import describe_python
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")
 

@@ -17,7 +17,7 @@ from pt_helpers import text, unpickled
 
 from t7bridge import Limits
 from t7bridge.errors import CorruptError, FormatError, LimitError, T7BridgeError, TruncatedError, UnsupportedError
-from t7bridge.graph.python import UNSET, DefaultDict, PythonGlobal, PythonObject, TorchSize
+from t7bridge.graph import UNSET, DefaultDict, PythonGlobal, PythonObject, TorchSize
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 

@@ -18,11 +18,10 @@ from torch.utils.serialization import config
 
 from t7bridge import Storage, Table, Tensor
 from t7bridge.errors import UnsupportedError
+from t7bridge.formats import PickleWriter, PtWriter, StorageRef
 from t7bridge.formats.pt import zip as zip_writer
-from t7bridge.formats.pt.pickle.pickler import PickleWriter, StorageRef
-from t7bridge.formats.pt.writer import PtWriter
-from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.io.output import Output
+from t7bridge.graph import ELEMENT_TYPES
+from t7bridge.io import Output
 
 written = partial(written_by, PtWriter)
 

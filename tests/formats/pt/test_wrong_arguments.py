@@ -11,10 +11,9 @@ from pt_helpers import storage_id, tensor, text, unpickled, zipped
 
 from t7bridge import Limits, PtReader, Storage, Tensor
 from t7bridge.errors import CorruptError, FormatError, LimitError, T7BridgeError, UnsupportedError
-from t7bridge.formats.pt.streams import tar_members
-from t7bridge.graph.python import NumpyArray, NumpyDtype, PythonObject
-from t7bridge.graph.tensor import QuantizedTensor
-from t7bridge.io.source import ByteSource
+from t7bridge.formats import tar_members
+from t7bridge.graph import NumpyArray, NumpyDtype, PythonObject, QuantizedTensor
+from t7bridge.io import ByteSource
 
 
 def call(name: str, *arguments: bytes) -> bytes:

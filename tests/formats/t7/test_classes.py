@@ -6,7 +6,7 @@ import pytest
 from helpers import ASCII, LAYOUTS, Parts, check_read_write, description, read, stated, written
 
 from t7bridge import T7Reader
-from t7bridge.graph.dtypes import BY_LUA_WORD, LUA_CLASSES
+from t7bridge.graph import BY_LUA_WORD, LUA_CLASSES
 
 # Lua's word → numpy's type, the struct code of an element (`l`: a C long), three values that tell the type.
 ELEMENTS = {

@@ -11,8 +11,8 @@ from helpers import LAYOUTS, LITTLE8, corpus, description, name_of, read, stated
 
 from t7bridge import T7Reader, register_class
 from t7bridge.errors import WriteError
-from t7bridge.formats.t7.reader import unregister_class
-from t7bridge.values.describe import describe_lua
+from t7bridge.formats import unregister_class
+from t7bridge.values import describe_lua
 
 # Not one value of known classes: read by tests of their own.
 STREAM = {"format/stream.t7"}

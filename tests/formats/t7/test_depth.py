@@ -10,7 +10,7 @@ from helpers import LAYOUTS, LITTLE8, description, read, stated, written
 from t7bridge import Limits, LuaFunction, Table, TdsHash, TdsVec, TorchObject
 from t7bridge.errors import LimitError, T7BridgeError
 from t7bridge.graph.walk import walk
-from t7bridge.values.describe import describe_lua
+from t7bridge.values import describe_lua
 
 LEVELS = 100_000
 

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from t7bridge.errors import WriteError
-from t7bridge.formats.t7.writer import T7Writer
+from t7bridge.formats import T7Writer
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from helpers import (
 
 from t7bridge import Storage, T7Layout, T7Reader, Table, Tensor
 from t7bridge.errors import CorruptError, WriteError
-from t7bridge.graph.dtypes import FLOAT32
+from t7bridge.graph import FLOAT32
 
 # A double and the text that C's `%.17g` prints for it.
 DOUBLES = [

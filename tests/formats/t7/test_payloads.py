@@ -7,7 +7,7 @@ from helpers import ASCII, BIG8, LAYOUTS, LITTLE4, LITTLE8, Parts, check_read_wr
 
 from t7bridge import Limits, Table, TorchObject, register_class
 from t7bridge.errors import CorruptError, LimitError, ModelError, WriteError
-from t7bridge.formats.t7.reader import payload_of, unregister_class
+from t7bridge.formats import payload_of, unregister_class
 from t7bridge.graph.walk import walk
 
 BEHIND = b"behind"

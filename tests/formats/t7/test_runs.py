@@ -12,8 +12,8 @@ from helpers import LAYOUTS, TESTFILES, description, read, stated, written
 import t7bridge
 from t7bridge import Limits, T7Reader
 from t7bridge.errors import FormatError, LimitError
+from t7bridge.formats import Alike
 from t7bridge.formats.t7 import reader as reading
-from t7bridge.formats.t7.runs import Alike
 
 RUNS = TESTFILES / "runs.t7"
 

@@ -14,7 +14,7 @@ from helpers import LAYOUTS, TESTFILES, corpus, description, lines, read, stated
 
 from t7bridge import T7Reader, Table
 from t7bridge.errors import CorruptError, T7BridgeError, TruncatedError
-from t7bridge.formats.t7.writer import T7Writer
+from t7bridge.formats import T7Writer
 
 STREAM = TESTFILES / "format" / "stream.t7"
 LINEAR = TESTFILES / "format" / "object_linear.t7"

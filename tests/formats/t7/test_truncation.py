@@ -9,7 +9,7 @@ from helpers import TESTFILES, corpus, name_of, storages
 
 from t7bridge import T7Reader
 from t7bridge.errors import FormatError, T7BridgeError
-from t7bridge.values.describe import describe_lua
+from t7bridge.values import describe_lua
 
 CUT = [
     "format/checkpoint.t7",

@@ -21,7 +21,7 @@ from helpers import (
 
 from t7bridge import Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
 from t7bridge.errors import UnsupportedError, WriteError
-from t7bridge.graph.dtypes import ELEMENT_TYPES
+from t7bridge.graph import ELEMENT_TYPES
 
 SCALARS = {
     "nil": (None, "00 00 00 00"),

@@ -11,9 +11,8 @@ from helpers import ASCII, LAYOUTS, Parts, check_read_write, description, lines,
 
 from t7bridge import Storage, T7Layout, T7Reader, Table, Tensor, TorchObject
 from t7bridge.errors import CorruptError, TruncatedError, WriteError
-from t7bridge.formats.t7.layout import VINTAGES
-from t7bridge.formats.t7.releases_2010 import HINT, RELEASES, vintage_payload
-from t7bridge.graph.dtypes import FLOAT64
+from t7bridge.formats import HINT, RELEASES, VINTAGES, vintage_payload
+from t7bridge.graph import FLOAT64
 
 FIELDS, LATE, NNX = VINTAGES[2:]
 TORCH5 = VINTAGES[1]

@@ -15,10 +15,7 @@ import t7bridge
 from t7bridge import Table, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import LimitError, ModelError, TargetExistsError
-from t7bridge.tools import one_module
-from t7bridge.tools.draw.blocks import Block, blocks_of
-from t7bridge.tools.draw.layout import Box, lay_out
-from t7bridge.tools.draw.view import Fold, folds_of, shown
+from t7bridge.tools import Block, Box, Fold, blocks_of, folds_of, lay_out, one_module, shown
 
 FILES = ROOT / "testfiles"
 MODELS = [

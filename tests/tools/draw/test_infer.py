@@ -9,10 +9,8 @@ from helpers import ROOT
 
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject
-from t7bridge.nn.output_shapes import Example
-from t7bridge.nn.places import find_models, is_module
-from t7bridge.tools.draw.blocks import blocks_of
-from t7bridge.tools.draw.shapes import Evaluation, evaluate, infer
+from t7bridge.nn import Example, find_models, is_module
+from t7bridge.tools import Evaluation, blocks_of, evaluate, infer
 
 FILES = ROOT / "testfiles"
 RECORDED = sorted(
@@ -74,7 +72,7 @@ def test_most_are_known() -> None:
 @pytest.mark.parametrize("name", ["lenet_mm", "resnet_small", "unet_nngraph", "dcgan_generator", "autoencoder_flat"])
 def test_inner_shapes(name: str) -> None:
     """The shapes of all modules inside are those that PyTorch computes for the guessed input."""
-    from t7bridge.torchmodules.build import output_shapes
+    from t7bridge.torchmodules import output_shapes
 
     module = t7bridge.load(FILES / "models" / f"{name}.t7")
     blocks = blocks_of(module, "root")

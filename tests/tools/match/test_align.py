@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from t7bridge.tools.match.align import longest_rising
+from t7bridge.tools import longest_rising
 
 
 def test_longest_rising_subsequence() -> None:

@@ -9,7 +9,7 @@ from helpers import TESTFILES
 import t7bridge
 from t7bridge import match
 from t7bridge.errors import ModelError
-from t7bridge.tools.match.sides import gate_orders
+from t7bridge.tools import gate_orders
 
 CHAR_RNN = TESTFILES / "models" / "char_lstm_nngraph.t7"
 

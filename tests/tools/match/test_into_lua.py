@@ -15,8 +15,8 @@ import t7bridge
 from t7bridge import match
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
-from t7bridge.nn.places import Places
-from t7bridge.tools.match.result import write_match
+from t7bridge.nn import Places
+from t7bridge.tools import write_match
 
 
 @cache

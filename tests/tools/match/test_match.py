@@ -13,7 +13,7 @@ from torch import nn
 from t7bridge import PtReader, Tensor, match
 from t7bridge.cli import main
 from t7bridge.errors import FormatError, ModelError, TargetExistsError
-from t7bridge.tools.match.result import write_match
+from t7bridge.tools import write_match
 
 
 def state(**shapes: tuple[int, ...] | dict) -> dict[str, Tensor]:
