@@ -20,6 +20,6 @@ __getattr__ = face(
         "plan": "build_plan",
         "registry": "ParamsOf declared_traits load_classes param tensor_shapes traits_of",
         "state_dict": "assignment",
-        "torch_nn": "Refused TORCH",
+        "torch_nn": "REQUIRED Refused TORCH",
     },
 )

@@ -8,7 +8,7 @@ outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, TypeAlias, Union
 
@@ -78,6 +78,8 @@ def unknown(call: Arguments, x: Value) -> Value:
 
 def slid(extent: Extent, kernel: int, stride: int, padding: int, dilation: int = 1) -> Extent:
     """Return the extent that remains when a window slides over another, rounded down."""
+    if stride < 1:
+        raise Mismatch
     shift = 2 * padding - dilation * (kernel - 1)
     if isinstance(extent, int):
         return (extent + shift - 1) // stride + 1
@@ -112,79 +114,89 @@ def _tensor(x: Value) -> Shape:
     return x
 
 
-def convolution(dims: int) -> Rule:
-    """torch.nn.Conv1d to Conv3d, by the dimensions of a kernel."""
+def _windows(dims: int, options: str, extent: Callable[..., Extent], channels: bool = False) -> Rule:
+    """Return the rule of a layer whose windows slide over the last dimensions of an example or a batch.
+
+    Args:
+        dims: dimensions of a window.
+        options: arguments with one number for each dimension: name, position and default, separated by commas.
+        extent: returns the extent of an output from that of the input and these arguments.
+        channels: whether it maps `in_channels` to `out_channels`.
+    """
+    arguments = [option.split(",") for option in options.split()]
 
     def rule(call: Arguments, x: Value) -> Value:
         shape = _tensor(x)
-        kernel, stride = call.each("kernel_size", 2, dims, 1), call.each("stride", 3, dims, 1)
-        padding, dilation = call.each("padding", 4, dims, 0), call.each("dilation", 5, dims, 1)
-        if len(shape) not in (dims + 1, dims + 2) or _differs(shape[-dims - 1], call.number("in_channels", 0, 0)):
+        if len(shape) not in (dims + 1, dims + 2):
             raise Mismatch
-        steps = zip(shape[-dims:], kernel, stride, padding, dilation)
-        extents = tuple(slid(*each) for each in steps if each[2] > 0)
-        return _extents((*shape[: -dims - 1], call.number("out_channels", 1, 0)), extents, dims)
+        *front, planes = shape[:-dims]
+        if channels:
+            if _differs(planes, call.number("in_channels", 0, 0)):
+                raise Mismatch
+            planes = call.number("out_channels", 1, 0)
+        found = [call.each(name, int(place), dims, int(default)) for name, place, default in arguments]
+        return _extents((*front, planes), [extent(*each) for each in zip(shape[-dims:], *found)])
 
     return rule
+
+
+def _extents(front: Shape, extents: Sequence[Extent]) -> Shape:
+    if any(isinstance(each, int) and each < 1 for each in extents):
+        raise Mismatch
+    return (*front, *extents)
+
+
+def convolution(dims: int) -> Rule:
+    """torch.nn.Conv1d to Conv3d, by the dimensions of a kernel."""
+    return _windows(dims, "kernel_size,2,1 stride,3,1 padding,4,0 dilation,5,1", slid, channels=True)
 
 
 def transposed(dims: int) -> Rule:
-    """torch.nn.ConvTranspose1d to 3d, by the dimensions of a kernel."""
-
-    def rule(call: Arguments, x: Value) -> Value:
-        if isinstance(x, list):  # with the requested size
-            return None
-        shape = _tensor(x)
-        kernel, stride = call.each("kernel_size", 2, dims, 1), call.each("stride", 3, dims, 1)
-        padding, extra = call.each("padding", 4, dims, 0), call.each("output_padding", 5, dims, 0)
-        dilation = call.each("dilation", 8, dims, 1)
-        if len(shape) not in (dims + 1, dims + 2) or _differs(shape[-dims - 1], call.number("in_channels", 0, 0)):
-            raise Mismatch
-        steps = zip(shape[-dims:], kernel, stride, padding, extra, dilation)
-        extents = tuple(
-            (n - 1) * s - 2 * p + d * (k - 1) + e + 1 if isinstance(n, int) else object() for n, k, s, p, e, d in steps
-        )
-        return _extents((*shape[: -dims - 1], call.number("out_channels", 1, 0)), extents, dims)
-
-    return rule
+    """torch.nn.ConvTranspose1d to 3d, by the dimensions of a kernel; unknown for a list with the requested size."""
+    options = "kernel_size,2,1 stride,3,1 padding,4,0 output_padding,5,0 dilation,8,1"
+    rule = _windows(dims, options, _enlarged, channels=True)
+    return lambda call, x: None if isinstance(x, list) else rule(call, x)
 
 
-def _extents(front: Shape, extents: Shape, dims: int) -> Shape:
-    if len(extents) != dims or any(isinstance(each, int) and each < 1 for each in extents):
-        raise Mismatch
-    return front + extents
+def _enlarged(n: Extent, kernel: int, stride: int, padding: int, extra: int, dilation: int) -> Extent:
+    return (n - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra + 1 if isinstance(n, int) else object()
 
 
 def pooling(dims: int) -> Rule:
     """Poolings, by the dimensions of a kernel."""
-
-    def rule(call: Arguments, x: Value) -> Value:
-        shape = _tensor(x)
-        kernel = call.each("kernel_size", 0, dims, 1)
-        stride = tuple(call.each("stride", 1, dims, 0))
-        stride = tuple(s or k for s, k in zip(stride, kernel))
-        padding, dilation = call.each("padding", 2, dims, 0), call.each("dilation", 9, dims, 1)
-        if len(shape) not in (dims + 1, dims + 2):
-            raise Mismatch
-        steps = zip(shape[-dims:], kernel, stride, padding, dilation)
-        ceil = bool(call.get("ceil_mode", 9, False))
-        return _extents(shape[:-dims], tuple(_pooled(*each, ceil) for each in steps), dims)
-
-    return rule
+    return _windows(dims, "kernel_size,0,1 stride,1,0 padding,2,0 dilation,9,1 ceil_mode,9,0", _pooled)
 
 
 def _pooled(n: Extent, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> Extent:
-    if stride < 1:
-        raise Mismatch
-    if not isinstance(n, int):
-        return object() if ceil else slid(n, kernel, stride, padding, dilation)
+    stride = stride or kernel
+    if not isinstance(n, int) and ceil:
+        return object()
+    if not isinstance(n, int) or not ceil:
+        return slid(n, kernel, stride, padding, dilation)
     reach = n + 2 * padding - dilation * (kernel - 1) - 1
-    if reach < 0:
+    if reach < 0 or stride < 1:
         raise Mismatch
-    if not ceil:
-        return reach // stride + 1
     count = -(-reach // stride) + 1
     return count - ((count - 1) * stride >= n + padding)
+
+
+def _in_time(rule: Rule) -> Rule:
+    """Return the rule of a layer over (…, time, features) from that over (features, time)."""
+
+    def turned(call: Arguments, x: Value) -> Value:
+        shape = _tensor(x)
+        if len(shape) not in (2, 3):
+            raise Mismatch
+        features, time = rule(call, (shape[-1], shape[-2]))
+        return (*shape[:-2], time, features)
+
+    return turned
+
+
+temporal = _in_time(convolution(1))
+"""nn.TemporalConvolution."""
+temporal_pool = _in_time(pooling(1))
+"""nn.TemporalMaxPooling."""
 
 
 def adaptive(call: Arguments, x: Value) -> Value:
@@ -277,14 +289,21 @@ def flatten(call: Arguments, x: Value) -> Value:
     return (*shape[:start], prod(shape[start : end + 1]), *shape[end + 1 :])
 
 
-def _dimension(call: Arguments, shape: Shape, place: int = 0) -> int:
+def _dimension(call: Arguments, shape: Shape) -> int:
     """Return a dimension counted in one example."""
-    dim, example = call.number("dim", place, 0), call.get("n_input_dims", -1)
-    if dim >= 0 and example is not None and len(shape) == example + 1:
-        dim += 1
+    dim, example = call.number("dim", 0, 0), call.get("n_input_dims", -1)
+    return _within(dim + (dim >= 0 and example is not None and len(shape) == example + 1), shape)
+
+
+def _within(dim: int, shape: Shape) -> int:
     if not -len(shape) <= dim < len(shape):
         raise Mismatch
     return dim % len(shape)
+
+
+def _replaced(shape: Shape, dim: int, *extents: Extent) -> Shape:
+    """Return a shape with other extents in the place of one."""
+    return (*shape[:dim], *extents, *shape[dim + 1 :])
 
 
 def join(call: Arguments, x: Value) -> Value:
@@ -302,24 +321,17 @@ def joined(shapes: list[Shape], dim: int) -> Shape:
     Raises:
         Mismatch: they differ in another.
     """
-    first = shapes[0]
-    if not -len(first) <= dim < len(first):
+    dim = _within(dim, shapes[0])
+    if len({(len(each), _replaced(each, dim)) for each in shapes}) > 1:
         raise Mismatch
-    dim %= len(first)
-    if any(
-        len(each) != len(first) or each[:dim] + each[dim + 1 :] != first[:dim] + first[dim + 1 :] for each in shapes
-    ):
-        raise Mismatch
-    return (*first[:dim], sum(each[dim] for each in shapes), *first[dim + 1 :])
+    return _replaced(shapes[0], dim, sum(each[dim] for each in shapes))
 
 
 def split(call: Arguments, x: Value) -> Value:
     """nn.SplitTable: a list of equal elements."""
     shape = _tensor(x)
     dim = _dimension(call, shape)
-    if shape[dim] > _LONGEST:
-        return None
-    return [shape[:dim] + shape[dim + 1 :]] * shape[dim]
+    return None if shape[dim] > _LONGEST else [_replaced(shape, dim)] * shape[dim]
 
 
 def fold(call: Arguments, x: Value) -> Value:
@@ -335,31 +347,24 @@ def fold(call: Arguments, x: Value) -> Value:
 def reduced(call: Arguments, x: Value) -> Value:
     """Sums and extremes over one dimension."""
     shape = _tensor(x)
-    dim = _dimension(call, shape)
-    if call.kwargs.get("squeeze", True) and len(shape) > 1:
-        return shape[:dim] + shape[dim + 1 :]
-    return (*shape[:dim], 1, *shape[dim + 1 :])
+    squeezed = call.kwargs.get("squeeze", True) and len(shape) > 1
+    return _replaced(shape, _dimension(call, shape), *() if squeezed else (1,))
 
 
 def select(call: Arguments, x: Value) -> Value:
     """nn.Select."""
-    shape, dim = _tensor(x), call.number("dim", 0, 0)
-    if not -len(shape) <= dim < len(shape):
-        raise Mismatch
-    dim %= len(shape)
-    return shape[:dim] + shape[dim + 1 :]
+    return _replaced(_tensor(x), _dimension(call, x))
 
 
 def narrow(call: Arguments, x: Value) -> Value:
     """nn.Narrow."""
-    shape, dim = _tensor(x), call.number("dim", 0, 0)
-    start, length = call.number("start", 1, 0), call.number("length", 2, 1)
-    if start < 0 or length < 0 or not -len(shape) <= dim < len(shape):
+    shape, start, length = _tensor(x), call.number("start", 1, 0), call.number("length", 2, 1)
+    dim = _dimension(call, shape)
+    if start < 0 or length < 0:
         return None
-    dim %= len(shape)
     if start + length > shape[dim]:
         raise Mismatch
-    return (*shape[:dim], length, *shape[dim + 1 :])
+    return _replaced(shape, dim, length)
 
 
 def squeeze(call: Arguments, x: Value) -> Value:
@@ -370,7 +375,7 @@ def squeeze(call: Arguments, x: Value) -> Value:
         batched = example is not None and len(shape) == example + 1 and shape[:1] == (1,)
         return ((1,) if batched else ()) + tuple(each for each in shape if each != 1) or (1,)
     dim = _dimension(call, shape)
-    return (shape[:dim] + shape[dim + 1 :] if shape[dim] == 1 else shape) or (1,)
+    return (_replaced(shape, dim) if shape[dim] == 1 else shape) or (1,)
 
 
 def unsqueeze(call: Arguments, x: Value) -> Value:
@@ -386,10 +391,8 @@ def transpose(call: Arguments, x: Value) -> Value:
     """nn.Transpose: pairs of dimensions are exchanged."""
     shape, example = list(_tensor(x)), call.kwargs.get("n_input_dims")
     offset = 0 if example is None else len(shape) - example
-    for first, second in call.args:
-        a, b = first + offset, second + offset
-        if not (-len(shape) <= a < len(shape) and -len(shape) <= b < len(shape)):
-            raise Mismatch
+    for pair in call.args:
+        a, b = (_within(dim + offset, x) for dim in pair)
         shape[a], shape[b] = shape[b], shape[a]
     return tuple(shape)
 
@@ -404,22 +407,19 @@ def replicate(call: Arguments, x: Value) -> Value:
 def padding(call: Arguments, x: Value) -> Value:
     """nn.Padding: one dimension grows."""
     shape, example = _tensor(x), call.get("n_input_dims", 2)
-    dim = call.number("dim", 0, 0) + (example is not None and len(shape) != example)
-    if not -len(shape) <= dim < len(shape):
-        raise Mismatch
-    dim %= len(shape)
-    return (*shape[:dim], shape[dim] + abs(call.number("pad", 1, 0)), *shape[dim + 1 :])
+    dim = _within(call.number("dim", 0, 0) + (example is not None and len(shape) != example), shape)
+    return _replaced(shape, dim, shape[dim] + abs(call.number("pad", 1, 0)))
 
 
 def borders(dims: int) -> Rule:
     """Paddings of images, by the dimensions of an image."""
 
     def rule(call: Arguments, x: Value) -> Value:
-        shape, widths = _tensor(x), call.each("padding", 0, 2 * dims, 0)
-        if len(shape) < dims + 1:
+        shape, widths = _tensor(x), call.each("padding", 0, 2 * dims, 0)[::-1]
+        if len(shape) <= dims:
             raise Mismatch
-        grown = [added(n, widths[2 * i] + widths[2 * i + 1]) for i, n in enumerate(reversed(shape[-dims:]))]
-        return _extents(shape[:-dims], tuple(reversed(grown)), dims)
+        grown = [added(n, sum(widths[2 * at : 2 * at + 2])) for at, n in enumerate(shape[-dims:])]
+        return _extents(shape[:-dims], grown)
 
     return rule
 
@@ -441,45 +441,33 @@ def shuffle(call: Arguments, x: Value) -> Value:
     return (*shape[:-3], shape[-3] // (r * r), shape[-2] * r, shape[-1] * r)
 
 
-def temporal(call: Arguments, x: Value) -> Value:
-    """nn.TemporalConvolution: (…, time, features)."""
-    shape = _tensor(x)
-    if len(shape) not in (2, 3):
+def _two(x: Value) -> bool:
+    """Return whether a value is a list of two tensors, of as many dimensions."""
+    if not isinstance(x, list) or len(x) != 2 or not all(isinstance(each, tuple) for each in x):
+        return False
+    if len(x[0]) != len(x[1]):
         raise Mismatch
-    found = convolution(1)(call, (shape[-1], shape[-2]))
-    return (*shape[:-2], found[1], found[0])
-
-
-def temporal_pool(call: Arguments, x: Value) -> Value:
-    """nn.TemporalMaxPooling: (…, time, features)."""
-    shape = _tensor(x)
-    if len(shape) not in (2, 3):
-        raise Mismatch
-    found = pooling(1)(call, (shape[-1], shape[-2]))
-    return (*shape[:-2], found[1], found[0])
+    return True
 
 
 def pairs(call: Arguments, x: Value) -> Value:
     """Return one number for each example of two lists of vectors."""
-    if not isinstance(x, list) or len(x) != 2 or not all(isinstance(each, tuple) for each in x):
+    if not _two(x):
         return None
-    if len(x[0]) != len(x[1]) or not x[0] or len(x[0]) > 2:
+    if len(x[0]) not in (1, 2):
         raise Mismatch
     return x[0][:1] if len(x[0]) == 2 else (1,)
 
 
 def product(call: Arguments, x: Value) -> Value:
     """Return the product of matrices, or of batches of them."""
-    if not isinstance(x, list) or len(x) != 2 or not all(isinstance(each, tuple) for each in x):
+    if not _two(x):
         return None
-    first, second = x
-    if len(first) not in (2, 3) or len(second) != len(first):
+    options = (call.get("transpose_first", 0), call.get("transpose_second", 1))
+    a, b = (each[::-1][:2] if turned else each[-2:] for each, turned in zip(x, options))
+    if len(x[0]) not in (2, 3) or a[1] != b[0]:
         raise Mismatch
-    a = first[::-1][:2] if call.get("transpose_first", 0, False) else first[-2:]
-    b = second[::-1][:2] if call.get("transpose_second", 1, False) else second[-2:]
-    if a[1] != b[0]:
-        raise Mismatch
-    return (*first[:-2], a[0], b[1])
+    return (*x[0][:-2], a[0], b[1])
 
 
 @define(frozen=True, eq=False)

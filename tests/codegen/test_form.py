@@ -16,7 +16,7 @@ from source_helpers import run_source
 from t7bridge import TorchObject
 from t7bridge.codegen import copied
 from t7bridge.codegen.generate import generate
-from t7bridge.nn import RESERVED, TORCH, find_modules
+from t7bridge.nn import REQUIRED, RESERVED, TORCH, find_modules
 
 
 @cache
@@ -138,7 +138,7 @@ def test_arguments_are_those_of_torch(name):
     assert [*parameters][: len(known)] == [*known]
     for argument, default in known.items():
         declared = parameters[argument].default
-        if type(default) is object:  # always given
+        if default is REQUIRED:
             assert declared in (inspect.Parameter.empty, None)
         else:
             assert default == pytest.approx(declared) if isinstance(declared, float) else default == declared
