@@ -10,12 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .lazy import face
-from .version import __version__
 
 if TYPE_CHECKING:
     from . import errors, layers, torchfile
     from .conversion.convert import convert
     from .conversion.plain import to_python, to_torch
+    from .data import __version__
     from .errors import T7BridgeError
     from .formats import open
     from .formats.document import Document
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from .nn.state_dict import state_dict
     from .report import Note, Report
     from .tools.draw import draw
-    from .tools.export import export
-    from .tools.export_module import write_module
+    from .tools.export_module import export, write_module
     from .tools.files import describe, load, save
     from .tools.inspect import inspect
     from .tools.match import match
@@ -49,6 +48,7 @@ _load = face(
     {
         "conversion.convert": "convert",
         "conversion.plain": "to_python to_torch",
+        "data": "__version__",
         "errors": "T7BridgeError",
         "formats": "open",
         "formats.document": "Document",
@@ -64,8 +64,7 @@ _load = face(
         "nn.state_dict": "state_dict",
         "report": "Note Report",
         "tools.draw": "draw",
-        "tools.export": "export",
-        "tools.export_module": "write_module",
+        "tools.export_module": "export write_module",
         "tools.files": "describe load save",
         "tools.inspect": "inspect",
         "tools.match": "match",

@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room → the rooms that it may import, apart from itself. `formats` and `tools` are split: a format must not know
 # another one, and a tool in a folder is a floor of its own.
-FLOOR = {"data", "errors", "garbage", "lazy", "limits", "report", "text", "version"}
+FLOOR = {"data", "errors", "lazy", "limits", "report", "text", "version"}
 GRAPH = FLOOR | {"io", "graph"}
 LEAVES = {"formats/table", "formats/document", "formats/fields"}
 """What every format may import: the table of formats, what reading results in, checked fields."""
@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "limits": {"data", "errors"},
     "report": {"data", "errors", "text"},
     "io": {"errors", "lazy"},
-    "graph": {"data", "errors", "garbage", "lazy", "limits", "text", "io"},
+    "graph": {"data", "errors", "lazy", "limits", "text", "io"},
     "values": GRAPH,
     "formats": LEAVES | {"errors", "lazy", "limits", "io", "formats/pt", "values"},  # of values the element types
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format

@@ -13,7 +13,7 @@ import pytest
 from helpers import PATIENCE, ROOT
 
 import t7bridge
-from t7bridge.garbage import collector_paused
+from t7bridge.data import collector_paused
 
 
 @pytest.fixture(autouse=True)

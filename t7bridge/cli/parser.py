@@ -153,7 +153,7 @@ def general(arguments: Sequence[str], verbs: Mapping[str, str]) -> str:
     Returns:
         The error message; empty where usage was printed.
     """
-    from ..version import __version__
+    from ..data import __version__
 
     width = max(map(len, verbs))
     parser = argparse.ArgumentParser(

@@ -12,13 +12,12 @@ import ast
 import re
 from collections.abc import Iterable
 
-from ..data import define
+from ..data import __version__, define
 from ..errors import ModelError
 from ..graph.dtypes import ELEMENT_TYPES
 from ..nn.flows import ANY, TENSOR, Kind
 from ..nn.mapping import SEQUENTIAL
 from ..nn.torch_nn import TORCH
-from ..version import __version__
 from .code import TAKEN, WIDTH, attribute, bracketed, checked_name, expression, lines
 from .copied import import_lines, pieces, statement_text
 from .flow import CodeBlock, SourceBuilder

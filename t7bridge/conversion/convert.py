@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from .. import formats
+from ..data import collector_paused
 from ..errors import ModelError, RecordError, about_file
 from ..formats import LUA, NAMED, FormatSpec
-from ..garbage import collector_paused
 from ..io.output import FileOutput
 from ..io.source import inputs_protected
 from ..report import Report, check_strict

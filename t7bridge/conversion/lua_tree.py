@@ -38,8 +38,7 @@ from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
 from ..graph.walk import SCALARS, Fill, Path, Rebuilder
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note, Report
-from ..values.elements import pairs_of_numbers, parts_of
-from ..values.widened import resolved, widen
+from ..values.widened import pairs_of_numbers, parts_of, resolved, widen
 from .source_value import array_of, has_modules
 
 _CODES = {"": "name", "type": "type", "sharing": "unshared", "precision": "precision"}

@@ -24,8 +24,16 @@ from ..graph.walk import Path
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..report import Report
 from ..text import and_more, listed
-from ..values.elements import ELEMENTS_KEY, HINTS, NUMBERS_KEY, pairs_of_numbers, parts_of, tensor_of_numbers
-from ..values.widened import resolved, widen
+from ..values.widened import (
+    ELEMENTS_KEY,
+    HINTS,
+    NUMBERS_KEY,
+    pairs_of_numbers,
+    parts_of,
+    resolved,
+    tensor_of_numbers,
+    widen,
+)
 
 _LONGEST_NAME = 10_000
 """Maximum characters of the name of a number that is a tensor; numbers of longer names stay text."""

@@ -39,7 +39,7 @@ def value_of(document: Document, request: Convert, report: Report) -> Any:
 
 def _use_metadata(value: Any, document: Document, request: Convert, report: Report) -> Any:
     """Return a value with the element types and numbers that the file's metadata record; note strings left out."""
-    from ..values.elements import HINTS, NUMBERS_KEY, restore_values
+    from ..values.widened import HINTS, NUMBERS_KEY, restore_values
 
     goal = FORMATS[report.target_format]
     # As numbers they would be text in a file of tensors only, where readers of the source see arrays.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any
 
+from ..data import collector_paused
 from ..errors import ModelError
-from ..garbage import collector_paused
 from .lua import LuaFunction, Table, TdsHash, TdsVec
 from .python import in_order, key_text
 from .show import Holder, Step, short

@@ -8,8 +8,7 @@ from typing import Any
 
 from attrs import field
 
-from ..data import define
-from ..version import __version__
+from ..data import __version__, define
 from .layers import CLASSES, LuaLayer, WeightRef, walk
 from .trace import Program
 

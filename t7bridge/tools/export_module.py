@@ -1,23 +1,31 @@
-"""Folders with a model as Python source: `write_module` with its state dict, and `write_hub` for model hubs."""
+"""Lua models for other programs: `write_module` writes PyTorch source with its state dict, `write_hub` a folder for
+model hubs, `export` ONNX and `.pt2`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
+import tempfile
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ClassVar
 
+from attrs import field
+
 from .. import formats
 from ..codegen.generate import generate
+from ..conversion.inputs import Inputs, parse_inputs
 from ..conversion.named_tensors import name_tensors
 from ..conversion.options import (
     AT,
     CLASSES,
     FORCE,
     INDEX_BASE,
+    INPUT,
     JSON,
     LIMITS,
     STRICT,
@@ -29,13 +37,13 @@ from ..conversion.options import (
 )
 from ..conversion.state_dicts import count_leaves, note_data
 from ..conversion.tree import to_python
-from ..data import define
-from ..errors import LimitError, UnsupportedError, WriteError
+from ..data import __version__, define
+from ..errors import LimitError, ModelError, UnsupportedError, WriteError, about_file
 from ..formats.pt.writer import PtWriter
 from ..formats.safetensors import write as write_safetensors
 from ..graph.lua import TorchObject
 from ..io.checksums import digest
-from ..io.output import FileOutput
+from ..io.output import FileOutput, check_replaceable
 from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Budget, Limits
 from ..nn.named import compacted
@@ -44,8 +52,7 @@ from ..nn.registry import load_classes
 from ..nn.state_dict import state_dict
 from ..report import Note, Report, check_strict
 from ..text import printable
-from ..version import __version__
-from .modules import one_module
+from .modules import load_module, one_module
 from .prove.prove import prove
 
 HUB_FILES = ("README.md", "model.py", "config.json", "model.safetensors")
@@ -319,3 +326,166 @@ def _card(facts: dict[str, Any], module: TorchObject, inside: str, limits: Limit
 def _plain(text: str) -> str:
     """Return a text from a file without markup of Markdown or HTML."""
     return re.sub(r"[^\w .,:;()\[\]/+-]", "_", printable(text))[:200]
+
+
+SUFFIXES = (".onnx", ".pt2")
+_STEPS_PER_CALL = 2000
+"""Steps that tracing one call of a module costs: about 5 ms."""
+_CALLS, _BYTES_PER_CALL = 700, 1 << 10
+"""Calls that any model may have besides those of `Limits.work`, and bytes of the file that account for one more."""
+
+
+@define(frozen=True)
+class ExportReport:
+    """The result of an export.
+
+    Attributes:
+        source: path of the Lua model.
+        target: path of the file written.
+        inputs: names of its inputs.
+        outputs: names of its outputs.
+        difference: largest absolute difference between its outputs and the live module's, for the example inputs.
+        runner: the program that ran the file.
+        target_bytes: size of the files written.
+        files: their names.
+    """
+
+    source: str
+    target: str
+    inputs: list[str]
+    outputs: list[str]
+    difference: float
+    runner: str
+    target_bytes: int
+    files: list[str] = field(factory=list)
+
+
+@verb
+class Export:
+    """Export a Lua model as ONNX or a .pt2 archive, checked against the model, or as a folder for model hubs."""
+
+    EXAMPLES = ("t7bridge export model.t7 model.onnx --input 1x3x224x224", "t7bridge export model.t7 folder --hub")
+    OLD_NAMES: ClassVar = {"path": "source", "dst": "target"}
+    source: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC")
+    target: PathLike = option("file to write: X.onnx or X.pt2; the folder with --hub", kw_only=False, metavar="DST")
+    input: Inputs = INPUT
+    output: Sequence[str] = option(
+        "name of an output; may be repeated", default=(), flags=("--output-name",), metavar="NAME"
+    )
+    dynamic: Sequence[str] = option(
+        "let the first dimension of every input have any size", default=(), choices=("batch",)
+    )
+    at: str | None = AT
+    index_base: int = INDEX_BASE
+    force: bool = FORCE
+    hub: bool = option(
+        "write a folder for model hubs: model.safetensors, config.json, model.py, README.md", default=False
+    )
+    json = JSON
+    limits: Limits = LIMITS
+
+
+@takes(Export)
+@inputs_protected()
+def export(request: Export) -> ExportReport | HubReport:
+    """Export a Lua model as ONNX (`.onnx`) or as a `.pt2` archive of torch.export, by PyTorch's own exporters.
+
+    With `hub`, write a folder for model hubs instead, see `t7bridge.tools.export_module.write_hub`. Otherwise the
+    file is run immediately, by onnxruntime or by PyTorch, and compared with the live module on seeded inputs of the
+    given shapes. A file with different results is deleted.
+
+    Args:
+        source: the `.t7` file.
+        target: the file to write; its suffix selects the format. With `hub` the folder.
+        input: the input, `(1, 3, 224, 224)` or any form of `t7bridge.conversion.inputs`; a list of such texts for a
+            model with a table as input.
+        output: names for the outputs.
+        dynamic: `("batch",)` if the first dimension of every input may have any size.
+        hub: write `model.safetensors`, `config.json`, `model.py` and `README.md` into the folder `target`.
+
+    Raises:
+        FormatError: the file is damaged, or in no supported format.
+        ModelError: no input is given, a shape is invalid or does not fit, or the exported model computes something
+            else.
+        UnsupportedError: a package is missing, or the exporter refuses a layer; the message names it.
+        TargetExistsError: the file exists and `force` is not set.
+    """
+    if request.hub:
+        if request.input or request.output or request.dynamic:
+            raise ModelError("a hub folder has no example inputs", expected="hub without input, output and dynamic")
+        return write_hub(request)
+    if not request.input:
+        raise ModelError("no input is given", expected="the shape of the input: --input 1x3x224x224 (input=…)")
+    target = os.fspath(request.target)
+    suffix = os.path.splitext(target)[1].lower()
+    if suffix not in SUFFIXES:
+        raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
+    check_replaceable(os.path.realpath(target), request.force)
+    inputs = parse_inputs(request.input, limits=request.limits)
+    try:
+        from ..torchmodules.export import export_onnx, export_pt2
+    except ImportError as error:
+        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    module = load_module(request.source, request.at, index_base=request.index_base, limits=request.limits)
+    with about_file(os.fspath(request.source)):
+        _check_calls(module, os.path.getsize(request.source), request.limits)
+    # Under its own name, as ONNX finds the weights by the name of the file next to it.
+    with _appearing_together(target, request.force) as (made, files), about_file(os.fspath(request.source)):
+        if suffix == ".onnx":
+            result = export_onnx(module, inputs, made, request.output, request.dynamic)
+        else:
+            result = export_pt2(module, inputs, made, request.dynamic)
+    return ExportReport(
+        os.fspath(request.source),
+        target,
+        result.inputs,
+        result.outputs,
+        result.difference,
+        result.runner,
+        sum(files.values()),
+        list(files),
+    )
+
+
+@contextmanager
+def _appearing_together(target: str, force: bool) -> Iterator[tuple[str, dict[str, int]]]:
+    """Provide a path for a file that may have others beside it, and a dict for the sizes of all of them by name.
+
+    They get their names only if the context ends without an error; the file that refers to the others the last.
+    """
+    folder = os.path.dirname(os.path.abspath(target))
+    try:
+        scratch = tempfile.mkdtemp(prefix=".t7bridge-", dir=folder)
+    except OSError as error:
+        raise WriteError(f"the folder cannot be written: {error.strerror}", file=folder) from error
+    try:
+        files: dict[str, int] = {}
+        yield os.path.join(scratch, os.path.basename(target)), files
+        for name in sorted(os.listdir(scratch), key=lambda name: name == os.path.basename(target)):
+            files[name] = os.path.getsize(os.path.join(scratch, name))
+            check_replaceable(os.path.realpath(os.path.join(folder, name)), force)
+        for name in files:
+            os.replace(os.path.join(scratch, name), os.path.join(folder, name))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _check_calls(module: Any, nbytes: int, limits: Limits) -> None:
+    """Charge the call of each module, at each of its places, before the exporter traces them.
+
+    A module without weights takes some 100 bytes of a file and 5 ms of the exporter, so that the size of the file
+    bounds them: 1 200 calls, and one more for each KiB. The layers of real models have weights.
+
+    Args:
+        module: the live module.
+        nbytes: size of its file.
+        limits: resource limits.
+
+    Raises:
+        LimitError: there are far more calls than the size of the file accounts for.
+    """
+    budget = Budget(
+        limits, "exporting a model of so many modules", _STEPS_PER_CALL * (_CALLS + nbytes // _BYTES_PER_CALL)
+    )
+    for _ in module.named_modules(remove_duplicate=False):
+        budget.spend(_STEPS_PER_CALL)

@@ -17,7 +17,7 @@ from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
 from ..values.describe import Node, describe_lua, describe_python
-from ..values.elements import HINTS, restore_values
+from ..values.widened import HINTS, restore_values
 
 if TYPE_CHECKING:
     from ..graph.lua import Field

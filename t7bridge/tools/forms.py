@@ -24,7 +24,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.named import compacted
 from ..nn.places import find_models
 from ..report import Report
-from ..values.elements import HINTS
+from ..values.widened import HINTS
 from .files import FileContent
 
 

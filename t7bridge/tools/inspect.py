@@ -20,8 +20,7 @@ from ..graph.walk import Path, entries, step_name, walk
 from ..io.source import Readable
 from ..limits import Limits
 from ..nn.places import is_module
-from ..values.statistics import statistics_of
-from ..values.summary import LayerRow, Summary, TensorRow, outline
+from ..values.summary import LayerRow, Summary, TensorRow, outline, statistics_of
 from ..values.summary import summary as short_summary
 from .draw import (
     Block,

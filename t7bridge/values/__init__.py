@@ -7,8 +7,7 @@ __getattr__ = face(
     {
         "compare": "Difference PlaceComparer TensorDifference ValueComparer differences",
         "describe": "describe_lua describe_python json_pieces",
-        "statistics": "statistics_of",
-        "summary": "outline",
+        "summary": "outline statistics_of",
         "widened": "is_exact narrow resolved widen wider_types",
     },
 )

@@ -14,13 +14,12 @@ from attrs import evolve, field
 
 from ..conversion.options import INDEX_BASE, Option, flag, option, options_of, takes, verb
 from ..conversion.request import MODE, Conversion
-from ..data import define
+from ..data import __version__, define
 from ..errors import ModelError, T7BridgeError
 from ..formats import FORMATS
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..text import listed
-from ..version import __version__
 from .journal import DONE, FAILED, FOREIGN, PLANNED, Journal, Record
 from .places import Folder, open_folder
 from .plan import RunPlan, Settings, make_plan

@@ -18,7 +18,7 @@ from t7bridge import Table
 from t7bridge.cli import main
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, TargetExistsError, UnsupportedError
 from t7bridge.nn import Example
-from t7bridge.tools.export import _check_calls
+from t7bridge.tools.export_module import _check_calls
 from t7bridge.torchmodules import export_onnx, export_pt2
 
 MODEL = TESTFILES / "models" / "resnet_small.t7"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from ...data import collector_paused
 from ...errors import LimitError, UnknownFormatError, UnsupportedError, about_file
-from ...garbage import collector_paused
 from ...graph.storage import Storage
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits

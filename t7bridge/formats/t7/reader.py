@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from ...data import collector_paused
 from ...errors import CorruptError, FormatError, LimitError, ModelError
-from ...garbage import collector_paused
 from ...graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ...graph.storage import Storage, storage_for_class
 from ...graph.tensor import Tensor, view_fault

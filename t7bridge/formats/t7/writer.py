@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import IO, Any
 
+from ...data import collector_paused
 from ...errors import T7BridgeError, UnsupportedError, WriteError
-from ...garbage import collector_paused
 from ...graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor, view_fault

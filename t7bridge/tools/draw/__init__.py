@@ -1,11 +1,12 @@
 """Drawing of models: `blocks` makes the picture's content, `shapes` infers its shapes, `view` selects what is shown,
-`layout` and `pictures` write it, `pair` compares two; `draw` is public. Each module is loaded on first use.
+`layout` and `pictures` write it, `drawing` has the verb. Each module is loaded on first use.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ...lazy import face
 
 if TYPE_CHECKING:
     from .blocks import Block, Flow, blocks_of, group_of, models_in, shape_text, structure_blocks
@@ -43,18 +44,14 @@ __all__ = [
     "skips_of",
     "structure_blocks",
 ]
-_HOMES = {
-    "blocks": ("Block", "Flow", "blocks_of", "group_of", "models_in", "shape_text", "structure_blocks"),
-    "drawing": ("Drawing", "check_picture", "draw", "draw_pair"),
-    "layout": ("Box", "lay_out"),
-    "pictures": ("is_page",),
-    "shapes": ("Evaluation", "Shapes", "evaluate", "infer", "shapes_of"),
-    "view": ("Fold", "branches_of", "first_places", "folds_of", "shared_of", "shown", "skips_of"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f".{home}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = face(
+    __name__,
+    {
+        "blocks": "Block Flow blocks_of group_of models_in shape_text structure_blocks",
+        "drawing": "Drawing check_picture draw draw_pair",
+        "layout": "Box lay_out",
+        "pictures": "is_page",
+        "shapes": "Evaluation Shapes evaluate infer shapes_of",
+        "view": "Fold branches_of first_places folds_of shared_of shown skips_of",
+    },
+)

@@ -1,3 +1,0 @@
-"""The single definition of the version number."""
-
-__version__ = "0.1.0"
