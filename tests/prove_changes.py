@@ -151,7 +151,7 @@ def recorded_input(value: Any, place: str) -> Any:
     from t7bridge.tools import is_whole, mapped, runs, to_torch
 
     for root, module in find_modules(value):
-        for step in reversed(runs(module, root)[0]):
+        for step in reversed(runs(module, root)):
             if step.path == place and is_whole(step.input):
                 return mapped(to_torch(step.input), torch.Tensor.double)
     return None

@@ -95,10 +95,7 @@ TORCH_VALUES = {"tools/torch_oracle.py", "graph/tensor.py", "conversion/plain.py
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
 TORCH_MODULES = {"lua/trace.py", "lua/convert.py"}
 # What judges recorded values by modules of torch; imported once `prove` has found PyTorch.
-TORCH_MODULES |= {
-    f"tools/prove/{name}.py" for name in ("against", "criterions", "derived", "hypotheses", "judge", "layer")
-}
-TORCH_MODULES |= {f"tools/prove/{name}.py" for name in ("residual", "verdicts")}
+TORCH_MODULES |= {f"tools/prove/{name}.py" for name in ("against", "judge", "layer")}
 
 
 def room_of(path: Path) -> str:

@@ -10,8 +10,7 @@ __getattr__ = face(
         "modules": "loader_source one_module",
         "prove.layer": "LiveLayer NotRunError flat mapped to_torch",
         "prove.proof": "Proof",
-        "prove.recorded": "is_whole",
-        "prove.runs": "runs",
+        "prove.runs": "is_whole runs",
         "verify": "DiffReport",
     },
 )

@@ -1,5 +1,5 @@
 """What a model is proved against: values recorded in its file, pairs of values, the recording of a probe, a second
-model.
+model. A criterion beside a model is proved by the target that its gradient implies.
 
 The code of generated folders and of factories is the user's own, and is imported on the user's request.
 May import conversion, formats, graph, nn and torchmodules.
@@ -13,7 +13,8 @@ import os
 import sys
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import torch
@@ -33,17 +34,11 @@ from ...nn.output_shapes import Example
 from ...nn.places import Places, module_at
 from ...nn.state_dict import state_dict
 from ...torchmodules.build import live_module
-from .criterions import is_criterion, prove_criterion
-from .hypotheses import Direction, directions
-from .judge import Judge
-from .layer import LiveLayer, NotRunError, doubles, drawn, flat, mapped, outputs, rounding, to_torch
-from .models import chosen
-from .probe import fitting_inputs
-from .proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, LayerProof, Proof, StretchProof
-from .recorded import UNIT, Recorded, is_whole, recorded, unit_of
-from .residual import measure
-from .runs import may_be_undone, own_parameters, runs
-from .verdicts import Vote
+from .judge import ATOL, NO_INPUT, RTOL, Judge, Node, measure
+from .layer import UNIT, LiveLayer, NotRunError, doubles, drawn, flat, mapped, to_torch, unit_of
+from .probe import chosen, fitting_inputs
+from .proof import AGREES, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, LayerProof, Proof, StretchProof
+from .runs import Recorded, base_name, grad_input_of, is_whole, output_of, own_parameters, recorded, runs
 
 WHOLE = 10.0
 """Factor of the limit for a whole model: the errors of a hundred layers add up to those of one by the root of their
@@ -60,31 +55,29 @@ iwidth iheight itime owidth oheight otime batchSize dimG numFwds summedFwdTime n
 
 Source: nn 8726825 `SpatialMaxPooling.lua`, `SpatialMaxUnpooling.lua`, `MixtureTable.lua`, `Profile.lua`.
 """
+NO_TARGET = "its target is not recorded"
+OTHER_TARGET = "its gradient is of another pass, or does not determine the target"
+
+
+# Values recorded in the file
 
 
 def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> Proof:
     """Return the verdicts on the models in a value."""
     proof = Proof(name)
-    every = chosen(value, name, None)
-    models = [module for _, module in every if not is_criterion(module)]
-    steps = directions(value)
-    for path, module in every if at is None else chosen(value, name, at):
-        if is_criterion(module):
-            proof.layers.append(prove_criterion(module, path, models, limits))
+    models = [module for _, module in chosen(value, name, None) if not _is_criterion(module)]
+    for path, module in chosen(value, name, at):
+        if _is_criterion(module):
+            proof.layers.append(_criterion(module, path, models, limits))
             continue
-        layers, stretches = _judged(module, path, limits, steps=steps)
+        layers, stretches = _judged(module, path, limits)
         proof.layers += layers
         proof.stretches += stretches
     return proof
 
 
 def _judged(
-    module: TorchObject,
-    path: str,
-    limits: Limits,
-    given: Recorded = None,
-    grad_output: Recorded = None,
-    steps: Sequence[Direction] = (Direction(),),
+    module: TorchObject, path: str, limits: Limits, given: Recorded = None, grad_output: Recorded = None
 ) -> tuple[list[LayerProof], list[StretchProof]]:
     """Return the verdicts on all layers of one model, and on whole stretches of those that ran.
 
@@ -94,17 +87,17 @@ def _judged(
         limits: resource limits.
         given: its input, if known.
         grad_output: the gradient with respect to its output, if known.
-        steps: the directions of optimizers' last steps.
     """
     tried = []
     for undone in (False, True):
-        found, lost = runs(module, path, given, grad_output, limits, undone)
-        judge = Judge(found, lost, limits)
-        layers = Vote(judge.judge(), list(steps), limits).decide()
+        found = runs(module, path, given, grad_output, limits)
+        judge = Judge(found, limits, undone)
+        layers = judge.judge()
         # Whether the last pass was a backward that restored in-place changes shows in how many layers agree.
         wrong = [layer.verdict for layer in layers if layer.verdict not in (AGREES, NOT_RECORDED)]
-        tried.append((len(wrong), wrong.count(DIFFERS), layers, judge))
-        if not wrong or not any(may_be_undone(run.obj) for run in found):
+        agreeing = sum(layer.verdict == AGREES for layer in layers)
+        tried.append((len(wrong), -agreeing, layers, judge))
+        if not wrong or not any(run.may_be_undone for run in found):
             break
     _, _, layers, judge = min(tried, key=lambda one: one[:2])
     known = {layer.path for layer in layers}
@@ -114,6 +107,94 @@ def _judged(
             count = own_parameters(place.obj)
             layers.append(LayerProof(place.path, place.obj.class_name, NOT_RECORDED, parameters=count))
     return layers, judge.stretches()
+
+
+# Criterions
+
+
+def _is_criterion(obj: TorchObject) -> bool:
+    return base_name(obj.class_name).endswith("Criterion")
+
+
+def _criterion(obj: TorchObject, path: str, models: list[TorchObject], limits: Limits) -> LayerProof:
+    """Return the verdict on a criterion, whose input is the only output of a model with the form of its gradient.
+
+    It stores its loss and its gradient, and no target. Many gradients contain the target: in that of a negative
+    log-likelihood only the right class is not zero, and that of squares is the difference itself.
+    """
+    loss, slope = obj.get("output"), grad_input_of(obj)
+    given = [output for output in map(output_of, models) if isinstance(output, Tensor)]
+    given = [output for output in given if not isinstance(slope, Tensor) or output.numel == slope.numel]
+    if not isinstance(loss, float) or len(given) != 1:
+        return LayerProof(path, obj.class_name, NOT_RECORDED, reason=NO_INPUT)
+    proof = LayerProof(path, obj.class_name, NOT_CHECKABLE, reason=NO_TARGET)
+    value, inner = to_torch(given[0]).double(), obj.get("nll")  # of CrossEntropyCriterion
+    slope = grad_input_of(inner) if isinstance(inner, TorchObject) else slope
+    target_of = _TARGETS.get(base_name(obj.class_name))
+    weighs = obj.get("weights") is not None and "BCE" in obj.class_name
+    if (
+        target_of is None
+        or weighs
+        or not isfinite(loss)
+        or not isinstance(slope, Tensor)
+        or slope.numel != value.numel()
+    ):
+        return proof
+    averaged, apart = obj.get("sizeAverage") is not False, {}
+    for option in (averaged, not averaged):
+        target = target_of(value, to_torch(slope).double().reshape(value.shape), value.numel() if option else 1)
+        try:
+            layer = LiveLayer.build(obj, path, unit_of(slope) or UNIT["float32"], limits)
+            layer = layer if option is averaged else layer.variant({"sizeAverage": option}, limits)
+            apart[option] = float(next(flat(layer.run(value, target)))) - loss if target is not None else 1e300
+        except (NotRunError, T7BridgeError, ValueError):
+            return proof
+    limit = ATOL + RTOL * abs(loss)
+    right = next((option for option, off in apart.items() if abs(off) <= limit), None)
+    proof.reason = OTHER_TARGET
+    if right is not None and (right is averaged or isinstance(obj.get("sizeAverage"), bool)):
+        proof.verdict, proof.reason = AGREES, ""
+        proof.max_abs, proof.cosine, proof.compared = abs(apart[averaged]), 1.0, 1
+        proof.max_rel, proof.excess = proof.max_abs / max(abs(loss), ATOL), proof.max_abs / limit
+        if right is not averaged:
+            then, now = (str(item).lower() for item in (right, averaged))
+            proof.verdict, proof.blame = DIFFERS, FILE
+            proof.reason = f"sizeAverage = {then} agrees (the file has {now})"
+    return proof
+
+
+def _class_of(value: torch.Tensor, slope: torch.Tensor, count: int) -> torch.Tensor | None:
+    """Return the classes of a negative log-likelihood: one number of each row of the gradient is not zero."""
+    if slope.dim() > 2 or not bool(((slope != 0).sum(-1) == 1).all()):
+        return None
+    return slope.abs().argmax(-1).reshape(-1).double() + 1
+
+
+def _probability(value: torch.Tensor, slope: torch.Tensor, count: int) -> torch.Tensor:
+    found = value - slope * count * (1 - value + 1e-12) * (value + 1e-12)
+    whole = found.round()
+    return whole if bool((found - whole).abs().max() < 1e-2) else found.clamp(0, 1)
+
+
+_TARGETS: dict[str, Callable[[torch.Tensor, torch.Tensor, int], Any]] = {
+    "ClassNLLCriterion": _class_of,
+    "CrossEntropyCriterion": _class_of,
+    "MSECriterion": lambda value, slope, count: value - slope * count / 2,
+    "BCECriterion": _probability,
+    "DistKLDivCriterion": lambda value, slope, count: -slope * count,
+    "MarginCriterion": lambda value, slope, count: torch.where(
+        slope != 0, -slope.sign(), torch.where(value < 0, -1.0, 1.0).double()
+    ),
+    # Beyond 1 the gradient is constant.
+    "SmoothL1Criterion": lambda value, slope, count: value - slope * count if (slope * count).abs().max() < 1 else None,
+}
+"""Criterions whose gradient determines the target: that for an input, a gradient, and the number that it averages.
+
+Source: nn 8726825 `lib/THNN/generic/*Criterion.c`.
+"""
+
+
+# References outside the file
 
 
 @define
@@ -136,16 +217,15 @@ class Subject:
         """Return the verdicts; see `prove`."""
         if isinstance(reference, (tuple, list)):
             pairs = reference if isinstance(reference, list) else [reference]
-            proof = Proof(self.name, against="expected outputs")
-            for number, (given, wanted) in enumerate(pairs, 1):
-                proof.layers.append(self._whole(self._values(given), self._values(wanted), f"pair {number}"))
-            return proof
-        if not isinstance(reference, nn.Module):
-            label, found = str(reference), self._opened(reference, factory)
-            if isinstance(found, Table):
-                return self._recording(found, label)
-            return self._second(found, os.path.basename(label.rstrip(os.sep)), inputs)
-        return self._second(reference.double().eval(), type(reference).__name__, inputs)
+            found = [(self._values(given), self._values(wanted)) for given, wanted in pairs]
+            layers = [self._whole(*pair, f"pair {number}") for number, pair in enumerate(found, 1)]
+            return Proof(self.name, layers, "expected outputs")
+        if isinstance(reference, nn.Module):
+            return self._second(reference.double().eval(), type(reference).__name__, inputs)
+        label, opened = str(reference), self._opened(reference, factory)
+        if isinstance(opened, Table):
+            return self._recording(opened, label)
+        return self._second(opened, os.path.basename(label.rstrip(os.sep)), inputs)
 
     def _values(self, value: Any) -> Recorded:
         if isinstance(value, (list, tuple)):
@@ -169,22 +249,19 @@ class Subject:
             unit = unit_of(wanted) or unit_of(given) or UNIT["float32"]
             layer = LiveLayer.build(self.model, self.path, unit, self.limits)
             layer.module.eval()
-            value = mapped(to_torch(given), torch.Tensor.double)
-            got = outputs(layer, value)
-            scales, single = rounding(layer, value, got, outputs), doubles(layer.run_single(value))
-            off = measure(doubles(to_torch(wanted)), got, scales, single, WHOLE)
+            node = Node(0, unit, layer, mapped(to_torch(given), torch.Tensor.double))
+            node.run()
         except (NotRunError, T7BridgeError) as error:
             proof.reason = f"{label}: {error}"
             return proof
-        good = off.excess <= 1 or off.close
-        proof.verdict, proof.reason = AGREES if good else DIFFERS, "; ".join(filter(None, (label, off.reason)))
-        proof.compare(off)
-        proof.excess = min(off.excess, 1.0) if good else off.excess
+        off = measure(doubles(to_torch(wanted)), node.found, node.scales, WHOLE)
+        proof.verdict = AGREES if off.excess <= 1 or off.close else DIFFERS
+        proof.reason = "; ".join(filter(None, (label, off.reason)))
+        off.write(proof, node.found)
         return proof
 
-    # The recording of a probe
-
     def _recording(self, table: Table, place: str) -> Proof:
+        """Return the verdicts by the recording of a probe, or by a table of an input and an output."""
         given, wanted, ran = recorded(table.get("input")), recorded(table.get("output")), table.get("model")
         if not is_whole(given) or not is_whole(wanted):
             expected = "a table with input and output"
@@ -193,18 +270,18 @@ class Subject:
             return Proof(self.name, [self._whole(given, wanted, "the whole model")], "recorded outputs")
         self._check_weights(ran, place)
         after = recorded(table.get("gradOutput"))
-        proof = Proof(self.name)
-        proof.layers, proof.stretches = _judged(ran, self.path, self.limits, given, after if is_whole(after) else None)
-        for layer in proof.layers:
+        layers, stretches = _judged(ran, self.path, self.limits, given, after if is_whole(after) else None)
+        for layer in layers:
             one, other = (module_at(root, layer.path, self.path) for root in (self.model, ran))
-            for name in [] if one is None or other is None or one.fields is None else one.fields.raw_keys:
-                mine, theirs = (module.get(name) for module in (one, other) if module is not None)
+            fields = one.fields if one is not None else None
+            for name, mine in [] if fields is None else zip(fields.raw_keys, fields.raw_values):
+                theirs = other.get(name) if other is not None else None
                 both = isinstance(mine, (float, bool)) and type(mine) is type(theirs)
                 if both and mine != theirs and name not in _WRITTEN and layer.verdict != DIFFERS:
                     shown = [f"{item:g}" if isinstance(item, float) else str(item).lower() for item in (mine, theirs)]
                     layer.verdict = DIFFERS
                     layer.reason = f"{name.decode('utf-8', 'replace')} is {shown[0]}, and was {shown[1]} in Lua"
-        return proof
+        return Proof(self.name, layers, stretches=stretches)
 
     def _check_weights(self, ran: TorchObject, place: str) -> None:
         """Check that the model run in Lua has the weights of the file.
@@ -222,8 +299,6 @@ class Subject:
                 raise ModelError("the recording is of another model", file=place, path=key)
             if not np.array_equal(one.numpy(), other.numpy().astype(one.numpy().dtype), equal_nan=True):
                 raise ModelError("the recording is of a model with other weights", file=place, path=key)
-
-    # A second model
 
     def _opened(self, reference: Any, factory: str | None) -> nn.Module | Table:
         """Return the live model that a file or a folder holds, or the table of a recording."""
@@ -255,45 +330,36 @@ class Subject:
         value = drawn(asked or fitting_inputs(self.model, self.path, self.limits), 1)
         mine = live_module(self.model, self.path, limits=self.limits).double().eval()
         rows, others = _outputs(mine, value), _outputs(other, value)
-        if [row.kind for row in rows] != [row.kind for row in others]:
+        if [_weights(layer) for _, layer, _ in rows] != [_weights(layer) for _, layer, _ in others]:
             rows, others = rows[-1:], others[-1:]
         proof = Proof(self.name, against=f"layers of {name}", reference=name)
-        for row, partner in list(zip(rows, others))[:MANY]:
-            want, got = doubles(partner.output), doubles(row.output)
+        for (key, layer, output), (partner, _, expected) in list(zip(rows, others))[:MANY]:
+            want, got = doubles(expected), doubles(output)
             largest = max((float(item.abs().max()) for item in want if item.numel()), default=0.0)
             # Both run in double precision: of 10^6 terms only the order may differ, 10^6 units.
             off = measure(want, got, [torch.full_like(item, 1e-10 * largest + 1e-300) for item in got])
-            verdict = AGREES if off.agrees else DIFFERS
-            count = sum(item.numel() for item in row.layer.parameters(recurse=False))
-            layer = LayerProof(row.name or "root", type(row.layer).__name__, verdict, parameters=count)
-            where = f"{partner.name} in the other" if row.name else "the whole"
-            layer.reason = "; ".join(filter(None, (where, off.reason)))
-            layer.compare(off)
-            proof.layers.append(layer)
+            one = LayerProof(key or "root", type(layer).__name__, AGREES if off.excess <= 1 else DIFFERS)
+            one.parameters = sum(item.numel() for item in layer.parameters(recurse=False))
+            one.reason = "; ".join(filter(None, (f"{partner} in the other" if key else "the whole", off.reason)))
+            off.write(one, got)
+            proof.layers.append(one)
         return proof
 
 
-@define(eq=False)
-class _Row:
-    """The output of one layer; of the whole, with an empty name, at the end."""
-
-    name: str
-    kind: Any
-    layer: nn.Module
-    output: Any
+def _weights(layer: nn.Module) -> list[tuple[int, ...]]:
+    return sorted(tuple(item.shape) for item in layer.parameters(recurse=False))
 
 
-def _outputs(module: nn.Module, value: Any) -> list[_Row]:
-    found: list[_Row] = []
+def _outputs(module: nn.Module, value: Any) -> list[tuple[str, nn.Module, Any]]:
+    """Return the layers with weights, by name, and their outputs; the whole, with an empty name, at the end."""
+    found: list[tuple[str, nn.Module, Any]] = []
     names = {id(layer): name for name, layer in module.named_modules()}
+    layers = [] if isinstance(module, torch.jit.ScriptModule) else list(module.modules())
 
     def keep(layer: nn.Module, _: Any, output: Any) -> None:
-        kind = sorted(tuple(item.shape) for item in layer.parameters(recurse=False))
-        found.append(_Row(names[id(layer)], kind, layer, mapped(output, torch.clone)))
+        found.append((names[id(layer)], layer, mapped(output, torch.clone)))
 
-    layers = [] if isinstance(module, torch.jit.ScriptModule) else list(module.modules())
-    weighted = [layer for layer in layers if next(layer.parameters(recurse=False), None) is not None]
-    handles = [layer.register_forward_hook(keep) for layer in weighted]
+    handles = [layer.register_forward_hook(keep) for layer in layers if _weights(layer)]
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -303,7 +369,7 @@ def _outputs(module: nn.Module, value: Any) -> list[_Row]:
     finally:
         for handle in handles:
             handle.remove()
-    return [*found, _Row("", [], module, list(flat(result)))]
+    return [*found, ("", module, list(flat(result)))]
 
 
 def _from_folder(path: str) -> nn.Module:

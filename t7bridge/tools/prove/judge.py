@@ -1,42 +1,53 @@
-"""Runs each layer of a model on its recorded input, and compares what it returns with what is recorded.
+"""Runs each layer of a model on its recorded input, measures what is recorded in units of rounding, and decides.
 
 If the input of a layer was overwritten, for example by an in-place layer, what computes it takes its place: the layers
-between two recorded values are compared as one. May import graph and nn.
+between two recorded values are compared as one. Weights of a file may be those of an update after the last forward. So
+a layer without weights that does not return what is recorded differs, and a layer with weights does where one change of
+the file explains it to the last digit and no update looks like it, as that moves more than one number. All else is not
+known. May import graph and nn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import permutations
+from math import inf, isfinite, prod
 from typing import Any
 
 import torch
+from attrs import field
 
 from ...data import define
 from ...errors import T7BridgeError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
+from ...lazy import np
 from ...limits import Limits
-from .derived import contradiction, derived_input
 from .layer import (
     TINY,
+    UNIT,
+    Compute,
     LiveLayer,
     NotRunError,
     Values,
+    contradiction,
+    derived_input,
     doubles,
     gradients,
     mapped,
     outputs,
-    rounding,
-    spread,
     to_torch,
+    unit_of,
 )
-from .proof import AGREES, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, STALE, StretchProof
-from .recorded import UNIT, Recorded, is_computed, is_whole, leaves, overlap, unit_of, view_of, zeros_like
-from .residual import HEADROOM, Case, Deviation, Node, Ref, measure, read, refs, suspects
-from .runs import Memory, Run, own_parameters
+from .proof import AGREES, CONVERSION, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, STALE, LayerProof, StretchProof
+from .runs import Memory, Recorded, Run, first_of, is_whole, leaves, overlap, own_parameters, view_of, zeros_like
 
-MAX_ELEMENTS = 1 << 28
-"""Elements of an output: 2 GiB in double precision."""
+DRAWS = 4
+"""Runs with random errors that estimate the error of rounding; each counts with the mean of all values."""
+HEADROOM = 15.0
+"""Largest rounding error in standard deviations: of a million normal errors the largest has 5, and the order in which
+Lua's libraries add up, which the estimate does not know, may triple it."""
 EXACT = 20.0
 """Factor of the limit in double precision: the reference itself is no more exact than what it judges, and sums of 400
 terms in another order are apart by the root of their number."""
@@ -44,37 +55,469 @@ ON_GPU = 10.0
 """Factor of the limit on a GPU, whose libraries transform convolutions by matrices with entries up to 10."""
 BACK = 3.0
 """Factor of the limit for gradients: three values of the sum were rounded, gradOutput, input and result."""
-CHAINED = 20.0
-"""Factor by which Lua's rounding errors may exceed those of single precision in PyTorch at the end of a stretch: those
-of one layer by `GROWTH`, and the layers behind it amplify them."""
+RTOL, ATOL = 1e-4, 1e-5
+"""The differences allowed for a layer with approximate functions, and for a stretch of layers."""
 MOST_ROUNDING = 1e-2
 """Share of the largest output from which on agreement within rounding says nothing."""
-_NO_DIMENSION = 1 << 30
-MOST_STRETCHES = 20
-"""Stretches that are listed."""
+ROUNDS = 8
+"""Steps of Gauss and Newton: each doubles the number of right digits, from one to all 53 binary ones."""
+LONGEST = 12
+"""Layers between two recorded values among which a change is searched for; the search takes the square of this."""
+CLEAR = 2.0
+"""Limits that a difference must exceed for a change to explain it: a change leaves up to one."""
+DETERMINED = 3
+"""Values that a change with one number, at one place, must explain: one fits any number, two any place and number."""
+ROWS = 16
+"""Random rows that a column is multiplied by: two vectors of 16 numbers are parallel to a tenth once in 10^13."""
+LIKELY = 5
+"""Weights that are fitted, the likeliest first: only those of equal columns, as of equal inputs, are equally likely."""
+OTHERS = 2
+"""Layers whose weights one change of a file may be in, where both are compared as one; of more, all have moved."""
 
 NO_INPUT = "its input is not recorded"
-OVERWRITTEN = "its output was overwritten"
 STATE = "continues from a state that is not recorded"
-DRAWS = "draws at random, and the drawn values are not recorded"
+RANDOM = "draws at random, and the drawn values are not recorded"
 ROUNDING = "rounding alone may change its output by more than 1 %"
+MASKED = "parts of the last output were set to zero after the pass, as by a mask; the others agree"
+MOVED = "the weights moved after the last forward, or the file was changed"
 
-_COEFFICIENTS = 1e-4, "Lua keeps coefficients in the precision of its first run"
-_EXPONENTIAL = 3e-4, "Lua computes exponentials by a fast approximation"
 _APPROXIMATE = {
-    **dict.fromkeys(("LogSoftMax", "SpatialLogSoftMax", "TreeNLLCriterion"), _EXPONENTIAL),
-    "HardShrink": (0.0, "values at the threshold may be on either side"),
-    "LogSigmoid": (0.0, "Lua adds 1 to an exponential before it takes the logarithm"),
-    "SpatialUpSamplingBilinear": (0.0, "Lua computes its coefficients in single precision"),
-    "LayerNormalization": _COEFFICIENTS,
-    "SpatialSubtractiveNormalization": _COEFFICIENTS,
-    "SpatialDivisiveNormalization": _COEFFICIENTS,
-    "SpatialContrastiveNormalization": _COEFFICIENTS,
+    # Exponentials are computed by a fast approximation.
+    **dict.fromkeys(("LogSoftMax", "SpatialLogSoftMax", "TreeNLLCriterion"), 3e-4),
+    # Coefficients are kept in the precision of the first run.
+    **dict.fromkeys(("LayerNormalization", "SpatialSubtractiveNormalization"), 1e-4),
+    **dict.fromkeys(("SpatialDivisiveNormalization", "SpatialContrastiveNormalization"), 1e-4),
+    # A value at the threshold on either side; 1 + exp(x) before the logarithm; coefficients in single precision.
+    **dict.fromkeys(("HardShrink", "LogSigmoid", "SpatialUpSamplingBilinear"), 0.0),
 }
-"""Classes whose outputs need only agree within 1e-4 and 1e-5, or absolutely within this, and why.
+"""Classes whose outputs need only agree within `RTOL` and `ATOL`, or absolutely within this.
 
 Source: TH 814ea4a `THLogAdd.c`, `THExpMinusApprox` of the LogSoftMax before 2017, nn 8726825.
 """
+_USUAL = (1.0, 0.0, 2.0, 3.0, 4.0, 5.0, 7.0, -1.0, 1e-5, 1e-3)
+"""Usual sizes, strides, paddings, dimensions, indices and small numbers."""
+
+
+# Residuals
+
+
+@define(eq=False)
+class Deviation:
+    """Numbers of one comparison.
+
+    Attributes:
+        reason: why the two cannot be compared element by element; empty where they can.
+        max_abs: largest absolute difference.
+        max_rel: the same, relative to the largest recorded absolute value.
+        cosine: cosine of the angle between the two; 1 if they are parallel.
+        excess: the largest difference in units of the rounding limit; 1 is the limit.
+        mean: the root of the mean square of the differences in standard deviations of rounding.
+        close: whether all are within `RTOL` and `ATOL`.
+        errors: recorded minus computed values, in standard deviations.
+    """
+
+    reason: str = ""
+    max_abs: float = inf
+    max_rel: float = inf
+    cosine: float = 0.0
+    excess: float = inf
+    mean: float = inf
+    close: bool = False
+    errors: torch.Tensor = field(factory=lambda: torch.zeros(0), repr=False)
+
+    def write(self, proof: LayerProof, compared: list[torch.Tensor]) -> None:
+        """Write the numbers of a comparison."""
+        proof.max_abs, proof.max_rel, proof.cosine = self.max_abs, self.max_rel, self.cosine
+        proof.excess, proof.compared = self.excess, sum(_sizes(compared))
+
+
+def measure(
+    want: list[torch.Tensor], got: list[torch.Tensor], scales: list[torch.Tensor], headroom: float = 1.0
+) -> Deviation:
+    """Compare recorded with computed values.
+
+    Args:
+        want: recorded tensors.
+        got: computed in double precision.
+        scales: expected rounding errors of each element, as standard deviations.
+        headroom: factor of the limit.
+    """
+    if len(want) != len(got):
+        return Deviation(f"{len(got)} outputs, {len(want)} recorded")
+    for one, other in zip(want, got):
+        if one.squeeze().shape != other.squeeze().shape:
+            return Deviation(f"shape {list(other.shape)}, recorded {list(one.shape)}")
+    mine, theirs, scale = map(_joined, (want, got, scales))
+    both = mine.isfinite() & theirs.isfinite()
+    # A sum beyond the largest float is infinite in Lua but not here.
+    same = (mine == theirs) | (mine.isnan() & theirs.isnan()) | (mine.isinf() & (theirs.abs() > 3e38))
+    if not bool((both | same).all()):
+        return Deviation("infinite or not a number on one side")
+    mine, theirs = torch.where(both, mine, 0.0), torch.where(both, theirs, 0.0)
+    error = mine - theirs
+    z = error / scale
+    largest, apart, high = (float(item.abs().max()) if len(item) else 0.0 for item in (mine, error, z))
+    norms = float(mine.square().sum() * theirs.square().sum()) ** 0.5
+    close = bool((error.abs() <= ATOL + RTOL * mine.abs()).all())
+    cosine = float(mine @ theirs) / norms if norms else float(not largest)
+    relative = apart / largest if largest else (inf if apart else 0.0)
+    mean = float(z.square().mean().sqrt()) / headroom if len(z) else 0.0
+    return Deviation("", apart, relative, cosine, high / (HEADROOM * headroom), mean, close, z)
+
+
+def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([item.reshape(-1).double() for item in tensors] or [torch.zeros(0, dtype=torch.float64)])
+
+
+def _sizes(tensors: list[torch.Tensor]) -> list[int]:
+    return [item.numel() for item in tensors]
+
+
+# What computes a recorded value
+
+Change = dict[int, LiveLayer]
+"""Layers in place of others, by the id of these."""
+
+
+@define(eq=False)
+class Ref:
+    """A tensor that a node computes."""
+
+    node: Node
+    index: int
+    shape: tuple[int, ...]
+    lost: bool = False
+    """Whether it is not in memory any more, although nothing overwrote it."""
+
+    def of(self, found: list[torch.Tensor]) -> torch.Tensor:
+        """Return the tensor among those of its node.
+
+        Raises:
+            NotRunError: the node computed something else.
+        """
+        if self.index >= len(found) or found[self.index].numel() != prod(self.shape):
+            raise NotRunError("another shape than recorded")
+        return found[self.index].reshape(self.shape)
+
+
+@define(eq=False)
+class Node:
+    """One run of one layer.
+
+    Attributes:
+        step: the number of the run; -1 for an input that was computed otherwise.
+        unit: unit roundoff of its numbers.
+        layer: the layer; `None` where tensors are only concatenated.
+        given: its input: recorded tensors, and a `Ref` in place of each that is not.
+        made: its input with a `Ref` for each tensor that another node computes.
+        dim: the dimension along which tensors are concatenated.
+        by: what of the layer is computed.
+        found: the computed tensors.
+        drawn: the same with random errors, for each seed.
+        scales: the expected errors, as standard deviations.
+    """
+
+    step: int
+    unit: float
+    layer: LiveLayer | None
+    given: Values
+    made: Values = None
+    dim: int = 0
+    by: Compute = outputs
+    found: list[torch.Tensor] = field(factory=list, repr=False)
+    drawn: list[list[torch.Tensor]] = field(factory=list, repr=False)
+    scales: list[torch.Tensor] = field(factory=list, repr=False)
+
+    def run(self) -> None:
+        """Compute the tensors, and their expected errors.
+
+        Raises:
+            NotRunError: the layer does not accept its input.
+        """
+        self.found = self.compute()
+        self.drawn = [self.compute(seed=seed) for seed in range(DRAWS)]
+        self.scales = self._spread(self.found, self.drawn)
+
+    def apply(self, layer: LiveLayer | None, value: Values) -> list[torch.Tensor]:
+        """Compute the tensors of an input with a layer.
+
+        Raises:
+            NotRunError: the layer does not accept it.
+        """
+        try:
+            return self.by(layer, value) if layer is not None else [torch.cat(value, self.dim)]
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise NotRunError("the outputs of its modules do not fit along its dimension") from error
+
+    def compute(self, change: Change | None = None, seed: int | None = None) -> list[torch.Tensor]:
+        """Compute the tensors, with some layers changed, or with the random errors of a seed.
+
+        Raises:
+            NotRunError: a layer does not accept its input.
+        """
+        memo: dict[int, list[torch.Tensor]] = {}
+
+        def get(ref: Ref) -> torch.Tensor:
+            return ref.of(memo.get(id(ref.node)) or (ref.node.found if seed is None else ref.node.drawn[seed]))
+
+        for node in self.nodes() if change else [self]:
+            layer, value = (change or {}).get(id(node.layer), node.layer), _read(node.given, get)
+            if layer is not None and seed is not None:
+                layer, value = layer.disturbed(value, seed)
+            memo[id(node)] = node.apply(layer, value)
+        return memo[id(self)]
+
+    def scales_of(self, change: Change, found: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the expected errors of what is computed with some layers changed."""
+        return self._spread(found, [self.compute(change, seed) for seed in range(DRAWS)])
+
+    def _spread(self, found: list[torch.Tensor], drawn: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+        """Return the expected errors, of each element and of all in the mean: those of few draws may all be small."""
+        scales = []
+        for one, *others in zip(found, *drawn):
+            squares = sum((other - one).square() for other in others if other.shape == one.shape) + torch.zeros_like(
+                one
+            )
+            squares, sizes = (item.nan_to_num(0.0, 0.0, 0.0) for item in (squares / DRAWS, one.abs()))
+            if one.numel():
+                squares, sizes = (squares + squares.mean()) / 2, sizes + 0.1 * sizes.square().mean().sqrt()
+            # A number that is rounded to the nearest is off by half a unit.
+            scales.append(squares.sqrt() + 0.5 * self.unit * sizes + TINY)
+        return scales
+
+    def nodes(self) -> list[Node]:
+        """Return this and all nodes that it is computed from, in order."""
+        found: dict[int, Node] = {}
+        stack: list[Node] = [self]
+        while stack:
+            node = stack.pop()
+            found[id(node)] = node
+            stack += [ref.node for ref in _refs(node.given) if id(ref.node) not in found]
+        return sorted(found.values(), key=lambda node: node.step)
+
+
+def _read(value: Values, get: Callable[[Ref], Any]) -> Values:
+    """Return an input, with each `Ref` replaced."""
+    if isinstance(value, list):
+        return [_read(item, get) for item in value]
+    return get(value) if isinstance(value, Ref) else value
+
+
+def _refs(value: Values) -> Iterator[Ref]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _refs(item)
+    elif isinstance(value, Ref):
+        yield value
+
+
+@define(eq=False)
+class Case:
+    """A recorded value and what computes it.
+
+    Attributes:
+        node: the last node.
+        want: the recorded tensors.
+        headroom: factor of the limit.
+        off: the difference with the weights and options of the file.
+    """
+
+    node: Node
+    want: list[torch.Tensor]
+    headroom: float
+    off: Deviation = field(factory=Deviation)
+
+    def judge(self) -> Deviation:
+        """Compare with the numbers of the file."""
+        self.off = measure(self.want, self.node.found, self.node.scales, self.headroom)
+        return self.off
+
+    @property
+    def layers(self) -> list[tuple[Node, LiveLayer]]:
+        """The layers, in order."""
+        return [(node, node.layer) for node in self.node.nodes() if node.layer is not None]
+
+    @property
+    def weighted(self) -> list[tuple[Node, LiveLayer]]:
+        """The layers that have weights."""
+        return [(node, layer) for node, layer in self.layers if layer.weights]
+
+    def explained(self, change: Change) -> bool:
+        """Return whether a change leaves nothing but rounding: in the largest difference, and in the mean."""
+        try:
+            got = self.node.compute(change)
+            if not measure(self.want, got, got).close:
+                return False
+            left = measure(self.want, got, self.node.scales_of(change, got), self.headroom)
+        except (NotRunError, T7BridgeError):
+            return False
+        return left.excess <= 1
+
+    def fit(self, run: Callable[[float], Change], start: float, step: float) -> float | None:
+        """Return the number with which a change fits best, by Gauss and Newton; `None` if there is none.
+
+        Args:
+            run: the change for a number.
+            start: the number that the file has.
+            step: a small change of it.
+        """
+        target = _joined(self.want)
+        scale: Any = _joined(self.node.scales) if len(self.off.errors) else 1.0
+
+        def left(number: float) -> torch.Tensor:
+            got = _joined(self.node.compute(run(number)))
+            if len(got) != len(target):
+                raise NotRunError("another shape")
+            return torch.nan_to_num((target - got) / scale, 0.0, 0.0, 0.0)
+
+        try:
+            at, rest = start, left(start)
+            for _ in range(ROUNDS):
+                along = (rest - left(at + step)) / step
+                norm = float(along.square().sum())
+                change = float(rest @ along) / norm if norm else inf
+                trial = left(at + change) if isfinite(change) else rest
+                if float(trial.square().sum()) >= float(rest.square().sum()):
+                    break
+                at, rest, step = at + change, trial, max(1e-2 * abs(change), 1e-7 * abs(at)) or step
+        except (NotRunError, T7BridgeError):
+            return None
+        return at if at != start else None
+
+
+# Hypotheses: changes of the file with which its layers would return what is recorded
+
+
+@define(eq=False)
+class Hypothesis:
+    """One change.
+
+    Attributes:
+        node: the run of the layer that is changed.
+        change: the change, or the change for a number that is to be found.
+        text: the explanation; with a number, before and after that.
+        blame: what was wrong: `FILE` or `CONVERSION`.
+        start: the number that the file has.
+        step: a small change of it.
+        weight: the name and index of a weight; `None` for changes of more.
+    """
+
+    node: Node
+    change: Change | Callable[[float], Change]
+    text: tuple[str, ...]
+    blame: str = FILE
+    start: float = 0.0
+    step: float = 1e-3
+    weight: tuple[str, tuple[int, ...]] | None = None
+
+    def explains(self, case: Case) -> bool:
+        """Return whether the change leaves nothing but rounding, and write the number into the text."""
+        if callable(self.change):
+            number = case.fit(self.change, self.start, self.step)
+            if number is None:
+                return False
+            self.step, self.text, self.change = number, (f"{number:.4g}".join(self.text),), self.change(number)
+        return case.explained(self.change)
+
+
+def _one_weight(case: Case, limits: Limits) -> Iterator[Hypothesis]:
+    """One weight was another: a change of weight k by d changes the values by d times column k of the Jacobian.
+
+    Products of the difference and of that column with the same random rows are parallel then. An update moves more.
+    """
+    if not len(case.off.errors) or not case.weighted:
+        return
+    free = [
+        (node, layer, name, item.detach().clone().requires_grad_())
+        for node, layer in case.weighted
+        for name, item in layer.weights.items()
+    ]
+    change = {
+        id(layer): layer.moved({name: item for _, one, name, item in free if one is layer}) for _, layer, *_ in free
+    }
+    scale, draw = _joined(case.node.scales), torch.Generator().manual_seed(1)
+    likely = []
+    with torch.enable_grad():
+        out = _joined(case.node.compute(change))
+        # Where the difference is large, there is more of the weight in it than of rounding.
+        rows = [case.off.errors * (torch.randint(0, 2, out.shape, generator=draw) * 2.0 - 1) for _ in range(ROWS)]
+        totals, tensors = torch.stack([row @ case.off.errors for row in rows]), [one[-1] for one in free]
+        found = [torch.autograd.grad(out, tensors, row / scale, retain_graph=True, allow_unused=True) for row in rows]
+    for (node, layer, name, _), *parts in zip(free, *found):
+        if parts[0] is not None:
+            columns = torch.stack(parts).reshape(ROWS, -1)
+            squares, along = columns.square().sum(0) + TINY, totals @ columns
+            for place in (along.square() / squares).topk(min(LIKELY, len(along))).indices.tolist():
+                likely.append(
+                    (
+                        float(along[place] ** 2 / squares[place]),
+                        float(along[place] / squares[place]),
+                        node,
+                        layer,
+                        name,
+                        place,
+                    )
+                )
+    for _, size, node, layer, name, place in sorted(likely, key=lambda one: -one[0])[:LIKELY]:
+        index = tuple(int(part) for part in np.unravel_index(place, layer.weights[name].shape))
+
+        def moved(size: float, layer: LiveLayer = layer, name: str = name, index: tuple[int, ...] = index) -> Change:
+            whole = layer.weights[name].clone()
+            whole[index] += size
+            return {id(layer): layer.moved({name: whole})}
+
+        text = (
+            f"{name}{''.join(f'[{part}]' for part in index)} was about ",
+            " larger in Lua (0-based, in PyTorch's layout)",
+        )
+        if size and isfinite(size):
+            yield Hypothesis(node, moved, text, FILE, 0.0, size, (name, index))
+
+
+def _option(case: Case, limits: Limits) -> Iterator[Hypothesis]:
+    """One option was another, or one of all dimensions: flags and usual numbers first, then any that fits."""
+    for node, layer in reversed(case.layers):
+        named = {key: now for key, now in layer.fields.items() if isinstance(now, (bool, float))}
+
+        def rebuilt(value: Any, names: tuple[str, ...], layer: LiveLayer = layer) -> Change:
+            return {id(layer): layer.variant(dict.fromkeys(names, value), limits)}
+
+        # A whole model may have run in the other mode; the sizes of all dimensions are often equal.
+        groups: list[tuple[str, ...]] = [(name,) for name in sorted(named, key=lambda name: name != "train")]
+        groups += [(f"{name[:-1]}H", name) for name in named if name.endswith("W") and f"{name[:-1]}H" in named]
+        for group in groups:
+            now = [named[name] for name in group]
+            for value in (not now[0],) if isinstance(now[0], bool) else _USUAL:
+                new, old = (str(item).lower() if isinstance(item, bool) else f"{item:g}" for item in (value, now[0]))
+                try:
+                    if any(one != value for one in now):
+                        text = f"{' and '.join(group)} = {new} agrees (the file has {old})"
+                        yield Hypothesis(node, rebuilt(value, group), (text,))
+                except T7BridgeError:
+                    continue
+        for name, number in named.items():
+            if not isinstance(number, bool):
+                shown = f"{name} = ", f" agrees (the file has {number:.6g})"
+                yield Hypothesis(node, partial(rebuilt, names=(name,)), shown, FILE, number, number * 0.01 or 1e-3)
+
+
+def _gate_order(case: Case, limits: Limits) -> Iterator[Hypothesis]:
+    """The gates of a recurrent layer, or the blocks of a linear one, were in another order."""
+    for node, layer in case.weighted:
+        extent = min(layer.weights.values(), key=torch.Tensor.dim).shape[0]  # of a bias, if there is one
+        axes = {name: item.shape.index(extent) for name, item in layer.weights.items() if extent in item.shape}
+        for blocks in (4, 3, 2):
+            for order in list(permutations(range(blocks)))[1:] if extent % blocks == 0 and extent > blocks else []:
+                parts = {name: layer.weights[name].chunk(blocks, axis) for name, axis in axes.items()}
+                change = {name: torch.cat([parts[name][at] for at in order], axis) for name, axis in axes.items()}
+                text = f"the gates in the order {' '.join(str(at + 1) for at in order)} agree"
+                yield Hypothesis(node, {id(layer): layer.moved(change)}, (text,), CONVERSION)
+
+
+HYPOTHESES = (_one_weight, _option, _gate_order)
+
+
+# Layers
 
 
 @define(eq=False)
@@ -86,11 +529,10 @@ class Outcome:
         verdict: on its output; `DIFFERS` until it is known why.
         reason: why.
         blame: what was wrong, where it differs: `FILE` or `CONVERSION`.
-        case: the recorded output and what computes it; `None` if it is not compared.
+        case: the recorded output, or else a gradient, and what computes it; `None` if nothing is compared.
         group: the runs that contribute to the compared output, including this one.
-        difference: the numbers of the comparison that decided.
-        gradient: the recorded gradient with respect to its input and what computes it.
-        backward: the verdict on that.
+        backward: the verdict on the gradient with respect to its input.
+        culprit: the run whose layer was changed.
     """
 
     run: Run
@@ -99,32 +541,35 @@ class Outcome:
     blame: str = ""
     case: Case | None = None
     group: tuple[int, ...] = ()
-    difference: Deviation | None = None
-    gradient: Case | None = None
     backward: str = NOT_RECORDED
-
-    @property
-    def parameters(self) -> int:
-        """Number of weights of the layer itself."""
-        return own_parameters(self.run.obj)
+    culprit: int | None = None
 
     def decide(self, verdict: str, reason: str = "", blame: str = "") -> None:
         """Write a verdict."""
         self.verdict, self.reason, self.blame = verdict, reason, blame
 
+    def proof(self) -> LayerProof:
+        """Return what is said of the layer."""
+        proof = LayerProof(self.run.path, self.run.obj.class_name, self.verdict, reason=self.reason)
+        proof.parameters, proof.container = own_parameters(self.run.obj), self.run.whole
+        proof.blame, proof.backward = self.blame, self.backward
+        if self.case is not None and self.case.node.found and self.verdict in (AGREES, DIFFERS, STALE):
+            self.case.off.write(proof, self.case.want)
+        return proof
+
 
 class Judge:
-    """Runs layers and compares them.
+    """The verdicts on the runs of one model.
 
     Args:
         runs: the runs of the layers, in order.
-        lost: ids of storages of outputs that are missing from the file.
         limits: resource limits.
+        undone: whether a backward came last, in which some in-place layers restored their inputs.
     """
 
-    def __init__(self, runs: list[Run], lost: set[int], limits: Limits) -> None:
-        self.runs, self.limits = runs, limits
-        self.memory = Memory(runs, lost)
+    def __init__(self, runs: list[Run], limits: Limits, undone: bool = False) -> None:
+        self.runs, self.limits, self.undone = runs, limits, undone
+        self.memory = Memory(runs, undone)
         # Layers of 2010: the first dimension of recorded values is contiguous.
         self.turned = any(map(_is_turned, runs))
         self.outcomes: list[Outcome] = []
@@ -132,97 +577,60 @@ class Judge:
         self._made: dict[Any, Ref] = {}
         """What computes the tensors that are in memory, by their views."""
 
-    def judge(self) -> list[Outcome]:
-        """Return the outcome of each run, in order."""
+    def judge(self) -> list[LayerProof]:
+        """Return one verdict for each layer, in order."""
         for number, run in enumerate(self.runs):
-            outcome, made = Outcome(run), None
+            outcome, node = Outcome(run), None
             self.outcomes.append(outcome)
             try:
-                made = self._judge(number, run, outcome)
+                if run.output is not None or run.joined is not None:
+                    node = self._node(number, run, outcome)
+                    if node is not None:
+                        self._check(number, run, outcome, node)
+                    self._gradient(number, run, outcome, node)
             except (T7BridgeError, NotRunError) as error:
                 outcome.decide(NOT_CHECKABLE, getattr(error, "message", "") or str(error))
             except RecursionError:
                 outcome.decide(NOT_CHECKABLE, "its modules are nested too deep for PyTorch")
-            self._note(run, made)
-        return self.outcomes
-
-    def _judge(self, number: int, run: Run, outcome: Outcome) -> Node | None:
-        """Run a layer and compare what is recorded; return what computes its output, if that is known."""
-        if run.whole and run.name == "gModule":
-            return None  # it consists of its nodes
-        complete, node = is_whole(run.output), None
-        wrong = contradiction(run.obj) if complete and not self.turned else ""
-        if wrong:
-            outcome.decide(DIFFERS, wrong, FILE)
-        elif run.output is not None or run.glue is not None:
-            node = self._node(number, run, outcome)
-        if node is not None:
-            return self._check(number, run, outcome, node)
-        if complete and outcome.verdict != DIFFERS:
-            outcome.reason = run.reason or NO_INPUT
-            self._gradient(number, run, outcome, None)
-        return None
-
-    def _check(self, number: int, run: Run, outcome: Outcome, node: Node) -> Node | None:
-        """Run a layer whose input is known, and compare what is recorded."""
-        outcome.group = tuple(one.step for one in node.nodes() if one.step >= 0)
-        targets, intact = list(leaves(run.output)), self._is_intact(run, number)
-        if intact:
-            outcome.case = Case(node, doubles(self._torch(run.output)), self._headroom(run))
-        try:
-            self._compute(node, run)
-        except NotRunError as error:
-            if node.layer is not None:
-                raise  # which another option may explain
-            outcome.case = None
-            outcome.decide(DIFFERS, str(error), FILE)
-            return None
-        complete = is_whole(run.output)
-        if outcome.case is not None and not any(bool(item.isfinite().any()) for item in outcome.case.want):
-            outcome.reason, outcome.case = "its recorded output is not a number", None
-        elif outcome.case is not None:
-            self._compare(outcome.case, outcome)
-        elif complete and [item.numel() for item in node.found] != [item.numel for item in targets]:
-            # In-place layers kept the shape, which no update changes.
-            shapes = [list(item.shape) for item in node.found], [list(item.size) for item in targets]
-            outcome.decide(DIFFERS, f"shape {shapes[0]}, recorded {shapes[1]}", FILE)
-        elif complete:
-            outcome.reason = OVERWRITTEN
-        self._gradient(number, run, outcome, node if node.by is outputs else None)
-        return node
-
-    def _is_intact(self, run: Run, number: int) -> bool:
-        """Return whether the output of a run is in the file as it was."""
-        return is_whole(run.output) and not self.memory.overwritten(run.output, number)
+            self._note(run, node if node is not None and node.found else None)
+        self._vote()
+        return self._layers()
 
     # What computes an output
 
     def _node(self, number: int, run: Run, outcome: Outcome) -> Node | None:
         """Return what computes the output of a run; `None` if its input is unknown, or contradicts its fields."""
-        value = run.input if run.glue is None else run.glue
+        unit, complete = self._unit(run), is_whole(run.output) and not self.turned
+        by: Compute = outputs
+        value = run.input if run.joined is None else run.joined
         given, made = self._given(value, number), self._given(value, -1)
-        if run.glue is not None:
+        wrong = contradiction(run.obj) if complete else ""
+        if run.joined is not None:
             dim = run.obj.get("dimension")
-            place = int(dim) - 1 if isinstance(dim, float) and 1 <= dim <= _NO_DIMENSION else _NO_DIMENSION
-            return Node(number, None, given, made, place) if given is not None else None
-        derived = None
-        if given is None and is_whole(run.output) and not self.turned:
-            derived = derived_input(run, self._is_intact(run, number), self.runs[number + 1 :])
-            if derived is not None and derived.given is None:
-                outcome.decide(DIFFERS, derived.reason, FILE)
-            elif derived is not None:
-                outcome.reason, given = derived.reason, derived.given
+            place = int(dim) - 1 if isinstance(dim, float) and 1 <= dim < 1 << 30 else 1 << 30
+            return Node(number, unit, None, given, made, place) if given is not None else None
+        if given is None and complete and not wrong:
+            intact = not self.memory.overwritten(run.output, number)
+            derived = derived_input(run, intact, self.runs[number + 1 :])
+            if derived is not None:
+                outcome.reason, given, by, made = derived.reason, derived.given, derived.by, derived.given
+                wrong = derived.reason if given is None else ""
                 if derived.error is not None:
                     # The solution of equations has errors: it is computed by a node of its own.
-                    source = Node(-1, None, [given], found=[given], scales=[derived.error])
+                    noise = [
+                        torch.randn(given.shape, generator=torch.Generator().manual_seed(seed)) for seed in range(DRAWS)
+                    ]
+                    source = Node(
+                        -1, unit, None, [given], found=[given], drawn=[[given + derived.error * one] for one in noise]
+                    )
                     given = Ref(source, 0, tuple(given.shape))
-        if given is None:
-            return None
-        layer = LiveLayer.build(run.obj, run.path, self._unit(run), self.limits)
-        node = Node(number, layer, given, made, in_place=run.in_place)
-        if derived is not None:
-            node.made, node.by = given, derived.by
-        return node
+        if wrong:
+            outcome.decide(DIFFERS, wrong, FILE)
+        elif given is None:
+            outcome.reason = (run.reason or NO_INPUT) if is_whole(run.output) else ""
+        else:
+            return Node(number, unit, LiveLayer.build(run.obj, run.path, unit, self.limits), given, made, by=by)
+        return None
 
     def _given(self, value: Recorded, number: int) -> Values:
         """Return the input of a run, with a `Ref` for each tensor that was overwritten since; `None` if unknown.
@@ -235,7 +643,7 @@ class Judge:
         if not isinstance(value, Tensor):
             return value
         made = self._made.get(view_of(value))
-        if number < 0 and made is not None:
+        if made is not None and (number < 0 or made.lost):
             return made
         if number >= 0 and self.memory.overwritten(value, number - 1):
             return made
@@ -243,46 +651,26 @@ class Judge:
         found = found if value.element.name == "int64" else found.double()
         return None if found.is_floating_point() and not bool(found.isfinite().any()) else found
 
-    def _compute(self, node: Node, run: Run) -> None:
-        """Run a layer, and estimate the rounding errors of its output."""
-        value = node.input
-        if node.layer is None:
-            node.found = node.apply(None, value)
-            node.scales = [0.5 * self._unit(run) * item.abs() + TINY for item in node.found]
-            return
-        self._check_size(node.layer, value, run)
-        node.found = node.by(node.layer, value)
-        node.scales = rounding(node.layer, value, node.found, node.by)
-        if len(node.nodes()) > 1:
-            more = spread(node.layer, value, _errors(node.given), node.found)
-            node.scales = [one + other for one, other in zip(node.scales, more)]
-
-    def _check_size(self, layer: LiveLayer, value: Values, run: Run) -> None:
-        sizes = [sum(tensor.numel for tensor in leaves(item)) for item in (run.output, run.input)]
-        if max(sizes) > 1 << 16 or layer.terms() > 1 << 12:
-            total = sum(torch.Size(shape).numel() for shape in layer.shapes(value) or ())
-            if total > MAX_ELEMENTS or total > 64 * max(sizes[0], 1 << 16):
-                raise NotRunError(f"would return {total} elements")
-
     def _note(self, run: Run, node: Node | None) -> None:
         """Note what computes the memory that a run wrote."""
         if node is None and run.whole:
             return  # the modules inside computed it
         targets = list(leaves(run.output))
-        views = [view_of(target) for target in targets]
         for here in run.writes:
             self._made = {key: ref for key, ref in self._made.items() if not overlap(key[0], here)}
-        for view in views:
-            self._made.pop(view, None)
-        if node is None or len(targets) != len(node.found):
+        for target in targets:
+            self._made.pop(view_of(target), None)
+        if node is None or _sizes(node.found) != [target.numel for target in targets]:
             return
         self._nodes.append(node)
-        source = run.input[0] if isinstance(run.input, list) and run.input else run.input
-        for index, (target, value) in enumerate(zip(targets, node.found)):
-            if value.numel() == target.numel:
-                self._made[views[index]] = ref = Ref(node, index, tuple(target.shape))
-                if node.in_place and isinstance(source, Tensor) and source.numel == target.numel:
-                    self._made[view_of(source)] = ref
+        source, lost = first_of(run.input), self._is_lost(run)
+        for index, target in enumerate(targets):
+            self._made[view_of(target)] = ref = Ref(node, index, tuple(target.shape), lost)
+            if run.in_place and isinstance(source, Tensor) and source.numel == target.numel:
+                self._made[view_of(source)] = ref
+
+    def _is_lost(self, run: Run) -> bool:
+        return self.undone and run.may_be_undone
 
     def _torch(self, value: Recorded) -> Values:
         def upright(item: torch.Tensor) -> torch.Tensor:
@@ -293,71 +681,248 @@ class Judge:
     def _unit(self, run: Run) -> float:
         """Return the unit roundoff of a run's numbers."""
         weights = [item for item in (run.obj.get("weight"), run.obj.get("bias")) if isinstance(item, Tensor)]
-        units = [unit_of(run.output), unit_of(run.input), unit_of([item for item in weights if item.numel])]
+        units = map(unit_of, (run.output, run.input, [item for item in weights if item.numel]))
         return max((unit for unit in units if unit is not None), default=UNIT["float32"])
 
-    def _headroom(self, run: Run) -> float:
+    def _case(self, node: Node, run: Run, want: Recorded, factor: float = 1.0) -> Case:
         on_gpu = run.obj.class_name.startswith("cudnn.") or any(item.device != "cpu" for item in leaves(run.output))
-        return (EXACT if self._unit(run) <= UNIT["float64"] else 1.0) * (ON_GPU if on_gpu else 1.0)
+        factor *= (EXACT if node.unit <= UNIT["float64"] else 1.0) * (ON_GPU if on_gpu else 1.0)
+        return Case(node, doubles(self._torch(want)), factor)
 
     # Comparing it
 
+    def _check(self, number: int, run: Run, outcome: Outcome, node: Node) -> None:
+        """Run a layer whose input is known, and compare what is recorded."""
+        outcome.group = tuple(one.step for one in node.nodes() if one.step >= 0)
+        complete, targets = is_whole(run.output), list(leaves(run.output))
+        if complete and not self._is_lost(run) and not self.memory.overwritten(run.output, number):
+            outcome.case = self._case(node, run, run.output)
+        if node.layer is not None:
+            value = _read(node.given, lambda ref: ref.of(ref.node.found))
+            if "BatchNormalization" in run.name and _is_by_running_statistics(node.layer, value):
+                node.layer.module.eval()
+            total = sum(map(prod, node.layer.shapes(value) or ()))
+            if total > 64 * max(sum(item.numel for item in targets), 1 << 16):
+                raise NotRunError(f"would return {total} elements")
+        try:
+            node.run()
+        except NotRunError as error:
+            if node.layer is not None:
+                raise  # which another option may explain
+            outcome.decide(DIFFERS, str(error), FILE)
+            outcome.case = None
+            return
+        if outcome.case is not None:
+            self._compare(outcome.case, outcome)
+        elif complete and _sizes(node.found) != [item.numel for item in targets]:
+            # In-place layers kept the shape, which no update changes.
+            shapes = [list(item.shape) for item in node.found], [list(item.size) for item in targets]
+            outcome.decide(DIFFERS, f"shape {shapes[0]}, recorded {shapes[1]}", FILE)
+        elif complete:
+            outcome.reason = "its output was overwritten"
+
     def _compare(self, case: Case, outcome: Outcome) -> None:
         """Write the verdict on an output; `DIFFERS` where rounding does not explain the difference."""
-        run, node = outcome.run, case.node
-        members = [self.runs[part] for part in outcome.group]
-        off = outcome.difference = case.judge(_single(node))
-        most, why = next((_APPROXIMATE[one.name] for one in members if one.name in _APPROXIMATE), (0.0, ""))
-        case.excess_of_weight = max((one.excess for one in suspects(case, quick=True)), default=0.0)
-        near = off.close or (not off.reason and off.max_abs <= most)
-        good = (off.agrees or (bool(why) and near)) and case.excess_of_weight <= 1
-        if not (good and off.close) and _draws(node):
-            outcome.decide(NOT_CHECKABLE, DRAWS)
+        node, members = case.node, [self.runs[part] for part in outcome.group]
+        off, flat = case.judge(), _joined(case.want)
+        most = max((_APPROXIMATE.get(one.name, -1.0) for one in members), default=-1.0)
+        near = off.close or off.max_abs <= most
+        good = off.excess <= 1 or (most >= 0 and near)
+        if not bool((flat.abs() > 1e-30).any() & flat.isfinite().any()) and not good:
+            outcome.reason, outcome.case = "its recorded output was never computed: it is zero, or not a number", None
+        elif not (good and off.close) and node.by is outputs and not all(map(torch.equal, node.found, node.compute())):
+            outcome.decide(NOT_CHECKABLE, RANDOM)
         elif good and not near and off.max_rel > MOST_ROUNDING:
             outcome.decide(NOT_CHECKABLE, ROUNDING)
         elif good:
-            outcome.decide(AGREES, self._notes(outcome, members, why))
-        elif node.layer is not None and _remembers(run.obj):
+            others = ", ".join(dict.fromkeys(one.path for one in members if one is not outcome.run))
+            together = f"checked together with {others}" if others else ""
+            outcome.decide(AGREES, "; ".join(filter(None, (outcome.reason, together))))
+        elif node.layer is not None and _remembers(outcome.run.obj):
             outcome.decide(NOT_CHECKABLE, STATE)
-        elif is_computed(run.output):
-            outcome.decide(DIFFERS, off.reason)
         else:
-            outcome.reason = "its recorded output was never computed: it is zero, or next to zero"
-            outcome.case = None
-
-    def _notes(self, outcome: Outcome, members: list[Run], why: str) -> str:
-        """Return what is to be said of an output that agrees."""
-        others = ", ".join(dict.fromkeys(member.path for member in members if member is not outcome.run))
-        together = f"checked together with {others}" if others else ""
-        exact = outcome.difference is not None and outcome.difference.agrees and outcome.difference.close
-        note = "" if exact else why or "large terms cancel: the difference is within what rounding explains"
-        return "; ".join(filter(None, (outcome.reason, together, note)))
-
-    # Gradients
+            outcome.decide(DIFFERS, off.reason)
 
     def _gradient(self, number: int, run: Run, outcome: Outcome, node: Node | None) -> None:
-        """Compare the recorded gradient with respect to the input with that of the recorded gradOutput."""
-        both = run.grad_output, run.grad_input
-        units = [unit for unit in map(unit_of, both) if unit is not None]
-        known = len(units) == 2 and all(map(is_whole, both)) and not run.whole and not self.turned
-        if not known or not self.memory.holds_gradients(*both):
+        """Compare the recorded gradient with respect to the input with that of the recorded gradOutput.
+
+        Where it does not depend on the input, as for a sum of products, that need not be known.
+        """
+        both, unit = (run.grad_output, run.grad_input), self._unit(run)
+        known = all(map(is_whole, both)) and not run.whole and not self.turned and outcome.verdict != DIFFERS
+        if not known or not self.memory.holds_gradients(run) or (node is not None and node.by is not outputs):
             return
         try:
-            layer = node.layer if node is not None else None
-            layer = layer or LiveLayer.build(run.obj, run.path, max(units), self.limits)
-            if node is None and not layer.is_sum:
-                return
-            # The gradient of a sum of products does not depend on the input.
-            value = to_torch(zeros_like(run.grad_input)) if node is None else node.input
-            back = Node(number, layer, mapped([value, to_torch(run.grad_output)], torch.Tensor.double), by=gradients)
-            case = outcome.gradient = _case_of_gradient(back, doubles(to_torch(run.grad_input)))
+            layer = LiveLayer.build(run.obj, run.path, unit, self.limits) if node is None else node.layer
+            zeros, slope = (mapped(to_torch(item), torch.Tensor.double) for item in (zeros_like(both[1]), both[0]))
+            value = mapped(zeros, lambda item: item + 0.5) if node is None else node.given
+            back = Node(number, unit, layer, [value, slope], by=gradients)
+            back.run()
+            case = self._case(back, run, run.grad_input, BACK)
+            off = case.judge()
+            outcome.backward = AGREES if off.excess <= 1 or (off.close and node is not None) else NOT_CHECKABLE
+            if (
+                node is None
+                and layer is not None
+                and all(map(torch.equal, back.found, gradients(layer, [zeros, slope])))
+            ):
+                outcome.case = case
+                if outcome.backward == AGREES:
+                    outcome.decide(AGREES, f"its gradient was checked; {NO_INPUT}")
         except (NotRunError, T7BridgeError):
             outcome.backward = NOT_CHECKABLE
-            return
-        if case is not None:
-            case.headroom = BACK * self._headroom(run)
-            off = case.judge(None)
-            outcome.backward = AGREES if off.agrees or (off.close and not layer.is_sum) else DIFFERS
+
+    # The vote
+
+    def _vote(self) -> None:
+        """Decide what all that does not agree says of the file."""
+        off = [(item, item.case) for item in self.outcomes if item.case is not None and _is_off(item)]
+        off = [(item, case) for item, case in off if not self._is_of_other_mode(item, case)]
+        keys = {id(item): self._key(item) for item, _ in off}
+        # A gradient may be of another pass.
+        moved = {
+            keys[id(item)]
+            for item, case in off
+            if case.weighted and case.node.by is not gradients and not item.run.whole
+        }
+        tried: dict[Any, bool] = {}
+        for item, case in off:
+            several = len(moved) > OTHERS and case.weighted and len(case.off.errors) > 0
+            # All steps of a sequence have the change of their weights.
+            alike = item.run.path, keys[id(item)]
+            found = None if several or tried.get(alike) is False else self._explanation(item, case)
+            tried.setdefault(alike, found is not None)
+            self._write(item, case, found)
+        for item in self.outcomes:
+            if item.case is not None and len(item.group) > 1:
+                self._members(item, item.case)
+        known = {id(item.run.obj): item for item in self.outcomes if item.verdict in (AGREES, DIFFERS, STALE)}
+        for item in self.outcomes:
+            other = known.get(id(item.run.obj))
+            if item.verdict == NOT_RECORDED and other is not None and other.run.path != item.run.path:
+                item.decide(other.verdict, f"the same module as {other.run.path}, which ran later", other.blame)
+                item.case = other.case
+
+    def _key(self, item: Outcome) -> frozenset[tuple[int, int]]:
+        """Return what tells the weights of layers that are compared as one from those of others."""
+        group = [self.runs[number] for number in item.group] or [item.run]
+        tensors = [run.obj.get("weight") or run.obj.get("bias") for run in group]
+        return frozenset((id(one.storage), one.offset) for one in tensors if isinstance(one, Tensor) and one.numel)
+
+    def _explanation(self, item: Outcome, case: Case) -> Hypothesis | None:
+        """Return the first hypothesis that explains a difference, and no update looks like; `None` if none does."""
+        large = len(case.node.nodes()) > LONGEST or sum(_sizes(case.want)) > self.limits.work
+        if large or (case.weighted and case.off.excess < CLEAR):
+            return None
+        for kind in HYPOTHESES:
+            try:
+                for one in kind(case, self.limits):
+                    if one.explains(case):
+                        enough = not case.weighted or int((_joined(case.want) != 0).sum()) >= DETERMINED
+                        few = one.weight is not None and sum(map(_count, case.weighted)) == 1
+                        return one if enough and (not few or self._is_fresh(item, one)) else None
+            except (NotRunError, RuntimeError):
+                continue
+        return None
+
+    def _is_fresh(self, item: Outcome, one: Hypothesis) -> bool:
+        """Return whether the update that moved the only weight of a layer would show in another, which agrees."""
+        assert one.weight is not None
+        name, index = one.weight
+        slope = self._slopes(one.node.layer).get(name)
+        rate = one.step / float(slope[index]) if slope is not None and slope[index] else 0.0
+        for other in self.outcomes:
+            if other.verdict == AGREES and other.case is not None and self._key(other) != self._key(item):
+                change = {
+                    id(layer): layer.moved(
+                        {key: layer.weights[key] + rate * part for key, part in self._slopes(layer).items()}
+                    )
+                    for _, layer in other.case.weighted
+                }
+                if change and (not rate or not other.case.explained(change)):
+                    return True
+        return False
+
+    def _slopes(self, layer: LiveLayer | None) -> dict[str, torch.Tensor]:
+        """Return the recorded gradients of a layer's weights, by their names in PyTorch."""
+        found = {"weight": "gradWeight", "bias": "gradBias"}
+        slopes = {} if layer is None else {name: layer.obj.get(slope) for name, slope in found.items()}
+        slopes = {name: item for name, item in slopes.items() if isinstance(item, Tensor) and item.numel}
+        try:
+            return layer.variant(slopes, self.limits).weights if layer is not None and slopes else {}
+        except T7BridgeError:
+            return {}
+
+    def _is_of_other_mode(self, item: Outcome, case: Case) -> bool:
+        """Decide for a layer that agrees in the other mode than that of the file, where all layers are in one."""
+        modes = [one.run.obj.get("train") for one in self.outcomes if isinstance(one.run.obj.get("train"), bool)]
+        for _, layer in case.layers if len(set(modes)) == 1 < len(modes) else ():
+            mode = layer.obj.get("train")
+            if isinstance(mode, bool) and case.explained({id(layer): layer.variant({"train": not mode}, self.limits)}):
+                ran, saved = ("evaluation", "training") if mode else ("training", "evaluation")
+                item.decide(AGREES, f"Lua ran it in {ran}; the model was saved in {saved}")
+                return True
+        return False
+
+    def _write(self, item: Outcome, case: Case, found: Hypothesis | None) -> None:
+        """Write the verdict on what does not agree."""
+        sizes = _sizes(case.want), _sizes(case.node.found)
+        if found is not None:
+            item.culprit = found.node.step
+            item.decide(DIFFERS, "; ".join(filter(None, (item.reason, found.text[0]))), found.blame)
+        elif item.verdict != DIFFERS:
+            pass  # a gradient of another pass, or a layer that refuses its input
+        elif case.weighted and sizes[0] == sizes[1]:
+            item.decide(STALE, MOVED)
+        elif item is self.outcomes[-1] and _is_masked(case):
+            item.decide(NOT_CHECKABLE, MASKED)
+        elif sizes[0] != sizes[1] and [one.shape[1:] for one in case.want] == [
+            one.shape[1:] for one in case.node.found
+        ]:
+            counts = len(case.node.found[0]), len(case.want[0])
+            item.decide(
+                NOT_CHECKABLE, f"its input and its output are of passes of {counts[0]} and {counts[1]} examples"
+            )
+        else:
+            item.decide(DIFFERS, item.reason, CONVERSION)
+
+    def _members(self, item: Outcome, case: Case) -> None:
+        """Layers whose output was overwritten share the verdict of the one that it is compared after."""
+        verdict, reason, blame = item.verdict, item.reason, item.blame
+        # Without an explanation, of layers with weights these are to blame, else all.
+        weighted = {node.step for node, _ in case.weighted} or set(item.group)
+        guilty = weighted if item.culprit is None else {item.culprit}
+        for number in item.group:
+            one = self.outcomes[number]
+            if one is not item and one.verdict != NOT_RECORDED:
+                continue
+            behind = f"compared after {item.run.path}, which works in place" if one is not item else ""
+            one.case = case
+            if verdict in (AGREES, NOT_CHECKABLE) or number in guilty:
+                own = "" if behind and verdict == AGREES else reason
+                one.decide(verdict, ": ".join(filter(None, (behind, own))), blame)
+            else:
+                others = ", ".join(self.runs[at].path for at in sorted(guilty))
+                known = item.culprit is not None
+                one.case = None
+                one.decide(AGREES if known else NOT_CHECKABLE, f"compared together with {others}, which does not agree")
+
+    def _layers(self) -> list[LayerProof]:
+        found: dict[str, LayerProof] = {}
+        for one in (item.proof() for item in self.outcomes):
+            other = found.get(one.path)
+            if other is not None:
+                one, other = sorted((one, other), key=LayerProof.worst_first)
+                if one.verdict == other.verdict:
+                    one.runs, one.compared = one.runs + other.runs, one.compared + other.compared
+            found[one.path] = one
+        for one in found.values():
+            inside = [
+                path for path, other in found.items() if other.verdict == DIFFERS and path.startswith(f"{one.path}.")
+            ]
+            if one.container and one.verdict in (DIFFERS, STALE) and inside:
+                one.verdict, one.reason, one.blame = DIFFERS, f"contains {', '.join(inside[:3])}", ""
+        return list(found.values())
 
     # Stretches
 
@@ -366,85 +931,61 @@ class Judge:
 
         Single layers always start from Lua's numbers; a stretch shows how far differences grow until the output.
         """
-        taken = {id(ref.node) for node in self._nodes for ref in refs(node.made)}
-        memos: list[dict[int, Any]] = [{}, {}]
-        counts: dict[int, tuple[int, int]] = {}
+        taken = {id(ref.node) for node in self._nodes for ref in _refs(node.made)}
+        memo: dict[int, list[torch.Tensor]] = {}
+        starts: dict[int, tuple[int, int]] = {}
         found = []
-        for node in [] if self.turned else self._nodes:
-            inside = [counts[id(ref.node)] for ref in refs(node.made) if id(ref.node) in counts]
+        for node in self._nodes:
+            inside = [starts[id(ref.node)] for ref in _refs(node.made) if id(ref.node) in starts]
+            start, count = (min(inside)[0], max(one[1] for one in inside) + 1) if inside else (node.step, 1)
             try:
-                for memo, run in zip(memos, (LiveLayer.run, LiveLayer.run_single)):
-                    value = read(node.made, partial(_chained, memo))
-                    done = doubles(run(node.layer, value)) if node.layer is not None else node.apply(None, value)
-                    memo[id(node)] = done
+                memo[id(node)] = node.apply(
+                    node.layer, _read(node.made, lambda ref: ref.of(memo.get(id(ref.node), ref.node.found)))
+                )
             except (NotRunError, T7BridgeError):
-                for memo in memos:
-                    memo.pop(id(node), None)
                 continue
-            start, count = (min(one[0] for one in inside), max(one[1] for one in inside)) if inside else (node.step, 0)
-            counts[id(node)] = start, count + 1
+            starts[id(node)] = start, count
             case = self.outcomes[node.step].case
-            if count and case is not None and id(node) not in taken and len(case.want) == 1:
-                exact, single = (memo[id(node)][0] for memo in memos)
-                found.append(self._stretch(start, node.step, count + 1, case.want, exact, single))
-        return sorted(found, key=lambda one: -one.layers)[:MOST_STRETCHES]
-
-    def _stretch(self, start: int, end: int, count: int, want: Any, exact: Any, single: Any) -> StretchProof:
-        size, apart = float(want[0].abs().max()), float((single - exact).abs().max())
-        scale = torch.full_like(exact, max(apart, UNIT["float64"] * size, TINY) * CHAINED)
-        off = measure(want, [exact], [scale], None, 1 / (HEADROOM * 0.3))
-        inside = {outcome.verdict for outcome in self.outcomes[start : end + 1]}
-        bad = next((one for one in (DIFFERS, STALE) if one in inside), NOT_CHECKABLE)
-        verdict = AGREES if off.excess <= 1 or off.close else bad
-        paths = self.runs[start].path, self.runs[end].path
-        reason = ROUNDING if verdict == NOT_CHECKABLE else ""
-        return StretchProof(*paths, count, verdict, off.max_abs, off.max_rel, off.cosine, reason)
+            if count > 1 and case is not None and id(node) not in taken:
+                off = measure(case.want, memo[id(node)], case.node.scales, case.headroom)
+                verdicts = [one.verdict for one in self.outcomes[start : node.step + 1]]
+                worst = next((one for one in (DIFFERS, STALE) if one in verdicts), NOT_CHECKABLE)
+                verdict = AGREES if off.close or off.excess <= 1 else worst
+                paths, reason = (
+                    (self.runs[start].path, self.runs[node.step].path),
+                    ROUNDING if verdict == NOT_CHECKABLE else "",
+                )
+                found.append(StretchProof(*paths, count, verdict, off.max_abs, off.max_rel, off.cosine, reason))
+        return sorted(found, key=lambda one: -one.layers)
 
 
-def _case_of_gradient(back: Node, want: list[torch.Tensor]) -> Case | None:
-    """Return a recorded gradient and what computes it; `None` if it is not a number.
+def _count(weighted: tuple[Node, LiveLayer]) -> int:
+    return sum(item.numel() for item in weighted[1].weights.values())
 
-    Raises:
-        NotRunError: it is not computed, or has another shape.
+
+def _is_off(item: Outcome) -> bool:
+    """Return whether something may explain an outcome: a difference, or that the layer refused its input."""
+    assert item.case is not None
+    refused = item.verdict == NOT_CHECKABLE and not item.case.node.found
+    return item.verdict == DIFFERS or refused or (item.verdict == NOT_RECORDED and item.backward == NOT_CHECKABLE)
+
+
+def _is_masked(case: Case) -> bool:
+    """Return whether recorded values agree with the computed ones except where they are zero."""
+    left = _joined(case.want) != 0
+    is_masked = len(case.off.errors) > 0 and DETERMINED <= int(left.sum()) < len(left)
+    return is_masked and float(case.off.errors[left].abs().max()) <= HEADROOM * case.headroom
+
+
+def _is_by_running_statistics(layer: LiveLayer, value: Values) -> bool:
+    """Return whether newer releases normalized a batch of one with running statistics, in training too: the mean that
+    they kept is of another pass. Source: nn 8726825 `BatchNormalization.lua`.
     """
-    assert back.layer is not None
-    found = gradients(back.layer, back.given)
-    if [item.numel() for item in found] != [item.numel() for item in want]:
-        raise NotRunError("another shape")
-    scales = rounding(back.layer, back.given, found, gradients)
-    back.found, back.scales = ([item.reshape(one.shape) for item, one in zip(row, want)] for row in (found, scales))
-    return Case(back, want, 1.0) if all(bool(item.isfinite().all()) for item in want) else None
-
-
-def _chained(memo: dict[int, Any], ref: Ref) -> torch.Tensor:
-    return ref.of(memo.get(id(ref.node), ref.node.found))
-
-
-def _errors(given: Values) -> Values:
-    """Return the expected errors of an input: none of what is recorded."""
-    if isinstance(given, list):
-        return [_errors(item) for item in given]
-    if isinstance(given, Ref):
-        return given.node.scales[given.index].reshape(given.shape)
-    return torch.zeros_like(given, dtype=torch.float64) if isinstance(given, torch.Tensor) else 0.0
-
-
-def _single(node: Node) -> list[torch.Tensor] | None:
-    """Return the output of the last layer in Lua's precision."""
-    if node.layer is None or node.layer.unit <= UNIT["float64"]:
-        return None
-    try:
-        return doubles(node.layer.run_single(node.input))
-    except NotRunError:
-        return None
-
-
-def _draws(node: Node) -> bool:
-    """Return whether a layer returns something else each time."""
-    if node.by is not outputs:
+    mean = layer.obj.get("save_mean")
+    if not isinstance(mean, Tensor) or not isinstance(value, torch.Tensor) or len(value) != 1 or value.dim() < 2:
         return False
-    again = node.apply(node.layer, node.input)
-    return any(one.shape != two.shape or not torch.equal(one, two) for one, two in zip(node.found, again))
+    own = value.transpose(0, 1).flatten(1).mean(1)
+    return len(own) == mean.numel and not torch.allclose(own, to_torch(mean).double().reshape(-1), rtol=1e-3)
 
 
 def _remembers(obj: TorchObject) -> bool:

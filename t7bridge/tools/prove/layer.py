@@ -1,72 +1,46 @@
-"""Single layers of Lua models, run in double precision on recorded values, and estimates of Lua's rounding.
+"""Single layers of Lua models, live in double precision, and the inputs that follow from their own fields.
 
-A layer's result in double precision is the reference. Lua computed in the element type of the file, so its result may
-differ by rounding: for layers that are sums of products by about u * sqrt(n) * sqrt(sum (w x)²), for others by as
-much as the result changes when inputs and weights change in their last place (u is the unit roundoff, n the number of
-terms). May import graph, nn and torchmodules.
+A layer's result in double precision is the reference. `disturbed` adds errors of Lua's precision, so that the spread of
+its results is the error that rounding explains. May import graph, nn and torchmodules.
 """
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Iterator
-from math import sqrt
+from itertools import product
+from math import prod, sqrt
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from attrs import evolve, field
 from torch import nn
 
 from ...data import define
 from ...errors import ModelError
-from ...graph.lua import Table, TorchObject
+from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
+from ...lazy import np
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import Fields
-from ...nn.registry import Traits, traits_of
+from ...nn.registry import traits_of
 from ...torchmodules.build import live_module
-from .recorded import UNIT
-from .runs import base_name
+from .runs import Recorded, Run, base_name, leaves
 
 Values = Any
 """A torch tensor, a float, or a list of these."""
 
-DRAWS = 6
-"""Last-place perturbations that estimate a standard deviation: to within 1/sqrt(2 * DRAWS), 30 %."""
 TINY = 1e-300
 """Avoids division by zero expected errors."""
-_SUMS = [
-    "Linear",
-    "LinearNoBias",
-    "SpatialConvolution",
-    "SpatialConvolutionMM",
-    "SpatialConvolutionMap",
-    "SpatialConvolutionLocal",
-    "SpatialDilatedConvolution",
-    "SpatialFullConvolution",
-    "SpatialFullConvolutionMap",
-    "SpatialSubSampling",
-    "SpatialDepthWiseConvolution",
-    "TemporalConvolution",
-    "TemporalRowConvolution",
-    "TemporalSubSampling",
-    "VolumetricConvolution",
-    "VolumetricDilatedConvolution",
-    "VolumetricFullConvolution",
-    "CMul",
-    "CAdd",
-    "Add",
-    "Mul",
-    "SpatialConvolutionSparse",
-    "SpatialConvolutionTable",
-]
-"""Layers whose output is a sum of products of weights and inputs."""
-_NORMALIZING = ("BatchNormalization", "SpatialBatchNormalization", "VolumetricBatchNormalization")
-"""Layers that in newer releases use their running statistics for a batch of one, in training too.
-
-Source: nn 8726825 `BatchNormalization.lua`, `self.train and (input:size(1) > 1)`.
-"""
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
+"""Unit roundoff by element type."""
+MOST_ELEMENTS = 1 << 28
+"""Elements of an output: 2 GiB in double precision."""
+_SAMPLE = 2_000
+"""Numbers of a tensor that are looked at: if more than 1 in 500 has more digits, one is among these (e^-4: 98 %)."""
+_ENOUGH = 16
+"""Different numbers that determine a precision: by chance one double in 2^29 is a float."""
 _REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What a module raises for an input that it does not accept."""
 
@@ -101,11 +75,39 @@ def doubles(value: Values) -> list[torch.Tensor]:
     return [item.double() for item in flat(value)]
 
 
-def mapped(value: Values, change: Callable[..., Any], *others: Values) -> Values:
-    """Return a value with a function applied to each of its tensors, and to those at the same places of others."""
+def mapped(value: Values, change: Callable[..., Any]) -> Values:
+    """Return a value with a function applied to each of its tensors."""
     if isinstance(value, (list, tuple)):
-        return [mapped(item, change, *rest) for item, *rest in zip(value, *others)]
-    return change(value, *others) if isinstance(value, torch.Tensor) else value
+        return [mapped(item, change) for item in value]
+    return change(value) if isinstance(value, torch.Tensor) else value
+
+
+def unit_of(value: Recorded) -> float | None:
+    """Return the unit roundoff of a value's numbers; `None` if it has no floating-point tensors.
+
+    Doubles that were converted from floats have that of floats, and numbers with six digits in an ascii file that of
+    six digits.
+    """
+    return max((_unit(tensor) for tensor in leaves(value) if tensor.element.name in UNIT), default=None)
+
+
+def _unit(tensor: Tensor) -> float:
+    unit = UNIT[tensor.element.name]
+    flat = tensor.numpy().reshape(-1)
+    with np.errstate(invalid="ignore", over="ignore"):  # signaling NaNs
+        sample = flat[:: max(1, flat.size // _SAMPLE)].astype("f8")
+        sample = np.unique(sample[np.isfinite(sample) & (sample != 0)])
+        single = bool((sample.astype("f4") == sample).all())
+    if sample.size < _ENOUGH:
+        # Few numbers with 16 binary digits or less may have been written by hand.
+        mantissa = np.frexp(sample)[0] * 2.0**16
+        return max(unit, UNIT["float32"]) if single and bool((mantissa != np.round(mantissa)).any()) else unit
+    power = np.floor(np.log10(np.abs(sample)))
+    for digits in range(4, 10 if unit == UNIT["float64"] else 7):
+        places = 10.0 ** (digits - 1 - power)
+        if np.allclose(np.round(sample * places) / places, sample, rtol=max(unit, 1e-14), atol=0):
+            return max(unit, 0.5 * 10.0 ** (1 - digits))
+    return max(unit, UNIT["float32"]) if single else unit
 
 
 def drawn(spec: Any, seed: int) -> Values:
@@ -158,7 +160,12 @@ class LiveLayer:
         Raises:
             T7BridgeError: the fields are inconsistent.
         """
-        return LiveLayer.build(with_fields(self.obj, changes), "root", self.unit, limits)
+        assert self.obj.fields is not None
+        fields = Table(list(self.obj.fields.raw_keys), list(self.obj.fields.raw_values))
+        for name, value in changes.items():
+            fields[name] = value
+        obj = TorchObject(self.obj.class_name, self.obj.version, fields, self.obj.payload)
+        return LiveLayer.build(obj, "root", self.unit, limits)
 
     def moved(self, other: dict[str, torch.Tensor]) -> LiveLayer:
         """Return the layer with other tensors in place of some of its own."""
@@ -170,16 +177,10 @@ class LiveLayer:
         return base_name(self.obj.class_name)
 
     @property
-    def traits(self) -> Traits:
-        """The facts about its class in PyTorch."""
-        kind = type(self.module)
-        home = "torch.nn" if kind.__module__.startswith("torch.nn.") else kind.__module__
-        return traits_of(f"{home}.{kind.__qualname__}")
-
-    @property
-    def is_sum(self) -> bool:
-        """True if the output is a sum of products of weights and inputs."""
-        return self.name in _SUMS
+    def fields(self) -> dict[str, Value]:
+        """The fields in Lua, by name."""
+        keys = [] if self.obj.fields is None else self.obj.fields.raw_keys
+        return {key.decode("utf-8", "replace"): self.obj.get(key) for key in keys if isinstance(key, bytes)}
 
     @property
     def numbers(self) -> dict[str, torch.Tensor]:
@@ -204,40 +205,25 @@ class LiveLayer:
                 vars(inside)["state"] = None
         # In-place layers must not change the caller's tensors, nor leaf tensors that require gradients.
         given = tuple(mapped(value, lambda item: item * 1 if item.requires_grad else item.clone()) for value in values)
-        drawn = self._drawn(given[0])
-        if drawn is not None:
-            return drawn
-        single = self.module.training and self._is_single(given[0])
+        replayed = self._replayed(given[0])
+        if replayed is not None:
+            return replayed
         try:
-            if single:
-                self.module.eval()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return torch.func.functional_call(self.module, self.other, given)
         except _REFUSALS as error:
             text = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             raise NotRunError(f"does not accept the recorded input: {text}") from error
-        finally:
-            if single:
-                self.module.train()
 
-    def _is_single(self, value: Values) -> bool:
-        """Return whether this is a batch of one whose own statistics were not used."""
-        mean = self.obj.get("save_mean")
-        if self.name not in _NORMALIZING or not isinstance(value, torch.Tensor) or not isinstance(mean, Tensor):
-            return False
-        if value.dim() < 2 or value.shape[0] != 1 or mean.numel != value.shape[1]:
-            return False
-        own, kept = value.detach().double().transpose(0, 1).flatten(1).mean(1), to_torch(mean).double().reshape(-1)
-        # The mean of a batch is recorded to more than three digits; one that was not used is of another pass.
-        return bool(((own - kept).abs() > 1e-3 * value.detach().abs().max()).any())
-
-    def _drawn(self, value: Values) -> Values:
+    def _replayed(self, value: Values) -> Values:
         """Return the result with the recorded noise; `None` for layers without random numbers."""
         always = self.obj.get("stochasticInference") is True or self.obj.get("stochastic_inference") is True
         if not (self.module.training or always) or not isinstance(value, torch.Tensor):
             return None
-        replay, noise = self.traits.replay, self.obj.get("noise")
+        kind = type(self.module)
+        home = "torch.nn" if kind.__module__.startswith("torch.nn.") else kind.__module__
+        replay, noise = traits_of(f"{home}.{kind.__qualname__}").replay, self.obj.get("noise")
         if replay is None or self.obj.get("p") == 0.0:
             return None
         if not isinstance(noise, Tensor) or not noise.numel:
@@ -253,35 +239,35 @@ class LiveLayer:
         narrow = self.moved({name: item.to(kind) for name, item in self.numbers.items()})
         return narrow.run(mapped(value, lambda item: item.to(kind) if item.is_floating_point() else item))
 
+    def disturbed(self, value: Values, seed: int) -> tuple[LiveLayer, Values]:
+        """Return the layer and an input, both with random errors of Lua's precision.
+
+        A sum of n products has n roundings, of partial sums as large as the root of the sum of all squares in the mean:
+        as much as an error of sqrt(n) units in each of its products.
+        """
+        draw = torch.Generator().manual_seed(seed)
+        tensors = [item for item in [*self.module.parameters(), *self.module.buffers()] if item.dim() > 1]
+        terms = max((item.numel() // max(item.shape[0], 1) for item in tensors), default=1)
+        size = self.unit * sqrt(max(terms, 1))
+
+        def moved(item: torch.Tensor) -> torch.Tensor:
+            # Whole numbers are exact: classes, rows, positions.
+            if not item.is_floating_point() or bool((item == item.round()).all()):
+                return item
+            return item * (1 + size * torch.randn(item.shape, generator=draw, dtype=item.dtype))
+
+        return self.moved({name: moved(item) for name, item in self.numbers.items()}), mapped(value, moved)
+
     def shapes(self, value: Values) -> list[tuple[int, ...]] | None:
         """Return the shapes of the outputs without computing; `None` if impossible."""
         try:
-            meta = copy.deepcopy(self.module).to("meta")
+            meta = {name: item.to("meta") for name, item in self.module.state_dict().items()}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = meta(mapped(value, lambda tensor: tensor.to("meta")))
+                found = torch.func.functional_call(self.module, meta, mapped(value, lambda item: item.to("meta")))
         except Exception:  # only a preview: `run` reports the error
             return None
         return [tuple(tensor.shape) for tensor in flat(found)]
-
-    def terms(self) -> int:
-        """Return the largest number of products summed in an element of the output."""
-        side = 1 if "Full" in self.name else 0
-        tensors = [item for item in [*self.module.parameters(), *self.module.buffers()] if item.dim() > 1]
-        return max((item.numel() // max(item.shape[side], 1) for item in tensors), default=1) or 1
-
-    def squared(self) -> LiveLayer:
-        """Return the layer with all weights squared: with squared inputs it returns the sums of squared terms."""
-        return self.moved({name: item.square() for name, item in self.numbers.items()})
-
-
-def with_fields(obj: TorchObject, changes: dict[str, Any]) -> TorchObject:
-    """Return a module with some fields changed."""
-    assert obj.fields is not None
-    fields = Table(list(obj.fields.raw_keys), list(obj.fields.raw_values))
-    for name, value in changes.items():
-        fields[name] = value
-    return TorchObject(obj.class_name, obj.version, fields, obj.payload)
 
 
 # What is computed of a layer
@@ -324,10 +310,7 @@ def gradients(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
     with torch.enable_grad():
         given = mapped(value[0], lambda item: item.clone().requires_grad_() if item.is_floating_point() else item)
         wanted = [item for item in flat(given) if item.requires_grad]
-        found, slopes = list(flat(layer.run(given))), list(flat(value[1]))
-        pairs = [(out, slope) for out, slope in zip(found, slopes) if out.requires_grad]
-        if not wanted or not pairs or len(found) != len(slopes) or any(a.numel() != b.numel() for a, b in pairs):
-            raise NotRunError("its recorded gradOutput does not match its output")
+        pairs = list(zip(flat(layer.run(given)), flat(value[1])))
         try:
             several = torch.autograd.grad(
                 [out for out, _ in pairs],
@@ -341,63 +324,187 @@ def gradients(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
     return [torch.zeros_like(one) if item is None else item for one, item in zip(wanted, several)]
 
 
-def rounding(layer: LiveLayer, value: Values, found: list[torch.Tensor], compute: Compute) -> list[torch.Tensor]:
-    """Return the expected rounding error of each element that a layer computes, as a standard deviation.
+# Inputs that no layer's output is, but that follow from other fields
+
+FROM_FIELD = "its input was computed from its own fields"
+FROM_OUTPUT = "its input was computed from its output, which has more numbers"
+_TABLES = {"LookupTable": 1.0, "LookupTableMaskZero": 0.0}
+"""Classes whose output consists of rows of a table, and the number of its first row."""
+_MOST = 1 << 26
+"""Elements of a matrix: 512 MiB in double precision."""
+_WORST = 1e4
+"""Largest condition number of equations that are solved: with it half of the seven digits of a float are left."""
+_CANDIDATES = range(5)
+"""Paddings and steps that are tried in place of those in the file."""
+
+
+@define(eq=False)
+class Derived:
+    """An input computed from other fields.
+
+    Attributes:
+        given: from what the output is computed, in double precision; `None` if the fields contradict one another.
+        reason: how it was computed, or why there is none.
+        error: standard deviations of its errors; `None` if it is exact.
+        by: how the output follows.
+    """
+
+    given: Any
+    reason: str = FROM_FIELD
+    error: torch.Tensor | None = None
+    by: Compute = outputs
+
+
+def contradiction(obj: TorchObject) -> str:
+    """Return the size of a convolution's kernel that does not match its weights; empty if all match."""
+    weight, name = obj.get("weight"), base_name(obj.class_name)
+    rank = 3 if name.startswith("Volumetric") else 2
+    known = obj.class_name.startswith(("nn.", "cudnn.")) and name.startswith(("Spatial", "Volumetric"))
+    if not known or "Local" in name or "Convolution" not in name:
+        return ""
+    for field_name, extent in zip(("kW", "kH", "kT"), reversed(weight.size) if isinstance(weight, Tensor) else ()):
+        size = obj.get(field_name)
+        if isinstance(weight, Tensor) and len(weight.size) == rank + 2 and isinstance(size, float) and size != extent:
+            return f"{field_name} = {size:g} does not fit its weight, which has {extent}"
+    return ""
+
+
+def derived_input(run: Run, intact: bool, later: list[Run]) -> Derived | None:
+    """Return the input of a layer from its other fields; `None` if they do not determine it.
 
     Args:
-        layer: the layer.
-        value: what it is computed from.
-        found: the computed tensors.
-        compute: how.
+        run: the run of the layer.
+        intact: whether its output is in the file as it was.
+        later: the runs after it.
     """
-    unit, root = layer.unit, sqrt(layer.terms())
-    if layer.is_sum and compute is not nearest_outputs:
-        try:
-            squares = compute(layer.squared(), mapped(value, torch.square))
-            return [
-                0.5 * unit * root * (square.clamp(min=0).sqrt() + one.abs()) + TINY
-                for square, one in zip(squares, found, strict=True)
-            ]
-        except (NotRunError, ValueError):
-            pass
-    total = [torch.zeros_like(one) for one in found]
-    draws = DRAWS if sum(one.numel() for one in found) < 1 << 18 else 2
-    for seed in range(draws):
-        draw = torch.Generator().manual_seed(seed)
-
-        def disturbed(item: torch.Tensor, draw: torch.Generator = draw) -> torch.Tensor:
-            # Whole numbers are exact: classes, rows, positions.
-            if not item.is_floating_point() or bool((item == item.round()).all()):
-                return item
-            return item * (1 + unit * torch.randn(item.shape, generator=draw, dtype=item.dtype))
-
-        other = layer.moved({name: disturbed(item) for name, item in layer.numbers.items()})
-        for into, one, two in zip(total, found, compute(other, mapped(value, disturbed))):
-            if one.shape == two.shape:
-                into += (two.double() - one).square()
-    return [
-        root * (sums / draws).sqrt() + unit * (0.5 * one.abs() + 0.05 * _mean_size(one)) + TINY
-        for sums, one in zip(total, found)
-    ]
+    output, weight = run.output, run.obj.get("weight")
+    if not isinstance(output, Tensor) or not isinstance(weight, Tensor) or output.numel > _MOST:
+        return None
+    if run.name in _TABLES and intact and output.size[-1:] == weight.size[1:]:
+        return _rows(run, to_torch(weight).double(), to_torch(output).double())
+    if run.name in ("Linear", "LinearNoBias") and len(weight.size) == 2 and output.size[-1:] == weight.size[:1]:
+        return _solved(run, to_torch(weight).double(), to_torch(output).double(), intact)
+    matrix = run.obj.get("finput")
+    if run.obj.class_name in _UNFOLDING and isinstance(matrix, Tensor):
+        others = (other.obj.get("finput") for other in later)
+        if not any(isinstance(other, Tensor) and other.storage is matrix.storage for other in others):
+            return _folded(run, matrix, output)
+    return None
 
 
-def spread(layer: LiveLayer, value: Values, scales: Values, found: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Propagate errors of the inputs, given as standard deviations, to each element of the output."""
-    total = [torch.zeros_like(one) for one in found]
-    for seed in range(4):
-        draw = torch.Generator().manual_seed(seed)
-
-        def moved(item: torch.Tensor, scale: torch.Tensor, seed: int = seed, draw: Any = draw) -> torch.Tensor:
-            # All up, all down, and twice each by chance.
-            sign: Any = 1 - 2 * seed if seed < 2 else torch.randint(0, 2, item.shape, generator=draw) * 2 - 1
-            return item + sign * scale if item.is_floating_point() else item
-
-        for into, one, other in zip(total, found, outputs(layer, mapped(value, moved, scales))):
-            if one.shape == other.shape:
-                torch.maximum(into, (other - one).abs(), out=into)
-    return total
+_UNFOLDING = ("nn.SpatialConvolution", "nn.SpatialConvolutionMM", "nn.VolumetricConvolution")
+"""The CPU convolutions keep their input in `finput` as the matrix that is multiplied by the weights: a column for each
+position of the kernel. Source: nn 8726825 `lib/THNN/generic/unfold.c`, `VolumetricConvolutionMM.c`.
+"""
 
 
-def _mean_size(tensor: torch.Tensor) -> torch.Tensor:
-    finite = tensor[torch.isfinite(tensor)]
-    return finite.square().mean().sqrt() if finite.numel() else torch.zeros((), dtype=tensor.dtype)
+def _folded(run: Run, matrix: Tensor, output: Tensor) -> Derived | None:
+    """Return the image whose unfolding is recorded."""
+    letters = "THW" if run.name.startswith("Volumetric") else "HW"
+    rank = len(letters)
+
+    def sizes(*names: str) -> list[int]:
+        found = [run.obj.get(name) or 0.0 for name in names]
+        return [int(item) if isinstance(item, float) and 0 <= item < 1 << 16 else -1 for item in found]
+
+    kernel, steps, padding = (sizes(*(kind + letter for letter in letters)) for kind in ("k", "d", "pad"))
+    planes, places, batched = sizes("nInputPlane")[0], output.size[-rank:], len(output.size) == rank + 2
+    if min(planes, *kernel, *steps, len(output.size) - rank) < 1 or min(padding) < 0:
+        return None
+    shape = planes * prod(kernel), prod(places)
+    count = (output.size[0] if batched else 1) * prod(shape)
+    if (*matrix.size[-2:], matrix.numel) != (*shape, count) or count > _MOST:
+        return None
+    columns = to_torch(matrix).double().reshape(-1, prod(kernel), *places)
+    slope = run.grad_input
+    extent = slope.size[-rank:] if isinstance(slope, Tensor) and len(slope.size) > rank else None
+    found = _fold(columns, kernel, steps, padding, extent)
+    if found is not None:
+        image = found.reshape(-1, planes, *found.shape[2:])
+        return Derived(image if batched else image[0])
+    for kind, now in (("pad", padding), ("d", steps)):
+        for other in product(_CANDIDATES[kind == "d" :], repeat=rank):
+            both = (list(other), padding) if kind == "d" else (steps, list(other))
+            if _fold(columns, kernel, *both, extent) is not None:
+                known = " and ".join(f"{kind}{letter} = {size}" for letter, size in zip(letters, other))
+                return Derived(None, f"{known} fits its unfolded input (the file has {', '.join(map(str, now))})")
+    return None
+
+
+def _fold(columns: Any, kernel: list[int], steps: list[int], padding: list[int], extent: Any) -> Any:
+    """Return the images with this unfolding; `None` if there are none, because positions that are one pixel differ."""
+    rank, taps = len(kernel), columns.shape[1]
+    scatter, gather = (F.conv_transpose2d, F.conv2d) if rank == 2 else (F.conv_transpose3d, F.conv3d)
+    each = torch.eye(taps, dtype=columns.dtype).reshape(taps, 1, *kernel)
+    hits = scatter(torch.ones_like(columns[:1]), each, stride=steps)
+    image = scatter(columns, each, stride=steps) / hits.clamp(min=1)
+    margins: list[int] = []
+    for size, step, pad, at in zip(image.shape[2:], steps, padding, range(rank)):
+        # The last pixels of a row, fewer than a step, may be unread.
+        least = size - 2 * pad
+        wanted = extent[at] if extent is not None and least <= extent[at] < least + step else least + step - 1
+        if wanted < 1:
+            return None
+        margins = [-pad, wanted + pad - size, *margins]
+    image = F.pad(image, margins)
+    again = gather(image, each, stride=steps, padding=padding)
+    return image if again.shape == columns.shape and torch.allclose(again, columns, rtol=1e-12, atol=0) else None
+
+
+def _rows(run: Run, table: torch.Tensor, output: torch.Tensor) -> Derived | None:
+    """Return the numbers of the rows of a table that are closest to the outputs."""
+    wanted = output.reshape(-1, table.shape[1])
+    if run.obj.get("maxNorm") is not None or len(wanted) * len(table) > _MOST or not bool(wanted.isfinite().all()):
+        return None
+    nearest = torch.cdist(wanted, table).argmin(1)
+    # A row further from the output than from zero was chosen by chance.
+    if bool(((table[nearest] - wanted).square().sum(1) > wanted.square().sum(1)).any()):
+        return None
+    return Derived((nearest + _TABLES[run.name]).double().reshape(output.shape[:-1] or (1,)))
+
+
+def _solved(run: Run, matrix: torch.Tensor, output: torch.Tensor, intact: bool) -> Derived | None:
+    """Return the input of a linear layer as a solution: of gradWeight = gradOutput' X, or of its output."""
+    rows = output.reshape(-1, matrix.shape[0])
+    if output.dim() > 2 or matrix.numel() * min(matrix.shape) > _MOST * 4:
+        return None
+    found = _by_gradient(run, rows) if run.obj.get("train") is not False else None
+    if found is not None:
+        bias = run.obj.get("bias")
+        shift = to_torch(bias).double() if isinstance(bias, Tensor) and bias.numel == matrix.shape[0] else 0.0
+        # Zeros of an in-place activation say nothing about the pass; of another pass, outputs are another's entirely.
+        known = rows.isfinite() & ((rows != 0) | intact)
+        off = (found[0] @ matrix.T + shift - rows).abs()[known]
+        if off.numel() and float(off.median()) <= float(rows[known].abs().median()) / 2:
+            value, error = (item.reshape(*output.shape[:-1], matrix.shape[1]) for item in found)
+            return Derived(value, FROM_FIELD, error)
+    if intact and matrix.shape[0] > matrix.shape[1] and _is_regular(matrix) and bool(rows.isfinite().all()):
+        return Derived([output], FROM_OUTPUT, by=nearest_outputs)
+    return None
+
+
+def _by_gradient(run: Run, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the solution and its errors. Where gradBias is the sum of gradOutput, all three are of one pass."""
+    names = run.obj.get("gradWeight"), run.obj.get("gradBias"), run.grad_output
+    if not all(isinstance(item, Tensor) for item in names):
+        return None
+    mixed, total, slope = (to_torch(item).double() for item in names)
+    if slope.numel() != rows.numel() or mixed.dim() != 2 or {mixed.shape[0], total.numel()} != {rows.shape[1]}:
+        return None
+    unit, slope = unit_of(names[0]) or UNIT["float32"], slope.reshape(rows.shape)
+    # A sum of n numbers is right to n roundings of its largest part, which are at most eight units each.
+    limit = 8 * unit * len(slope) * slope.abs().sum(0) + TINY
+    if len(slope) > slope.shape[1] or bool(((total.reshape(-1) - slope.sum(0)).abs() > limit).any()):
+        return None
+    if not bool(mixed.isfinite().all()) or not _is_regular(slope):
+        return None
+    inverse = torch.linalg.pinv(slope.T)
+    value = inverse @ mixed
+    variance = unit**2 * (slope.T.square() @ value.square())
+    return value, (inverse.square() @ variance).sqrt()
+
+
+def _is_regular(matrix: torch.Tensor) -> bool:
+    """Return whether a matrix can be inverted to half of the digits of its numbers."""
+    values = torch.linalg.svdvals(matrix) if bool(matrix.isfinite().all()) else torch.zeros(1)
+    return bool(values[-1] * _WORST > values[0])

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import asdict, field
 
 from ...data import define
 from ...report import Note
-
-if TYPE_CHECKING:
-    from .residual import Deviation
 
 AGREES = "agrees"
 DIFFERS = "differs"
@@ -71,11 +68,6 @@ class LayerProof:
     reason: str = ""
     blame: str = ""
     container: bool = False
-
-    def compare(self, off: Deviation) -> None:
-        """Write the numbers of a comparison."""
-        self.max_abs, self.max_rel, self.cosine = off.max_abs, off.max_rel, off.cosine
-        self.excess, self.compared = off.excess, off.count
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as plain data; infinities and NaN become `None`."""

@@ -13,7 +13,7 @@ from ...graph.lua import Value
 from ...io.source import Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note
-from .models import lua_value, need_torch, one_module
+from .probe import lua_value, need_torch, one_module
 from .proof import NOTE, Proof
 
 

@@ -1,86 +1,218 @@
-"""The runs of the layers of a Lua model in order, and the memory that they wrote.
+"""The runs of the layers of a Lua model, in order, and which of the values that they recorded are still in memory.
 
 The structure alone determines a layer's input: the previous layer's `output` in a Sequential, the same value for all
 branches of a Concat, `data.input` of a node in nngraph, the step before in a sequence. Sources: nn 8726825, nngraph
 3ed3b9b `gmodule.lua`, rnn ba937a0 `AbstractRecurrent.lua`, `Sequencer.lua`, `BiSequencer.lua`, `BiSequencerLM.lua`,
 `Repeater.lua`, `Recursor.lua`, `LSTM.lua`, `GRU.lua`, `Recurrent.lua`, `Recurrence.lua`, `MaskZero.lua`.
-May import graph and nn.
+May import graph and nn. Knows nothing of PyTorch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
 
 from attrs import evolve, field
 
 from ...data import define
 from ...graph.lua import Table, TorchObject, Value
-from ...graph.storage import Storage
 from ...graph.tensor import Tensor, contiguous
 from ...lazy import np
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...nn import flows
 from ...nn.fields import items_of, lookup
 from ...nn.graphs import graph_modules
-from ...nn.mapping import LAYERS, Row
+from ...nn.mapping import LAYERS, SEQUENTIAL, Row
 from ...nn.places import is_module
-from ...nn.registry import layer_of, traits_of
-from .recorded import (
-    Recorded,
-    alone,
-    element,
-    grad_input_of,
-    leaves,
-    merged,
-    narrow,
-    output_of,
-    overlap,
-    recorded,
-    region,
-    same_values,
-    select,
-    zeros_like,
-)
+from ...nn.registry import layer_of, modules, traits_of
+
+Recorded = Any
+"""A `Tensor` with elements, a `float`, a list of these, or `None` for values missing from the file."""
+Region = tuple[int, int, int]
+"""A storage, by id, and the first and last element of it that a tensor uses."""
 
 STEP_BEFORE = "continues from the step before"
-_RESTORING = frozenset(("MulConstant", "AddConstant"))
+_DEEPEST = 32
+"""Maximum nesting of tables of tensors."""
+_LONGEST = 100_000
+"""Maximum number of elements of a table of tensors, or of steps in a tensor."""
+_REPEATED = 1 << 22
+"""Maximum number of elements of a recorded tensor whose storage has fewer."""
+_RESTORING = ("MulConstant", "AddConstant")
 """In-place layers that undo their change of the input when they run backwards. Source: nn 8726825 `MulConstant.lua`."""
-_WHOLE_SEQUENCES = frozenset(("SeqLSTM", "SeqLSTMP", "SeqGRU", "SeqBRNN"))
-_SEQUENCES = _WHOLE_SEQUENCES | {"Sequencer", "BiSequencer", "BiSequencerLM", "Repeater"}
+_SEQUENCES = frozenset(
+    ["SeqLSTM", "SeqLSTMP", "SeqGRU", "SeqBRNN", "Sequencer", "BiSequencer", "BiSequencerLM", "Repeater"]
+)
 """Recurrent modules with whole sequences as input."""
-_MOST_STEPS = 10_000
-"""Steps of a sequence that is one tensor."""
+
+# Recorded values
+
+
+def recorded(value: Any, depth: int = 0) -> Recorded:
+    """Return a field's value as recorded tensors and lists; empty, cleared and too large values are `None`."""
+    if isinstance(value, Tensor):
+        if not value.numel or value.storage is None or value.element.name.startswith("complex"):
+            return None  # Lua Torch computes no complex numbers
+        # A tensor that repeats its elements is no output of a layer: its size is not limited.
+        return value if value.numel <= max(value.storage.count, _REPEATED) else None
+    if isinstance(value, float):
+        return value
+    if isinstance(value, Table) and depth < _DEEPEST and 0 < len(value) <= _LONGEST:
+        found = [recorded(item, depth + 1) for item in value.sequence() or ()]
+        return found if any(item is not None for item in found) else None
+    return None
+
+
+def output_of(obj: Any) -> Recorded:
+    """Return the recorded output of a module."""
+    return recorded(obj.get("output")) if isinstance(obj, TorchObject) else None
+
+
+def grad_input_of(obj: Any) -> Recorded:
+    """Return the recorded gradient with respect to a module's input."""
+    return recorded(obj.get("gradInput")) if isinstance(obj, TorchObject) else None
+
+
+def leaves(value: Recorded) -> Iterator[Tensor]:
+    """Yield the tensors of a value, in order."""
+    if isinstance(value, list):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, Tensor):
+        yield value
+
+
+def is_whole(value: Recorded) -> bool:
+    """Return whether a value is complete."""
+    return bool(value) and all(map(is_whole, value)) if isinstance(value, list) else value is not None
+
+
+def first_of(value: Recorded) -> Recorded:
+    """Return the first element of a table; other values as they are."""
+    return value[0] if isinstance(value, list) and value else value
+
+
+def zeros_like(value: Recorded) -> Recorded:
+    """Return zeros in the structure of a value."""
+    if isinstance(value, list):
+        return [zeros_like(item) for item in value]
+    return Tensor.from_numpy(np.zeros(value.shape, value.numpy().dtype)) if isinstance(value, Tensor) else None
+
+
+def _element(value: Recorded, index: int) -> Recorded:
+    return value[index] if isinstance(value, list) and index < len(value) else None
+
+
+def _alone(value: Recorded) -> Recorded:
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _narrow(value: Recorded, dim: int, start: int, length: int = 1) -> Recorded:
+    """Return the part of a tensor along a dimension, as a view; `None` if there is none."""
+    if not isinstance(value, Tensor) or not 0 <= dim < len(value.size) or not 0 <= start <= value.size[dim] - length:
+        return None
+    return value[(slice(None),) * dim + (slice(start, start + length),)]
+
+
+def _select(value: Recorded, dim: int, index: int) -> Recorded:
+    """Return the slice of a tensor at an index, as a view; `None` if there is none. In Lua no tensor has no sizes."""
+    found = _narrow(value, dim, index)
+    return found[(slice(None),) * dim + (0,)] if found is not None and len(found.size) > 1 else found
+
+
+def _region(tensor: Tensor) -> Region:
+    low, end = tensor.reach()
+    return id(tensor.storage), low, end - 1
+
+
+def overlap(one: Region, other: Region) -> bool:
+    """Return whether two regions have elements in common."""
+    return one[0] == other[0] and one[1] <= other[2] and other[1] <= one[2]
+
+
+def view_of(tensor: Tensor) -> tuple[Region, tuple[int, ...], tuple[int, ...]]:
+    """Return what tells the views of one memory apart."""
+    return _region(tensor), tensor.size, tensor.stride
+
+
+# Modules
+
+
+def base_name(class_name: str) -> str:
+    """Return the name of a class without its package: `SpatialConvolution` of `cudnn.SpatialConvolution`."""
+    return class_name.rpartition(".")[2]
+
+
+def own_parameters(obj: TorchObject) -> int:
+    """Count the weights in an object's own fields."""
+    return sum(item.numel for item in (obj.get("weight"), obj.get("bias")) if isinstance(item, Tensor))
+
+
+def is_recurrent(obj: TorchObject) -> bool:
+    """Return whether a module keeps its outputs of all steps."""
+    return isinstance(obj.get("sharedClones"), Table) and isinstance(obj.get("outputs"), Table)
+
+
+def _modules_of(obj: Value) -> list[Value]:
+    return items_of(obj.get("modules")) or [] if isinstance(obj, TorchObject) else []
+
+
+def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:
+    """Return whether a module, or one inside it, continues from the previous step."""
+    name = base_name(obj.class_name)
+    if is_recurrent(obj) and name != "Recursor":
+        return True
+    inside = [item for item in _modules_of(obj) if isinstance(item, TorchObject)]
+    return name not in _SEQUENCES and depth < _DEEPEST and any(_keeps_state(item, depth + 1) for item in inside)
+
+
+def _state(obj: TorchObject, name: str, step: int) -> Recorded:
+    """Return what a recurrent module keeps of a step."""
+    table = obj.get(name)
+    return recorded(table.get(float(step))) if isinstance(table, Table) else None
+
+
+# Runs
 
 
 @define(eq=False)
 class Run:
-    """One run of one layer.
+    """One run of one module; of a container, in addition to those of its modules, where it does more than these.
 
     Attributes:
-        path: the layer's path in the file.
-        obj: the layer.
+        path: the module's path in the file.
+        obj: the module.
         input: its input; `None` if missing from the file.
-        output: its output.
         grad_output: the gradient with respect to its output.
+        count: how often each module ran so far, by its id, and how often it runs in all, if that is known.
+        output: its output.
         grad_input: the gradient with respect to its input.
-        glue: of a container, the outputs of the modules inside, which it only combines; otherwise `None`.
-        whole: whether this is a container as a whole, whose modules have runs of their own.
-        last: whether the module does not run again later, so that its fields are those of this run.
+        done: whether it ran; before, it is to be visited.
+        whole: whether this is a container, whose modules have runs of their own.
+        joined: of a Concat, the outputs of its modules.
         writes: the memory that it wrote.
         reason: why the input is missing, if known.
+        number: in a sequence, the step from 0 and the number of steps; `None` elsewhere.
+        before: the module's output one step before, if a sequence keeps a copy of it.
+        names: the paths of modules inside that differ from their places, by id.
     """
 
     path: str
     obj: TorchObject
     input: Recorded
-    output: Recorded
-    grad_output: Recorded = None
+    grad_output: Recorded
+    count: tuple[dict[int, int], dict[int, int]] = field(repr=False)
+    output: Recorded = None
     grad_input: Recorded = None
-    glue: list[Recorded] | None = None
+    done: bool = False
     whole: bool = False
-    last: bool = True
-    writes: list[tuple[int, int, int]] = field(factory=list)
+    joined: list[Recorded] | None = None
+    writes: list[Region] = field(factory=list)
     reason: str = ""
+    number: tuple[int, int] | None = None
+    before: Recorded = None
+    names: dict[int, str] = field(factory=dict)
 
     @property
     def name(self) -> str:
@@ -92,73 +224,10 @@ class Run:
         """True if the layer works in the memory of its input."""
         return self.obj.get("inplace") is True
 
-
-@define(eq=False)
-class Walk:
-    """What is known while a model is followed.
-
-    Attributes:
-        total: how often each module runs, by its id; empty if not yet known.
-        undone: whether the last pass was a backward, in which some in-place layers restored their inputs.
-        done: how often each module ran so far.
-        lost: storages of outputs that are missing from the file.
-    """
-
-    total: dict[int, int] = field(factory=dict)
-    undone: bool = False
-    done: dict[int, int] = field(factory=dict)
-    lost: set[int] = field(factory=set)
-    _in_place_of: dict[int, tuple[Tensor, Tensor]] = field(factory=dict)
-
-    def is_last(self, obj: TorchObject) -> bool:
-        """Return whether a module has run for the last time; recurrent ones keep their outputs of all steps."""
-        kept = is_recurrent(obj) and obj.get("train") is not False
-        return kept or self.done.get(id(obj), 0) >= self.total.get(id(obj), 0)
-
-    def kept(self, value: Recorded, obj: TorchObject | None = None) -> Recorded:
-        """Return a recorded value, or a lost tensor in place of one that `obj` changed and a backward restored."""
-        if isinstance(value, list):
-            return [self.kept(item) for item in value]
-        if not self.undone or not isinstance(value, Tensor):
-            return value
-        if id(value) not in self._in_place_of:
-            if obj is None or not may_be_undone(obj):
-                return value
-            storage = Storage.from_array(np.zeros(value.numel, value.numpy().dtype))
-            self.lost.add(id(storage))
-            made = Tensor(value.element, storage, value.size, contiguous(value.size))
-            self._in_place_of[id(value)] = value, made
-        return self._in_place_of[id(value)][1]
-
-
-@define(eq=False)
-class Visit:
-    """A module to visit, with its input as far as it is known.
-
-    Attributes:
-        path: of the module.
-        obj: the module.
-        input: its input.
-        grad_output: the gradient with respect to its output.
-        walk: the walk over the whole model.
-        number: in a sequence, the step from 0 and the number of steps; `None` elsewhere.
-        before: the module's output one step before, if a sequence keeps a copy of it.
-        names: the paths of modules inside that differ from their places, by id.
-    """
-
-    path: str
-    obj: TorchObject
-    input: Recorded
-    grad_output: Recorded
-    walk: Walk
-    number: tuple[int, int] | None = None
-    before: Recorded = None
-    names: dict[int, str] = field(factory=dict)
-
-    def inner(self, path: str, obj: TorchObject, given: Recorded, grad_output: Recorded = None) -> Visit:
-        """A module inside, in the same step of a sequence."""
-        path = self.names.get(id(obj), path)
-        return evolve(self, path=path, obj=obj, input=given, grad_output=grad_output, before=None)
+    @property
+    def may_be_undone(self) -> bool:
+        """True if a backward, which has run, restores the input of this in-place layer."""
+        return self.in_place and self.name in _RESTORING and grad_input_of(self.obj) is not None
 
     @property
     def children(self) -> list[tuple[str, TorchObject]]:
@@ -180,39 +249,54 @@ class Visit:
         """True outside of sequences where the steps of a recurrent module are not recorded."""
         return self.number is None and self.obj.get("step") == 1.0
 
-    def output_of(self, obj: TorchObject) -> Recorded:
-        """Return the output of a module inside, after it ran; `None` if it runs again later and overwrites this one."""
-        if not self.walk.is_last(obj):
+    def inside(self, path: str, obj: TorchObject, given: Recorded, after: Recorded = None) -> Run:
+        """A module inside, to be visited in the same step of a sequence.
+
+        Args:
+            path: its path.
+            obj: the module.
+            given: its input.
+            after: the gradient with respect to its output.
+        """
+        path = self.names.get(id(obj), path)
+        return Run(path, obj, given, after, self.count, number=self.number, names=self.names)
+
+    def output_of(self, obj: TorchObject, given: Recorded = None) -> Recorded:
+        """Return the output of a module for an input, after it ran; `None` if it runs again and overwrites this one."""
+        recurrent = is_recurrent(obj)
+        ran, total = self.count
+        if not (recurrent and obj.get("train") is not False) and ran.get(id(obj), 0) < total.get(id(obj), 0):
             return None
-        if self.number is not None and is_recurrent(obj):
+        if recurrent and self.number is not None:
             if obj.get("train") is not False:
                 return _state(obj, "outputs", evolve(self, obj=obj).step)
             after = obj.get("step")
             last = _state(obj, "outputs", int(after) - 1) if isinstance(after, float) else None
             if isinstance(last, Tensor):  # backward sets `output` to that of the first step
-                return self.walk.kept(last, obj)
-        return self.walk.kept(output_of(obj), obj)
+                return last
+        found = output_of(obj)
+        # An in-place layer whose own field was cleared has its output in the memory of its input.
+        return first_of(given) if found is None and obj.get("inplace") is True else found
 
     def grad_input_of(self, obj: TorchObject) -> Recorded:
-        """Return the gradient with respect to the input of a module inside; unknown in a sequence."""
-        return None if self.number is not None and is_recurrent(obj) else grad_input_of(obj)
+        """Return the gradient with respect to the input of a module; unknown in a sequence, or of several runs."""
+        several = self.count[1].get(id(obj), 0) > 1 or (self.number is not None and is_recurrent(obj))
+        return None if several else grad_input_of(obj)
 
-    def run(self) -> Run:
-        """Return the module as one run."""
-        obj, last = self.obj, self.walk.is_last(self.obj)
-        recurrent = is_recurrent(obj)
-        given = None if recurrent and base_name(obj.class_name) not in _SEQUENCES else self.input
-        output = self.output_of(obj) if recurrent else self.walk.kept(output_of(obj), obj)
-        if output is None and last:
-            output = _memory_of(obj, given)
-        return Run(self.path, obj, given, output, self.grad_output, self.grad_input_of(obj), last=last)
+    def finish(self, *, whole: bool = False, joined: list[Recorded] | None = None) -> Run:
+        """Return the module as it ran.
 
-    def whole(self, glue: list[Recorded] | None = None) -> Run:
-        """Return a container as a run, in addition to those of its modules."""
-        run = evolve(self.run(), glue=glue, whole=True)
-        if self.number is not None and _keeps_state(self.obj):
-            run.input, run.reason = None, STEP_BEFORE
-        return run
+        Args:
+            whole: whether the runs of the modules inside were listed.
+            joined: their outputs, if it only joins these.
+        """
+        self.done, self.whole, self.joined = True, whole, joined
+        if is_recurrent(self.obj) and self.name not in _SEQUENCES:
+            self.input = None
+        if whole and self.number is not None and _keeps_state(self.obj):
+            self.input, self.reason = None, STEP_BEFORE
+        self.output, self.grad_input = self.output_of(self.obj, self.input), self.grad_input_of(self.obj)
+        return self
 
 
 def runs(
@@ -221,8 +305,7 @@ def runs(
     given: Recorded = None,
     grad_output: Recorded = None,
     limits: Limits = DEFAULT_LIMITS,
-    undone: bool = False,
-) -> tuple[list[Run], set[int]]:
+) -> list[Run]:
     """List the runs of a model's layers in order.
 
     Args:
@@ -231,59 +314,50 @@ def runs(
         given: its input, if known.
         grad_output: the gradient with respect to its output, if known.
         limits: `work` bounds the number of runs.
-        undone: whether the last pass was a backward, in which some in-place layers restored their inputs.
-
-    Returns:
-        The runs, and the ids of the storages of outputs that are missing from the file.
 
     Raises:
         LimitError: there are too many.
     """
-    first = Walk(undone=undone)
-    _follow(Visit(path, root, given, grad_output, first), limits)
-    walk = Walk(first.done, undone)
-    return _follow(Visit(path, root, given, grad_output, walk), limits), walk.lost
-
-
-def _follow(start: Visit, limits: Limits) -> list[Run]:
-    walk, budget = start.walk, Budget(limits, "following the runs of the layers")
+    total: dict[int, int] = {}
     found: list[Run] = []
+    for _ in range(2):  # the first time counts the runs of each module
+        counted: dict[int, int] = {}
+        found = list(_follow(Run(path, root, given, grad_output, (counted, total)), counted, limits))
+        total = counted
     written: set[int] = set()
-    stack: list[tuple[int, Iterator[Visit | Run]]] = [(0, iter([start]))]
-    inside: set[int] = set()
-    while stack:
-        item = next(stack[-1][1], None)
-        if item is None:
-            inside.discard(stack.pop()[0])
-            continue
-        budget.spend(STEPS_PER_NODE)
-        if isinstance(item, Run):
-            if not item.last:
-                item.output = item.grad_input = None
-            _note_writes(item, written, walk.lost)
-            found.append(item)
-        elif id(item.obj) not in inside:
-            walk.done[id(item.obj)] = walk.done.get(id(item.obj), 0) + 1
-            stack.append((id(item.obj), _flow_of(item.obj)(item)))
-            inside.add(id(item.obj))
+    for run in found:
+        taken = [_region(tensor) for tensor in leaves(run.input)]
+        for here in map(_region, leaves(run.output)):
+            is_view = not run.in_place and any(overlap(here, one) for one in taken)
+            if not is_view and not (run.whole and here[0] in written):  # which is the output of a module inside
+                run.writes.append(here)
+        # In older releases in-place layers had memory of their own once a model had changed its type.
+        source, target = first_of(run.input), run.output
+        both = run.in_place and isinstance(source, Tensor) and isinstance(target, Tensor)
+        apart = both and source.storage is not target.storage and source.shape == target.shape
+        if apart and np.array_equal(source.numpy(), target.numpy(), equal_nan=True):
+            run.writes.append(_region(source))
+        written.update(storage for storage, _, _ in run.writes)
     return found
 
 
-def _note_writes(run: Run, written: set[int], lost: set[int]) -> None:
-    """Determine the memory that a run changed: not that of a view of its input."""
-    taken = [region(tensor) for tensor in leaves(run.input)]
-    for tensor in leaves(run.output):
-        here = region(tensor)
-        is_view = not run.in_place and any(overlap(here, one) for one in taken)
-        if not is_view and not (run.whole and here[0] in written):  # which is the output of a module inside
-            run.writes.append(here)
-    # In older releases in-place layers had memory of their own once a model had changed its type.
-    source, target = run.input[0] if isinstance(run.input, list) and run.input else run.input, run.output
-    if run.in_place and isinstance(source, Tensor) and isinstance(target, Tensor):
-        apart = source.storage is not target.storage and id(target.storage) not in lost
-        if apart and source.numel == target.numel and same_values(source, target):
-            run.writes.append(region(source))
-    written.update(storage for storage, _, _ in run.writes)
+def _follow(start: Run, counted: dict[int, int], limits: Limits) -> Iterator[Run]:
+    budget = Budget(limits, "following the runs of the layers")
+    stack: list[tuple[int, Iterator[Run]]] = [(0, iter([start]))]
+    inside: set[int] = set()
+    while stack:
+        run = next(stack[-1][1], None)
+        if run is None:
+            inside.discard(stack.pop()[0])
+            continue
+        budget.spend(STEPS_PER_NODE)
+        here = id(run.obj)
+        if run.done:
+            yield run
+        elif here not in inside:
+            counted[here] = counted.get(here, 0) + 1
+            stack.append((here, _flow_of(run.obj)(run)))
+            inside.add(here)
 
 
 class Memory:
@@ -294,246 +368,198 @@ class Memory:
 
     Args:
         runs: in order.
-        lost: ids of storages of outputs that are missing from the file.
+        undone: whether a backward came last, in which some in-place layers restored their inputs.
     """
 
-    def __init__(self, runs: list[Run], lost: set[int]) -> None:
-        self._lost = lost
-        self._writes: dict[int, list[tuple[int, tuple[int, int, int]]]] = {}
+    def __init__(self, runs: list[Run], undone: bool) -> None:
+        self._writes: dict[int, list[tuple[int, Region]]] = {}
         self._gradients: dict[int, set[int]] = {}
         for number, run in enumerate(runs):
-            for here in run.writes:
+            for here in () if undone and run.may_be_undone else run.writes:
                 self._writes.setdefault(here[0], []).append((number, here))
-            passed_on = set() if run.in_place else {id(tensor.storage) for tensor in leaves(run.grad_output)}
+            passed_on = {id(tensor.storage) for tensor in leaves(run.grad_output)} if not run.in_place else set()
             for tensor in [] if run.whole else leaves(run.grad_input):
                 if id(tensor.storage) not in passed_on:
                     self._gradients.setdefault(id(tensor.storage), set()).add(number)
 
     def overwritten(self, value: Recorded, run: int) -> bool:
-        """Return whether a run after this one changed the memory of any tensor of a value."""
+        """Return whether anything after this run changed the memory of any tensor of a value."""
         return any(
-            id(tensor.storage) in self._lost
-            or any(at > run and overlap(here, region(tensor)) for at, here in self._writes.get(id(tensor.storage), ()))
+            at > run and overlap(here, _region(tensor))
             for tensor in leaves(value)
+            for at, here in self._writes.get(id(tensor.storage), ())
         )
 
-    def holds_gradients(self, output: Recorded, given: Recorded) -> bool:
-        """Return whether the gradients with respect to an output and an input are in memory that one layer writes.
+    def holds_gradients(self, run: Run) -> bool:
+        """Return whether the gradients with respect to output and input are in memory that one layer writes.
 
         Layers that work in place return the gradient in the memory in which they received it.
         """
-        both = [{id(tensor.storage) for tensor in leaves(value)} for value in (output, given)]
+        both = [{id(tensor.storage) for tensor in leaves(value)} for value in (run.grad_output, run.grad_input)]
         return not both[0] & both[1] and all(len(self._gradients.get(one, ())) <= 1 for one in both[0] | both[1])
-
-
-# Modules
-
-
-def base_name(class_name: str) -> str:
-    """Return the name of a class without its package: `SpatialConvolution` of `cudnn.SpatialConvolution`."""
-    return class_name.rpartition(".")[2]
-
-
-def may_be_undone(obj: TorchObject) -> bool:
-    """Return whether a backward restores the input of an in-place layer, and has run at least once."""
-    restores = base_name(obj.class_name) in _RESTORING and obj.get("inplace") is True
-    return restores and grad_input_of(obj) is not None
-
-
-def is_recurrent(obj: TorchObject) -> bool:
-    """Return whether a module keeps its outputs of all steps."""
-    return isinstance(obj.get("sharedClones"), Table) and isinstance(obj.get("outputs"), Table)
-
-
-def own_parameters(obj: TorchObject) -> int:
-    """Count the weights in an object's own fields."""
-    return sum(item.numel for item in (obj.get("weight"), obj.get("bias")) if isinstance(item, Tensor))
-
-
-def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:
-    """Return whether a module, or one inside it, continues from the previous step."""
-    name = base_name(obj.class_name)
-    if is_recurrent(obj) and name != "Recursor":
-        return True
-    if name in _SEQUENCES or depth > 20:
-        return False
-    return any(_keeps_state(item, depth + 1) for item in _modules_of(obj) if isinstance(item, TorchObject))
-
-
-def _memory_of(obj: TorchObject, given: Recorded) -> Recorded:
-    """Return the output of an in-place layer whose own field was cleared: its input's memory."""
-    if obj.get("inplace") is not True:
-        return None
-    return given[0] if isinstance(given, list) and given else given
-
-
-def _modules_of(obj: Value) -> list[Value]:
-    return items_of(obj.get("modules")) or [] if isinstance(obj, TorchObject) else []
-
-
-def _state(obj: TorchObject, name: str, step: int) -> Recorded:
-    """Return what a recurrent module keeps of a step."""
-    table = obj.get(name)
-    return recorded(table.get(float(step))) if isinstance(table, Table) else None
 
 
 # How containers pass values
 
-Flow = Callable[[Visit], Iterator["Visit | Run"]]
+Flow = Callable[[Run], Iterator[Run]]
 
 
 def _flow_of(obj: TorchObject) -> Flow:
-    name = base_name(obj.class_name)
-    if name in _CELLS and isinstance(obj.get("weight"), Tensor):
-        return _leaf  # the LSTM of torch-rnn takes whole sequences
-    layer = layer_of(obj.class_name)
-    if name in _FLOWS or layer is None or layer.children is None or not any(True for _ in layer.children(obj)):
-        return _FLOWS.get(name, _leaf)
+    name, layer = base_name(obj.class_name), layer_of(obj.class_name)
+    if name in _BY_NAME:
+        # The LSTM of torch-rnn takes whole sequences.
+        return _leaf if isinstance(obj.get("weight"), Tensor) else _BY_NAME[name]
+    if layer is None or layer.children is None:
+        return _leaf
     row = layer.module_of(obj.class_name)
-    is_own = isinstance(row, Row) and not row.target.startswith((LAYERS, "torch.nn."))
+    target = row.target if isinstance(row, Row) and layer.children is modules else LAYERS
+    flow = traits_of(target).flow
+    if target == SEQUENTIAL:
+        return _chain
+    if flow is flows.sequence and not target.startswith(LAYERS):
+        return _chain_and_whole
     # Of a container whose flow is unknown, only the whole is a run.
-    return _OF_USERS.get(traits_of(row.target).flow, _unknown) if is_own else _unknown  # type: ignore[union-attr]
+    inside = next(iter(layer.children(obj)), None)
+    return _BY_FLOW.get(getattr(flow, "func", flow), _leaf if inside is None else _unknown)
 
 
-def _leaf(visit: Visit) -> Iterator[Visit | Run]:
-    yield visit.run()
+def _leaf(run: Run) -> Iterator[Run]:
+    yield run.finish()
 
 
-def _unknown(visit: Visit) -> Iterator[Visit | Run]:
-    yield visit.whole()
+def _unknown(run: Run) -> Iterator[Run]:
+    yield run.finish(whole=True)
 
 
-def _chain(visit: Visit) -> Iterator[Visit | Run]:
-    kids, given = visit.children, visit.input
+def _chain(run: Run) -> Iterator[Run]:
+    kids, given = run.children, run.input
     for place, (path, child) in enumerate(kids):
-        after = visit.grad_output if place + 1 == len(kids) else visit.grad_input_of(kids[place + 1][1])
-        yield visit.inner(path, child, given, after)
-        output = visit.output_of(child)
-        given = _memory_of(child, given) if output is None and visit.walk.is_last(child) else output
+        after = run.grad_output if place + 1 == len(kids) else run.grad_input_of(kids[place + 1][1])
+        yield run.inside(path, child, given, after)
+        given = run.output_of(child, given)
 
 
-def _chain_and_whole(visit: Visit) -> Iterator[Visit | Run]:
-    """A Sequential with a class of its own: its modules, and the whole, which is one module in PyTorch."""
-    yield from _chain(visit)
-    yield visit.whole()
+def _chain_and_whole(run: Run) -> Iterator[Run]:
+    """A Sequential with a class of its own in PyTorch."""
+    yield from _chain(run)
+    yield run.finish(whole=True)
 
 
-def _same_for_all(visit: Visit) -> Iterator[Visit | Run]:
-    for place, (path, child) in enumerate(visit.children):
-        yield visit.inner(path, child, visit.input, element(visit.grad_output, place))
+def _branches(run: Run) -> Iterator[Run]:
+    for place, (path, child) in enumerate(run.children):
+        yield run.inside(path, child, run.input, _element(run.grad_output, place))
 
 
-def _concat(visit: Visit) -> Iterator[Visit | Run]:
+def _concat(run: Run) -> Iterator[Run]:
     outputs: list[Recorded] = []
-    dim, start = visit.obj.get("dimension"), 0
-    exact = base_name(visit.obj.class_name) == "Concat"
-    for path, child in visit.children:
+    dim, start = run.obj.get("dimension"), 0
+    exact = run.name == "Concat"
+    for path, child in run.children:
         after, output = None, output_of(child)
         if exact and isinstance(dim, float) and isinstance(output, Tensor) and 1 <= dim <= len(output.size):
             length = output.size[int(dim) - 1]
-            after = narrow(visit.grad_output, int(dim) - 1, start, length)
+            after = _narrow(run.grad_output, int(dim) - 1, start, length)
             start += length
-        yield visit.inner(path, child, visit.input, after)
-        outputs.append(visit.output_of(child))
-    yield visit.whole(outputs if exact else None)
+        yield run.inside(path, child, run.input, after)
+        outputs.append(run.output_of(child))
+    yield run.finish(whole=True, joined=outputs if exact else None)
 
 
-def _by_element(visit: Visit) -> Iterator[Visit | Run]:
-    for place, (path, child) in enumerate(visit.children):
-        yield visit.inner(path, child, element(visit.input, place), element(visit.grad_output, place))
+def _by_element(run: Run) -> Iterator[Run]:
+    for place, (path, child) in enumerate(run.children):
+        yield run.inside(path, child, _element(run.input, place), _element(run.grad_output, place))
 
 
-def _parallel(visit: Visit) -> Iterator[Visit | Run]:
-    dim = visit.obj.get("inputDimension")
-    for place, (path, child) in enumerate(visit.children):
-        yield visit.inner(path, child, select(visit.input, int(dim) - 1, place) if isinstance(dim, float) else None)
-    yield visit.whole()
+def _parallel(run: Run) -> Iterator[Run]:
+    dim = run.obj.get("inputDimension")
+    for place, (path, child) in enumerate(run.children):
+        yield run.inside(path, child, _select(run.input, int(dim) - 1, place) if isinstance(dim, float) else None)
+    yield run.finish(whole=True)
 
 
-def _bottle(visit: Visit) -> Iterator[Visit | Run]:
-    inside, given = visit.obj.get("nInputDim"), visit.input
-    for path, child in visit.children:
+def _bottle(run: Run) -> Iterator[Run]:
+    sizes, given = run.obj.get("nInputDim"), run.input
+    for path, child in run.children:
         if isinstance(given, Tensor):
-            dims = len(given.size) - int(inside if isinstance(inside, float) else 2) + 1
-            given = merged(given, dims) if dims > 1 else given
-        yield visit.inner(path, child, given)
-    yield visit.whole()
+            dims = max(len(given.size) - int(sizes if isinstance(sizes, float) else 2) + 1, 1)
+            size = (prod(given.size[:dims]), *given.size[dims:])
+            fits = dims <= len(given.size) and given.stride == contiguous(given.size)
+            given = evolve(given, size=size, stride=contiguous(size)) if fits else None
+        yield run.inside(path, child, given)
+    yield run.finish(whole=True)
 
 
-def _graph(visit: Visit) -> Iterator[Visit | Run]:
+def _graph(run: Run) -> Iterator[Run]:
     paths: dict[int, str] = {}
-    for child in graph_modules(visit.obj):
-        paths.setdefault(id(child.value), visit.path + child.path)
-    begin = lookup(visit.obj, "innode.data.input")
-    for node in items_of(visit.obj.get("forwardnodes")) or []:
+    for child in graph_modules(run.obj):
+        paths.setdefault(id(child.value), run.path + child.path)
+    for node in items_of(run.obj.get("forwardnodes")) or []:
         module = lookup(node, "data.module")
         if isinstance(module, TorchObject):
-            given = visit.walk.kept(recorded(lookup(node, "data.input")))
-            after = recorded(lookup(node, "data.gradOutput"))
-            back = alone(after) if isinstance(after, list) and len(after) == 1 else None
-            yield visit.inner(paths.get(id(module), visit.path), module, alone(given), back)
-    known = visit.input if visit.input is not None else alone(recorded(begin))
-    yield evolve(visit, input=known).whole()
+            given, after = (_alone(recorded(lookup(node, f"data.{name}"))) for name in ("input", "gradOutput"))
+            after = None if isinstance(after, list) else after
+            yield run.inside(paths.get(id(module), run.path), module, given, after)
 
 
-def _sequencer(visit: Visit) -> Iterator[Visit | Run]:
-    yield from _steps(visit, _sequence(visit.input))
+def _sequencer(run: Run) -> Iterator[Run]:
+    return _steps(run, _sequence(run.input))
 
 
-def _repeater(visit: Visit) -> Iterator[Visit | Run]:
-    yield from _steps(visit, [visit.input] * len(_sequence(visit.output_of(visit.obj))))
+def _repeater(run: Run) -> Iterator[Run]:
+    return _steps(run, [run.input] * len(_sequence(run.output_of(run.obj))))
 
 
 def _sequence(value: Recorded) -> list[Recorded]:
     """The steps of a sequence: the elements of a table, or the slices of a tensor along its first dimension."""
-    if isinstance(value, Tensor) and value.size and value.size[0] <= _MOST_STEPS:
-        return [select(value, 0, index) for index in range(value.size[0])]
+    if isinstance(value, Tensor) and value.size and value.size[0] <= _LONGEST:
+        return [_select(value, 0, index) for index in range(value.size[0])]
     return value if isinstance(value, list) else []
 
 
-def _steps(visit: Visit, inputs: list[Recorded]) -> Iterator[Visit | Run]:
-    outputs = _sequence(visit.output_of(visit.obj))
+def _steps(run: Run, inputs: list[Recorded]) -> Iterator[Run]:
+    outputs = _sequence(run.output_of(run.obj))
     count = len(outputs)
-    for path, child in visit.children[: 1 if outputs else 0]:
+    for path, child in run.children[: 1 if outputs else 0]:
         # In evaluation one module runs all steps; its fields are of the last.
         evaluated = child.get("train") is False
         for number in range(count - 1 if evaluated else 0, count):
             before = outputs[number - 1] if number and evaluated else None
-            one = visit.inner(path, child, element(inputs, number))
-            yield evolve(one, number=(number, count), before=before)
-    yield visit.whole()
+            one = run.inside(path, child, _element(inputs, number))
+            one.number, one.before = (number, count), before
+            yield one
+    yield run.finish(whole=True)
 
 
-def _both_ways(visit: Visit) -> Iterator[Visit | Run]:
+def _both_ways(run: Run) -> Iterator[Run]:
     """Forward over all steps but the last, backward over all but the first, and both joined."""
-    steps = visit.input if isinstance(visit.input, list) else []
-    given = [steps[:-1] or None, steps[1:] or None, recorded(visit.obj.get("_mergeInput"))]
-    for (path, child), one in zip(visit.children, given):
-        yield visit.inner(path, child, one)
-    yield visit.whole()
+    steps = run.input if isinstance(run.input, list) else []
+    given = [steps[:-1] or None, steps[1:] or None, recorded(run.obj.get("_mergeInput"))]
+    for (path, child), one in zip(run.children, given):
+        yield run.inside(path, child, one)
+    yield run.finish(whole=True)
 
 
-def _masked(visit: Visit) -> Iterator[Visit | Run]:
+def _masked(run: Run) -> Iterator[Run]:
     """A module whose outputs are set to zero wherever the input is."""
-    for path, child in visit.children[:1]:
-        yield visit.inner(path, child, visit.input)
-    yield visit.whole()
+    for path, child in run.children[:1]:
+        yield run.inside(path, child, run.input)
+    yield run.finish(whole=True)
 
 
 # Recurrent modules
 
 
-def _clone(visit: Visit) -> tuple[str, TorchObject] | None:
+def _clone(run: Run) -> tuple[str, TorchObject] | None:
     """Return the module that ran a step: its shared clone in training, the one module in evaluation; under the path of
     the latter, whose weights they share.
     """
-    obj, inside = visit.obj, _modules_of(visit.obj)
-    found = obj.get("recurrentModule") or (inside[0] if inside else None)
-    at = next((f".modules[{place}]" for place, item in enumerate(inside, 1) if item is found), ".recurrentModule")
+    obj, kids = run.obj, _modules_of(run.obj)
+    found = obj.get("recurrentModule") or (kids[0] if kids else None)
+    at = next((f".modules[{place}]" for place, item in enumerate(kids, 1) if item is found), ".recurrentModule")
     if obj.get("train") is not False:
         clones = obj.get("sharedClones")
-        found = clones.get(float(visit.step)) if isinstance(clones, Table) else None
-    return (visit.path + at, found) if isinstance(found, TorchObject) else None
+        found = clones.get(float(run.step)) if isinstance(clones, Table) else None
+    return (run.path + at, found) if isinstance(found, TorchObject) else None
 
 
 _CELLS: dict[str, tuple[tuple[str, str], ...]] = {
@@ -543,66 +569,66 @@ _CELLS: dict[str, tuple[tuple[str, str], ...]] = {
 """Cells of rnn: the fields of each state that is passed from step to step, and of its initial value set by the user."""
 
 
-def _cell(visit: Visit) -> Iterator[Visit | Run]:
+def _cell(run: Run) -> Iterator[Run]:
     """One step of a cell; outside of sequences its last one."""
-    obj, at, clone = visit.obj, visit.step, _clone(visit)
+    obj, at, clone = run.obj, run.step, _clone(run)
     states: list[Recorded] = []
-    for name, by_user in _CELLS[base_name(obj.class_name)]:
+    for name, by_user in _CELLS[run.name]:
         before = _state(obj, name, at - 1)
-        if visit.is_unknown_step:
+        if run.is_unknown_step:
             before = None
         elif at == 1 and obj.get(by_user) is None and obj.get("startState") is None:
             before = zeros_like(_state(obj, name, 1))
         elif obj.get("train") is False:
             # In evaluation only the last states are kept; a sequence has copies of the outputs.
-            before = visit.before if name == "outputs" else None
+            before = run.before if name == "outputs" else None
         states.append(before)
     if clone is not None:
-        yield visit.inner(*clone, [visit.input, *states])
+        yield run.inside(*clone, [run.input, *states])
 
 
-def _recurrent(visit: Visit) -> Iterator[Visit | Run]:
+def _recurrent(run: Run) -> Iterator[Run]:
     """One step of the simple recurrence, with a separate module for the first step."""
-    obj, at = visit.obj, visit.step
-    if visit.is_unknown_step:
+    obj, at = run.obj, run.step
+    if run.is_unknown_step:
         return
     named = list(zip((1, 2, 3, 4), _modules_of(obj)))
-    first, given = obj.get("initialModule"), visit.input
+    first, given = obj.get("initialModule"), run.input
     if at == 1:
         named += zip((2, 1, 4), _modules_of(first))
     else:
-        clone = _clone(visit)
+        clone = _clone(run)
         first = clone[1] if clone is not None else None
         parts = _modules_of(first)
-        given = [given, visit.before if obj.get("train") is False else _state(obj, "outputs", at - 1)]
+        given = [given, run.before if obj.get("train") is False else _state(obj, "outputs", at - 1)]
         named += [*zip((2, 3), _modules_of(parts[0] if parts else None)), *zip((5, 4), parts[1:])]
     if isinstance(first, TorchObject):
-        names = {id(item): f"{visit.path}.modules[{place}]" for place, item in named}
-        yield evolve(visit.inner(f"{visit.path}.recurrentModule", first, given), names=names)
+        one = run.inside(f"{run.path}.recurrentModule", first, given)
+        one.names = {id(item): f"{run.path}.modules[{place}]" for place, item in named}
+        yield one
 
 
-def _recursor(visit: Visit) -> Iterator[Visit | Run]:
-    clone = _clone(visit)
+def _recursor(run: Run) -> Iterator[Run]:
+    clone = _clone(run)
     if clone is not None:
-        yield evolve(visit.inner(*clone, visit.input), before=visit.before)
+        one = run.inside(*clone, run.input)
+        one.before = run.before
+        yield one
 
 
-_OF_USERS: dict[object, Flow] = {
-    flows.sequence: _chain_and_whole,
-    flows.branches: _same_for_all,
+_BY_FLOW: dict[Any, Flow] = {
+    flows.branches: _branches,
+    flows.concatenated: _concat,
     flows.parallel: _by_element,
+    flows.bottled: _bottle,
 }
-"""The flows of users' containers, by those that their entries declare."""
-_CHAINS = "Sequential Decorator NaN Profile GPU Serial DontCast FireModule SpatialLPPooling Inception BiSequencer"
-_FLOWS: dict[str, Flow] = {
-    **dict.fromkeys(_CHAINS.split(), _chain),
-    **dict.fromkeys(("LayerNormalization", "Maxout"), _chain_and_whole),
-    **dict.fromkeys(("Concat", "DepthConcat"), _concat),
-    **dict.fromkeys(("ParallelTable", "MapTable"), _by_element),
+"""Containers by the flow that their entries declare."""
+_BY_NAME: dict[str, Flow] = {
+    **dict.fromkeys(("DontCast", "Inception", "BiSequencer"), _chain),
     **dict.fromkeys(_CELLS, _cell),
-    "ConcatTable": _same_for_all,
+    "LayerNormalization": _chain_and_whole,
+    "MapTable": _by_element,
     "Parallel": _parallel,
-    "Bottle": _bottle,
     "gModule": _graph,
     "Sequencer": _sequencer,
     "Repeater": _repeater,
@@ -611,3 +637,4 @@ _FLOWS: dict[str, Flow] = {
     "Recurrent": _recurrent,
     "MaskZero": _masked,
 }
+"""Containers whose modules in PyTorch are another, or none."""

