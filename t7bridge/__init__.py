@@ -13,8 +13,9 @@ from .lazy import face
 
 if TYPE_CHECKING:
     from . import errors, layers, torchfile
+    from .conversion.adopt import PtWriter, T7Writer
     from .conversion.convert import convert
-    from .conversion.plain import to_python, to_torch
+    from .conversion.tree import to_python, to_torch
     from .data import __version__
     from .errors import T7BridgeError
     from .formats import open
@@ -40,14 +41,13 @@ if TYPE_CHECKING:
     from .tools.prove.prove import prove
     from .tools.scan import scan
     from .tools.verify import diff, verify
-    from .tools.writers import PtWriter, T7Writer
     from .zoo import convert_zoo
 
 _load = face(
     __name__,
     {
         "conversion.convert": "convert",
-        "conversion.plain": "to_python to_torch",
+        "conversion.tree": "to_python to_torch",
         "data": "__version__",
         "errors": "T7BridgeError",
         "formats": "open",
@@ -72,7 +72,7 @@ _load = face(
         "tools.prove.prove": "prove",
         "tools.scan": "scan",
         "tools.verify": "diff verify",
-        "tools.writers": "T7Writer PtWriter",
+        "conversion.adopt": "T7Writer PtWriter",
         "zoo": "convert_zoo",
     },
 )

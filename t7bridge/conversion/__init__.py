@@ -18,6 +18,6 @@ __getattr__ = face(
         "source_value": "note_foreign",
         "targets": "differences",
         "template": "MAX_LISTED fill_template state_dict_in",
-        "tree": "to_python",
+        "tree": "as_tree",
     },
 )

@@ -45,7 +45,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..values.compare import PlaceComparer
 from ..values.widened import narrow, wider_types
 from .lua_tree import LuaTree, to_lua
-from .tree import to_python
+from .tree import as_tree
 
 if TYPE_CHECKING:
     from ..formats.pt.reader import PtReader
@@ -259,7 +259,7 @@ def check_t7(output: FileOutput, writer: T7Writer, source: PtReader, limits: Lim
                 placed, span = writer.places.get(storage.data.offset), storage.data
                 if span.order == writer.layout.byte_order or span.width == 1:
                     _identify(storage, placed)
-        made = [to_python(root) for root in content.roots]
+        made = [as_tree(root) for root in content.roots]
         if PlaceComparer(limits=limits).run(made[0] if len(made) == 1 else made, source.read()):
             raise RecordError(_MESSAGE)
 

@@ -33,10 +33,9 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.registry import own_names
 from ..report import Report
 from ..text import and_more
-from .plain import Plain
 from .source_value import array_of, paths_of
 from .state_dicts import Coverage
-from .tree import Replaced
+from .tree import Plain, Replaced
 
 _SHOWN = 200
 _MOST_NOTES = 20

@@ -32,7 +32,7 @@ from ..nn.registry import layer_of
 from ..nn.state_dict import find_modules, is_module, state_dict
 from ..report import Report
 from ..text import counted, listed
-from .tree import Replaced, to_python
+from .tree import Replaced, as_tree
 
 GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS = "gradients", "outputs", "buffers", "options of layers", "others"
 ATTRIBUTES = "attributes"
@@ -273,7 +273,7 @@ class StateDicts:
         for replaced in self._replaced:
             if replaced.value is value and replaced.beside and not replaced.placed:
                 replaced.placed = True
-                return OrderedDict(value, **{name: to_python(item) for name, item in replaced.beside.items()})
+                return OrderedDict(value, **{name: as_tree(item) for name, item in replaced.beside.items()})
         return value
 
     def note_rest(self, value: Any) -> None:

@@ -24,7 +24,7 @@ from .request import Convert
 from .simplified import simplified
 from .source_value import note_foreign_names, note_target, value_of
 from .state_dicts import StateDicts, note_texts
-from .tree import to_python
+from .tree import as_tree
 
 if TYPE_CHECKING:
     from ..formats.document import Document
@@ -124,7 +124,7 @@ def python_value(content: T7File, request: Convert, report: Report) -> PythonVal
     modules: StateDicts | None = None
     if request.mode == "auto" and has_objects:
         modules = StateDicts(content.roots, report)
-    roots = [to_python(root, modules.replace if modules else None) for root in content.roots]
+    roots = [as_tree(root, modules.replace if modules else None) for root in content.roots]
     target = FORMATS[report.target_format].suffix if report.target_format else "target"
     if len(roots) > 1:
         report.note(
@@ -239,7 +239,7 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
         return report
     if is_lua:
         replace = StateDicts([value], report).replace if goal.values == NAMED else None
-        value = to_python(value, replace)
+        value = as_tree(value, replace)
     if goal.values == NAMED:
         value = name_tensors(value, goal, report)
         note_texts(home(goal.name).write(output, value), value, goal, report)

@@ -29,8 +29,7 @@ from ..nn.state_dict import added, assignment, is_close, kept_field, learned_cop
 from ..report import Note
 from ..text import listed
 from ..values.assign import Assignment, assign, same_elements
-from .plain import to_torch
-from .tree import to_python
+from .tree import as_tree, to_torch
 
 MAX_LISTED = 50
 """Maximum number of keys listed in an error or a note."""
@@ -148,7 +147,7 @@ def _find_places(roots: list[Value], value: Any) -> tuple[list[_Model], list[str
             return _places_inside(wanted, found)
         return None
 
-    built = [to_python(root, replace) for root in roots]
+    built = [as_tree(root, replace) for root in roots]
     pairwise(built if len(built) > 1 else built[0], value, visit)
     return list(models.values()), ignored + _unused(used.values())
 

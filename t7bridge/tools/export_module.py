@@ -36,7 +36,7 @@ from ..conversion.options import (
     verb,
 )
 from ..conversion.state_dicts import count_leaves, note_data
-from ..conversion.tree import to_python
+from ..conversion.tree import as_tree
 from ..data import __version__, define
 from ..errors import LimitError, ModelError, UnsupportedError, WriteError, about_file
 from ..formats.pt.writer import PtWriter
@@ -247,7 +247,7 @@ def _json_data(data: dict[str, Any], limits: Limits) -> dict[str, Any]:
     for name, item in data.items():
         budget = Budget(limits, "writing shared tables", free=2 * count_leaves(item).values)
         with suppress(RecursionError, LimitError):
-            made = _json_value(to_python(item), budget)
+            made = _json_value(as_tree(item), budget)
             json.dumps(made)
             found[name] = made
     return found

@@ -87,7 +87,7 @@ def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | 
         WriteError: the value cannot be stored, or the disk reports an error.
         UnsupportedError: the format cannot hold part of the value.
     """
-    from ..conversion.plain import adopt
+    from ..conversion.adopt import adopt
     from ..conversion.targets import write_value
     from ..io.output import FileOutput
 

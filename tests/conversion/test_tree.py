@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t7bridge import LuaFunction, T7Layout, Table, TdsHash, TdsVec, Tensor, TorchObject
-from t7bridge.conversion import decode_record, encode_record, read_skeleton, take_skeleton, to_python
+from t7bridge.conversion import as_tree, decode_record, encode_record, read_skeleton, take_skeleton
 from t7bridge.errors import CorruptError
 
 
@@ -52,7 +52,7 @@ from t7bridge.errors import CorruptError
 )
 def test_values(lua: object, python: object) -> None:
     """Each kind of Lua value becomes the one in the module's table, with its type and sign."""
-    assert repr(python) == repr(to_python(lua))
+    assert repr(python) == repr(as_tree(lua))
 
 
 def test_identity() -> None:
@@ -62,7 +62,7 @@ def test_identity() -> None:
     root = Table.of({"a": inner, "b": inner, "t": tensor})
     root["me"] = root
 
-    result = to_python(root)
+    result = as_tree(root)
 
     assert result["a"] is result["b"]
     assert result["me"] is result
@@ -73,7 +73,7 @@ def test_tensor_keys() -> None:
     """A tensor may be a key of a dict, as it may in PyTorch."""
     tensor = Tensor.from_numpy(np.ones(2, "f4"))
 
-    assert to_python(Table([tensor], [1.0])) == {tensor: 1}
+    assert as_tree(Table([tensor], [1.0])) == {tensor: 1}
 
 
 def test_replace() -> None:
@@ -85,7 +85,7 @@ def test_replace() -> None:
         asked.append(obj)
         return {"weight": 1} if obj.class_name == "nn.Linear" else None
 
-    result = to_python(Table.of({"a": module, "b": module, "c": TorchObject("other.Thing")}), replace)
+    result = as_tree(Table.of({"a": module, "b": module, "c": TorchObject("other.Thing")}), replace)
 
     assert result["a"] == {"weight": 1}
     assert result["a"] is result["b"]

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 from attrs import field
 
 from ... import formats
+from ...conversion.adopt import adopt
 from ...conversion.inputs import Inputs
 from ...conversion.options import AT, FORCE, INPUT_SHAPE, LIMITS, flag, option, takes, verb
-from ...conversion.plain import adopt
 from ...data import __version__, define
 from ...errors import ModelError, about_file
 from ...formats.document import Document

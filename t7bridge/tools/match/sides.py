@@ -17,7 +17,7 @@ from typing import Any
 from attrs import evolve, field
 
 from ... import formats
-from ...conversion.plain import adopt
+from ...conversion.adopt import adopt
 from ...conversion.template import state_dict_in
 from ...data import define
 from ...errors import ModelError, about_file
