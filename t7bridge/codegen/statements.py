@@ -173,7 +173,7 @@ class Writer:
     def shape(self) -> str:
         """Return the names and statements as text, for comparison."""
         text = [line for statement in self.statements for line in lines(statement, 0)]
-        return "\n".join((*text, *self.unpacked, self.source))
+        return "\n".join((*text, *self.unpacked, "*_" if self._block.more else "", self.source))
 
     def reads(self, name: str) -> bool:
         """Return whether a variable is used."""

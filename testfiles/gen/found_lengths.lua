@@ -43,6 +43,8 @@ save('ParallelTable in a ConcatTable', both(par(L(), I()), par(L()), nn.SelectTa
 save('ParallelTables of other lengths', seq(both(par(L(), nn.Tanh(), nn.Abs()), par(L(), L())), nn.FlattenTable()), {{t(), t(), t()}, {t(), t(), t(), t()}, {t(), t()}})
 save('ParallelTable and a later element', seq(both(par(L(), L()), nn.SelectTable(3)), nn.FlattenTable()), {{t(), t(), t()}, {t(), t(), t(), t()}, {t(), t()}})
 save('ParallelTable of lists', par(nn.CAddTable(), par(nn.Tanh(), I()), nn.MapTable(L())), {{{t(), t()}, {t(), t()}, {t()}}, {{t()}, {t()}, {}}, {{t(), t(), t()}, {t(), t(), t()}, {t(), t()}, t()}})
+local function added() return seq(I(), par(L(), L()), nn.CAddTable()) end
+save('ParallelTables of known and of unknown length', both(seq(nn.SelectTable(1), both(I(), I()), both(added(), added())), seq(nn.SelectTable(2), nn.MapTable(added()))), {{t(), {{t(), t()}, {t(), t()}}}, {t(), {{t(), t(), t()}, {t(), t()}}}, {t(), {{t()}}}})
 local a, b = I()(), I()()
 save('graph of two inputs', nn.gModule({a, b}, {L()(a), nn.CAddTable()({a, b})}), lengths())
 local i = I()() local c, d = i:split(2)

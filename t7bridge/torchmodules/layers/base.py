@@ -42,7 +42,7 @@ def dim_of(input: Tensor, dim: int, n_input_dims: int | None) -> int:
     return dim + 1 if batched and dim >= 0 else dim
 
 
-def as_batches(inputs: list[Tensor]) -> list[Tensor]:
+def rows(inputs: list[Tensor]) -> list[Tensor]:
     """Return two inputs as batches of vectors."""
     return [input.reshape(1, -1) if input.dim() == 1 else input for input in inputs[:2]]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, as_batches
+from .base import Layer, rows
 from .linear import cosines
 
 # Inputs and targets have equally many elements, in the same order; their shapes may
@@ -210,7 +210,7 @@ class CosineEmbeddingCriterion(Criterion):
 
     def losses(self, input: list[Tensor], target: Any) -> Tensor:
         """Take two of (n) or (batch, n) and targets."""
-        cosine = cosines(*as_batches(input))
+        cosine = cosines(*rows(input))
         target = torch.as_tensor(target, device=cosine.device).reshape(-1)
         others = torch.where(target == -1, (cosine - self.margin).clamp(min=0), cosine)
         return torch.where(target == 1, 1 - cosine, others)

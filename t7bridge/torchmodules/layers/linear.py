@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, as_batches, same_memory
+from .base import Layer, rows, same_memory
 
 
 class LinearWeightNorm(nn.Module):
@@ -518,7 +518,7 @@ class DotProduct(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
-        first, second = as_batches(inputs)
+        first, second = rows(inputs)
         return (first * second).sum(1)
 
 
@@ -533,7 +533,7 @@ class CosineDistance(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
-        return cosines(*as_batches(inputs))
+        return cosines(*rows(inputs))
 
 
 @dataclass(eq=False)
@@ -548,7 +548,7 @@ class PairwiseDistance(Layer):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
-        first, second = as_batches(inputs)
+        first, second = rows(inputs)
         distance: Tensor = torch.linalg.vector_norm(first - second, self.p, 1)
         return distance
 
