@@ -8,18 +8,21 @@ view's offset and its strides, in elements. Our readers tie them again, after ch
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from attrs import evolve, field
 
 from ..data import define
-from ..errors import CorruptError, ModelError
+from ..errors import CorruptError, LimitError, ModelError
+from ..graph.dtypes import ElementType
 from ..graph.storage import CHUNK_BYTES, Elements, Span, Storage
-from ..graph.tensor import Tensor, byte_strides, view_fault
+from ..graph.tensor import Tensor, byte_strides, contiguous, view_fault
 from ..io.copy import Extent
-from ..io.source import Piece, PiecesSource
+from ..io.source import ByteSource, Piece, PiecesSource
 from ..lazy import np
+from ..limits import Limits
 from ..report import Note
 
 Name = tuple[str, ...]
@@ -344,10 +347,75 @@ def as_stored(tensor: Tensor) -> Storage | None:
     return Storage(storage.element, tensor.numel, part)
 
 
-def extent(tensor: Tensor) -> Extent | None:
-    """Return where a tensor's elements stand row by row in a file, with the change to little-endian bytes."""
+def content(tensor: Tensor) -> Extent | Iterator[bytes | memoryview]:
+    """Return a tensor's elements row by row, little-endian: where they are in a file, or pieces of bounded size."""
     storage = as_stored(tensor)
-    return storage.extent() if storage is not None else None
+    return (storage.extent() if storage is not None else None) or rows(tensor)
+
+
+def tensor_of_bytes(
+    source: ByteSource,
+    start: int,
+    nbytes: int,
+    element: ElementType,
+    shape: Sequence[int],
+    *,
+    path: str,
+    limits: Limits,
+    order: str = "little",
+    by_columns: bool = False,
+) -> Tensor:
+    """Return the tensor whose elements are bytes of a file, row by row or column by column.
+
+    Raises:
+        CorruptError: the bytes are not those of its shape.
+        LimitError: it has too many dimensions.
+    """
+    if len(shape) > limits.dimensions:
+        raise LimitError("a tensor has too many dimensions", file=source.name, offset=start, path=path,
+                         found=f"{len(shape)}", limit="dimensions", value=limits.dimensions)  # fmt: skip
+    count = math.prod(shape)
+    if nbytes != count * element.itemsize:
+        raise CorruptError("a tensor does not have the bytes of its shape", file=source.name, offset=start, path=path,
+                           expected=f"{count * element.itemsize}", found=f"{nbytes}")  # fmt: skip
+    stride = contiguous(shape[::-1])[::-1] if by_columns else contiguous(shape)
+    storage = Storage(element, count, Span(source, start, element.itemsize, order))
+    return Tensor(element, storage, tuple(shape), stride, is_scalar=not shape)
+
+
+def compared(
+    expected: Mapping[str, Tensor],
+    found: Mapping[str, Any],
+    described: Callable[[Any], tuple[Any, Any, bytes]],
+    described_so: Callable[[Tensor], Any],
+) -> list[str]:
+    """Return how the tensors that another library reads differ from the expected ones.
+
+    Args:
+        expected: by name.
+        found: the library's tensors by name.
+        described: returns element type, shape and bytes of one of these.
+        described_so: returns the library's name of a tensor's element type.
+    """
+    faults = [f"{name} is missing" for name in expected if name not in found]
+    faults += [f"{name} is unexpected" for name in found if name not in expected]
+    for name in expected.keys() & found.keys():
+        (kind, shape, data), tensor = described(found[name]), expected[name]
+        if (kind, tuple(shape)) != (described_so(tensor), tensor.shape):
+            faults.append(f"{name} is {kind} of shape {shape}")
+        elif data != b"".join(rows(tensor)):
+            faults.append(f"{name} has different elements")
+    return faults
+
+
+def numpy_kind(tensor: Tensor) -> Any:
+    """Return the element type that numpy has for a tensor."""
+    return np.dtype(tensor.element.code)
+
+
+def of_numpy(array: Any) -> tuple[Any, Any, bytes]:
+    """Return element type, shape and bytes of an array, for `compared`."""
+    return array.dtype, array.shape, array.tobytes()
 
 
 def rows(tensor: Tensor) -> Iterator[bytes | memoryview]:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import CorruptError, UnsupportedError
 from ..graph.dtypes import ELEMENT_TYPES, ElementType
-from ..graph.storage import Span, Storage
 from ..graph.tensor import Tensor
 from ..io.output import Output
 from ..io.source import ByteSource, Readable
@@ -24,9 +23,21 @@ from ..lazy import np
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from .document import Document, Written
-from .named import NamedTensors, dotted, extent, format_views, parse_views, rows, tie, write_order
+from .named import (
+    NamedTensors,
+    compared,
+    content,
+    dotted,
+    format_views,
+    numpy_kind,
+    of_numpy,
+    parse_views,
+    tensor_of_bytes,
+    tie,
+    write_order,
+)
 from .pt.npy import MAGIC, read_header
-from .pt.zip import Headed, ZipArchive, ZipWriter
+from .pt.zip import ZipArchive, ZipWriter
 
 _CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
 _ALIGNMENT = 64
@@ -85,20 +96,8 @@ class _Reader:
             kind = "of Python objects, which are pickled" if "O" in str(descr) else f"with elements {descr!s:.40}"
             self._notes.append(Note("warning", name, f"an array {kind}, is left out", "type", code="left-out"))
             return None
-        if len(shape) > self._limits.dimensions:
-            raise CorruptError("an array has too many dimensions", file=source.name, offset=start, path=name)
-        stride, count = [0] * len(shape), 1
-        for place in range(len(shape)) if fortran else reversed(range(len(shape))):
-            stride[place] = count
-            count *= max(shape[place], 1)
-        numel = 0 if 0 in shape else count
-        if end - start != numel * element.itemsize:
-            raise CorruptError(
-                "an array does not have the bytes of its shape", file=source.name, offset=start, path=name,
-                expected=f"{numel * element.itemsize}", found=f"{end - start}",
-            )  # fmt: skip
-        storage = Storage(element, numel, Span(source, start, element.itemsize, order))
-        return Tensor(element, storage, shape, tuple(stride), is_scalar=not shape)
+        return tensor_of_bytes(source, start, end - start, element, shape, path=name, limits=self._limits,
+                               order=order, by_columns=fortran)  # fmt: skip
 
 
 def _element(descr: Any) -> tuple[ElementType | None, str]:
@@ -143,25 +142,11 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
             raise UnsupportedError(f"numpy has no elements of type {tensor.element.name}", path=name)
         if len(name.encode("utf-8", "backslashreplace")) > _LONGEST_NAME:
             raise UnsupportedError(f"a zip archive has names of at most {_LONGEST_NAME} bytes", path=name)
-        _add(writer, f"{name}.npy", tensor)
+        writer.add(f"{name}.npy", content(tensor), tensor.numel * tensor.element.itemsize, _npy_header(tensor))
     comment, left_out = _comment(named)
     writer.finish(comment)
     output.flush()
     return Written(len(order), named.storages, left_out)
-
-
-def _add(writer: ZipWriter, member: str, tensor: Tensor) -> None:
-    head = _npy_header(tensor)
-    found = extent(tensor)
-    if found is not None:
-        writer.add(member, Headed(head, found))
-        return
-
-    def pieces() -> Iterator[bytes | memoryview]:
-        yield head
-        yield from rows(tensor)
-
-    writer.add(member, pieces(), len(head) + tensor.numel * tensor.element.itemsize)
 
 
 def _npy_header(tensor: Tensor) -> bytes:
@@ -195,14 +180,5 @@ def _comment(named: NamedTensors) -> tuple[bytes, tuple[str, ...]]:
 
 def differences(path: str, named: NamedTensors) -> list[str]:
     """Read a file with numpy, and compare it with the expected tensors."""
-    tensors = dotted(named.tensors)
     with np.load(path, allow_pickle=False) as file:
-        found = [f"{name} is missing" for name in tensors if name not in file.files]
-        found += [f"{name} is unexpected" for name in file.files if name not in tensors]
-        for name in set(tensors) & set(file.files):
-            array, tensor = file[name], tensors[name]
-            if (array.shape, array.dtype) != (tensor.shape, np.dtype(tensor.element.code)):
-                found.append(f"{name} is {array.dtype} of shape {array.shape}")
-            elif array.tobytes() != b"".join(rows(tensor)):
-                found.append(f"{name} has different elements")
-    return found
+        return compared(dotted(named.tensors), file, of_numpy, numpy_kind)

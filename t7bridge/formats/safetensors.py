@@ -13,15 +13,24 @@ from typing import Any
 
 from ..errors import CorruptError, TruncatedError, UnsupportedError, WriteError
 from ..graph.dtypes import ELEMENT_TYPES
-from ..graph.storage import Span, Storage
 from ..graph.tensor import Tensor
 from ..io.output import Output
 from ..io.source import ByteSource, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from .document import Document, Written
-from .named import METADATA_KEY, NamedTensors, dotted, extent, format_views, parse_views, rows, tie
-from .named import write_order as _write_order
+from .named import (
+    METADATA_KEY,
+    NamedTensors,
+    compared,
+    content,
+    dotted,
+    format_views,
+    parse_views,
+    tensor_of_bytes,
+    tie,
+    write_order,
+)
 
 DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",
@@ -104,22 +113,9 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
             f"unknown element type {str(dtype)[:40]}", file=source.name, offset=8, path=name,
             expected=", ".join(_ELEMENTS),
         )  # fmt: skip
-    if len(shape) > limits.dimensions:
-        raise wrong
-    stride: list[int] = []
-    count = 1
-    for extent_ in reversed(shape):
-        stride.insert(0, count)
-        count *= max(extent_, 1)
-    numel = 0 if 0 in shape else count
     begin, end = offsets
-    if end - begin != numel * element.itemsize:
-        raise CorruptError(
-            "a tensor does not have the bytes of its shape", file=source.name, offset=start + begin, path=name,
-            expected=f"{numel * element.itemsize}", found=f"{end - begin}",
-        )  # fmt: skip
-    storage = Storage(element, numel, Span(source, start + begin, element.itemsize))
-    return Tensor(element, storage, tuple(shape), tuple(stride), is_scalar=not shape), begin, end
+    tensor = tensor_of_bytes(source, start + begin, end - begin, element, shape, path=name, limits=limits)
+    return tensor, begin, end
 
 
 def _check_gaps(source: ByteSource, start: int, ends: list[tuple[int, int, str]]) -> None:
@@ -158,7 +154,7 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
     if named.views:
         metadata[METADATA_KEY] = format_views({".".join(steps): view for steps, view in named.views.items()})
     header: dict[str, Any] = {_METADATA: metadata}
-    order = _write_order(named)
+    order = write_order(named)
     position = 0
     for steps in order:
         tensor = named.tensors[steps]
@@ -173,18 +169,9 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
         raise WriteError(f"the names take {len(text)} bytes", expected=f"at most {_HEADER_BYTES} in a safetensors file")
     output.write(len(text).to_bytes(8, "little") + text)
     for steps in order:
-        _write_rows(output, named.tensors[steps])
+        output.append(content(named.tensors[steps]))
     output.flush()
     return Written(len(order), named.storages)
-
-
-def _write_rows(output: Output, tensor: Tensor) -> None:
-    found = extent(tensor)
-    if found is not None:
-        output.copy(found)
-        return
-    for piece in rows(tensor):
-        output.write(piece)
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:
@@ -200,17 +187,10 @@ def differences(path: str, named: NamedTensors) -> list[str]:
             "safetensors is not installed; --verify needs it", hint="pip install 't7bridge[safetensors]'"
         ) from error
     library: Any = safetensors  # partly untyped
-    tensors = dotted(named.tensors)
     with open(path, "rb") as file:
-        found_in = dict(library.deserialize(file.read()))
-    found = [f"{name} is missing" for name in tensors if name not in found_in]
-    found += [f"{name} is unexpected" for name in found_in if name not in tensors]
-    for name, tensor in tensors.items():
-        other = found_in.get(name)
-        if other is None:
-            continue
-        if (other["dtype"], list(other["shape"])) != (DTYPES[tensor.element.name], list(tensor.shape)):
-            found.append(f"{name} is {other['dtype']} of shape {other['shape']}")
-        elif bytes(other["data"]) != b"".join(rows(tensor)):
-            found.append(f"{name} has different elements")
-    return found
+        found = dict(library.deserialize(file.read()))
+
+    def described(entry: Any) -> tuple[Any, Any, bytes]:
+        return entry["dtype"], entry["shape"], bytes(entry["data"])
+
+    return compared(dotted(named.tensors), found, described, lambda tensor: DTYPES[tensor.element.name])

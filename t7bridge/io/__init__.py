@@ -10,7 +10,7 @@ __getattr__ = face(
     {
         "checksums": "combine crc32",
         "copy": "Buffer Change Extent NO_CHANGE reversal",
-        "output": "CHUNK_BYTES FileOutput Output",
+        "output": "FileOutput Output",
         "source": "ByteSource inputs_protected",
     },
 )

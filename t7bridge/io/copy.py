@@ -208,9 +208,12 @@ def changed(buffer: Buffer, length: int, name: str) -> memoryview:
     try:
         return buffer.changed(length)
     except ModelError as error:
-        raise WriteError(
-            error.message, file=name, expected=error.expected, found=error.found, hint=error.hint
-        ) from error
+        raise unwritable(error, name) from error
+
+
+def unwritable(error: ModelError, name: str) -> WriteError:
+    """Return the error for elements that a target cannot hold."""
+    return WriteError(error.message, file=name, expected=error.expected, found=error.found, hint=error.hint)
 
 
 def write_at(target: int, data: bytes | memoryview, position: int, name: str) -> None:

@@ -7,15 +7,30 @@ import os
 import re
 import stat
 import sys
-from typing import IO, Any
+from collections.abc import Iterable, Iterator
+from typing import IO, Any, Union
 
-from ..errors import TargetExistsError, TruncatedError, WriteError
+from ..errors import ModelError, TargetExistsError, WriteError
 from .checksums import crc32
-from .copy import CAN_TRANSFER, NO_CHANGE, WORTH_BYTES, Buffer, Change, Done, Extent, Transfers, changed, fill, write_at
+from .copy import (
+    CAN_TRANSFER,
+    WORTH_BYTES,
+    Buffer,
+    Change,
+    Done,
+    Extent,
+    Transfers,
+    changed,
+    fill,
+    unwritable,
+    write_at,
+)
 from .source import PathLike, check_target
 
-CHUNK_BYTES = 1 << 20
 _FLUSH_BYTES = 1 << 18
+
+Content = Union[bytes, Extent, "Iterable[bytes | memoryview]"]
+"""Bytes, where they are, or pieces of them."""
 
 
 class Output:
@@ -29,7 +44,6 @@ class Output:
     def __init__(self, file: IO[bytes], name: str = "") -> None:
         self._file = file
         self._pending = bytearray()
-        self._buffer: memoryview | None = None
         self._changing: tuple[Change, Buffer] | None = None
         """The last change that was made, and the memory for it."""
         self._flushed = 0
@@ -102,55 +116,54 @@ class Output:
             self._transfers.add(extent, self._flushed, done)
             self._flushed += extent.nbytes
             self._file.seek(self._flushed)
-        elif extent.change is NO_CHANGE:
-            self._copy_plain(extent, done)
-        else:
-            self._copy_changed(extent, done)
-
-    def _copy_plain(self, extent: Extent, done: Done) -> None:
-        source, offset, check = extent.source, extent.offset, extent.check
-        crc, wants_crc = 0, done is not None or check is not None
-        if extent.length < _FLUSH_BYTES:
-            data = source.read(offset, extent.length)
-            if len(data) != extent.length:
-                raise TruncatedError("became shorter while it was read", file=source.name, offset=offset)
-            crc = crc32(data) if wants_crc else 0
+            return
+        crcs = [0, 0]
+        for _, data in self._changed(extent, crcs, done is not None):
             self.write(data)
-        else:
-            self.flush()
-            if self._buffer is None:
-                self._buffer = memoryview(bytearray(CHUNK_BYTES))
-            end = offset + extent.length
-            while offset < end:
-                piece = self._buffer[: min(CHUNK_BYTES, end - offset)]
-                fill(piece, source, offset)
-                crc = crc32(piece, crc) if wants_crc else 0
-                self._write_all(piece)
-                self._flushed += len(piece)
-                offset += len(piece)
-        if check is not None:
-            check(crc)
+        if done is not None:
+            done(crcs[1])
+
+    def append(self, content: Content, done: Done = None) -> None:
+        """Append bytes, bytes of an open file, or pieces; `done` as in :meth:`copy`.
+
+        Raises:
+            WriteError: the file does not accept the bytes, or cannot hold what they mean.
+        """
+        if isinstance(content, Extent):
+            self.copy(content, done)
+            return
+        crc = 0
+        try:
+            for piece in (content,) if isinstance(content, bytes) else content:
+                crc = crc32(piece, crc) if done is not None else 0
+                self.write(piece)
+        except ModelError as error:
+            raise unwritable(error, self.name) from error
         if done is not None:
             done(crc)
 
-    def _copy_changed(self, extent: Extent, done: Done) -> None:
+    def _changed(self, extent: Extent, crcs: list[int], wants_crc: bool) -> Iterator[tuple[int, memoryview]]:
+        """Yield what an extent becomes, with the position of each piece in it; check what was read.
+
+        Args:
+            extent: the bytes.
+            crcs: receives the CRC-32 of what was read and of what it became, as far as they are needed.
+            wants_crc: whether the second is.
+        """
         if self._changing is None or self._changing[0] is not extent.change:
             self._changing = (extent.change, extent.change.buffer())
         buffer = self._changing[1]
-        offset, end = extent.offset, extent.offset + extent.length
-        read = written = 0
-        while offset < end:
-            piece = buffer.view[: min(len(buffer.view), end - offset)]
-            fill(piece, extent.source, offset)
-            read = crc32(piece, read) if extent.check is not None else 0
+        for start in range(0, extent.length, len(buffer.view)):
+            piece = buffer.view[: min(len(buffer.view), extent.length - start)]
+            fill(piece, extent.source, extent.offset + start)
+            if extent.check is not None:
+                crcs[0] = crc32(piece, crcs[0])
             data = changed(buffer, len(piece), self.name)
-            written = crc32(data, written) if done is not None else 0
-            self.write(data)
-            offset += len(piece)
+            if wants_crc:
+                crcs[1] = crc32(data, crcs[1])
+            yield extent.change.length(start), data
         if extent.check is not None:
-            extent.check(read)
-        if done is not None:
-            done(written)
+            extent.check(crcs[0])
 
     def wait(self) -> None:
         """Return when all copies are complete, and each `done` was called.
@@ -247,28 +260,26 @@ class FileOutput(Output):
         """The path of the incomplete file."""
         return self._temporary
 
-    def place(self, position: int, extent: Extent) -> None:
-        """Put bytes of an open file at any place of this one, by :meth:`wait` at the latest.
+    def place(self, position: int, content: Content) -> None:
+        """Put bytes, bytes of an open file or pieces at any place of this one, by :meth:`wait` at the latest.
 
         Args:
             position: of the first here, 0-based.
-            extent: where the bytes are, and their change.
+            content: the bytes, or where they are, and their change.
 
         Raises:
             TruncatedError: the source has become shorter.
             WriteError: the file does not take the bytes, or cannot hold what they mean.
         """
-        if self._transfers is not None and extent.source.fd is not None and extent.length >= WORTH_BYTES:
-            self._transfers.add(extent, position)
-            return
-        buffer, crc = extent.change.buffer(), 0
-        for start in range(0, extent.length, len(buffer.view)):
-            piece = buffer.view[: min(len(buffer.view), extent.length - start)]
-            fill(piece, extent.source, extent.offset + start)
-            crc = crc32(piece, crc) if extent.check is not None else 0
-            self.put(position + extent.change.length(start), changed(buffer, len(piece), self.name))
-        if extent.check is not None:
-            extent.check(crc)
+        if not isinstance(content, Extent):
+            for piece in (content,) if isinstance(content, bytes) else content:
+                self.put(position, piece)
+                position += len(piece)
+        elif self._transfers is not None and content.source.fd is not None and content.length >= WORTH_BYTES:
+            self._transfers.add(content, position)
+        else:
+            for start, data in self._changed(content, [0, 0], False):
+                self.put(position + start, data)
 
     def commit(self) -> None:
         """Flush, fsync if requested, and rename the file to its name.

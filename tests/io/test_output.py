@@ -11,7 +11,10 @@ import zlib
 import pytest
 
 from t7bridge.errors import TargetExistsError, TruncatedError, WriteError
-from t7bridge.io import CHUNK_BYTES, ByteSource, Extent, FileOutput, Output
+from t7bridge.io import ByteSource, Extent, FileOutput, Output
+
+CHUNK_BYTES = 1 << 20
+"""More than is copied at a time."""
 
 
 def names(folder) -> list[str]:

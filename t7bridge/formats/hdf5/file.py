@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...errors import CorruptError, LimitError, UnsupportedError, WriteError
-from ...graph.storage import Span, Storage
 from ...graph.tensor import Tensor
 from ...io.output import FileOutput
 from ...io.source import ByteSource, Readable
@@ -24,7 +23,18 @@ from ...lazy import np
 from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note
 from ..document import Document, Written
-from ..named import METADATA_KEY, Name, NamedTensors, TensorView, extent, rows, tie
+from ..named import (
+    METADATA_KEY,
+    Name,
+    NamedTensors,
+    TensorView,
+    compared,
+    content,
+    numpy_kind,
+    of_numpy,
+    tensor_of_bytes,
+    tie,
+)
 from .elements import ChunkedSource, Inflation, fill_value, parse_filters, parse_layout
 from .structure import DATASPACE, DATATYPE, EXTERNAL, FILL, FILTERS, LAYOUT, OLD_FILL, Header, Structure
 
@@ -206,23 +216,14 @@ class _Reader:
         if shape is None:
             self._left_out(path, "a data set without a shape")
             return None
-        if len(shape) > self._limits.dimensions:
-            raise file.damaged("a data set has too many dimensions", path=where)
-        stride: list[int] = []
-        numel = 1
-        for length in reversed(shape):
-            stride.insert(0, numel)
-            numel *= max(length, 1)
-        numel = 0 if 0 in shape else numel
-        storage = Storage.empty(kind.element)
-        if numel:
-            nbytes, size = numel * kind.element.itemsize, kind.element.itemsize
-            source, offset = self._elements(header, shape, most, size, where)
-            if offset + nbytes > source.size:
-                raise CorruptError("a data set's elements are not all in the file", file=self._source.name,
-                                   offset=offset, path=where)  # fmt: skip
-            storage = Storage(kind.element, numel, Span(source, offset, size, kind.order))
-        return Tensor(kind.element, storage, shape, tuple(stride), is_scalar=not shape)
+        size = kind.element.itemsize
+        nbytes = math.prod(shape) * size
+        source, offset = self._elements(header, shape, most, size, where) if nbytes else (self._source, 0)
+        if offset + nbytes > source.size:
+            raise CorruptError("a data set's elements are not all in the file", file=self._source.name,
+                               offset=offset, path=where)  # fmt: skip
+        return tensor_of_bytes(source, offset, nbytes, kind.element, shape, path=where, limits=self._limits,
+                               order=kind.order)  # fmt: skip
 
     def _elements(
         self, header: Header, shape: tuple[int, ...], most: tuple[int | None, ...], itemsize: int, path: str
@@ -277,7 +278,7 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
     except (OSError, ValueError, RuntimeError, KeyError) as error:  # h5py raises these for errors of HDF5
         raise WriteError(f"cannot be written as HDF5: {error}", file=output.name) from error
     for offset, tensor in places:
-        _put(output, offset, tensor)
+        output.place(offset, content(tensor))
     output.wait()
     return Written(len(named.tensors), named.storages, tuple(name for name in named.metadata if name not in texts))
 
@@ -399,31 +400,13 @@ def _free(place: Name, taken: set[Name], groups: set[Name]) -> Name:
     return place
 
 
-def _put(output: FileOutput, offset: int, tensor: Tensor) -> None:
-    found = extent(tensor)
-    if found is not None:
-        output.place(offset, found)
-        return
-    for piece in rows(tensor):
-        output.put(offset, piece)
-        offset += len(piece)
-
-
 def differences(path: str, named: NamedTensors) -> list[str]:
     """Read a file with h5py, and compare it with the expected tensors.
 
     Raises:
         UnsupportedError: h5py is not installed.
     """
-    found = []
+    tensors = {"/" + "/".join(place): tensor for tensor, place in zip(named.tensors.values(), _places(named))}
     with _h5py().File(path, "r") as file:
-        for tensor, place in zip(named.tensors.values(), _places(named)):
-            name = "/" + "/".join(place)
-            data = file.get(name)
-            if data is None:
-                found.append(f"{name} is missing")
-            elif (data.shape, data.dtype) != (tensor.shape, np.dtype(tensor.element.code)):
-                found.append(f"{name} is {data.dtype} of shape {data.shape}")
-            elif data[()].tobytes() != b"".join(rows(tensor)):
-                found.append(f"{name} has different elements")
-    return found
+        found = {name: file[name] for name in tensors if name in file}
+        return compared(tensors, found, lambda data: of_numpy(data[()]), numpy_kind)

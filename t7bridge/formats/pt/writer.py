@@ -17,10 +17,10 @@ from typing import IO, Any
 from ...errors import ModelError
 from ...graph.storage import Storage
 from ...io.checksums import crc32, sha256
-from ...io.output import Output
+from ...io.output import Content, Output
 from . import layout
 from .pickle.pickler import PickleWriter, StorageRef
-from .zip import ALIGNMENT_BYTES, Content, WrittenMember, ZipWriter
+from .zip import ALIGNMENT_BYTES, WrittenMember, ZipWriter
 
 Location = str | Mapping[str, str] | Callable[[str], Any]
 """A device for all, `"cuda:0=cuda:1,ipu=cpu"` or the same as a mapping, or a function of the name in the file."""
@@ -230,12 +230,7 @@ class LegacyPtWriter(ValueWriter):
         self._output.write(self._dumps([str(number) for number in range(self.storages)]))
         for storage in self.stored:
             self._output.write(struct.pack("<q", storage.count))
-            extent = storage.extent()
-            if extent is not None:
-                self._output.copy(extent)
-            else:
-                for piece in storage.chunks():
-                    self._output.write(piece)
+            self._output.append(storage.extent() or storage.chunks())
         self._output.flush()
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, Union
+from typing import Any
 
 from attrs import evolve
 
@@ -21,7 +21,7 @@ from ...data import define
 from ...errors import CorruptError, LimitError, T7BridgeError, TruncatedError, UnsupportedError, about_file
 from ...io.checksums import combine, crc32
 from ...io.copy import Extent
-from ...io.output import Output
+from ...io.output import Content, Output
 from ...io.source import ByteSource
 from ...limits import DEFAULT_LIMITS, Limits
 
@@ -423,19 +423,6 @@ def _widened(extra: bytes, *numbers: int) -> tuple[int, ...] | None:
 # Writing
 
 
-@define(frozen=True, eq=False)
-class Headed:
-    """Bytes of an open file behind others, as a member's data.
-
-    Attributes:
-        head: the others.
-        extent: where the bytes are, and their change.
-    """
-
-    head: bytes
-    extent: Extent
-
-
 @define
 class WrittenMember:
     """A member that was written.
@@ -463,9 +450,6 @@ class WrittenMember:
         return struct.pack("<IIQQ" if _is_large(self) else "<IIII", 0x08074B50, self.crc, self.size, self.size)
 
 
-Content = Union[bytes, Extent, Headed, "Iterable[bytes | memoryview]"]
-
-
 class ZipWriter:
     """Writes members one after another, then the directory.
 
@@ -480,47 +464,28 @@ class ZipWriter:
         """Members whose data are being copied, with the positions of their descriptors."""
         self.members: list[WrittenMember] = []
 
-    def add(self, name: str, content: Content, size: int | None = None) -> None:
+    def add(self, name: str, content: Content, size: int | None = None, head: bytes = b"") -> None:
         """Write one member.
 
         Args:
             name: with the root folder.
             content: its bytes, where they are, or pieces.
             size: in bytes; needed for pieces, as the header says beforehand whether the member is a large one.
+            head: bytes before the others.
         """
-        if isinstance(content, bytes):
-            size = len(content)
-        elif isinstance(content, Extent):
-            size = content.nbytes
-        elif isinstance(content, Headed):
-            size = len(content.head) + content.extent.nbytes
-        assert size is not None
+        if size is None:
+            size = content.nbytes if isinstance(content, Extent) else len(content)  # type: ignore[arg-type]
         encoded = name.encode()
-        member = WrittenMember(name, self._output.position - self._start, size)
+        member = WrittenMember(name, self._output.position - self._start, size + len(head))
         extra = _zip64_field(member) if _is_large(member) else b""
         extra += _padding(member.offset + _LOCAL_HEADER.size + len(encoded) + len(extra))
         self._output.write(_LOCAL_HEADER.pack(_LOCAL, 0, _FLAGS, 0, 0, 0, 0, 0, 0, len(encoded), len(extra)))
-        self._output.write(encoded + extra)
-        self._data(member, content)
+        self._output.write(encoded + extra + head)
+        self._output.append(content, lambda crc: member.settle(combine(crc32(head), crc, size) if head else crc))
         if not member.settled:
             self._unsettled.append((self._output.position, member))
         self._output.write(member.descriptor())
         self.members.append(member)
-
-    def _data(self, member: WrittenMember, content: Content) -> None:
-        if isinstance(content, Extent):
-            self._output.copy(content, member.settle)
-            return
-        if isinstance(content, Headed):
-            head, length = crc32(content.head), content.extent.nbytes
-            self._output.write(content.head)
-            self._output.copy(content.extent, lambda crc: member.settle(combine(head, crc, length)))
-            return
-        crc = 0
-        for piece in (content,) if isinstance(content, bytes) else content:
-            crc = crc32(piece, crc)
-            self._output.write(piece)
-        member.settle(crc)
 
     def settle(self) -> None:
         """Wait for pending copies, and write what depends on them.

@@ -7,7 +7,7 @@ import sys
 from array import array
 from typing import Any
 
-from ...errors import CorruptError, ModelError, TruncatedError, WriteError
+from ...errors import CorruptError, TruncatedError, WriteError
 from ...graph.dtypes import INT64, ElementType
 from ...graph.storage import Span, Storage
 from ...io.output import Output
@@ -367,17 +367,8 @@ class BinaryWriter:
     def write_elements(self, storage: Storage) -> None:
         """Write a storage's elements, copied from their file if they have the same form there."""
         width = self.layout.long_size if storage.element is INT64 else storage.element.itemsize
-        extent = storage.extent(self.layout.byte_order, width)
-        if extent is not None:
-            self.output.copy(extent)
-            return
-        try:
-            for chunk in storage.chunks(self.layout.byte_order, width):
-                self.output.write(chunk)
-        except ModelError as error:
-            raise WriteError(
-                error.message, file=self.output.name, expected=error.expected, found=error.found, hint=error.hint
-            ) from error
+        order = self.layout.byte_order
+        self.output.append(storage.extent(order, width) or storage.chunks(order, width))
 
 
 def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[float]]:

@@ -16,7 +16,7 @@ from ....errors import CorruptError, ForbiddenGlobalError, LimitError
 from ....graph.python import UNSET, PythonGlobal, PythonObject, TorchConstant
 from ....graph.tensor import Tensor
 from ....io.source import ByteSource
-from ....limits import DEFAULT_LIMITS, Limits
+from ....limits import DEFAULT_LIMITS, Budget, Limits
 from ....report import Note
 from ..storages import StorageTable
 from .names import CALLED, FORBIDDEN, FOREIGN, STATE, VALUE, is_copyreg, may_call, may_fill, renamed, standing
@@ -72,12 +72,8 @@ def reads(names: str, *kinds: Any, least: int | None = None, most: int | None = 
 
 _MAX_KEY_PARTS = 10_000
 _MAX_KEY_DEPTH = 100
-_FREE_WORK = 1_000_000
 _WORK_PER_BYTE = 16
 _WORK_PER_COLLISION = 8
-_COLLIDING = (
-    "the keys of a dict or set have the same hash, and filling it takes longer than the size of the file explains"
-)
 _MODULUS = sys.hash_info.modulus
 _HASHED_AT_RANDOM = frozenset({str, bytes, bool, type(None), float})
 """Types of which a file cannot create many values of one hash: at most some fifty floats have the same."""
@@ -108,28 +104,17 @@ def _key_parts(key: Any) -> int:
     return count
 
 
-class Work:
-    """A budget of elements that calls may copy and keys may hash, in proportion to the bytes of the file.
+class Work(Budget):
+    """The elements that calls may copy and keys may hash, in proportion to the bytes of the file.
 
     Args:
+        limits: resource limits.
         nbytes: of the file.
     """
 
-    def __init__(self, nbytes: int) -> None:
-        self._left = _FREE_WORK + _WORK_PER_BYTE * nbytes
+    def __init__(self, limits: Limits, nbytes: int) -> None:
+        super().__init__(limits, "copying values, or keys that have the same hash,", free=_WORK_PER_BYTE * nbytes)
         self._hashes: dict[int, dict[int, int]] = {}
-
-    def spend(self, count: int, cause: str = "the pickle copies the same values over and over") -> None:
-        """Charge the budget.
-
-        Raises:
-            LimitError: it is exhausted.
-        """
-        self._left -= count
-        if self._left < 0:
-            raise LimitError(
-                cause, expected=f"at most {_FREE_WORK} elements, and {_WORK_PER_BYTE} for each byte of the file"
-            )
 
     def check_key(self, container: object, key: Any) -> None:
         """Check a key before it enters a dict or set, which compares it with all keys of the same hash.
@@ -151,7 +136,7 @@ class Work:
         before = hashes.get(hash(key), 0)
         hashes[hash(key)] = before + 1
         if before:
-            self.spend(before * _WORK_PER_COLLISION, _COLLIDING)
+            self.spend(before * _WORK_PER_COLLISION)
 
     def check_elements(self, items: Collection[Any]) -> None:
         """Check the elements of a set before it is created; raises as `check_key`."""
@@ -210,7 +195,7 @@ class PtMeaning:
         self.origin = origin
         self.limits = origin.limits
         self.storages = storages or StorageTable()
-        self.work = Work(origin.source.size)
+        self.work = Work(origin.limits, origin.source.size)
         self.tensors: list[Tensor] = []
         self._script = script
         self.resolve = resolve

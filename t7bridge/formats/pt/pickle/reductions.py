@@ -1,6 +1,6 @@
 """Calls that build values: how each is read, and to which call a value is reduced. Here Python's own and numpy's.
 
-`reads` (in `meaning`) registers what a call returns, `STATES` what a state sets, and `writes` the call or the name by
+`reads` (in `meaning`) registers what a call returns, `STATES` what a state sets, and `FORMS` the call or the name by
 which a value is written. numpy itself is not needed for any of them.
 
 Source: PyTorch 2.13 `torch/_weights_only_unpickler.py`; numpy 2.4 `numpy/_core/src/multiarray/methods.c`
@@ -14,7 +14,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from encodings import normalize_encoding
 from encodings.aliases import aliases
-from functools import partial
 from typing import Any
 
 from attrs import field
@@ -96,14 +95,9 @@ FORMS: dict[type, Callable[[Any], Form]] = {}
 """The form of a value, by type."""
 
 
-def writes(kind: type) -> Callable[[Callable[[Any], Form]], Callable[[Any], Form]]:
-    """Register the function that returns the form of values of a type."""
-
-    def register(function: Callable[[Any], Form]) -> Callable[[Any], Form]:
-        FORMS[kind] = function
-        return function
-
-    return register
+def calls(path: str, *args: Any, **parts: Any) -> Reduction:
+    """Return a call of a function, `torch._utils _rebuild_tensor_v2`, with what is set after it, as in `Reduction`."""
+    return Reduction(Global(path), args, **parts)
 
 
 def lower(value: Any) -> Form:
@@ -137,7 +131,7 @@ def named(module: str, name: str) -> Global:
 # Python's own
 
 
-def _filled(meaning: PtMeaning, target: Any, source: Any = ()) -> Any:
+def _filled(meaning: PtMeaning, target: Any, source: Any) -> Any:
     """Return a dict filled from the constructor's argument: a dict, or a list of pairs."""
     if isinstance(source, dict):
         source = list(source.items())
@@ -148,22 +142,6 @@ def _filled(meaning: PtMeaning, target: Any, source: Any = ()) -> Any:
         meaning.work.check_key(target, key)
         target[key] = item
     return target
-
-
-@reads("builtins.dict", object, least=0)
-def _dict(meaning: PtMeaning, source: Any = ()) -> Any:
-    return _filled(meaning, {}, source)
-
-
-@reads("collections.OrderedDict", object, least=0)
-def _ordered_dict(meaning: PtMeaning, source: Any = ()) -> Any:
-    return _filled(meaning, OrderedDict(), source)
-
-
-@writes(OrderedDict)
-def _of_ordered(value: OrderedDict[Any, Any]) -> Reduction:
-    state = dict(vars(value)) or UNSET
-    return Reduction(named("collections", "OrderedDict"), state=state, pairs=list(value.items()))
 
 
 def _set_attributes(meaning: PtMeaning, value: OrderedDict[Any, Any], state: Any) -> Any:
@@ -180,111 +158,81 @@ def _set_attributes(meaning: PtMeaning, value: OrderedDict[Any, Any], state: Any
     return value
 
 
-STATES[OrderedDict] = _set_attributes
-
-
-@reads("collections.defaultdict", object, object, least=0)
-def _default_dict(meaning: PtMeaning, factory: Any = None, source: Any = ()) -> Any:
-    return _filled(meaning, DefaultDict(factory), source)
-
-
-@writes(DefaultDict)
-def _of_default_dict(value: DefaultDict) -> Reduction:
-    factory = () if value.factory is None else (value.factory,)
-    return Reduction(named("collections", "defaultdict"), factory, pairs=list(value.items()))
-
-
-@reads("collections.Counter", dict, least=0)
-def _counter(meaning: PtMeaning, source: Any = ()) -> Any:
-    return _filled(meaning, Counter(), source)
-
-
-@writes(Counter)
-def _of_counter(value: Counter[Any]) -> Reduction:
-    return Reduction(named("collections", "Counter"), pairs=list(value.items()))
-
-
-def _collection(kind: Callable[[Any], Any], meaning: PtMeaning, items: Any = ()) -> Any:
+def _copied(meaning: PtMeaning, kind: Callable[[Any], Any], items: Any = ()) -> Any:
     meaning.work.spend(len(items))
     if kind in (set, frozenset):
         meaning.work.check_elements(items)
     return kind(items)
 
 
-_COLLECTIONS = (list, tuple, set, frozenset)
-for _kind in _COLLECTIONS:
-    reads(f"builtins.{_kind.__name__}", _COLLECTIONS, least=0)(partial(_collection, _kind))
-
-
-@reads("_codecs.encode", object, str, least=1)
 def _encode(meaning: PtMeaning, text: Any, encoding: str = "utf-8") -> Any:
     """Return the bytes that protocol 2 writes as text: one character per byte."""
     name = normalize_encoding(encoding).lower()
     codec = aliases.get(name, name)
     if codec not in ("latin_1", "utf_8", "ascii"):  # CPython would import it by its name
         raise UnsupportedError("bytes are written as a text in an encoding that no pickler uses", expected="latin1")
-    if type(text) is not str:
-        return NotImplemented
-    meaning.work.spend(len(text))
-    return text.encode(codec)
+    return _copied(meaning, lambda text: text.encode(codec), text) if type(text) is str else NotImplemented
 
 
-@reads("builtins.bytes", (bytes, bytearray), least=0)
-def _bytes(meaning: PtMeaning, data: Any = b"") -> Any:
-    meaning.work.spend(len(data))
-    return bytes(data)
-
-
-@reads("builtins.bytearray", object, str, least=0)
 def _bytearray(meaning: PtMeaning, data: Any = b"", *encoding: str) -> Any:
     if not isinstance(data, (bytes, bytearray)) or encoding:
         data = _encode(meaning, data, *encoding)
-    return data if data is NotImplemented else bytearray(_bytes(meaning, data))
+    return data if data is NotImplemented else _copied(meaning, bytearray, data)
 
 
-@writes(bytearray)
-def _of_bytearray(value: bytearray) -> Reduction:
-    return Reduction(named("builtins", "bytearray"), (bytes(value),))
+_COLLECTIONS = (list, tuple, set, frozenset)
+for _kind in _COLLECTIONS:
+    reads(f"builtins.{_kind.__name__}", _COLLECTIONS, least=0)(
+        lambda meaning, items=(), kind=_kind: _copied(meaning, kind, items)
+    )
+for _path, _empty, _source in (
+    ("builtins.dict", dict, object),
+    ("collections.OrderedDict", OrderedDict, object),
+    ("collections.Counter", Counter, dict),
+):
+    reads(_path, _source, least=0)(lambda meaning, source=(), new=_empty: _filled(meaning, new(), source))
+reads("collections.defaultdict", object, object, least=0)(
+    lambda meaning, factory=None, source=(): _filled(meaning, DefaultDict(factory), source)
+)
+reads("_codecs.encode", object, str, least=1)(_encode)
+reads("builtins.bytes", (bytes, bytearray), least=0)(lambda meaning, data=b"": _copied(meaning, bytes, data))
+reads("builtins.bytearray", object, str, least=0)(_bytearray)
+reads("builtins.complex", (int, float), (int, float), least=1)(lambda meaning, *parts: complex(*parts))
+# A call of `copyreg` by itself only leads to the next, which a file could repeat endlessly.
+reads("copyreg.__newobj__", object, most=1 << 30)(
+    lambda meaning, cls, *args: NotImplemented if is_copyreg(cls) else meaning.make(cls, args, "newobj")
+)
+reads("copyreg._reconstructor", most=1 << 30, least=0)(lambda meaning, *args: NotImplemented)
+reads("copyreg.__newobj_ex__", object, object, object)(
+    lambda meaning, cls, *args: NotImplemented if is_copyreg(cls) else meaning.make(cls, args[0], "newobj_ex", args[1])
+)
+STATES[OrderedDict] = _set_attributes
 
 
-@reads("builtins.complex", (int, float), (int, float), least=1)
-def _complex(meaning: PtMeaning, *parts: float) -> Any:
-    return complex(*parts)
-
-
-@writes(complex)
-def _of_complex(value: complex) -> Reduction:
-    return Reduction(named("builtins", "complex"), (value.real, value.imag))
-
-
-@reads("copyreg.__newobj__", object, most=1 << 30)
-def _new_object(meaning: PtMeaning, cls: Any, *args: Any) -> Any:
-    if is_copyreg(cls):  # such a call only leads to the next, which a file could repeat endlessly
-        return NotImplemented
-    return meaning.make(cls, args, "newobj")
-
-
-@reads("copyreg._reconstructor", most=1 << 30, least=0)
-def _reconstructor(meaning: PtMeaning, *args: Any) -> Any:
-    return NotImplemented
-
-
-@reads("copyreg.__newobj_ex__", object, object, object)
-def _new_object_ex(meaning: PtMeaning, cls: Any, args: Any, kwargs: Any) -> Any:
-    return NotImplemented if is_copyreg(cls) else meaning.make(cls, args, "newobj_ex", kwargs)
-
-
-@writes(PythonGlobal)
-def _of_global(value: PythonGlobal) -> Global:
-    return named(value.module, value.name)
-
-
-@writes(PythonObject)
 def _of_object(value: PythonObject) -> Reduction:
     constructor, args = value.constructor, value.args
     if value.how == "newobj_ex":
-        constructor, args = named("copyreg", "__newobj_ex__"), (value.constructor, args, value.kwargs or {})
+        constructor, args = Global("copy_reg __newobj_ex__"), (value.constructor, args, value.kwargs or {})
     return Reduction(constructor, args, value.how == "newobj", value.state, value.items, value.pairs)
+
+
+FORMS.update(
+    {
+        OrderedDict: lambda value: calls(
+            "collections OrderedDict", state=dict(vars(value)) or UNSET, pairs=list(value.items())
+        ),
+        DefaultDict: lambda value: calls(
+            "collections defaultdict",
+            *(() if value.factory is None else (value.factory,)),
+            pairs=list(value.items()),
+        ),
+        Counter: lambda value: calls("collections Counter", pairs=list(value.items())),
+        bytearray: lambda value: calls("__builtin__ bytearray", bytes(value)),
+        complex: lambda value: calls("__builtin__ complex", value.real, value.imag),
+        PythonGlobal: lambda value: named(value.module, value.name),
+        PythonObject: _of_object,
+    }
+)
 
 
 # PyTorch's constants
@@ -305,54 +253,32 @@ CONSTANTS = _constants()
 GLOBALS.update((f"torch.{_name}", _constant) for _name, _constant in CONSTANTS.items())
 
 
-@reads("torch.serialization._get_layout", str)
 def _layout(meaning: PtMeaning, name: str) -> Any:
     found = CONSTANTS.get(name.removeprefix("torch."))
     return found if found and found.kind == "layout" else NotImplemented
 
 
-@writes(TorchConstant)
-def _of_constant(value: TorchConstant) -> Form:
-    if value.kind == "layout":
-        return Reduction(named("torch.serialization", "_get_layout"), (f"torch.{value.name}",))
-    return named("torch", value.name)
-
-
-@reads("torch.Size", (list, tuple), least=0)
-def _size(meaning: PtMeaning, extents: Any = ()) -> Any:
-    meaning.work.spend(len(extents))
-    return TorchSize(extents)
-
-
-@writes(TorchSize)
-def _of_size(value: TorchSize) -> Reduction:
-    return Reduction(named("torch", "Size"), (tuple(value),))
-
-
-@reads("torch.device", str, (int, type(None)), least=1)
 def _device(meaning: PtMeaning, text: str, *index: int | None) -> Any:
     kind, _, number = text.partition(":")
     return Device(kind, index[0] if index else int(number) if number.isdecimal() else None)
 
 
-@writes(Device)
-def _of_device(value: Device) -> Reduction:
-    return Reduction(named("torch", "device"), (value.type,) if value.index is None else (value.type, value.index))
+reads("torch.serialization._get_layout", str)(_layout)
+reads("torch.Size", (list, tuple), least=0)(lambda meaning, extents=(): _copied(meaning, TorchSize, extents))
+reads("torch.device", str, (int, type(None)), least=1)(_device)
 
 
 # numpy's arrays, scalars and element types
 
 
-@reads("numpy.dtype", (str, bytes), object, object, object, least=1)
 def _dtype(meaning: PtMeaning, code: Any, *options: Any) -> Any:
     code = code.decode("latin1") if isinstance(code, bytes) else code
     return NumpyDtype(code[1:], code[0]) if code[:1] in tuple("<>=|") else NumpyDtype(code)
 
 
-@writes(NumpyDtype)
 def _of_dtype(value: NumpyDtype) -> Reduction:
     state = value.state or (3, value.order, None, None, None, -1, -1, _OBJECT * value.code.startswith("O"))
-    return Reduction(named("numpy", "dtype"), (value.code, False, True), state=state)
+    return calls("numpy dtype", value.code, False, True, state=state)
 
 
 def _set_dtype_state(meaning: PtMeaning, value: NumpyDtype, state: Any) -> NumpyDtype:
@@ -410,27 +336,10 @@ def _numpy_state(state: Any) -> tuple[Any, ...]:
     return state
 
 
-@reads("numpy.core.multiarray.scalar", NumpyDtype, object, least=1)
-def _scalar(meaning: PtMeaning, dtype: NumpyDtype, data: Any = b"") -> Any:
-    return NumpyScalar(dtype, data.encode() if isinstance(data, str) else data)
-
-
-@writes(NumpyScalar)
-def _of_scalar(value: NumpyScalar) -> Reduction:
-    return Reduction(named("numpy.core.multiarray", "scalar"), (value.dtype, value.data))
-
-
-@reads("numpy.core.multiarray._reconstruct", PythonGlobal, object, object, least=1)
-def _reconstruct(meaning: PtMeaning, cls: PythonGlobal, *rest: Any) -> Any:
-    """Return an array without elements: its state follows."""
-    return NumpyArray(NumpyDtype("i1"), (0,), False, b"", cls.path)
-
-
-@writes(NumpyArray)
 def _of_array(value: NumpyArray) -> Reduction:
     module, _, name = value.cls.rpartition(".")
     state = (1, value.shape, value.dtype, value.fortran, value.data)
-    return Reduction(named("numpy.core.multiarray", "_reconstruct"), (named(module, name), (0,), b"b"), state=state)
+    return calls("numpy.core.multiarray _reconstruct", named(module, name), (0,), b"b", state=state)
 
 
 def _set_array_state(meaning: PtMeaning, value: NumpyArray, state: Any) -> NumpyArray:
@@ -443,11 +352,6 @@ def _set_array_state(meaning: PtMeaning, value: NumpyArray, state: Any) -> Numpy
     value.fortran = bool(fortran)
     # A string of Python 2 was already decoded as UTF-8, if valid.
     return _fill(value, shape, data.encode() if isinstance(data, str) else data)
-
-
-@reads("numpy.core.numeric._frombuffer", (bytes, bytearray), NumpyDtype, object, object)
-def _from_buffer(meaning: PtMeaning, data: Any, dtype: NumpyDtype, shape: Any, order: Any) -> Any:
-    return _fill(NumpyArray(dtype, (0,), order == "F", b""), shape, bytes(data))
 
 
 def _fill(array: NumpyArray, shape: Any, data: Any) -> NumpyArray:
@@ -467,3 +371,30 @@ def _fill(array: NumpyArray, shape: Any, data: Any) -> NumpyArray:
 
 
 STATES[NumpyDtype], STATES[NumpyArray] = _set_dtype_state, _set_array_state
+reads("numpy.dtype", (str, bytes), object, object, object, least=1)(_dtype)
+reads("numpy.core.multiarray.scalar", NumpyDtype, object, least=1)(
+    lambda meaning, dtype, data=b"": NumpyScalar(dtype, data.encode() if isinstance(data, str) else data)
+)
+# An array without elements: its state follows.
+reads("numpy.core.multiarray._reconstruct", PythonGlobal, object, object, least=1)(
+    lambda meaning, cls, *rest: NumpyArray(NumpyDtype("i1"), (0,), False, b"", cls.path)
+)
+reads("numpy.core.numeric._frombuffer", (bytes, bytearray), NumpyDtype, object, object)(
+    lambda meaning, data, dtype, shape, order: _fill(NumpyArray(dtype, (0,), order == "F", b""), shape, bytes(data))
+)
+FORMS.update(
+    {
+        TorchConstant: lambda value: (
+            calls("torch.serialization _get_layout", f"torch.{value.name}")
+            if value.kind == "layout"
+            else named("torch", value.name)
+        ),
+        TorchSize: lambda value: calls("torch Size", tuple(value)),
+        Device: lambda value: calls(
+            "torch device", *((value.type,) if value.index is None else (value.type, value.index))
+        ),
+        NumpyDtype: _of_dtype,
+        NumpyScalar: lambda value: calls("numpy.core.multiarray scalar", value.dtype, value.data),
+        NumpyArray: _of_array,
+    }
+)

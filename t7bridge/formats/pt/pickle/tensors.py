@@ -27,7 +27,7 @@ from ...fields import shown
 from ..numpy_tensors import elements_of_list, tensor_of_array
 from ..storages import STORAGE_CLASSES, is_count, span_of_bytes
 from .meaning import GLOBALS, STATES, PtMeaning, reads
-from .reductions import NamedStorage, Reduction, named, writes
+from .reductions import FORMS, NamedStorage, Reduction, calls
 
 _PLAIN_CLASSES = frozenset({"torch.Tensor", "torch._tensor.Tensor", "torch.autograd.variable.Variable"})
 _PARAMETER = "torch.nn.parameter.Parameter"
@@ -67,8 +67,7 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
 
 
 def _view(meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, dtype: Any = None) -> Tensor:
-    element = None if dtype is None else _element(dtype)
-    return view(meaning, meaning.storages.typed(storage, element), offset, size, stride)
+    return view(meaning, meaning.storages.typed(storage, dtype and _element(dtype)), offset, size, stride)
 
 
 def _marked(tensor: Tensor, requires_grad: Any, hooks: Any, metadata: Any = None) -> Tensor:
@@ -88,20 +87,17 @@ def _element(dtype: Any) -> ElementType:
     return element
 
 
-reads("torch._utils._rebuild_tensor", *[object] * 4)(_view)
-
-
-@reads("torch._utils._rebuild_tensor_v2", *[object] * 7, least=6)
-def _tensor(meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, *marks: Any) -> Tensor:
-    return _marked(_view(meaning, storage, offset, size, stride), *marks)
-
-
-@reads("torch._utils._rebuild_tensor_v3", *[object] * 8, least=7)
-def _typed_tensor(
-    meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, dtype: Any, *rest: Any
+def _tensor(
+    meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, *marks: Any, dtype: Any = None
 ) -> Tensor:
-    element = _element(dtype)
-    return _marked(view(meaning, meaning.storages.typed(storage, element), offset, size, stride), grad, hooks, *rest)
+    return _marked(_view(meaning, storage, offset, size, stride, dtype), *marks)
+
+
+reads("torch._utils._rebuild_tensor", *[object] * 4)(_view)
+reads("torch._utils._rebuild_tensor_v2", *[object] * 7, least=6)(_tensor)
+reads("torch._utils._rebuild_tensor_v3", *[object] * 8, least=7)(
+    lambda meaning, *args: _tensor(meaning, *args[:6], *args[7:], dtype=args[6])
+)
 
 
 @reads(
@@ -234,15 +230,11 @@ def _register_classes() -> None:
 _register_classes()
 
 
-@reads(_PARAMETER, Tensor, object, least=1)
-def _old_parameter(meaning: PtMeaning, data: Tensor, requires_grad: Any = True) -> Any:
-    """Return a `Parameter` of 0.1: the class is called with the tensor."""
-    return evolve(data, is_parameter=True, requires_grad=bool(requires_grad))
-
-
-@reads("torch.autograd.variable.Variable", Tensor)
-def _variable(meaning: PtMeaning, data: Tensor) -> Any:
-    return evolve(data)
+# A `Parameter` of 0.1: the class is called with the tensor.
+reads(_PARAMETER, Tensor, object, least=1)(
+    lambda meaning, data, requires_grad=True: evolve(data, is_parameter=True, requires_grad=bool(requires_grad))
+)
+reads("torch.autograd.variable.Variable", Tensor)(lambda meaning, data: evolve(data))
 
 
 def _set_tensor_state(meaning: PtMeaning, tensor: Tensor, state: Any) -> Tensor:
@@ -272,14 +264,9 @@ STATES[Tensor] = _set_tensor_state
 # TorchScript
 
 
-@reads(" ".join(f"torch.jit._pickle.build_{kind}list" for kind in ("int", "double", "bool", "tensor")), list)
-def _typed_list(meaning: PtMeaning, items: list[Any]) -> Any:
-    return items
-
-
-@reads("torch.jit._pickle.restore_type_tag", object, object)
-def _without_type_tag(meaning: PtMeaning, value: Any, tag: Any) -> Any:
-    return value
+for _kind in ("int", "double", "bool", "tensor"):
+    reads(f"torch.jit._pickle.build_{_kind}list", list)(lambda meaning, items: items)
+reads("torch.jit._pickle.restore_type_tag", object, object)(lambda meaning, value, tag: value)
 
 
 @reads("torch.jit._pickle.build_tensor_from_id", int)
@@ -314,16 +301,10 @@ def _untyped(storage: Storage) -> NamedStorage:
     return NamedStorage(storage, "UntypedStorage", storage.nbytes)
 
 
-@writes(Storage)
 def _of_storage(storage: Storage) -> NamedStorage:
     if whole(storage) is not storage or not storage.element.torch_storage:
         raise UnsupportedError(f"a storage of {storage.element.name} outside of a tensor cannot be written to a .pt")
     return NamedStorage(storage, storage.element.torch_storage, storage.count)
-
-
-@writes(UntypedStorage)
-def _of_untyped(value: UntypedStorage) -> NamedStorage:
-    return _untyped(value.storage)
 
 
 def _dense(tensor: Tensor, extras: TensorExtras | None) -> Reduction:
@@ -336,14 +317,13 @@ def _dense(tensor: Tensor, extras: TensorExtras | None) -> Reduction:
         name, args = "_rebuild_tensor_v3", (_untyped(storage), *args, TorchConstant("dtype", element.name))
     if extras is not None and (extras.conj or extras.neg):
         args = (*args, {bit: True for bit in ("conj", "neg") if getattr(extras, bit)})
-    return Reduction(named("torch._utils", name), args)
+    return calls(f"torch._utils {name}", *args)
 
 
 def _hooks(extras: TensorExtras | None) -> Any:
     return OrderedDict() if extras is None or extras.hooks is None else extras.hooks
 
 
-@writes(Tensor)
 def _of_tensor(tensor: Tensor) -> Reduction:
     extras = tensor.extras
     if tensor.is_parameter:
@@ -355,7 +335,7 @@ def _of_tensor(tensor: Tensor) -> Reduction:
         return call
     cls = extras.subclass or PythonGlobal("torch", "Tensor")
     state = {} if extras.state is UNSET else extras.state
-    return Reduction(named("torch._tensor", "_rebuild_from_type_v2"), (call.constructor, cls, call.args, state))
+    return calls("torch._tensor _rebuild_from_type_v2", call.constructor, cls, call.args, state)
 
 
 def _state(extras: TensorExtras | None) -> tuple[Any, ...]:
@@ -364,15 +344,15 @@ def _state(extras: TensorExtras | None) -> tuple[Any, ...]:
 
 def _wrapped(data: Any, requires_grad: bool, hooks: Any, *state: Any) -> Reduction:
     name = "_rebuild_parameter_with_state" if state else "_rebuild_parameter"
-    return Reduction(named("torch._utils", name), (data, requires_grad, hooks, *state))
+    return calls(f"torch._utils {name}", data, requires_grad, hooks, *state)
 
 
-@writes(QuantizedTensor)
 def _of_quantized(value: QuantizedTensor) -> Reduction:
     tensor, element = value.tensor, value.tensor.element
     storage = whole(tensor.storage or Storage.empty(element))
     axis = () if value.axis is None else (value.axis,)
-    arguments: tuple[Any, ...] = (
+    return calls(
+        "torch._utils _rebuild_qtensor",
         NamedStorage(storage, element.torch_storage, storage.nbytes // element.itemsize),
         tensor.offset,
         tensor.shape,
@@ -381,10 +361,8 @@ def _of_quantized(value: QuantizedTensor) -> Reduction:
         tensor.requires_grad,
         OrderedDict(),
     )
-    return Reduction(named("torch._utils", "_rebuild_qtensor"), arguments)
 
 
-@writes(SparseTensor)
 def _of_sparse(value: SparseTensor) -> Reduction:
     if value.is_parameter:
         return _wrapped(evolve(value, is_parameter=False, requires_grad=False), value.requires_grad, OrderedDict())
@@ -392,7 +370,18 @@ def _of_sparse(value: SparseTensor) -> Reduction:
     if value.plain_indices is None:
         coalesced = () if value.is_coalesced is None else (value.is_coalesced,)
         parts = (value.indices, value.values, value.size, *coalesced)
-    return Reduction(named("torch._utils", "_rebuild_sparse_tensor"), (TorchConstant("layout", value.layout), parts))
+    return calls("torch._utils _rebuild_sparse_tensor", TorchConstant("layout", value.layout), parts)
+
+
+FORMS.update(
+    {
+        Storage: _of_storage,
+        UntypedStorage: lambda value: _untyped(value.storage),
+        Tensor: _of_tensor,
+        QuantizedTensor: _of_quantized,
+        SparseTensor: _of_sparse,
+    }
+)
 
 
 _CLASSES = frozenset(("DTensor", "ShardedTensor", "DistributedTensor"))

@@ -123,7 +123,7 @@ class Unpickler:
         self._ceiling = "pickle_operations"
         self._budget = limits.pickle_operations
         self.restrict(limits.allocated_bytes // OBJECT_BYTES, "allocated_bytes")
-        self._work = Work(end - position)
+        self._work = Work(limits, end - position)
         self._sets = 0
         self._longest = limits.string_bytes
         self._buffer = b""
