@@ -209,7 +209,7 @@ reads("copyreg.__newobj_ex__", object, object, object)(
 STATES[OrderedDict] = _set_attributes
 
 
-def _of_object(value: PythonObject) -> Reduction:
+def _of_object(value: Any) -> Reduction:
     constructor, args = value.constructor, value.args
     if value.how == "newobj_ex":
         constructor, args = Global("copy_reg __newobj_ex__"), (value.constructor, args, value.kwargs or {})
