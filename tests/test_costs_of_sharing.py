@@ -71,6 +71,7 @@ def test_doubled_tuples_beside_a_module(tmp_path) -> None:
     assert "ReLU" in str(report.notes[0])
 
 
+@pytest.mark.slow
 def test_order_of_sets_that_share_their_elements(tmp_path) -> None:
     """Layers of sets that all hold all sets of the layer below are brought in order in proportion to the file."""
     data, layer = bytearray(b"\x80\x04]("), range(0)
@@ -208,6 +209,7 @@ def test_a_member_that_is_marked_as_a_folder_and_empty(tmp_path) -> None:
     assert t7bridge.PtReader(file.getvalue()).read() == {"a": 1}
 
 
+@pytest.mark.slow
 def test_shapes_of_a_model_that_calls_itself_twice() -> None:
     """A table of a module twice, twice, and so on has 2**14 outputs: their shapes are not looked for."""
     pytest.importorskip("torch")

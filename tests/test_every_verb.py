@@ -101,6 +101,7 @@ def test_every_verb_is_here() -> None:
     assert list(COMMANDS) == sorted(cli.VERBS)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_process_is_as_it_was(
     subtests: pytest.Subtests, files: dict[str, Path], tmp_path: Path, capfd: Any

@@ -185,6 +185,7 @@ def test_strings_of_t7(layout, limit):
             t7bridge.load(make(limit + 1), limits=Limits(string_bytes=limit))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [10, 5000, 2 << 20])
 def test_strings_of_records(limit):
     """Likewise in a list of records, which are read many at once."""

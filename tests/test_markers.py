@@ -43,6 +43,7 @@ def test_fuzzing_is_asked_for(options: tuple[str, ...], run: set[str], tmp_path:
     assert passed == run, printed
 
 
+@pytest.mark.slow
 def test_packages_that_tests_ask_for_are_installed() -> None:
     """Packages of `importorskip` come with the extra `test`: with it, no test is skipped for lack of them."""
     asked = {

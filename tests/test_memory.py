@@ -39,6 +39,7 @@ def test_peak(large: Path, target: str, tmp_path: Path) -> None:
     (tmp_path / "back.t7").unlink()
 
 
+@pytest.mark.slow
 def test_describe(large: Path) -> None:
     """Describing a large file, which reads it for its checksum, needs little memory."""
     assert peak_mib("describe", large) < BOUND_MIB

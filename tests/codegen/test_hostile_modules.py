@@ -293,6 +293,7 @@ def _random_tree(rng: random.Random, depth: int) -> ast.expr:
     return apply("torch.f", *inner, key=inner[0]) if kind == 4 else ast.List(inner)
 
 
+@pytest.mark.slow
 def test_lines_mean_what_their_trees_do():
     """Python reads an expression that is laid out over several lines as it was before."""
     rng = random.Random(5)

@@ -482,6 +482,7 @@ def test_tables_of_a_module_in_a_folder(checkpoint: Path, tmp_path: Path) -> Non
     assert json.loads((tmp_path / "module/config.json").read_text()) == {"data": config["data"]}
 
 
+@pytest.mark.slow
 def test_tables_that_json_cannot_hold(tmp_path: Path) -> None:
     """Bytes have escapes; a table that contains itself, is very deep or repeats others endlessly is named."""
     deep = lua.Table.from_list([1.0])

@@ -221,6 +221,7 @@ def test_arrays_of_numbers_that_were_edited(tmp_path: Path) -> None:
     assert back["t"].item() == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "arrays"), [(1000, True), (1001, False)])
 def test_very_many_numbers_are_no_arrays(count: int, arrays: bool, tmp_path: Path) -> None:
     """Of more than a thousand numbers none is an array of its own."""

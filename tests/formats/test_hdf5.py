@@ -113,6 +113,7 @@ def test_a_chunk_is_inflated_once(tmp_path, monkeypatch) -> None:
         assert all(np.array_equal(file[name], data) for name in ("one", "columns"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_limits_count_over_the_file(tmp_path, number) -> None:
     """Data sets without chunks, of one chunk, and many of them: what they grow to is bounded for all together."""

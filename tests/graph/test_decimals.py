@@ -102,6 +102,7 @@ def test_parse_as_python(subtests, digits):
             assert bits(found) == bits(np.array([float(word) for word in words]))
 
 
+@pytest.mark.slow
 def test_parse_refuses_what_is_no_number():
     """Of odd words each text is left alone, or read as Python reads it."""
     chosen = random.Random(7)
@@ -116,6 +117,7 @@ def test_parse_refuses_what_is_no_number():
     assert read > 5_000
 
 
+@pytest.mark.slow
 def test_parse_garbage():
     """No text of the bytes of numbers is read as something that Python does not read."""
     chosen, read = random.Random(9), 0

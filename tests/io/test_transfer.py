@@ -301,6 +301,7 @@ def test_many_small_runs_are_written_together(tmp_path, monkeypatch):
     assert len(reserved) < 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [16, 8192, 50_000, 1_000_008])
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_change_of_size(tmp_path, small_pieces, length, in_memory):

@@ -58,6 +58,7 @@ def test_seq_lstm(options, tmp_path):
     assert all(torch.equal(own[key], tensor) for key, tensor in wanted.items() if "weight" in key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allow", [(), ("rnn",)])
 def test_unrolled_where_not_allowed_or_not_possible(allow, tmp_path):
     """Without --allow rnn, and where the last cells are used, LSTMs are unrolled cells of nn."""

@@ -13,6 +13,7 @@ import t7bridge
 MODELS = sorted(path.name.removesuffix(".io.t7") for path in (TESTFILES / "models").glob("*.io.t7"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_lua_to_pytorch_to_lua(name, tmp_path):
     """The second Lua model, loaded again, has the outputs that Lua Torch recorded for the first."""

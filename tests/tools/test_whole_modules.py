@@ -190,6 +190,7 @@ def test_marks_for_gradients_are_no_difference_where_there_are_none(tmp_path: Pa
     assert not t7bridge.verify(tmp_path / "m.pt", tmp_path / "o.npz").same
 
 
+@pytest.mark.slow
 def test_deep_objects_cost_what_they_should(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Ten thousand objects inside one another are described and listed in proportion to the file."""
     opcodes = b"\x80\x02" + b"cmy.pkg\nC\n)\x81}X\x01\0\0\0a" * 10_000 + b"K\x01" + b"sb" * 10_000 + b"."

@@ -51,6 +51,7 @@ def test_offsets_beyond_any_file(tmp_path):
             described(path)
 
 
+@pytest.mark.slow
 def test_changed_bytes(subtests):
     """Bytes changed, cut out or put in."""
     for path in corpus("pt/*.pt"):

@@ -89,6 +89,7 @@ def test_refused(value, error):
         archive(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [torch.optim.Adadelta, torch.optim.NAdam, torch.optim.Rprop])
 def test_optimizers_that_cpp_does_not_have(cls):
     """The state dict of an optimizer that C++ does not have, or an option that it does not know, is refused."""

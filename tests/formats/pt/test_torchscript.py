@@ -178,6 +178,7 @@ def test_tensors_in_attributes_are_carried(tmp_path):
     assert set(unexpected) == set(expected) - {"weight"}
 
 
+@pytest.mark.slow
 def test_names_that_are_taken():
     """Tensors whose paths read the same are carried each, under names of their own, in time that grows with them."""
     storage = Storage.from_array(np.arange(20_000, dtype=np.float32))

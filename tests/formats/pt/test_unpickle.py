@@ -278,6 +278,7 @@ def test_exponential_keys():
             unpickled(code)
 
 
+@pytest.mark.slow
 def test_deep_keys():
     """A key that would overflow the interpreter's stack when hashed is refused."""
     with pytest.raises(LimitError):

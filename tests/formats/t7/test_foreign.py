@@ -99,6 +99,7 @@ def test_checkpoints_are_named(subtests):
             T7Reader(path)
 
 
+@pytest.mark.slow
 def test_no_t7_file_is_taken_for_another(subtests):
     """No file that Lua Torch wrote looks like another format."""
     for path in corpus("*/*.t7"):

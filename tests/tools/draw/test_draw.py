@@ -297,6 +297,7 @@ def test_state_dicts_are_drawn_by_names(tmp_path: Path) -> None:
     assert "iframe" in drawing._repr_html_()
 
 
+@pytest.mark.slow
 def test_long_chains_take_linear_time() -> None:
     """A chain of 6 000 different layers is laid out in columns within seconds, and a picture shows some hundreds."""
     layers = [TorchObject(f"nn.{('Tanh', 'Sigmoid', 'ReLU')[(n * n) % 7 % 3]}") for n in range(6000)]
