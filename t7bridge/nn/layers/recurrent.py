@@ -10,30 +10,44 @@ from ...lazy import np
 from .. import flows
 from ..compounds import require
 from ..fields import Fields, items_of
-from ..layouts import REST, BlockOrder, Extent, Layout, Merge, Narrow, Permute, copied, elements
-from ..mapping import LAYERS, Call, Lua, NotMappedError, becomes, flag, integer, of_runtime, sizes
+from ..layouts import REST, BlockOrder, Extent, Layout, Narrow, Permute, copied, elements
+from ..mapping import (
+    LAYERS,
+    Call,
+    Choice,
+    Lua,
+    NotMappedError,
+    Row,
+    becomes,
+    either,
+    extent,
+    flag,
+    has,
+    integer,
+    made,
+    of_runtime,
+    of_torch,
+    optional,
+    sizes,
+)
 from ..registry import Param, Source, Traits, keeps, modules, param, register_layer
-from ..torch_nn import Tensors, positive
+from ..torch_nn import Tensors
 from .containers import are_clones
 from .recurrent_cells import (
-    FAST_LSTM_KEYS,
-    GRU_KEYS,
-    LSTM_KEYS,
-    MUFURU_KEYS,
+    CELLS,
     begin,
     carried,
     cell_children,
     cell_params,
+    gates,
     last_column,
     last_of,
     masks_rows,
     nested_sizes,
     operations,
     remembered,
+    tensors,
 )
-
-_REC = f"{LAYERS}recurrent."
-_SEQUENCE = f"{LAYERS}sequence."
 
 _MOST = 10_000
 """Maximum number of modules searched for one that needs to know about zeros."""
@@ -49,69 +63,53 @@ _STATE = (
 )
 
 
-def _kept(**states: object) -> dict[str, object]:
-    """Return the arguments that are not `None`."""
-    return {name: value for name, value in states.items() if value not in (None, False, "", "neither", 0)}
-
-
 # Cells: one step of a sequence at each call.
 
 
-def _sizes(lua: Lua) -> tuple[int, int]:
+def _positive_sizes(lua: Lua) -> tuple[int, int]:
     inputs, outputs = lua.integer("inputSize|inputsize"), lua.integer("outputSize|outputsize")
     if min(inputs, outputs) < 1:
         raise lua.wrong("inputSize" if inputs < 1 else "outputSize", "a positive number", float(min(inputs, outputs)))
     return inputs, outputs
 
 
-def _lstm_state(lua: Lua) -> dict[str, object]:
-    first = begin(lua, "userPrevOutput|outputs.0", "userPrevCell|cells.0")
-    return _kept(start=first, state=carried(lua, "outputs", "cells"))
+_CARRIED = made(lambda lua: carried(lua, "outputs")).unless(None)
+_OUTPUT: dict[str, Any] = {
+    "start": made(lambda lua: begin(lua, "userPrevOutput|outputs.0|startState")).unless(None),
+    "state": _CARRIED,
+}
+"""The output before the first step, and after the last one."""
+_BOTH_CARRIED = made(lambda lua: carried(lua, "outputs", "cells")).unless(None)
+_OUTPUT_AND_CELL: dict[str, Any] = {
+    "start": made(lambda lua: begin(lua, "userPrevOutput|outputs.0", "userPrevCell|cells.0")).unless(None),
+    "state": _BOTH_CARRIED,
+}
+_REC_STATE: dict[str, Any] = {
+    "start": made(lambda lua: begin(lua, "startState.1", "startState.2")).unless(None),
+    "state": _BOTH_CARRIED,
+}
+_SIZE = integer("outputSize|outputsize")
+_REC_GRU = of_runtime("recurrent.RecGRU", _SIZE, **_OUTPUT)
 
 
-def _gru_state(lua: Lua) -> dict[str, object]:
-    return _kept(start=begin(lua, "userPrevOutput|outputs.0|startState"), state=carried(lua, "outputs"))
+def _cell(class_name: str, *args: Any, **kwargs: Any) -> Choice:
+    """Return the class of a recognized cell; otherwise its modules are applied to the input and the last state."""
+    cell = CELLS[class_name]
+    state = _OUTPUT_AND_CELL if "c" in cell.inputs else _OUTPUT
+    kwargs = {"mask_zero": made(lambda lua: masks_rows(lua.obj)).unless(False), **state, **kwargs}
+    recognized = of_runtime(cell.target, made(_positive_sizes).each, *args, **kwargs)
+    modules = of_runtime("recurrent.RecLSTM", _SIZE, _SIZE, **state) if "c" in cell.inputs else _REC_GRU
+    return either(lambda lua: cell_params(lua.obj), recognized, modules)
 
 
-@becomes("recurrent.LSTM", "recurrent.FastLSTM", "sequence.SeqLSTM", "recurrent.RecLSTM")
-def _lstm(lua: Lua) -> Call:
-    """Map a cell of rnn, or torch-rnn's class of the same name, which processes whole sequences."""
-    if lua.find_tensor("weight") is not None:
-        return _torch_rnn_lstm(lua)
-    params = cell_params(lua.obj)
-    if not params:
-        output = lua.integer("outputSize")
-        return Call(f"{_REC}RecLSTM", (output, output), _lstm_state(lua))
-    kwargs = {**_kept(mask_zero=masks_rows(lua.obj)), **_lstm_state(lua)}
-    if lua.obj.class_name == "nn.FastLSTM":
-        return Call(f"{_REC}FastLSTM", _sizes(lua), kwargs)
-    if not any(one.name == "weight_ci" for one in params):
-        kwargs["peephole"] = False
-    return Call(f"{_REC}LSTM", _sizes(lua), kwargs)
-
-
-@becomes("recurrent.GRU", "recurrent.MuFuRu", "recurrent.RecGRU")
-def _gru(lua: Lua) -> Call:
-    if cell_params(lua.obj):
-        kwargs = {**_kept(mask_zero=masks_rows(lua.obj)), **_gru_state(lua)}
-        if lua.obj.class_name == "nn.MuFuRu":
-            return Call(f"{_REC}MuFuRu", (*_sizes(lua), operations(lua.obj)), kwargs)
-        return Call(f"{_REC}GRU", _sizes(lua), kwargs)
-    return Call(f"{_REC}RecGRU", (lua.integer("outputSize|outputsize"),), _gru_state(lua))
-
-
-@becomes("recurrent.RecLSTM")
-def _rec_lstm(lua: Lua) -> Call:
-    state = _kept(start=begin(lua, "startState.1", "startState.2"), state=carried(lua, "outputs", "cells"))
-    return Call(f"{_REC}RecLSTM", (lua.integer("outputsize"), lua.integer("hiddensize")), state)
-
-
-@becomes("recurrent.Recurrence")
-def _recurrence(lua: Lua) -> Call:
+def _output_size(lua: Lua) -> Any:
     size = nested_sizes(lua.get("outputSize") if lua.has("outputSize") else lua.get("outputsize"))
     if size is None:
         raise lua.wrong("outputSize", "sizes, or a table of sizes", lua.get("outputSize"))
-    return Call(f"{_REC}Recurrence", (size, lua.integer("nInputDim")), _gru_state(lua))
+    return size
+
+
+_RECURRENCE = of_runtime("recurrent.Recurrence", made(_output_size), integer("nInputDim"), **_OUTPUT)
 
 
 @becomes("recurrent.Recurrent")
@@ -121,23 +119,21 @@ def _recurrent(lua: Lua) -> Call:
         first, other = lua.get(f"initialModule.modules.{place}"), lua.get(name)
         if first is not None and other is not None and not are_clones(first, other, sharing=False):
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.initialModule")
-    return Call(f"{_REC}Recurrent", (), _kept(state=carried(lua, "outputs")))
+    return of_runtime("recurrent.Recurrent", state=_CARRIED)(lua)
 
 
-@becomes("recurrent.MaskZero")
-def _mask_zero(lua: Lua) -> Call:
-    """Map MaskZero: Element-Research's has the dimensions of an example; torch's uses batches, or receives the mask."""
-    kwargs = _kept(n_input_dims=lua.optional("nInputDim"), mask_input=lua.flag("maskinput"), zero_mask=lua.flag("v2"))
-    if not lua.flag("maskoutput", True):
-        kwargs["mask_output"] = False
-    return Call(f"{_REC}MaskZero", (), kwargs)
-
-
+_MASK_ZERO = of_runtime(
+    "recurrent.MaskZero",
+    n_input_dims=optional("nInputDim").unless(None),  # Element-Research's; torch's uses batches, or receives the mask
+    mask_input=flag("maskinput").unless(False),
+    zero_mask=flag("v2").unless(False),
+    mask_output=flag("maskoutput", True).unless(True),
+)
 _SEQUENCERS = ("nn.Sequencer", "nn.Repeater", "nn.RecurrentAttention")
 
 
-def _is_told(obj: TorchObject) -> bool:
-    """Return whether something inside a module of torch's rnn must be told which steps are zeros."""
+def _needs_mask(obj: TorchObject) -> bool:
+    """Return whether something inside a module of torch's rnn needs the mask of steps that are zeros."""
     stack: list[Value] = [obj]
     for _ in range(_MOST):
         inside = stack.pop() if stack else None
@@ -149,20 +145,21 @@ def _is_told(obj: TorchObject) -> bool:
     return False
 
 
-@becomes("sequence.Sequencer", "sequence.MaskedSequencer")
-def _sequencer(lua: Lua) -> Call:
-    name = "sequence.MaskedSequencer" if _is_told(lua.obj) else "sequence.Sequencer"
-    return Call(LAYERS + name, (), _kept(remember=remembered(lua.obj)))
-
-
-@becomes("recurrent.Recursor", "sequence.MaskedSequential", "torch.nn.Sequential")
-def _recursor(lua: Lua) -> Call:
-    """Map to the module inside: containers of a Recursor make all modules forget, so that it adds nothing."""
-    if lua.obj.class_name == "nn.Recursor" and lua.above and lua.above[0].class_name in _SEQUENCERS:
-        return Call("torch.nn.Sequential")
-    told = lua.obj.class_name != "nn.Recursor" and _is_told(lua.obj)
-    return Call(f"{LAYERS}sequence.MaskedSequential" if told else f"{_REC}Recursor")
-
+_REMEMBER = made(lambda lua: remembered(lua.obj)).unless("neither")
+_SEQUENCER = either(
+    lambda lua: _needs_mask(lua.obj),
+    of_runtime("sequence.MaskedSequencer", remember=_REMEMBER),
+    of_runtime("sequence.Sequencer", remember=_REMEMBER),
+)
+_RECURSOR = either(
+    # Containers of a Recursor make all modules forget, so that it adds nothing.
+    lambda lua: lua.above and lua.above[0].class_name in _SEQUENCERS,
+    of_torch("Sequential"),
+    of_runtime("recurrent.Recursor"),
+)
+_MASKED = either(
+    lambda lua: _needs_mask(lua.obj), of_runtime("sequence.MaskedSequential"), of_runtime("recurrent.Recursor")
+)
 
 _OWN_STEPS = (
     *("nn.BiSequencer", "nn.BiSequencerLM", "nn.RecurrentAttention", "nn.Recurrent", "nn.Recurrence", "nn.LinearRNN"),
@@ -180,20 +177,10 @@ def _norm_stabilizer(lua: Lua) -> Call:
     return Call(f"{LAYERS}recurrent.NormStabilizer", (float(lua.number("beta", 1.0)),), childless=True)
 
 
-@becomes("sequence.Repeater")
-def _repeater(lua: Lua) -> Call:
-    """Map a Repeater: a Sequencer sets the steps of all that it reaches through containers to the number of its own."""
-    kwargs = {}
-    for obj in lua.above:
-        if obj.class_name in ("nn.Sequencer", *_OWN_STEPS):
-            kwargs = _kept(as_sequence=obj.class_name == "nn.Sequencer")
-            break
-    return Call(f"{LAYERS}sequence.Repeater", (lua.integer("rho|seqlen"),), kwargs)
-
-
-@becomes("sequence.VariableLength")
-def _variable_length(lua: Lua) -> Call:
-    return Call(f"{LAYERS}sequence.VariableLength", (), _kept(last_only=lua.flag("lastOnly")))
+def _is_sequence(lua: Lua) -> bool:
+    """Return whether a Sequencer sets the steps of a Repeater, which it reaches through containers, to its own."""
+    names = (obj.class_name for obj in lua.above)
+    return next((name for name in names if name in ("nn.Sequencer", *_OWN_STEPS)), "") == "nn.Sequencer"
 
 
 register_layer(
@@ -202,22 +189,20 @@ register_layer(
     children=modules,
     scratch=_STATE,
     module={
-        **dict.fromkeys(
-            ("nn.Recursor", "nn.BiSequencer", "nn.SeqBRNN", "nn.SeqBLSTM", "nn.SeqBGRU", "nn.BLSTM", "nn.BGRU"),
-            _recursor,
-        ),
+        "nn.Recursor": _RECURSOR,
+        **dict.fromkeys(("nn.BiSequencer", "nn.SeqBRNN", "nn.SeqBLSTM", "nn.SeqBGRU", "nn.BLSTM", "nn.BGRU"), _MASKED),
         "nn.ReverseUnreverse": of_runtime("sequence.Reversed"),
-        "nn.Recurrence": _recurrence,
-        "nn.LinearRNN": _recurrence,
-        "nn.LookupRNN": _recurrence,
+        **dict.fromkeys(("nn.Recurrence", "nn.LinearRNN", "nn.LookupRNN"), _RECURRENCE),
         "nn.Recurrent": _recurrent,
-        "nn.RecLSTM": _rec_lstm,
-        "nn.RecGRU": _gru,
-        "nn.MaskZero": _mask_zero,
-        "nn.TrimZero": _mask_zero,
+        "nn.RecLSTM": of_runtime("recurrent.RecLSTM", integer("outputsize"), integer("hiddensize"), **_REC_STATE),
+        "nn.RecGRU": _REC_GRU,
+        "nn.MaskZero": _MASK_ZERO,
+        "nn.TrimZero": _MASK_ZERO,
         "nn.NormStabilizer": _norm_stabilizer,
-        "nn.Sequencer": _sequencer,
-        "nn.Repeater": _repeater,
+        "nn.Sequencer": _SEQUENCER,
+        "nn.Repeater": of_runtime(
+            "sequence.Repeater", integer("rho|seqlen"), as_sequence=made(_is_sequence).unless(False)
+        ),
         "nn.BiSequencerLM": of_runtime("sequence.BiSequencerLM"),
         "nn.RecurrentAttention": of_runtime(
             "sequence.RecurrentAttention",
@@ -225,7 +210,7 @@ register_layer(
             sizes("hiddenSize"),
             returns_actions=flag("forwardActions"),
         ),
-        "nn.VariableLength": _variable_length,
+        "nn.VariableLength": of_runtime("sequence.VariableLength", last_only=flag("lastOnly").unless(False)),
     },
     traits={
         "recurrent.Recursor": Traits(flow=flows.sequence),
@@ -247,85 +232,52 @@ register_layer(
 )
 
 
-def _cell_params(fields: Fields) -> tuple[Param, ...]:
-    return cell_params(fields.obj)
-
-
-def _lstm_shapes(input_size: int, hidden_size: int, peephole: bool = True, *_: Any, **__: Any) -> Tensors:
-    hidden = (positive(hidden_size),)
-    found: Tensors = {}
-    for gate in "ifgo":
-        found |= {f"weight_i{gate}": (*hidden, input_size), f"weight_h{gate}": hidden * 2, f"bias_{gate}": hidden}
-        if peephole and gate != "g":
-            found[f"weight_c{gate}"] = hidden
-    return found
-
-
-def _fast_shapes(input_size: int, hidden_size: int, *_: Any, **__: Any) -> Tensors:
-    gates = 4 * positive(hidden_size)
-    return {"weight_ih": (gates, input_size), "weight_hh": (gates, hidden_size), "bias": (gates,)}
-
-
-def _gru_shapes(input_size: int, hidden_size: int, *_: Any, **__: Any) -> Tensors:
-    hidden = positive(hidden_size)
-    return {
-        "weight_ih": (2 * hidden, input_size),
-        "bias_ih": (2 * hidden,),
-        "weight_hh": (2 * hidden, hidden),
-        "weight_in": (hidden, input_size),
-        "bias_in": (hidden,),
-        "weight_hn": (hidden, hidden),
-    }
+def _shapes(rows: str) -> Any:
+    """Return the shapes of the tensors of a layer by its sizes, and the outputs of its projection if it has one."""
+    if " r" not in rows:
+        return lambda inputs, hidden, *_, **__: tensors(rows, inputs, hidden)
+    return lambda inputs, hidden, proj_size=0, *_, **__: tensors(rows, inputs, hidden, projected=proj_size)
 
 
 def _mufuru_shapes(input_size: int, hidden_size: int, operations: tuple[str, ...], *_: Any, **__: Any) -> Tensors:
-    linear = {
-        "input_reset": (hidden_size, input_size),
-        "output_reset": (hidden_size, hidden_size),
-        "new": (hidden_size, input_size + hidden_size),
-        "shares": (len(operations) * hidden_size, input_size + hidden_size),
-    }
-    weights = {f"{name}.weight": shape for name, shape in linear.items()}
-    return weights | {f"{name}.bias": shape[:1] for name, shape in linear.items()}
+    return tensors(CELLS["nn.MuFuRu"].rows, input_size, hidden_size, len(operations))
 
 
-for _name, _keys, _mapped, _facts in (
-    ("nn.FastLSTM", FAST_LSTM_KEYS, _lstm, {"recurrent.FastLSTM": Traits(shapes=_fast_shapes)}),
-    ("nn.GRU", GRU_KEYS, _gru, {"recurrent.GRU": Traits(shapes=_gru_shapes)}),
-    ("nn.MuFuRu", MUFURU_KEYS, _gru, {"recurrent.MuFuRu": Traits(shapes=_mufuru_shapes)}),
+for _name, _args, _facts in (
+    ("nn.FastLSTM", (), _shapes(CELLS["nn.FastLSTM"].rows)),
+    ("nn.GRU", (), _shapes(CELLS["nn.GRU"].rows)),
+    ("nn.MuFuRu", (made(lambda lua: operations(lua.obj)),), _mufuru_shapes),
 ):
     register_layer(
         _name,
-        params=keeps(*_keys)(_cell_params),
+        params=keeps(*CELLS[_name].names)(lambda fields: cell_params(fields.obj)),
         children=cell_children,
         scratch=_STATE,
         kind="layer",
-        module=_mapped,
-        traits=_facts,
+        module=_cell(_name, *_args),
+        traits={CELLS[_name].target: Traits(shapes=_facts)},
     )
 
 
 # Whole sequences.
 
 
-def _inputs(*steps: Merge | BlockOrder) -> Layout:
+def _inputs(*steps: BlockOrder) -> Layout:
     """Return the rows of a weight (in + hidden, gates * hidden) for the input, as (gates * hidden, in)."""
     return (Narrow(0, 0, _INPUT_SIZE), Permute((1, 0)), *steps)
 
 
-def _hiddens(*steps: Merge | BlockOrder) -> Layout:
+def _hiddens(*steps: BlockOrder) -> Layout:
     """Return the rows for the last output, as (gates * hidden, out)."""
     return (Narrow(0, _INPUT_SIZE, REST), Permute((1, 0)), *steps)
 
 
 _INPUT_SIZE: Extent = "inputsize|inputSize|input_dim|input_size"
-# Lua's gates are i, f, o, g; PyTorch's i, f, g, o.
-_GATES = BlockOrder((0, 1, 3, 2))
+_GATES = gates("ifog")
 
 
-def _masking(lua: Lua) -> str:
-    """Return whether examples that are zeros, or are marked, return zeros, as in torch's rnn."""
-    return ("told" if lua.flag("v2") else "seen") if lua.flag("maskzero") else ""
+# Whether examples that are zeros ("seen"), or are marked ("told"), return zeros, as in torch's rnn.
+_MASK = made(lambda lua: ("told" if lua.flag("v2") else "seen") if lua.flag("maskzero") else "").unless("")
 
 
 def _zeros_like_bias(fields: Fields) -> Tensor | None:
@@ -344,50 +296,60 @@ def _rnn(*steps: BlockOrder) -> tuple[Param, ...]:
     )
 
 
-@becomes("sequence.SeqLSTM", "sequence.SteppedLSTM")
-def _seq_lstm(lua: Lua) -> Call:
-    """Map to torch.nn.LSTM if it computes the same."""
-    gates, size = lua.shape("weight_ih_l0")
-    hidden = gates // 4
-    project = lua.shape("weight_hr_l0")[0] if "weight_hr_l0" in lua.shapes else 0
-    state = last_of(lua, ("_output|output", "cell"), ("h0", "c0"), ("userPrevOutput", "userPrevCell"))
-    masked = _masking(lua)
-    kwargs = _kept(proj_size=project, batch_first=lua.flag("batchfirst"), remember=remembered(lua.obj), state=state)
-    if masked or project >= hidden:
-        return Call(f"{_SEQUENCE}SteppedLSTM", (size, hidden), {**kwargs, **_kept(mask_zero=masked)})
-    return Call(f"{_SEQUENCE}SeqLSTM", (size, hidden), kwargs)
+def _projected(name: str) -> Any:
+    """Return the number of projected outputs."""
+    return made(lambda lua: lua.shape(name)[0] if name in lua.shapes else 0).unless(0)
 
 
-def _torch_rnn_lstm(lua: Lua) -> Call:
-    """Map torch-rnn's LSTM, which is batch-first."""
-    gates, size = lua.shape("weight_ih_l0")
-    kwargs: dict[str, object] = {"batch_first": True}
-    if lua.flag("remember_states"):
-        state = last_column(lua, ("output", "cell"), "h0")
-        kwargs.update(_kept(remember="always", state=state))
-    return Call(f"{_SEQUENCE}SeqLSTM", (size, gates // 4), kwargs)
+def _quarter(name: str) -> Any:
+    """Return the hidden size of a weight with four gates."""
+    return made(lambda lua: lua.shape(name)[0] // 4)
 
 
-@becomes("sequence.OutputsRNN")
-def _vanilla_rnn(lua: Lua) -> Call:
-    hidden, size = lua.shape("weight_ih_l0")
-    kwargs: dict[str, object] = {"batch_first": True}
-    if lua.flag("remember_states"):
-        last = last_column(lua, ("output",), "h0")
-        kwargs.update(remember=True, **_kept(hidden=last and (last,)))
-    return Call(f"{LAYERS}sequence.OutputsRNN", (size, hidden), kwargs)
+_LSTM_SIZES = (extent("weight_ih_l0", 1), _quarter("weight_ih_l0"))
+_SEQUENCE_LSTM: dict[str, Any] = {
+    "proj_size": _projected("weight_hr_l0"),
+    "batch_first": flag("batchfirst").unless(False),
+    "remember": _REMEMBER,
+    "state": made(
+        lambda lua: last_of(lua, ("_output|output", "cell"), ("h0", "c0"), ("userPrevOutput", "userPrevCell"))
+    ).unless(None),
+}
 
 
-@becomes("sequence.SeqGRU")
-def _seq_gru(lua: Lua) -> Call:
-    rows, columns = lua.shape("weight")
-    kwargs = _kept(
-        batch_first=lua.flag("batchfirst"),
-        mask_zero=_masking(lua),
-        remember=remembered(lua.obj),
-        state=last_of(lua, ("_output|output",), ("h0",), ("userPrevOutput",)),
-    )
-    return Call(f"{_SEQUENCE}SeqGRU", (rows - columns // 3, columns // 3), kwargs)
+def _is_lstm_of_torch(lua: Lua) -> bool:
+    return not _MASK.get(lua) and _SEQUENCE_LSTM["proj_size"].get(lua) < _LSTM_SIZES[1].get(lua)
+
+
+_SEQ_LSTM = either(
+    _is_lstm_of_torch,
+    of_runtime("sequence.SeqLSTM", *_LSTM_SIZES, **_SEQUENCE_LSTM),
+    of_runtime("sequence.SteppedLSTM", *_LSTM_SIZES, **_SEQUENCE_LSTM, mask_zero=_MASK),
+)
+# torch-rnn's layers of whole sequences.
+_TORCH_RNN_LSTM = of_runtime(
+    "sequence.SeqLSTM",
+    *_LSTM_SIZES,
+    batch_first=True,
+    remember=made(lambda lua: "always" if lua.flag("remember_states") else "").unless(""),
+    state=made(lambda lua: last_column(lua, "output", "cell") if lua.flag("remember_states") else None).unless(None),
+)
+_VANILLA_RNN = of_runtime(
+    "sequence.OutputsRNN",
+    extent("weight_ih_l0", 1),
+    extent("weight_ih_l0"),
+    batch_first=True,
+    remember=flag("remember_states").unless(False),
+    hidden=made(lambda lua: (last_column(lua, "output"),) if lua.flag("remember_states") else None).unless(
+        None, (None,)
+    ),
+)
+
+
+def _gru(name: str, **kwargs: Any) -> Row:
+    hidden = made(lambda lua: lua.shape("weight")[1] // 3)
+    inputs = made(lambda lua: lua.shape("weight")[0] - lua.shape("weight")[1] // 3)
+    return of_runtime(name, inputs, hidden, **kwargs)
 
 
 _BUFFERS = (
@@ -398,49 +360,49 @@ _BUFFERS = (
 _PROJECTION = param("weight_hr_l0", Permute((1, 0)), field="weightO")
 
 
-def _stepped_shapes(input_size: int, hidden_size: int, proj_size: int = 0, *_: Any, **__: Any) -> Tensors:
-    gates = 4 * positive(hidden_size)
-    return {
-        "weight_ih_l0": (gates, input_size),
-        "weight_hh_l0": (gates, proj_size or hidden_size),
-        "bias_ih_l0": (gates,),
-        "bias_hh_l0": (gates,),
-        **({"weight_hr_l0": (proj_size, hidden_size)} if proj_size else {}),
-    }
-
-
-# torch.nn.LSTM; SeqLSTMP, and SeqLSTM of torch's rnn, project their outputs with weightO (hidden, out).
 register_layer(
     params=(*_rnn(_GATES), _PROJECTION),
     scratch=_BUFFERS,
-    module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _seq_lstm),
-    traits={"sequence.SeqLSTM": Traits(like="LSTM"), "sequence.SteppedLSTM": Traits(shapes=_stepped_shapes)},
+    module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _SEQ_LSTM),
+    traits={
+        "sequence.SeqLSTM": Traits(like="LSTM"),
+        "sequence.SteppedLSTM": Traits(
+            shapes=_shapes("weight_ih_l0: 4h i, weight_hh_l0: 4h p, bias_ih_l0: 4h, bias_hh_l0: 4h, weight_hr_l0: r h")
+        ),
+    },
 )
 # torch.nn.RNN.
-register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_rnn(), scratch=_BUFFERS, module=_vanilla_rnn)
+register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_rnn(), scratch=_BUFFERS, module=_VANILLA_RNN)
 # Lua resets the hidden state before it is multiplied, torch.nn.GRU after: another function, so Lua's layout is kept.
 # weight (in + hidden, 3 * hidden), bias (3 * hidden), gates r, z, n.
 _NOT_TORCH = "is not the function of torch.nn.GRU"
 
 
-def _joined_shapes(input_size: int, hidden_size: int, *_: Any, **__: Any) -> Tensors:
-    gates = 3 * positive(hidden_size)
-    return {"weight": (input_size + hidden_size, gates), "bias": (gates,)}
-
-
+_JOINED_GATES = Traits(shapes=_shapes("weight: j 3h, bias: 3h"))
 register_layer(
     "nn.SeqGRU",
     params=(param("weight"), param("bias")),
     scratch=_BUFFERS,
     note=_NOT_TORCH,
-    module=_seq_gru,
-    traits={"sequence.SeqGRU": Traits(shapes=_joined_shapes)},
+    module=_gru(
+        "sequence.SeqGRU",
+        batch_first=flag("batchfirst").unless(False),
+        mask_zero=_MASK,
+        remember=_REMEMBER,
+        state=made(lambda lua: last_of(lua, ("_output|output",), ("h0",), ("userPrevOutput",))).unless(None),
+    ),
+    traits={"sequence.SeqGRU": _JOINED_GATES},
 )
 
 
-@keeps(*LSTM_KEYS, *(each.name for each in _rnn(_GATES)))
+@keeps(*CELLS["nn.LSTM"].names, *(each.name for each in _rnn(_GATES)))
 def _lstm_or_sequence(fields: Fields) -> tuple[Param, ...]:
     return cell_params(fields.obj) if fields.find_tensor("weight") is None else _rnn(_GATES)
+
+
+def _lstm_shapes(input_size: int, hidden_size: int, peephole: bool = True, *_: Any, **__: Any) -> Tensors:
+    shapes = tensors(CELLS["nn.LSTM"].rows, input_size, hidden_size)
+    return {name: shape for name, shape in shapes.items() if peephole or not name.startswith("weight_c")}
 
 
 # rnn's LSTM has modules, torch-rnn's of the same name has a weight of its own.
@@ -449,30 +411,16 @@ register_layer(
     params=_lstm_or_sequence,
     children=cell_children,
     scratch=f"{_STATE} {_BUFFERS}",
-    module=_lstm,
+    module=either(
+        lambda lua: lua.find_tensor("weight") is None,
+        _cell("nn.LSTM", peephole=has("weight_ci").unless(True)),
+        _TORCH_RNN_LSTM,
+    ),
     traits={"recurrent.LSTM": Traits(shapes=_lstm_shapes)},
 )
 
 
 # One step of SeqLSTM and SeqGRU.
-
-
-@becomes("recurrent.StepLSTM")
-def _step_lstm(lua: Lua) -> Call:
-    gates, size = lua.shape("weight_ih")
-    project = lua.shape("weight_hr")[0] if "weight_hr" in lua.shapes else 0
-    return Call(f"{_REC}StepLSTM", (size, gates // 4), _kept(proj_size=project, mask_zero=_masking(lua)))
-
-
-@becomes("recurrent.StepGRU")
-def _step_gru(lua: Lua) -> Call:
-    rows, columns = lua.shape("weight")
-    return Call(f"{_REC}StepGRU", (rows - columns // 3, columns // 3), _kept(mask_zero=_masking(lua)))
-
-
-def _step_shapes(input_size: int, hidden_size: int, proj_size: int = 0, *_: Any, **__: Any) -> Tensors:
-    fast = {**_fast_shapes(input_size, hidden_size), "weight_hh": (4 * hidden_size, proj_size or hidden_size)}
-    return {**fast, "weight_hr": (proj_size, hidden_size)} if proj_size else fast
 
 
 register_layer(
@@ -484,14 +432,24 @@ register_layer(
         param("weight_hr", Permute((1, 0)), field="weightO"),
     ),
     scratch=_BUFFERS,
-    module=_step_lstm,
-    traits={"recurrent.StepLSTM": Traits(flow=flows.tensors, shapes=_step_shapes)},
+    module=of_runtime(
+        "recurrent.StepLSTM",
+        extent("weight_ih", 1),
+        _quarter("weight_ih"),
+        proj_size=_projected("weight_hr"),
+        mask_zero=_MASK,
+    ),
+    traits={
+        "recurrent.StepLSTM": Traits(
+            flow=flows.tensors, shapes=_shapes("weight_ih: 4h i, weight_hh: 4h p, bias: 4h, weight_hr: r h")
+        )
+    },
 )
 register_layer(
     "nn.StepGRU",
     params=(param("weight"), param("bias")),
     scratch=_BUFFERS,
     note=_NOT_TORCH,
-    module=_step_gru,
-    traits={"recurrent.StepGRU": Traits(shapes=_joined_shapes)},
+    module=_gru("recurrent.StepGRU", mask_zero=_MASK),
+    traits={"recurrent.StepGRU": _JOINED_GATES},
 )

@@ -6,9 +6,10 @@ that drops connections in training, keeps its modules. May import graph and erro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from ...data import define
 from ...graph.lua import TorchObject, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
@@ -17,20 +18,41 @@ from ..fields import items_of, lookup
 from ..layouts import BlockOrder, elements
 from ..mapping import Literal, Lua, NotMappedError
 from ..registry import Child, Param, modules, param
+from ..torch_nn import Tensors, positive
 
-# Lua's gates of a FastLSTM are i, g, f, o; PyTorch's i, f, g, o.
-_GATES = BlockOrder((0, 2, 1, 3))
-
-LSTM_KEYS = (
-    *("weight_ii", "bias_i", "weight_hi", "weight_ci", "weight_if", "bias_f", "weight_hf", "weight_cf"),
-    *("weight_ig", "bias_g", "weight_hg", "weight_io", "bias_o", "weight_ho", "weight_co"),
-)
-MUFURU_KEYS = tuple(
-    f"{layer}.{name}" for layer in ("input_reset", "output_reset", "new", "shares") for name in ("weight", "bias")
-)
 _OPERATIONS = {"max", "keep", "replace", "mul", "min", "diff", "forget", "sqrt_diff"}
-FAST_LSTM_KEYS = ("weight_ih", "bias", "weight_hh")
-GRU_KEYS = ("weight_ih", "bias_ih", "weight_hh", "weight_in", "bias_in", "weight_hn")
+"""Known operations of a MuFuRu."""
+
+
+def gates(order: str) -> BlockOrder:
+    """Return the step from Lua's order of the gates in one tensor to PyTorch's, which is i, f, g, o."""
+    return BlockOrder(tuple(map(order.index, "ifgo")))
+
+
+def tensors(rows: str, inputs: int, hidden: int, operations: int = 0, projected: int = 0) -> Tensors:
+    """Return the shapes of the tensors of a recurrent layer, by name.
+
+    Args:
+        rows: `name: extents`, separated by commas; what is between the name and the colon is ignored. An extent is a
+            number and a letter: i for inputs, h for the hidden size, j for both, s for a hidden size of each operation,
+            r for the projected outputs, p for the outputs, projected or not.
+        inputs: the number of inputs.
+        hidden: the hidden size.
+        operations: the number of operations of a MuFuRu.
+        projected: the number of outputs of a projection; with 0, its tensor does not exist.
+
+    Raises:
+        Refused: the hidden size is not a positive number.
+    """
+    sizes = {"i": inputs, "h": positive(hidden), "j": inputs + hidden, "s": operations * hidden}
+    sizes |= {"r": projected, "p": projected or hidden}
+    found: Tensors = {}
+    for row in rows.split(", "):
+        name, extents = row.split(": ")
+        shape = tuple(int(each[:-1] or 1) * sizes[each[-1]] for each in extents.split())
+        if shape[0]:
+            found[name.split()[0]] = shape
+    return found
 
 
 def masks_rows(obj: TorchObject) -> bool:
@@ -120,87 +142,98 @@ def _mufuru(size: float, names: tuple[str, ...]) -> Expression:
     return node("Sum", _product(node("JoinTable", rows, 1.0, 3.0), shares), 1.0, 3.0, None)
 
 
-_MODULES: dict[str, dict[str, tuple[str, str]]] = {
-    "nn.LSTM": {
-        f"{x}{gate}": (f"weight_{'i' if x == 'x' else x}{gate}", f"bias_{gate}" if x == "x" else "")
-        for gate in "ifgo"
-        for x in "xhc"
-    },
-    "nn.FastLSTM": {"x": ("weight_ih", "bias"), "h": ("weight_hh", "")},
-    "nn.GRU": {
-        "x": ("weight_ih", "bias_ih"),
-        "h": ("weight_hh", ""),
-        "xn": ("weight_in", "bias_in"),
-        "hn": ("weight_hn", ""),
-    },
-    "nn.MuFuRu": {
-        key: (f"{layer}.weight", f"{layer}.bias")
-        for key, layer in zip(("xr", "hr", "xn", "xs"), ("input_reset", "output_reset", "new", "shares"))
-    },
+@define(frozen=True)
+class Cell:
+    """A cell that rnn builds from small modules.
+
+    Attributes:
+        target: its class in `torchmodules/layers`.
+        inputs: the input x, the last output h, the cell c.
+        rows: its tensors: the name, the module in the pattern that has it, and the shape as in `tensors`.
+        patterns: what its modules compute, in each of its forms: by the size of the output and the operations.
+        order: Lua's order of gates in one tensor, if that is not PyTorch's.
+    """
+
+    target: str
+    inputs: str
+    rows: str
+    patterns: Callable[[float, tuple[str, ...]], list[Expression]]
+    order: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its tensors."""
+        return [row.split()[0] for row in self.rows.split(", ")]
+
+
+_GATE = "weight_i{0} x{0}: h i, bias_{0} x{0}: h, weight_h{0} h{0}: h h"
+_PEEPHOLE = ", weight_c{0} c{0}: h"
+CELLS = {
+    "nn.LSTM": Cell(
+        "recurrent.LSTM",
+        "xhc",
+        ", ".join((_GATE + _PEEPHOLE * (gate != "g")).format(gate) for gate in "ifgo"),
+        lambda size, _: [_lstm(), _lstm("")],
+    ),
+    "nn.FastLSTM": Cell(
+        "recurrent.FastLSTM",
+        "xhc",
+        "weight_ih x: 4h i, bias x: 4h, weight_hh h: 4h h",
+        lambda size, _: [_fast_lstm(size)],
+        "igfo",
+    ),
+    "nn.GRU": Cell(
+        "recurrent.GRU",
+        "xh",
+        "weight_ih x: 2h i, bias_ih x: 2h, weight_hh h: 2h h, weight_in xn: h i, bias_in xn: h, weight_hn hn: h h",
+        lambda size, _: [_gru(size)],
+    ),
+    "nn.MuFuRu": Cell(
+        "recurrent.MuFuRu",
+        "xh",
+        "input_reset.weight xr: h i, input_reset.bias xr: h, output_reset.weight hr: h h, output_reset.bias hr: h, "
+        "new.weight xn: h j, new.bias xn: h, shares.weight xs: s j, shares.bias xs: s",
+        lambda size, names: [_mufuru(size, names)] if names else [],
+    ),
 }
-"""The tensors of the modules that have a name in the patterns: weight and bias, which is empty if there is none."""
+"""The cells by their Lua classes."""
 
 
 def cell_params(obj: TorchObject) -> tuple[Param, ...]:
-    """Return the tensors of an LSTM, FastLSTM, GRU or MuFuRu of rnn that computes what its class says, else nothing."""
-    start = "modules.1.modules.1" if masks_rows(obj) else "modules.1"
-    size = obj.get("outputSize")
-    if not isinstance(size, float) or obj.class_name not in _MODULES:
+    """Return the tensors of a cell, or nothing if its modules compute something else."""
+    inputs, size, cell = obj.get("inputSize"), obj.get("outputSize"), CELLS.get(obj.class_name)
+    whole = all(isinstance(each, float) and each.is_integer() and each > 0 for each in (inputs, size))
+    if cell is None or not whole:
         return ()
-    patterns: list[Expression] = {
-        "nn.LSTM": lambda: [_lstm(), _lstm("")],
-        "nn.FastLSTM": lambda: [_fast_lstm(size)],
-        "nn.GRU": lambda: [_gru(size)],
-        "nn.MuFuRu": lambda: [_mufuru(size, operations(obj))] if operations(obj) else [],
-    }[obj.class_name]()
-    inputs = ["x", "h", "c"] if obj.class_name in ("nn.LSTM", "nn.FastLSTM") else ["x", "h"]
-    tried = (recognized(obj, start, inputs, pattern) for pattern in patterns)
-    paths = next((each for each in tried if each is not None), None)
-    found = {} if paths is None else _named(obj, paths)
-    steps = (_GATES,) if obj.class_name == "nn.FastLSTM" else ()
-    keys = {"nn.LSTM": LSTM_KEYS, "nn.FastLSTM": FAST_LSTM_KEYS, "nn.GRU": GRU_KEYS, "nn.MuFuRu": MUFURU_KEYS}
-    return tuple(param(name, *steps, field=found[name]) for name in keys[obj.class_name] if name in found)
+    names = operations(obj)
+    start = "modules.1.modules.1" if masks_rows(obj) else "modules.1"
+    tried = (recognized(obj, start, [*cell.inputs], pattern) for pattern in cell.patterns(size, names))
+    paths = next((each for each in tried if each is not None), {})
+    shapes = tensors(cell.rows, int(inputs), int(size), len(names))
+    found: dict[str, str] = {}
+    for row, (name, shape) in zip(cell.rows.split(", "), shapes.items()):
+        path = paths.get(row.partition(":")[0].split()[1])
+        if path is None:
+            continue
+        found[name] = f"{path}.{'bias' if 'bias' in name else 'weight'}"
+        tensor = lookup(obj, found[name])
+        if not isinstance(tensor, Tensor) or not tensor.numel or tensor.shape != shape:
+            return ()
+    for path in (f"{path}.bias" for key, path in paths.items() if key[0] != "c"):
+        bias = lookup(obj, path)
+        if path not in found.values() and isinstance(bias, Tensor) and bias.numel:
+            return ()
+    steps = (gates(cell.order),) if cell.order else ()
+    return tuple(param(name, *steps, field=path) for name, path in found.items())
 
 
 def cell_children(obj: TorchObject) -> Iterator[Child]:
-    """Return the modules of a cell that cannot be computed at once."""
+    """Yield the modules of a cell that is not recognized."""
     if not cell_params(obj):
         yield from modules(obj)
 
 
-def _named(obj: TorchObject, paths: dict[str, str]) -> dict[str, str]:
-    """Return the paths of tensors by their names, if all have the required sizes."""
-    inputs, outputs = obj.get("inputSize"), obj.get("outputSize")
-    if not isinstance(inputs, float) or not isinstance(outputs, float):
-        return {}
-    found: dict[str, str] = {}
-    for key, path in paths.items():
-        weight, bias = _MODULES[obj.class_name][key]
-        for name, field in ((weight, "weight"), (bias, "bias")):
-            tensor = lookup(obj, f"{path}.{field}")
-            there = isinstance(tensor, Tensor) and bool(tensor.numel)
-            if there != bool(name) and not (field == "bias" and key[0] == "c"):
-                return {}
-            if there and isinstance(tensor, Tensor):
-                if tensor.shape != _shape(obj, name, inputs, outputs):
-                    return {}
-                found[name] = f"{path}.{field}"
-    return found
-
-
-def _shape(obj: TorchObject, name: str, inputs: float, outputs: float) -> tuple[float, ...]:
-    """Return the shape of a tensor of a cell by its name."""
-    if obj.class_name == "nn.MuFuRu":
-        layer, _, field = name.partition(".")
-        rows = outputs * (len(operations(obj)) if layer == "shares" else 1)
-        columns = {"input_reset": inputs, "output_reset": outputs}.get(layer, inputs + outputs)
-        return (rows,) if field == "bias" else (rows, columns)
-    gates = {"weight_ih": 4, "weight_hh": 4, "bias": 4, "bias_ih": 2}.get(name, 1)
-    if obj.class_name == "nn.GRU" and gates == 4:
-        gates = 2
-    if name.startswith(("bias", "weight_c")):
-        return (gates * outputs,)
-    return (gates * outputs, inputs if name[7] == "i" else outputs)
+# States
 
 
 _ALWAYS_FORGET = ("nn.Repeater", "nn.RecurrentAttention")
@@ -226,7 +259,7 @@ def carried(lua: Lua, *paths: str) -> Literal:
     step = lua.integer("step", 1)
     if step <= 1 or not all(_goes_on(obj) for obj in lua.above):
         return None
-    return _together([values(lua.get(f"{path}.{step - 1}")) for path in paths])
+    return together([values(lua.get(f"{path}.{step - 1}")) for path in paths])
 
 
 def begin(lua: Lua, *paths: str) -> Literal:
@@ -237,7 +270,7 @@ def begin(lua: Lua, *paths: str) -> Literal:
         paths: where it may be, for each part of the state; alternatives are separated by `|`.
     """
     found = [[values(lua.get(one)) for one in path.split("|")] for path in paths]
-    return _together([next((value for value in some if value is not None), None) for some in found])
+    return together([next((value for value in some if value is not None), None) for some in found])
 
 
 def last_of(lua: Lua, states: tuple[str, ...], kept: tuple[str, ...], given: tuple[str, ...]) -> Literal:
@@ -257,21 +290,20 @@ def last_of(lua: Lua, states: tuple[str, ...], kept: tuple[str, ...], given: tup
     if not all(_goes_on(obj) for obj in lua.above) or any(lua.find_tensor(path) is None for path in kept):
         return None
     tensors = [next(filter(None, map(lua.find_tensor, path.split("|"))), None) for path in states]
-    return _together([_values(elements(tensor)[-1].tolist()) if tensor is not None else None for tensor in tensors])
+    return together([_values(elements(tensor)[-1].tolist()) if tensor is not None else None for tensor in tensors])
 
 
-def last_column(lua: Lua, states: tuple[str, ...], kept: str) -> Literal:
+def last_column(lua: Lua, *states: str) -> Literal:
     """Return the state after the last sequence of a layer of torch-rnn, which is batch-first.
 
     Args:
-        lua: a layer that remembers its states.
+        lua: a layer that remembers its states; it empties `h0` when it forgets.
         states: fields of the states of all steps.
-        kept: the field of the state before the first step, which is emptied when the layer forgets.
     """
     tensors = [lua.find_tensor(path) for path in states]
-    if lua.find_tensor(kept) is None or any(tensor is None or len(tensor.shape) != 3 for tensor in tensors):
+    if lua.find_tensor("h0") is None or any(tensor is None or len(tensor.shape) != 3 for tensor in tensors):
         return None
-    return _together([_values(elements(tensor)[:, -1].tolist()) for tensor in tensors if tensor is not None])
+    return together([_values(elements(tensor)[:, -1].tolist()) for tensor in tensors if tensor is not None])
 
 
 def values(value: Value, depth: int = 0) -> Literal:
@@ -317,7 +349,7 @@ def _zeros(value: Any) -> Literal:
     return tuple(_zeros(item) for item in value) if isinstance(value, tuple) else 0.0
 
 
-def _together(parts: list[Literal]) -> Literal:
+def together(parts: list[Literal]) -> Literal:
     """Return a single part, or several as a tuple; `None` if there is none, and zeros for a missing one of two."""
     there = [part for part in parts if part is not None]
     if not there:
