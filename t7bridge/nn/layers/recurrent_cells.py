@@ -202,29 +202,35 @@ CELLS = {
 def cell_params(obj: TorchObject) -> tuple[Param, ...]:
     """Return the tensors of a cell, or nothing if its modules compute something else."""
     inputs, size, cell = obj.get("inputSize"), obj.get("outputSize"), CELLS.get(obj.class_name)
-    whole = all(isinstance(each, float) and each.is_integer() and each > 0 for each in (inputs, size))
-    if cell is None or not whole:
+    if cell is None or not all(isinstance(each, float) and each.is_integer() and each > 0 for each in (inputs, size)):
         return ()
     names = operations(obj)
     start = "modules.1.modules.1" if masks_rows(obj) else "modules.1"
     tried = (recognized(obj, start, [*cell.inputs], pattern) for pattern in cell.patterns(size, names))
     paths = next((each for each in tried if each is not None), {})
-    shapes = tensors(cell.rows, int(inputs), int(size), len(names))
+    found = _fields_of(obj, cell, paths, tensors(cell.rows, int(inputs), int(size), len(names)))
+    steps = (gates(cell.order),) if cell.order else ()
+    return tuple(param(name, *steps, field=path) for name, path in found.items())
+
+
+def _fields_of(obj: TorchObject, cell: Cell, paths: dict[str, str], shapes: Tensors) -> dict[str, str]:
+    """Return the fields of a cell's tensors by their names; none if one has another shape, or there are more biases."""
     found: dict[str, str] = {}
     for row, (name, shape) in zip(cell.rows.split(", "), shapes.items()):
         path = paths.get(row.partition(":")[0].split()[1])
         if path is None:
             continue
         found[name] = f"{path}.{'bias' if 'bias' in name else 'weight'}"
-        tensor = lookup(obj, found[name])
-        if not isinstance(tensor, Tensor) or not tensor.numel or tensor.shape != shape:
-            return ()
-    for path in (f"{path}.bias" for key, path in paths.items() if key[0] != "c"):
-        bias = lookup(obj, path)
-        if path not in found.values() and isinstance(bias, Tensor) and bias.numel:
-            return ()
-    steps = (gates(cell.order),) if cell.order else ()
-    return tuple(param(name, *steps, field=path) for name, path in found.items())
+        tensor = _tensor(obj, found[name])
+        if tensor is None or tensor.shape != shape:
+            return {}
+    biases = {f"{path}.bias" for key, path in paths.items() if key[0] != "c"}
+    return {} if any(_tensor(obj, path) is not None for path in biases.difference(found.values())) else found
+
+
+def _tensor(obj: TorchObject, path: str) -> Tensor | None:
+    tensor = lookup(obj, path)
+    return tensor if isinstance(tensor, Tensor) and tensor.numel else None
 
 
 def cell_children(obj: TorchObject) -> Iterator[Child]:
