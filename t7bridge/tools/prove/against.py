@@ -31,12 +31,12 @@ from ...io.source import add_input
 from ...lazy import np
 from ...limits import Limits
 from ...nn.output_shapes import Example
-from ...nn.places import Places, module_at
-from ...nn.state_dict import state_dict
+from ...nn.places import Places, choose_module, module_at
+from ...nn.state_dict import find_modules, state_dict
 from ...torchmodules.build import live_module
 from .judge import ATOL, NO_INPUT, RTOL, Judge, Node, measure
 from .layer import UNIT, LiveLayer, NotRunError, doubles, drawn, flat, mapped, to_torch, unit_of
-from .probe import chosen, fitting_inputs
+from .probe import fitting_inputs
 from .proof import AGREES, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, LayerProof, Proof, StretchProof
 from .runs import Recorded, base_name, grad_input_of, is_whole, output_of, own_parameters, recorded, runs
 
@@ -65,8 +65,9 @@ OTHER_TARGET = "its gradient is of another pass, or does not determine the targe
 def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> Proof:
     """Return the verdicts on the models in a value."""
     proof = Proof(name)
-    models = [module for _, module in chosen(value, name, None) if not _is_criterion(module)]
-    for path, module in chosen(value, name, at):
+    every = find_modules(value)
+    models = [module for _, module in every if not _is_criterion(module)]
+    for path, module in every if every and at is None else [choose_module(value, at, name)]:
         if _is_criterion(module):
             proof.layers.append(_criterion(module, path, models, limits))
             continue
@@ -311,7 +312,7 @@ class Subject:
             value = document.first
             if isinstance(value, Table) and ("input" in value or "output" in value):
                 return value
-            path, model = chosen(value, document.path, None)[0]
+            path, model = choose_module(value, None, document.path)
             return live_module(model, path, limits=self.limits).double().eval()
         if zipfile.is_zipfile(reference):
             with zipfile.ZipFile(reference) as archive:

@@ -205,7 +205,7 @@ class Node:
     """One run of one layer.
 
     Attributes:
-        step: the number of the run; -1 for an input that was computed otherwise.
+        step: the number of the run.
         unit: unit roundoff of its numbers.
         layer: the layer; `None` where tensors are only concatenated.
         given: its input: recorded tensors, and a `Ref` in place of each that is not.
@@ -215,6 +215,9 @@ class Node:
         found: the computed tensors.
         drawn: the same with random errors, for each seed.
         scales: the expected errors, as standard deviations.
+        want: the recorded tensors.
+        headroom: factor of the limit.
+        off: the difference of these with the weights and options of the file.
     """
 
     step: int
@@ -227,6 +230,9 @@ class Node:
     found: list[torch.Tensor] = field(factory=list, repr=False)
     drawn: list[list[torch.Tensor]] = field(factory=list, repr=False)
     scales: list[torch.Tensor] = field(factory=list, repr=False)
+    want: list[torch.Tensor] = field(factory=list, repr=False)
+    headroom: float = 1.0
+    off: Deviation = field(factory=Deviation)
 
     def run(self) -> None:
         """Compute the tensors, and their expected errors.
@@ -237,6 +243,7 @@ class Node:
         self.found = self.compute()
         self.drawn = [self.compute(seed=seed) for seed in range(DRAWS)]
         self.scales = self._spread(self.found, self.drawn)
+        self.off = measure(self.want, self.found, self.scales, self.headroom)
 
     def apply(self, layer: LiveLayer | None, value: Values) -> list[torch.Tensor]:
         """Compute the tensors of an input with a layer.
@@ -295,47 +302,10 @@ class Node:
             stack += [ref.node for ref in _refs(node.given) if id(ref.node) not in found]
         return sorted(found.values(), key=lambda node: node.step)
 
-
-def _read(value: Values, get: Callable[[Ref], Any]) -> Values:
-    """Return an input, with each `Ref` replaced."""
-    if isinstance(value, list):
-        return [_read(item, get) for item in value]
-    return get(value) if isinstance(value, Ref) else value
-
-
-def _refs(value: Values) -> Iterator[Ref]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _refs(item)
-    elif isinstance(value, Ref):
-        yield value
-
-
-@define(eq=False)
-class Case:
-    """A recorded value and what computes it.
-
-    Attributes:
-        node: the last node.
-        want: the recorded tensors.
-        headroom: factor of the limit.
-        off: the difference with the weights and options of the file.
-    """
-
-    node: Node
-    want: list[torch.Tensor]
-    headroom: float
-    off: Deviation = field(factory=Deviation)
-
-    def judge(self) -> Deviation:
-        """Compare with the numbers of the file."""
-        self.off = measure(self.want, self.node.found, self.node.scales, self.headroom)
-        return self.off
-
     @property
     def layers(self) -> list[tuple[Node, LiveLayer]]:
         """The layers, in order."""
-        return [(node, node.layer) for node in self.node.nodes() if node.layer is not None]
+        return [(node, node.layer) for node in self.nodes() if node.layer is not None]
 
     @property
     def weighted(self) -> list[tuple[Node, LiveLayer]]:
@@ -345,10 +315,10 @@ class Case:
     def explained(self, change: Change) -> bool:
         """Return whether a change leaves nothing but rounding: in the largest difference, and in the mean."""
         try:
-            got = self.node.compute(change)
+            got = self.compute(change)
             if not measure(self.want, got, got).close:
                 return False
-            left = measure(self.want, got, self.node.scales_of(change, got), self.headroom)
+            left = measure(self.want, got, self.scales_of(change, got), self.headroom)
         except (NotRunError, T7BridgeError):
             return False
         return left.excess <= 1
@@ -362,10 +332,10 @@ class Case:
             step: a small change of it.
         """
         target = _joined(self.want)
-        scale: Any = _joined(self.node.scales) if len(self.off.errors) else 1.0
+        scale: Any = _joined(self.scales) if len(self.off.errors) else 1.0
 
         def left(number: float) -> torch.Tensor:
-            got = _joined(self.node.compute(run(number)))
+            got = _joined(self.compute(run(number)))
             if len(got) != len(target):
                 raise NotRunError("another shape")
             return torch.nan_to_num((target - got) / scale, 0.0, 0.0, 0.0)
@@ -383,6 +353,21 @@ class Case:
         except (NotRunError, T7BridgeError):
             return None
         return at if at != start else None
+
+
+def _read(value: Values, get: Callable[[Ref], Any]) -> Values:
+    """Return an input, with each `Ref` replaced."""
+    if isinstance(value, list):
+        return [_read(item, get) for item in value]
+    return get(value) if isinstance(value, Ref) else value
+
+
+def _refs(value: Values) -> Iterator[Ref]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _refs(item)
+    elif isinstance(value, Ref):
+        yield value
 
 
 # Hypotheses: changes of the file with which its layers would return what is recorded
@@ -410,7 +395,7 @@ class Hypothesis:
     step: float = 1e-3
     weight: tuple[str, tuple[int, ...]] | None = None
 
-    def explains(self, case: Case) -> bool:
+    def explains(self, case: Node) -> bool:
         """Return whether the change leaves nothing but rounding, and write the number into the text."""
         if callable(self.change):
             number = case.fit(self.change, self.start, self.step)
@@ -420,7 +405,7 @@ class Hypothesis:
         return case.explained(self.change)
 
 
-def _one_weight(case: Case, limits: Limits) -> Iterator[Hypothesis]:
+def _one_weight(case: Node, limits: Limits) -> Iterator[Hypothesis]:
     """One weight was another: a change of weight k by d changes the values by d times column k of the Jacobian.
 
     Products of the difference and of that column with the same random rows are parallel then. An update moves more.
@@ -435,10 +420,10 @@ def _one_weight(case: Case, limits: Limits) -> Iterator[Hypothesis]:
     change = {
         id(layer): layer.moved({name: item for _, one, name, item in free if one is layer}) for _, layer, *_ in free
     }
-    scale, draw = _joined(case.node.scales), torch.Generator().manual_seed(1)
+    scale, draw = _joined(case.scales), torch.Generator().manual_seed(1)
     likely = []
     with torch.enable_grad():
-        out = _joined(case.node.compute(change))
+        out = _joined(case.compute(change))
         # Where the difference is large, there is more of the weight in it than of rounding.
         rows = [case.off.errors * (torch.randint(0, 2, out.shape, generator=draw) * 2.0 - 1) for _ in range(ROWS)]
         totals, tensors = torch.stack([row @ case.off.errors for row in rows]), [one[-1] for one in free]
@@ -474,7 +459,7 @@ def _one_weight(case: Case, limits: Limits) -> Iterator[Hypothesis]:
             yield Hypothesis(node, moved, text, FILE, 0.0, size, (name, index))
 
 
-def _option(case: Case, limits: Limits) -> Iterator[Hypothesis]:
+def _option(case: Node, limits: Limits) -> Iterator[Hypothesis]:
     """One option was another, or one of all dimensions: flags and usual numbers first, then any that fits."""
     for node, layer in reversed(case.layers):
         named = {key: now for key, now in layer.fields.items() if isinstance(now, (bool, float))}
@@ -501,7 +486,7 @@ def _option(case: Case, limits: Limits) -> Iterator[Hypothesis]:
                 yield Hypothesis(node, partial(rebuilt, names=(name,)), shown, FILE, number, number * 0.01 or 1e-3)
 
 
-def _gate_order(case: Case, limits: Limits) -> Iterator[Hypothesis]:
+def _gate_order(case: Node, limits: Limits) -> Iterator[Hypothesis]:
     """The gates of a recurrent layer, or the blocks of a linear one, were in another order."""
     for node, layer in case.weighted:
         extent = min(layer.weights.values(), key=torch.Tensor.dim).shape[0]  # of a bias, if there is one
@@ -539,7 +524,7 @@ class Outcome:
     verdict: str = NOT_RECORDED
     reason: str = ""
     blame: str = ""
-    case: Case | None = None
+    case: Node | None = None
     group: tuple[int, ...] = ()
     backward: str = NOT_RECORDED
     culprit: int | None = None
@@ -553,7 +538,7 @@ class Outcome:
         proof = LayerProof(self.run.path, self.run.obj.class_name, self.verdict, reason=self.reason)
         proof.parameters, proof.container = own_parameters(self.run.obj), self.run.whole
         proof.blame, proof.backward = self.blame, self.backward
-        if self.case is not None and self.case.node.found and self.verdict in (AGREES, DIFFERS, STALE):
+        if self.case is not None and self.case.found and self.verdict in (AGREES, DIFFERS, STALE):
             self.case.off.write(proof, self.case.want)
         return proof
 
@@ -601,36 +586,38 @@ class Judge:
     def _node(self, number: int, run: Run, outcome: Outcome) -> Node | None:
         """Return what computes the output of a run; `None` if its input is unknown, or contradicts its fields."""
         unit, complete = self._unit(run), is_whole(run.output) and not self.turned
-        by: Compute = outputs
         value = run.input if run.joined is None else run.joined
         given, made = self._given(value, number), self._given(value, -1)
-        wrong = contradiction(run.obj) if complete else ""
+        by: Compute = outputs
         if run.joined is not None:
             dim = run.obj.get("dimension")
             place = int(dim) - 1 if isinstance(dim, float) and 1 <= dim < 1 << 30 else 1 << 30
             return Node(number, unit, None, given, made, place) if given is not None else None
-        if given is None and complete and not wrong:
-            intact = not self.memory.overwritten(run.output, number)
-            derived = derived_input(run, intact, self.runs[number + 1 :])
-            if derived is not None:
-                outcome.reason, given, by, made = derived.reason, derived.given, derived.by, derived.given
-                wrong = derived.reason if given is None else ""
-                if derived.error is not None:
-                    # The solution of equations has errors: it is computed by a node of its own.
-                    noise = [
-                        torch.randn(given.shape, generator=torch.Generator().manual_seed(seed)) for seed in range(DRAWS)
-                    ]
-                    source = Node(
-                        -1, unit, None, [given], found=[given], drawn=[[given + derived.error * one] for one in noise]
-                    )
-                    given = Ref(source, 0, tuple(given.shape))
+        outcome.reason = (run.reason or NO_INPUT) if is_whole(run.output) else ""
+        if given is None and not complete:
+            return None
+        try:
+            layer = LiveLayer.build(run.obj, run.path, unit, self.limits)
+        except T7BridgeError:
+            if given is None:
+                return None
+            raise
+        wrong = contradiction(layer) if complete else ""
+        if given is None and not wrong:
+            shared = run.obj.get("finput")
+            later = [other.obj.get("finput") for other in self.runs[number + 1 :]]
+            if not any(
+                isinstance(one, Tensor) and one.storage is shared.storage for one in later if shared is not None
+            ):
+                intact = not self._is_lost(run) and not self.memory.overwritten(run.output, number)
+                given, reason, by = derived_input(layer, run.output, intact)
+                wrong, made = (reason, None) if given is None else ("", given)
+                outcome.reason = reason or outcome.reason
+        elif given is not None:
+            outcome.reason = ""
         if wrong:
             outcome.decide(DIFFERS, wrong, FILE)
-        elif given is None:
-            outcome.reason = (run.reason or NO_INPUT) if is_whole(run.output) else ""
-        else:
-            return Node(number, unit, LiveLayer.build(run.obj, run.path, unit, self.limits), given, made, by=by)
-        return None
+        return Node(number, unit, layer, given, made, by=by) if given is not None and not wrong else None
 
     def _given(self, value: Recorded, number: int) -> Values:
         """Return the input of a run, with a `Ref` for each tensor that was overwritten since; `None` if unknown.
@@ -684,25 +671,27 @@ class Judge:
         units = map(unit_of, (run.output, run.input, [item for item in weights if item.numel]))
         return max((unit for unit in units if unit is not None), default=UNIT["float32"])
 
-    def _case(self, node: Node, run: Run, want: Recorded, factor: float = 1.0) -> Case:
+    def _expect(self, node: Node, run: Run, want: Recorded, factor: float = 1.0) -> None:
+        """Note what a node is compared with, and the factor of the limit."""
         on_gpu = run.obj.class_name.startswith("cudnn.") or any(item.device != "cpu" for item in leaves(run.output))
-        factor *= (EXACT if node.unit <= UNIT["float64"] else 1.0) * (ON_GPU if on_gpu else 1.0)
-        return Case(node, doubles(self._torch(want)), factor)
+        node.headroom = factor * (EXACT if node.unit <= UNIT["float64"] else 1.0) * (ON_GPU if on_gpu else 1.0)
+        node.want = doubles(self._torch(want))
 
     # Comparing it
 
     def _check(self, number: int, run: Run, outcome: Outcome, node: Node) -> None:
         """Run a layer whose input is known, and compare what is recorded."""
-        outcome.group = tuple(one.step for one in node.nodes() if one.step >= 0)
-        complete, targets = is_whole(run.output), list(leaves(run.output))
+        outcome.group = tuple(one.step for one in node.nodes())
+        complete, count = is_whole(run.output), [item.numel for item in leaves(run.output)]
         if complete and not self._is_lost(run) and not self.memory.overwritten(run.output, number):
-            outcome.case = self._case(node, run, run.output)
+            outcome.case = node
+            self._expect(node, run, run.output)
         if node.layer is not None:
             value = _read(node.given, lambda ref: ref.of(ref.node.found))
             if "BatchNormalization" in run.name and _is_by_running_statistics(node.layer, value):
                 node.layer.module.eval()
             total = sum(map(prod, node.layer.shapes(value) or ()))
-            if total > 64 * max(sum(item.numel for item in targets), 1 << 16):
+            if total > 64 * max(sum(count), 1 << 16):
                 raise NotRunError(f"would return {total} elements")
         try:
             node.run()
@@ -713,21 +702,21 @@ class Judge:
             outcome.case = None
             return
         if outcome.case is not None:
-            self._compare(outcome.case, outcome)
-        elif complete and _sizes(node.found) != [item.numel for item in targets]:
+            self._compare(outcome, node)
+        elif complete and _sizes(node.found) != count:
             # In-place layers kept the shape, which no update changes.
-            shapes = [list(item.shape) for item in node.found], [list(item.size) for item in targets]
+            shapes = [[list(item.shape) for item in node.found], [list(item.size) for item in leaves(run.output)]]
             outcome.decide(DIFFERS, f"shape {shapes[0]}, recorded {shapes[1]}", FILE)
         elif complete:
             outcome.reason = "its output was overwritten"
 
-    def _compare(self, case: Case, outcome: Outcome) -> None:
+    def _compare(self, outcome: Outcome, node: Node) -> None:
         """Write the verdict on an output; `DIFFERS` where rounding does not explain the difference."""
-        node, members = case.node, [self.runs[part] for part in outcome.group]
-        off, flat = case.judge(), _joined(case.want)
+        off, flat, members = node.off, _joined(node.want), [self.runs[part] for part in outcome.group]
         most = max((_APPROXIMATE.get(one.name, -1.0) for one in members), default=-1.0)
         near = off.close or off.max_abs <= most
         good = off.excess <= 1 or (most >= 0 and near)
+        others = ", ".join(dict.fromkeys(one.path for one in members if one is not outcome.run))
         if not bool((flat.abs() > 1e-30).any() & flat.isfinite().any()) and not good:
             outcome.reason, outcome.case = "its recorded output was never computed: it is zero, or not a number", None
         elif not (good and off.close) and node.by is outputs and not all(map(torch.equal, node.found, node.compute())):
@@ -735,9 +724,9 @@ class Judge:
         elif good and not near and off.max_rel > MOST_ROUNDING:
             outcome.decide(NOT_CHECKABLE, ROUNDING)
         elif good:
-            others = ", ".join(dict.fromkeys(one.path for one in members if one is not outcome.run))
-            together = f"checked together with {others}" if others else ""
-            outcome.decide(AGREES, "; ".join(filter(None, (outcome.reason, together))))
+            outcome.decide(
+                AGREES, "; ".join(filter(None, (outcome.reason, others and f"checked together with {others}")))
+            )
         elif node.layer is not None and _remembers(outcome.run.obj):
             outcome.decide(NOT_CHECKABLE, STATE)
         else:
@@ -748,42 +737,44 @@ class Judge:
 
         Where it does not depend on the input, as for a sum of products, that need not be known.
         """
-        both, unit = (run.grad_output, run.grad_input), self._unit(run)
-        known = all(map(is_whole, both)) and not run.whole and not self.turned and outcome.verdict != DIFFERS
-        if not known or not self.memory.holds_gradients(run) or (node is not None and node.by is not outputs):
+        known = is_whole(run.grad_output) and is_whole(run.grad_input) and outcome.verdict != DIFFERS
+        known &= not run.whole and not self.turned and (node is None or node.by is outputs)
+        if not known or not self.memory.holds_gradients(run):
             return
+        outcome.backward = NOT_CHECKABLE
         try:
+            unit = self._unit(run)
             layer = LiveLayer.build(run.obj, run.path, unit, self.limits) if node is None else node.layer
-            zeros, slope = (mapped(to_torch(item), torch.Tensor.double) for item in (zeros_like(both[1]), both[0]))
+            zeros, slope = (
+                mapped(to_torch(item), torch.Tensor.double) for item in (zeros_like(run.grad_input), run.grad_output)
+            )
             value = mapped(zeros, lambda item: item + 0.5) if node is None else node.given
             back = Node(number, unit, layer, [value, slope], by=gradients)
+            self._expect(back, run, run.grad_input, BACK)
             back.run()
-            case = self._case(back, run, run.grad_input, BACK)
-            off = case.judge()
-            outcome.backward = AGREES if off.excess <= 1 or (off.close and node is not None) else NOT_CHECKABLE
+            good = back.off.excess <= 1 or (back.off.close and node is not None)
+            outcome.backward = AGREES if good else NOT_CHECKABLE
             if (
                 node is None
                 and layer is not None
                 and all(map(torch.equal, back.found, gradients(layer, [zeros, slope])))
             ):
-                outcome.case = case
-                if outcome.backward == AGREES:
+                outcome.case = back
+                if good:
                     outcome.decide(AGREES, f"its gradient was checked; {NO_INPUT}")
         except (NotRunError, T7BridgeError):
-            outcome.backward = NOT_CHECKABLE
+            pass
 
     # The vote
 
     def _vote(self) -> None:
         """Decide what all that does not agree says of the file."""
-        off = [(item, item.case) for item in self.outcomes if item.case is not None and _is_off(item)]
+        off = [(item, item.case) for item in self.outcomes if item.case is not None and _is_off(item, item.case)]
         off = [(item, case) for item, case in off if not self._is_of_other_mode(item, case)]
         keys = {id(item): self._key(item) for item, _ in off}
         # A gradient may be of another pass.
         moved = {
-            keys[id(item)]
-            for item, case in off
-            if case.weighted and case.node.by is not gradients and not item.run.whole
+            keys[id(item)] for item, case in off if case.weighted and case.by is not gradients and not item.run.whole
         }
         tried: dict[Any, bool] = {}
         for item, case in off:
@@ -809,9 +800,9 @@ class Judge:
         tensors = [run.obj.get("weight") or run.obj.get("bias") for run in group]
         return frozenset((id(one.storage), one.offset) for one in tensors if isinstance(one, Tensor) and one.numel)
 
-    def _explanation(self, item: Outcome, case: Case) -> Hypothesis | None:
+    def _explanation(self, item: Outcome, case: Node) -> Hypothesis | None:
         """Return the first hypothesis that explains a difference, and no update looks like; `None` if none does."""
-        large = len(case.node.nodes()) > LONGEST or sum(_sizes(case.want)) > self.limits.work
+        large = len(case.nodes()) > LONGEST or sum(_sizes(case.want)) > self.limits.work
         if large or (case.weighted and case.off.excess < CLEAR):
             return None
         for kind in HYPOTHESES:
@@ -819,41 +810,30 @@ class Judge:
                 for one in kind(case, self.limits):
                     if one.explains(case):
                         enough = not case.weighted or int((_joined(case.want) != 0).sum()) >= DETERMINED
-                        few = one.weight is not None and sum(map(_count, case.weighted)) == 1
+                        few = (
+                            one.weight is not None
+                            and sum(_sizes([part for _, layer in case.weighted for part in layer.weights.values()]))
+                            == 1
+                        )
                         return one if enough and (not few or self._is_fresh(item, one)) else None
             except (NotRunError, RuntimeError):
                 continue
         return None
 
     def _is_fresh(self, item: Outcome, one: Hypothesis) -> bool:
-        """Return whether the update that moved the only weight of a layer would show in another, which agrees."""
-        assert one.weight is not None
-        name, index = one.weight
-        slope = self._slopes(one.node.layer).get(name)
-        rate = one.step / float(slope[index]) if slope is not None and slope[index] else 0.0
+        """Return whether the update that moved the only weight of a layer would have moved another, which agrees."""
+        slope, sizes = one.node.layer and one.node.layer.obj.get("gradWeight"), []
         for other in self.outcomes:
-            if other.verdict == AGREES and other.case is not None and self._key(other) != self._key(item):
-                change = {
-                    id(layer): layer.moved(
-                        {key: layer.weights[key] + rate * part for key, part in self._slopes(layer).items()}
-                    )
-                    for _, layer in other.case.weighted
-                }
-                if change and (not rate or not other.case.explained(change)):
-                    return True
-        return False
+            both = [other.run.obj.get(name) for name in ("gradWeight", "weight")]
+            known = all(isinstance(item, Tensor) and item.numel for item in both)
+            if known and other.verdict == AGREES and other.case is not None:
+                sizes.append([float(abs(item.numpy()).max()) for item in both])
+        if not isinstance(slope, Tensor) or slope.numel != 1 or not float(slope):
+            return bool(sizes)
+        # What moves a weight by a ten-thousandth shows in an output that agrees to rounding.
+        return any(abs(one.step / float(slope)) * moved > RTOL * weight for moved, weight in sizes)
 
-    def _slopes(self, layer: LiveLayer | None) -> dict[str, torch.Tensor]:
-        """Return the recorded gradients of a layer's weights, by their names in PyTorch."""
-        found = {"weight": "gradWeight", "bias": "gradBias"}
-        slopes = {} if layer is None else {name: layer.obj.get(slope) for name, slope in found.items()}
-        slopes = {name: item for name, item in slopes.items() if isinstance(item, Tensor) and item.numel}
-        try:
-            return layer.variant(slopes, self.limits).weights if layer is not None and slopes else {}
-        except T7BridgeError:
-            return {}
-
-    def _is_of_other_mode(self, item: Outcome, case: Case) -> bool:
+    def _is_of_other_mode(self, item: Outcome, case: Node) -> bool:
         """Decide for a layer that agrees in the other mode than that of the file, where all layers are in one."""
         modes = [one.run.obj.get("train") for one in self.outcomes if isinstance(one.run.obj.get("train"), bool)]
         for _, layer in case.layers if len(set(modes)) == 1 < len(modes) else ():
@@ -864,9 +844,9 @@ class Judge:
                 return True
         return False
 
-    def _write(self, item: Outcome, case: Case, found: Hypothesis | None) -> None:
+    def _write(self, item: Outcome, case: Node, found: Hypothesis | None) -> None:
         """Write the verdict on what does not agree."""
-        sizes = _sizes(case.want), _sizes(case.node.found)
+        sizes = _sizes(case.want), _sizes(case.found)
         if found is not None:
             item.culprit = found.node.step
             item.decide(DIFFERS, "; ".join(filter(None, (item.reason, found.text[0]))), found.blame)
@@ -876,17 +856,15 @@ class Judge:
             item.decide(STALE, MOVED)
         elif item is self.outcomes[-1] and _is_masked(case):
             item.decide(NOT_CHECKABLE, MASKED)
-        elif sizes[0] != sizes[1] and [one.shape[1:] for one in case.want] == [
-            one.shape[1:] for one in case.node.found
-        ]:
-            counts = len(case.node.found[0]), len(case.want[0])
+        elif sizes[0] != sizes[1] and [one.shape[1:] for one in case.want] == [one.shape[1:] for one in case.found]:
+            counts = len(case.found[0]), len(case.want[0])
             item.decide(
                 NOT_CHECKABLE, f"its input and its output are of passes of {counts[0]} and {counts[1]} examples"
             )
         else:
             item.decide(DIFFERS, item.reason, CONVERSION)
 
-    def _members(self, item: Outcome, case: Case) -> None:
+    def _members(self, item: Outcome, case: Node) -> None:
         """Layers whose output was overwritten share the verdict of the one that it is compared after."""
         verdict, reason, blame = item.verdict, item.reason, item.blame
         # Without an explanation, of layers with weights these are to blame, else all.
@@ -935,42 +913,36 @@ class Judge:
         memo: dict[int, list[torch.Tensor]] = {}
         starts: dict[int, tuple[int, int]] = {}
         found = []
+
+        def get(ref: Ref) -> torch.Tensor:
+            return ref.of(memo.get(id(ref.node), ref.node.found))
+
         for node in self._nodes:
             inside = [starts[id(ref.node)] for ref in _refs(node.made) if id(ref.node) in starts]
-            start, count = (min(inside)[0], max(one[1] for one in inside) + 1) if inside else (node.step, 1)
+            start, count = min(inside, default=(node.step, 0))
             try:
-                memo[id(node)] = node.apply(
-                    node.layer, _read(node.made, lambda ref: ref.of(memo.get(id(ref.node), ref.node.found)))
-                )
+                memo[id(node)] = node.apply(node.layer, _read(node.made, get))
             except (NotRunError, T7BridgeError):
                 continue
-            starts[id(node)] = start, count
-            case = self.outcomes[node.step].case
-            if count > 1 and case is not None and id(node) not in taken:
-                off = measure(case.want, memo[id(node)], case.node.scales, case.headroom)
+            starts[id(node)] = start, max([count, *(one[1] for one in inside)]) + 1
+            if inside and node.want and id(node) not in taken:
+                off = measure(node.want, memo[id(node)], node.scales, node.headroom)
                 verdicts = [one.verdict for one in self.outcomes[start : node.step + 1]]
                 worst = next((one for one in (DIFFERS, STALE) if one in verdicts), NOT_CHECKABLE)
                 verdict = AGREES if off.close or off.excess <= 1 else worst
-                paths, reason = (
-                    (self.runs[start].path, self.runs[node.step].path),
-                    ROUNDING if verdict == NOT_CHECKABLE else "",
-                )
-                found.append(StretchProof(*paths, count, verdict, off.max_abs, off.max_rel, off.cosine, reason))
+                reason = ROUNDING if verdict == NOT_CHECKABLE else ""
+                paths, layers = (self.runs[start].path, self.runs[node.step].path), starts[id(node)][1]
+                found.append(StretchProof(*paths, layers, verdict, off.max_abs, off.max_rel, off.cosine, reason))
         return sorted(found, key=lambda one: -one.layers)
 
 
-def _count(weighted: tuple[Node, LiveLayer]) -> int:
-    return sum(item.numel() for item in weighted[1].weights.values())
-
-
-def _is_off(item: Outcome) -> bool:
+def _is_off(item: Outcome, case: Node) -> bool:
     """Return whether something may explain an outcome: a difference, or that the layer refused its input."""
-    assert item.case is not None
-    refused = item.verdict == NOT_CHECKABLE and not item.case.node.found
-    return item.verdict == DIFFERS or refused or (item.verdict == NOT_RECORDED and item.backward == NOT_CHECKABLE)
+    other_pass = item.verdict == NOT_RECORDED and item.backward == NOT_CHECKABLE
+    return item.verdict == DIFFERS or other_pass or (item.verdict == NOT_CHECKABLE and not case.found)
 
 
-def _is_masked(case: Case) -> bool:
+def _is_masked(case: Node) -> bool:
     """Return whether recorded values agree with the computed ones except where they are zero."""
     left = _joined(case.want) != 0
     is_masked = len(case.off.errors) > 0 and DETERMINED <= int(left.sum()) < len(left)

@@ -26,7 +26,7 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import Fields
 from ...nn.registry import traits_of
 from ...torchmodules.build import live_module
-from .runs import Recorded, Run, base_name, leaves
+from .runs import Recorded, base_name, leaves
 
 Values = Any
 """A torch tensor, a float, or a list of these."""
@@ -338,58 +338,58 @@ _CANDIDATES = range(5)
 """Paddings and steps that are tried in place of those in the file."""
 
 
-@define(eq=False)
-class Derived:
-    """An input computed from other fields.
-
-    Attributes:
-        given: from what the output is computed, in double precision; `None` if the fields contradict one another.
-        reason: how it was computed, or why there is none.
-        error: standard deviations of its errors; `None` if it is exact.
-        by: how the output follows.
-    """
-
-    given: Any
-    reason: str = FROM_FIELD
-    error: torch.Tensor | None = None
-    by: Compute = outputs
-
-
-def contradiction(obj: TorchObject) -> str:
+def contradiction(layer: LiveLayer) -> str:
     """Return the size of a convolution's kernel that does not match its weights; empty if all match."""
-    weight, name = obj.get("weight"), base_name(obj.class_name)
-    rank = 3 if name.startswith("Volumetric") else 2
-    known = obj.class_name.startswith(("nn.", "cudnn.")) and name.startswith(("Spatial", "Volumetric"))
-    if not known or "Local" in name or "Convolution" not in name:
-        return ""
-    for field_name, extent in zip(("kW", "kH", "kT"), reversed(weight.size) if isinstance(weight, Tensor) else ()):
-        size = obj.get(field_name)
-        if isinstance(weight, Tensor) and len(weight.size) == rank + 2 and isinstance(size, float) and size != extent:
-            return f"{field_name} = {size:g} does not fit its weight, which has {extent}"
+    kernel = layer.module.kernel_size if isinstance(layer.module, _CONVOLUTIONS) else ()
+    for name, extent in zip(("kW", "kH", "kT"), reversed(kernel)):
+        size = layer.obj.get(name)
+        if isinstance(size, float) and size != extent:
+            return f"{name} = {size:g} does not fit its weight, which has {extent}"
     return ""
 
 
-def derived_input(run: Run, intact: bool, later: list[Run]) -> Derived | None:
-    """Return the input of a layer from its other fields; `None` if they do not determine it.
+_CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+def derived_input(layer: LiveLayer, output: Recorded, intact: bool) -> tuple[Values, str, Compute]:
+    """Return the input of a layer from its other fields, the source, and how its output follows from it.
+
+    The input is `None` if the fields do not determine it; the source says why if they contradict one another.
 
     Args:
-        run: the run of the layer.
-        intact: whether its output is in the file as it was.
-        later: the runs after it.
+        layer: the layer.
+        output: its recorded output.
+        intact: whether that is in the file as it was.
     """
-    output, weight = run.output, run.obj.get("weight")
-    if not isinstance(output, Tensor) or not isinstance(weight, Tensor) or output.numel > _MOST:
+    found, reason, matrix = None, "", layer.obj.get("finput")
+    if isinstance(output, Tensor) and output.numel <= _MOST:
+        wanted, weight = to_torch(output).double(), layer.weights.get("weight", torch.zeros(()))
+        rows = wanted.reshape(-1, wanted.shape[-1])
+        if layer.name in _TABLES and intact and wanted.shape[-1] == weight.shape[-1]:
+            found, reason = _rows(layer, rows), FROM_FIELD
+            found = None if found is None else found.reshape(wanted.shape[:-1] or (1,))
+        elif layer.name in ("Linear", "LinearNoBias") and intact and len(weight) == wanted.shape[-1] > weight.shape[1]:
+            values = torch.linalg.svdvals(weight) if weight.isfinite().all() else torch.zeros(1)
+            if values[-1] * _WORST > values[0] and rows.isfinite().all():
+                return [wanted], FROM_OUTPUT, nearest_outputs
+        elif (
+            layer.obj.class_name in _UNFOLDING
+            and isinstance(matrix, Tensor)
+            and isinstance(layer.module, _CONVOLUTIONS)
+        ):
+            found, reason = _folded(layer.module, to_torch(matrix).double(), wanted)
+    return found, reason, outputs
+
+
+def _rows(layer: LiveLayer, wanted: torch.Tensor) -> torch.Tensor | None:
+    """Return the numbers of the rows of a table that are closest to the outputs."""
+    table = layer.weights["weight"]
+    if layer.obj.get("maxNorm") is not None or len(wanted) * len(table) > _MOST or not bool(wanted.isfinite().all()):
         return None
-    if run.name in _TABLES and intact and output.size[-1:] == weight.size[1:]:
-        return _rows(run, to_torch(weight).double(), to_torch(output).double())
-    if run.name in ("Linear", "LinearNoBias") and len(weight.size) == 2 and output.size[-1:] == weight.size[:1]:
-        return _solved(run, to_torch(weight).double(), to_torch(output).double(), intact)
-    matrix = run.obj.get("finput")
-    if run.obj.class_name in _UNFOLDING and isinstance(matrix, Tensor):
-        others = (other.obj.get("finput") for other in later)
-        if not any(isinstance(other, Tensor) and other.storage is matrix.storage for other in others):
-            return _folded(run, matrix, output)
-    return None
+    nearest = torch.cdist(wanted, table).argmin(1)
+    # A row further from the output than from zero was chosen by chance.
+    chance = (table[nearest] - wanted).square().sum(1) > wanted.square().sum(1)
+    return None if bool(chance.any()) else (nearest + _TABLES[layer.name]).double()
 
 
 _UNFOLDING = ("nn.SpatialConvolution", "nn.SpatialConvolutionMM", "nn.VolumetricConvolution")
@@ -398,113 +398,36 @@ position of the kernel. Source: nn 8726825 `lib/THNN/generic/unfold.c`, `Volumet
 """
 
 
-def _folded(run: Run, matrix: Tensor, output: Tensor) -> Derived | None:
-    """Return the image whose unfolding is recorded."""
-    letters = "THW" if run.name.startswith("Volumetric") else "HW"
-    rank = len(letters)
-
-    def sizes(*names: str) -> list[int]:
-        found = [run.obj.get(name) or 0.0 for name in names]
-        return [int(item) if isinstance(item, float) and 0 <= item < 1 << 16 else -1 for item in found]
-
-    kernel, steps, padding = (sizes(*(kind + letter for letter in letters)) for kind in ("k", "d", "pad"))
-    planes, places, batched = sizes("nInputPlane")[0], output.size[-rank:], len(output.size) == rank + 2
-    if min(planes, *kernel, *steps, len(output.size) - rank) < 1 or min(padding) < 0:
-        return None
-    shape = planes * prod(kernel), prod(places)
-    count = (output.size[0] if batched else 1) * prod(shape)
-    if (*matrix.size[-2:], matrix.numel) != (*shape, count) or count > _MOST:
-        return None
-    columns = to_torch(matrix).double().reshape(-1, prod(kernel), *places)
-    slope = run.grad_input
-    extent = slope.size[-rank:] if isinstance(slope, Tensor) and len(slope.size) > rank else None
-    found = _fold(columns, kernel, steps, padding, extent)
-    if found is not None:
-        image = found.reshape(-1, planes, *found.shape[2:])
-        return Derived(image if batched else image[0])
+def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor | None, str]:
+    """Return the image whose unfolding is recorded, or the sizes that fit in place of those of the file."""
+    kernel, steps, padding = conv.kernel_size, conv.stride, conv.padding
+    rank, taps, places = len(kernel), prod(kernel), output.shape[-len(kernel) :]
+    batch = output.shape[: output.dim() - rank - 1]
+    count = prod(batch) * conv.in_channels * taps * prod(places)
+    if len(batch) > 1 or matrix.numel() != count or count > _MOST or matrix.shape[-1] != prod(places):
+        return None, ""
+    columns = matrix.reshape(-1, taps, *places)
+    image = _fold(columns, kernel, steps, padding)
+    if image is not None:
+        return image.reshape(*batch, conv.in_channels, *image.shape[2:]), FROM_FIELD
     for kind, now in (("pad", padding), ("d", steps)):
         for other in product(_CANDIDATES[kind == "d" :], repeat=rank):
-            both = (list(other), padding) if kind == "d" else (steps, list(other))
-            if _fold(columns, kernel, *both, extent) is not None:
-                known = " and ".join(f"{kind}{letter} = {size}" for letter, size in zip(letters, other))
-                return Derived(None, f"{known} fits its unfolded input (the file has {', '.join(map(str, now))})")
-    return None
+            if _fold(columns, kernel, *((other, padding) if kind == "d" else (steps, other))) is not None:
+                known = " and ".join(f"{kind}{letter} = {size}" for letter, size in zip("THW"[3 - rank :], other))
+                return None, f"{known} fits its unfolded input (the file has {', '.join(map(str, now))})"
+    return None, ""
 
 
-def _fold(columns: Any, kernel: list[int], steps: list[int], padding: list[int], extent: Any) -> Any:
+def _fold(columns: Any, kernel: Any, steps: Any, padding: Any) -> Any:
     """Return the images with this unfolding; `None` if there are none, because positions that are one pixel differ."""
-    rank, taps = len(kernel), columns.shape[1]
-    scatter, gather = (F.conv_transpose2d, F.conv2d) if rank == 2 else (F.conv_transpose3d, F.conv3d)
-    each = torch.eye(taps, dtype=columns.dtype).reshape(taps, 1, *kernel)
+    scatter, gather = (F.conv_transpose2d, F.conv2d) if len(kernel) == 2 else (F.conv_transpose3d, F.conv3d)
+    each = torch.eye(columns.shape[1], dtype=columns.dtype).reshape(-1, 1, *kernel)
     hits = scatter(torch.ones_like(columns[:1]), each, stride=steps)
     image = scatter(columns, each, stride=steps) / hits.clamp(min=1)
-    margins: list[int] = []
-    for size, step, pad, at in zip(image.shape[2:], steps, padding, range(rank)):
-        # The last pixels of a row, fewer than a step, may be unread.
-        least = size - 2 * pad
-        wanted = extent[at] if extent is not None and least <= extent[at] < least + step else least + step - 1
-        if wanted < 1:
-            return None
-        margins = [-pad, wanted + pad - size, *margins]
+    # The last pixels of a row, fewer than a step, may be unread.
+    margins = [margin for pad, step in zip(padding, steps) for margin in (step - 1 - pad, -pad)][::-1]
+    if any(size + sum(margins[2 * at : 2 * at + 2]) < 1 for at, size in enumerate(reversed(image.shape[2:]))):
+        return None
     image = F.pad(image, margins)
     again = gather(image, each, stride=steps, padding=padding)
     return image if again.shape == columns.shape and torch.allclose(again, columns, rtol=1e-12, atol=0) else None
-
-
-def _rows(run: Run, table: torch.Tensor, output: torch.Tensor) -> Derived | None:
-    """Return the numbers of the rows of a table that are closest to the outputs."""
-    wanted = output.reshape(-1, table.shape[1])
-    if run.obj.get("maxNorm") is not None or len(wanted) * len(table) > _MOST or not bool(wanted.isfinite().all()):
-        return None
-    nearest = torch.cdist(wanted, table).argmin(1)
-    # A row further from the output than from zero was chosen by chance.
-    if bool(((table[nearest] - wanted).square().sum(1) > wanted.square().sum(1)).any()):
-        return None
-    return Derived((nearest + _TABLES[run.name]).double().reshape(output.shape[:-1] or (1,)))
-
-
-def _solved(run: Run, matrix: torch.Tensor, output: torch.Tensor, intact: bool) -> Derived | None:
-    """Return the input of a linear layer as a solution: of gradWeight = gradOutput' X, or of its output."""
-    rows = output.reshape(-1, matrix.shape[0])
-    if output.dim() > 2 or matrix.numel() * min(matrix.shape) > _MOST * 4:
-        return None
-    found = _by_gradient(run, rows) if run.obj.get("train") is not False else None
-    if found is not None:
-        bias = run.obj.get("bias")
-        shift = to_torch(bias).double() if isinstance(bias, Tensor) and bias.numel == matrix.shape[0] else 0.0
-        # Zeros of an in-place activation say nothing about the pass; of another pass, outputs are another's entirely.
-        known = rows.isfinite() & ((rows != 0) | intact)
-        off = (found[0] @ matrix.T + shift - rows).abs()[known]
-        if off.numel() and float(off.median()) <= float(rows[known].abs().median()) / 2:
-            value, error = (item.reshape(*output.shape[:-1], matrix.shape[1]) for item in found)
-            return Derived(value, FROM_FIELD, error)
-    if intact and matrix.shape[0] > matrix.shape[1] and _is_regular(matrix) and bool(rows.isfinite().all()):
-        return Derived([output], FROM_OUTPUT, by=nearest_outputs)
-    return None
-
-
-def _by_gradient(run: Run, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return the solution and its errors. Where gradBias is the sum of gradOutput, all three are of one pass."""
-    names = run.obj.get("gradWeight"), run.obj.get("gradBias"), run.grad_output
-    if not all(isinstance(item, Tensor) for item in names):
-        return None
-    mixed, total, slope = (to_torch(item).double() for item in names)
-    if slope.numel() != rows.numel() or mixed.dim() != 2 or {mixed.shape[0], total.numel()} != {rows.shape[1]}:
-        return None
-    unit, slope = unit_of(names[0]) or UNIT["float32"], slope.reshape(rows.shape)
-    # A sum of n numbers is right to n roundings of its largest part, which are at most eight units each.
-    limit = 8 * unit * len(slope) * slope.abs().sum(0) + TINY
-    if len(slope) > slope.shape[1] or bool(((total.reshape(-1) - slope.sum(0)).abs() > limit).any()):
-        return None
-    if not bool(mixed.isfinite().all()) or not _is_regular(slope):
-        return None
-    inverse = torch.linalg.pinv(slope.T)
-    value = inverse @ mixed
-    variance = unit**2 * (slope.T.square() @ value.square())
-    return value, (inverse.square() @ variance).sqrt()
-
-
-def _is_regular(matrix: torch.Tensor) -> bool:
-    """Return whether a matrix can be inverted to half of the digits of its numbers."""
-    values = torch.linalg.svdvals(matrix) if bool(matrix.isfinite().all()) else torch.zeros(1)
-    return bool(values[-1] * _WORST > values[0])

@@ -6,24 +6,27 @@ May import formats, graph, io and nn.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from attrs import evolve
 
 from ... import formats
 from ...conversion.inputs import Inputs, parse_inputs
-from ...errors import ModelError, UnsupportedError
-from ...graph.lua import Table, TorchObject, Value
+from ...errors import ModelError
+from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
 from ...graph.walk import Path
 from ...io.output import FileOutput
 from ...io.source import Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import items_of, lookup
+from ...nn.graphs import graph_modules, graph_spec
+from ...nn.mapping import GraphNode
 from ...nn.output_shapes import Example
-from ...nn.places import Places, module_at
-from ...nn.state_dict import find_modules
+from ...nn.places import Places, choose_module
 from .runs import base_name, recorded
 
 Spec = Any
@@ -42,62 +45,6 @@ SIDES = (32, 28, 16, 8, 64, 96, 128, 224, 227, 231, 256, 299, 12, 24, 48, 40)
 """Heights and widths tried for images."""
 MOST_DEPTH = 64
 """Deepest nesting of containers that is followed."""
-
-
-def need_torch() -> None:
-    """Check that PyTorch is installed.
-
-    Raises:
-        UnsupportedError: it is not.
-    """
-    if find_spec("torch") is None:
-        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'")
-
-
-def lua_value(source: Readable | Value, limits: Limits) -> tuple[Value, str]:
-    """Return the first value of a `.t7` file, and the file's name.
-
-    Raises:
-        FormatError: the file is damaged, or of another format.
-        UnsupportedError: it is of another format.
-    """
-    if isinstance(source, (Table, TorchObject)):
-        return source, ""
-    document = formats.open(source, limits=limits)
-    if document.spec.values != formats.LUA:
-        raise UnsupportedError("only .t7 files hold values recorded by Lua Torch", file=document.path)
-    return document.first, document.path
-
-
-def chosen(value: Value, name: str, at: str | None) -> list[tuple[str, TorchObject]]:
-    """Return the selected models of a value, with their paths.
-
-    Raises:
-        ModelError: there is none.
-    """
-    found = find_modules(value)
-    if not found:
-        raise ModelError("the file holds no module", file=name)
-    if at is None:
-        return found
-    module = module_at(value, at)
-    if module is None:
-        listed = ", ".join(path for path, _ in found[:50])
-        raise ModelError(f"the file holds no module at {at}", file=name, hint=f"There are: {listed}.")
-    return [(at, module)]
-
-
-def one_module(value: Value, name: str, at: str | None) -> tuple[str, TorchObject]:
-    """Return the only selected model of a value, with its path.
-
-    Raises:
-        ModelError: there is none, or several.
-    """
-    found = chosen(value, name, at)
-    if len(found) > 1:
-        paths = ", ".join(path for path, _ in found[:50])
-        raise ModelError("the file holds several modules", file=name, hint=f"Name one with --at: {paths}.")
-    return found[0]
 
 
 def probe(
@@ -123,11 +70,10 @@ def probe(
         ModelError: the inputs of the model cannot be inferred.
         TargetExistsError: the script exists.
     """
-    need_torch()
     document = formats.open(source, limits=limits)
     if document.spec.values != formats.LUA:
         raise ModelError("Lua Torch reads .t7 files", file=document.path)
-    path, model = one_module(document.first, document.path, at)
+    path, model = choose_module(document.first, at, document.path)
     spec = parse_inputs(inputs, limits=limits) if inputs else fitting_inputs(model, path, limits)
     text = document.layout is not None and getattr(document.layout, "encoding", "") == "ascii"
     keys = keys_to(document.first, path)
@@ -153,93 +99,69 @@ def packages_of(model: TorchObject, path: str, limits: Limits) -> list[str]:
     return [name for name in ("nn", "nngraph", "dpnn", "rnn", "cudnn") if name in needed]
 
 
-def guess_inputs(model: TorchObject, side: int = 32) -> Spec:
+def guess_inputs(model: TorchObject, side: int = 32, known: dict[int, Spec] | None = None, depth: int = 0) -> Spec:
     """Return an input that a model may accept, according to its first layers; `None` if these do not determine one.
 
     Args:
         model: the model.
         side: height and width of images.
+        known: the inputs of modules by their ids: a module may stand at several places, and in itself.
+        depth: of nesting.
     """
-    return _Guess(side).of(model, 0)
+    known = {} if known is None else known
+    if id(model) not in known:
+        known[id(model)] = None  # while it is visited
+        inner = partial(guess_inputs, side=side, known=known, depth=depth + 1)
+        known[id(model)] = _guess(model, side, inner) if depth <= MOST_DEPTH else None
+    return known[id(model)]
 
 
-class _Guess:
-    """Inputs of modules, each visited once: a module may stand at several places, and in itself.
+def _guess(obj: TorchObject, side: int, inner: Callable[[TorchObject], Spec]) -> Spec:
+    name, first = base_name(obj.class_name), obj.get("inputModule")
+    inside = [item for item in items_of(obj.get("modules")) or [] if isinstance(item, TorchObject)]
+    if name == "gModule":
+        return _graph(obj, inner)
+    if name == "ParallelTable":
+        found = list(map(inner, inside))
+        return None if None in found else found
+    if name in ("Sequencer", "BiSequencer", "MapTable"):
+        one = inner(inside[0]) if inside else None
+        return [one, one, one] if one is not None else None
+    if name == "Recurrent":
+        return inner(first) if isinstance(first, TorchObject) else None
+    shape = _leaf_shape(obj, name, side)
+    found = [shape, *map(inner, (inside[:1] if name == "Sequential" else inside) if shape is None else ())]
+    if inside and name != "Sequential":
+        found.append(None)
+    else:
+        found.append(_from_record(recorded(obj.get("gradInput"))))
+    return next((spec for spec in found if spec is not None), None)
 
-    Args:
-        side: height and width of images.
-    """
 
-    def __init__(self, side: int) -> None:
-        self._side = side
-        self._known: dict[int, Spec] = {}
+def _graph(obj: TorchObject, inner: Callable[[TorchObject], Spec]) -> Spec:
+    """Return the inputs of a graph: of each element that of the first module behind it which reads nothing else."""
+    children = {child.name: child.value for child in graph_modules(obj)}
+    nodes: tuple[GraphNode, ...] = ()
+    with suppress(ModelError):
+        nodes = graph_spec(obj, "root").nodes
 
-    def of(self, obj: TorchObject, depth: int) -> Spec:
-        """Return the input of a module at a depth of nesting."""
-        if id(obj) not in self._known:
-            self._known[id(obj)] = None  # while it is visited
-            self._known[id(obj)] = self._visit(obj, depth) if depth <= MOST_DEPTH else None
-        return self._known[id(obj)]
-
-    def _visit(self, obj: TorchObject, depth: int) -> Spec:
-        name = base_name(obj.class_name)
-        inside = [item for item in items_of(obj.get("modules")) or [] if isinstance(item, TorchObject)]
-        recorded_input = _from_record(recorded(obj.get("gradInput")))
-        if name == "gModule":
-            return self._graph(obj, depth)
-        if name == "ParallelTable":
-            found = [self.of(item, depth + 1) for item in inside]
-            return None if None in found else found
-        if name in ("Sequencer", "BiSequencer", "MapTable"):
-            one = self.of(inside[0], depth + 1) if inside else None
-            return [one, one, one] if one is not None else None
-        if name == "Recurrent":
-            first = obj.get("inputModule")
-            return self.of(first, depth + 1) if isinstance(first, TorchObject) else None
-        shape = _leaf_shape(obj, name, self._side)
-        if shape is not None:
-            return shape
-        if name == "Sequential":
-            inside = inside[:1]
-        for item in inside:
-            spec = self.of(item, depth + 1)
+    def behind(origin: tuple[int, ...]) -> Spec:
+        reached: set[int] = set()
+        for number, node in enumerate(nodes, 1):
+            reads = [at in reached or (at == 0 and indices[:1] == origin) for at, indices in node.takes]
+            module = children.get(node.module or "")
+            is_layer = isinstance(module, TorchObject) and base_name(module.class_name) != "Identity"
+            spec: Spec = inner(module) if reads == [True] and is_layer else None  # type: ignore[arg-type]
             if spec is not None:
                 return spec
-        return None if inside and name != "Sequential" else recorded_input
-
-    def _graph(self, obj: TorchObject, depth: int) -> Spec:
-        """Return the inputs of a graph: of each input node that of the first module which reads it."""
-        begin = lookup(obj, "innode.data")
-        readers: dict[int, list[Table]] = {}
-        for node in items_of(obj.get("forwardnodes")) or []:
-            data = lookup(node, "data")
-            if isinstance(data, Table):
-                for item in {id(one): one for one in items_of(data.get("mapindex")) or []}.values():
-                    readers.setdefault(id(item), []).append(data)
-        sources = readers.get(id(begin), [])
-        if len(sources) == 1:
-            selected = readers.get(id(sources[0]), [])
-            sources = selected if any(data.get("selectindex") is not None for data in selected) else sources
-        sources = sorted(sources, key=lambda data: data.get("selectindex") or 0.0)
-        found = [self._first_reader(source, readers, depth) for source in sources]
-        if None in found:
-            return _from_record(recorded(begin.get("input"))) if isinstance(begin, Table) else None
-        return found[0] if len(found) == 1 else found or None
-
-    def _first_reader(self, source: Table, readers: dict[int, list[Table]], depth: int) -> Spec:
-        waiting, seen = [source], {id(source)}
-        for data in waiting:  # which grows
-            module = data.get("module")
-            alone = len(items_of(data.get("mapindex")) or []) <= 1
-            if isinstance(module, TorchObject) and base_name(module.class_name) != "Identity":
-                spec = self.of(module, depth + 1) if alone else None
-                if spec is not None:
-                    return spec
-            for one in readers.get(id(data), []):
-                if id(one) not in seen:
-                    seen.add(id(one))
-                    waiting.append(one)
+            reached.update([number] if any(reads) else ())
         return None
+
+    origins = sorted({indices[:1] for node in nodes for at, indices in node.takes if at == 0})
+    found = list(map(behind, origins))
+    if None in found or not found:
+        return _from_record(recorded(lookup(obj, "innode.data.input")))
+    return found if origins[0] else found[0]
 
 
 def _from_record(value: Any) -> Spec:

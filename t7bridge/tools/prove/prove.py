@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from attrs import field
 
+from ... import formats
 from ...conversion.inputs import Inputs
 from ...conversion.options import AT, FORCE, INPUT, JSON, LIMITS, flag, option, takes, verb
-from ...errors import T7BridgeError
-from ...graph.lua import Value
+from ...errors import T7BridgeError, UnsupportedError
+from ...graph.lua import Table, TorchObject, Value
 from ...io.source import Readable
 from ...limits import DEFAULT_LIMITS, Limits
+from ...nn.places import choose_module
 from ...report import Note
-from .probe import lua_value, need_torch, one_module
 from .proof import NOTE, Proof
 
 
@@ -86,13 +88,19 @@ def prove(request: Prove) -> Proof:
         >>> proof.sentence()  # doctest: +SKIP
         'checked against 298 recorded activations of Lua Torch, largest difference 3e-06'
     """
-    need_torch()
+    if find_spec("torch") is None:
+        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'")
     from . import against as references
 
-    value, name = lua_value(request.source, request.limits)
+    value, name = request.source, ""
+    if not isinstance(value, (Table, TorchObject)):
+        document = formats.open(value, limits=request.limits)
+        if document.spec.values != formats.LUA:
+            raise UnsupportedError("only .t7 files hold values recorded by Lua Torch", file=document.path)
+        value, name = document.first, document.path
     if request.against is None:
         return references.recorded_values(value, name, request.at, request.limits)
-    path, model = one_module(value, name, request.at)
+    path, model = choose_module(value, request.at, name)
     subject = references.Subject(model, path, name, request.limits)
     return subject.against(request.against, request.input, request.factory)
 

@@ -108,17 +108,17 @@ def _alone(value: Recorded) -> Recorded:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _narrow(value: Recorded, dim: int, start: int, length: int = 1) -> Recorded:
-    """Return the part of a tensor along a dimension, as a view; `None` if there is none."""
-    if not isinstance(value, Tensor) or not 0 <= dim < len(value.size) or not 0 <= start <= value.size[dim] - length:
+def _part(value: Recorded, dim: int, part: int | slice) -> Recorded:
+    """Return a part of a tensor along a dimension, as a view that has sizes, as in Lua; `None` if there is none."""
+    if not isinstance(value, Tensor) or not 0 <= dim < value.ndim:
         return None
-    return value[(slice(None),) * dim + (slice(start, start + length),)]
-
-
-def _select(value: Recorded, dim: int, index: int) -> Recorded:
-    """Return the slice of a tensor at an index, as a view; `None` if there is none. In Lua no tensor has no sizes."""
-    found = _narrow(value, dim, index)
-    return found[(slice(None),) * dim + (0,)] if found is not None and len(found.size) > 1 else found
+    if value.ndim == 1 and isinstance(part, int):
+        part = slice(part, part + 1)
+    try:
+        key = (*(slice(None),) * dim, part)
+        return value[key]
+    except IndexError:
+        return None
 
 
 def _region(tensor: Tensor) -> Region:
@@ -458,7 +458,7 @@ def _concat(run: Run) -> Iterator[Run]:
         after, output = None, output_of(child)
         if exact and isinstance(dim, float) and isinstance(output, Tensor) and 1 <= dim <= len(output.size):
             length = output.size[int(dim) - 1]
-            after = _narrow(run.grad_output, int(dim) - 1, start, length)
+            after = _part(run.grad_output, int(dim) - 1, slice(start, start + length))
             start += length
         yield run.inside(path, child, run.input, after)
         outputs.append(run.output_of(child))
@@ -473,7 +473,7 @@ def _by_element(run: Run) -> Iterator[Run]:
 def _parallel(run: Run) -> Iterator[Run]:
     dim = run.obj.get("inputDimension")
     for place, (path, child) in enumerate(run.children):
-        yield run.inside(path, child, _select(run.input, int(dim) - 1, place) if isinstance(dim, float) else None)
+        yield run.inside(path, child, _part(run.input, int(dim) - 1, place) if isinstance(dim, float) else None)
     yield run.finish(whole=True)
 
 
@@ -512,7 +512,7 @@ def _repeater(run: Run) -> Iterator[Run]:
 def _sequence(value: Recorded) -> list[Recorded]:
     """The steps of a sequence: the elements of a table, or the slices of a tensor along its first dimension."""
     if isinstance(value, Tensor) and value.size and value.size[0] <= _LONGEST:
-        return [_select(value, 0, index) for index in range(value.size[0])]
+        return [_part(value, 0, index) for index in range(value.size[0])]
     return value if isinstance(value, list) else []
 
 
@@ -539,13 +539,6 @@ def _both_ways(run: Run) -> Iterator[Run]:
     yield run.finish(whole=True)
 
 
-def _masked(run: Run) -> Iterator[Run]:
-    """A module whose outputs are set to zero wherever the input is."""
-    for path, child in run.children[:1]:
-        yield run.inside(path, child, run.input)
-    yield run.finish(whole=True)
-
-
 # Recurrent modules
 
 
@@ -565,6 +558,7 @@ def _clone(run: Run) -> tuple[str, TorchObject] | None:
 _CELLS: dict[str, tuple[tuple[str, str], ...]] = {
     **dict.fromkeys(("LSTM", "FastLSTM"), (("outputs", "userPrevOutput"), ("cells", "userPrevCell"))),
     **dict.fromkeys(("GRU", "Recurrence"), (("outputs", "userPrevOutput"),)),
+    "Recursor": (),
 }
 """Cells of rnn: the fields of each state that is passed from step to step, and of its initial value set by the user."""
 
@@ -584,7 +578,9 @@ def _cell(run: Run) -> Iterator[Run]:
             before = run.before if name == "outputs" else None
         states.append(before)
     if clone is not None:
-        yield run.inside(*clone, [run.input, *states])
+        one = run.inside(*clone, [run.input, *states] if states else run.input)
+        one.before = run.before
+        yield one
 
 
 def _recurrent(run: Run) -> Iterator[Run]:
@@ -608,14 +604,6 @@ def _recurrent(run: Run) -> Iterator[Run]:
         yield one
 
 
-def _recursor(run: Run) -> Iterator[Run]:
-    clone = _clone(run)
-    if clone is not None:
-        one = run.inside(*clone, run.input)
-        one.before = run.before
-        yield one
-
-
 _BY_FLOW: dict[Any, Flow] = {
     flows.branches: _branches,
     flows.concatenated: _concat,
@@ -626,15 +614,13 @@ _BY_FLOW: dict[Any, Flow] = {
 _BY_NAME: dict[str, Flow] = {
     **dict.fromkeys(("DontCast", "Inception", "BiSequencer"), _chain),
     **dict.fromkeys(_CELLS, _cell),
-    "LayerNormalization": _chain_and_whole,
+    **dict.fromkeys(("LayerNormalization", "MaskZero"), _chain_and_whole),
     "MapTable": _by_element,
     "Parallel": _parallel,
     "gModule": _graph,
     "Sequencer": _sequencer,
     "Repeater": _repeater,
     "BiSequencerLM": _both_ways,
-    "Recursor": _recursor,
     "Recurrent": _recurrent,
-    "MaskZero": _masked,
 }
 """Containers whose modules in PyTorch are another, or none."""
