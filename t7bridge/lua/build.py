@@ -258,7 +258,7 @@ class Builder:
         """Build a call; failures are added to the problems."""
         entry = OPERATIONS.get(call.table_name)
         missing: list[Missing] = []
-        args = mapped(call.args, lambda item: self._resolved(item, missing) if isinstance(item, CallRef) else item)
+        args = mapped(lambda item: self._resolved(item, missing) if isinstance(item, CallRef) else item, call.args)
         plain = call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
         if missing:
             reasons = [value.reason for value in missing] + ([UNKNOWN] if entry is None and not plain else [])
@@ -282,7 +282,7 @@ class Builder:
 
     def _built(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
         if entry is None or not entry.scaled:
-            args = mapped(args, lambda item: self.wire(item) if isinstance(item, Scaled) else item)
+            args = mapped(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
         if call.inplace and (name := self.program.buffers.get(call.source)):
             self.remark(f"forward updates the buffer {name}, which stays as it is in Lua", warning=True)
         folded = self._folded(call, args)
@@ -309,7 +309,7 @@ class Builder:
 
     def _folded(self, call: TracedCall, args: dict[str, Any]) -> Any:
         """Compute a call on constants now; `None` if its arguments are not constants."""
-        values = list(leaves(args))
+        values = leaves(args)
         if any(isinstance(value, (Wire, Stored, Scaled, DynamicExtent)) for value in values):
             return None
         if any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values):
@@ -394,8 +394,8 @@ class Builder:
 
     def compute(self, args: dict[str, Any]) -> Any:
         """Run the current operation on constants."""
-        result = fold(self.call, mapped(args, lambda item: item.value if isinstance(item, Const) else item))
-        return mapped(result, lambda item: Const(item, tuple(item.shape)) if is_tensor(item) else item)
+        result = fold(self.call, mapped(lambda item: item.value if isinstance(item, Const) else item, args))
+        return mapped(lambda item: Const(item, tuple(item.shape)) if is_tensor(item) else item, result)
 
     @staticmethod
     def constant(array: Any, shape: Shape | None = None) -> Const:
@@ -412,6 +412,11 @@ class Builder:
     def path(self) -> str:
         """The path of the module that contains the call."""
         return self.call.stack[-1].partition("|")[2] if self.call.stack else ""
+
+    @property
+    def module(self) -> Any:
+        """The module that contains the call."""
+        return self.program.modules.get(self.path)
 
     @property
     def kind(self) -> str:

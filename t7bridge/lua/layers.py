@@ -7,7 +7,8 @@ stored under the same names, then the other fields. Sources: the `__init` functi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from math import prod
 from typing import Any, Generic, TypeVar
@@ -16,7 +17,7 @@ from attrs import field
 
 from ..data import define
 from ..errors import UnsupportedError
-from ..graph.dtypes import ELEMENT_TYPES, INT64, ElementType
+from ..graph.dtypes import ELEMENT_TYPES, FLOAT32, INT64, ElementType
 from ..graph.lua import Table
 from ..graph.lua import Value as LuaValue
 from ..graph.storage import Storage
@@ -330,14 +331,7 @@ def _apart(sources: list[LuaNode], made: dict[int, LuaNode], nodes: list[LuaNode
     return taken
 
 
-EMPTY, INT_EMPTY, LONG_EMPTY, TABLE, SIZES, SIZES_4 = (
-    "<tensor>",
-    "<IntTensor>",
-    "<LongTensor>",
-    "<table>",
-    "<LongStorage>",
-    "<LongStorage(4)>",
-)
+# The fields of new modules
 
 
 @define(frozen=True)
@@ -345,18 +339,110 @@ class LuaClass:
     """Fields stored by a constructor.
 
     Attributes:
-        args: names of its arguments; `None` for one that is not stored.
+        args: names of its arguments; `-` for one that is not stored.
         defaults: of the last arguments, for shorter source.
-        fields: other fields with their values; markers like `EMPTY` are created anew for each module.
+        fields: other fields, as text.
         version: of the class in files.
-        special: sets the fields that a row cannot express.
     """
 
-    args: tuple[str, ...] = ()
-    defaults: tuple[Any, ...] = ()
-    fields: dict[str, Any] = field(factory=dict)
-    version: int = 1
-    special: Callable[[tuple[Any, ...]], dict[str, LuaValue]] | None = None
+    args: tuple[str, ...]
+    defaults: dict[str, Any]
+    fields: dict[str, str]
+    version: int
+
+
+# Names, version if it is not 1, arguments with defaults, and other fields with their values.
+_TABLE = """
+Abs Exp Identity Log LogSigmoid LogSoftMax Sigmoid SoftMax SpatialSoftMax Square Tanh Contiguous Sequential ZeroGrad
+CAdd CMul Copy PReLU PixelShuffle Transpose View Bottle
+AddConstant MulConstant (constant_scalar inplace=false)
+BatchNormalization SpatialBatchNormalization VolumetricBatchNormalization 2 \
+    (- eps=0.00001 momentum=0.1 affine=true) train=true
+Bilinear (- - -) gradInput={Tensor,Tensor}
+CAddTable (inplace=nil) gradInput={}
+CDivTable CMulTable CSubTable gradInput={}
+CMaxTable gradInput={} maxIdx=Tensor mask=Tensor maxVals=Tensor gradMaxVals=Tensor
+CMinTable gradInput={} minIdx=Tensor mask=Tensor minVals=Tensor gradMaxVals=Tensor
+Concat (dimension) outputSize=LongStorage0
+ConcatTable output={}
+Constant (value nInputDim=nil)
+Dropout (p) train=true stochastic_inference=false v2=true noise=Tensor
+SpatialDropout VolumetricDropout (p) train=true stochastic_inference=false noise=Tensor
+ELU (alpha=1 inplace=false)
+HardShrink SoftShrink (lambda=0.5)
+HardTanh (min_val=-1 max_val=1 inplace=false)
+JoinTable (dimension nInputDims=nil) size=LongStorage0 gradInput={}
+LeakyReLU (negval inplace=false)
+Linear (- -)
+LookupTable 4 (- - paddingValue=0 maxNorm=nil normType=nil) _count=IntTensor _input=LongTensor
+MM (transA=false transB=false) gradInput={Tensor,Tensor}
+Max Min (dimension)
+Mean (dimension) sizeAverage=true squeeze=true
+Sum (dimension) sizeAverage=false squeeze=true
+Narrow (dimension index length)
+Padding (dim pad nInputDim=nil value=0) index=1 outputSize=LongStorage0
+Power (pow)
+RReLU (lower upper) noise=Tensor train=true inplace=false
+ReLU (inplace=false) threshold=0 val=0
+Replicate (nfeatures dim ndim=nil)
+Select (dimension index)
+SelectTable (index) gradInput={}
+SeqLSTM cell=Tensor gates=Tensor buffer1=Tensor buffer2=Tensor buffer3=Tensor grad_a_buffer=Tensor h0=Tensor c0=Tensor \
+    grad_c0=Tensor grad_h0=Tensor grad_x=Tensor gradInput={} _remember=neither batchfirst=false maskzero=false
+SeqReverseSequence (dim)
+SoftPlus (beta=1) threshold=20
+SpatialAdaptiveAveragePooling SpatialAdaptiveMaxPooling (W H)
+SpatialAveragePooling (kW kH dW=1 dH=1 padW=0 padH=0) ceil_mode=false count_include_pad=true divide=true
+SpatialConvolution SpatialDepthWiseConvolution (nInputPlane nOutputPlane kW kH dW=1 dH=1 padW=0 padH=0)
+SpatialDilatedConvolution (nInputPlane nOutputPlane kW kH dW=1 dH=1 padW=0 padH=0 dilationW=1 dilationH=1)
+SpatialFullConvolution (nInputPlane nOutputPlane kW kH dW=1 dH=1 padW=0 padH=0 adjW=0 adjH=0) ones=Tensor
+SpatialMaxPooling (kW kH dW dH padW=0 padH=0) ceil_mode=false indices=LongTensor
+SpatialDilatedMaxPooling (kW kH dW dH padW=0 padH=0 dilationW=1 dilationH=1) ceil_mode=false indices=LongTensor
+SpatialReflectionPadding SpatialReplicationPadding SpatialZeroPadding (pad_l pad_r pad_t pad_b)
+SpatialUpSamplingBilinear inputSize=LongStorage4 outputSize=LongStorage4
+SpatialUpSamplingNearest (scale_factor) inputSize=LongStorage4 outputSize=LongStorage4
+Sqrt (eps=0)
+Threshold (threshold val inplace=false)
+VolumetricAveragePooling (kT kW kH dT dW dH)
+VolumetricConvolution (nInputPlane nOutputPlane kT kW kH dT=1 dW=1 dH=1 padT=0 padW=0 padH=0)
+VolumetricDilatedConvolution (nInputPlane nOutputPlane kT kW kH dT=1 dW=1 dH=1 padT=0 padW=0 padH=0 dilationT=1 \
+    dilationW=1 dilationH=1)
+VolumetricFullConvolution (nInputPlane nOutputPlane kT kW kH dT=1 dW=1 dH=1 padT=0 padW=0 padH=0 adjT=0 adjW=0 adjH=0) \
+    ones=Tensor finput=Tensor fgradInput=Tensor
+VolumetricMaxPooling 2 (kT kW kH dT dW dH padT=0 padW=0 padH=0) ceil_mode=false indices=LongTensor
+VolumetricDilatedMaxPooling (kT kW kH dT dW dH padT=0 padW=0 padH=0 dilationT=1 dilationW=1 dilationH=1) \
+    ceil_mode=false indices=LongTensor
+VolumetricReplicationPadding (pleft pright ptop pbottom pfront pback)
+"""
+
+
+def _new(text: str, element: ElementType) -> LuaValue:
+    """Return the value of a field as the table has it: tensors and tables are new ones, numbers doubles."""
+    if text.startswith("{"):
+        return Table.from_list([_new(part, element) for part in text[1:-1].split(",") if part])
+    if text.startswith("LongStorage"):
+        return long_storage(*(0,) * int(text.removeprefix("LongStorage")))
+    if text.endswith("Tensor"):
+        return Tensor({"IntTensor": ELEMENT_TYPES["int32"], "LongTensor": INT64}.get(text, element), None)
+    known = {"true": True, "false": False, "nil": None, "neither": "neither"}
+    return known[text] if text in known else float(text)
+
+
+def _classes(table: str) -> Iterator[tuple[str, LuaClass]]:
+    """Read the table of classes."""
+    pattern = re.compile(r"([A-Z][\w ]*?)(?: (\d))?(?: +\((.*?)\))?((?: +\w+=\S+)*)")
+    for line in table.replace("\\\n", "").strip().splitlines():
+        row = pattern.fullmatch(line)
+        assert row is not None, line
+        names, version, args, fields = row.groups("")
+        words = [word.partition("=")[::2] for word in args.split()]
+        defaults = {name: _new(default, FLOAT32) for name, default in words if default}
+        others = dict(word.split("=") for word in fields.split())
+        made = LuaClass(tuple(name for name, _ in words), defaults, others, int(version or 1))
+        yield from ((name, made) for name in names.split())
+
+
+CLASSES = dict(_classes(_TABLE))
 
 
 def long_storage(*values: int) -> Storage:
@@ -364,193 +450,36 @@ def long_storage(*values: int) -> Storage:
     return Storage.from_array(np.array(values, dtype="i8"))
 
 
-def _view(args: tuple[Any, ...]) -> dict[str, LuaValue]:
-    return {"size": long_storage(*args), "numElements": float(prod(extent for extent in args if extent >= 0))}
-
-
-def _reshape(args: tuple[Any, ...]) -> dict[str, LuaValue]:
-    sizes, batch = (args[:-1], args[-1]) if isinstance(args[-1], bool) else (args, None)
-    found = {
-        "size": long_storage(*sizes),
-        "batchsize": long_storage(0, *sizes),
-        "nelement": float(prod(sizes)),
-    }
-    return found if batch is None else {**found, "batchMode": batch}
-
-
-def _sizes(args: tuple[Any, ...]) -> dict[str, LuaValue]:
-    return {"size": long_storage(*args)}
-
-
-def _transpose(args: tuple[Any, ...]) -> dict[str, LuaValue]:
-    return {"permutations": Table.from_list([Table.from_list([float(a), float(b)]) for a, b in args])}
-
-
-def _prelu(args: tuple[Any, ...]) -> dict[str, LuaValue]:
-    return {"nOutputPlane": float(args[0]) if args else 0.0}
-
-
-def _copy(args: tuple[Any, ...]) -> dict[str, LuaValue]:
+def _copy(taken: str, returned: str, _: None = None, dont_cast: bool = False) -> dict[str, LuaValue]:
     types = {"torch.LongTensor": "int64", "torch.HalfTensor": "float16", "torch.FloatTensor": "float32"}
-    taken, returned = (Tensor(ELEMENT_TYPES[types[name]], None) for name in args[:2])
-    if args[3:]:
-        return {"gradInput": taken, "output": returned, "dontCast": args[3]}
-    return {"gradInput": taken}
+    first, second = (Tensor(ELEMENT_TYPES[types[name]], None) for name in (taken, returned))
+    return {"gradInput": first, **({"output": second, "dontCast": True} if dont_cast else {})}
 
 
-def _seq_lstm(args: tuple[Any, ...]) -> dict[str, LuaValue]:
-    width, hidden = map(float, args)
-    return {"inputsize": width, "hiddensize": hidden, "outputsize": hidden}
+def _bottle(n_in: int, n_out: int) -> dict[str, LuaValue]:
+    shapes = {name: Tensor.from_numpy(np.zeros(rank, "f4")) for name, rank in (("inShape", n_in), ("outShape", n_out))}
+    return {"nInputDim": float(n_in), "nOutputDim": float(n_out), "dimDelta": float(n_in - n_out), **shapes}
 
 
-def _bilinear(args: tuple[Any, ...]) -> dict[str, LuaValue]:
-    sizes = dict(args[0])
-    return {name: float(value) for name, value in sizes.items()}
-
-
-def _pixel_shuffle(args: tuple[Any, ...]) -> dict[str, LuaValue]:
-    return {"upscaleFactor": float(args[0]), "upscaleFactorSquared": float(args[0] ** 2)}
-
-
-def _bottle(args: tuple[Any, ...]) -> dict[str, LuaValue]:
-    n_in, n_out = args
-    return {
-        "nInputDim": float(n_in),
-        "nOutputDim": float(n_out),
-        "dimDelta": float(n_in - n_out),
-        "inShape": Tensor.from_numpy(np.zeros(n_in, dtype="f4")),
-        "outShape": Tensor.from_numpy(np.zeros(n_out, dtype="f4")),
-    }
-
-
-def _row(args: str = "", version: int = 1, /, **fields: Any) -> LuaClass:
-    """Parse a row: `kW kH dW=1` names arguments with defaults."""
-    names, defaults = [], []
-    for word in args.split():
-        name, _, default = word.partition("=")
-        names.append(name)
-        if default:
-            known = {"true": True, "false": False, "nil": None}
-            defaults.append(known[default] if default in known else float(default))
-    return LuaClass(tuple(names), tuple(defaults), fields, version)
-
-
-def _special(make: Callable[[tuple[Any, ...]], dict[str, LuaValue]], **fields: Any) -> LuaClass:
-    return LuaClass(special=make, fields=fields)
-
-
-_PLAIN = (
-    *("Abs", "Exp", "Identity", "Log", "LogSigmoid", "LogSoftMax", "Sigmoid", "SoftMax", "SoftSign", "SpatialSoftMax"),
-    *("Square", "Tanh", "Contiguous", "Sequential", "ZeroGrad"),
-)
-_TABLE_OUT = {"gradInput": TABLE}
-_NORM = "nOutput eps=0.00001 momentum=0.1 affine=true"
-
-# Of Element-Research's rnn ba937a0, `SeqLSTM.lua`.
-_SEQUENCE: dict[str, Any] = dict.fromkeys(
-    (
-        *("cell", "gates", "buffer1", "buffer2", "buffer3", "grad_a_buffer", "h0", "c0", "grad_c0", "grad_h0"),
-        "grad_x",
+# Fields that are computed from the arguments.
+_COMPUTED: dict[str, Callable[..., dict[str, LuaValue]]] = {
+    "Bottle": _bottle,
+    "CAdd": lambda *sizes: {"size": long_storage(*sizes)},
+    "CMul": lambda *sizes: {"size": long_storage(*sizes)},
+    "Copy": _copy,
+    "PReLU": lambda count=0: {"nOutputPlane": float(count)},
+    "PixelShuffle": lambda factor: {"upscaleFactor": float(factor), "upscaleFactorSquared": float(factor**2)},
+    "SeqLSTM": lambda width, hidden: dict(
+        zip(("inputsize", "hiddensize", "outputsize"), map(float, (width, hidden, hidden)))
     ),
-    EMPTY,
-)
-
-CLASSES: dict[str, LuaClass] = {
-    **dict.fromkeys(_PLAIN, _row()),
-    "AddConstant": _row("constant_scalar inplace=false"),
-    "MulConstant": _row("constant_scalar inplace=false"),
-    "BatchNormalization": _row(_NORM, 2, train=True),
-    "SpatialBatchNormalization": _row(_NORM, 2, train=True),
-    "VolumetricBatchNormalization": _row(_NORM, 2, train=True),
-    "Bilinear": _row("- - -", gradInput="<two tensors>"),
-    "Bottle": _special(_bottle),
-    "CAdd": _special(_sizes),
-    "CMul": _special(_sizes),
-    "CAddTable": _row("inplace=nil", gradInput=TABLE),
-    "CDivTable": _row(**_TABLE_OUT),
-    "CMulTable": _row(**_TABLE_OUT),
-    "CSubTable": _row(**_TABLE_OUT),
-    "CMaxTable": _row(**_TABLE_OUT, maxIdx=EMPTY, mask=EMPTY, maxVals=EMPTY, gradMaxVals=EMPTY),
-    "CMinTable": _row(**_TABLE_OUT, minIdx=EMPTY, mask=EMPTY, minVals=EMPTY, gradMaxVals=EMPTY),
-    "Clamp": _row("min_val max_val", inplace=False),
-    "Concat": _row("dimension", outputSize=SIZES),
-    "ConcatTable": _row(output=TABLE),
-    "ParallelTable": _row(output=TABLE, gradInput=TABLE),
-    "Constant": _row("value nInputDim=nil"),
-    "Copy": _special(_copy),
-    "Dropout": _row("p", train=True, stochastic_inference=False, v2=True, noise=EMPTY),
-    "SpatialDropout": _row("p", train=True, stochastic_inference=False, noise=EMPTY),
-    "VolumetricDropout": _row("p", train=True, stochastic_inference=False, noise=EMPTY),
-    "ELU": _row("alpha=1 inplace=false"),
-    "HardShrink": _row("lambda=0.5"),
-    "SoftShrink": _row("lambda=0.5"),
-    "HardTanh": _row("min_val=-1 max_val=1 inplace=false"),
-    "JoinTable": _row("dimension nInputDims=nil", size=SIZES, gradInput=TABLE),
-    "LeakyReLU": _row("negval inplace=false"),
-    "Linear": _row("- -"),
-    "LookupTable": _row("- - paddingValue=0 maxNorm=nil normType=nil", 4, _count=INT_EMPTY, _input=LONG_EMPTY),
-    "MM": _row("transA=false transB=false", gradInput="<two tensors>"),
-    "Max": _row("dimension"),
-    "Min": _row("dimension"),
-    "Mean": _row("dimension", sizeAverage=True, squeeze=True),
-    "Sum": _row("dimension", sizeAverage=False, squeeze=True),
-    "Mul": _row(),
-    "Narrow": _row("dimension index length"),
-    "PReLU": _special(_prelu),
-    "Padding": _row("dim pad nInputDim=nil value=0", index=1.0, outputSize=SIZES),
-    "PixelShuffle": _special(_pixel_shuffle),
-    "Power": _row("pow"),
-    "RReLU": _row("lower upper", noise=EMPTY, train=True, inplace=False),
-    "ReLU": _row("inplace=false", threshold=0.0, val=0.0),
-    "ReLU6": _row("inplace=false"),
-    "Replicate": _row("nfeatures dim ndim=nil"),
-    "Reshape": _special(_reshape),
-    "Select": _row("dimension index"),
-    "SelectTable": _row("index", gradInput=TABLE),
-    "SeqLSTM": _special(_seq_lstm, **_SEQUENCE, gradInput=TABLE, _remember="neither", batchfirst=False, maskzero=False),
-    "SeqReverseSequence": _row("dim"),
-    "SoftPlus": _row("beta=1", threshold=20.0),
-    "SpatialAdaptiveAveragePooling": _row("W H"),
-    "SpatialAdaptiveMaxPooling": _row("W H"),
-    "SpatialAveragePooling": _row(
-        "kW kH dW=1 dH=1 padW=0 padH=0", ceil_mode=False, count_include_pad=True, divide=True
-    ),
-    "SpatialConvolution": _row("nInputPlane nOutputPlane kW kH dW=1 dH=1 padW=0 padH=0"),
-    "SpatialDepthWiseConvolution": _row("nInputPlane nOutputPlane kW kH dW=1 dH=1 padW=0 padH=0"),
-    "SpatialDilatedConvolution": _row("nInputPlane nOutputPlane kW kH dW=1 dH=1 padW=0 padH=0 dilationW=1 dilationH=1"),
-    "SpatialFullConvolution": _row("nInputPlane nOutputPlane kW kH dW=1 dH=1 padW=0 padH=0 adjW=0 adjH=0", ones=EMPTY),
-    "SpatialCrossMapLRN": _row("size alpha beta k"),
-    "SpatialMaxPooling": _row("kW kH dW dH padW=0 padH=0", ceil_mode=False, indices=LONG_EMPTY),
-    "SpatialDilatedMaxPooling": _row(
-        "kW kH dW dH padW=0 padH=0 dilationW=1 dilationH=1", ceil_mode=False, indices=LONG_EMPTY
-    ),
-    "SpatialReflectionPadding": _row("pad_l pad_r pad_t pad_b"),
-    "SpatialReplicationPadding": _row("pad_l pad_r pad_t pad_b"),
-    "SpatialUpSamplingBilinear": _special(_bilinear, inputSize=SIZES_4, outputSize=SIZES_4),
-    "SpatialUpSamplingNearest": _row("scale_factor", inputSize=SIZES_4, outputSize=SIZES_4),
-    "SpatialZeroPadding": _row("pad_l pad_r pad_t pad_b"),
-    "Sqrt": _row("eps=0"),
-    "Threshold": _row("threshold val inplace=false"),
-    "Transpose": _special(_transpose),
-    "View": _special(_view),
-    "VolumetricAveragePooling": _row("kT kW kH dT dW dH"),
-    "VolumetricConvolution": _row("nInputPlane nOutputPlane kT kW kH dT=1 dW=1 dH=1 padT=0 padW=0 padH=0"),
-    "VolumetricDilatedConvolution": _row(
-        "nInputPlane nOutputPlane kT kW kH dT=1 dW=1 dH=1 padT=0 padW=0 padH=0 dilationT=1 dilationW=1 dilationH=1"
-    ),
-    "VolumetricFullConvolution": _row(
-        "nInputPlane nOutputPlane kT kW kH dT=1 dW=1 dH=1 padT=0 padW=0 padH=0 adjT=0 adjW=0 adjH=0",
-        ones=EMPTY,
-        finput=EMPTY,
-        fgradInput=EMPTY,
-    ),
-    "VolumetricMaxPooling": _row("kT kW kH dT dW dH padT=0 padW=0 padH=0", 2, ceil_mode=False, indices=LONG_EMPTY),
-    "VolumetricDilatedMaxPooling": _row(
-        "kT kW kH dT dW dH padT=0 padW=0 padH=0 dilationT=1 dilationW=1 dilationH=1",
-        ceil_mode=False,
-        indices=LONG_EMPTY,
-    ),
-    "VolumetricReplicationPadding": _row("pleft pright ptop pbottom pfront pback"),
+    "SpatialUpSamplingBilinear": lambda sizes: {name: float(value) for name, value in sizes},
+    "Transpose": lambda *swaps: {
+        "permutations": Table.from_list([Table.from_list(list(map(float, swap))) for swap in swaps])
+    },
+    "View": lambda *sizes: {
+        "size": long_storage(*sizes),
+        "numElements": float(prod(extent for extent in sizes if extent >= 0)),
+    },
 }
 
 # Methods called after construction: the fields that they set.
@@ -561,19 +490,7 @@ METHODS: dict[str, Callable[..., dict[str, LuaValue]]] = {
     "setNumInputDims": lambda count: {"numInputDims": float(count)},
     "scaleGradByFreq": lambda: {"shouldScaleGradByFreq": True},
 }
-CONTAINERS = frozenset({"nn.Sequential", "nn.ConcatTable", "nn.ParallelTable", "nn.Concat", "nn.Bottle", "nn.gModule"})
-
-
-def class_of(name: str) -> LuaClass:
-    """Return the row of a Lua class.
-
-    Raises:
-        UnsupportedError: the table has none.
-    """
-    row = CLASSES.get(name.partition(".")[2])
-    if row is None:
-        raise UnsupportedError(f"the fields of a new {name} are not known")
-    return row
+CONTAINERS = frozenset({"nn.Sequential", "nn.ConcatTable", "nn.Concat", "nn.Bottle", "nn.gModule"})
 
 
 def fields_of(layer: LuaLayer, element: ElementType) -> dict[str, LuaValue]:
@@ -583,37 +500,18 @@ def fields_of(layer: LuaLayer, element: ElementType) -> dict[str, LuaValue]:
         layer: the call.
         element: of the tensors.
     """
-    row = class_of(layer.name)
-    found: dict[str, LuaValue] = {name: fresh(value, element) for name, value in row.fields.items()}
-    if row.special is not None:
-        found.update(row.special(layer.args))
-    else:
-        given = dict(zip(row.args, layer.args))
-        missing = row.args[len(layer.args) :]
-        given.update(zip(missing, row.defaults[len(row.defaults) - len(missing) :]))
-        for name, value in given.items():
-            if name != "-" and value is not None:
-                found[name] = lua_value(value, element)
-        if layer.name.endswith("BatchNormalization"):
-            del found["nOutput"]
-    for name, args in layer.calls:
-        found.update(METHODS[name](*args))
+    name = layer.name.partition(".")[2]
+    row = CLASSES[name]
+    found = {word: _new(text, element) for word, text in row.fields.items()}
+    if name in _COMPUTED:
+        found.update(_COMPUTED[name](*layer.args))
+    given = {**row.defaults, **dict(zip(row.args, layer.args))}
+    for word in row.args:
+        if word != "-" and given[word] is not None:
+            found[word] = lua_value(given[word], element)
+    for method, args in layer.calls:
+        found.update(METHODS[method](*args))
     return found
-
-
-def fresh(value: Any, element: ElementType) -> LuaValue:
-    """Return a new value for a marker, anything else unchanged."""
-
-    makers: dict[Any, Callable[[], LuaValue]] = {
-        EMPTY: lambda: Tensor(element, None),
-        LONG_EMPTY: lambda: Tensor(INT64, None),
-        INT_EMPTY: lambda: Tensor(ELEMENT_TYPES["int32"], None),
-        TABLE: Table,
-        SIZES: lambda: long_storage(),
-        SIZES_4: lambda: long_storage(0, 0, 0, 0),
-        "<two tensors>": lambda: Table.from_list([Tensor(element, None), Tensor(element, None)]),
-    }
-    return makers[value]() if isinstance(value, str) and value in makers else value
 
 
 def lua_value(value: Any, element: ElementType) -> LuaValue:

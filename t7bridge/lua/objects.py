@@ -25,7 +25,7 @@ from ..graph.lua import Table, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..lazy import np
-from .layers import CONTAINERS, LuaLayer, WeightRef, class_of, fields_of
+from .layers import CLASSES, CONTAINERS, LuaLayer, WeightRef, fields_of
 
 FIELD = "t7bridge"
 ROOT_FIELD = "t7bridge_state_dict"
@@ -53,7 +53,7 @@ class ObjectMaker:
         """Return the object of a layer, with everything inside it."""
         if layer in self._made:
             return self._made[layer]
-        row = class_of(layer.name) if layer.name != "nn.gModule" else None
+        row = None if layer.name == "nn.gModule" else CLASSES[layer.name.partition(".")[2]]
         fields = Table.of({"_type": f"torch.{self.element.lua}Tensor"})
         if row is not None:
             fields["output"], fields["gradInput"] = Tensor(self.element, None), Tensor(self.element, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import groupby
 from typing import Any
 
 from attrs import field
@@ -14,8 +15,6 @@ from .trace import Program
 
 USUAL = ("weight", "bias", "running_mean", "running_var")
 MOST_LOCALS = 120
-PREFIX = "\1"
-"""Marks the parameter of a function until the source is finished: no user's name has this character."""
 _WORDS = frozenset(
     (
         *("and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in", "local"),
@@ -162,11 +161,7 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
         name: of the model, for the first line.
         double: whether its tensors are doubles.
     """
-    writer = _Writer(program)
-    main = writer.expression(layer, "", 1)
-    writer.inline_single()
-    functions, main = writer.finished(main)
-    functions, main = functions.replace(PREFIX, "prefix"), main.replace(PREFIX, "prefix")
+    functions, main = _Writer(program).source(layer)
     safe = "".join(char if char.isprintable() else "?" for char in name)
     body = functions + main
     rnn = "nn.SeqLSTM(" in body
@@ -185,50 +180,68 @@ class _Block:
 
     Attributes:
         name: of the function.
-        text: its body, with `@n@` for calls of other blocks.
-        is_graph: whether the body is statements.
-        takes_prefix: whether it has a parameter.
+        layer: one of those that it creates.
+        prefix: of that layer's keys; if it is not empty, the function has a parameter.
+        text: its body, which calls functions for all blocks inside.
+        inline: whether its body stands where it would be called.
     """
 
     name: str
+    layer: LuaLayer
+    prefix: str
     text: str
-    is_graph: bool
-    takes_prefix: bool
+    inline: bool = False
 
 
 @define(eq=False)
 class _Writer:
     program: Program
-    blocks: list[_Block] = field(factory=list)
-    _known: dict[tuple[str, bool], int] = field(factory=dict)
-    _inline: set[int] = field(factory=set)
+    blocks: dict[str, _Block] = field(factory=dict)
+    _known: dict[LuaLayer, tuple[_Block, str]] = field(factory=dict)
 
-    def expression(self, layer: LuaLayer, prefix: str, depth: int, root: bool = True) -> str:
+    def source(self, root: LuaLayer) -> tuple[str, str]:
+        """Return the functions, inner ones first, and the expression of the whole model."""
+        self._expression(root, "", 1, root=True)
+        uses = Counter(re.findall(r"(?<![.:\w])\w+(?=\()", "".join(block.text for block in self.blocks.values())))
+        for block in self.blocks.values():
+            block.inline = block.layer.name != "nn.gModule" and uses[block.name] <= 1
+        functions = ""
+        for block in self.blocks.values():
+            if not block.inline:
+                parameter = "prefix" if block.prefix else ""
+                functions += (
+                    f"\nlocal function {block.name}({parameter})\n   {self._body(block.layer, block.prefix)}\nend\n"
+                )
+        return functions, self._expression(root, "", 1, root=True)
+
+    def _expression(self, layer: LuaLayer, prefix: str, depth: int, root: bool = False) -> str:
         """Return the expression that creates a layer, its keys after a prefix."""
-        graph = layer.name == "nn.gModule"
-        if graph or (not root and len(_keys_and_layers(layer)[1]) >= 3):
-            return self._call(layer, prefix, graph)
-        return self._plain(layer, prefix, depth)
+        if layer.name != "nn.gModule" and (root or len(walk(layer)) < 3):
+            return self._plain(layer, prefix, depth)
+        if layer not in self._known:
+            own = _common([ref.key for inner in walk(layer) for ref in inner.weights.values()])
+            text = self._body(layer, own)
+            if text not in self.blocks:
+                self.blocks[text] = _Block(self._name(layer), layer, own, text)
+            self._known[layer] = self.blocks[text], own
+        block, own = self._known[layer]
+        return (
+            self._plain(layer, prefix, depth) if block.inline else f"{block.name}({_key(own, prefix) if own else ''})"
+        )
 
-    def _call(self, layer: LuaLayer, prefix: str, graph: bool) -> str:
-        """Return the call of a function that creates a layer."""
-        keys, _ = _keys_and_layers(layer)
-        own = _common(keys)
-        body = self._graph(layer, own) if graph else self._plain(layer, own, 1)
-        takes = PREFIX in body
-        number = self._known.setdefault((body, graph), len(self.blocks))
-        if number == len(self.blocks):
-            self.blocks.append(_Block(self._name(layer), body, graph, takes))
-        return f"@{number}@{_key(own, prefix) if takes else ''}@"
+    def _body(self, layer: LuaLayer, prefix: str) -> str:
+        """Return the statements of the function that creates a layer."""
+        return self._graph(layer, prefix) if layer.name == "nn.gModule" else f"return {self._plain(layer, prefix, 1)}"
 
     def _name(self, layer: LuaLayer) -> str:
-        kind = self.program.classes.get(layer.path, "") or layer.name.rpartition(".")[2]
+        module = self.program.modules.get(layer.path)
+        kind = layer.name.rpartition(".")[2] if module is None else type(module).__name__
         word = re.sub(r"[^A-Za-z0-9_]", "", kind) or "block"
         word = word[0].lower() + word[1:] if not word.isupper() else word.lower()
         if word in _WORDS or not word[0].isalpha():
             word += "Block" if word[0].isalpha() else ""
             word = word if word[0].isalpha() else "block" + word
-        used = {block.name for block in self.blocks}
+        used = {block.name for block in self.blocks.values()}
         name, number = word, 2
         while name in used:
             name, number = f"{word}{number}", number + 1
@@ -238,12 +251,12 @@ class _Writer:
         """Return a constructor call with its additions."""
         indent = "   " * (depth + 1)
         if layer.name == "nn.Bottle":
-            inner = self.expression(layer.children[0], prefix, depth, False)
+            inner = self._expression(layer.children[0], prefix, depth)
             return f"nn.Bottle({inner}, {', '.join(map(_value, layer.args))})"
         text = f"{layer.name}({', '.join(_arguments(layer))})"
         text += "".join(f":{name}({', '.join(map(_value, args))})" for name, args in layer.calls)
         for child in layer.children:
-            text += f"\n{indent}:add({self.expression(child, prefix, depth + 1, False)})"
+            text += f"\n{indent}:add({self._expression(child, prefix, depth + 1)})"
         return self._named(text, layer, prefix)
 
     def _named(self, text: str, layer: LuaLayer, prefix: str) -> str:
@@ -286,56 +299,10 @@ class _Writer:
                 continue
             sources = ", ".join(names[id(source)] for source in step.inputs)
             sources = sources if len(step.inputs) == 1 else f"{{{sources}}}"
-            lines.append(f"{mark}{name} = {self.expression(step.layer, prefix, 1, False)}({sources})")
+            lines.append(f"{mark}{name} = {self._expression(step.layer, prefix, 1)}({sources})")
         returned = ", ".join(names[id(step)] for step in layer.outputs)
         inputs = ", ".join(given)
         return "\n   ".join([*lines, f"return nn.gModule({{{inputs}}}, {{{returned}}})"])
-
-    def inline_single(self) -> None:
-        """Inline blocks that are used once, unless they are statements."""
-        uses: Counter[int] = Counter()
-        for block in self.blocks:
-            uses.update(int(number) for number in re.findall(r"@(\d+)@", block.text))
-        self._inline = {number for number, block in enumerate(self.blocks) if not block.is_graph and uses[number] <= 1}
-
-    def finished(self, main: str) -> tuple[str, str]:
-        """Return the functions, inner ones first, and the expression of the whole model."""
-        text = ""
-        for number, block in enumerate(self.blocks):
-            if number in self._inline:
-                continue
-            parameter = "prefix" if block.takes_prefix else ""
-            body = self._resolve(block.text)
-            body = body if block.is_graph else f"return {body}"
-            text += f"\nlocal function {block.name}({parameter})\n   {body}\nend\n"
-        return text, self._resolve(main)
-
-    def _resolve(self, text: str) -> str:
-        def call(match: re.Match[str]) -> str:
-            number, argument = int(match[1]), match[2]
-            block = self.blocks[number]
-            if number in self._inline:
-                body = self._resolve(block.text)
-                if block.takes_prefix:
-                    body = _moved(body, argument)
-                line = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
-                shift = len(line) - len(line.lstrip()) - 3
-                return body.replace("\n", "\n" + " " * max(shift, 0))
-            return f"{block.name}({argument})"
-
-        return re.sub(r"@(\d+)@([^@]*)@", call, text)
-
-
-def _moved(body: str, argument: str) -> str:
-    """Return a body whose prefix is an expression: a string, the prefix itself, or the prefix and a string."""
-    start = argument[:-1]  # without the closing quote, so that the strings after it continue
-    marked = body.replace(f"{PREFIX} .. '", "\0").replace(PREFIX, argument)
-    return marked.replace("\0", f"{PREFIX} .. '" if argument == PREFIX else start)
-
-
-def _keys_and_layers(layer: LuaLayer) -> tuple[list[str], list[LuaLayer]]:
-    layers = walk(layer)
-    return [ref.key for inner in layers for ref in inner.weights.values()], layers
 
 
 def _common(keys: list[str]) -> str:
@@ -356,7 +323,7 @@ def _key(key: str, prefix: str) -> str:
     if not prefix:
         return lua_string(key)
     rest = key[len(prefix) :]
-    return f"{PREFIX} .. {lua_string(rest)}" if rest else PREFIX
+    return f"prefix .. {lua_string(rest)}" if rest else "prefix"
 
 
 def lua_string(text: str) -> str:
@@ -372,15 +339,11 @@ def _arguments(layer: LuaLayer) -> list[str]:
     """Return the constructor's arguments, without trailing defaults."""
     args = list(layer.args)
     row = CLASSES.get(layer.name.partition(".")[2])
-    if row is not None and row.special is None:
-        defaults = dict(zip(reversed(row.args), reversed(row.defaults)))
+    if row is not None:
         pads = [value for word, value in zip(row.args, args) if word.startswith("pad")]
-        while args and len(args) <= len(row.args) and row.args[len(args) - 1] in defaults:
+        while args and len(args) <= len(row.args) and row.args[len(args) - 1] in row.defaults:
             word, last = row.args[len(args) - 1], args[-1]
-            known = defaults[word]
-            if last != known or isinstance(last, bool) != isinstance(known, bool):
-                break
-            if word.startswith("pad") and any(pads):  # in Lua a missing height means the width
+            if last != row.defaults[word] or (word.startswith("pad") and any(pads)):  # Lua pads the height by the width
                 break
             args.pop()
     return [_value(value) for value in args]
@@ -417,15 +380,8 @@ def _tensor(array: Any) -> str:
     flat = array.reshape(-1)
     if (flat == flat[0]).all():
         return f"torch.Tensor({sizes}):fill({_number(float(flat[0]))})"
-    words: list[str] = []
-    place = 0
-    values = flat.tolist()
-    while place < len(values):
-        end = place
-        while end < len(values) and values[end] == values[place]:
-            end += 1
-        end = max(end, place + 1)
-        text = f"{values[place]:.9g}" if array.dtype.itemsize == 4 else repr(values[place])
-        words.append(text if end == place + 1 else f"{text}*{end - place}")
-        place = end
+    words = []
+    for value, group in groupby(flat.tolist()):
+        text, times = f"{value:.9g}" if array.dtype.itemsize == 4 else repr(value), len(list(group))
+        words.append(text if times == 1 else f"{text}*{times}")
     return f"numbers({{{sizes}}}, '{' '.join(words)}')"

@@ -11,7 +11,7 @@ import inspect
 import operator
 import textwrap
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -123,9 +123,7 @@ class Program:
         aliases: other keys of tied tensors → first key.
         static: whether the size of the batch is fixed.
         single: whether the example is a batch of one.
-        classes: path of a module → its class.
-        dropouts: path of a module that drops out inside one operation → its class and probability.
-        cumulative: paths of batch normalizations that average cumulatively.
+        modules: by their paths.
         notes: path, class and text of what Lua does otherwise.
     """
 
@@ -143,31 +141,11 @@ class Program:
     aliases: dict[str, str] = field(factory=dict)
     static: bool = False
     single: bool = False
-    classes: dict[str, str] = field(factory=dict)
-    dropouts: dict[str, tuple[str, float]] = field(factory=dict)
-    cumulative: set[str] = field(factory=set)
+    modules: dict[str, nn.Module] = field(factory=dict)
     notes: list[tuple[str, str, str]] = field(factory=list)
 
 
-def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Return nested lists, tuples, slices and dicts with a function applied to everything else."""
-    if isinstance(value, (list, tuple)):
-        return [mapped(item, function) for item in value]
-    if isinstance(value, dict):
-        return {name: mapped(item, function) for name, item in value.items()}
-    if isinstance(value, slice):
-        return slice(*(mapped(item, function) for item in (value.start, value.stop, value.step)))
-    return function(value)
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """Yield everything inside nested lists and dicts."""
-    if isinstance(value, (list, tuple, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from leaves(item)
-    else:
-        yield value
-
+mapped, leaves = pytree.tree_map, pytree.tree_leaves
 
 # Tracing
 
@@ -326,13 +304,7 @@ def _program(exported: Any, module: nn.Module, known: Collection[str]) -> Progra
     program.dtypes.update((name, dtype) for name, _, dtype in program.inputs)
     program.dtypes.update((name, _dtype(value)) for name, value in program.constants.items())
     program.dtypes.update((call.name, call.dtype) for call in program.calls)
-    for path, inner in module.named_modules():
-        program.classes[path] = type(inner).__name__
-        chance = getattr(inner, "dropout", None)
-        if isinstance(chance, float) and chance:
-            program.dropouts[path] = (type(inner).__name__, chance)
-        if isinstance(inner, nn.modules.batchnorm._BatchNorm) and inner.momentum is None:
-            program.cumulative.add(path)
+    program.modules = dict(module.named_modules())
     program.notes += _training_notes(module, program) + _range_notes(exported, program)
     return program
 
@@ -422,7 +394,7 @@ class _Reader:
                 return held
             return self.bound.get(item.name, CallRef(self.prefix + item.name))
 
-        return mapped(value, one)
+        return mapped(one, value)
 
     def _call(self, node: Any, target: Any) -> TracedCall:
         value = node.meta.get("val")

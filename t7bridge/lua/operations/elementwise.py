@@ -179,31 +179,27 @@ def feature_dropout(b: Builder, input: Any, p: float) -> Any:
     return b.reshape(b.emit(layer, b.reshape(input, (*input.shape, 1)) if rank == 3 else input), input.shape)
 
 
-def over_last(b: Builder, name: str, value: Any, dim: int) -> Any:
-    """Apply a layer defined on rows to any dimension."""
-    rank = len(value.shape)
-    place = dim % rank
-    if (rank, place) in ((1, 0), (2, 1)):
-        return b.emit(make(name), value)
-    if (rank, place) == (4, 1):
-        return b.emit(make("nn.SpatialSoftMax" if name == "nn.SoftMax" else name), value)
-    if place != rank - 1:
-        order = list(range(rank))
-        order[place], order[-1] = order[-1], order[place]
-        return b.permute(over_last(b, name, b.permute(value, order), -1), order)
-    return b.emit(LuaLayer("nn.Bottle", (2, 2), children=[make(name)]), value)
-
-
-@operation("softmax.int _softmax", "nn.SoftMax, nn.SpatialSoftMax, in nn.Bottle or between nn.Transpose")
-def softmax(b: Builder, self: Wire, dim: int) -> Any:
-    """Apply softmax over a dimension."""
-    return over_last(b, "nn.SoftMax", self, dim)
+def with_last(b: Builder, value: Any, dim: int, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to a value with a dimension exchanged with the last."""
+    order = list(range(len(value.shape)))
+    order[dim], order[-1] = order[-1], order[dim]
+    return b.permute(function(b.permute(value, order)), order)
 
 
 @operation("log_softmax.int _log_softmax", "nn.LogSoftMax, in nn.Bottle or between nn.Transpose")
-def log_softmax(b: Builder, self: Wire, dim: int) -> Any:
-    """Apply the logarithm of softmax over a dimension."""
-    return over_last(b, "nn.LogSoftMax", self, dim)
+@operation("softmax.int _softmax", "nn.SoftMax, nn.SpatialSoftMax, in nn.Bottle or between nn.Transpose")
+def softmax(b: Builder, self: Wire, dim: Place) -> Any:
+    """Apply softmax over a dimension, or its logarithm."""
+    return softmax_of(b, self, dim, "nn.LogSoftMax" if "log" in b.kind else "nn.SoftMax")
+
+
+def softmax_of(b: Builder, value: Any, dim: int, name: str = "nn.SoftMax") -> Any:
+    """Apply softmax, which is defined on rows, to a dimension."""
+    rank = len(value.shape)
+    if (rank, dim) == (4, 1):
+        return b.emit(make("nn.SpatialSoftMax" if name == "nn.SoftMax" else name), value)
+    layer = make(name) if rank < 3 else LuaLayer("nn.Bottle", (2, 2), children=[make(name)])
+    return with_last(b, value, dim, lambda rows: b.emit(layer, rows))
 
 
 def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> Scaled | None:
@@ -228,38 +224,26 @@ def _times(b: Builder, value: Any, factor: float) -> Any:
     return value if factor == 1 else (value if isinstance(value, float) else b.wire(value)) * factor
 
 
+@operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", "nn.CSubTable, nn.CAdd, nn.AddConstant")
 @operation("add.Tensor add.Scalar", "nn.CAddTable, nn.CAdd for a parameter, nn.AddConstant")
 def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
-    """Add."""
-    self, other = b.operands(self, other)
-    return b.expand(self + _times(b, other, alpha), b.shape)
-
-
-@operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", "nn.CSubTable, nn.CAdd, nn.AddConstant")
-def sub(b: Builder, self: Any, other: Any, alpha: float) -> Any:
-    """Subtract."""
-    self, other = b.operands(*((other, self) if b.kind == "rsub" else (self, other)))
-    if b.kind == "rsub" and alpha != 1:
-        raise CannotError("subtracts with a factor")
-    return b.expand(self - _times(b, other, alpha), b.shape)
-
-
-@operation("mul.Tensor mul.Scalar", "nn.CMulTable, nn.CMul for a parameter, nn.MulConstant", scaled=True)
-def mul(b: Builder, self: Any, other: Any) -> Any:
-    """Multiply."""
-    made = weight_times(b, self, other) or weight_times(b, other, self)
-    if made is None:
-        self, other = b.operands(*(b.wire(each) if isinstance(each, Scaled) else each for each in (self, other)))
-    return made or b.expand(self * other, b.shape)
+    """Add, or subtract."""
+    first, second = b.operands(*((other, self) if b.kind == "rsub" else (self, other)))
+    if alpha != 1:
+        second = (second if isinstance(second, float) else b.wire(second)) * alpha
+    return b.expand(first + second if b.kind == "add" else first - second, b.shape)
 
 
 @operation("div.Tensor div.Scalar true_divide.Tensor", "nn.CDivTable, nn.MulConstant, nn.Power", scaled=True)
-def div(b: Builder, self: Any, other: Any) -> Any:
-    """Divide."""
-    made = weight_times(b, self, other, divide=True)
+@operation("mul.Tensor mul.Scalar", "nn.CMulTable, nn.CMul for a parameter, nn.MulConstant", scaled=True)
+def mul(b: Builder, self: Any, other: Any) -> Any:
+    """Multiply, or divide."""
+    divide = b.kind != "mul"
+    made = weight_times(b, self, other, divide) or (None if divide else weight_times(b, other, self))
     if made is None:
-        self, other = b.operands(*(b.wire(each) if isinstance(each, Scaled) else each for each in (self, other)))
-    return made or b.expand(self / other, b.shape)
+        first, second = b.operands(*(b.wire(each) if isinstance(each, Scaled) else each for each in (self, other)))
+        return b.expand(first / second if divide else first * second, b.shape)
+    return made
 
 
 @operation("lerp.Scalar lerp.Tensor", "nn.CSubTable, nn.MulConstant or nn.CMulTable, nn.CAddTable")
@@ -268,16 +252,11 @@ def lerp(b: Builder, self: Any, end: Wire, weight: Any) -> Any:
     return (end - self) * weight + self
 
 
-@operation("maximum max.other", "nn.CMaxTable")
-def maximum(b: Builder, self: Any, other: Any) -> Any:
-    """Return the larger of two."""
-    return b.joined("nn.CMaxTable", self, other)
-
-
 @operation("minimum min.other", "nn.CMinTable")
-def minimum(b: Builder, self: Any, other: Any) -> Any:
-    """Return the smaller of two."""
-    return b.joined("nn.CMinTable", self, other)
+@operation("maximum max.other", "nn.CMaxTable")
+def extremum(b: Builder, self: Any, other: Any) -> Any:
+    """Return the larger or the smaller of two."""
+    return b.joined("nn.CMaxTable" if b.kind.startswith("max") else "nn.CMinTable", self, other)
 
 
 @operation("clamp.Tensor clamp_min.Tensor clamp_max.Tensor", "nn.CMaxTable, nn.CMinTable")
@@ -441,16 +420,11 @@ def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False)
     return made if left else Wire(b, made.step, ())
 
 
-@operation("mean.dim mean sum.dim_IntList sum amax amin max min", "nn.Mean, nn.Sum, nn.Max, nn.Min")
+@operation("mean.dim mean sum.dim_IntList sum amax amin max min max.dim min.dim", "nn.Mean, nn.Sum, nn.Max, nn.Min")
 def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return means, sums, maxima or minima."""
-    return reduced(b, f"nn.{b.kind.removeprefix('a').capitalize()}", self, dim, keepdim)
-
-
-@operation("max.dim min.dim", "nn.Max, nn.Min")
-def extremum_and_place(b: Builder, self: Wire, dim: int, keepdim: bool) -> Any:
-    """Return maxima or minima; the positions must be unused."""
-    return [reduce(b, self, dim, keepdim), Missing(POSITIONS)]
+    """Return means, sums, maxima or minima, whose positions must be unused."""
+    made = reduced(b, f"nn.{b.kind.removeprefix('a').capitalize()}", self, dim, keepdim)
+    return [made, Missing(POSITIONS)] if b.call.op in ("aten.max.dim", "aten.min.dim") else made
 
 
 @operation(
@@ -494,19 +468,21 @@ def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
 @operation("cumsum", "nn.MM with nn.Constant, a triangle of ones")
 def cumsum(b: Builder, self: Wire, dim: Place) -> Any:
     """Return cumulative sums."""
-    rank, extent = len(self.shape), self.shape[dim]
+    extent = self.shape[dim]
     if isinstance(extent, str):
         raise CannotError("sums along the batch")
-    order = [*(axis for axis in range(rank) if axis != dim), dim]
-    made = along_last(b, b.permute(self, order), np.triu(np.ones((extent, extent), "f4")))
-    return b.permute(made, (order.index(axis) for axis in range(rank)))
+    return along(b, self, dim, np.triu(np.ones((extent, extent), "f4")))
 
 
-def along_last(b: Builder, value: Wire, matrix: Any) -> Any:
-    """Multiply the last dimension by a constant matrix."""
-    flat = b.reshape(value, (flattened(value.shape[:-1]), value.shape[-1]))
-    made = b.emit(make("nn.MM"), flat, b.constant(matrix), shape=(flat.shape[0], matrix.shape[1]))
-    return b.reshape(made, (*value.shape[:-1], matrix.shape[1]))
+def along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
+    """Multiply a dimension by a constant matrix."""
+
+    def product(rows: Wire) -> Any:
+        flat = b.reshape(rows, (flattened(rows.shape[:-1]), rows.shape[-1]))
+        made = b.emit(make("nn.MM"), flat, b.constant(matrix), shape=(flat.shape[0], matrix.shape[1]))
+        return b.reshape(made, (*rows.shape[:-1], matrix.shape[1]))
+
+    return with_last(b, value, dim, product)
 
 
 def flattened(lead: Any) -> Any:
@@ -562,7 +538,7 @@ def batch_norm(
     """Normalize over the batch, with running statistics in evaluation."""
     if training or running_mean is None:
         raise CannotError("without running statistics a batch normalization has no meaning in evaluation")
-    if b.path in b.program.cumulative:
+    if getattr(b.module, "momentum", momentum) is None:
         momentum = 0.1
         b.remark("momentum=None, a cumulative average, is momentum 0.1 in Lua", warning=True)
     refs: list[Any] = [getattr(value, "ref", None) for value in (running_mean, running_var)]

@@ -6,34 +6,42 @@ from math import prod
 from typing import Any
 
 from ...lazy import np
-from ..build import Builder, CannotError, Const, Learned, Missing, Scaled, Stored, Wire, check_learned, operation
+from ..build import (
+    Builder,
+    CannotError,
+    Const,
+    Learned,
+    Missing,
+    Scaled,
+    Stored,
+    Wire,
+    check_learned,
+    is_known,
+    operation,
+)
 from ..layers import LuaLayer, WeightRef, make
-from .elementwise import along_last
+from .elementwise import along
 from .linear import apply_scale, scaled_outputs
-from .shape import MOST_PARTS, constant_pad, strided
+from .shape import MOST_PARTS, as_image, constant_pad, on_image, strided
 
 INDICES = "the positions of maxima are not available in nn"
 
 
-def _each(value: Any, count: int) -> tuple[int, ...]:
-    """Return one number for each dimension."""
+def _each(rank: int, value: Any, flat: int) -> tuple[int, ...]:
+    """Return one number for each dimension. A signal is an image of height 1, whose number is given."""
     values = (value,) if isinstance(value, int) else tuple(value)
-    return values * count if len(values) == 1 else values
+    values = values * rank if len(values) == 1 else values
+    return (flat, *values) if rank == 1 else values
 
 
 def _arguments(*groups: Any) -> tuple[int, ...]:
     """Return groups of extents in Lua's order: width before height, time before both."""
-    return tuple(n for group in groups for n in (group[::-1] if len(group) == 2 else (group[0], group[2], group[1])))
-
-
-def _flat(b: Builder, value: Any) -> Any:
-    """Return (batch, channels, length) as images of height 1."""
-    return b.reshape(value, (*value.shape[:-1], 1, value.shape[-1]))
+    return tuple(n for group in groups for n in (*group[:-2], group[-1], group[-2]))
 
 
 def _extents(shape: Any) -> tuple[int, ...]:
     """Return the extents of images, which must be known."""
-    if any(isinstance(extent, str) for extent in shape):
+    if not is_known(shape):
         raise CannotError("an extent of the image depends on the inputs")
     return tuple(shape)
 
@@ -87,35 +95,26 @@ def convolution(
     rank = len(kernel)
     if len(input.shape) != rank + 2:
         raise CannotError("the input is not a batch")
-    stride, dilation = _each(stride, rank), _each(dilation, rank)
-    total = [d * (k - 1) for k, d in zip(kernel, dilation)]
-    padding, input = _padded(b, input, padding, total)
-    extents = _extents(input.shape[2:])
-    sizes = [(n + 2 * p - t - 1) // s + 1 for n, p, t, s in zip(extents, padding, total, stride)]
-    shape = (input.shape[0], n_out, *sizes)
-    if rank == 1:
-        input, kernel, stride, padding = _flat(b, input), [1, *kernel], (1, *stride), (0, *padding)
-        dilation, sizes = (1, *dilation), [1, *sizes]
+    _extents(b.shape[2:])
+    kernel, stride, dilation = _each(rank, kernel, 1), _each(rank, stride, 1), _each(rank, dilation, 1)
+    if padding == "same":
+        total = [d * (k - 1) for k, d in zip(kernel, dilation)]
+        padding, uneven = [extent // 2 for extent in total], [extent % 2 for extent in total]
+        if any(uneven):  # one more after the input
+            input = constant_pad(b, input, [amount for extent in reversed(uneven) for amount in (0, extent)], 0.0)
+    else:
+        padding = _each(rank, 0 if padding == "valid" else padding, 0)
     dilated = any(step != 1 for step in dilation)
-    even = len(kernel) == 2 and all(len(set(part)) == 1 for part in (kernel, stride, padding))
+    even = rank < 3 and all(len(set(part)) == 1 for part in (kernel, stride, padding))
     if even and groups == n_in * groups == n_out and groups > 1 and not dilated:
-        return b.reshape(_depthwise(b, input, weight, bias, (kernel[0], stride[0], padding[0]), sizes), shape)
+        return b.reshape(_depthwise(b, as_image(b, input), weight, bias, (kernel[0], stride[0], padding[0])), b.shape)
     name = f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{'Dilated' if dilated else ''}Convolution"
     args = _arguments(kernel, stride, padding, *([dilation] if dilated else []))
-    widths = (n_in, n_out // groups, groups)
-    layer = _grouped(name, args, weight, bias, (n_out // groups, n_in, *kernel), widths)
-    return b.reshape(b.emit(layer, input, shape=(*shape[:2], *sizes)), shape)
+    layer = _grouped(name, args, weight, bias, (n_out // groups, n_in, *kernel), (n_in, n_out // groups, groups))
+    return on_image(b, layer, input, b.shape)
 
 
-def _padded(b: Builder, input: Wire, padding: Any, total: list[int]) -> tuple[tuple[int, ...], Wire]:
-    """Return the padding of both sides, and the input, padded by one more after it where that is uneven."""
-    if padding != "same":
-        return _each(0 if padding == "valid" else padding, len(total)), input
-    uneven = [amount for extent in reversed(total) for amount in (0, extent % 2)]
-    return tuple(extent // 2 for extent in total), constant_pad(b, input, uneven, 0.0) if any(uneven) else input
-
-
-def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any, sizes: Any) -> Any:
+def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any) -> Any:
     """Apply nn.SpatialDepthWiseConvolution, which swaps width and height (nn 8726825): on squares.
 
     Images are padded to a square with zeros, and the output is cropped. nn.View ensures that the image
@@ -138,10 +137,8 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any,
     guard = make("nn.View", channels, side, side, calls=(("setNumInputDims", (3,)),))
     extents = [(side + 2 * pad - kernel) // stride + 1] * 2
     made = b.emit(make("nn.Contiguous") >> guard >> layer, input, shape=(batch, channels, *extents))
-    for place, size in enumerate(sizes):
-        if extents[place] != size:
-            extents[place] = size
-            made = b.emit(make("nn.Narrow", place + 3, 1, size), made, shape=(batch, channels, *extents))
+    for place, size in enumerate((1, *b.shape[2:])[-2:], 2):
+        made = b.narrow(made, place, 0, size)
     return made
 
 
@@ -173,28 +170,25 @@ def transposed_convolution(
     check_learned(weight, "weight")
     n_in, n_out, *kernel = weight.ref.size
     rank = len(kernel)
-    stride, padding, extra = (_each(value, rank) for value in (stride, padding, output_padding))
-    if any(step != 1 for step in _each(dilation, rank)):
+    kernel, stride, dilation = _each(rank, kernel, 1), _each(rank, stride, 1), _each(rank, dilation, 1)
+    padding, extra = _each(rank, padding, 0), _each(rank, output_padding, 0)
+    if any(step != 1 for step in dilation):
         raise CannotError("nn has no transposed convolution with dilation")
     if any(more >= step for more, step in zip(extra, stride)):
         raise CannotError("the output padding is not less than the stride")
-    extents = _extents(input.shape[2:])
-    sizes = [(n - 1) * s - 2 * p + k + e for n, s, p, k, e in zip(extents, stride, padding, kernel, extra)]
-    shape = (input.shape[0], n_out * groups, *sizes)
-    if rank == 1:
-        input, kernel, stride, padding, extra = _flat(b, input), [1, *kernel], (1, *stride), (0, *padding), (0, *extra)
-        sizes = [1, *sizes]
+    _extents(b.shape[2:])
     name = "nn.SpatialFullConvolution" if rank < 3 else "nn.VolumetricFullConvolution"
     each = n_in // groups
     args = _arguments(kernel, stride, padding, extra)
-    layer = _grouped(name, args, weight, bias, (each, n_out, *kernel), (each, n_out, groups))
-    return b.reshape(b.emit(layer, input, shape=(*shape[:2], *sizes)), shape)
+    return on_image(
+        b, _grouped(name, args, weight, bias, (each, n_out, *kernel), (each, n_out, groups)), input, b.shape
+    )
 
 
 @operation("im2col", "nn.SpatialZeroPadding, nn.Narrow, nn.JoinTable")
 def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Return the elements at each position of a kernel."""
-    kernel, dilation, stride, (top, left) = (_each(each, 2) for each in (kernel_size, dilation, stride, padding))
+    kernel, dilation, stride, (top, left) = (_each(2, each, 0) for each in (kernel_size, dilation, stride, padding))
     value = self
     if prod(kernel) > MOST_PARTS:
         raise CannotError(f"takes apart images by a kernel of {kernel[0]}x{kernel[1]}")
@@ -233,12 +227,8 @@ def pool(
     """Max and average pooling."""
     several, largest, rank = b.kind.endswith("indices"), b.kind.startswith("max"), int(b.kind.split("pool")[1][0])
     shape = b.shape[0] if several else b.shape
-    kernel = _each(kernel_size, rank)
-    stride, padding, dilation = _each(stride or kernel, rank), _each(padding, rank), _each(dilation, rank)
-    wire, inner = self, shape
-    if rank == 1:
-        wire, inner = _flat(b, wire), (*shape[:-1], 1, shape[-1])
-        kernel, stride, padding, dilation = (1, *kernel), (1, *stride), (0, *padding), (1, *dilation)
+    kernel, padding, dilation = _each(rank, kernel_size, 1), _each(rank, padding, 0), _each(rank, dilation, 1)
+    stride = _each(rank, stride, 1) if stride else kernel
     padded, dilated = any(padding), any(step != 1 for step in dilation)
     if not largest:
         _check_means(rank, padded, ceil_mode, divisor_override)
@@ -249,8 +239,7 @@ def pool(
         calls += (("setCountExcludePad", ()),)
     kind = f"{'Dilated' if dilated else ''}Max" if largest else "Average"
     layer = make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{kind}Pooling", *args, calls=calls)
-    made = b.emit(layer * (prod(kernel) / divisor_override if divisor_override else 1), wire, shape=inner)
-    made = b.reshape(made, shape)
+    made = on_image(b, layer * (prod(kernel) / divisor_override if divisor_override else 1), self, shape)
     return [made, Missing(INDICES)] if several else made
 
 
@@ -268,17 +257,15 @@ def _check_means(rank: int, padded: bool, ceil_mode: bool, divisor: Any) -> None
 )
 def adaptive_pool(b: Builder, self: Wire) -> Any:
     """Max and average pooling to a given size."""
-    largest, rank = "max" in b.kind, int(b.kind.split("pool")[1][0])
-    wire, shape = self, b.shape[0] if "max" in b.kind else b.shape
+    largest, rank = "max" in b.kind, len(self.shape) - 2
+    shape = b.shape[0] if largest else b.shape
     if rank == 3:
-        sizes, wanted = wire.shape[2:], shape[2:]
-        if any(isinstance(n, str) or n % m for n, m in zip(sizes, wanted)):
+        if any(isinstance(n, str) or n % m for n, m in zip(self.shape[2:], shape[2:])):
             raise CannotError("nn has adaptive pooling in three dimensions only where sizes divide")
-        kernel = _arguments([n // m for n, m in zip(sizes, wanted)])
-        return b.emit(make("nn.VolumetricAveragePooling", *kernel, *kernel), wire, shape=shape)
-    wire, inner = (_flat(b, wire), (*shape[:-1], 1, shape[-1])) if rank == 1 else (wire, shape)
-    layer = make(f"nn.SpatialAdaptive{'Max' if largest else 'Average'}Pooling", inner[-1], inner[-2])
-    made = b.reshape(b.emit(layer, wire, shape=inner), shape)
+        kernel = _arguments([n // m for n, m in zip(self.shape[2:], shape[2:])])
+        return b.emit(make("nn.VolumetricAveragePooling", *kernel, *kernel), self, shape=shape)
+    sizes = _arguments(_each(rank, shape[2:], 1))
+    made = on_image(b, make(f"nn.SpatialAdaptive{'Max' if largest else 'Average'}Pooling", *sizes), self, shape)
     return [made, Missing(INDICES)] if largest else made
 
 
@@ -324,6 +311,4 @@ def _along(b: Builder, value: Wire, place: int, new: Any) -> Any:
     matrix = made.array()[row]
     if extent == new[place] and np.array_equal(matrix, np.eye(extent)):
         return value
-    order = list(range(len(value.shape)))
-    order[2 + place], order[-1] = order[-1], order[2 + place]
-    return b.permute(along_last(b, b.permute(value, order), matrix), order)
+    return along(b, value, 2 + place, matrix)

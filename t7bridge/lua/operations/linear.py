@@ -21,7 +21,7 @@ from ..build import (
     operation,
 )
 from ..layers import LuaLayer, make
-from .elementwise import flattened, over_last
+from .elementwise import flattened, softmax_of
 
 
 def applied(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any:
@@ -179,9 +179,9 @@ def attention(
         if np.isneginf(mask).all(-1).any():
             raise CannotError("the mask leaves a row without any value")
         scores = scores + b.constant(mask, scores.shape)
-    weights = over_last(b, "nn.SoftMax", scores, -1)
-    kind, chance = b.program.dropouts.get(b.path, ("", 0.0))
-    chance = dropout_p or (chance if kind.startswith("MultiheadAttention") else 0.0)
+    weights = softmax_of(b, scores, len(scores.shape) - 1)
+    inside = type(b.module).__name__.startswith("MultiheadAttention")
+    chance = dropout_p or (b.module.dropout if inside else 0.0)
     return product(b, b.emit(make("nn.Dropout", chance), weights) if chance else weights, value)
 
 

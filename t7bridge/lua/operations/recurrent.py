@@ -177,8 +177,8 @@ def recurrent(
 ) -> Any:
     """Run LSTM, GRU or plain recurrent layers over time."""
     states = hx if b.kind == "lstm" else [hx]
-    module, chance = b.program.dropouts.get(b.path, ("", 0.0))
-    dropout = chance if module.startswith(b.kind.partition("_")[0].upper()) else dropout
+    if type(b.module).__name__.startswith(b.kind.partition("_")[0].upper()):
+        dropout = b.module.dropout
     stack = _Stack(b.kind, params, 4 if has_biases else 2, num_layers, dropout, 1 + bidirectional, int(batch_first))
     zeros = all(isinstance(state, Const) and not state.array().any() for state in states)
     fits = is_parameter(*params) and all(param.whole for param in params)

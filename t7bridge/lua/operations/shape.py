@@ -9,7 +9,7 @@ from typing import Any
 from ...data import define
 from ...lazy import np
 from ..build import Builder, CannotError, Const, Missing, Place, Stored, Wire, is_parameter, operation, with_extents
-from ..layers import make, sequential
+from ..layers import LuaLayer, make, sequential
 from ..trace import DynamicExtent
 from .elementwise import is_nonzero, reduced
 
@@ -61,17 +61,11 @@ def detach(b: Builder, self: Any) -> Any:
     return self >> make("nn.ZeroGrad") if isinstance(self, Wire) else self
 
 
-@operation("permute", "nn.Transpose")
-def permute(b: Builder, self: Any, dims: Any) -> Any:
-    """Permute dimensions."""
-    return b.permute(self, (place % len(self.shape) for place in dims))
-
-
-@operation("transpose.int t mT", "nn.Transpose")
-def transpose(b: Builder, self: Any, dim0: int = -2, dim1: int = -1) -> Any:
-    """Exchange two dimensions."""
-    order = list(range(len(self.shape)))
-    if len(order) > 1:
+@operation("permute transpose.int t mT", "nn.Transpose")
+def permute(b: Builder, self: Any, dims: Any = None, dim0: int = -2, dim1: int = -1) -> Any:
+    """Permute dimensions, or exchange two."""
+    order = [*range(len(self.shape))] if dims is None else [place % len(self.shape) for place in dims]
+    if dims is None and len(order) > 1:
         order[dim0], order[dim1] = order[dim1], order[dim0]
     return b.permute(self, order)
 
@@ -219,15 +213,22 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
             wire = gathered(b, wire, np.arange(-left, extent + right) % extent, rank - place)
         return wire
     kind = "Reflection" if mode.startswith("reflect") else "Replication"
-    if len(pad) == 2 and rank == 3:
-        flat = b.reshape(wire, (*wire.shape[:-1], 1, wire.shape[-1]))
-        made = b.emit(make(f"nn.Spatial{kind}Padding", *pad, 0, 0), flat, shape=(*shape[:-1], 1, shape[-1]))
-        return b.reshape(made, shape)
-    if len(pad) == 4 and rank == 4:
-        return b.emit(make(f"nn.Spatial{kind}Padding", *pad), wire, shape=shape)
+    if (len(pad), rank) in ((2, 3), (4, 4)):
+        return on_image(b, make(f"nn.Spatial{kind}Padding", *[*pad, 0, 0][:4]), wire, shape)
     if len(pad) == 6 and kind == "Replication":
         return b.emit(make("nn.VolumetricReplicationPadding", *pad), wire, shape=shape)
     raise CannotError("nn has no such padding for values of these dimensions")
+
+
+def as_image(b: Builder, value: Any) -> Any:
+    """Return a signal as an image of height 1."""
+    return b.reshape(value, (*value.shape[:-1], 1, value.shape[-1])) if len(value.shape) == 3 else value
+
+
+def on_image(b: Builder, layer: LuaLayer, value: Any, shape: Any) -> Any:
+    """Apply a layer of images or volumes to a value, also to a signal."""
+    made = b.emit(layer, as_image(b, value), shape=(*shape[:-1], 1, shape[-1]) if len(shape) == 3 else shape)
+    return b.reshape(made, shape)
 
 
 def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> Wire:
