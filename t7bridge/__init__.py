@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .errors import T7BridgeError
     from .formats import open
     from .formats.document import Document
-    from .formats.pt.reader import PtReader
+    from .formats.pt.file import PtReader
     from .formats.t7.layout import T7Layout
     from .formats.t7.reader import T7Reader, register_class
     from .formats.torchfile import load_as_torchfile
@@ -52,7 +52,7 @@ _load = face(
         "errors": "T7BridgeError",
         "formats": "open",
         "formats.document": "Document",
-        "formats.pt.reader": "PtReader",
+        "formats.pt.file": "PtReader",
         "formats.t7.layout": "T7Layout",
         "formats.t7.reader": "register_class T7Reader",
         "formats.torchfile": "load_as_torchfile",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from attrs import fields
 
 from .data import define
@@ -55,6 +57,10 @@ class Limits:
     inflate_ratio: int = 100
     inflate_bytes: int = 1 << 28
     work: int = 1_000_000
+
+    def exceeded(self, limit: str, message: str, **where: Any) -> LimitError:
+        """Return the error for a file that exceeds a limit, by the name of its field."""
+        return LimitError(message, limit=limit, value=getattr(self, limit), **where)
 
     def __repr__(self) -> str:
         changed = [each for each in fields(Limits) if getattr(self, each.name) != each.default]

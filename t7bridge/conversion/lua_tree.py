@@ -28,7 +28,7 @@ from attrs import evolve, field
 
 from ..data import define
 from ..errors import UnsupportedError
-from ..formats.pt.numpy_tensors import tensor_of_array, text_items
+from ..formats.pt.arrays import tensor_of_array, text_items
 from ..formats.pt.pickle.pickler import plain_data
 from ..graph.dtypes import NUMPY_ELEMENTS, PACKED
 from ..graph.lua import COMPOSITE, Table, Value

@@ -26,9 +26,9 @@ from attrs import asdict, evolve
 from .. import formats
 from ..data import define
 from ..errors import CorruptError, RecordError, T7BridgeError
-from ..formats.pt.layout import RECORD_MEMBER
+from ..formats.pt.archive import RECORD_MEMBER
+from ..formats.pt.file import PtReader, read_pickle_with
 from ..formats.pt.pickle.pickler import PickleWriter
-from ..formats.pt.reader import PtReader, read_pickle_with
 from ..formats.pt.writer import StorageKeys
 from ..formats.t7.file import T7File
 from ..formats.t7.layout import T7Layout
@@ -48,7 +48,7 @@ from .lua_tree import LuaTree, to_lua
 from .tree import as_tree
 
 if TYPE_CHECKING:
-    from ..formats.pt.reader import PtReader
+    from ..formats.pt.file import PtReader
     from ..formats.pt.writer import ValueWriter
     from ..formats.t7.writer import T7Writer
 

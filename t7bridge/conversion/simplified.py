@@ -19,8 +19,8 @@ from collections import OrderedDict
 from itertools import chain
 from typing import Any
 
+from ..formats.pt.arrays import tensor_of_array, text_items
 from ..formats.pt.modules import VisitedModules, attributes_of, is_module, module_state_dict
-from ..formats.pt.numpy_tensors import tensor_of_array, text_items
 from ..formats.pt.pickle.names import FORBIDDEN, FOREIGN, SAFE, is_torch, standing
 from ..formats.pt.pickle.pickler import plain_data
 from ..graph import python

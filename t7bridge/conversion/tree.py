@@ -38,7 +38,7 @@ from typing import Any
 from attrs import evolve, field
 
 from ..data import define
-from ..formats.pt.numpy_tensors import numpy_value
+from ..formats.pt.arrays import numpy_value
 from ..graph import python
 from ..graph.lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import NAMED, name_text

@@ -10,7 +10,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ModelError, T7BridgeError, UnknownFormatError, UnsupportedError
+from ..errors import ModelError, T7BridgeError, UnknownFormatError, UnsupportedError, about_file
 from ..io.output import FileOutput
 from ..io.source import ByteSource
 from ..lazy import face
@@ -50,7 +50,8 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
     opened, start = ByteSource.open(source)
     if start:  # in the middle of a file object: only a `.t7` supports that
         return _home(FORMATS["t7"]).read(source, limits, **options)  # type: ignore[no-any-return]
-    return _home(format_of(opened, limits)).read(opened, limits, **options)  # type: ignore[no-any-return]
+    with about_file(opened.name):
+        return _home(format_of(opened, limits)).read(opened, limits, **options)  # type: ignore[no-any-return]
 
 
 def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
@@ -171,9 +172,9 @@ __getattr__ = face(
     __name__,
     {
         "hdf5.elements": "DECODERS",
+        "pt.archive": "RECORD_MEMBER",
         "pt.distributed": "DistributedReader whole_of_chunks",
-        "pt.layout": "RECORD_MEMBER",
-        "pt.modules": "is_module module_state_dict",
+        "pt.modules": "ScriptEntry ScriptModule is_module module_state_dict parse_classes",
         "pt.pickle.meaning": "GLOBALS Origin PtMeaning",
         "pt.pickle.names": "CALL FILL FOREIGN SAFE STATE VALUE may_call standing",
         "pt.pickle.pickler": "PickleWriter StorageRef",
@@ -181,7 +182,6 @@ __getattr__ = face(
         "pt.pickle.unpickler": "Unpickler",
         "pt.script_writer": "ScriptWriter",
         "pt.streams": "tar_members",
-        "pt.torchscript": "ScriptEntry ScriptModule parse_classes",
         "pt.writer": "LegacyPtWriter PtWriter",
         "pt.zip": "ZipArchive",
         "t7.file": "PT_RECORD_START read_t7",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..data import define
+from ..errors import about_file
 from .table import FORMATS, FormatSpec
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class Document:
             FormatError: the file is damaged.
         """
         if self._roots is None:
-            self._roots = self._load()
+            with about_file(self.path):
+                self._roots = self._load()
         return self._roots
 
     @property

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from attrs import evolve, field
 
 from ..data import define
-from ..errors import CorruptError, LimitError, ModelError
+from ..errors import CorruptError, ModelError
 from ..graph.dtypes import ElementType
 from ..graph.storage import CHUNK_BYTES, Elements, Span, Storage
 from ..graph.tensor import Tensor, byte_strides, contiguous, view_fault
@@ -182,9 +182,11 @@ def write_order(named: NamedTensors) -> list[Name]:
     def key(steps: Name) -> tuple[Any, ...]:
         name, width = ".".join(steps), -named.tensors[steps].element.itemsize
         found = named.views.get(steps)
-        return (width, name, False, 0, name) if found is None else (
-            width, leader[found.storage], extra[steps], found.offset, name
-        )  # fmt: skip
+        return (
+            (width, name, False, 0, name)
+            if found is None
+            else (width, leader[found.storage], extra[steps], found.offset, name)
+        )
 
     return sorted(named.tensors, key=key)
 
@@ -245,8 +247,10 @@ def _tied(
     storage = _from_pieces(tensors, views, pieces, count) if pieces and end == count else None
     if storage is None:
         storage, pieces = _assembled(tensors, views, names, count), []
-    made = {name: evolve(tensors[name], storage=storage, offset=views[name].offset, stride=views[name].stride)
-            for name in names}  # fmt: skip
+    made = {
+        name: evolve(tensors[name], storage=storage, offset=views[name].offset, stride=views[name].stride)
+        for name in names
+    }
     whole = {name for start, name in pieces if start == views[name].offset}
     if not all(same_rows(made[name], tensors[name]) for name in names if name not in whole):
         return None
@@ -372,12 +376,18 @@ def tensor_of_bytes(
         LimitError: it has too many dimensions.
     """
     if len(shape) > limits.dimensions:
-        raise LimitError("a tensor has too many dimensions", file=source.name, offset=start, path=path,
-                         found=f"{len(shape)}", limit="dimensions", value=limits.dimensions)  # fmt: skip
+        raise limits.exceeded(
+            "dimensions", "a tensor has too many dimensions", offset=start, path=path, found=f"{len(shape)}"
+        )
     count = math.prod(shape)
     if nbytes != count * element.itemsize:
-        raise CorruptError("a tensor does not have the bytes of its shape", file=source.name, offset=start, path=path,
-                           expected=f"{count * element.itemsize}", found=f"{nbytes}")  # fmt: skip
+        raise CorruptError(
+            "a tensor does not have the bytes of its shape",
+            offset=start,
+            path=path,
+            expected=f"{count * element.itemsize}",
+            found=f"{nbytes}",
+        )
     stride = contiguous(shape[::-1])[::-1] if by_columns else contiguous(shape)
     storage = Storage(element, count, Span(source, start, element.itemsize, order))
     return Tensor(element, storage, tuple(shape), stride, is_scalar=not shape)
@@ -460,7 +470,7 @@ def _blocks(array: Any) -> Iterator[Any]:
 # Metadata
 
 
-def parse_views(text: str | bytes, file: str) -> dict[str, TensorView]:
+def parse_views(text: str | bytes) -> dict[str, TensorView]:
     """Parse the views in a file's metadata.
 
     Raises:
@@ -470,7 +480,7 @@ def parse_views(text: str | bytes, file: str) -> dict[str, TensorView]:
         data = json.loads(text)
         return {str(name): TensorView.from_list(view) for name, view in data["views"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptError("the metadata about shared memory cannot be read", file=file, found=str(error)) from error
+        raise CorruptError("the metadata about shared memory cannot be read", found=str(error)) from error
 
 
 def format_views(views: Mapping[str, TensorView]) -> str:

@@ -36,7 +36,7 @@ from .named import (
     tie,
     write_order,
 )
-from .pt.npy import MAGIC, read_header
+from .pt.arrays import MAGIC, read_header
 from .pt.zip import ZipArchive, ZipWriter
 
 _CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
@@ -79,7 +79,7 @@ class _Reader:
             if name == member:
                 self._notes.append(Note("warning", name, "a member that is not an array is left out", code="left-out"))
             elif name in tensors:
-                raise CorruptError("two arrays have one name", file=self._archive.source.name, path=name)
+                raise CorruptError("two arrays have one name", path=name)
             else:
                 tensor = self._array(member, name)
                 if tensor is not None:
@@ -96,8 +96,9 @@ class _Reader:
             kind = "of Python objects, which are pickled" if "O" in str(descr) else f"with elements {descr!s:.40}"
             self._notes.append(Note("warning", name, f"an array {kind}, is left out", "type", code="left-out"))
             return None
-        return tensor_of_bytes(source, start, end - start, element, shape, path=name, limits=self._limits,
-                               order=order, by_columns=fortran)  # fmt: skip
+        return tensor_of_bytes(
+            source, start, end - start, element, shape, path=name, limits=self._limits, order=order, by_columns=fortran
+        )
 
 
 def _element(descr: Any) -> tuple[ElementType | None, str]:
@@ -112,7 +113,6 @@ def _read_comment(archive: ZipArchive) -> tuple[dict[str, str], dict[str, Any]]:
     comment = archive.comment
     if not comment.startswith(_COMMENT):
         return {}, {}
-    name = archive.source.name
     try:
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(comment[len(_COMMENT) :], _MOST_METADATA)
@@ -121,8 +121,8 @@ def _read_comment(archive: ZipArchive) -> tuple[dict[str, str], dict[str, Any]]:
         if unpacker.unconsumed_tail or not all(isinstance(item, str) for item in metadata.values()):
             raise ValueError("is not metadata")
     except (zlib.error, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptError("the metadata in the comment cannot be read", file=name, found=str(error)) from error
-    return metadata, parse_views(text, name)
+        raise CorruptError("the metadata in the comment cannot be read", found=str(error)) from error
+    return metadata, parse_views(text)
 
 
 def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written:

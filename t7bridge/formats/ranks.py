@@ -23,8 +23,8 @@ from ..text import and_more
 from .document import Document
 from .named import same_rows
 from .pt.distributed import whole_of_chunks
+from .pt.file import PtReader
 from .pt.pickle.tensors import Part, check_whole, part_of
-from .pt.reader import PtReader
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 

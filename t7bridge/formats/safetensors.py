@@ -33,12 +33,26 @@ from .named import (
 )
 
 DTYPES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0", "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ", "int64": "I64", "int32": "I32", "int16": "I16",
-    "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
     "complex64": "C64",
-}  # fmt: skip
+}
 """Element type → safetensors' name of it."""
 _ELEMENTS = {name: ELEMENT_TYPES[element] for element, name in DTYPES.items()}
 _HEADER_BYTES = 100_000_000
@@ -56,7 +70,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     header, start = _read_header(opened)
     metadata = header.pop(_METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise CorruptError("the metadata are not strings", file=opened.name, offset=8, path=_METADATA)
+        raise CorruptError("the metadata are not strings", offset=8, path=_METADATA)
     tensors: dict[str, Tensor] = {}
     ends: list[tuple[int, int, str]] = []
     for name, entry in header.items():
@@ -64,7 +78,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         tensors[name] = tensor
         ends.append((begin, end, name))
     _check_gaps(opened, start, ends)
-    views = parse_views(metadata.pop(METADATA_KEY), opened.name) if METADATA_KEY in metadata else {}
+    views = parse_views(metadata.pop(METADATA_KEY)) if METADATA_KEY in metadata else {}
     notes: list[Note] = []
     return Document("safetensors", opened, lambda: [_tied(tensors, views, notes)], metadata=metadata, notes=notes)
 
@@ -78,16 +92,18 @@ def _read_header(source: ByteSource) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(source.read_exact(0, 8, "the length of the header"), "little")
     if length > _HEADER_BYTES:
         raise CorruptError(
-            "the header is too long", file=source.name, offset=0, expected=f"at most {_HEADER_BYTES} bytes",
+            "the header is too long",
+            offset=0,
+            expected=f"at most {_HEADER_BYTES} bytes",
             found=f"{length}",
-        )  # fmt: skip
+        )
     text = source.read_exact(8, length, "the header")
     try:
         header = json.loads(text, object_pairs_hook=_unique)
         if not isinstance(header, dict):
             raise ValueError("is not an object")
     except (ValueError, RecursionError) as error:
-        raise CorruptError("the header is not a JSON object", file=source.name, offset=8, found=str(error)) from error
+        raise CorruptError("the header is not a JSON object", offset=8, found=str(error)) from error
     return header, 8 + length
 
 
@@ -100,7 +116,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limits) -> tuple[Tensor, int, int]:
     """Return a tensor of the header, and the start and end of its bytes after the header."""
-    wrong = CorruptError("the header's entry is not a tensor", file=source.name, offset=8, path=name)
+    wrong = CorruptError("the header's entry is not a tensor", offset=8, path=name)
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
         raise wrong
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -110,9 +126,11 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
     element = _ELEMENTS.get(dtype) if isinstance(dtype, str) else None
     if element is None:
         raise UnsupportedError(
-            f"unknown element type {str(dtype)[:40]}", file=source.name, offset=8, path=name,
+            f"unknown element type {str(dtype)[:40]}",
+            offset=8,
+            path=name,
             expected=", ".join(_ELEMENTS),
-        )  # fmt: skip
+        )
     begin, end = offsets
     tensor = tensor_of_bytes(source, start + begin, end - begin, element, shape, path=name, limits=limits)
     return tensor, begin, end
@@ -124,15 +142,17 @@ def _check_gaps(source: ByteSource, start: int, ends: list[tuple[int, int, str]]
     for begin, end, name in sorted(ends):
         if begin != position:
             what = "tensors overlap" if begin < position else "there are bytes between tensors"
-            raise CorruptError(what, file=source.name, offset=start + begin, path=name)
+            raise CorruptError(what, offset=start + begin, path=name)
         position = end
     if start + position > source.size:
         raise TruncatedError(
-            "the file ends inside the tensors", file=source.name, offset=source.size,
-            expected=f"{start + position} bytes", found=f"{source.size}",
-        )  # fmt: skip
+            "the file ends inside the tensors",
+            offset=source.size,
+            expected=f"{start + position} bytes",
+            found=f"{source.size}",
+        )
     if start + position < source.size:
-        raise CorruptError("there are bytes after the last tensor", file=source.name, offset=start + position)
+        raise CorruptError("there are bytes after the last tensor", offset=start + position)
 
 
 def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written:
@@ -160,8 +180,10 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
         tensor = named.tensors[steps]
         end = position + tensor.numel * tensor.element.itemsize
         header[".".join(steps)] = {
-            "dtype": DTYPES[tensor.element.name], "shape": list(tensor.shape), "data_offsets": [position, end]
-        }  # fmt: skip
+            "dtype": DTYPES[tensor.element.name],
+            "shape": list(tensor.shape),
+            "data_offsets": [position, end],
+        }
         position = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
     text += b" " * (-len(text) % 8)

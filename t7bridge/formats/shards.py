@@ -96,7 +96,7 @@ def files_of(index: ByteSource) -> list[str]:
 
 def _weight_map(index: ByteSource) -> dict[str, str]:
     if index.size > _INDEX_BYTES:
-        raise LimitError("the index is too large", file=index.name, found=f"{index.size} bytes")
+        raise LimitError("the index is too large", found=f"{index.size} bytes")
     with about_file(index.name):
         places = Fields.parse(index.read(0, index.size), "the index of a checkpoint").get("weight_map", dict)
         for file in places.values():

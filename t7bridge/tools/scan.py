@@ -11,8 +11,8 @@ from .. import formats
 from ..conversion.options import JSON, LIMITS, option, takes, verb
 from ..data import define
 from ..errors import CorruptError, T7BridgeError, UnknownFormatError
+from ..formats.pt.archive import judge_array
 from ..formats.pt.distributed import METADATA_MEMBER, DistributedReader
-from ..formats.pt.npy import judge_array
 from ..formats.pt.pickle.names import CALLED, FORBIDDEN, is_torch, standing
 from ..formats.pt.zip import ZipArchive
 from ..formats.shards import files_of
@@ -238,8 +238,8 @@ def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> No
 
 def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     from ..conversion.records import original_t7
+    from ..formats.pt.file import PtReader
     from ..formats.pt.pt2 import effects
-    from ..formats.pt.reader import PtReader
 
     reader = PtReader(source, limits=limits, forbid=False)
     try:

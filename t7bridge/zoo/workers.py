@@ -225,7 +225,7 @@ def _warm_up(settings: Settings) -> None:
         "conversion.records",
         "conversion.tree",
         "nn.state_dict",
-        "formats.pt.reader",
+        "formats.pt.file",
         "formats.pt.writer",
         "graph.decimals",
     ]

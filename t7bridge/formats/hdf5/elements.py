@@ -21,11 +21,12 @@ from ...errors import CorruptError, LimitError, T7BridgeError, UnsupportedError
 from ...io.source import ByteSource
 from ...lazy import np
 from ...limits import Limits
-from .blocks import Blocks, Cursor
-from .structure import Structure
+from .structure import Blocks, Cursor, Structure
 
 _SEGMENT_BYTES = 1 << 19
 _NO_CHUNKS, _TREE, _SINGLE, _IMPLICIT, _FIXED, _EXTENSIBLE, _TREE_2 = range(-1, 6)
+_PARAMETERS = {_SINGLE: 0, _IMPLICIT: 0, _FIXED: 1, _EXTENSIBLE: 5, _TREE_2: 6}
+"""Bytes about an index in the layout, beside its address."""
 
 
 class Inflation:
@@ -60,10 +61,15 @@ class Inflation:
         self._left -= nbytes
         if self._left < 0 or at_once > self.at_once:
             raise LimitError(
-                "its data sets would grow too large when read" if self._left < 0 else "a chunk would grow too large "
-                "when read", file=self._name, path=path, found=f"{nbytes if self._left < 0 else at_once} bytes",
-                limit="inflate_bytes", value=self._limit,
-            )  # fmt: skip
+                "its data sets would grow too large when read"
+                if self._left < 0
+                else "a chunk would grow too large when read",
+                file=self._name,
+                path=path,
+                found=f"{nbytes if self._left < 0 else at_once} bytes",
+                limit="inflate_bytes",
+                value=self._limit,
+            )
 
 
 @define(eq=False)
@@ -101,40 +107,36 @@ def parse_layout(file: Structure, data: bytes) -> Layout:
     cursor = Cursor(file, data, "a data set's layout")
     version = cursor.number()
     if version in (1, 2):
-        rank, kind = cursor.number(), cursor.number()
-        cursor.take(5)
-        address = cursor.address() if kind else None
+        rank, kind = cursor.read("BB5x")
+        (address,) = cursor.read("A") if kind else (None,)
         extents = tuple(cursor.number(4) for _ in range(rank))
         if kind == 0:
             return Layout(0, data=cursor.take(cursor.number(4)))
         return Layout(kind, address=address, chunk=extents[: rank - 1] if kind == 2 else (), index=_TREE)
     if version not in (3, 4, 5):
-        raise UnsupportedError(f"a data set's layout of version {version}", file=file.source.name)
+        raise UnsupportedError(f"a data set's layout of version {version}")
     kind = cursor.number()
     if kind == 0:
         return Layout(0, data=cursor.take(cursor.number(2)))
     if kind == 1:
-        return Layout(1, address=cursor.address(), nbytes=cursor.length())
+        address, nbytes = cursor.read("AL")
+        return Layout(1, address=address, nbytes=nbytes)
     if kind != 2:
         return Layout(3)
     if version == 3:
-        rank, address = cursor.number(), cursor.address()
+        rank, address = cursor.read("BA")
         return Layout(2, address=address, chunk=tuple(cursor.number(4) for _ in range(rank - 1)), index=_TREE)
-    flags, rank, width = cursor.number(), cursor.number(), cursor.number()
+    flags, rank, width = cursor.read("BBB")
     chunk = tuple(cursor.number(width) for _ in range(rank))[:-1]
     index = cursor.number()
     numbers: tuple[int, ...] = (version,)
     if index == _SINGLE and flags & 2:
-        numbers += (cursor.length(), cursor.number(4))
-    elif index == _FIXED:
-        cursor.take(1)
-    elif index == _EXTENSIBLE:
-        cursor.take(5)
-    elif index == _TREE_2:
-        cursor.take(6)
-    elif index not in (_SINGLE, _IMPLICIT):
-        raise UnsupportedError(f"an unknown index of chunks, {index}", file=file.source.name)
-    return Layout(2, address=cursor.address(), chunk=chunk, index=index, whole_only=bool(flags & 1), numbers=numbers)
+        numbers += tuple(cursor.read("LI"))
+    elif index not in _PARAMETERS:
+        raise UnsupportedError(f"an unknown index of chunks, {index}")
+    cursor.take(_PARAMETERS[index])
+    (address,) = cursor.read("A")
+    return Layout(2, address=address, chunk=chunk, index=index, whole_only=bool(flags & 1), numbers=numbers)
 
 
 class _Stream:
@@ -336,11 +338,14 @@ class ChunkedSource(ByteSource):
             try:
                 data = stream.read(min(_SEGMENT_BYTES, end - first))
             except zlib.error as error:
-                raise CorruptError(f"a chunk cannot be read: {error}", file=self.name, offset=address,
-                                   path=self._path) from error  # fmt: skip
+                raise self._fault(
+                    f"a chunk cannot be read: {error}",
+                    address,
+                ) from error
             if not data:
-                raise CorruptError("a chunk is too short", file=self.name, offset=address, path=self._path,
-                                   expected=f"{self._chunk_bytes} bytes", found=f"{stream.position}")  # fmt: skip
+                raise self._fault(
+                    "a chunk is too short", address, expected=f"{self._chunk_bytes} bytes", found=f"{stream.position}"
+                )
             if offset < first + len(data):
                 return first, memoryview(data)
 
@@ -360,12 +365,18 @@ class ChunkedSource(ByteSource):
                 try:
                     data = DECODERS[number](data, values, self._itemsize, self._chunk_bytes)
                 except FilterErrors as error:
-                    raise CorruptError(f"a chunk cannot be read: {error}", file=self.name, offset=address,
-                                       path=self._path) from error  # fmt: skip
+                    raise self._fault(
+                        f"a chunk cannot be read: {error}",
+                        address,
+                    ) from error
         if len(data) < self._chunk_bytes:
-            raise CorruptError("a chunk is too short", file=self.name, offset=address, path=self._path,
-                               expected=f"{self._chunk_bytes} bytes", found=f"{len(data)}")  # fmt: skip
+            raise self._fault(
+                "a chunk is too short", address, expected=f"{self._chunk_bytes} bytes", found=f"{len(data)}"
+            )
         return memoryview(data)[: self._chunk_bytes]
+
+    def _fault(self, message: str, address: int, **facts: str) -> CorruptError:
+        return CorruptError(message, file=self.name, offset=address, path=self._path, **facts)
 
     # Indexes
 
@@ -383,7 +394,7 @@ class ChunkedSource(ByteSource):
             numbered = {_SINGLE: self._single, _IMPLICIT: self._implicit, _FIXED: self._fixed}
             counted, places = numbered.get(layout.index, self._extensible)()
             corners = self._corners(counted)
-        inside = (corners < np.array(self._grid, "u8")).all(axis=1) & (places[:, 0] != _undefined(self._file))
+        inside = (corners < np.array(self._grid, "u8")).all(axis=1) & (places[:, 0] != self._file.undefined)
         corners, places = corners[inside].astype("i8"), places[inside]
         strides = [math.prod(self._grid[axis + 1 :]) for axis in range(rank)]
         numbers = (corners * np.array(strides, "i8")).sum(axis=1)
@@ -416,7 +427,7 @@ class ChunkedSource(ByteSource):
         key = 8 + 8 * (rank + 1)
         found = bytearray()
         for child, before in self._file.tree(self._layout.address, 1, key):
-            found += before + (_undefined(self._file) if child is None else child).to_bytes(8, "little")
+            found += before + (self._file.undefined if child is None else child).to_bytes(8, "little")
         entries = np.frombuffer(
             bytes(found), [("size", "<u4"), ("mask", "<u4"), ("at", "<u8", rank + 1), ("place", "<u8")]
         )
@@ -467,13 +478,10 @@ class ChunkedSource(ByteSource):
     def _fixed(self) -> tuple[Any, Any]:
         """Read a fixed array (VII.C)."""
         file, what = self._file, "an index of chunks"
-        head = file.checked(self._layout.address, 12 + file.length_size + file.offset_size, what)
-        head.expect(b"FAHD", 0)
-        head.take(1)
-        size, bits, count, address = head.number(), head.number(), head.length(), head.address()
+        _, (size, bits, count, address) = file.record(self._layout.address, what, b"FAHD", "xBBLA")
         if address is None:
             return np.zeros(0, "u8"), np.zeros((0, 3), "u8")
-        places = self._entries(self._paged(b"FADB", address, 6 + file.offset_size, count, size, 1 << bits, None), size)
+        places = self._entries(self._paged(b"FADB", address, 0, count, size, 1 << bits, None), size)
         return np.arange(len(places), dtype="u8"), places
 
     def _paged(
@@ -484,7 +492,7 @@ class ChunkedSource(ByteSource):
         Args:
             signature: of the block.
             address: of the block.
-            prefix: size of what precedes the elements or the bits.
+            prefix: size of what is between the block's head and the elements or the bits.
             count: of the elements.
             size: of an element, in bytes.
             page: elements of a page.
@@ -496,17 +504,12 @@ class ChunkedSource(ByteSource):
             raise file.damaged(f"{what} is not in the file", address, path=self._path)
         file.budget.spend(count * size)
         if count <= page:
-            block = file.checked(address, prefix + count * size + 4, what)
-            block.expect(signature, 0)
-            block.position = prefix
-            return block.take(count * size)
+            return file.record(address, what, signature, f"xA{prefix}x", count * size)[0].rest
         pages = -(-count // page)
         own = -(-pages // 8) if bitmap is None else 0
-        block = file.checked(address, prefix + own + 4, what)
-        block.expect(signature, 0)
-        block.position = prefix
+        block, _ = file.record(address, what, signature, f"xA{prefix}x", own)
         bits = block.take(own) if bitmap is None else bitmap
-        found, place = [], address + prefix + own + 4
+        found, place = [], address + block.position + 4
         for number in range(pages):
             here = min(page, count - number * page)
             written = bits[number >> 3] & 128 >> (number & 7)
@@ -517,26 +520,18 @@ class ChunkedSource(ByteSource):
     def _extensible(self) -> tuple[Any, Any]:
         """Read an extensible array (VII.D): an index block, and blocks of doubling sizes behind it."""
         file, what = self._file, "an index of chunks"
-        head = file.checked(self._layout.address, 16 + 6 * file.length_size + file.offset_size, what)
-        head.expect(b"EAHD", 0)
-        head.take(1)
-        size, most_bits, direct, least, pointers, page_bits = (head.number() for _ in range(6))
-        head.take(6 * file.length_size)
-        address = head.address()
+        _, fields = file.record(self._layout.address, what, b"EAHD", "x6B6LA")
+        size, most_bits, direct, least, pointers, page_bits, *_, address = fields
         if not all(each and not each & (each - 1) for each in (least, pointers)) or not size or most_bits > 64:
             raise file.damaged(f"{what} has impossible sizes", self._layout.address, path=self._path)
         supers = 1 + most_bits - (least.bit_length() - 1)
         first = 2 * (pointers.bit_length() - 1)
         blocks, many = 2 * (pointers - 1), max(0, supers - first)
-        prefix, page = 6 + file.offset_size, 1 << page_bits
-        behind = prefix + -(-most_bits // 8)
-        block = file.checked(
-            file.node(address, what), prefix + direct * size + (blocks + many) * file.offset_size + 4, what
-        )
-        block.expect(b"EAIB", 0)
-        block.position = prefix
+        behind, page = -(-most_bits // 8), 1 << page_bits
+        length = direct * size + (blocks + many) * file.offset_size
+        block, _ = file.record(file.node(address, what), what, b"EAIB", "xA", length)
         found = [(0, block.take(direct * size))]
-        addresses = [block.address() for _ in range(blocks + many)]
+        addresses = block.read(f"{blocks + many}A")
         start = direct
         for level in range(supers):
             number, count = 1 << level // 2, least << (level + 1) // 2
@@ -545,11 +540,10 @@ class ChunkedSource(ByteSource):
                 places, addresses = addresses[:number], addresses[number:]
             elif addresses and (place := addresses.pop(0)) is not None:
                 bits = -(-(count // page) // 8) if count > page else 0
-                inner = file.checked(file.node(place, what), behind + number * (bits + file.offset_size) + 4, what)
-                inner.expect(b"EASB", 0)
-                inner.position = behind
+                length = number * (bits + file.offset_size)
+                inner, _ = file.record(file.node(place, what), what, b"EASB", f"xA{behind}x", length)
                 bitmaps = [inner.take(bits) for _ in range(number)]
-                places = [inner.address() for _ in range(number)]
+                places = [inner.read("A")[0] for _ in range(number)]
             else:
                 places = []
             for nth, (at, bitmap) in enumerate(zip(places, bitmaps)):
@@ -559,10 +553,6 @@ class ChunkedSource(ByteSource):
             start += number * count
         counted = [np.arange(at, at + len(data) // size, dtype="u8") for at, data in found]
         return np.concatenate(counted), self._entries(b"".join(data for _, data in found), size)
-
-
-def _undefined(file: Structure) -> int:
-    return int((1 << 8 * file.offset_size) - 1)
 
 
 def _coordinates(number: int, grid: tuple[int, ...]) -> list[int]:
@@ -588,7 +578,7 @@ def fill_value(file: Structure, new: bytes | None, old: bytes | None, size: int)
                 return b""
     found = cursor.take(cursor.number(4))
     if found and len(found) != size:
-        raise T7BridgeError("a fill value has another size than an element", file=file.source.name)
+        raise T7BridgeError("a fill value has another size than an element")
     return found
 
 
@@ -608,7 +598,7 @@ def parse_filters(file: Blocks, data: bytes) -> Filters:
         UnsupportedError: a filter is unknown, or there is one twice.
     """
     cursor = Cursor(file, data, "a data set's filters")
-    version, count = cursor.number(), cursor.number()
+    version, count = cursor.read("BB")
     cursor.take(6 if version == 1 else 0)
     found: list[tuple[int, tuple[int, ...]]] = []
     for _ in range(count):
@@ -620,10 +610,12 @@ def parse_filters(file: Blocks, data: bytes) -> Filters:
         found.append((number, tuple(cursor.number(4) for _ in range(values))))
         cursor.take(4 if version == 1 and values % 2 else 0)
         if number not in DECODERS:
-            raise UnsupportedError(f"a data set is compressed by {_TITLES.get(number, f'filter {number}')}",
-                                   file=file.source.name, hint="Repack it with gzip: h5repack -f GZIP=4.")  # fmt: skip
+            raise UnsupportedError(
+                f"a data set is compressed by {_TITLES.get(number, f'filter {number}')}",
+                hint="Repack it with gzip: h5repack -f GZIP=4.",
+            )
     if len({number for number, _ in found}) < len(found):
-        raise UnsupportedError("a data set has a filter twice", file=file.source.name)
+        raise UnsupportedError("a data set has a filter twice")
     return tuple(found)
 
 
@@ -742,5 +734,9 @@ def _unscale(data: bytes, values: tuple[int, ...], itemsize: int, nbytes: int) -
 
 
 DECODERS = {
-    DEFLATE: _inflate, SHUFFLE: _unshuffle, FLETCHER32: _check_fletcher32, LZF: _decompress_lzf, SCALE_OFFSET: _unscale
-}  # fmt: skip
+    DEFLATE: _inflate,
+    SHUFFLE: _unshuffle,
+    FLETCHER32: _check_fletcher32,
+    LZF: _decompress_lzf,
+    SCALE_OFFSET: _unscale,
+}

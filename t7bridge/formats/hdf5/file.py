@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...errors import CorruptError, LimitError, UnsupportedError, WriteError
+from ...errors import CorruptError, UnsupportedError, WriteError
 from ...graph.tensor import Tensor
 from ...io.output import FileOutput
 from ...io.source import ByteSource, Readable
@@ -113,10 +113,10 @@ class _Reader:
             for step in steps[:-1]:
                 inner = holder.setdefault(step, {})
                 if not isinstance(inner, dict):
-                    raise CorruptError("two data sets have one name", file=self._source.name, path=".".join(steps))
+                    raise CorruptError("two data sets have one name", path=".".join(steps))
                 holder = inner
             if steps[-1] in holder:
-                raise CorruptError("two data sets have one name", file=self._source.name, path=".".join(steps))
+                raise CorruptError("two data sets have one name", path=".".join(steps))
             holder[steps[-1]] = same.setdefault(id(tensor), tied[path])
         return [made]
 
@@ -133,8 +133,7 @@ class _Reader:
                 path = (*steps, name)
                 self._file.budget.spend(len(path))
                 if len(seen) + len(self._tensors) > self._limits.archive_members:
-                    raise LimitError("has too many groups and data sets", file=self._source.name,
-                                     limit="archive_members", value=self._limits.archive_members)  # fmt: skip
+                    raise self._limits.exceeded("archive_members", "has too many groups and data sets")
                 address = self._file.follow(group, link) if isinstance(link, str) else link
                 if address is None:
                     self._left_out(path, "a link to another file" if link is None else "a broken link")
@@ -194,8 +193,7 @@ class _Reader:
                 raise ValueError("a name is empty")
             return names, TensorView.from_list(found["view"]) if "view" in found else None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise CorruptError("our attribute of a data set cannot be read", file=self._source.name,
-                               path=".".join(path)) from error  # fmt: skip
+            raise CorruptError("our attribute of a data set cannot be read", path=".".join(path)) from error
 
     def _dataset(self, path: Name, tensor: Tensor, names: dict[str, Name], view: TensorView | None) -> None:
         recorded = names.get("/".join(path))
@@ -220,10 +218,10 @@ class _Reader:
         nbytes = math.prod(shape) * size
         source, offset = self._elements(header, shape, most, size, where) if nbytes else (self._source, 0)
         if offset + nbytes > source.size:
-            raise CorruptError("a data set's elements are not all in the file", file=self._source.name,
-                               offset=offset, path=where)  # fmt: skip
-        return tensor_of_bytes(source, offset, nbytes, kind.element, shape, path=where, limits=self._limits,
-                               order=kind.order)  # fmt: skip
+            raise CorruptError("a data set's elements are not all in the file", offset=offset, path=where)
+        return tensor_of_bytes(
+            source, offset, nbytes, kind.element, shape, path=where, limits=self._limits, order=kind.order
+        )
 
     def _elements(
         self, header: Header, shape: tuple[int, ...], most: tuple[int | None, ...], itemsize: int, path: str
@@ -235,13 +233,12 @@ class _Reader:
             raise file.damaged("a data set has no layout", header.address, path=path)
         layout = parse_layout(file, message)
         if layout.kind == 3 or EXTERNAL in header.messages:
-            raise UnsupportedError("a data set's elements are in another file", file=self._source.name, path=path)
+            raise UnsupportedError("a data set's elements are in another file", path=path)
         if layout.kind == 0:
             return ByteSource.from_bytes(layout.data, self._source.name), 0
         if layout.kind == 1 and layout.address is not None:
             if 0 <= layout.nbytes < math.prod(shape) * itemsize:
-                raise CorruptError("a data set's elements are not all in the file", file=self._source.name,
-                                   offset=layout.address, path=path)  # fmt: skip
+                raise CorruptError("a data set's elements are not all in the file", offset=layout.address, path=path)
             return self._source, layout.address
         fill = fill_value(file, file.message(header, FILL), file.message(header, OLD_FILL), itemsize)
         filters = parse_filters(file, file.message(header, FILTERS) or b"\2\0")

@@ -21,27 +21,58 @@ from ...errors import (
 )
 from ...graph.dtypes import UINT8, ElementType
 from ...graph.storage import Span, Storage
+from ...io.checksums import sha256
 from ...io.source import ByteSource
+from ...limits import Limits
 from ...report import Note
 from ..table import HEAD_BYTES, identify
-from .layout import (
-    ALIGNMENT_MEMBER,
-    BYTEORDER_MEMBER,
-    CONSTANTS_MEMBER,
-    DATA_MEMBER,
-    FORMAT_MEMBER,
-    MODEL_MEMBER,
-    PACKAGE_FOLDER,
-    PACKAGE_MEMBER,
-    PT2_MEMBERS,
-    RECORD_MEMBER,
-    STORAGE_FOLDER,
-)
-from .npy import judge_array
+from .arrays import read_header
 from .pickle.meaning import Origin, PtMeaning
 from .pickle.unpickler import Rest, Unpickler
 from .storages import StorageId, StorageTable, span_of_bytes
 from .zip import STORED, Member, ZipArchive
+
+DATA_MEMBER = "data.pkl"
+VERSION_MEMBER = "version"
+FORMAT_MEMBER = ".format_version"
+ALIGNMENT_MEMBER = ".storage_alignment"
+BYTEORDER_MEMBER = "byteorder"
+ID_MEMBER = ".data/serialization_id"
+STORAGE_FOLDER = "data/"
+RECORD_MEMBER = ".t7bridge/record"
+"""Our member: what a `.pt` cannot hold of a `.t7`. PyTorch reads members by name and never looks at it."""
+
+CONSTANTS_MEMBER = "constants.pkl"
+"""The member that archives of TorchScript and of the C++ API have beside their value."""
+MODEL_MEMBER = "model.json"
+"""The modules of TorchScript of 1.0 to 1.2."""
+PT2_MEMBERS = ("archive_format", "serialized_exported_program.json")
+"""Members of archives of torch.export: of 2.7 and newer, and of older releases."""
+PACKAGE_FOLDER = ".data/"
+"""Folder of torch.package for storages, `KEY.storage`, and information about the archive."""
+PACKAGE_MEMBER = ".data/extern_modules"
+"""The member that identifies archives of torch.package."""
+
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+LEGACY_PROTOCOL = 1001
+"""The first two pickles of a file of PyTorch 0.2 to 1.5."""
+
+ROOT_FOLDER = "archive"
+ARCHIVE_VERSION = b"3\n"
+
+
+def content_id(members: list[tuple[str, int, int]]) -> str:
+    """Return a hash over the members of an archive's value, by which changes since its record was written are detected.
+
+    Args:
+        members: name below the root folder, size in bytes and CRC-32 of every member.
+    """
+    digest = sha256()
+    for name, size, crc in sorted(members):
+        if name == DATA_MEMBER or name.startswith(STORAGE_FOLDER):
+            digest.update(f"{name}\0{size}\0{crc}\n".encode())
+    return digest.hexdigest()
+
 
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _FILES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
@@ -317,7 +348,6 @@ def _locate(
     if member.size < nbytes:
         raise TruncatedError(
             "a storage has fewer bytes than the pickle says",
-            file=archive.source.name,
             offset=member.header,
             path=name,
             expected=f"{nbytes} bytes",
@@ -333,7 +363,7 @@ def _locate(
 def _swapped_halves(source: ByteSource, start: int, nbytes: int) -> Span:
     """Convert big-endian pairs of 2-byte floats to little-endian: as 4-byte words they would be swapped wrongly."""
     if nbytes % 4:
-        raise UnsupportedError("a storage of complex32 has an odd number of bytes", file=source.name, offset=start)
+        raise UnsupportedError("a storage of complex32 has an odd number of bytes", offset=start)
     data = bytearray(source.read_exact(start, nbytes, "a storage"))
     data[::2], data[1::2] = data[1::2], data[::2]
     return span_of_bytes(bytes(data), 4)
@@ -368,3 +398,42 @@ def read_package(archive: PtArchive) -> Any:
     unread = [name for name in archive.unread() if name.endswith(".storage")]
     archive.leave_out(f"{len(unread)} storages that no pickle names are left out: {{}}", unread, "warning")
     return values if len(values) > 1 else next(iter(values.values()))
+
+
+# Arrays of objects: numpy pickles their elements after the header, and `numpy.load(allow_pickle=True)` loads them
+
+
+def judge_array(source: ByteSource, start: int, size: int, limits: Limits) -> dict[str, str]:
+    """Return the names in a `.npy` that have no meaning here, with their kinds: none if its elements are not pickled.
+
+    Args:
+        source: the file.
+        start: first byte of the array's file.
+        size: of that file, in bytes.
+        limits: resource limits.
+
+    Raises:
+        FormatError: it is damaged.
+    """
+    descr, _, _, data = read_header(source, start, start + size, source.name)
+    if not _may_hold_objects(descr):
+        return {}
+    origin = Origin(source, limits)
+    pickle = Unpickler(source, data, start + size, PtMeaning(origin), limits)
+    pickle.load()
+    pickle.load_rest()
+    return origin.foreign
+
+
+def _may_hold_objects(descr: Any) -> bool:
+    """Return whether a description of elements may name Python objects: `|O`, `object`, also inside records."""
+    stack = [descr]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, (list, tuple)):
+            stack += part
+        elif isinstance(part, dict):
+            stack += part.values()
+        elif isinstance(part, str) and "o" in part.lower():
+            return True
+    return False

@@ -24,7 +24,7 @@ from ...io.source import ByteSource, PathLike
 from ...limits import DEFAULT_LIMITS, Budget, Limits
 from ..document import Document
 from ..fields import Fields, shown
-from .reader import PtReader
+from .file import PtReader
 from .storages import is_count
 
 METADATA_MEMBER = ".metadata"

@@ -1,4 +1,4 @@
-"""Whole `.pt` files."""
+"""Whole `.pt` files that PyTorch wrote, of any release. Nothing in a file is ever executed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,320 @@ from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ..document import Document, Written
 from . import writer as writers
-from .reader import PtReader
 from .script_writer import ScriptWriter
 
 if TYPE_CHECKING:
     from .writer import LegacyPtWriter, MapLocation, PtWriter
+
+
+from importlib import import_module
+
+from ...data import collector_paused
+from ...errors import UnknownFormatError, UnsupportedError, about_file
+from ...graph.storage import Storage
+from ..table import HEAD_BYTES, ends_as_zip, identify, refuse_two
+from .archive import (
+    CONSTANTS_MEMBER,
+    DATA_MEMBER,
+    MODEL_MEMBER,
+    PACKAGE_MEMBER,
+    PT2_MEMBERS,
+    PtArchive,
+    content_id,
+    read_package,
+)
+from .pickle.meaning import Origin, PtMeaning
+from .pickle.unpickler import Unpickler
+from .storages import StorageId, StorageTable
+from .zip import Member, ZipArchive
+
+_UNSET = object()
+_OLD_PICKLES = b"(]}c"
+"""First bytes of pickles of protocols 0 and 1: a mark, a list, a dict or a global."""
+_WITHOUT_DATA = {"json-archive": (MODEL_MEMBER,), "package": (PACKAGE_MEMBER,), "pt2": PT2_MEMBERS}
+"""Members that identify the kinds of archives without `data.pkl`."""
+
+
+class PtReader:
+    """Reads the value of a `.pt` file; the release that wrote it is detected from its content.
+
+    Opening reads the directory only, `read` only the pickle: storages know where their bytes are in the file. Keep
+    the reader, or the value, as long as they are needed.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: resource limits.
+        forbid: whether to refuse a file that names what runs code or reaches the system. If not, such names are treated
+            as all others that have no meaning here, and listed in `foreign`.
+
+    Attributes:
+        kind: `zip` (1.6 and newer), `legacy` (0.2 to 1.5), `tar` (0.1), `torchscript`, `cpp` (archives of the C++
+            API), `json-archive` (TorchScript of 1.0 to 1.2), `pt2` (torch.export), `package` (torch.package) or
+            `pickle` (a plain one).
+
+    Raises:
+        T7BridgeError: the file cannot be opened.
+        UnknownFormatError: it is in another format; the message says which.
+
+    Example:
+        >>> reader = PtReader("model.pt")
+        >>> reader.read()["conv1.weight"].shape
+    """
+
+    def __init__(
+        self,
+        source: Readable | ByteSource,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        forbid: bool = True,
+        _depth: int = 0,
+    ) -> None:
+        self.source, self._start = ByteSource.open(source)
+        self._origin = _File(self.source, limits, forbid, _depth)
+        self._value: Any = _UNSET
+        self._archive: PtArchive | None = None
+        self._storages: StorageTable | None = None
+        with about_file(self.source.name):
+            self.kind = self._detect()
+        self.attributes: dict[str, Any] = {}
+        """Of TorchScript: content of the modules other than parameters and buffers, by dotted name; of torch.export:
+        the constants by name; filled by `read`."""
+        self.constants: Any = None
+        """Of TorchScript: the constants that its code refers to; filled by `read`."""
+        self.notes = self._origin.notes
+        """Content of the file that is not part of the value; filled by `read`."""
+
+    def __enter__(self) -> PtReader:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.source.close()
+
+    def _detect(self) -> str:
+        head = self.source.read(self._start, HEAD_BYTES)
+        signature = identify(head)
+        kind = signature.kind if signature else ""
+        if self._start and kind in ("zip", "tar"):
+            raise UnsupportedError("is in the middle of a file object", hint="Give the part as bytes.")
+        if kind == "zip":
+            self._archive = PtArchive(self._origin)
+            return self._kind_of_zip(self._archive)
+        if kind == "tar":
+            if ends_as_zip(self.source):
+                refuse_two(self.source, title=signature.title if signature else "")
+            return "tar"
+        if kind == "pickle" or (not kind and head[:1] and head[:1] in _OLD_PICKLES):
+            refuse_two(self.source, self._start, "a pickle")
+            old = _part("streams").is_legacy(self.source, self._start, self._origin.limits)
+            return "legacy" if old else "pickle"
+        raise UnknownFormatError(
+            f"is {signature.title}" if signature else "is not a file of PyTorch",
+            expected="a zip archive, a pickle or a tar archive of PyTorch",
+            found="" if signature else f"{head[:16]!r}" if head else "no bytes",
+            hint=signature.hint if signature else "",
+        )
+
+    @staticmethod
+    def _kind_of_zip(archive: PtArchive) -> str:
+        if not archive.has(DATA_MEMBER):
+            for kind, members in _WITHOUT_DATA.items():
+                if any(map(archive.has, members)):
+                    return kind
+        if not archive.has(CONSTANTS_MEMBER):
+            return "zip"
+        return "cpp" if _part("modules").is_cpp(archive) else "torchscript"
+
+    # The value
+
+    def read(self) -> Any:
+        """Return the value of the file: builtins and the values of `graph.python`, with tensors in them.
+
+        Of TorchScript and C++ modules it is the state dict, as an `OrderedDict`, in PyTorch's order. Tensors in other
+        attributes follow as `attributes.NAME`, and constants of the code as `constants.0`; of C++ archives the
+        attributes follow each module's tensors. Of torch.export it is the state dict, followed by the constants.
+        The value is read once; later calls return the same object.
+
+        Raises:
+            FormatError: the file is damaged.
+            UnsupportedError: it holds unsupported values.
+        """
+        if self._value is _UNSET:
+            with about_file(self.source.name), collector_paused():
+                self._value = self._read()
+        return self._value
+
+    def _read(self) -> Any:
+        archive = self._archive
+        if archive is None:
+            read = _part("streams").read_tar if self.kind == "tar" else _part("streams").read_stream
+            value, self.kind, self._storages = read(self._origin, self._start)
+            return value
+        value = self._read_archive(archive)
+        for member, rest in archive.rests.items():
+            self.notes += rest.notes(member)
+        if self.kind not in ("pt2", "package"):
+            archive.check_storages()
+        return value
+
+    def _read_archive(self, archive: PtArchive) -> Any:
+        if self.kind == "zip":
+            return archive.unpickle(DATA_MEMBER)
+        if self.kind == "package":
+            return read_package(archive)
+        if self.kind == "pt2":
+            found = _part("pt2").read_pt2(archive)
+        elif self.kind == "json-archive":
+            found = _part("modules").read_json_archive(archive)
+        else:
+            found = _part("modules").read_modules(archive)
+        if self.kind in ("torchscript", "json-archive"):
+            found.carry_attributes()
+        self.attributes, self.constants = found.attributes, found.constants
+        return found.with_attributes() if self.kind == "cpp" else found.state_dict
+
+    @property
+    def archive(self) -> ZipArchive | None:
+        """The members of a zip archive; `None` for other files."""
+        return self._archive.zip if self._archive is not None else None
+
+    def read_others(self) -> list[str]:
+        """Read the pickles of an archive that `read` ignores, for `foreign`; other files have none.
+
+        Returns:
+            The members that are pickles by their names, but cannot be read.
+        """
+        return self._archive.read_others() if self._archive is not None else []
+
+    @property
+    def foreign(self) -> list[str]:
+        """The globals that are neither PyTorch's data nor harmless classes, in the order of the file."""
+        return list(self.judged)
+
+    @property
+    def judged(self) -> dict[str, str]:
+        """These globals with their kind: `forbidden`, which run code or reach the system, or `foreign`."""
+        return self._origin.foreign
+
+    # The parts of a zip archive
+
+    @property
+    def members(self) -> dict[str, Member]:
+        """The members of a zip archive by name, with their sizes and CRCs; else empty."""
+        return self._archive.zip.members if self._archive else {}
+
+    def member_span(self, name: str) -> tuple[int, int]:
+        """Return offset and length of a stored member in the file.
+
+        Args:
+            name: in full.
+
+        Raises:
+            UnsupportedError: the member is deflated, so that its bytes are not in the file.
+            CorruptError: there is no such member.
+        """
+        if self._archive is None or name not in self._archive.zip:
+            raise UnsupportedError(f"has no member {name}", file=self.source.name)
+        source, start = self._archive.zip.span(name)
+        if source is not self.source:
+            raise UnsupportedError(f"has the member {name} deflated only", file=self.source.name)
+        return start, self._archive.zip.members[name].size
+
+    def extra(self, name: str) -> bytes | None:
+        """Return the bytes of a member below the root folder, checked; None if there is none.
+
+        Raises:
+            CorruptError: their CRC-32 does not match.
+        """
+        return self._archive.small(name) if self._archive else None
+
+    @property
+    def content_id(self) -> str:
+        """Return a hash over the members that make up a zip archive's value, by their names, sizes and CRCs."""
+        assert self._archive is not None
+        root = len(self._archive.root)
+        return content_id([(name[root:], member.size, member.crc) for name, member in self.members.items()])
+
+    def storage(self, key: str) -> Storage:
+        """Return the storage of a key, with its element type in the file's value.
+
+        A key that no tensor refers to has bytes as elements.
+
+        Raises:
+            CorruptError: it does not exist.
+        """
+        self.read()
+        if self._archive is not None:
+            return self._archive.storage(key)
+        found = self._storages.roots.get(key) if self._storages else None
+        if found is None:
+            raise UnsupportedError(f"has no storage {key}", file=self.source.name)
+        return found
+
+    def verify(self) -> None:
+        """Check the CRC-32 of every member of a zip archive; other files have none.
+
+        Raises:
+            CorruptError: one does not match.
+        """
+        if self._archive is not None:
+            self._archive.zip.verify()
+
+
+def _part(name: str) -> Any:
+    """Return a module of this folder that few files need; it is loaded on first use."""
+    return import_module(f".{name}", __package__)
+
+
+class _File(Origin):
+    """A file with files in its pickles. Refers to no reader: avoids reference cycles."""
+
+    def __init__(self, source: ByteSource, limits: Limits, forbid: bool, depth: int) -> None:
+        super().__init__(source, limits, forbid)
+        self._depth = depth
+
+    def nested(self, data: bytes) -> Any:
+        if self._depth >= self.limits.nested_files:
+            raise self.limits.exceeded("nested_files", "files are nested in one another's pickles")
+        source = ByteSource.from_bytes(data, self.source.name)
+        inner = PtReader(source, limits=self.limits, forbid=self.forbid, _depth=self._depth + 1)
+        try:
+            return inner.read()
+        finally:
+            if not self.forbid:
+                inner.read_others()
+            self.foreign.update(inner.judged)
+
+
+def read_pickle_with(
+    data: bytes, storages: dict[str, Storage], limits: Limits = DEFAULT_LIMITS, forbid: bool = True
+) -> tuple[Any, list[str]]:
+    """Read a standalone pickle with given storages: the part of a `.pt` kept in a record.
+
+    Args:
+        data: the pickle.
+        storages: by key.
+        limits: resource limits.
+        forbid: whether names that run code are refused.
+
+    Returns:
+        The value, and the globals that have no meaning here.
+
+    Raises:
+        FormatError: it is damaged.
+    """
+    table = StorageTable()
+    table.roots.update(storages)
+
+    def named(saved_id: Any) -> Any:
+        found = StorageId.parse(saved_id)
+        if isinstance(found.key, str) and found.key in storages:
+            storages[found.key].device = found.device
+        return table.of_id(found)
+
+    origin = _File(ByteSource.from_bytes(data, "<record>"), limits, forbid, 0)
+    value = Unpickler(origin.source, 0, len(data), PtMeaning(origin, table, named), limits, "record").load()
+    table.finish()
+    return value, list(origin.foreign)
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS, *, forbid: bool = True) -> Document:

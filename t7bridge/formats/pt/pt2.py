@@ -33,11 +33,10 @@ from ...graph.dtypes import ELEMENT_TYPES, ElementType
 from ...io.source import ByteSource
 from ...report import Note
 from ..fields import Fields, parse_json, shown
-from .archive import PtArchive, few
-from .layout import PT2_MEMBERS
+from .archive import PT2_MEMBERS, PtArchive, few
+from .modules import ScriptEntry, ScriptModule, detached, is_tensor
 from .pickle.names import words
 from .pickle.tensors import view
-from .torchscript import ScriptEntry, ScriptModule, detached, is_tensor
 from .zip import ZipArchive
 
 _FORMAT_MEMBER = PT2_MEMBERS[0]

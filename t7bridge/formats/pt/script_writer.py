@@ -24,14 +24,14 @@ from typing import IO, Any
 from attrs import evolve, field
 
 from ...data import define
-from ...errors import LimitError, ModelError, UnsupportedError
+from ...errors import ModelError, UnsupportedError
 from ...graph.dtypes import INT64
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from ...io.output import Output
 from ...limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
 from ..fields import shown
-from .layout import CONSTANTS_MEMBER
+from .archive import CONSTANTS_MEMBER
 from .pickle.pickler import PickleWriter
 from .pickle.reductions import Global, Reduction
 from .storages import span_of_bytes
@@ -201,9 +201,7 @@ class ScriptWriter(PtWriter):
                     raise ModelError("is not the name of a tensor", path=path, found=shown(key))
                 *parents, name = key.split(".")
                 if depth + len(parents) > self._limits.module_depth:
-                    raise LimitError(
-                        "modules are nested too deep", path=path, limit="module_depth", value=self._limits.module_depth
-                    )
+                    raise self._limits.exceeded("module_depth", "modules are nested too deep", path=path)
                 inside = f"{path}[{key!r}]"
                 home = module
                 for parent in parents:

@@ -40,7 +40,7 @@ from ...graph.tensor import Tensor
 from ...io.source import ByteSource
 from ...limits import DEFAULT_LIMITS, Limits
 from ..fields import shown
-from .layout import LEGACY_MAGIC, LEGACY_PROTOCOL
+from .archive import LEGACY_MAGIC, LEGACY_PROTOCOL
 from .pickle.meaning import Origin, PtMeaning
 from .pickle.tensors import view
 from .pickle.unpickler import Unpickler
@@ -105,7 +105,7 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
         if source.read(start, 1) == b"\x80" or isinstance(error, (ForbiddenGlobalError, LimitError)):
             raise
         raise UnknownFormatError(
-            "is not a file of PyTorch", file=source.name, expected="a zip archive, a pickle or a tar archive of PyTorch"
+            "is not a file of PyTorch", expected="a zip archive, a pickle or a tar archive of PyTorch"
         ) from error
     is_old = type(value) is int and value == LEGACY_MAGIC
     if is_old:
@@ -210,7 +210,6 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
         if place + size > source.size:
             raise TruncatedError(
                 "ends inside a member of the archive",
-                file=source.name,
                 offset=place,
                 path=name,
                 expected=f"{size} bytes",
@@ -220,7 +219,6 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
             if size > _MAX_PAX_BYTES:
                 raise LimitError(
                     "the archive has an extended header of too many bytes",
-                    file=source.name,
                     offset=place,
                     expected=f"at most {_MAX_PAX_BYTES}, which is fixed",
                     found=f"{size}",
@@ -232,18 +230,11 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
         doubt = doubt if doubt[0] else (reason, place - _BLOCK, name)
         place += -(-size // _BLOCK) * _BLOCK
         if len(members) > limits.archive_members:
-            raise LimitError(
-                "the archive has too many members",
-                file=source.name,
-                offset=place,
-                limit="archive_members",
-                value=limits.archive_members,
-            )
+            raise limits.exceeded("archive_members", "the archive has too many members", offset=place)
     reason, place, name = doubt
     if reason and "storages" in members:  # other archives may hold anything
         raise CorruptError(
             f"has {reason}",
-            file=source.name,
             offset=place,
             path=name,
             expected="sys_info, pickle, tensors and storages",
@@ -256,10 +247,10 @@ def _header(source: ByteSource, place: int, header: bytes) -> tuple[str, int]:
     """Return the name and the size of a member."""
     total = sum(header) - sum(header[148:156]) + 8 * 0x20
     if _number(header[148:156]) != total:
-        raise CorruptError("the archive has a damaged header", file=source.name, offset=place)
+        raise CorruptError("the archive has a damaged header", offset=place)
     size = _number(header[124:136])
     if size is None:
-        raise CorruptError("a member of the archive has no size", file=source.name, offset=place)
+        raise CorruptError("a member of the archive has no size", offset=place)
     name = header[:100].partition(b"\0")[0].decode("utf-8", "replace")
     return name.removeprefix("./"), size
 

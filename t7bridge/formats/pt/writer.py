@@ -18,7 +18,7 @@ from ...errors import ModelError
 from ...graph.storage import Storage
 from ...io.checksums import crc32, sha256
 from ...io.output import Content, Output
-from . import layout
+from . import archive as layout
 from .pickle.pickler import PickleWriter, StorageRef
 from .zip import ALIGNMENT_BYTES, WrittenMember, ZipWriter
 

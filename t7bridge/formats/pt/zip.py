@@ -197,12 +197,8 @@ class ZipArchive:
     def _directory(self) -> dict[str, Member]:
         start, length, count = self._end()
         if count > self._limits.archive_members:
-            raise LimitError(
-                "the archive has too many members",
-                offset=start,
-                found=f"{count}",
-                limit="archive_members",
-                value=self._limits.archive_members,
+            raise self._limits.exceeded(
+                "archive_members", "the archive has too many members", offset=start, found=f"{count}"
             )
         data = self.source.read_exact(start, length, "the archive's directory")
         entries = list(self._entries(data, start, count))

@@ -7,7 +7,7 @@ import sys
 from array import array
 from typing import Any
 
-from ...errors import CorruptError, TruncatedError, WriteError
+from ...errors import TruncatedError, WriteError
 from ...graph.dtypes import INT64, ElementType
 from ...graph.storage import Span, Storage
 from ...io.output import Output
@@ -43,7 +43,6 @@ class BinaryInput(Window):
         self._int_at = struct.Struct(sign + "i").unpack_from
         self._two_at = struct.Struct(sign + "ii").unpack_from
         self._double_at = struct.Struct(sign + "d").unpack_from
-        self._long_at = struct.Struct(sign + self._long).unpack_from
 
     def _jump(self, offset: int) -> None:
         super()._jump(offset)
@@ -59,38 +58,13 @@ class BinaryInput(Window):
             return
         position = self.position
         if self.source.size - position < length:
-            raise TruncatedError(
-                f"the file ends inside {what}",
-                file=self.source.name,
-                offset=position,
-                expected=f"{length} bytes",
-                found=f"{max(0, self.source.size - position)}",
-            )
+            found = f"{max(0, self.source.size - position)}"
+            raise self.fault(f"the file ends inside {what}", TruncatedError, expected=f"{length} bytes", found=found)
         self._window = self.source.read_exact(
             position, min(max(length, self._grown), self.source.size - position), what
         )
         self._base, self._at = position, 0
         self._grown = min(2 * self._grown, _LARGE_WINDOW)
-
-    def require(self, count: int, each: int, what: str) -> None:
-        """Check that `count` items of at least `each` bytes can still follow.
-
-        Raises:
-            CorruptError: the count is negative.
-            TruncatedError: the file is too short for them.
-        """
-        if count < 0:
-            raise CorruptError(
-                f"a negative count for {what}", file=self.source.name, offset=self.position, found=f"{count}"
-            )
-        if count * each > self.remaining:
-            raise TruncatedError(
-                f"a count claims more than the file holds: {what}",
-                file=self.source.name,
-                offset=self.position,
-                expected=f"at most {self.remaining // each} in the {self.remaining} bytes left",
-                found=f"{count}",
-            )
 
     def read_int(self, what: str = "an integer") -> int:
         """Read a 4-byte integer."""
@@ -102,16 +76,13 @@ class BinaryInput(Window):
 
     def read_long(self, what: str = "a long") -> int:
         """Read a C long."""
-        self._need(self.layout.long_size, what)
-        value: int = self._long_at(self._window, self._at)[0]
-        self._at += self.layout.long_size
-        return value
+        return self.read_longs(1, what)[0]
 
     def read_longs(self, count: int, what: str) -> tuple[int, ...]:
         """Read C longs."""
         length = count * self.layout.long_size
         self._need(length, what)
-        values = struct.unpack_from(f"{self._sign}{count}{self._long}", self._window, self._at)
+        values: tuple[int, ...] = struct.unpack_from(f"{self._sign}{count}{self._long}", self._window, self._at)
         self._at += length
         return values
 
@@ -121,10 +92,7 @@ class BinaryInput(Window):
 
     def read_double(self, what: str = "a number") -> float:
         """Read an 8-byte float."""
-        self._need(8, what)
-        value: float = self._double_at(self._window, self._at)[0]
-        self._at += 8
-        return value
+        return float(self._read_one("d", 8, what))
 
     def read_short(self, what: str = "a short") -> int:
         """Read a 2-byte integer."""
@@ -303,14 +271,11 @@ class BinaryWriter:
         try:
             self.output.write(self._pack_int(value))
         except struct.error:
-            raise WriteError(f"{value} does not fit a 4-byte integer", file=self.output.name) from None
+            self._pack("i", (value,), "a 4-byte integer")
 
     def write_ints(self, *values: int) -> None:
         """Write 4-byte integers."""
-        try:
-            self.output.write(struct.pack(f"{self._sign}{len(values)}i", *values))
-        except struct.error:
-            raise WriteError(f"{max(values, key=abs)} does not fit a 4-byte integer", file=self.output.name) from None
+        self._pack("i", values, "a 4-byte integer")
 
     def write_long(self, value: int) -> None:
         """Write a C long."""
@@ -318,32 +283,28 @@ class BinaryWriter:
 
     def write_longs(self, values: tuple[int, ...]) -> None:
         """Write C longs."""
-        try:
-            self.output.write(struct.pack(f"{self._sign}{len(values)}{self._long}", *values))
-        except struct.error:
-            raise WriteError(
-                f"{max(values, key=abs)} does not fit a {self.layout.long_size}-byte long",
-                file=self.output.name,
-                hint="Write 8-byte longs (--long-size 8)." if self.layout.long_size == 4 else "",
-            ) from None
+        size = self.layout.long_size
+        hint = "Write 8-byte longs (--long-size 8)." if size == 4 else ""
+        self._pack(self._long, values, f"a {size}-byte long", hint)
 
     def write_short(self, value: int) -> None:
         """Write a 2-byte integer."""
-        self._write_one("h", value, "a 2-byte integer")
+        self._pack("h", (value,), "a 2-byte integer")
 
     def write_float(self, value: float) -> None:
         """Write a 4-byte float."""
-        self._write_one("f", value, "a 4-byte float")
-
-    def _write_one(self, code: str, value: float, what: str) -> None:
-        try:
-            self.output.write(struct.pack(self._sign + code, value))
-        except (struct.error, OverflowError):
-            raise WriteError(f"{value} does not fit {what}", file=self.output.name) from None
+        self._pack("f", (value,), "a 4-byte float")
 
     def write_double(self, value: float) -> None:
         """Write an 8-byte float."""
-        self.output.write(struct.pack(self._sign + "d", value))
+        self._pack("d", (value,), "an 8-byte float")
+
+    def _pack(self, code: str, values: tuple[float, ...], what: str, hint: str = "") -> None:
+        try:
+            self.output.write(struct.pack(f"{self._sign}{len(values)}{code}", *values))
+        except (struct.error, OverflowError):
+            text = f"{max(values, key=abs)} does not fit {what}"
+            raise WriteError(text, file=self.output.name, hint=hint) from None
 
     def write_raw(self, data: bytes) -> None:
         """Write bytes as they are."""

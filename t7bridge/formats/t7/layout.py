@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from attrs import field, validators
 
 from ...data import define
-from ...errors import CorruptError, LimitError, ModelError, TruncatedError, UnknownFormatError
+from ...errors import CorruptError, FormatError, LimitError, ModelError, TruncatedError, UnknownFormatError
 from ...graph.lua import TorchObject
 from ...io.source import ByteSource
 from ..table import HEAD_BYTES, identify
@@ -182,6 +182,7 @@ class Window:
     """
 
     rounded: bool | None = None
+    is_text = False
 
     def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
         self.source = source
@@ -213,6 +214,27 @@ class Window:
         """Number of bytes from here to the end."""
         return self.source.size - self.position
 
+    def fault(
+        self, message: str, kind: type[FormatError] = CorruptError, offset: int | None = None, **facts: str
+    ) -> FormatError:
+        """Return an error at an offset, by default at the position."""
+        return kind(message, file=self.source.name, offset=self.position if offset is None else offset, **facts)
+
+    def require(self, count: int, each: int, what: str) -> None:
+        """Check that `count` items of at least `each` bytes can still follow.
+
+        Raises:
+            CorruptError: the count is negative.
+            TruncatedError: the file is too short for them.
+        """
+        if count < 0:
+            raise self.fault(f"a negative count for {what}", found=f"{count}")
+        least = min(each, 2) if self.is_text else each  # a digit and a space; after the last number nothing
+        if count * least > self.remaining + (self.is_text and each > 1):
+            expected = f"at most {self.remaining // least} in the {self.remaining} bytes left"
+            text = f"a count claims more than the file holds: {what}"
+            raise self.fault(text, TruncatedError, expected=expected, found=f"{count}")
+
     def check_length(self, length: int, what: str) -> None:
         """Check the length of a string.
 
@@ -229,20 +251,14 @@ class Window:
                 value=self.longest,
             )
 
-    def no_boolean(self, number: int) -> CorruptError:
+    def no_boolean(self, number: int) -> FormatError:
         """Return the error for a boolean that is neither 0 nor 1."""
-        return CorruptError(
-            "a boolean is neither 0 nor 1",
-            file=self.source.name,
-            offset=self.position,
-            expected="0 or 1",
-            found=f"{number}",
-        )
+        return self.fault("a boolean is neither 0 nor 1", expected="0 or 1", found=f"{number}")
 
-    def no_key(self, item: Any, offset: int) -> CorruptError:
+    def no_key(self, item: Any, offset: int) -> FormatError:
         """Return the error for a key of a table that is nil or NaN."""
         kind = "nil" if item is None else "nan"
-        return CorruptError(f"a table key is {kind}, which Lua does not allow", file=self.source.name, offset=offset)
+        return self.fault(f"a table key is {kind}, which Lua does not allow", offset=offset)
 
 
 def checked_scalars(

@@ -385,7 +385,7 @@ class ObjectReader:
             done, inner = self._open(tag)
             if inner is not None:
                 if len(stack) >= self._limits.depth:
-                    raise LimitError("values are nested too deep", limit="depth", value=self._limits.depth)
+                    raise self._limits.exceeded("depth", "values are nested too deep")
                 stack.append((done, inner))
                 self._path.append(done)
                 done = None
@@ -619,11 +619,7 @@ class ObjectReader:
 
     def _read_payload(self, obj: TorchObject, payload: Payload) -> None:
         if self.payload_depth >= self._limits.payload_depth:
-            raise LimitError(
-                "objects with payloads of their own are nested too deep",
-                limit="payload_depth",
-                value=self._limits.payload_depth,
-            )
+            raise self._limits.exceeded("payload_depth", "objects with payloads of their own are nested too deep")
         owner = self._owner()
         assert owner is not None  # alive while reading
         self.payload_depth += 1
@@ -708,78 +704,47 @@ def unregister_class(name: str) -> None:
     _PAYLOADS.pop(name, None)
 
 
-class _HeaderAndFields:
-    """Two objects: a header, then the table of fields."""
+def _read_header_and_fields(reader: Any, obj: TorchObject) -> None:
+    obj.payload = reader.read_object()
+    fields = reader.read_object()
+    if not isinstance(fields, Table):
+        raise CorruptError(f"the fields of a {obj.class_name} are not a table", found=type(fields).__name__)
+    obj.fields = fields
 
-    @staticmethod
-    def read(reader: Any, obj: TorchObject) -> None:
-        """Fill an object from the reader."""
-        obj.payload = reader.read_object()
-        fields = reader.read_object()
-        if not isinstance(fields, Table):
-            raise CorruptError(f"the fields of a {obj.class_name} are not a table", found=type(fields).__name__)
-        obj.fields = fields
 
-    @staticmethod
-    def write(writer: Any, obj: TorchObject) -> None:
-        """Write an object to the writer."""
-        writer.write_object(obj.payload)
-        writer.write_object(obj.fields)
+def _write_header_and_fields(writer: Any, obj: TorchObject) -> None:
+    writer.write_object(obj.payload)
+    writer.write_object(obj.fields)
+
+
+def _bare(read: Callable[[Any], Any], write: Callable[[Any, Any], None]) -> Payload:
+    """Return the layout of objects without fields, from what reads and writes their payload."""
+
+    def fill(reader: Any, obj: TorchObject) -> None:
+        obj.fields = None
+        obj.payload = read(reader)
+
+    return Payload(fill, lambda writer, obj: write(writer, obj.payload))
+
+
+def _generator_bytes(long_size: int) -> int:
+    """Return the size of the C struct THGenerator: two ints, 626 longs, three doubles and an int, padded for a double.
+
+    Source: torch7 814ea4a `Generator.c`, `lib/TH/THRandom.h`.
+    """
+    head = long_size + 4 + 4 + 625 * long_size
+    return head + 3 * 8 + 8 if head % 8 == 0 else head + 4 + 3 * 8 + 8
 
 
 # nn.GPU writes {type, device}, then its fields (nn 8726825 GPU.lua); DataParallelTable writes its gpuAssignments
-# first since class version 2 (cunn DataParallelTable.lua).
-register_class("nn.GPU")(_HeaderAndFields)
-register_class("nn.DataParallelTable", since_version=2)(_HeaderAndFields)
-
-
-@register_class("torch.Generator")
-class _Generator:
-    """The C struct THGenerator in its memory layout. Source: torch7 814ea4a `Generator.c`, `lib/TH/THRandom.h`."""
-
-    @staticmethod
-    def struct_bytes(long_size: int) -> int:
-        """Return the size of two ints, 626 longs, three doubles and an int, padded to the alignment of a double."""
-        head = long_size + 4 + 4 + 625 * long_size
-        return head + 3 * 8 + 8 if head % 8 == 0 else head + 4 + 3 * 8 + 8
-
-    @classmethod
-    def read(cls, reader: Any, obj: TorchObject) -> None:
-        """Fill an object from the reader."""
-        obj.fields = None
-        obj.payload = reader.read_raw(cls.struct_bytes(reader.layout.long_size))
-
-    @staticmethod
-    def write(writer: Any, obj: TorchObject) -> None:
-        """Write an object to the writer."""
-        writer.write_raw(obj.payload)
-
-
-@register_class("torch.Timer")
-class _Timer:
-    """No payload."""
-
-    @staticmethod
-    def read(reader: Any, obj: TorchObject) -> None:
-        """Fill an object from the reader."""
-        obj.fields = None
-
-    @staticmethod
-    def write(writer: Any, obj: TorchObject) -> None:
-        """Write an object to the writer."""
-
-
-@register_class("tds.AtomicCounter")
-class _AtomicCounter:
-    """One long. Source: tds 4524bf8 `atomic.lua`."""
-
-    @staticmethod
-    def read(reader: Any, obj: TorchObject) -> None:
-        """Fill an object from the reader."""
-        obj.fields = None
-        obj.payload = reader.read_long()
-
-    @staticmethod
-    def write(writer: Any, obj: TorchObject) -> None:
-        """Write an object to the writer."""
-        writer.write_long(obj.payload)
+# first since class version 2 (cunn DataParallelTable.lua); AtomicCounter writes a long (tds 4524bf8 `atomic.lua`).
+_PAYLOADS |= {
+    "nn.GPU": Payload(_read_header_and_fields, _write_header_and_fields),
+    "nn.DataParallelTable": Payload(_read_header_and_fields, _write_header_and_fields, since_version=2),
+    "torch.Generator": _bare(
+        lambda reader: reader.read_raw(_generator_bytes(reader.layout.long_size)),
+        lambda writer, data: writer.write_raw(data),
+    ),
+    "torch.Timer": _bare(lambda reader: None, lambda writer, data: None),
+    "tds.AtomicCounter": _bare(lambda reader: reader.read_long(), lambda writer, number: writer.write_long(number)),
+}

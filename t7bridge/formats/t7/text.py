@@ -12,7 +12,7 @@ import struct
 import sys
 from typing import Any
 
-from ...errors import CorruptError, TruncatedError
+from ...errors import FormatError, TruncatedError
 from ...graph.dtypes import ElementType
 from ...graph.show import number_text
 from ...graph.storage import Span, Storage, TextSpan, array_chunks
@@ -46,6 +46,8 @@ def _words(line: bytes, is_large: bool) -> int:
 class TextInput(Window):
     """Reads primitives at a moving position. The same methods as `BinaryInput`."""
 
+    is_text = True
+
     def _refill(self, length: int) -> None:
         """Start the window at the position, with at least `length` bytes or all there are."""
         self._base, self._at = self.position, 0
@@ -61,9 +63,7 @@ class TextInput(Window):
             if self._base + len(self._window) >= self.source.size:  # the last word of the file
                 if match.group(1):
                     break
-                raise TruncatedError(
-                    f"the file ends where {what} is expected", file=self.source.name, offset=self.position
-                )
+                raise self.fault(f"the file ends where {what} is expected", TruncatedError)
             self._refill(2 * (len(self._window) - self._at))
         self._at = match.end()
         return match.group(1)
@@ -74,35 +74,15 @@ class TextInput(Window):
         if self._window[self._at : self._at + 1] == b"\n":
             self._at += 1
 
-    def _wrong(self, token: bytes, what: str) -> CorruptError:
-        return CorruptError(
-            f"is not {what}",
-            file=self.source.name,
-            offset=self.position - len(token),
-            expected=what,
-            found=repr(token[:40])[1:],
-        )
+    def _wrong(self, token: bytes, what: str) -> FormatError:
+        found = repr(token[:40])[1:]
+        return self.fault(f"is not {what}", offset=self.position - len(token), expected=what, found=found)
 
     def _read_integer(self, what: str) -> int:
         token = self._token(what)
         if not _INTEGER.match(token):
             raise self._wrong(token, what)
         return int(token)
-
-    def require(self, count: int, each: int, what: str) -> None:
-        """Check that `count` things can still follow; in text each takes two bytes at least."""
-        if count < 0:
-            raise CorruptError(
-                f"a negative count for {what}", file=self.source.name, offset=self.position, found=f"{count}"
-            )
-        if count * min(each, 2) > self.remaining + (each > 1):  # the last number needs no line feed
-            raise TruncatedError(
-                f"a count claims more than the file holds: {what}",
-                file=self.source.name,
-                offset=self.position,
-                expected=f"at most {self.remaining} bytes",
-                found=f"{count}",
-            )
 
     def read_int(self, what: str = "an integer") -> int:
         """Read an integer."""
@@ -146,13 +126,8 @@ class TextInput(Window):
             self._refill(length)
         data = self._window[self._at : self._at + length]
         if len(data) < length:
-            raise TruncatedError(
-                f"the file ends inside {what}",
-                file=self.source.name,
-                offset=self.position,
-                expected=f"{length} bytes",
-                found=f"{len(data)}",
-            )
+            found = f"{len(data)}"
+            raise self.fault(f"the file ends inside {what}", TruncatedError, expected=f"{length} bytes", found=found)
         self._at += length
         self._line_feed()
         return data
@@ -204,12 +179,7 @@ class TextInput(Window):
             if self._at == len(self._window):
                 self._refill(min(2 * count, WINDOW_BYTES))
                 if not self._window:
-                    raise TruncatedError(
-                        f"the file ends inside {what}",
-                        file=self.source.name,
-                        offset=self.position,
-                        found=f"{count} missing",
-                    )
+                    raise self.fault(f"the file ends inside {what}", TruncatedError, found=f"{count} missing")
             # A whole line of numbers with one space between is what Lua Torch writes; count it without looking closer.
             end = self._window.find(b"\n", self._at)
             cut = end if end >= 0 else self._window.rfind(b" ", self._at)

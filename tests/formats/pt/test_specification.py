@@ -12,7 +12,8 @@ from helpers import ROOT
 from pt_helpers import members_of, saved
 
 from t7bridge import PtReader
-from t7bridge.formats.pt import layout, zip
+from t7bridge.formats.pt import archive as layout
+from t7bridge.formats.pt import zip
 
 DOCUMENT = (ROOT / "docs" / "format-pt.md").read_text()
 

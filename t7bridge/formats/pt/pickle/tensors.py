@@ -24,7 +24,7 @@ from ....graph.storage import Storage
 from ....graph.tensor import QuantizedTensor, SparseTensor, Tensor, TensorExtras, UntypedStorage, contiguous, view_fault
 from ....graph.walk import walk
 from ...fields import shown
-from ..numpy_tensors import elements_of_list, tensor_of_array
+from ..arrays import elements_of_list, tensor_of_array
 from ..storages import STORAGE_CLASSES, is_count, span_of_bytes
 from .meaning import GLOBALS, STATES, PtMeaning, reads
 from .reductions import FORMS, NamedStorage, Reduction, calls

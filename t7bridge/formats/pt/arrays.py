@@ -1,4 +1,7 @@
-"""Tensors pickled as numpy arrays or lists of numbers: the part of reading that needs numpy."""
+"""numpy's arrays: pickled ones as tensors, and the headers of `.npy` files.
+
+Source: numpy 2.4 `numpy/lib/_format_impl.py` (`read_array`, `descr_to_dtype`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from ...graph.dtypes import ElementType
 from ...graph.python import NumpyArray
 from ...graph.storage import Span, Storage
 from ...graph.tensor import Tensor, contiguous
+from ...io.source import ByteSource
 from ...lazy import np
 from .storages import span_of_bytes
 
@@ -115,3 +119,37 @@ def numpy_value(array: NumpyArray) -> np.ndarray:
         if isinstance(error, T7BridgeError):
             raise
         raise CorruptError(f"a numpy array's bytes do not fit its type and shape: {error}") from error
+
+
+MAGIC = b"\x93NUMPY"
+_LONGEST_HEADER = 10_000
+"""numpy's own limit for headers of untrusted files."""
+
+
+def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[Any, bool, tuple[int, ...], int]:
+    """Return element type, order, shape, and the offset of the elements."""
+
+    def wrong(found: str) -> CorruptError:
+        return CorruptError("is not a numpy array", file=source.name, offset=start, path=name, found=found)
+
+    head = source.read(start, min(12, end - start))
+    if head[:6] != MAGIC or len(head) < 10:
+        raise wrong(repr(head[:6])[1:])
+    wide = head[6] >= 2
+    place = start + (12 if wide else 10)
+    length = int.from_bytes(head[8 : 12 if wide else 10], "little")
+    if length > min(_LONGEST_HEADER, end - place) or head[6] not in (1, 2, 3):
+        raise wrong(f"version {head[6]}, a header of {length} bytes")
+    text = source.read_exact(place, length, "the header of an array")
+    import ast  # describing and converting most files needs none
+
+    try:
+        header = ast.literal_eval(text.decode("utf-8" if head[6] == 3 else "latin-1").strip())
+        descr, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
+        if set(header) != {"descr", "fortran_order", "shape"} or type(fortran) is not bool or type(shape) is not tuple:
+            raise ValueError("is not a header")
+        if any(type(extent) is not int or not 0 <= extent < 1 << 62 for extent in shape):
+            raise ValueError("is not a shape")
+    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        raise wrong(f"the header {text[:60]!r}") from error
+    return descr, fortran, shape, place + length
