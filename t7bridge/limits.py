@@ -70,6 +70,42 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
+class Inflation:
+    """How many bytes the compressed parts of a file may become, beyond its own.
+
+    Args:
+        size: of the file, in bytes.
+        limits: resource limits.
+
+    Attributes:
+        left: bytes that may still be produced.
+    """
+
+    def __init__(self, size: int, limits: Limits) -> None:
+        self._limits = limits
+        self.left = max(limits.inflate_bytes, limits.inflate_ratio * size)
+
+    def spend(self, nbytes: int, what: str, **where: Any) -> None:
+        """Charge bytes.
+
+        Args:
+            nbytes: number of bytes.
+            what: would grow too large, for the error.
+            **where: the place of it.
+
+        Raises:
+            LimitError: the total exceeds the limits.
+        """
+        self.left -= nbytes
+        if self.left < 0:
+            expected = (
+                f"at most {self._limits.inflate_ratio} times the file's size (the limit inflate_ratio), or "
+                f"{self._limits.inflate_bytes} bytes (the limit inflate_bytes), of all together"
+            )
+            message = f"{what} would grow too large when inflated"
+            raise self._limits.exceeded("inflate_ratio", message, expected=expected, found=f"{nbytes} bytes", **where)
+
+
 class Budget:
     """Counter of the work of one task, bounded by `Limits.work`.
 

@@ -17,59 +17,16 @@ from typing import Any
 from attrs import field
 
 from ...data import define
-from ...errors import CorruptError, LimitError, T7BridgeError, UnsupportedError
+from ...errors import CorruptError, T7BridgeError, UnsupportedError
 from ...io.source import ByteSource
 from ...lazy import np
-from ...limits import Limits
+from ...limits import Inflation
 from .structure import Blocks, Cursor, Structure
 
 _SEGMENT_BYTES = 1 << 19
 _NO_CHUNKS, _TREE, _SINGLE, _IMPLICIT, _FIXED, _EXTENSIBLE, _TREE_2 = range(-1, 6)
 _PARAMETERS = {_SINGLE: 0, _IMPLICIT: 0, _FIXED: 1, _EXTENSIBLE: 5, _TREE_2: 6}
 """Bytes about an index in the layout, beside its address."""
-
-
-class Inflation:
-    """How many bytes the data sets of a file may take when they are read, beyond its own.
-
-    Args:
-        name: of the file.
-        size: of the file, in bytes.
-        limits: resource limits.
-
-    Attributes:
-        at_once: maximum size of a part that is in memory as a whole.
-    """
-
-    def __init__(self, name: str, size: int, limits: Limits) -> None:
-        self._name = name
-        self._limit = limits.inflate_bytes
-        self._left = max(limits.inflate_bytes, limits.inflate_ratio * size)
-        self.at_once = max(limits.inflate_bytes >> 3, 3 * size)
-
-    def spend(self, nbytes: int, at_once: int = 0, path: str = "") -> None:
-        """Charge bytes that reading produces.
-
-        Args:
-            nbytes: all of them.
-            at_once: that are in memory together.
-            path: of the data set, for the error.
-
-        Raises:
-            LimitError: all data sets together, or one part of this one, exceed their limit.
-        """
-        self._left -= nbytes
-        if self._left < 0 or at_once > self.at_once:
-            raise LimitError(
-                "its data sets would grow too large when read"
-                if self._left < 0
-                else "a chunk would grow too large when read",
-                file=self._name,
-                path=path,
-                found=f"{nbytes if self._left < 0 else at_once} bytes",
-                limit="inflate_bytes",
-                value=self._limit,
-            )
 
 
 @define(eq=False)
@@ -143,12 +100,10 @@ class _Stream:
     """The bytes of a deflated chunk, from the first on.
 
     Args:
-        band: the number of the chunk.
         source: its bytes in the file.
     """
 
-    def __init__(self, band: int, source: ByteSource) -> None:
-        self.band = band
+    def __init__(self, source: ByteSource) -> None:
         self.position = 0
         self._source = source
         self._taken = 0
@@ -171,6 +126,47 @@ class _Stream:
             if found or self._unpacker.eof or (not self._rest and self._taken == self._source.size):
                 self.position += len(found)
                 return found
+
+    def ends(self) -> bool:
+        """Return whether all bytes were read, and match their checksum; raises as `read`."""
+        return not self.read(1)
+
+
+class _ShuffledStream:
+    """The bytes of a chunk that was shuffled, then deflated: one stream for each byte of an element.
+
+    Args:
+        source: its bytes in the file.
+        itemsize: bytes of an element.
+        count: elements of the chunk.
+    """
+
+    def __init__(self, source: ByteSource, itemsize: int, count: int) -> None:
+        self.position = 0
+        self._streams = [_Stream(source) for _ in range(itemsize)]
+        for number, stream in enumerate(self._streams):
+            while stream.position < number * count and stream.read(
+                min(_SEGMENT_BYTES, number * count - stream.position)
+            ):
+                pass
+
+    def read(self, most: int) -> bytes:
+        """Return the next bytes of whole elements; none at the end or where bytes are missing."""
+        size = len(self._streams)
+        planes = []
+        for stream in self._streams:
+            plane = b""
+            while len(plane) < most // size and (more := stream.read(most // size - len(plane))):
+                plane += more
+            planes.append(plane)
+        count = min(map(len, planes))
+        self.position += count * size
+        joined = b"".join(plane[:count] for plane in planes)
+        return bytes(np.frombuffer(joined, "u1").reshape(size, count).T.tobytes())
+
+    def ends(self) -> bool:
+        """See `_Stream.ends`."""
+        return self._streams[-1].ends()
 
 
 @define(eq=False)
@@ -246,9 +242,15 @@ class ChunkedSource(ByteSource):
         at_once = max(band, self._chunk_bytes if layout.index != _NO_CHUNKS else 0)
         # Rows of a large chunk that are rows of the data set are inflated one segment after the other.
         rows = tuple(layout.chunk[self._axis + 1 :]) == tuple(shape[self._axis + 1 :])
-        self._streamed = rows and [number for number, _ in filters] == [DEFLATE] and at_once > inflation.at_once
-        self._stream: _Stream | None = None
-        inflation.spend(nbytes * expanding, 0 if self._streamed else at_once, path)
+        most = max(file.limits.inflate_bytes >> 3, 3 * file.source.size)
+        numbers = [number for number, _ in filters]
+        self._streamed = rows and numbers in ([DEFLATE], [SHUFFLE, DEFLATE]) and at_once > most
+        self._stream: tuple[int, _Stream | _ShuffledStream] | None = None
+        inflation.spend(nbytes * expanding, "data sets", path=path)
+        if at_once > most and not self._streamed:
+            raise file.limits.exceeded(
+                "inflate_bytes", "a chunk would grow too large when read", path=path, found=f"{at_once} bytes"
+            )
 
     def read(self, offset: int, length: int) -> bytes:
         """See `ByteSource.read`."""
@@ -325,18 +327,28 @@ class ChunkedSource(ByteSource):
             return first, memoryview((self._fill or bytes(self._itemsize)) * count)
         address, size, left_out = (int(each) for each in self._chunks.places[place])
         source = self._file.source
-        if left_out & 1 or (self._layout.whole_only and end - start < self._chunk_bytes):
+        applied = [number for bit, (number, _) in enumerate(self._filters) if not left_out >> bit & 1]
+        if not applied or (self._layout.whole_only and end - start < self._chunk_bytes):
             raw = source.read_exact(address + offset - start, min(_SEGMENT_BYTES, end - offset), "a chunk")
             return offset, memoryview(raw)
-        stream = self._stream
-        if stream is None or stream.band != band or start + stream.position > offset:
-            if stream is not None:
-                self._inflation.spend(stream.position, path=self._path)
-            stream = self._stream = _Stream(band, source.window(address, size))
+        if DEFLATE not in applied:
+            raise self._fault("a large chunk is shuffled and not deflated", address)
+        if self._stream is None or self._stream[0] != band or start + self._stream[1].position > offset:
+            opened: _Stream | _ShuffledStream = _Stream(part := source.window(address, size))
+            again = self._stream[1].position if self._stream is not None else 0
+            if SHUFFLE in applied:  # each of its streams begins with the bytes of the others
+                again += (self._itemsize - 1) * self._chunk_bytes // 2
+            self._inflation.spend(again, "data sets", path=self._path)
+            if SHUFFLE in applied:
+                opened = _ShuffledStream(part, self._itemsize, self._chunk_bytes // self._itemsize)
+            self._stream = band, opened
+        stream = self._stream[1]
         while True:
             first = start + stream.position
             try:
                 data = stream.read(min(_SEGMENT_BYTES, end - first))
+                if stream.position == self._chunk_bytes and not stream.ends():
+                    raise zlib.error("it has more elements than its size")
             except zlib.error as error:
                 raise self._fault(
                     f"a chunk cannot be read: {error}",
@@ -402,7 +414,7 @@ class ChunkedSource(ByteSource):
         numbers, places = numbers[order], places[order]
         if (numbers[1:] == numbers[:-1]).any():
             raise self._file.damaged("a data set has a chunk twice", path=self._path)
-        self._inflation.spend(max(0, len(numbers) * self._chunk_bytes - self.size), path=self._path)
+        self._inflation.spend(max(0, len(numbers) * self._chunk_bytes - self.size), "data sets", path=self._path)
         return Chunks(numbers, places)
 
     def _corners(self, counted: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from ...graph.tensor import Tensor
 from ...io.output import FileOutput
 from ...io.source import ByteSource, Readable
 from ...lazy import np
-from ...limits import DEFAULT_LIMITS, Limits
+from ...limits import DEFAULT_LIMITS, Inflation, Limits
 from ...report import Note
 from ..document import Document, Written
 from ..named import (
@@ -35,7 +35,7 @@ from ..named import (
     tensor_of_bytes,
     tie,
 )
-from .elements import ChunkedSource, Inflation, fill_value, parse_filters, parse_layout
+from .elements import ChunkedSource, fill_value, parse_filters, parse_layout
 from .structure import DATASPACE, DATATYPE, EXTERNAL, FILL, FILTERS, LAYOUT, OLD_FILL, Header, Structure
 
 _MOST_ATTRIBUTE = 60_000
@@ -87,7 +87,7 @@ class _Reader:
         self._attributes = 0
         self._attribute_names: list[str] = []
         self._file = Structure(source, limits)
-        self._inflation = Inflation(source.name, source.size, limits)
+        self._inflation = Inflation(source.size, limits)
         self._root = self._file.header(self._file.root)
         if not self._root.is_group:
             raise self._file.damaged("there is no root group", self._file.root)

@@ -50,13 +50,9 @@ def lookup3(data: bytes) -> int:
     if not words:
         return c
     a, b, c = (a + words[-3]) & mask, (b + words[-2]) & mask, (c + words[-1]) & mask
-    c = (c ^ b) - (b << 14 | b >> 18) & mask
-    a = (a ^ c) - (c << 11 | c >> 21) & mask
-    b = (b ^ a) - (a << 25 | a >> 7) & mask
-    c = (c ^ b) - (b << 16 | b >> 16) & mask
-    a = (a ^ c) - (c << 4 | c >> 28) & mask
-    b = (b ^ a) - (a << 14 | a >> 18) & mask
-    return (c ^ b) - (b << 24 | b >> 8) & mask
+    for bits in (14, 11, 25, 16, 4, 14, 24):
+        a, b, c = b, (c ^ b) - (b << bits | b >> 32 - bits) & mask, a
+    return b
 
 
 _HEAP = "a heap"
@@ -153,6 +149,7 @@ class Blocks:
 
     def __init__(self, source: ByteSource, limits: Limits) -> None:
         self.source = source
+        self.limits = limits
         self.budget = Budget(limits, "reading the groups of an HDF5 file", free=4 * source.size)
         self.offset_size = self.length_size = 8
         self._layouts: dict[str, tuple[struct.Struct, list[int]]] = {}
@@ -399,14 +396,16 @@ class FractalHeap:
         """Return an object with blocks of its own, found by its address or by a number in a tree."""
         file, entry = self._file, self._file.offset_size + self._file.length_size
         if self._id_size > entry:
-            return file.block(*cursor.read("AL"), _HEAP)
+            address, size = cursor.read("AL")
+            return file.block(address, size, _HEAP)
         if not self._huge_objects:
             found = file.records(self._huge, 1)
             self._huge_objects = {int.from_bytes(each[entry:], "little"): each for each in found}
         number = cursor.number(min(self._id_size - 1, file.length_size))
         if number not in self._huge_objects:
             raise self._missing()
-        return file.block(*Cursor(file, self._huge_objects[number], _HEAP).read("AL"), _HEAP)
+        address, size = Cursor(file, self._huge_objects[number], _HEAP).read("AL")
+        return file.block(address, size, _HEAP)
 
     def _managed(self, offset: int, size: int) -> bytes:
         """Return bytes at an offset of the heap: down the tables to the block that holds them."""

@@ -27,7 +27,7 @@ from ...graph.dtypes import ELEMENT_TYPES
 from ...graph.python import MODULE_PARTS, UNSET, PythonObject
 from ...graph.storage import Storage
 from ...graph.tensor import QuantizedTensor, SparseTensor, Tensor
-from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Limits
+from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...report import Note
 from ..fields import Fields, shown
 from .archive import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PtArchive, few
@@ -132,13 +132,14 @@ class VisitedModules:
 
     Attributes:
         limits: resource limits.
-        seen: the identities of the modules.
-        repeated: number of entries made from repeated modules.
     """
 
     limits: Limits = DEFAULT_LIMITS
-    seen: set[int] = field(factory=set)
-    repeated: int = 0
+    _seen: set[int] = field(factory=set, init=False)
+    _budget: Budget = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._budget = Budget(self.limits, "writing modules that contain one another")
 
     def walk(self, root: Any, inside: Callable[[Any], tuple[Any, list[tuple[str, Any]], int]]) -> Iterator[Any]:
         """Yield for each module the prefix of its names, and its content; before its submodules, in order.
@@ -157,11 +158,9 @@ class VisitedModules:
             if depth > limits.module_depth:
                 raise limits.exceeded("module_depth", "the modules are nested too deep")
             content, inner, count = inside(module)
-            if id(module) in self.seen:
-                self.repeated += 1 + count
-                if self.repeated > limits.work // STEPS_PER_NODE:
-                    raise limits.exceeded("work", "the modules contain one another too often")
-            self.seen.add(id(module))
+            if id(module) in self._seen:
+                self._budget.spend(STEPS_PER_NODE * (1 + count), prefix[:-1])
+            self._seen.add(id(module))
             yield prefix, content
             stack.extend((f"{prefix}{name}.", each, depth + 1) for name, each in reversed(inner))
 
@@ -378,23 +377,15 @@ def _is_buffer(name: str, cls: ScriptClass | None) -> bool:
 
 # `model.json`, JSON of protocol buffers: 64-bit numbers are text, and zero or empty values may be missing
 
-_DATA_TYPES: dict[Any, str] = {
-    key: element
-    for number, name, element in (
-        (1, "FLOAT", "float32"),
-        (2, "INT32", "int32"),
-        (3, "BYTE", "uint8"),
-        (5, "BOOL", "bool"),
-        (6, "UINT8", "uint8"),
-        (7, "INT8", "int8"),
-        (8, "UINT16", "uint16"),
-        (9, "INT16", "int16"),
-        (10, "INT64", "int64"),
-        (12, "FLOAT16", "float16"),
-        (13, "DOUBLE", "float64"),
-    )
-    for key in (number, name)
-}
+_NAMES = (
+    "1 FLOAT float32  2 INT32 int32  3 BYTE uint8  5 BOOL bool  6 UINT8 uint8  7 INT8 int8  8 UINT16 uint16  "
+    "9 INT16 int16  10 INT64 int64  12 FLOAT16 float16  13 DOUBLE float64"
+)
+_DATA_TYPES: dict[Any, str] = {}
+"""Element types by number and by name."""
+for _row in _NAMES.split("  "):
+    _number, _name, _element = _row.split(" ")
+    _DATA_TYPES |= {int(_number): _element, _name: _element}
 _QUANTIZED = {"uint8": "quint8", "int8": "qint8", "int32": "qint32"}
 
 
@@ -571,13 +562,13 @@ def module_state_dict(
     if not is_module(module):
         raise UnsupportedError("the value is not a module", found=shown(module))
     found: OrderedDict[str, Any] = OrderedDict()
-    for prefix, content in (visited or VisitedModules(limits)).walk(module, _content):
+    for prefix, content in (visited or VisitedModules(limits)).walk(module, _pickled_content):
         for name, value, is_plain in content:
             found[prefix + name] = detached(value) if is_plain and not keep_parameters else value
     return found
 
 
-def _content(module: PythonObject) -> Any:
+def _pickled_content(module: PythonObject) -> Any:
     """Return the tensors of a module (name, value, whether `state_dict()` detaches it), its submodules, and a count."""
     attributes = attributes_of(module)
     transient = attributes.get("_non_persistent_buffers_set") or ()

@@ -23,7 +23,7 @@ from ...io.checksums import combine, crc32
 from ...io.copy import Extent
 from ...io.output import Content, Output
 from ...io.source import ByteSource
-from ...limits import DEFAULT_LIMITS, Limits
+from ...limits import DEFAULT_LIMITS, Inflation, Limits
 
 STORED, DEFLATED = 0, 8
 ALIGNMENT_BYTES = 64
@@ -94,7 +94,7 @@ class ZipArchive:
         self.source = source
         self._exact_case = exact_case
         self._limits = limits
-        self._inflatable = max(limits.inflate_bytes, limits.inflate_ratio * source.size)
+        self._inflation = Inflation(source.size, limits)
         self._starts: dict[str, int] = {}
         self._inflated: dict[str, ByteSource] = {}
         self.first = ""
@@ -127,7 +127,7 @@ class ZipArchive:
             LimitError: it is too large for memory.
         """
         member = self.member(name)
-        if member.size > self._inflatable:
+        if member.size > self._inflation.left:
             raise self._fault(
                 member,
                 "is too large to be read into memory",
@@ -330,18 +330,8 @@ class ZipArchive:
         start = self._start(member)
         if member.size > member.packed * _MAX_DEFLATE_RATIO + 64:
             raise self._fault(member, "claims a size that its packed bytes cannot have")
-        self._inflatable -= member.size
-        if self._inflatable < 0:
-            raise self._fault(
-                member,
-                "would grow too large when inflated",
-                LimitError,
-                expected=f"at most {self._limits.inflate_ratio} times the file's size (the limit inflate_ratio), or "
-                f"{self._limits.inflate_bytes} bytes (the limit inflate_bytes), of all members",
-                found=f"{member.size} bytes",
-                limit="inflate_ratio",
-                value=self._limits.inflate_ratio,
-            )
+        where: dict[str, Any] = {"file": self.source.name, "offset": member.header, "path": member.name}
+        self._inflation.spend(member.size, "a member", **where)
         if member.size <= _SPOOL_BYTES:
             inflated = ByteSource.from_bytes(b"".join(self._pieces(member, start)))
         else:

@@ -73,6 +73,7 @@ def reads(names: str, *kinds: Any, least: int | None = None, most: int | None = 
 _MAX_KEY_PARTS = 10_000
 _MAX_KEY_DEPTH = 100
 _WORK_PER_BYTE = 16
+_WASTE = "a pickle that copies the same values over and over, or of which keys have the same hash,"
 _WORK_PER_COLLISION = 8
 _MODULUS = sys.hash_info.modulus
 _HASHED_AT_RANDOM = frozenset({str, bytes, bool, type(None), float})
@@ -113,7 +114,7 @@ class Work(Budget):
     """
 
     def __init__(self, limits: Limits, nbytes: int) -> None:
-        super().__init__(limits, "copying values, or keys that have the same hash,", free=_WORK_PER_BYTE * nbytes)
+        super().__init__(limits, _WASTE, free=_WORK_PER_BYTE * nbytes)
         self._hashes: dict[int, dict[int, int]] = {}
 
     def check_key(self, container: object, key: Any) -> None:

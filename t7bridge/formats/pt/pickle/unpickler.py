@@ -549,24 +549,17 @@ class Unpickler:
         self._check_length(count)
         return self._buffer[pos + width : pos + width + count], pos + width + count
 
-    def _integer(self, op: int, pos: int) -> int:
-        width = 1 if op == opcodes.LONG1[0] else 4
-        count = self._buffer[pos] if width == 1 else _unpack_i4(self._buffer, pos)[0]
-        if not 0 <= count <= _MAX_INTEGER_BYTES:
-            raise LimitError(
-                "the pickle holds an integer of too many bytes",
-                expected=f"at most {_MAX_INTEGER_BYTES}, which is fixed",
-                found=f"{count}",
-            )
-        data, pos = self._bytes(pos, width, count)
-        self._stack.append(int.from_bytes(data, "little", signed=True))
-        return pos
-
     def _string(self, op: int, pos: int) -> int:
         """Read an opcode with a length and that many bytes."""
         convert, width = _STRINGS[op]
         wide = _unpack_u4 if width == 4 else _unpack_u8
         count = self._buffer[pos] if width == 1 else wide(self._buffer, pos)[0]
+        if convert is _integer and count > _MAX_INTEGER_BYTES:
+            raise LimitError(
+                "the pickle holds an integer of too many bytes",
+                expected=f"at most {_MAX_INTEGER_BYTES}, which is fixed",
+                found=f"{count}",
+            )
         data, pos = self._bytes(pos, width, count)
         self._stack.append(convert(data))
         return pos
@@ -593,6 +586,10 @@ class Unpickler:
         raise UnsupportedError("the pickle names a class by an extension code, which only its writer can resolve")
 
 
+def _integer(data: bytes) -> int:
+    return int.from_bytes(data, "little", signed=True)
+
+
 def _codes(names: str) -> tuple[int, ...]:
     return tuple(getattr(opcodes, name)[0] for name in names.split())
 
@@ -606,6 +603,7 @@ _FREQUENT = _codes(
 _STRINGS: dict[int, tuple[Callable[[bytes], Any], int]] = {
     code: (convert, width)
     for names, convert in (
+        ("LONG1 LONG4 -", _integer),
         ("SHORT_BINBYTES BINBYTES BINBYTES8", bytes),
         ("- - BINUNICODE8", lambda data: data.decode("utf-8", "surrogatepass")),
         ("SHORT_BINSTRING BINSTRING -", opcodes.python2_text),
@@ -628,8 +626,8 @@ _WITH_ARGUMENT: dict[int, Callable[[Unpickler, int, int], int]] = {
         "GLOBAL INST": Unpickler._global,
         "PROTO": Unpickler._proto,
         "FRAME": Unpickler._frame,
-        "LONG1 LONG4": Unpickler._integer,
-        "SHORT_BINBYTES BINBYTES BINBYTES8 BINUNICODE8 SHORT_BINSTRING BINSTRING BYTEARRAY8": Unpickler._string,
+        "LONG1 LONG4 BINUNICODE8 BYTEARRAY8": Unpickler._string,
+        "SHORT_BINBYTES BINBYTES BINBYTES8 SHORT_BINSTRING BINSTRING": Unpickler._string,
         "INT LONG FLOAT STRING UNICODE PERSID PUT GET": Unpickler._text,
         "EXT1 EXT2 EXT4 NEXT_BUFFER READONLY_BUFFER": Unpickler._refuse,
     }.items()
