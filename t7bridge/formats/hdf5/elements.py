@@ -242,12 +242,12 @@ class ChunkedSource(ByteSource):
         at_once = max(band, self._chunk_bytes if layout.index != _NO_CHUNKS else 0)
         # Rows of a large chunk that are rows of the data set are inflated one segment after the other.
         rows = tuple(layout.chunk[self._axis + 1 :]) == tuple(shape[self._axis + 1 :])
-        most = max(file.limits.inflate_bytes >> 3, 3 * file.source.size)
+        bound = max(file.limits.inflate_bytes >> 3, 3 * file.source.size)
         numbers = [number for number, _ in filters]
-        self._streamed = rows and numbers in ([DEFLATE], [SHUFFLE, DEFLATE]) and at_once > most
+        self._streamed = rows and numbers in ([DEFLATE], [SHUFFLE, DEFLATE]) and at_once > bound
         self._stream: tuple[int, _Stream | _ShuffledStream] | None = None
         inflation.spend(nbytes * expanding, "data sets", path=path)
-        if at_once > most and not self._streamed:
+        if at_once > bound and not self._streamed:
             raise file.limits.exceeded(
                 "inflate_bytes", "a chunk would grow too large when read", path=path, found=f"{at_once} bytes"
             )
