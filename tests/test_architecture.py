@@ -51,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format
     "formats/ranks": GRAPH | LEAVES | {"formats/named", "formats/pt"},  # its parts are PyTorch's
     "formats/table": {"data", "errors", "io"},
-    "formats/document": {"data", "io", "report", "formats/table"},
+    "formats/document": {"data", "errors", "io", "report", "formats/table"},
     "formats/fields": GRAPH,
     "formats/named": GRAPH,
     "formats/t7": GRAPH | LEAVES,
