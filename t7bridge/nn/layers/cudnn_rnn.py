@@ -13,7 +13,7 @@ from ..fields import Fields
 from ..layouts import Narrow, Reshape
 from ..mapping import Call, Lua, NotMappedError, becomes, flag, integer, made, number, of_runtime
 from ..registry import Param, Source, Traits, keeps, modules, param, register_layer
-from ..torch_nn import Refused, Tensors, constructed
+from ..torch_nn import Refused, Tensors, constructed, positive
 from .recurrent_cells import tensors, together, values
 
 _KINDS = {
@@ -122,7 +122,7 @@ def _outputs(kind: str) -> Traits:
 
 def _bare_shapes(hidden_size: int, nonlinearity: str = "", bidirectional: bool = False, *_: Any, **__: Any) -> Tensors:
     rows = "weight_hh_l0: h h, bias_ih_l0: h, bias_hh_l0: h"
-    shapes = tensors(rows, 0, hidden_size)
+    shapes = tensors(rows, 0, positive(hidden_size))
     return {**shapes, **({f"{name}_reverse": shape for name, shape in shapes.items()} if bidirectional else {})}
 
 

@@ -31,7 +31,7 @@ from ..mapping import (
     sizes,
 )
 from ..registry import Param, Source, Traits, keeps, modules, param, register_layer
-from ..torch_nn import Tensors
+from ..torch_nn import Tensors, positive
 from .containers import are_clones
 from .recurrent_cells import (
     CELLS,
@@ -235,8 +235,8 @@ register_layer(
 def _shapes(rows: str) -> Any:
     """Return the shapes of the tensors of a layer by its sizes, and the outputs of its projection if it has one."""
     if " r" not in rows:
-        return lambda inputs, hidden, *_, **__: tensors(rows, inputs, hidden)
-    return lambda inputs, hidden, proj_size=0, *_, **__: tensors(rows, inputs, hidden, projected=proj_size)
+        return lambda inputs, hidden, *_, **__: tensors(rows, inputs, positive(hidden))
+    return lambda inputs, hidden, proj_size=0, *_, **__: tensors(rows, inputs, positive(hidden), projected=proj_size)
 
 
 def _mufuru_shapes(input_size: int, hidden_size: int, operations: tuple[str, ...], *_: Any, **__: Any) -> Tensors:
@@ -401,7 +401,7 @@ def _lstm_or_sequence(fields: Fields) -> tuple[Param, ...]:
 
 
 def _lstm_shapes(input_size: int, hidden_size: int, peephole: bool = True, *_: Any, **__: Any) -> Tensors:
-    shapes = tensors(CELLS["nn.LSTM"].rows, input_size, hidden_size)
+    shapes = tensors(CELLS["nn.LSTM"].rows, input_size, positive(hidden_size))
     return {name: shape for name, shape in shapes.items() if peephole or not name.startswith("weight_c")}
 
 

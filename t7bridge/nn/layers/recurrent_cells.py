@@ -18,7 +18,7 @@ from ..fields import items_of, lookup
 from ..layouts import BlockOrder, elements
 from ..mapping import Literal, Lua, NotMappedError
 from ..registry import Child, Param, modules, param
-from ..torch_nn import Tensors, positive
+from ..torch_nn import Tensors
 
 _OPERATIONS = {"max", "keep", "replace", "mul", "min", "diff", "forget", "sqrt_diff"}
 """Known operations of a MuFuRu."""
@@ -39,19 +39,15 @@ def tensors(rows: str, inputs: int, hidden: int, operations: int = 0, projected:
         inputs: the number of inputs.
         hidden: the hidden size.
         operations: the number of operations of a MuFuRu.
-        projected: the number of outputs of a projection; with 0, its tensor does not exist.
-
-    Raises:
-        Refused: the hidden size is not a positive number.
+        projected: the number of outputs of a projection; without one, its tensor does not exist.
     """
-    sizes = {"i": inputs, "h": positive(hidden), "j": inputs + hidden, "s": operations * hidden}
-    sizes |= {"r": projected, "p": projected or hidden}
+    sizes = {"i": inputs, "h": hidden, "j": inputs + hidden, "s": operations * hidden}
+    sizes |= {"r": projected, "p": projected} if projected else {"p": hidden}
     found: Tensors = {}
     for row in rows.split(", "):
         name, extents = row.split(": ")
-        shape = tuple(int(each[:-1] or 1) * sizes[each[-1]] for each in extents.split())
-        if shape[0]:
-            found[name.split()[0]] = shape
+        if all(each[-1] in sizes for each in extents.split()):
+            found[name.split()[0]] = tuple(int(each[:-1] or 1) * sizes[each[-1]] for each in extents.split())
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
@@ -20,7 +19,6 @@ def wanted_classes(target: Any, input: Tensor, index_base: int) -> Tensor:
     return torch.as_tensor(target, device=input.device).long() - index_base
 
 
-@dataclass(eq=False)
 class ClassNLLCriterion(WeightedCriterion):
     """The negative log-likelihood of the right class.
 
@@ -66,7 +64,6 @@ class CrossEntropyCriterion(ClassNLLCriterion):
         return super().forward(scores, target)
 
 
-@dataclass(eq=False)
 class MultiMarginCriterion(WeightedCriterion):
     """The amounts by which other classes violate a margin below the right one.
 
@@ -92,7 +89,6 @@ class MultiMarginCriterion(WeightedCriterion):
         )
 
 
-@dataclass(eq=False)
 class MultiLabelMarginCriterion(Criterion):
     """The amounts by which wrong classes come closer than 1 to each right one.
 
@@ -121,7 +117,6 @@ class MultiLabelSoftMarginCriterion(WeightedCriterion):
         )
 
 
-@dataclass(eq=False)
 class ClassSimplexCriterion(Criterion):
     """Squared differences from the corner of a regular simplex that represents the
     class.
@@ -197,7 +192,6 @@ class MultiCriterion(ParallelCriterion):
         return super().forward([input] * len(self), target)
 
 
-@dataclass(eq=False)
 class CriterionTable(Layer):
     """A criterion as a layer of a list of input and target.
 
@@ -212,7 +206,6 @@ class CriterionTable(Layer):
         return self.criterion(*inputs)
 
 
-@dataclass(eq=False)
 class ModuleFromCriterion(Layer):
     """A criterion as a layer of a list of input and target, which gets no gradient.
 
@@ -260,8 +253,7 @@ class ModuleCriterion(nn.Module):
         return self.criterion(input, target)
 
 
-@dataclass(eq=False, kw_only=True)
-class SequencerCriterion(Criterion):
+class SequencerCriterion(Criterion, kw_only=True):
     """The sum of a criterion over the steps of a sequence.
 
     Args:
@@ -331,7 +323,6 @@ class NCECriterion(Criterion):
         return loss / by_model.size(0) if self.average else loss
 
 
-@dataclass(eq=False)
 class ClassReward(Layer):
     """Rewards right classes, minus a baseline; the loss is the negative reward, and
     only the baseline learns from it.
@@ -378,7 +369,6 @@ class ClassReward(Layer):
         return result
 
 
-@dataclass(eq=False)
 class CaptionCriterion(Layer):
     """The mean negative log-likelihood of the words of sentences, and of their ends.
 
@@ -405,7 +395,6 @@ class CaptionCriterion(Layer):
         return -(chosen * counted).sum() / counted.sum()
 
 
-@dataclass(eq=False)
 class TemporalCrossEntropyCriterion(Layer):
     """The negative log-softmax of the right class at each step.
 

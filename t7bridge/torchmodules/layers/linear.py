@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -83,7 +82,6 @@ class PartialLinear(nn.Linear):
         return F.linear(input, self.weight[self.partition], bias)
 
 
-@dataclass(eq=False)
 class SparseLinear(Layer):
     """A linear layer of sparse inputs.
 
@@ -115,7 +113,6 @@ class SparseLinear(Layer):
         return columns @ rows[:, 1].to(self.weight.dtype) + self.bias
 
 
-@dataclass(eq=False)
 class IndexLinear(Layer):
     """A linear layer of inputs that are lists of keys and values.
 
@@ -162,7 +159,6 @@ class IndexLinear(Layer):
         return values.to(rows.dtype) @ rows + self.bias
 
 
-@dataclass(eq=False)
 class Add(Layer):
     """Adds a learned offset for each element of an example.
 
@@ -269,7 +265,6 @@ class _InPlace(torch.autograd.Function):
 _in_place: Callable[..., Tensor] = _InPlace.apply
 
 
-@dataclass(eq=False)
 class MulConstant(Layer):
     """Multiplies by a constant.
 
@@ -290,7 +285,6 @@ class MulConstant(Layer):
         return input.mul_(self.constant)
 
 
-@dataclass(eq=False)
 class SAdd(Layer):
     """Adds a constant, and negates the sum.
 
@@ -307,7 +301,6 @@ class SAdd(Layer):
         return -(input + self.addend) if self.negate else input + self.addend
 
 
-@dataclass(eq=False)
 class AddConstant(Layer):
     """Adds a constant.
 
@@ -380,7 +373,6 @@ class LookupTableMaskZero(nn.Embedding):
         return super().forward(input.long())
 
 
-@dataclass(eq=False)
 class ConstAffine(Layer):
     """A fixed factor and offset for each plane.
 
@@ -402,7 +394,6 @@ class ConstAffine(Layer):
         return input * self.a.view(shape) + self.b.view(shape)
 
 
-@dataclass(eq=False)
 class MeanSubtraction(Layer):
     """Subtracts a mean image.
 
@@ -421,7 +412,6 @@ class MeanSubtraction(Layer):
         return input - self.mean.reshape(input.shape[-3:])
 
 
-@dataclass(eq=False)
 class SpatialFeatNormalization(Layer):
     """Subtracts a mean from each feature and divides by a deviation.
 
@@ -536,7 +526,6 @@ class CosineDistance(nn.Module):
         return cosines(*rows(inputs))
 
 
-@dataclass(eq=False)
 class PairwiseDistance(Layer):
     """The distances of two inputs, row by row.
 
@@ -553,7 +542,6 @@ class PairwiseDistance(Layer):
         return distance
 
 
-@dataclass(eq=False)
 class MM(Layer):
     """The products of two matrices.
 
@@ -575,7 +563,6 @@ class MM(Layer):
         return first @ second
 
 
-@dataclass(eq=False)
 class MV(Layer):
     """The products of a matrix and a vector.
 
@@ -593,7 +580,6 @@ class MV(Layer):
         return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
-@dataclass(eq=False)
 class Cosine(Layer):
     """The cosines of the input with learned directions.
 
@@ -616,7 +602,6 @@ class Cosine(Layer):
         return cosines
 
 
-@dataclass(eq=False)
 class Euclidean(Layer):
     """The distances of the input to learned points.
 
@@ -681,7 +666,6 @@ class _Nearest(torch.autograd.Function):
 _nearest: Callable[..., Tensor] = _Nearest.apply
 
 
-@dataclass(eq=False)
 class Kmeans(Layer):
     """The index of the nearest of some points; the gradient moves each point to the
     mean of the inputs nearest to it.
@@ -706,7 +690,6 @@ class Kmeans(Layer):
         return _nearest(input, self.weight, self.scale, self.index_base)
 
 
-@dataclass(eq=False)
 class GramMatrix(Layer):
     """The products of all pairs of planes, summed over an image.
 
