@@ -123,45 +123,48 @@ def _criterion(obj: TorchObject, path: str, models: list[TorchObject], limits: L
     It stores its loss and its gradient, and no target. Many gradients contain the target: in that of a negative
     log-likelihood only the right class is not zero, and that of squares is the difference itself.
     """
-    loss, slope = obj.get("output"), grad_input_of(obj)
+    loss, slope, inner = obj.get("output"), grad_input_of(obj), obj.get("nll")
     given = [output for output in map(output_of, models) if isinstance(output, Tensor)]
     given = [output for output in given if not isinstance(slope, Tensor) or output.numel == slope.numel]
+    proof = LayerProof(path, obj.class_name, NOT_RECORDED, reason=NO_INPUT)
     if not isinstance(loss, float) or len(given) != 1:
-        return LayerProof(path, obj.class_name, NOT_RECORDED, reason=NO_INPUT)
-    proof = LayerProof(path, obj.class_name, NOT_CHECKABLE, reason=NO_TARGET)
-    value, inner = to_torch(given[0]).double(), obj.get("nll")  # of CrossEntropyCriterion
-    slope = grad_input_of(inner) if isinstance(inner, TorchObject) else slope
+        return proof
+    slope = grad_input_of(inner) if isinstance(inner, TorchObject) else slope  # of CrossEntropyCriterion
+    proof.verdict, proof.reason, averaged = NOT_CHECKABLE, NO_TARGET, obj.get("sizeAverage")
+    for option in (averaged, not averaged) if isinstance(averaged, bool) else (averaged,):
+        found = _loss(obj, given[0], slope, option, path, limits) if isfinite(loss) else None
+        if found is None:
+            break
+        limit, apart = ATOL + RTOL * abs(loss), abs(found - loss)
+        proof.reason = OTHER_TARGET
+        if apart <= limit:
+            proof.verdict, proof.reason, proof.compared = AGREES, "", 1
+            proof.max_abs, proof.max_rel, proof.cosine = apart, apart / max(abs(loss), ATOL), 1.0
+            proof.excess = apart / limit
+            if option is not averaged:
+                then, now = (str(item).lower() for item in (option, averaged))
+                proof.verdict, proof.blame = DIFFERS, FILE
+                proof.reason = f"sizeAverage = {then} agrees (the file has {now})"
+            break
+    return proof
+
+
+def _loss(obj: TorchObject, given: Tensor, slope: Any, option: Any, path: str, limits: Limits) -> float | None:
+    """Return the loss for the target of a gradient, with an option for averages; `None` if that determines none."""
     target_of = _TARGETS.get(base_name(obj.class_name))
     weighs = obj.get("weights") is not None and "BCE" in obj.class_name
-    if (
-        target_of is None
-        or weighs
-        or not isfinite(loss)
-        or not isinstance(slope, Tensor)
-        or slope.numel != value.numel()
-    ):
-        return proof
-    averaged, apart = obj.get("sizeAverage") is not False, {}
-    for option in (averaged, not averaged):
-        target = target_of(value, to_torch(slope).double().reshape(value.shape), value.numel() if option else 1)
-        try:
-            layer = LiveLayer.build(obj, path, unit_of(slope) or UNIT["float32"], limits)
-            layer = layer if option is averaged else layer.variant({"sizeAverage": option}, limits)
-            apart[option] = float(next(flat(layer.run(value, target)))) - loss if target is not None else 1e300
-        except (NotRunError, T7BridgeError, ValueError):
-            return proof
-    limit = ATOL + RTOL * abs(loss)
-    right = next((option for option, off in apart.items() if abs(off) <= limit), None)
-    proof.reason = OTHER_TARGET
-    if right is not None and (right is averaged or isinstance(obj.get("sizeAverage"), bool)):
-        proof.verdict, proof.reason = AGREES, ""
-        proof.max_abs, proof.cosine, proof.compared = abs(apart[averaged]), 1.0, 1
-        proof.max_rel, proof.excess = proof.max_abs / max(abs(loss), ATOL), proof.max_abs / limit
-        if right is not averaged:
-            then, now = (str(item).lower() for item in (right, averaged))
-            proof.verdict, proof.blame = DIFFERS, FILE
-            proof.reason = f"sizeAverage = {then} agrees (the file has {now})"
-    return proof
+    if target_of is None or weighs or not isinstance(slope, Tensor) or slope.numel != given.numel:
+        return None
+    value = to_torch(given).double()
+    target = target_of(
+        value, to_torch(slope).double().reshape(value.shape), value.numel() if option is not False else 1
+    )
+    try:
+        layer = LiveLayer.build(obj, path, UNIT["float32"], limits)
+        layer = layer.variant({"sizeAverage": option}, limits) if option is not None else layer
+        return float(next(flat(layer.run(value, target)))) if target is not None else None
+    except (NotRunError, T7BridgeError, ValueError):
+        return None
 
 
 def _class_of(value: torch.Tensor, slope: torch.Tensor, count: int) -> torch.Tensor | None:

@@ -63,10 +63,16 @@ ROUNDS = 8
 """Steps of Gauss and Newton: each doubles the number of right digits, from one to all 53 binary ones."""
 LONGEST = 12
 """Layers between two recorded values among which a change is searched for; the search takes the square of this."""
-CLEAR = 2.0
-"""Limits that a difference must exceed for a change to explain it: a change leaves up to one."""
+CLEAR = 3.0
+"""Limits that a difference must exceed for a change to explain it: it leaves up to one, and as much of an update of the
+other weights may be hidden on either side."""
+CHANCE = 1e-6
+"""Largest probability that a change explains by chance: of m changes, one leaves a share r of n random numbers with
+that of m r^(n - 1), as directions within an angle of sine r are that part of all."""
+OPTIONS = 1000
+"""Changes of options and orders of gates that are tried, at most."""
 DETERMINED = 3
-"""Values that a change with one number, at one place, must explain: one fits any number, two any place and number."""
+"""Values that must agree where others are masked: one or two agree by chance."""
 ROWS = 16
 """Random rows that a column is multiplied by: two vectors of 16 numbers are parallel to a tenth once in 10^13."""
 LIKELY = 5
@@ -111,7 +117,6 @@ class Deviation:
         max_rel: the same, relative to the largest recorded absolute value.
         cosine: cosine of the angle between the two; 1 if they are parallel.
         excess: the largest difference in units of the rounding limit; 1 is the limit.
-        mean: the root of the mean square of the differences in standard deviations of rounding.
         close: whether all are within `RTOL` and `ATOL`.
         errors: recorded minus computed values, in standard deviations.
     """
@@ -121,7 +126,6 @@ class Deviation:
     max_rel: float = inf
     cosine: float = 0.0
     excess: float = inf
-    mean: float = inf
     close: bool = False
     errors: torch.Tensor = field(factory=lambda: torch.zeros(0), repr=False)
 
@@ -161,8 +165,7 @@ def measure(
     close = bool((error.abs() <= ATOL + RTOL * mine.abs()).all())
     cosine = float(mine @ theirs) / norms if norms else float(not largest)
     relative = apart / largest if largest else (inf if apart else 0.0)
-    mean = float(z.square().mean().sqrt()) / headroom if len(z) else 0.0
-    return Deviation("", apart, relative, cosine, high / (HEADROOM * headroom), mean, close, z)
+    return Deviation("", apart, relative, cosine, high / (HEADROOM * headroom), close, z)
 
 
 def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
@@ -274,10 +277,6 @@ class Node:
             memo[id(node)] = node.apply(layer, value)
         return memo[id(self)]
 
-    def scales_of(self, change: Change, found: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the expected errors of what is computed with some layers changed."""
-        return self._spread(found, [self.compute(change, seed) for seed in range(DRAWS)])
-
     def _spread(self, found: list[torch.Tensor], drawn: list[list[torch.Tensor]]) -> list[torch.Tensor]:
         """Return the expected errors, of each element and of all in the mean: those of few draws may all be small."""
         scales = []
@@ -312,16 +311,18 @@ class Node:
         """The layers that have weights."""
         return [(node, layer) for node, layer in self.layers if layer.weights]
 
-    def explained(self, change: Change) -> bool:
-        """Return whether a change leaves nothing but rounding: in the largest difference, and in the mean."""
+    def share(self, change: Change) -> float:
+        """Return the share of the difference that is left by a change; 1 if that is more than rounding."""
         try:
             got = self.compute(change)
             if not measure(self.want, got, got).close:
-                return False
-            left = measure(self.want, got, self.scales_of(change, got), self.headroom)
+                return 1.0
+            drawn = [self.compute(change, seed) for seed in range(DRAWS)]
+            left = measure(self.want, got, self._spread(got, drawn), self.headroom)
         except (NotRunError, T7BridgeError):
-            return False
-        return left.excess <= 1
+            return 1.0
+        before = float(self.off.errors.norm()) or inf
+        return min(float(left.errors.norm()) / before, 1.0) if left.excess <= 1 else 1.0
 
     def fit(self, run: Callable[[float], Change], start: float, step: float) -> float | None:
         """Return the number with which a change fits best, by Gauss and Newton; `None` if there is none.
@@ -395,14 +396,14 @@ class Hypothesis:
     step: float = 1e-3
     weight: tuple[str, tuple[int, ...]] | None = None
 
-    def explains(self, case: Node) -> bool:
-        """Return whether the change leaves nothing but rounding, and write the number into the text."""
+    def share(self, case: Node) -> float:
+        """Return the share of a difference that the change leaves, and write the number into the text."""
         if callable(self.change):
             number = case.fit(self.change, self.start, self.step)
             if number is None:
-                return False
+                return 1.0
             self.step, self.text, self.change = number, (f"{number:.4g}".join(self.text),), self.change(number)
-        return case.explained(self.change)
+        return case.share(self.change)
 
 
 def _one_weight(case: Node, limits: Limits) -> Iterator[Hypothesis]:
@@ -585,39 +586,37 @@ class Judge:
 
     def _node(self, number: int, run: Run, outcome: Outcome) -> Node | None:
         """Return what computes the output of a run; `None` if its input is unknown, or contradicts its fields."""
-        unit, complete = self._unit(run), is_whole(run.output) and not self.turned
+        unit, complete = self._unit(run), is_whole(run.output)
         value = run.input if run.joined is None else run.joined
         given, made = self._given(value, number), self._given(value, -1)
-        by: Compute = outputs
+        if given is None:
+            outcome.reason = (run.reason or NO_INPUT) if complete else ""
         if run.joined is not None:
             dim = run.obj.get("dimension")
             place = int(dim) - 1 if isinstance(dim, float) and 1 <= dim < 1 << 30 else 1 << 30
             return Node(number, unit, None, given, made, place) if given is not None else None
-        outcome.reason = (run.reason or NO_INPUT) if is_whole(run.output) else ""
-        if given is None and not complete:
-            return None
         try:
-            layer = LiveLayer.build(run.obj, run.path, unit, self.limits)
+            layer = LiveLayer.build(run.obj, run.path, unit, self.limits) if given is not None or complete else None
         except T7BridgeError:
-            if given is None:
-                return None
-            raise
-        wrong = contradiction(layer) if complete else ""
-        if given is None and not wrong:
-            shared = run.obj.get("finput")
-            later = [other.obj.get("finput") for other in self.runs[number + 1 :]]
-            if not any(
-                isinstance(one, Tensor) and one.storage is shared.storage for one in later if shared is not None
-            ):
-                intact = not self._is_lost(run) and not self.memory.overwritten(run.output, number)
-                given, reason, by = derived_input(layer, run.output, intact)
-                wrong, made = (reason, None) if given is None else ("", given)
-                outcome.reason = reason or outcome.reason
-        elif given is not None:
-            outcome.reason = ""
+            if given is not None:
+                raise
+            layer = None
+        wrong = contradiction(layer) if layer is not None and complete and not self.turned else ""
+        by: Compute = outputs
+        if layer is not None and given is None and not wrong and not self.turned:
+            given, reason, by = self._derived(layer, number, run)
+            made, wrong, outcome.reason = given, "" if given is not None else reason, reason or outcome.reason
         if wrong:
             outcome.decide(DIFFERS, wrong, FILE)
         return Node(number, unit, layer, given, made, by=by) if given is not None and not wrong else None
+
+    def _derived(self, layer: LiveLayer, number: int, run: Run) -> tuple[Values, str, Compute]:
+        """Return the input of a layer from its other fields, unless a later layer used the same buffer."""
+        mine, *others = [one.obj.get("finput") for one in self.runs[number:]]
+        if isinstance(mine, Tensor) and any(isinstance(one, Tensor) and one.storage is mine.storage for one in others):
+            return None, "", outputs
+        intact = not self._is_lost(run) and not self.memory.overwritten(run.output, number)
+        return derived_input(layer, run.output, intact)
 
     def _given(self, value: Recorded, number: int) -> Values:
         """Return the input of a run, with a `Ref` for each tensor that was overwritten since; `None` if unknown.
@@ -771,17 +770,15 @@ class Judge:
         """Decide what all that does not agree says of the file."""
         off = [(item, item.case) for item in self.outcomes if item.case is not None and _is_off(item, item.case)]
         off = [(item, case) for item, case in off if not self._is_of_other_mode(item, case)]
-        keys = {id(item): self._key(item) for item, _ in off}
         # A gradient may be of another pass.
-        moved = {
-            keys[id(item)] for item, case in off if case.weighted and case.by is not gradients and not item.run.whole
-        }
+        weighted = [item for item, case in off if case.weighted and case.by is not gradients and not item.run.whole]
+        several = len(set(map(self._key, weighted))) > OTHERS
         tried: dict[Any, bool] = {}
         for item, case in off:
-            several = len(moved) > OTHERS and case.weighted and len(case.off.errors) > 0
             # All steps of a sequence have the change of their weights.
-            alike = item.run.path, keys[id(item)]
-            found = None if several or tried.get(alike) is False else self._explanation(item, case)
+            alike = item.run.path, self._key(item)
+            moved = several and len(case.weighted) > 0 and len(case.off.errors) > 0
+            found = None if moved or tried.get(alike) is False else self._explanation(item, case)
             tried.setdefault(alike, found is not None)
             self._write(item, case, found)
         for item in self.outcomes:
@@ -789,8 +786,8 @@ class Judge:
                 self._members(item, item.case)
         known = {id(item.run.obj): item for item in self.outcomes if item.verdict in (AGREES, DIFFERS, STALE)}
         for item in self.outcomes:
-            other = known.get(id(item.run.obj))
-            if item.verdict == NOT_RECORDED and other is not None and other.run.path != item.run.path:
+            other = known.get(id(item.run.obj), item)
+            if item.verdict == NOT_RECORDED and other.run.path != item.run.path:
                 item.decide(other.verdict, f"the same module as {other.run.path}, which ran later", other.blame)
                 item.case = other.case
 
@@ -805,17 +802,16 @@ class Judge:
         large = len(case.nodes()) > LONGEST or sum(_sizes(case.want)) > self.limits.work
         if large or (case.weighted and case.off.excess < CLEAR):
             return None
+        weights = sum(_sizes([part for _, layer in case.weighted for part in layer.weights.values()]))
+        values = int((_joined(case.want) != 0).sum())
         for kind in HYPOTHESES:
             try:
                 for one in kind(case, self.limits):
-                    if one.explains(case):
-                        enough = not case.weighted or int((_joined(case.want) != 0).sum()) >= DETERMINED
-                        few = (
-                            one.weight is not None
-                            and sum(_sizes([part for _, layer in case.weighted for part in layer.weights.values()]))
-                            == 1
-                        )
-                        return one if enough and (not few or self._is_fresh(item, one)) else None
+                    share = one.share(case)
+                    if share < 1 and not case.weighted:
+                        return one
+                    if (weights + OPTIONS) * share ** max(values - 1, 0) <= CHANCE:
+                        return one if one.weight is None or weights > 1 or self._is_fresh(item, one) else None
             except (NotRunError, RuntimeError):
                 continue
         return None
@@ -838,7 +834,7 @@ class Judge:
         modes = [one.run.obj.get("train") for one in self.outcomes if isinstance(one.run.obj.get("train"), bool)]
         for _, layer in case.layers if len(set(modes)) == 1 < len(modes) else ():
             mode = layer.obj.get("train")
-            if isinstance(mode, bool) and case.explained({id(layer): layer.variant({"train": not mode}, self.limits)}):
+            if isinstance(mode, bool) and case.share({id(layer): layer.variant({"train": not mode}, self.limits)}) < 1:
                 ran, saved = ("evaluation", "training") if mode else ("training", "evaluation")
                 item.decide(AGREES, f"Lua ran it in {ran}; the model was saved in {saved}")
                 return True
