@@ -171,6 +171,17 @@ def _extent(extent: Extent, tensor: Tensor, fields: Fields) -> int:
     return value
 
 
+def _in_extents(tensor: Tensor, extents: tuple[Extent, ...], fields: Fields) -> Tensor:
+    """Return a tensor in the shape of these extents."""
+    known = [None if extent == REST else _extent(extent, tensor, fields) for extent in extents]
+    rest = prod(extent for extent in known if extent is not None)
+    return reshape(tensor, tuple(tensor.numel // rest if extent is None else extent for extent in known))
+
+
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(order.index, range(len(order))))
+
+
 @define(frozen=True)
 class Reshape:
     """Another shape. A tensor that already has as many dimensions is unchanged.
@@ -185,10 +196,7 @@ class Reshape:
         """See `LayoutStep.apply`."""
         if len(tensor.size) == len(self.extents):
             return tensor
-        known = [None if extent == REST else _extent(extent, tensor, fields) for extent in self.extents]
-        rest = prod(extent for extent in known if extent is not None)
-        size = tuple(tensor.numel // rest if extent is None else extent for extent in known)
-        return reshape(tensor, size)
+        return _in_extents(tensor, self.extents, fields)
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
         """See `LayoutStep.undo`."""
@@ -211,7 +219,7 @@ class Permute:
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
         """See `LayoutStep.undo`."""
-        return permute(tensor, tuple(self.order.index(dim) for dim in range(len(self.order))))
+        return permute(tensor, _inverse(self.order))
 
 
 @define(frozen=True)
@@ -228,15 +236,12 @@ class Merge:
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
         """See `LayoutStep.apply`."""
-        turned = permute(tensor, self.order)
-        known = [None if extent == REST else _extent(extent, turned, fields) for extent in self.extents]
-        rest = prod(extent for extent in known if extent is not None)
-        return reshape(turned, tuple(turned.numel // rest if extent is None else extent for extent in known))
+        return _in_extents(permute(tensor, self.order), self.extents, fields)
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
         """See `LayoutStep.undo`."""
         turned = reshape(tensor, tuple(before[dim] for dim in self.order))
-        return permute(turned, tuple(self.order.index(dim) for dim in range(len(self.order))))
+        return permute(turned, _inverse(self.order))
 
 
 @define(frozen=True)
@@ -282,8 +287,7 @@ class BlockOrder:
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
         """See `LayoutStep.undo`."""
-        inverse = tuple(self.order.index(block) for block in range(len(self.order)))
-        return BlockOrder(inverse).apply(tensor, fields)
+        return reblocked(tensor, _inverse(self.order))
 
 
 def reblocked(tensor: Tensor, order: tuple[int, ...]) -> Tensor:

@@ -213,6 +213,17 @@ def of_runtime(name: str, *args: Any, plain: str = "", childless: bool = False, 
     return Row(LAYERS + name, args, kwargs, f"torch.nn.{plain}" if plain else "", childless)
 
 
+def same_names(family: str, names: str, **kwargs: Any) -> dict[str, Row]:
+    """Return the rows of classes of `torchmodules/layers` whose names and arguments are alike.
+
+    Args:
+        family: `table`.
+        names: of the classes of nn, and those of the family, separated by spaces.
+        kwargs: their arguments.
+    """
+    return {f"nn.{name}": of_runtime(f"{family}.{name}", **kwargs) for name in names.split()}
+
+
 def either(condition: Callable[[Lua], Any], one: Row | Choice, other: Row | Choice) -> Choice:
     """Return a mapping to one of two modules, by a condition on the fields."""
     return Choice(lambda lua: (one if condition(lua) else other)(lua), (*one.targets, *other.targets))

@@ -110,10 +110,8 @@ class _Collector:
         """Tensors of each object by name, so that a module at two places has the same tensors twice."""
         self._copies: dict[object, list[Tensor]] = {}
         """Copied tensors, by their originals, so that tied weights stay tied."""
-        self._notes: dict[tuple[str, str], list[object]] = {}
-        """Level and message of each note → its first path and number of occurrences."""
-        self._about: dict[tuple[str, str], tuple[str, str]] = {}
-        """Level and message of notes with a code → the code and the class concerned."""
+        self._notes: dict[tuple[str, str], Note] = {}
+        """The note of each level and message, with its first path and the number of occurrences."""
         self._left: list[tuple[Place, str, Value, bool]] = []
         """Fields that the entries do not name: place, step, value, whether the class is known."""
         self._own: dict[str, frozenset[str]] = {}
@@ -134,26 +132,19 @@ class _Collector:
             found = type(child.value).__name__
             self._note("warning", place, child.path, f"{place.obj.class_name} holds a {found} where a module belongs")
         self._report_left()
-        for (level, message), (path, times) in self._notes.items():
-            assert isinstance(times, int)
-            more = f" (and at {times - 1} more places)" if times > 1 else ""
-            code, class_name = self._about[level, message]
-            self._result.notes.append(
-                Note(level, str(path), message + more, code=code, class_name=class_name, count=times)
-            )
+        for note in self._notes.values():
+            more = f" (and at {note.count - 1} more places)" if note.count > 1 else ""
+            self._result.notes.append(evolve(note, message=note.message + more))
         return self._result
 
     def _note(self, level: str, place: Place, step: str, message: str, code: str = "layer") -> None:
         """Add a note once, with the first place and the number of places."""
-        self._about[level, message] = (code, place.obj.class_name)
         known = self._notes.get((level, message))
         if known is None:
             path = place.path + step
             self._budget.spend(len(path))
-            self._notes[level, message] = [path, 1]
-        else:
-            assert isinstance(known[1], int)
-            known[1] += 1
+            known = Note(level, path, message, code=code, class_name=place.obj.class_name, count=0)
+        self._notes[level, message] = evolve(known, count=known.count + 1, code=code, class_name=place.obj.class_name)
 
     # Classes with an entry
 

@@ -6,7 +6,21 @@ from typing import Any
 
 from ..compounds import node, recognized, require
 from ..fields import Fields
-from ..mapping import INPLACE, LAYERS, Call, Lua, becomes, either, extent, flag, made, number, of_runtime, of_torch
+from ..mapping import (
+    INPLACE,
+    LAYERS,
+    Call,
+    Lua,
+    becomes,
+    either,
+    extent,
+    flag,
+    made,
+    number,
+    of_runtime,
+    of_torch,
+    same_names,
+)
 from ..output_shapes import same
 from ..registry import Traits, modules, param, register_layer
 
@@ -100,26 +114,23 @@ register_layer(
         "nn.Sigmoid": of_torch("Sigmoid"),
         "nn.Tanh": of_torch("Tanh"),
         "nn.TanhShrink": _tanh_shrink,
-        "nn.Abs": of_runtime("activation.Abs"),
-        "nn.Exp": of_runtime("activation.Exp"),
-        "nn.Log": of_runtime("activation.Log"),
+        **same_names("activation", "Abs Exp Log Sqrt Square"),
         "nn.Power": of_runtime("activation.Power", number("pow")),
-        "nn.Sqrt": of_runtime("activation.Sqrt"),
-        "nn.Square": of_runtime("activation.Square"),
         "nn.GatedLinearUnit": of_torch("GLU", made(lambda lua: lua.index0("dim") if lua.has("dim") else -1)),
         "nn.Clip": of_runtime("training.Clip", number("minval", -1.0), number("maxval", 1.0)),
         "cudnn.ClippedReLU": of_torch("Hardtanh", 0.0, number("ceiling")),
         "cudnn.Pointwise": _pointwise,
     },
     traits={
-        "activation.Softmax": Traits(written=("softmax", "Softmax"), output=same),
-        "activation.LogSoftmax": Traits(written=("softmax", "LogSoftmax"), output=same),
-        "activation.Softmin": Traits(written=("softmax", "Softmin"), output=same),
+        **{
+            f"activation.{name}": Traits(written=("softmax", name), output=same)
+            for name in ("Softmax", "LogSoftmax", "Softmin")
+        },
         "activation.ExampleSoftmax": Traits(written=("example_softmax",), output=same),
-        "activation.Abs": Traits(written=("expression", "x.abs()"), output=same),
-        "activation.Exp": Traits(written=("expression", "x.exp()"), output=same),
-        "activation.Log": Traits(written=("expression", "x.log()"), output=same),
-        "activation.Square": Traits(written=("expression", "x.square()"), output=same),
+        **{
+            f"activation.{name}": Traits(written=("expression", f"x.{name.lower()}()"), output=same)
+            for name in ("Abs", "Exp", "Log", "Square")
+        },
         "activation.Power": Traits(written=("expression", "x.pow(exponent)"), output=same),
         "activation.Sqrt": Traits(output=same),
         "torch.nn.RReLU": Traits(replay=lambda _, input, noise: input * ((input > 0) + noise * (input <= 0))),

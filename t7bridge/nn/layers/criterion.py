@@ -11,7 +11,7 @@ from .. import flows
 from ..compounds import node, require
 from ..fields import items_of
 from ..layouts import elements
-from ..mapping import BASE, Lua, NotMappedError, Read, flag, integer, made, number, of_runtime, shape
+from ..mapping import BASE, Lua, NotMappedError, Read, flag, integer, made, number, of_runtime, same_names, shape
 from ..registry import Param, Traits, criterions, named_modules, param, register_layer
 from ..torch_nn import Tensors
 
@@ -30,21 +30,23 @@ register_layer(
     kind="criterion",
     scratch=f"{_SCRATCH} w w1 w22 w32 simplex criterion isTarget dist",
     module={
-        "nn.AbsCriterion": of_runtime("criterion.AbsCriterion", average=_AVERAGE),
+        **same_names(
+            "criterion",
+            "AbsCriterion DistKLDivCriterion MSECriterion SmoothL1Criterion SoftMarginCriterion",
+            average=_AVERAGE,
+        ),
         "nn.ClassSimplexCriterion": of_runtime(
             "classes.ClassSimplexCriterion", integer("nClasses"), average=_AVERAGE, index_base=BASE
         ),
         "nn.CosineEmbeddingCriterion": of_runtime(
             "criterion.CosineEmbeddingCriterion", number("margin", 0.0), average=_IF_AVERAGE
         ),
-        "nn.DistKLDivCriterion": of_runtime("criterion.DistKLDivCriterion", average=_AVERAGE),
         "nn.DistanceRatioCriterion": of_runtime("criterion.DistanceRatioCriterion", average=_IF_AVERAGE),
         "nn.HingeEmbeddingCriterion": of_runtime(
             "criterion.HingeEmbeddingCriterion", number("margin", 1.0), average=_AVERAGE
         ),
         "nn.L1Cost": of_runtime("criterion.L1Cost"),
         "nn.L1HingeEmbeddingCriterion": of_runtime("criterion.L1HingeEmbeddingCriterion", number("margin", 1.0)),
-        "nn.MSECriterion": of_runtime("criterion.MSECriterion", average=_AVERAGE),
         "nn.MarginCriterion": of_runtime("criterion.MarginCriterion", number("margin", 1.0), average=_AVERAGE),
         "nn.MarginRankingCriterion": of_runtime(
             "criterion.MarginRankingCriterion", number("margin", 1.0), average=_IF_AVERAGE
@@ -52,8 +54,6 @@ register_layer(
         "nn.MultiLabelMarginCriterion": of_runtime(
             "classes.MultiLabelMarginCriterion", average=_AVERAGE, index_base=BASE
         ),
-        "nn.SmoothL1Criterion": of_runtime("criterion.SmoothL1Criterion", average=_AVERAGE),
-        "nn.SoftMarginCriterion": of_runtime("criterion.SoftMarginCriterion", average=_AVERAGE),
         "nn.SpatialAutoCropMSECriterion": of_runtime("criterion.AutoCropMSECriterion", average=_AVERAGE),
     },
 )

@@ -26,6 +26,7 @@ from ..mapping import (
     number,
     of_runtime,
     optional_number,
+    same_names,
 )
 from ..registry import Child, Traits, buffer, named_modules, param, register_layer
 from ..torch_nn import Tensors, constructed
@@ -124,7 +125,7 @@ register_layer(
 register_layer(
     "nn.SpatialBinaryConvolution",
     params=kernel_2d,
-    scratch=f"{CONVOLUTION_2D.scratch} tempWeight alphas wmask",
+    scratch=(*CONVOLUTION_2D.scratch, "tempWeight", "alphas", "wmask"),
     defaults=CONVOLUTION_2D.defaults,
     module=convolution(2, f"{LAYERS}conv.SpatialBinaryConvolution"),
     traits={"conv.SpatialBinaryConvolution": Traits(like="Conv2d")},
@@ -201,8 +202,7 @@ register_layer(
     kind="criterion",
     scratch=_SCRATCH,
     module={
-        "nn.BinaryLogisticRegression": of_runtime("criterion.BinaryLogisticRegression", average=_AVERAGE),
-        "nn.SpatialBinaryLogisticRegression": of_runtime("criterion.SpatialBinaryLogisticRegression", average=_AVERAGE),
+        **same_names("criterion", "BinaryLogisticRegression SpatialBinaryLogisticRegression", average=_AVERAGE),
         "nn.NCECriterion": of_runtime("classes.NCECriterion", average=_AVERAGE),
     },
 )

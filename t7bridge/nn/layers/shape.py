@@ -24,6 +24,7 @@ from ..mapping import (
     of_torch,
     optional,
     optional_dim,
+    same_names,
     sizes,
 )
 from ..registry import Traits, register_layer
@@ -86,7 +87,7 @@ register_layer(
         "nn.CopyGrad": _IDENTITY,
         # Its output has the type that it copies to.
         "nn.Copy": either(lambda lua: lua.dtype("output"), of_runtime("shape.Cast", _dtype()), _IDENTITY),
-        "nn.Contiguous": of_runtime("shape.Contiguous"),
+        **same_names("shape", "Contiguous ExpandAs MaskedSelect"),
         "nn.Collapse": of_runtime("shape.Collapse", integer("nInputDim")),
         "nn.Reshape": of_runtime(
             "shape.Reshape",
@@ -102,11 +103,9 @@ register_layer(
         "nn.Replicate": of_runtime(
             "shape.Replicate", integer("nfeatures"), dim("dim", 1), n_input_dims=optional("ndim")
         ),
-        "nn.ExpandAs": of_runtime("shape.ExpandAs"),
         "nn.Select": of_runtime("shape.Select", dim("dimension"), dim("index")),
         "nn.Narrow": of_runtime("shape.Narrow", dim("dimension"), dim("index"), integer("length", 1)),
         "nn.Index": of_runtime("shape.Index", dim("dimension"), index_base=BASE),
-        "nn.MaskedSelect": of_runtime("shape.MaskedSelect"),
         "nn.OneHot": _ONE_HOT,
         "OneHot": _ONE_HOT,  # char-rnn
         "nn.ArgMax": of_runtime(
@@ -159,38 +158,36 @@ register_layer(
     scratch="maxIdx minIdx maxVals minVals gradMaxVals maskByteTensor w w1 w22 w32 ones diff input_map",
     module={
         "nn.CAddTable": of_runtime("table.CAddTable", inplace=INPLACE),
-        "nn.CAddTensorTable": of_runtime("table.CAddTensorTable"),
-        "nn.CSubTable": of_runtime("table.CSubTable"),
-        "nn.CMulTable": of_runtime("table.CMulTable"),
-        "nn.CDivTable": of_runtime("table.CDivTable"),
-        "nn.CMaxTable": of_runtime("table.CMaxTable"),
-        "nn.CMinTable": of_runtime("table.CMinTable"),
+        **same_names(
+            "table", "CAddTensorTable CSubTable CMulTable CDivTable CMaxTable CMinTable FlattenTable ReverseTable"
+        ),
+        **same_names("table", "ZipTable ZipTableOneToMany"),
+        **same_names("linear", "DotProduct CosineDistance"),
         "nn.JoinTable": of_runtime("table.JoinTable", dim("dimension"), n_input_dims=_DIMS),
         "nn.SplitTable": of_runtime("table.SplitTable", dim("dimension"), n_input_dims=_DIMS),
         "nn.SelectTable": of_runtime("table.SelectTable", made(_index)),
         "nngraph.JustElement": of_runtime("table.SelectTable", 0),
         "nngraph.JustTable": of_runtime("table.JustTable"),
         "nn.NarrowTable": of_runtime("table.NarrowTable", dim("offset"), integer("length", 1)),
-        "nn.FlattenTable": of_runtime("table.FlattenTable"),
-        "nn.ReverseTable": of_runtime("table.ReverseTable"),
         "nn.MixtureTable": of_runtime(
             "table.MixtureTable", made(lambda lua: (lua.index0("dim"),) if lua.has("dim") else ()).each
         ),
-        "nn.ZipTable": of_runtime("table.ZipTable"),
-        "nn.ZipTableOneToMany": of_runtime("table.ZipTableOneToMany"),
-        "nn.DotProduct": of_runtime("linear.DotProduct"),
-        "nn.CosineDistance": of_runtime("linear.CosineDistance"),
         "nn.PairwiseDistance": of_runtime("linear.PairwiseDistance", number("norm", 2.0)),
         "nn.MM": of_runtime("linear.MM", flag("transA"), flag("transB")),
         "nn.MV": of_runtime("linear.MV", flag("trans")),
     },
     traits={
-        "table.CAddTable": Traits(takes_list=True, written=("fold", "+"), output=out.fold),
-        "table.CSubTable": Traits(takes_list=True, written=("fold", "-", 2), output=out.fold),
-        "table.CMulTable": Traits(takes_list=True, written=("fold", "*"), output=out.fold),
-        "table.CDivTable": Traits(takes_list=True, written=("fold", "/", 2), output=out.fold),
-        "table.CMaxTable": Traits(takes_list=True, written=("extreme", "gt"), output=out.fold),
-        "table.CMinTable": Traits(takes_list=True, written=("extreme", "lt"), output=out.fold),
+        **{
+            f"table.C{name}Table": Traits(takes_list=True, written=written, output=out.fold)
+            for name, written in {
+                "Add": ("fold", "+"),
+                "Sub": ("fold", "-", 2),
+                "Mul": ("fold", "*"),
+                "Div": ("fold", "/", 2),
+                "Max": ("extreme", "gt"),
+                "Min": ("extreme", "lt"),
+            }.items()
+        },
         "table.CAddTensorTable": Traits(takes_list=True, returns_list=True, flow=flows.tensors),
         "table.JoinTable": Traits(takes_list=True, written=("join",), output=out.join),
         "table.SplitTable": Traits(
@@ -198,29 +195,23 @@ register_layer(
         ),
         "table.SelectTable": Traits(takes_list=True, shares_memory=True, written=("element",), flow=flows.element),
         "table.JustTable": Traits(returns_list=True, shares_memory=True, written=("list_of_one",), flow=flows.wrapped),
-        "table.NarrowTable": Traits(
-            flow=flows.narrowed,
-            takes_list=True,
-            returns_list=True,
-            shares_memory=True,
-            written=("slice",),
-        ),
-        "table.FlattenTable": Traits(
-            flow=flows.flattened,
-            takes_list=True,
-            returns_list=True,
-            shares_memory=True,
-            written=("flat",),
-        ),
-        "table.ReverseTable": Traits(
-            takes_list=True, returns_list=True, shares_memory=True, written=("reversed",), flow=flows.turned
-        ),
-        "table.ZipTable": Traits(takes_list=True, returns_list=True, shares_memory=True, flow=flows.zipped),
+        **{
+            f"table.{name}Table": Traits(
+                takes_list=True, returns_list=True, shares_memory=True, flow=flow, written=tuple(written)
+            )
+            for name, flow, *written in (
+                ("Narrow", flows.narrowed, "slice"),
+                ("Flatten", flows.flattened, "flat"),
+                ("Reverse", flows.turned, "reversed"),
+                ("Zip", flows.zipped),
+            )
+        },
         "table.ZipTableOneToMany": Traits(takes_list=True, returns_list=True, shares_memory=True, flow=flows.paired),
         "table.MixtureTable": Traits(takes_list=True),
-        "linear.DotProduct": Traits(takes_list=True, output=out.pairs),
-        "linear.CosineDistance": Traits(takes_list=True, output=out.pairs),
-        "linear.PairwiseDistance": Traits(takes_list=True, output=out.pairs),
+        **dict.fromkeys(
+            ("linear.DotProduct", "linear.CosineDistance", "linear.PairwiseDistance"),
+            Traits(takes_list=True, output=out.pairs),
+        ),
         "linear.MM": Traits(takes_list=True, output=out.product),
         "linear.MV": Traits(takes_list=True),
     },
