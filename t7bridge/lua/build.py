@@ -257,8 +257,9 @@ class Builder:
     def value_of(self, call: TracedCall) -> Any:
         """Build a call; failures are added to the problems."""
         entry = OPERATIONS.get(call.table_name)
-        missing: list[Missing] = []
-        args = mapped(lambda item: self._resolved(item, missing) if isinstance(item, CallRef) else item, call.args)
+        used = [self.env[item.name] for item in leaves(call.args) if isinstance(item, CallRef)]
+        missing = [value for value in used if isinstance(value, Missing)]
+        args = mapped(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)
         plain = call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
         if missing:
             reasons = [value.reason for value in missing] + ([UNKNOWN] if entry is None and not plain else [])
@@ -300,12 +301,6 @@ class Builder:
     def _problem(self, reason: str) -> tuple[str, str, str]:
         part = f"{self.call.op}: " if self.call.origin else ""
         return self.call.line, self.call.origin or self.call.op, part + reason
-
-    def _resolved(self, ref: CallRef, missing: list[Missing]) -> Any:
-        found = self.env[ref.name]
-        if isinstance(found, Missing):
-            missing.append(found)
-        return found
 
     def _folded(self, call: TracedCall, args: dict[str, Any]) -> Any:
         """Compute a call on constants now; `None` if its arguments are not constants."""

@@ -226,107 +226,70 @@ def structured(inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNod
     """
     if not outputs:
         raise UnsupportedError("the module returns no tensor")
-    steps = _needed(steps, outputs)
-    unused = [step for step in inputs if step not in outputs and not any(step in other.inputs for other in steps)]
-    if len(inputs) > 1:
-        for step in unused:  # nngraph refuses unused inputs
+    users: dict[int, list[int]] = {id(step): [0] for step in outputs}  # by the id of a step; 0 is the caller
+    used = []
+    for step in reversed(steps):
+        if id(step) in users:
+            used.append(step)
+            for source in step.inputs:
+                users.setdefault(id(source), []).append(id(step))
+    steps = used[::-1]
+    for step in inputs if len(inputs) > 1 else ():
+        if id(step) not in users:  # nngraph refuses unused inputs
             outputs[0] = LuaNode(make("nn.SelectTable", 1), [outputs[0], step], outputs[0].shape)
             steps.append(outputs[0])
-    users = _users(steps, outputs)
-    replaced: dict[int, LuaNode] = {}
-    grouped = _group(steps, 0, users, replaced)
-    return _assemble(inputs, grouped, [_final(step, replaced) for step in outputs], replaced)
+            users[id(outputs[0])] = [0]
+    return _assemble(inputs, _group(steps, 0, users), outputs)
 
 
-def _needed(steps: list[LuaNode], outputs: list[LuaNode]) -> list[LuaNode]:
-    wanted = {id(step) for step in outputs}
-    kept = []
-    for step in reversed(steps):
-        if id(step) in wanted:
-            kept.append(step)
-            wanted.update(id(source) for source in step.inputs)
-    return kept[::-1]
-
-
-def _users(steps: list[LuaNode], outputs: list[LuaNode]) -> dict[int, list[int]]:
-    """Return for each step the ids of the steps that use its value; 0 is the caller."""
-    users: dict[int, list[int]] = {}
-    for step in steps:
-        for source in step.inputs:
-            users.setdefault(id(source), []).append(id(step))
-    for step in outputs:
-        users.setdefault(id(step), []).append(0)
-    return users
-
-
-def _final(step: LuaNode, replaced: dict[int, LuaNode]) -> LuaNode:
-    while id(step) in replaced:
-        step = replaced[id(step)]
-    return step
-
-
-def _group(
-    steps: list[LuaNode], depth: int, users: dict[int, list[int]], replaced: dict[int, LuaNode]
-) -> list[LuaNode]:
+def _group(steps: list[LuaNode], depth: int, users: dict[int, list[int]]) -> list[LuaNode]:
     """Replace the runs of one PyTorch module's call that have one input and one output by single steps."""
     result: list[LuaNode] = []
     for call, group in groupby(steps, lambda step: step.stack[depth] if len(step.stack) > depth else ""):
         run = list(group)
-        inner = _group(run, depth + 1, users, replaced) if call else run
         inside = {id(step) for step in run}
         sources = {id(source): source for step in run for source in step.inputs if id(source) not in inside}
         leaving = [step for step in run if any(user not in inside for user in users.get(id(step), ()))]
+        inner = _group(run, depth + 1, users) if call else run
         if not call or len(run) == 1 or len(sources) != 1 or leaving != run[-1:]:
             result.extend(inner)
             continue
-        (source,) = sources.values()
-        last = _final(run[-1], replaced)
-        gate = LuaNode(None, [], source.shape)
-        layer = _assemble([gate], inner, [last], replaced, {id(_final(source, replaced)): gate})
-        layer.path = call.partition("|")[2]
-        replaced[id(last)] = LuaNode(layer, [source], run[-1].shape, run[-1].stack[:depth])
-        result.append(replaced[id(last)])
+        ((known, source),), step = sources.items(), run[-1]
+        gate, last = LuaNode(None, [], source.shape), LuaNode(step.layer, step.inputs, step.shape, step.stack)
+        # The last step, which others refer to, becomes the step of them all.
+        step.layer = _assemble([gate], [*inner[:-1], last], [last], {known: gate})
+        step.layer.path = call.partition("|")[2]
+        step.inputs, step.stack = [source], step.stack[:depth]
+        result.append(step)
     return result
 
 
 def _assemble(
-    inputs: list[LuaNode],
-    steps: list[LuaNode],
-    outputs: list[LuaNode],
-    replaced: dict[int, LuaNode],
-    gates: dict[int, LuaNode] | None = None,
+    inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNode], gates: dict[int, LuaNode] | None = None
 ) -> LuaLayer:
     """Combine steps into an nn.Sequential if they form a chain, else into an nn.gModule."""
-    gates = gates or {}
-    inside = {id(step): step for step in steps}
-
-    def resolved(step: LuaNode) -> LuaNode:
-        while id(step) not in inside and id(step) in replaced:
-            step = replaced[id(step)]
-        return gates.get(id(step), step)
-
-    links = {id(step): [resolved(source) for source in step.inputs] for step in steps}
-    outputs = [resolved(step) for step in outputs]
-    chain = len(inputs) == len(outputs) == 1 and steps and outputs[0] is steps[-1]
-    if chain and all(links[id(step)] == [before] for step, before in zip(steps, [inputs[0], *steps])):
-        return sequential(*(step.layer for step in steps if step.layer is not None))
-    if not steps and len(inputs) == 1 and outputs == inputs:
-        return make("nn.Identity")
-    nodes = list(inputs)
-    made: dict[int, LuaNode] = {}
     for step in steps:
-        made[id(step)] = LuaNode(step.layer, _apart(links[id(step)], made, nodes), step.shape, step.stack)
-        nodes.append(made[id(step)])
-    return LuaLayer("nn.gModule", inputs=len(inputs), steps=nodes, outputs=_apart(outputs, made, nodes))
+        step.inputs = [(gates or {}).get(id(source), source) for source in step.inputs]
+    chain = [*inputs, *steps]
+    if len(inputs) == 1 and outputs == chain[-1:]:
+        if not steps:
+            return make("nn.Identity")
+        if all(step.inputs == [before] for step, before in zip(steps, chain)):
+            return sequential(*(step.layer for step in steps if step.layer is not None))
+    nodes = list(inputs)
+    for step in steps:
+        step.inputs = _apart(step.inputs, nodes)
+        nodes.append(step)
+    return LuaLayer("nn.gModule", inputs=len(inputs), outputs=_apart(outputs, nodes), steps=nodes)
 
 
-def _apart(sources: list[LuaNode], made: dict[int, LuaNode], nodes: list[LuaNode]) -> list[LuaNode]:
-    """Return the nodes made of some steps, with an nn.Identity before each further use, which nngraph refuses."""
+def _apart(sources: list[LuaNode], nodes: list[LuaNode]) -> list[LuaNode]:
+    """Return the sources of a node, with an nn.Identity before each further use of one, which nngraph refuses."""
     taken: list[LuaNode] = []
-    for source in (made.get(id(each), each) for each in sources):
-        if any(source is known for known in taken):
-            nodes.append(LuaNode(make("nn.Identity"), [source], source.shape))
-            source = nodes[-1]
+    for source in sources:
+        if source in taken:
+            source = LuaNode(make("nn.Identity"), [source], source.shape)
+            nodes.append(source)
         taken.append(source)
     return taken
 

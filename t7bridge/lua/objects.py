@@ -134,73 +134,44 @@ class Node:
 
     Attributes:
         data: Lua's table of the node.
-        children: the targets of its edges, each once.
+        children: the targets of its edges, in order.
         id: its number in its graph, 1-based.
     """
 
     data: Table
-    children: list[Node] = field(factory=list)
+    children: dict[Node, None] = field(factory=dict)
     id: int = 0
 
-    def add(self, child: Node) -> None:
-        """Add an edge."""
-        if all(child is not known for known in self.children):
-            self.children.append(child)
+
+Edges = list[tuple[Node, Node]]
 
 
-@define(eq=False)
-class DirectedGraph:
-    """A `graph.Graph`: nodes in the order of their first edge, and the edges."""
+def _graph_of(edges: Edges) -> list[Node]:
+    """Return the nodes of a graph in the order of their first edge, numbered and with their children."""
+    nodes = list(dict.fromkeys(node for edge in edges for node in edge))
+    for number, node in enumerate(nodes, 1):
+        node.id = number
+    for start, end in edges:
+        start.children[end] = None
+    return nodes
 
-    nodes: list[Node] = field(factory=list)
-    edges: list[tuple[Node, Node]] = field(factory=list)
-    _known: set[int] = field(factory=set)
 
-    def add(self, start: Node, end: Node) -> None:
-        """Add an edge and the nodes it joins."""
-        self.edges.append((start, end))
-        for node in (start, end):
-            if id(node) not in self._known:
-                self._known.add(id(node))
-                self.nodes.append(node)
-                node.id = len(self.nodes)
-        start.add(end)
-
-    def reverse(self) -> tuple[DirectedGraph, dict[int, Node]]:
-        """Return the graph with all edges reversed, of new nodes, and the new node of each old one by id."""
-        made = DirectedGraph()
-        twins: dict[int, Node] = {}
-        for start, end in self.edges:
-            for node in (start, end):
-                if id(node) not in twins:
-                    twins[id(node)] = Node(node.data)
-            made.add(twins[id(end)], twins[id(start)])
-        return made, twins
-
-    def roots(self) -> list[Node]:
-        """Return the nodes that no edge leads to, in the order of the graph."""
-        ends = {id(end) for _, end in self.edges}
-        return [node for node in self.nodes if id(node) not in ends]
-
-    def sorted_nodes(self) -> list[Node]:
-        """Return the nodes in topological order, as `topsort` does: depth first, on the reversed graph."""
-        turned, twins = self.reverse()
-        originals = {id(twins[id(node)]): node for node in self.nodes}
-        order: list[Node] = []
-        visited: set[int] = set()
-        for root in turned.roots():
-            stack = [(root, iter(root.children))]
-            visited.add(id(root))
-            while stack:
-                node, rest = stack[-1]
-                child = next((item for item in rest if id(item) not in visited), None)
-                if child is None:
-                    stack.pop()
-                    order.append(originals[id(node)])
-                else:
-                    visited.add(id(child))
-                    stack.append((child, iter(child.children)))
-        return order
+def _children_first(nodes: list[Node]) -> list[Node]:
+    """Return the nodes of a graph depth first, as `topsort` does on the reversed graph."""
+    inner = {child for node in nodes for child in node.children}
+    order: dict[Node, None] = {}
+    visited: set[Node] = set()
+    for root in nodes:
+        stack = [] if root in inner else [(root, iter(root.children))]
+        while stack:
+            node, rest = stack[-1]
+            visited.add(node)
+            child = next((item for item in rest if item not in visited), None)
+            if child is None:
+                order[stack.pop()[0]] = None
+            else:
+                stack.append((child, iter(child.children)))
+    return list(order)
 
 
 def _data(name: str, **fields: Value) -> Table:
@@ -210,7 +181,7 @@ def _data(name: str, **fields: Value) -> Table:
 
 def _link(node: Node, source: Node) -> None:
     """Connect a node to the value of another: `Node:add(child, true)`."""
-    node.add(source)
+    node.children[source] = None
     index: Any = node.data["mapindex"]
     number = float(len(index) // 2 + 1)
     index[number] = source.data
@@ -249,48 +220,50 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
             part = Node(_data(f"split {index + 1}", selectindex=float(index + 1), input=Table()))
             _link(part, split)
             _link(inputs[index], part)
-    backward = _graph_from(outnode)
-    forward, twins = backward.reverse()
-    order, back_order = forward.sorted_nodes(), backward.sorted_nodes()
+    edges = _edges_from(outnode)
+    twins = {node: Node(node.data) for edge in edges for node in edge}
+    turned = [(twins[end], twins[start]) for start, end in edges]
+    backward, forward = _graph_of(edges), _graph_of(turned)
+    originals = {twin: node for node, twin in twins.items()}
+    order = [twins[node] for node in _children_first(backward)]
+    back_order = [originals[node] for node in _children_first(forward)]
     for node in order:
         node.data["forwardNodeId"] = float(node.id)
-    made = _node_objects([*forward.nodes, *backward.nodes])
+    made = _node_objects([*forward, *backward])
     obj["modules"] = Table.from_list([node.data["module"] for node in order if "module" in node.data])
-    obj["bg"] = _graph_object(backward, made)
-    obj["fg"] = _graph_object(forward, made)
-    obj["innode"] = made[id(twins[id(innode)])]
-    obj["outnode"] = made[id(outnode)]
+    obj["bg"] = _graph_object(backward, edges, made)
+    obj["fg"] = _graph_object(forward, turned, made)
+    obj["innode"] = made[twins[innode]]
+    obj["outnode"] = made[outnode]
     obj["verbose"] = False
     obj["nInputs"] = float(layer.inputs)
-    obj["forwardnodes"] = Table.from_list([made[id(node)] for node in order])
-    obj["backwardnodes"] = Table.from_list([made[id(node)] for node in back_order])
+    obj["forwardnodes"] = Table.from_list([made[node] for node in order])
+    obj["backwardnodes"] = Table.from_list([made[node] for node in back_order])
     # The constructor leaves no output, but with several outputs it is the list passed to the last node.
     if len(layer.outputs) > 1:
         obj["output"] = outnode.data["input"]
 
 
-def _graph_from(root: Node) -> DirectedGraph:
-    """Return the graph of the nodes reachable from a node, breadth first: `Node:graph()`."""
-    made = DirectedGraph()
-    queue, marked = [root], {id(root)}
-    for node in queue:
-        for child in list(node.children):
-            made.add(node, child)
-        for child in node.children:
-            if id(child) not in marked:
-                marked.add(id(child))
-                queue.append(child)
-    return made
+def _edges_from(root: Node) -> Edges:
+    """Return the edges of the nodes reachable from a node, breadth first: `Node:graph()`."""
+    queue = {root: None}
+    edges = []
+    pending = [root]
+    for node in pending:
+        edges += [(node, child) for child in node.children]
+        pending += [child for child in node.children if child not in queue]
+        queue.update(node.children)
+    return edges
 
 
-def _node_objects(nodes: list[Node]) -> dict[int, TorchObject]:
-    """Return the object of each node by its id."""
+def _node_objects(nodes: list[Node]) -> dict[Node, TorchObject]:
+    """Return the object of each node."""
     made = {}
     for node in nodes:
         fields = {"data": node.data, "id": float(node.id), "children": Table(), "visited": False, "marked": False}
-        made[id(node)] = TorchObject("nngraph.Node", fields=Table.of(fields))
+        made[node] = TorchObject("nngraph.Node", fields=Table.of(fields))
     for node in nodes:
-        made[id(node)]["children"] = _numbered([made[id(child)] for child in node.children])
+        made[node]["children"] = _numbered([made[child] for child in node.children])
     return made
 
 
@@ -300,9 +273,10 @@ def _numbered(items: list[TorchObject]) -> Table:
     return Table.of([*numbers, *((item, number) for number, item in numbers)])
 
 
-def _graph_object(graph: DirectedGraph, made: dict[int, TorchObject]) -> TorchObject:
+def _graph_object(nodes: list[Node], edges: Edges, made: dict[Node, TorchObject]) -> TorchObject:
     """Return a `graph.Graph`."""
-    pairs = [{"from": made[id(start)], "to": made[id(end)]} for start, end in graph.edges]
-    edges = _numbered([TorchObject("graph.Edge", fields=Table.of(pair)) for pair in pairs])
-    nodes = _numbered([made[id(node)] for node in graph.nodes])
-    return TorchObject("graph.Graph", fields=Table.of({"nodes": nodes, "edges": edges}))
+    pairs = [{"from": made[start], "to": made[end]} for start, end in edges]
+    listed = _numbered([TorchObject("graph.Edge", fields=Table.of(pair)) for pair in pairs])
+    return TorchObject(
+        "graph.Graph", fields=Table.of({"nodes": _numbered([made[node] for node in nodes]), "edges": listed})
+    )

@@ -15,13 +15,10 @@ from .trace import Program
 
 USUAL = ("weight", "bias", "running_mean", "running_var")
 MOST_LOCALS = 120
-_WORDS = frozenset(
-    (
-        *("and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in", "local"),
-        *("nil", "not", "or", "repeat", "return", "then", "true", "until", "while", "nn", "nngraph", "torch", "model"),
-        *("named", "numbers", "prefix", "tie", "build", "load", "M", "unpack"),
-    )
-)
+_WORDS = """
+and break do else elseif end false for function goto if in local nil not or repeat return then true until while nn
+nngraph torch model named numbers prefix tie build load M unpack
+"""
 
 _HEAD = """\
 -- {name}, from PyTorch by t7bridge {version}. Needs torch, nn and nngraph{more}.
@@ -238,7 +235,7 @@ class _Writer:
         kind = layer.name.rpartition(".")[2] if module is None else type(module).__name__
         word = re.sub(r"[^A-Za-z0-9_]", "", kind) or "block"
         word = word[0].lower() + word[1:] if not word.isupper() else word.lower()
-        if word in _WORDS or not word[0].isalpha():
+        if word in _WORDS.split() or not word[0].isalpha():
             word += "Block" if word[0].isalpha() else ""
             word = word if word[0].isalpha() else "block" + word
         used = {block.name for block in self.blocks.values()}

@@ -31,13 +31,10 @@ from ..errors import UnsupportedError
 Shape = tuple[Any, ...]
 """Extents: integers, and text for those that depend on the batch size."""
 
-VIEWS = frozenset(
-    (
-        *("alias", "chunk", "detach", "dropout", "expand", "feature_dropout", "flatten", "getitem", "mT", "narrow"),
-        *("permute", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind"),
-        *("unflatten", "unsqueeze", "value", "view", "view_as"),
-    )
-)
+VIEWS = """
+alias chunk detach dropout expand feature_dropout flatten getitem mT narrow permute reshape select slice split
+split_with_sizes squeeze t transpose unbind unflatten unsqueeze value view view_as
+"""
 """Names of operations whose result shares the memory of their first argument."""
 
 
@@ -101,7 +98,7 @@ class TracedCall:
     @property
     def is_view(self) -> bool:
         """Whether its result shares the memory of its first argument; so does that of a dropout in evaluation."""
-        return self.op.split(".")[1] in VIEWS
+        return self.op.split(".")[1] in VIEWS.split()
 
 
 @define(eq=False)

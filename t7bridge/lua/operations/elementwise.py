@@ -21,6 +21,7 @@ from ..build import (
     Scaled,
     Stored,
     Wire,
+    check_learned,
     is_parameter,
     number_of,
     operation,
@@ -519,6 +520,7 @@ def _affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ..
     return value if bias is None else value + b.reshape(bias, size)
 
 
+@operation("instance_norm", "as group_norm with a group for each channel; with running statistics as batch_norm")
 @operation(
     "batch_norm",
     "nn.BatchNormalization, nn.SpatialBatchNormalization, nn.VolumetricBatchNormalization",
@@ -527,18 +529,25 @@ def _affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ..
 def batch_norm(
     b: Builder,
     input: Wire,
-    weight: Learned | None,
-    bias: Learned | None,
+    weight: Any,
+    bias: Any,
     running_mean: Any,
     running_var: Any,
-    training: bool,
     momentum: float,
     eps: float,
+    training: bool = False,
+    use_input_stats: bool = False,
 ) -> Any:
-    """Normalize over the batch, with running statistics in evaluation."""
+    """Normalize over the batch, with running statistics in evaluation, or each channel of each example."""
+    if use_input_stats:
+        return group_norm(b, input, input.shape[1], weight, bias, eps)
+    check_learned(weight, "weight")
+    check_learned(bias, "bias")
     if training or running_mean is None:
         raise CannotError("without running statistics a batch normalization has no meaning in evaluation")
-    if getattr(b.module, "momentum", momentum) is None:
+    if b.kind == "instance_norm":
+        b.remark("an instance normalization with running statistics uses those of the batch in training", warning=True)
+    elif not momentum and getattr(b.module, "momentum", momentum) is None:
         momentum = 0.1
         b.remark("momentum=None, a cumulative average, is momentum 0.1 in Lua", warning=True)
     refs: list[Any] = [getattr(value, "ref", None) for value in (running_mean, running_var)]
@@ -585,22 +594,3 @@ def group_norm(b: Builder, input: Wire, num_groups: int, weight: Any, bias: Any,
     count = prod(shape[1:]) // num_groups
     value = b.emit(normalized(3, count, eps), b.reshape(input, (shape[0], num_groups, count)))
     return _affine(b, b.reshape(value, shape), weight, bias, (1, shape[1], *(1,) * (len(shape) - 2)))
-
-
-@operation("instance_norm", "as group_norm with a group for each channel")
-def instance_norm(
-    b: Builder,
-    input: Wire,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    use_input_stats: bool,
-    momentum: float,
-    eps: float,
-) -> Any:
-    """Normalize each channel of each example."""
-    if use_input_stats:
-        return group_norm(b, input, input.shape[1], weight, bias, eps)
-    b.remark("an instance normalization with running statistics uses those of the batch in training", warning=True)
-    return batch_norm(b, input, weight, bias, running_mean, running_var, False, momentum, eps)

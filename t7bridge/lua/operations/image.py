@@ -98,12 +98,8 @@ def convolution(
     _extents(b.shape[2:])
     kernel, stride, dilation = _each(rank, kernel, 1), _each(rank, stride, 1), _each(rank, dilation, 1)
     if padding == "same":
-        total = [d * (k - 1) for k, d in zip(kernel, dilation)]
-        padding, uneven = [extent // 2 for extent in total], [extent % 2 for extent in total]
-        if any(uneven):  # one more after the input
-            input = constant_pad(b, input, [amount for extent in reversed(uneven) for amount in (0, extent)], 0.0)
-    else:
-        padding = _each(rank, 0 if padding == "valid" else padding, 0)
+        padding, input = _same(b, input, [d * (k - 1) for k, d in zip(kernel, dilation)])
+    padding = _each(rank, 0 if padding == "valid" else padding, 0)[-len(kernel) :]
     dilated = any(step != 1 for step in dilation)
     even = rank < 3 and all(len(set(part)) == 1 for part in (kernel, stride, padding))
     if even and groups == n_in * groups == n_out and groups > 1 and not dilated:
@@ -112,6 +108,12 @@ def convolution(
     args = _arguments(kernel, stride, padding, *([dilation] if dilated else []))
     layer = _grouped(name, args, weight, bias, (n_out // groups, n_in, *kernel), (n_in, n_out // groups, groups))
     return on_image(b, layer, input, b.shape)
+
+
+def _same(b: Builder, input: Wire, total: list[int]) -> tuple[list[int], Wire]:
+    """Return the padding of both sides, and the input, padded by one more after it where that is uneven."""
+    uneven = [amount for extent in reversed(total) for amount in (0, extent % 2)]
+    return [extent // 2 for extent in total], constant_pad(b, input, uneven, 0.0) if any(uneven) else input
 
 
 def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any) -> Any:

@@ -10,7 +10,7 @@ from ..build import Builder, CannotError, Const, Learned, Missing, Stored, Wire,
 from ..layers import LuaLayer, LuaNode, graph_of, make
 from ..trace import CallRef, leaves
 from .linear import applied
-from .shape import stacked
+from .shape import stack as join_steps
 
 SEQUENCE_FIELDS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 """Names of the parameters of an nn.SeqLSTM in the state dict."""
@@ -59,45 +59,36 @@ def _initial(b: Builder, state: Any, index: int, like: Wire) -> Any:
 
 @define(eq=False)
 class _Stack:
-    """Recurrent layers over time, with PyTorch's numbering of parameters.
+    """Recurrent layers over time, with PyTorch's numbering of states.
 
     Attributes:
         kind: `lstm`, `gru`, `rnn_tanh` or `rnn_relu`.
-        params: of all layers.
-        count: number of parameters of one direction of one layer.
-        layers: number of layers.
-        dropout: probability between layers.
+        cells: the parameters of each direction of each layer.
         directions: 1, or 2 if a second cell runs from the last step to the first.
+        dropout: probability between layers.
         time: the dimension of the steps.
     """
 
     kind: str
-    params: Any
-    count: int
-    layers: int
-    dropout: float
+    cells: list[Any]
     directions: int
+    dropout: float
     time: int
 
-    def run(self, b: Builder, value: Wire, one: Callable[[Wire, int, int], Wire]) -> Wire:
+    def run(self, b: Builder, value: Wire, one: Callable[[Wire, int, bool], Wire]) -> Wire:
         """Return the outputs of the last layer.
 
         Args:
             b: the builder.
             value: the input.
-            one: runs one direction (0 forward, 1 backward) of one layer; its second argument numbers both, as the
-                first dimension of PyTorch's states does.
+            one: runs a cell, by its number, over a sequence, backwards if its last argument is true.
         """
-        for layer in range(self.layers):
-            if layer and self.dropout:
+        for first in range(0, len(self.cells), self.directions):
+            if first and self.dropout:
                 value = value >> make("nn.Dropout", self.dropout)
             ways = range(self.directions)
-            value = b.concatenate([one(value, layer * self.directions + way, way) for way in ways], 2)
+            value = b.concatenate([one(value, first + way, way == 1) for way in ways], 2)
         return value
-
-    def parameters(self, number: int) -> Any:
-        """Return the parameters of one direction of one layer."""
-        return self.params[self.count * number : self.count * (number + 1)]
 
 
 def _unroll(b: Builder, stack: _Stack, value: Wire, states: list[Any]) -> list[Wire]:
@@ -107,24 +98,21 @@ def _unroll(b: Builder, stack: _Stack, value: Wire, states: list[Any]) -> list[W
         raise CannotError("the number of steps depends on the inputs")
     if len(value.shape) != 3:
         raise CannotError("the input is not a batch")
-    if len(stack.params) != stack.count * stack.layers * stack.directions:
-        raise CannotError("projections are not composed")
     last: list[list[Wire]] = [[] for _ in states]
 
-    def one(value: Wire, number: int, way: int) -> Any:
-        own = stack.parameters(number)
-        for param in own:
+    def one(value: Wire, number: int, backward: bool) -> Any:
+        for param in stack.cells[number]:
             check_learned(param, "weight")
-        w_ih, w_hh, b_ih, b_hh = (*own, None, None)[:4]
+        w_ih, w_hh, b_ih, b_hh = (*stack.cells[number], None, None)[:4]
         gates = applied(b, value, w_ih, b_ih)
         current = [_initial(b, state, number, b.select(value, stack.time, 0)) for state in states]
         outputs: list[Any] = [None] * length
-        for step in reversed(range(length)) if way else range(length):
+        for step in reversed(range(length)) if backward else range(length):
             current = _step(b, stack.kind, w_hh, b_hh, b.select(gates, stack.time, step), current)
             outputs[step] = current[0]
         for place, state in enumerate(current):
             last[place].append(b.reshape(state, (1, *state.shape)))
-        return stacked(b, outputs, stack.time)
+        return join_steps(b, outputs, stack.time)
 
     value = stack.run(b, value, one)
     return [value, *(b.concatenate(each, 0) for each in last)]
@@ -136,14 +124,14 @@ def _by_rnn(b: Builder, stack: _Stack, value: Wire) -> list[Any]:
     steps, batch, _ = value.shape
     last = []
 
-    def one(value: Wire, number: int, way: int) -> Any:
-        own = [param.ref for param in stack.parameters(number)]
-        width, hidden = own[0].size[1], own[1].size[1]
+    def one(value: Wire, number: int, backward: bool) -> Any:
+        own = [param.ref for param in stack.cells[number]]
+        hidden, width = own[1].size[1], own[0].size[1]
         layer = make("nn.SeqLSTM", width, hidden, **dict(zip(SEQUENCE_FIELDS, own)))
-        if way:
+        if backward:
             layer = make("nn.SeqReverseSequence", 1) >> layer >> make("nn.SeqReverseSequence", 1)
         result = b.emit(layer, value, shape=(steps, batch, hidden))
-        last.append(b.reshape(b.select(result, 0, 0 if way else steps - 1), (1, batch, hidden)))
+        last.append(b.reshape(b.select(result, 0, 0 if backward else steps - 1), (1, batch, hidden)))
         return result
 
     value = stack.run(b, value, one)
@@ -179,13 +167,17 @@ def recurrent(
     states = hx if b.kind == "lstm" else [hx]
     if type(b.module).__name__.startswith(b.kind.partition("_")[0].upper()):
         dropout = b.module.dropout
-    stack = _Stack(b.kind, params, 4 if has_biases else 2, num_layers, dropout, 1 + bidirectional, int(batch_first))
+    count = 4 if has_biases else 2
+    cells = [params[start : start + count] for start in range(0, len(params), count)]
+    stack = _Stack(b.kind, cells, 1 + bidirectional, dropout, int(batch_first))
     zeros = all(isinstance(state, Const) and not state.array().any() for state in states)
-    fits = is_parameter(*params) and all(param.whole for param in params)
-    fits = fits and zeros and len(params) == stack.count * num_layers * stack.directions
-    if b.kind == "lstm" and "rnn" in b.allow and fits and not _cells_are_used(b):
+    fits = len(params) == count * num_layers * stack.directions
+    whole = is_parameter(*params) and all(param.whole for param in params)
+    if fits and whole and zeros and b.kind == "lstm" and "rnn" in b.allow and not _cells_are_used(b):
         b.remark("nn.SeqLSTM is of the package rnn (Element-Research's): require 'rnn' before the model is loaded")
         return _by_rnn(b, stack, input)
+    if not fits:
+        raise CannotError("projections are not composed")
     length = input.shape[stack.time]
     b.remark(f"recurrent layers are unrolled for {length} steps: the model accepts sequences of that length only")
     return _unroll(b, stack, input, states)

@@ -134,10 +134,10 @@ def unbind(b: Builder, self: Any, dim: Place) -> Any:
     return [b.select(self, dim, index) for index in range(self.shape[dim])]
 
 
-def stacked(b: Builder, values: list[Any], place: int) -> Any:
-    """Join values along a new dimension."""
-    wide = [b.reshape(value, (*value.shape[:place], 1, *value.shape[place:])) for value in values]
-    return b.concatenate(wide, place)
+@operation("stack", "nn.View, nn.JoinTable")
+def stack(b: Builder, tensors: Any, dim: Place) -> Any:
+    """Join along a new dimension."""
+    return b.concatenate([b.reshape(value, (*value.shape[:dim], 1, *value.shape[dim:])) for value in tensors], dim)
 
 
 @operation("cat concat concatenate", "nn.JoinTable")
@@ -146,12 +146,6 @@ def cat(b: Builder, tensors: Any, dim: Place) -> Any:
     if any(isinstance(value.shape[dim], str) for value in tensors if len(value.shape) > 1):
         raise CannotError("joins batches")
     return b.concatenate(tensors, dim)
-
-
-@operation("stack", "nn.View, nn.JoinTable")
-def stack(b: Builder, tensors: Any, dim: Place) -> Any:
-    """Join along a new dimension."""
-    return stacked(b, tensors, dim)
 
 
 @operation("tril triu", "nn.CMulTable with nn.Constant")
@@ -282,27 +276,19 @@ def gathered(b: Builder, table: Any, index: Any, place: int) -> Any:
     return b.permute(made, (1, 0)) if place else made
 
 
+@operation("index_select", "nn.Narrow and nn.JoinTable, nn.LookupTable")
 @operation("index.Tensor", "nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable")
-def index(b: Builder, self: Any, indices: Any) -> Any:
+def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any = None) -> Any:
     """Take elements at constant positions of one dimension."""
-    used = [(place, item) for place, item in enumerate(indices) if item is not None]
+    used = [(place, item) for place, item in enumerate(indices or ()) if item is not None] or [(dim, index)]
     if len(used) != 1 or not isinstance(used[0][1], Const):
         raise CannotError("gathers by positions that depend on the inputs, or in several dimensions")
     place, item = used[0]
-    numbers = item.array()
-    if b.dtype_of("indices", place) == "bool":
+    if indices and b.dtype_of("indices", place) == "bool":
         raise CannotError("gathers by a mask")
-    numbers = numbers % self.shape[place] if isinstance(self.shape[place], int) else numbers
-    made = gathered(b, self, numbers, place)
+    numbers, extent = item.array(), self.shape[place]
+    made = gathered(b, self, numbers % extent if isinstance(extent, int) else numbers, place)
     return b.reshape(made, with_extents(self.shape, place, *numbers.shape))
-
-
-@operation("index_select", "nn.Narrow and nn.JoinTable, nn.LookupTable")
-def index_select(b: Builder, self: Any, dim: Place, index: Any) -> Any:
-    """Take elements at constant positions."""
-    if not isinstance(index, Const):
-        raise CannotError("gathers by positions that depend on the inputs")
-    return gathered(b, self, index.array(), dim)
 
 
 def _rows(weight: Stored, padding_idx: int, scale_grad_by_freq: bool) -> Any:
