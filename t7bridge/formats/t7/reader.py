@@ -8,7 +8,7 @@ Layout: `docs/format-t7.md`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -278,9 +278,6 @@ _FEW_OBJECTS = 64
 """Files with fewer objects are read faster than the module for runs is loaded."""
 _TDS = {"tds.Hash": TdsHash, "tds_hash": TdsHash, "tds.Vec": TdsVec}
 
-Filler = Generator[int, Value, None]
-"""Reads the content of an object. Yields the tag of each object found there and is sent that object, complete."""
-
 
 class ObjectReader:
     """Reads objects under one layout and tracks those already read by their numbers.
@@ -360,56 +357,50 @@ class ObjectReader:
 
     def _read_tree(self) -> Value:
         """Read a value with an explicit stack: any nesting depth is possible."""
+        path = self._path
         if not self.payload_depth:
-            self._path.clear()
-        base = len(self._path)
-        pair: tuple[list[Any], list[Any]] = ([0.0], [])  # one scalar is the value of an entry whose key is known
-        self._scalars(*pair, 1)
-        if pair[1]:
-            return pair[1][0]
-        value, filler = self._open(self.stream.read_int("a type tag"))
-        if filler is None:
-            return value
-        stack: list[tuple[Any, Filler]] = [(value, filler)]
-        self._path.append(value)
-        done: Value = None
-        while stack:
-            value, filler = stack[-1]
-            try:
-                tag = filler.send(done)
-            except StopIteration:
-                stack.pop()
-                self._path.pop()
-                done = value
-                continue
-            done, inner = self._open(tag)
-            if inner is not None:
-                if len(stack) >= self._limits.depth:
-                    raise self._limits.exceeded("depth", "values are nested too deep")
-                stack.append((done, inner))
-                self._path.append(done)
-                done = None
-        del self._path[base:]
-        return done
+            path.clear()
+        if found := self._scalar():
+            return found[0]
+        counts: list[int] = []  # for each object being read the number of values inside it
+        tag: int | None = self.stream.read_int("a type tag")
+        while tag is not None:
+            value, count = self._open(tag)
+            if count and len(counts) >= self._limits.depth:
+                raise self._limits.exceeded("depth", "values are nested too deep")
+            path.append(value)
+            counts.append(count)
+            while counts and (tag := self._fill(path[-1], counts[-1])) is None:
+                value = path.pop()
+                counts.pop()
+                if counts:
+                    counts[-1] = self._put(path[-1], counts[-1], value)
+        return value
 
-    def _open(self, tag: int) -> tuple[Value, Filler | None]:
-        """Read the start of an object whose tag was read; its content is left to the filler."""
+    def _scalar(self) -> list[Value]:
+        """Read a value, returned in a list, unless it is an object."""
+        found: list[Value] = []
+        self._scalars([0.0], found, 1)  # as that of an entry whose key is known
+        return found
+
+    def _open(self, tag: int) -> tuple[Value, int]:
+        """Read the start of an object whose tag was read; return it, and the number of values inside it."""
         stream = self.stream
         if tag == tags.TABLE:
             index = stream.read_int("an object's number")
             known = self.objects.get(index, _MISSING)
             if known is not _MISSING:
-                return self._known(known, index, tag), None
+                return self._known(known, index, tag), 0
             count = stream.read_int("the number of a table's entries")
             stream.require(count, 8, "the entries of a table")
             table = Table()
             self._remember(index, table)
-            return table, self._start_table(table, count)
+            return table, count
         if tag == tags.TORCH:
             index = stream.read_int("an object's number")
             known = self.objects.get(index, _MISSING)
             if known is not _MISSING:
-                return self._known(known, index, tag), None
+                return self._known(known, index, tag), 0
             return self._open_torch(index)
         if tag in (tags.FUNCTION, tags.LEGACY_FUNCTION, tags.FUNCTION_WITHOUT_INDEX):
             index = -1
@@ -419,12 +410,12 @@ class ObjectReader:
                 index = stream.read_int("an object's number")
                 known = self.objects.get(index, _MISSING)
                 if known is not _MISSING:
-                    return self._known(known, index, tag), None
+                    return self._known(known, index, tag), 0
             code = stream.read_raw(stream.read_int("the length of a function's bytecode"), "a function's bytecode")
             function = LuaFunction(code, tag=tag)
             if tag != tags.FUNCTION_WITHOUT_INDEX:
                 self._remember(index, function)
-            return function, self._fill_function(function)
+            return function, 1
         raise CorruptError(
             f"unknown type tag {tag}",
             offset=max(0, stream.position - 4) if isinstance(stream, BinaryInput) else stream.position,
@@ -476,7 +467,7 @@ class ObjectReader:
             raise LimitError("too many objects", limit=limit, value=getattr(self._limits, limit))
         objects[index] = value
 
-    def _open_torch(self, index: int) -> tuple[Value, Filler | None]:
+    def _open_torch(self, index: int) -> tuple[Value, int]:
         stream = self.stream
         text = stream.read_raw(stream.read_int("the length of a version"), "a version")
         match = VERSION_PATTERN.match(text)
@@ -492,27 +483,25 @@ class ObjectReader:
             raise CorruptError("is not a class name", found=repr(text[:40])[1:], hint="The file is damaged.")
         meaning = storage_for_class(name)
         if meaning and name.endswith("Storage"):
-            return self._read_storage(index, version, *meaning), None
+            return self._read_storage(index, version, *meaning), 0
         if meaning:
             element, device, alias = meaning
             tensor = Tensor(element, None, device=device, version=version, alias=alias)
             self._remember(index, tensor)
-            return tensor, self._fill_tensor(tensor)
+            return tensor, 1
         if name in _TDS:
             collection = _TDS[name](lua_class=name, version=version)
             self._remember(index, collection)
             count = stream.read_long("the number of entries")
             stream.require(count, 8 if isinstance(collection, TdsHash) else 4, f"the entries of a {name}")
-            if isinstance(collection, TdsHash):
-                return collection, self._fill_table(collection.content, count)
-            return collection, self._fill_vec(collection, count)
+            return collection, count
         obj = TorchObject(name, version)
         self._remember(index, obj)
         payload = payload_of(name, version, stream.layout.vintage)
         if payload is None:
-            return obj, self._fill_object(obj)
+            return obj, 1
         self._read_payload(obj, payload)
-        return obj, None
+        return obj, 0
 
     def _read_storage(self, index: int, version: int | None, element: Any, device: str, alias: str | None) -> Storage:
         count = self.stream.read_long("a storage's size")
@@ -533,44 +522,66 @@ class ObjectReader:
             )
         return external.data
 
-    # The content of an object: one generator for each kind
+    # The content of an object
 
-    def _start_table(self, table: Table, count: int) -> Filler | None:
-        """Read the entries of a table as long as they are scalars; the rest is left to the filler, if any."""
-        self._path.append(table)
-        self._scalars(table.raw_keys, table.raw_values, count)
-        self._path.pop()
-        return self._fill_table(table, count) if len(table.raw_values) < count else None
+    def _fill(self, value: Value, count: int) -> int | None:
+        """Read the content of an object of so many values, up to the next object; return its tag, `None` at the end."""
+        if not count:
+            return None
+        if isinstance(value, (Table, TdsHash)):
+            table = value if isinstance(value, Table) else value.content
+            self._scalars(table.raw_keys, table.raw_values, count)
+            if len(table.raw_values) == count:
+                return None
+        elif isinstance(value, Tensor):
+            return self._fill_tensor(value)
+        elif isinstance(value, TorchObject):
+            return self._fields_tag(value)
+        elif isinstance(value, LuaFunction):
+            if found := self._scalar():
+                value.upvalues = found[0]
+                return None
+        else:
+            while len(value.elements) < count and (found := self._scalar()):
+                value.elements += found
+            if len(value.elements) == count:
+                return None
+        return self.stream.read_int("a type tag")
 
-    def _fill_table(self, table: Table, count: int) -> Filler:
+    def _put(self, value: Value, count: int, item: Value) -> int:
+        """Put an object into the one of so many values that it is in; return their number, 0 if it is the last."""
+        if isinstance(value, (Table, TdsHash)):
+            self._put_entry(value if isinstance(value, Table) else value.content, count, item)
+            return count
+        if isinstance(value, TdsVec):
+            value.elements.append(item)
+            return count
+        if isinstance(value, Tensor):
+            self._set_storage(value, item)
+        elif isinstance(value, TorchObject):
+            value.fields = item
+        else:
+            value.upvalues = item
+        return 0
+
+    def _put_entry(self, table: Table, count: int, item: Value) -> None:
         keys, values = table.raw_keys, table.raw_values
+        if len(keys) == len(values):
+            keys.append(item)
+            return
+        values.append(item)
         stream = self.stream
-        while True:
-            self._scalars(keys, values, count)
-            if len(values) == count:
+        if count - len(values) < _RUN or not isinstance(stream, BinaryInput) or self._checks_strings:
+            return
+        if self._alike is None:
+            if len(self.objects) < _FEW_OBJECTS:
                 return
-            item = yield stream.read_int("a type tag")
-            if len(keys) == len(values):
-                keys.append(item)
-                continue
-            values.append(item)
-            if count - len(values) >= _RUN and isinstance(stream, BinaryInput) and not self._checks_strings:
-                if self._alike is None:
-                    if len(self.objects) < _FEW_OBJECTS:
-                        continue
-                    from .runs import Alike
+            from .runs import Alike
 
-                    self._alike = Alike(stream, self.objects, self._most, self._payloads is not None)
-                self._alike.read(item, keys, values, count)
+            self._alike = Alike(stream, self.objects, self._most, self._payloads is not None)
+        self._alike.read(item, keys, values, count)
 
-    def _fill_vec(self, vec: TdsVec, count: int) -> Filler:
-        numbers = [float(number) for number in range(1, count + 1)]
-        for number in numbers:
-            one = ([number], vec.elements[:0])
-            self._scalars(*one, 1)
-            vec.elements.append(one[1][0] if one[1] else (yield self.stream.read_int("a type tag")))
-
-    def _fill_tensor(self, tensor: Tensor) -> Filler:
+    def _fill_tensor(self, tensor: Tensor) -> int | None:
         stream = self.stream
         dimensions = stream.read_int("a tensor's number of dimensions")
         if not 0 <= dimensions <= self._limits.dimensions:
@@ -589,26 +600,30 @@ class ObjectReader:
             self._unowned += [] if read_ownership(stream) else [next(reversed(self.objects))]
         tag = stream.read_int("a type tag")
         if tag != tags.NIL:
-            storage = yield tag
-            if not isinstance(storage, Storage) or storage.element is not tensor.element:
-                raise CorruptError(
-                    "a tensor's storage is another object",
-                    expected=f"a storage of {tensor.element.name}",
-                    found=f"a storage of {storage.element.name}"
-                    if isinstance(storage, Storage)
-                    else getattr(storage, "class_name", type(storage).__name__),
-                )
-            tensor.storage = storage
-        fault = view_fault(tensor.size, tensor.stride, tensor.offset, tensor.storage.count if tensor.storage else 0)
+            return tag
+        self._set_storage(tensor, None)
+        return None
+
+    @staticmethod
+    def _set_storage(tensor: Tensor, storage: Value) -> None:
+        if storage is not None and (not isinstance(storage, Storage) or storage.element is not tensor.element):
+            raise CorruptError(
+                "a tensor's storage is another object",
+                expected=f"a storage of {tensor.element.name}",
+                found=f"a storage of {storage.element.name}"
+                if isinstance(storage, Storage)
+                else getattr(storage, "class_name", type(storage).__name__),
+            )
+        tensor.storage = storage
+        fault = view_fault(tensor.size, tensor.stride, tensor.offset, storage.count if storage else 0)
         if fault:
             raise CorruptError(f"a tensor is not a view of its storage: {fault}")
 
-    def _fill_object(self, obj: TorchObject) -> Filler:
+    def _fields_tag(self, obj: TorchObject) -> int:
         start = self.stream.position
         tag = self.stream.read_int("a type tag")
         if tag == tags.TABLE:
-            obj.fields = yield tag
-            return
+            return tag
         raise CorruptError(
             f"an object of class {obj.class_name} is not followed by a table of fields",
             offset=start,
@@ -623,17 +638,14 @@ class ObjectReader:
         owner = self._owner()
         assert owner is not None  # alive while reading
         self.payload_depth += 1
+        base = len(self._path)
         try:
             payload.read(owner, obj)
+            del self._path[base:]  # what was being read when it caught an error
         except RecursionError:
             raise LimitError("objects with payloads of their own are nested deeper than Python allows") from None
         finally:
             self.payload_depth -= 1
-
-    def _fill_function(self, function: LuaFunction) -> Filler:
-        pair: tuple[list[Any], list[Any]] = ([0.0], [])
-        self._scalars(*pair, 1)
-        function.upvalues = pair[1][0] if pair[1] else (yield self.stream.read_int("a type tag"))
 
 
 def _version(text: bytes) -> int:
