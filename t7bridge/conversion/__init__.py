@@ -11,7 +11,7 @@ __getattr__ = face(
         "lua_tree": "LuaTree to_lua",
         "options": "Option REQUIRED option options_of takes verb",
         "records": (
-            "decode_pt_record decode_record encode_record read_skeleton restore_value structure_hash "
+            "decode_pt_record decode_record encode_record pickle_of read_skeleton restore_value structure_hash "
             "take_skeleton write_pt_record"
         ),
         "request": "Convert note_ignored",

@@ -78,22 +78,28 @@ def _note_plain_nans(writer: T7Writer, report: Report) -> None:
 def _write_tables(document: Document, output: Output, request: Convert, report: Report) -> None:
     """Write Python values as Lua tables, with the record that restores them."""
     from .lua_tree import note_nones, to_lua
-    from .records import write_pt_record
+    from .records import Hashed, pickle_of, structure_hash, write_pt_record
     from .source_value import value_of
 
     value = value_of(document, request, report)
+    pickled = pickle_of(value) if request.record else None  # before the tree is there: its writer knows every list
     tree = to_lua(value, nested=request.nested, keep_device=request.keep_device, limits=request.limits)
     report.notes += tree.notes
     report.mode = "tree"
-    writer = T7Writer(output, T7Layout(**request.layout))
+    hashed, layout = Hashed(output), T7Layout(**request.layout)
+    writer = T7Writer(hashed, layout)
     writer.write_object(tree.value)
+    hashed.flush()
     _note_plain_nans(writer, report)
     storages = [found for found in writer.objects if isinstance(found, Storage)]
     report.storages = len(storages)
     report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)
     del writer  # before the record is written: it knows every table
-    if request.record:
-        write_pt_record(output, value, tree, {id(storage): place for place, storage in enumerate(storages)})
+    if pickled is not None:
+        structure = hashed.digest.hexdigest() if layout == T7Layout() else structure_hash(tree.value)
+        write_pt_record(
+            output, *pickled, structure, tree, {id(storage): place for place, storage in enumerate(storages)}
+        )
     else:
         note_nones(tree, report)
 
@@ -135,5 +141,7 @@ def _restore_t7(document: Document, output: FileOutput, request: Convert, report
     report.tensors, report.storages = restored.tensors, restored.storages
     writer = _copy_t7(restored, output, request, report)
     report.mode = "record"
-    check_t7(output, writer, document.content, request.limits)
+    places, layout = writer.places, writer.layout
+    del writer, restored  # the file written is read as a whole again
+    check_t7(output, places, layout, document.content, request.limits)
     return True

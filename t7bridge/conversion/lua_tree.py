@@ -31,7 +31,7 @@ from ..errors import UnsupportedError
 from ..formats.pt.arrays import tensor_of_array, text_items
 from ..formats.pt.pickle.pickler import plain_data
 from ..graph.dtypes import NUMPY_ELEMENTS, PACKED
-from ..graph.lua import COMPOSITE, Table, Value
+from ..graph.lua import COMPOSITE, Table, Value, numbers
 from ..graph.python import NAMED, UNSET, NumpyArray, NumpyScalar, PythonObject, in_order, key_text, name_text
 from ..graph.storage import Storage
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
@@ -150,12 +150,13 @@ class _Builder(Rebuilder):
     # Containers
 
     def _list(self, items: list[Any] | tuple[Any, ...]) -> Fill:
-        places: Any = range(len(items))
+        places: Sequence[int] = range(len(items))
+        names = numbers(len(items))
         if None in items:  # nil ends a Lua list
             places = [place for place in places if items[place] is not None]
             self.tree.nones += len(items) - len(places)
-            items = [items[place] for place in places]
-        return _table([float(place + 1) for place in places], places, items)
+            names, items = [names[place] for place in places], [items[place] for place in places]
+        return _table(names, places, items)
 
     def _dict(self, value: dict[Any, Any], path: Path) -> Fill:
         if self._nested and (split := _split_keys(value)) is not None:

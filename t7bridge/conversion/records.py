@@ -39,7 +39,8 @@ from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import Value
 from ..graph.storage import Span, Storage
 from ..io.checksums import sha256
-from ..io.output import FileOutput, Output
+from ..io.copy import Done
+from ..io.output import Content, FileOutput, Output
 from ..io.source import ByteSource
 from ..limits import DEFAULT_LIMITS, Limits
 from ..values.compare import PlaceComparer
@@ -75,36 +76,68 @@ class PtRecord:
     raw: bytes
 
 
+class Hashed(Output):
+    """Hashes what is written, but for the elements of storages, and passes all on.
+
+    Args:
+        target: receives it.
+    """
+
+    def __init__(self, target: Output | None = None) -> None:
+        sink: Any = SimpleNamespace(write=self._pass)
+        super().__init__(sink)
+        self._target = target
+        self.digest = sha256()
+
+    def _pass(self, data: memoryview) -> None:
+        self.digest.update(data)
+        if self._target is not None:
+            self._target.write(data)
+
+    def append(self, content: Content, done: Done = None) -> None:
+        """Pass the elements of a storage on."""
+        if self._target is not None:
+            self.flush()
+            self._target.append(content, done)
+
+
 def structure_hash(value: Value) -> str:
     """Return a hash of a Lua value without the elements of its storages, whatever the encoding of its file."""
-    digest = sha256()
-    sink: Any = SimpleNamespace(write=digest.update)
-    output = Output(sink)
-    T7Writer(output, T7Layout(), payloads=[]).write_object(value)
+    output = Hashed()
+    T7Writer(output, T7Layout()).write_object(value)
     output.flush()
-    return digest.hexdigest()
+    return output.digest.hexdigest()
 
 
-def write_pt_record(output: Output, value: Any, tree: LuaTree, places: dict[int, int]) -> None:
+def pickle_of(value: Any) -> tuple[bytes, list[Storage]]:
+    """Return the pickle of a value of a `.pt`, for its record, and the storages that it names."""
+    keys = StorageKeys(str)
+    # Names of any package are written: the record is never loaded by Python.
+    return PickleWriter(keys.ref, allow_foreign=True).dumps(value), keys.storages
+
+
+def write_pt_record(
+    output: Output, pickle: bytes, storages: list[Storage], structure: str, tree: LuaTree, places: dict[int, int]
+) -> None:
     """Append the record of a value to the `.t7` that was made from it.
 
     Args:
         output: the `.t7`, with everything else in it.
-        value: the value of the `.pt`.
+        pickle: the value of the `.pt`.
+        storages: those that it names.
+        structure: the hash of the Lua value.
         tree: the Lua value made from it.
         places: index of each Lua storage, by identity, among those of the `.t7`.
     """
-    keys = StorageKeys(str)
-    pickle = PickleWriter(keys.ref, allow_foreign=True).dumps(value)  # the record is never loaded by Python
     rows: list[tuple[str, int, int]] = []
     raw: list[Storage] = []
-    for storage in keys.storages:
+    for storage in storages:
         _, lua, exact = tree.storages.get(id(storage), (storage, storage, False))
         place = places.get(id(lua), -1) if exact else -1
         rows.append((storage.element.name, storage.count, place))
         if place < 0:
             raw.append(storage)
-    head = encode_head(_MAGIC, structure=structure_hash(tree.value), storages=rows, pickle_bytes=len(pickle))
+    head = encode_head(_MAGIC, structure=structure, storages=rows, pickle_bytes=len(pickle))
     output.write(head + pickle)
     for storage in raw:
         for chunk in storage.chunks():
@@ -243,8 +276,17 @@ def _written(output: FileOutput) -> Iterator[ByteSource]:
             raise RecordError(_MESSAGE) from error
 
 
-def check_t7(output: FileOutput, writer: T7Writer, source: PtReader, limits: Limits) -> None:
+def check_t7(
+    output: FileOutput, places: dict[int, Storage], layout: T7Layout, source: PtReader, limits: Limits
+) -> None:
     """Check that a `.t7`, written by a record, shows the value of the `.pt` that the record was found in.
+
+    Args:
+        output: the file.
+        places: each storage written, by the position of its elements.
+        layout: of the file.
+        source: the `.pt`.
+        limits: resource limits.
 
     Raises:
         RecordError: it does not.
@@ -253,13 +295,14 @@ def check_t7(output: FileOutput, writer: T7Writer, source: PtReader, limits: Lim
         document = formats.open(file, limits=limits)
         if document.format != "t7":
             raise RecordError(_MESSAGE)
-        content: T7File = document.content
+        content = document.content
         for storage in content.objects:
             if isinstance(storage, Storage) and isinstance(storage.data, Span):
-                placed, span = writer.places.get(storage.data.offset), storage.data
-                if span.order == writer.layout.byte_order or span.width == 1:
+                placed, span = places.get(storage.data.offset), storage.data
+                if span.order == layout.byte_order or span.width == 1:
                     _identify(storage, placed)
         made = [as_tree(root) for root in content.roots]
+        del document, content  # what was made of them is compared
         if PlaceComparer(limits=limits).run(made[0] if len(made) == 1 else made, source.read()):
             raise RecordError(_MESSAGE)
 

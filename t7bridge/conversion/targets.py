@@ -63,6 +63,7 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
     whole = request.record and request.pt_format == "zip" and made.modules is None and report.mode != "record"
     if not whole or compact:
         _finish_pt(writer, value, report)
+        value = made.value = None  # the file written is read as a whole again
         if made.sources is not None and request.pt_format != "torchscript":  # which has named tensors only
             from .records import check_pt
 

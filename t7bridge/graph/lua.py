@@ -197,6 +197,14 @@ class _Entries(Holder):
         return _html(self)
 
 
+_NUMBERS = [float(number) for number in range(1, 1001)]
+
+
+def numbers(count: int) -> list[float]:
+    """Return the keys of a list of Lua: 1 to n; the small ones are the same objects each time."""
+    return _NUMBERS[:count] if count <= len(_NUMBERS) else list(map(float, range(1, count + 1)))
+
+
 @define(eq=False)
 class Table(_Entries):
     """A Lua table: a mapping with any keys but nil, in the order of the file.
@@ -225,7 +233,7 @@ class Table(_Entries):
     @classmethod
     def from_list(cls, items: list[Value]) -> Table:
         """Return a table with the keys 1 to n."""
-        return cls([float(number) for number in range(1, len(items) + 1)], list(items))
+        return cls(numbers(len(items)), list(items))
 
     def __getstate__(self) -> tuple[list[Value], list[Value]]:
         return self.raw_keys, self.raw_values

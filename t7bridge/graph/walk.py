@@ -315,6 +315,7 @@ class Rebuilder:
                     else:
                         parts.append((target, place, key, value, here))
                 left += reversed(parts)
+                fill.parts = ()  # one that is used up still knows its last
         return result[0]
 
     def _close(self, fill: Fill, places: list[tuple[Any, Any, Any]]) -> None:

@@ -148,7 +148,8 @@ class FileContent:
     def add_form(self, form: Any, report: Report) -> Any:
         """Record a form with what the report says it leaves out; return the form."""
         texts = [f"{note.path}: {note.message}".removeprefix(": ") for note in report.notes if note.code == "left-out"]
-        self.forms.append((form, texts))
+        if texts:
+            self.forms.append((form, texts))
         return form
 
     def left_out(self, form: Any) -> list[str]:

@@ -105,6 +105,7 @@ class Comparer:
             LimitError: values are shared in so many ways that comparing exceeds the limit `work`.
         """
         pairwise(a, b, self._pair)
+        self._there, self._back, self._pairs, self._once = {}, {}, set(), (set(), set())
         return self.found
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from t7bridge import Storage, T7Layout, T7Reader, Table, Tensor
-from t7bridge.conversion import decode_pt_record, restore_value, structure_hash, to_lua, write_pt_record
+from t7bridge.conversion import decode_pt_record, pickle_of, restore_value, structure_hash, to_lua, write_pt_record
 from t7bridge.errors import CorruptError, FormatError, RecordError
 from t7bridge.formats import PT_RECORD_START, T7Writer
 from t7bridge.graph import ELEMENT_TYPES, TensorExtras
@@ -34,7 +34,8 @@ def recorded(value: Any, layout: T7Layout | None = None) -> tuple[bytes, list[St
     length = file.tell()
     places = [found for found in writer.objects if isinstance(found, Storage)]
     output = Output(file)
-    write_pt_record(output, value, tree, {id(storage): place for place, storage in enumerate(places)})
+    named = {id(storage): place for place, storage in enumerate(places)}
+    write_pt_record(output, *pickle_of(value), structure_hash(tree.value), tree, named)
     output.flush()
     reader = T7Reader(file.getvalue()[:length])
     reader.read_object()

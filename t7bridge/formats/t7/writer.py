@@ -170,27 +170,27 @@ class T7Writer:
     def _write_tree(self, value: Value, base: int) -> None:
         """Write with an explicit stack, at any nesting depth."""
         inside, halves = self._inside, self._halves
-        within = set() if self._referenced else {id(parent) for parent in inside}
         while True:
-            if not self._referenced and id(value) in within:
-                raise WriteError("a cycle cannot be written without references")
             if self._open(value):
                 inside.append(value)
                 halves.append(0)
-                within.update(() if self._referenced else (id(value),))
-            while len(inside) > base:
-                found = self._entries(*_parts(inside[-1]), halves[-1])
-                if found is not None:
-                    break
+            elif not self._referenced:
+                self._numbers.pop(id(value), None)
+            found = None
+            while len(inside) > base and (found := self._entries(*_parts(inside[-1]), halves[-1])) is None:
                 halves.pop()
-                within.discard(id(inside.pop()))
-            else:
+                value = inside.pop()
+                if not self._referenced:
+                    self._numbers.pop(id(value), None)
+            if found is None:
                 return
             value = found[0]
 
     def _open(self, value: Value) -> bool:
         """Write a value, or its start; return whether values inside it are still to be written."""
         stream = self._stream
+        if type(value) is Table:
+            return self._open_table(value)
         if value is None:
             stream.write_int(tags.NIL)
         elif value is True or value is False:
@@ -217,15 +217,23 @@ class T7Writer:
             )
         self._stream.write_number(number)
 
+    def _open_table(self, table: Table) -> bool:
+        number = self._known(table)
+        if number is not None:
+            self._stream.write_ints(tags.TABLE, number)
+            return False
+        self._stream.write_ints(tags.TABLE, self._number(table), len(table.raw_keys))
+        return True
+
+    def _known(self, value: Value) -> int | None:
+        """Return the number of an object that was written before, or is being written."""
+        number = self._numbers.get(id(value))
+        if number is not None and not self._referenced:
+            raise WriteError("a cycle cannot be written without references")
+        return number
+
     def _open_object(self, value: Value) -> bool:
         stream = self._stream
-        if isinstance(value, Table):
-            number = self._numbers.get(id(value)) if self._referenced else None
-            if number is not None:
-                stream.write_ints(tags.TABLE, number)
-                return False
-            stream.write_ints(tags.TABLE, self._number(value), len(value.raw_keys))
-            return True
         if isinstance(value, LuaFunction) and value.tag == tags.FUNCTION_WITHOUT_INDEX:
             stream.write_int(value.tag)
             return self._function(value)
@@ -235,8 +243,8 @@ class T7Writer:
             tag = tags.TORCH
         else:
             raise UnsupportedError(f"a value of type {type(value).__name__} cannot be stored in a .t7 file")
-        number = self._numbers.get(id(value))
-        if number is not None and self._referenced:
+        number = self._known(value)
+        if number is not None:
             stream.write_int(tag)
             stream.write_int(number)
             return False
@@ -251,8 +259,8 @@ class T7Writer:
         given = self.layout.numbers
         number = given[self._count] if self._count < len(given) else self._beyond + self._count
         self._count += 1
+        self._numbers[id(value)] = number
         if self._referenced:
-            self._numbers[id(value)] = number
             self._kept.append(value)
         return number
 

@@ -49,6 +49,9 @@ class _Raw:
     opcodes: bytes
 
 
+_MARK, _APPENDS, _SETITEMS, _BUILD = map(_Raw, (opcodes.MARK, opcodes.APPENDS, opcodes.SETITEMS, opcodes.BUILD))
+
+
 @define(frozen=True, eq=False)
 class _End:
     """Finish a value: a tuple from the items since the mark, or a call from its constructor and arguments.
@@ -193,7 +196,7 @@ class PickleWriter:
         self._put(value)
         if call is not None:
             if call.state is not UNSET:
-                self._stack += (_Raw(opcodes.BUILD), call.state)
+                self._stack += (_BUILD, call.state)
             self._entries(call.pairs)
             self._items(call.items)
 
@@ -236,16 +239,16 @@ class PickleWriter:
     def _entries(self, entries: list[tuple[Any, Any]]) -> None:
         batches: list[Any] = []
         for start in range(0, len(entries), _BATCH):
-            batches.append(_Raw(opcodes.MARK))
+            batches.append(_MARK)
             for key, item in entries[start : start + _BATCH]:
                 batches += (self._naming.hashable(key), item)
-            batches.append(_Raw(opcodes.SETITEMS))
+            batches.append(_SETITEMS)
         self._stack.extend(reversed(batches))
 
     def _items(self, value: list[Any]) -> None:
         batches: list[Any] = []
         for start in range(0, len(value), _BATCH):
-            batches += [_Raw(opcodes.MARK), *value[start : start + _BATCH], _Raw(opcodes.APPENDS)]
+            batches += [_MARK, *value[start : start + _BATCH], _APPENDS]
         self._stack.extend(reversed(batches))
 
     def _storage_id(self, named: NamedStorage) -> None:
