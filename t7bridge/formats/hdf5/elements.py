@@ -333,33 +333,37 @@ class ChunkedSource(ByteSource):
             return offset, memoryview(raw)
         if DEFLATE not in applied:
             raise self._fault("a large chunk is shuffled and not deflated", address)
-        if self._stream is None or self._stream[0] != band or start + self._stream[1].position > offset:
-            opened: _Stream | _ShuffledStream = _Stream(part := source.window(address, size))
-            again = self._stream[1].position if self._stream is not None else 0
-            if SHUFFLE in applied:  # each of its streams begins with the bytes of the others
-                again += (self._itemsize - 1) * self._chunk_bytes // 2
-            self._inflation.spend(again, "data sets", path=self._path)
-            if SHUFFLE in applied:
-                opened = _ShuffledStream(part, self._itemsize, self._chunk_bytes // self._itemsize)
-            self._stream = band, opened
-        stream = self._stream[1]
-        while True:
-            first = start + stream.position
-            try:
+        try:
+            stream = self._stream_before(offset - start, band, source.window(address, size), SHUFFLE in applied)
+            while True:
+                first = start + stream.position
                 data = stream.read(min(_SEGMENT_BYTES, end - first))
                 if stream.position == self._chunk_bytes and not stream.ends():
                     raise zlib.error("it has more elements than its size")
-            except zlib.error as error:
-                raise self._fault(
-                    f"a chunk cannot be read: {error}",
-                    address,
-                ) from error
-            if not data:
-                raise self._fault(
-                    "a chunk is too short", address, expected=f"{self._chunk_bytes} bytes", found=f"{stream.position}"
-                )
-            if offset < first + len(data):
-                return first, memoryview(data)
+                if not data:
+                    found = f"{stream.position}"
+                    raise self._fault(
+                        "a chunk is too short", address, expected=f"{self._chunk_bytes} bytes", found=found
+                    )
+                if offset < first + len(data):
+                    return first, memoryview(data)
+        except zlib.error as error:
+            raise self._fault(f"a chunk cannot be read: {error}", address) from error
+
+    def _stream_before(self, place: int, band: int, part: ByteSource, shuffled: bool) -> _Stream | _ShuffledStream:
+        """Return the stream of a large chunk, at a byte of it or before: that of the last call where it can go on."""
+        again = 0
+        if self._stream is not None:
+            known, stream = self._stream
+            if known == band and stream.position <= place:
+                return stream
+            again = stream.position
+        if shuffled:  # each of its streams begins with the bytes of those before
+            again += (self._itemsize - 1) * self._chunk_bytes // 2
+        self._inflation.spend(again, "data sets", path=self._path)
+        count = self._chunk_bytes // self._itemsize
+        self._stream = band, _ShuffledStream(part, self._itemsize, count) if shuffled else _Stream(part)
+        return self._stream[1]
 
     def _decoded(self, place: int) -> bytes | memoryview:
         """Read a chunk and undo its filters."""

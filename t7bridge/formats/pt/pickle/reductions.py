@@ -212,7 +212,7 @@ STATES[OrderedDict] = _set_attributes
 def _of_object(value: Any) -> Reduction:
     constructor, args = value.constructor, value.args
     if value.how == "newobj_ex":
-        constructor, args = Global("copy_reg __newobj_ex__"), (value.constructor, args, value.kwargs or {})
+        constructor, args = Global("copy_reg __newobj_ex__"), (value.constructor, args, value.kwargs)
     return Reduction(constructor, args, value.how == "newobj", value.state, value.items, value.pairs)
 
 
