@@ -12,34 +12,22 @@ import pytest
 from helpers import ROOT
 
 from t7bridge.data import define
+from t7bridge.formats import FORMATS
 
 PACKAGE = ROOT / "t7bridge"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room → the rooms that it may import, apart from itself. `formats` and `tools` are split: a format must not know
 # another one, and a tool in a folder is a floor of its own.
-FLOOR = {"data", "errors", "lazy", "limits", "report", "text", "version"}
+FLOOR = {"data", "errors", "lazy", "limits", "report", "text"}
 GRAPH = FLOOR | {"io", "graph"}
 LEAVES = {"formats/table", "formats/document", "formats/fields"}
 """What every format may import: the table of formats, what reading results in, checked fields."""
-FORMATS = LEAVES | {
-    f"formats/{name}"
-    for name in (
-        "t7",
-        "pt",
-        "named",
-        "safetensors",
-        "hdf5",
-        "npz",
-        "shards",
-        "ranks",
-        "torchfile",
-        "torchfile_values",
-    )
-}
-FORMATS |= {"formats"}
-BELOW_TOOLS = GRAPH | FORMATS | {"values", "nn", "torchmodules", "codegen", "conversion", "lua"}
+HOMES = {f"formats/{spec.home.partition('.')[0]}" for spec in FORMATS.values()}
+ALL_FORMATS = LEAVES | HOMES | {"formats", "formats/named", "formats/torchfile", "formats/torchfile_values"}
+BELOW_TOOLS = GRAPH | ALL_FORMATS | {"values", "nn", "torchmodules", "codegen", "conversion", "lua"}
 ALLOWED: dict[str, set[str]] = {
+    **dict.fromkeys(HOMES, GRAPH | LEAVES | {"formats/named"}),
     **{room: {"data"} for room in FLOOR},
     "errors": {"text"},
     "limits": {"data", "errors"},
@@ -54,10 +42,6 @@ ALLOWED: dict[str, set[str]] = {
     "formats/document": {"data", "errors", "io", "report", "formats/table"},
     "formats/fields": GRAPH,
     "formats/named": GRAPH,
-    "formats/t7": GRAPH | LEAVES,
-    "formats/pt": GRAPH | LEAVES,
-    "formats/safetensors": GRAPH | LEAVES | {"formats/named"},
-    "formats/hdf5": GRAPH | LEAVES | {"formats/named"},
     "formats/npz": GRAPH | LEAVES | {"formats/named", "formats/pt"},  # of pt its zip archives
     "formats/torchfile": GRAPH | {"formats/t7", "formats/torchfile_values"},
     "formats/torchfile_values": GRAPH,
@@ -67,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "torchmodules": GRAPH | {"nn"},
     "codegen": GRAPH | {"nn"},
     "lua": GRAPH,
-    "conversion": GRAPH | FORMATS | {"values", "nn", "codegen"},
+    "conversion": GRAPH | ALL_FORMATS | {"values", "nn", "codegen"},
     "tools": BELOW_TOOLS | {"tools/draw", "tools/prove"},  # a summary lists its blocks, a model card what it found
     "tools/match": BELOW_TOOLS,
     "tools/draw": BELOW_TOOLS,

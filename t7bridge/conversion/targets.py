@@ -176,13 +176,14 @@ def plain_value(document: Document, request: Convert, report: Report, *, with_da
     return simplified(value_of(document, request, report), report, request.limits, with_data=with_data)
 
 
-def differences(source: str, target: str, limits: Limits) -> list[str]:
+def differences(source: str, target: str, limits: Limits, **options: Any) -> list[str]:
     """Return the differences between an input and its output, as read by the format's own library.
 
     Args:
         source: the input.
         target: a file made from it, in a format of named tensors.
         limits: resource limits for both.
+        **options: of the conversion.
 
     Raises:
         UnsupportedError: the library is not installed.
@@ -190,7 +191,7 @@ def differences(source: str, target: str, limits: Limits) -> list[str]:
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
         for believed in (True, False):
             report = Report(document.path, target, document.format, written.format)
-            request = Convert(source, target, limits=limits)
+            request = Convert(source, target, limits=limits, **options)
             request.believed = believed
             named = named_value(document, written.spec, request, report)
             try:

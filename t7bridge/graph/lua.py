@@ -662,7 +662,10 @@ def layer_text(obj: TorchObject) -> str:
         with suppress(ArithmeticError, LookupError, TypeError, ValueError):  # a field is missing or has another type
             return shown + own(obj)
         return shown
-    return "CReLU()" if shown == "nn.CReLU" else shown + (_after(obj, name) if package in ("nn", "cudnn") else "")
+    if shown == "nn.CReLU":
+        return "CReLU()"
+    name = shown if shown in _AFTER else name if package in ("nn", "cudnn") else ""
+    return shown + _after(obj, name)
 
 
 _Work = tuple[str, Value, str, int]

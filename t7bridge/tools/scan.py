@@ -18,7 +18,7 @@ from ..formats.pt.zip import ZipArchive
 from ..formats.shards import files_of
 from ..formats.t7.file import read_t7
 from ..formats.t7.reader import T7Reader
-from ..formats.table import HEAD_BYTES, identify, is_tar, refuse_two
+from ..formats.table import HEAD_BYTES, SUFFIXES, identify, is_tar, refuse_two
 from ..graph.lua import LuaFunction, TorchObject
 from ..graph.walk import walk
 from ..io.source import ByteSource, PathLike
@@ -26,10 +26,7 @@ from ..limits import Limits
 
 _MOST_NILS = 1_000
 _SHOWN_LETTERS = 200
-_LOADED = (
-    *(".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".pt2", ".t7", ".distcp"),
-    *(".npz", ".npy", ".h5", ".safetensors"),
-)
+_LOADED = (*SUFFIXES, ".pt2", ".pkl", ".pickle", ".npy", ".distcp")
 """Suffixes of files that programs load, so that what cannot be read is an error in a folder too."""
 _OBJECTS = {
     *("graph.Graph", "graph.Edge", "graph.Node", "nngraph.Node"),

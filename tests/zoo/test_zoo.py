@@ -249,6 +249,15 @@ def test_verify(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not list((tmp_path / "out").glob("**/*.pt"))
 
 
+def test_verify_converts_as_the_zoo_did(tmp_path: Path) -> None:
+    """The owner's library is compared with what the options of the zoo make of the input."""
+    folder = tmp_path / "zoo"
+    folder.mkdir()
+    shutil.copy(TESTFILES / "nn/Linear.t7", folder / "model.t7")
+    report = convert(folder, tmp_path / "out", to="npz", mode="tree", verify=True)
+    assert report.counts["done"] == 1, report.rows
+
+
 def test_inputs_stay(small: Path, tmp_path: Path) -> None:
     """No input is ever changed."""
     before = tree(small)
