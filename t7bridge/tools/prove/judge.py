@@ -10,6 +10,7 @@ known. May import graph and nn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import permutations
 from math import inf, isfinite, prod
@@ -592,15 +593,11 @@ class Judge:
         if given is None:
             outcome.reason = (run.reason or NO_INPUT) if complete else ""
         if run.joined is not None:
-            dim = run.obj.get("dimension")
-            place = int(dim) - 1 if isinstance(dim, float) and 1 <= dim < 1 << 30 else 1 << 30
+            place = _dimension(run.obj.get("dimension"))
             return Node(number, unit, None, given, made, place) if given is not None else None
-        try:
+        layer = None
+        with suppress(*() if given is not None else (T7BridgeError,)):
             layer = LiveLayer.build(run.obj, run.path, unit, self.limits) if given is not None or complete else None
-        except T7BridgeError:
-            if given is not None:
-                raise
-            layer = None
         wrong = contradiction(layer) if layer is not None and complete and not self.turned else ""
         by: Compute = outputs
         if layer is not None and given is None and not wrong and not self.turned:
@@ -930,6 +927,11 @@ class Judge:
                 paths, layers = (self.runs[start].path, self.runs[node.step].path), starts[id(node)][1]
                 found.append(StretchProof(*paths, layers, verdict, off.max_abs, off.max_rel, off.cosine, reason))
         return sorted(found, key=lambda one: -one.layers)
+
+
+def _dimension(value: Any) -> int:
+    """Return the dimension of a Concat from 0; one that no tensor has where the field is none."""
+    return int(value) - 1 if isinstance(value, float) and 1 <= value < 1 << 30 else 1 << 30
 
 
 def _is_off(item: Outcome, case: Node) -> bool:
