@@ -255,15 +255,7 @@ def test_optional_libraries_have_one_place_each(subtests):
 def test_layers_stand_alone(path):
     """The layers of the runtime need torch and the standard library only: their source goes into other programs."""
     assert {node.level for node, _, _ in facts(path).imports if isinstance(node, ast.ImportFrom)} <= {0, 1}
-    assert foreign_imports(path) <= {
-        "__future__",
-        "collections",
-        "dataclasses",
-        "math",
-        "torch",
-        "typing",
-        "typing_extensions",
-    }
+    assert foreign_imports(path) <= {"__future__", "collections", "dataclasses", "math", "torch", "typing"}
 
 
 def test_numpy_is_imported_when_it_is_wanted(subtests):

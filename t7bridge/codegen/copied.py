@@ -34,7 +34,6 @@ class Copied:
         base: for a layer, its base in torch.nn: `Module`.
         signature: for a layer, the arguments of its constructor, with annotations as text; a default that is no literal
             is `...`. `None` if the constructor is that of the base in torch.nn.
-        is_data: whether it is a data class, whose fields are the arguments of its constructor.
     """
 
     name: str
@@ -45,7 +44,6 @@ class Copied:
     remembers: bool = False
     base: str = ""
     signature: Signature | None = None
-    is_data: bool = False
 
 
 @cache
@@ -130,15 +128,12 @@ def _piece(name: str, statement: ast.stmt, in_torch: list[str], bases: list[Copi
     inputs = [len(methods["forward"].args.args) - 1] if "forward" in methods else []
     in_torch = sorted((*in_torch, *(base.base for base in bases)), key=lambda base: base in ("Module", ""))
     others = [method for name, method in methods.items() if name not in ("__init__", "__post_init__")]
-    is_data = name == "Layer" or any(base.is_data for base in bases)
-    inherited = [base.signature for base in bases if base.signature is not None]
     return Copied(
         name,
         inputs=next(filter(None, (*inputs, *(base.inputs for base in bases))), 0),
         remembers=any(map(_sets_attributes, others)),
         base=in_torch[0] if in_torch else "",
-        signature=_signature(statement, methods, inherited, is_data),
-        is_data=is_data,
+        signature=_signature(statement, methods, [base.signature for base in bases if base.signature is not None]),
     )
 
 
@@ -170,9 +165,9 @@ def _sets_attributes(method: ast.FunctionDef) -> bool:
 
 
 def _signature(
-    statement: ast.stmt, methods: dict[str, ast.FunctionDef], inherited: list[Signature], is_data: bool
+    statement: ast.stmt, methods: dict[str, ast.FunctionDef], inherited: list[Signature]
 ) -> Signature | None:
-    """Return the arguments of a class's constructor, of which those of a data class, a `Layer`, are its fields."""
+    """Return the arguments of a class's constructor, of which those of a data class are its fields."""
     if "__init__" in methods:
         given = methods["__init__"].args
         nodes = [*[None] * (len(given.args) - len(given.defaults)), *given.defaults, *given.kw_defaults]
@@ -182,11 +177,11 @@ def _signature(
         kinds += [(each, Parameter.KEYWORD_ONLY) for each in given.kwonlyargs]
         kinds += [(given.kwarg, Parameter.VAR_KEYWORD)]
         return Signature([_parameter(each, kind, defaults.get(each.arg)) for each, kind in kinds if each])
-    if not is_data:
+    decorators = [ast.unparse(each) for each in getattr(statement, "decorator_list", ())]
+    if not any(each.startswith("dataclass") for each in decorators):
         return inherited[0] if inherited else None
     found = {name: each for base in inherited for name, each in base.parameters.items()}
-    options = [each.arg for each in getattr(statement, "keywords", ())]
-    kind: Any = Parameter.KEYWORD_ONLY if "kw_only" in options else Parameter.POSITIONAL_OR_KEYWORD
+    kind: Any = Parameter.KEYWORD_ONLY if "kw_only" in decorators[0] else Parameter.POSITIONAL_OR_KEYWORD
     for field in getattr(statement, "body", ()):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             found[field.target.id] = _parameter(ast.arg(field.target.id, field.annotation), kind, field.value)
@@ -245,12 +240,7 @@ def import_lines(imports: set[Import]) -> list[str]:
     rows: dict[tuple[bool, bool, str, str], list[str]] = {}
     for module, name, alias in imports:
         word = (name or module) + f" as {alias}" * bool(alias)
-        row = (
-            module.startswith(("torch", "safetensors", "typing_extensions")),
-            bool(name),
-            module,
-            word if alias or not name else "",
-        )
+        row = (module.startswith(("torch", "safetensors")), bool(name), module, word if alias or not name else "")
         rows.setdefault(row, []).append(word)
     groups: list[list[str]] = [[], []]
     for (is_torch, is_from, module, _), words in sorted(rows.items(), key=lambda row: (row[0][:3], row[1][0])):

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import dataclass_transform
 
 
-@dataclass_transform(eq_default=False, field_specifiers=(field,))
 class Layer(nn.Module):
-    """A module as a dataclass: its constructor sets its fields."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Make the constructor of a class."""
-        dataclass(eq=False, **options)(cls)
+    """A module that may be a dataclass: its constructor sets its fields."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make the module ready for its fields."""

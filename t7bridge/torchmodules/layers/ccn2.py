@@ -4,6 +4,8 @@ wide.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -40,6 +42,7 @@ class SpatialConvolution(nn.Conv2d):
         return output.permute(1, 2, 3, 0)
 
 
+@dataclass(eq=False)
 class SpatialConvolutionLocal(Layer):
     """A convolution with a kernel of its own for each position.
 
@@ -70,6 +73,7 @@ class SpatialConvolutionLocal(Layer):
         return output.permute(1, 2, 3, 0) + self.bias[:, None, None, None]
 
 
+@dataclass(eq=False)
 class SpatialMaxPooling(Layer):
     """The largest elements of windows, which may reach beyond the right and the lower
     border.
@@ -91,6 +95,7 @@ class SpatialMaxPooling(Layer):
         return F.max_pool2d(images, self.kernel_size, self.stride).permute(0, 2, 3, 1)
 
 
+@dataclass(eq=False)
 class SpatialAvgPooling(Layer):
     """The means of windows, which may reach beyond the right and the lower border.
 
@@ -110,6 +115,7 @@ class SpatialAvgPooling(Layer):
         ).permute(0, 2, 3, 1)
 
 
+@dataclass(eq=False)
 class SpatialCrossMaxPooling(Layer):
     """The largest elements of windows of planes, which may reach beyond the last plane.
 
@@ -128,6 +134,7 @@ class SpatialCrossMaxPooling(Layer):
         return padded.unfold(0, self.kernel_size, self.stride).max(-1).values
 
 
+@dataclass(eq=False)
 class SpatialResponseNormalization(Layer):
     """Divides each element by a power of the sum of squares around it, in its plane or
     across planes.

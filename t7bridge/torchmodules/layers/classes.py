@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
@@ -19,6 +20,7 @@ def wanted_classes(target: Any, input: Tensor, index_base: int) -> Tensor:
     return torch.as_tensor(target, device=input.device).long() - index_base
 
 
+@dataclass(eq=False)
 class ClassNLLCriterion(WeightedCriterion):
     """The negative log-likelihood of the right class.
 
@@ -64,6 +66,7 @@ class CrossEntropyCriterion(ClassNLLCriterion):
         return super().forward(scores, target)
 
 
+@dataclass(eq=False)
 class MultiMarginCriterion(WeightedCriterion):
     """The amounts by which other classes violate a margin below the right one.
 
@@ -89,6 +92,7 @@ class MultiMarginCriterion(WeightedCriterion):
         )
 
 
+@dataclass(eq=False)
 class MultiLabelMarginCriterion(Criterion):
     """The amounts by which wrong classes come closer than 1 to each right one.
 
@@ -117,6 +121,7 @@ class MultiLabelSoftMarginCriterion(WeightedCriterion):
         )
 
 
+@dataclass(eq=False)
 class ClassSimplexCriterion(Criterion):
     """Squared differences from the corner of a regular simplex that represents the
     class.
@@ -192,6 +197,7 @@ class MultiCriterion(ParallelCriterion):
         return super().forward([input] * len(self), target)
 
 
+@dataclass(eq=False)
 class CriterionTable(Layer):
     """A criterion as a layer of a list of input and target.
 
@@ -206,6 +212,7 @@ class CriterionTable(Layer):
         return self.criterion(*inputs)
 
 
+@dataclass(eq=False)
 class ModuleFromCriterion(Layer):
     """A criterion as a layer of a list of input and target, which gets no gradient.
 
@@ -253,7 +260,8 @@ class ModuleCriterion(nn.Module):
         return self.criterion(input, target)
 
 
-class SequencerCriterion(Criterion, kw_only=True):
+@dataclass(eq=False, kw_only=True)
+class SequencerCriterion(Criterion):
     """The sum of a criterion over the steps of a sequence.
 
     Args:
@@ -323,6 +331,7 @@ class NCECriterion(Criterion):
         return loss / by_model.size(0) if self.average else loss
 
 
+@dataclass(eq=False)
 class ClassReward(Layer):
     """Rewards right classes, minus a baseline; the loss is the negative reward, and
     only the baseline learns from it.
@@ -369,6 +378,7 @@ class ClassReward(Layer):
         return result
 
 
+@dataclass(eq=False)
 class CaptionCriterion(Layer):
     """The mean negative log-likelihood of the words of sentences, and of their ends.
 
@@ -395,6 +405,7 @@ class CaptionCriterion(Layer):
         return -(chosen * counted).sum() / counted.sum()
 
 
+@dataclass(eq=False)
 class TemporalCrossEntropyCriterion(Layer):
     """The negative log-softmax of the right class at each step.
 

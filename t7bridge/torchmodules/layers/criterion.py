@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from .linear import cosines
 # differ, as in Lua.
 
 
-class Criterion(Layer, kw_only=True):
+@dataclass(eq=False, kw_only=True)
+class Criterion(Layer):
     """The mean or the sum of losses.
 
     Args:
@@ -34,6 +36,7 @@ class Criterion(Layer, kw_only=True):
         return losses.mean() if self.average else losses.sum()
 
 
+@dataclass(eq=False)
 class WeightedCriterion(Criterion):
     """A criterion with a weight for each class.
 
@@ -76,6 +79,7 @@ class SmoothL1Criterion(Criterion):
         return F.smooth_l1_loss(input, target.reshape(input.shape), reduction="none")
 
 
+@dataclass(eq=False)
 class WeightedMSECriterion(Criterion):
     """Squares of differences to the weighted target.
 
@@ -124,6 +128,7 @@ class BCECriterion(WeightedCriterion):
         return losses if self.weight is None else losses * self.weight
 
 
+@dataclass(eq=False)
 class MarginCriterion(Criterion):
     """Hinge loss: products of input and target, 1 or -1, below a margin.
 
@@ -172,6 +177,7 @@ class HingeEmbeddingCriterion(MarginCriterion):
         return alike + torch.where(target == 1, 0, (self.margin - input).clamp(min=0))
 
 
+@dataclass(eq=False)
 class L1HingeEmbeddingCriterion(Layer):
     """The distance of two similar inputs (target 1), or of others (-1) the rest to a
     margin.
@@ -190,6 +196,7 @@ class L1HingeEmbeddingCriterion(Layer):
         )
 
 
+@dataclass(eq=False)
 class CosineEmbeddingCriterion(Criterion):
     """One minus the cosine of similar pairs (target 1), and of others (-1) the amount
     by which the cosine exceeds a margin.
@@ -263,6 +270,7 @@ class SpatialBinaryLogisticRegression(Criterion):
         return loss / input.size(0) if self.average and input.dim() == 4 else loss
 
 
+@dataclass(eq=False)
 class WeightedSquaresCriterion(Layer):
     """The mean of squared differences, each multiplied by a weight before it is
     squared.
@@ -290,6 +298,7 @@ class WeightedSquaresCriterion(Layer):
         return input + (difference - input).detach()
 
 
+@dataclass(eq=False)
 class HuberCriterion(WeightedSquaresCriterion):
     """Halves of squared differences below a bound, and absolute ones above; differences
     are weighted first.
@@ -312,6 +321,7 @@ class HuberCriterion(WeightedSquaresCriterion):
         return F.huber_loss(difference, torch.zeros_like(difference), delta=self.gamma)
 
 
+@dataclass(eq=False)
 class ClippedMSECriterion(Layer):
     """The mean of squared differences, after the input was clipped between two bounds.
 
@@ -344,6 +354,7 @@ class PSNRCriterion(nn.Module):
         return -10 * error.clamp(min=(0.1 / 255) ** 2).log10()
 
 
+@dataclass(eq=False)
 class LBPCriterion(Layer):
     """The Huber loss of a fixed network's outputs for two images.
 
@@ -372,6 +383,7 @@ class LBPCriterion(Layer):
         return input.reshape(input.size(0), self.planes, side, side)
 
 
+@dataclass(eq=False)
 class SSIMCriterion(Layer):
     """Structural similarity of two images: 1 for equal ones.
 

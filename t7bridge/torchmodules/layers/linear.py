@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -82,6 +83,7 @@ class PartialLinear(nn.Linear):
         return F.linear(input, self.weight[self.partition], bias)
 
 
+@dataclass(eq=False)
 class SparseLinear(Layer):
     """A linear layer of sparse inputs.
 
@@ -113,6 +115,7 @@ class SparseLinear(Layer):
         return columns @ rows[:, 1].to(self.weight.dtype) + self.bias
 
 
+@dataclass(eq=False)
 class IndexLinear(Layer):
     """A linear layer of inputs that are lists of keys and values.
 
@@ -159,6 +162,7 @@ class IndexLinear(Layer):
         return values.to(rows.dtype) @ rows + self.bias
 
 
+@dataclass(eq=False)
 class Add(Layer):
     """Adds a learned offset for each element of an example.
 
@@ -265,6 +269,7 @@ class _InPlace(torch.autograd.Function):
 _in_place: Callable[..., Tensor] = _InPlace.apply
 
 
+@dataclass(eq=False)
 class MulConstant(Layer):
     """Multiplies by a constant.
 
@@ -285,6 +290,7 @@ class MulConstant(Layer):
         return input.mul_(self.constant)
 
 
+@dataclass(eq=False)
 class SAdd(Layer):
     """Adds a constant, and negates the sum.
 
@@ -301,6 +307,7 @@ class SAdd(Layer):
         return -(input + self.addend) if self.negate else input + self.addend
 
 
+@dataclass(eq=False)
 class AddConstant(Layer):
     """Adds a constant.
 
@@ -373,6 +380,7 @@ class LookupTableMaskZero(nn.Embedding):
         return super().forward(input.long())
 
 
+@dataclass(eq=False)
 class ConstAffine(Layer):
     """A fixed factor and offset for each plane.
 
@@ -394,6 +402,7 @@ class ConstAffine(Layer):
         return input * self.a.view(shape) + self.b.view(shape)
 
 
+@dataclass(eq=False)
 class MeanSubtraction(Layer):
     """Subtracts a mean image.
 
@@ -412,6 +421,7 @@ class MeanSubtraction(Layer):
         return input - self.mean.reshape(input.shape[-3:])
 
 
+@dataclass(eq=False)
 class SpatialFeatNormalization(Layer):
     """Subtracts a mean from each feature and divides by a deviation.
 
@@ -526,6 +536,7 @@ class CosineDistance(nn.Module):
         return cosines(*rows(inputs))
 
 
+@dataclass(eq=False)
 class PairwiseDistance(Layer):
     """The distances of two inputs, row by row.
 
@@ -542,6 +553,7 @@ class PairwiseDistance(Layer):
         return distance
 
 
+@dataclass(eq=False)
 class MM(Layer):
     """The products of two matrices.
 
@@ -563,6 +575,7 @@ class MM(Layer):
         return first @ second
 
 
+@dataclass(eq=False)
 class MV(Layer):
     """The products of a matrix and a vector.
 
@@ -580,6 +593,7 @@ class MV(Layer):
         return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
+@dataclass(eq=False)
 class Cosine(Layer):
     """The cosines of the input with learned directions.
 
@@ -602,6 +616,7 @@ class Cosine(Layer):
         return cosines
 
 
+@dataclass(eq=False)
 class Euclidean(Layer):
     """The distances of the input to learned points.
 
@@ -666,6 +681,7 @@ class _Nearest(torch.autograd.Function):
 _nearest: Callable[..., Tensor] = _Nearest.apply
 
 
+@dataclass(eq=False)
 class Kmeans(Layer):
     """The index of the nearest of some points; the gradient moves each point to the
     mean of the inputs nearest to it.
@@ -690,6 +706,7 @@ class Kmeans(Layer):
         return _nearest(input, self.weight, self.scale, self.index_base)
 
 
+@dataclass(eq=False)
 class GramMatrix(Layer):
     """The products of all pairs of planes, summed over an image.
 

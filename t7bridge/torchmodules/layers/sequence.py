@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -125,6 +125,7 @@ class SeqLSTM(Sequence, nn.LSTM):
         return outputs
 
 
+@dataclass(eq=False)
 class Stepped(Masked, Sequence, Layer):
     """A recurrent layer over whole sequences, computed step by step."""
 
@@ -149,6 +150,7 @@ class Stepped(Masked, Sequence, Layer):
         return torch.stack(outputs, time)
 
 
+@dataclass(eq=False)
 class SteppedLSTM(Stepped):
     """An LSTM of one layer that is computed step by step, for options that
     torch.nn.LSTM lacks.
@@ -194,6 +196,7 @@ class SteppedLSTM(Stepped):
         return output, cell
 
 
+@dataclass(eq=False)
 class SeqGRU(Stepped):
     """A GRU over whole sequences: the last output is reset before it is multiplied by
     its weight, in PyTorch after.
@@ -491,6 +494,7 @@ class OutputsRNN(OutputsOnly, nn.RNN):
     """torch.nn.RNN that returns only the outputs. Arguments as for `OutputsOnly`."""
 
 
+@dataclass(eq=False)
 class BareRNN(Layer):
     """torch.nn.RNN of one layer whose input is added directly.
 
@@ -556,6 +560,7 @@ class BatchRNN(nn.Sequential):
         return output
 
 
+@dataclass(eq=False)
 class CaptionModel(Layer):
     """Returns the log-probabilities of the next word, for the words of sentences
     about images.
@@ -628,6 +633,7 @@ class TextModel(nn.Sequential):
         return output
 
 
+@dataclass(eq=False)
 class LstmLayer(Layer):
     """Runs one step of an LSTM over a list.
 
@@ -652,6 +658,7 @@ class LstmLayer(Layer):
         return outputs[::-1] if self.reverse else outputs
 
 
+@dataclass(eq=False)
 class BiRnnJoin(Layer):
     """Applies one module to the elements of two lists, pair by pair.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ class Binary(nn.Module):
         )
 
 
+@dataclass(eq=False)
 class GradientReversal(Layer):
     """Passes its input through, and the negated gradient back.
 
@@ -47,6 +49,7 @@ class ZeroGrad(nn.Module):
         return input.detach()
 
 
+@dataclass(eq=False)
 class L1Penalty(Layer):
     """Passes its input through, and adds the gradient of an L1 penalty on it.
 
@@ -97,6 +100,7 @@ class _Choose(torch.autograd.Function):
 _choose: Callable[..., Tensor] = _Choose.apply
 
 
+@dataclass(eq=False)
 class _Reinforce(Layer):
     stochastic: bool = False
 
@@ -239,6 +243,7 @@ class Clip01(nn.Module):
         )
 
 
+@dataclass(eq=False)
 class GradWeight(Layer):
     """Passes its input through, and the gradient multiplied by a factor.
 
@@ -253,6 +258,7 @@ class GradWeight(Layer):
         return with_gradient(input, lambda gradient, _: gradient * self.factor)
 
 
+@dataclass(eq=False)
 class TotalVariation(Layer):
     """Passes its input through, and adds the gradient of a penalty on differences
     between neighbours.
@@ -277,6 +283,7 @@ class TotalVariation(Layer):
         return gradient + self.strength * penalty
 
 
+@dataclass(eq=False)
 class DeepDreamLoss(Layer):
     """Passes its input through, and subtracts a fraction of it from the gradient.
 
@@ -298,6 +305,7 @@ class DeepDreamLoss(Layer):
         )
 
 
+@dataclass(eq=False)
 class Clip(Layer):
     """Clips values and passes the whole gradient through.
 
@@ -316,6 +324,7 @@ class Clip(Layer):
         )
 
 
+@dataclass(eq=False)
 class CategoricalEntropy(Layer):
     """Passes probabilities through, and adds the gradient that increases the entropy of
     their sum over the batch larger.
@@ -337,6 +346,7 @@ class CategoricalEntropy(Layer):
         return with_penalty(input, -self.scale / input.size(0) * entropy)
 
 
+@dataclass(eq=False)
 class Dropout(Layer):
     """Sets elements to zero at random.
 
@@ -361,6 +371,7 @@ class Dropout(Layer):
         return input * (noise / (1 - self.p) if self.scale_training else noise)
 
 
+@dataclass(eq=False)
 class FeatureDropout(Layer):
     """Sets whole features to zero at random in training, and multiplies everything by 1
     - p in evaluation.
@@ -389,6 +400,7 @@ class FeatureDropout(Layer):
         return input * noise.bernoulli()
 
 
+@dataclass(eq=False)
 class WhiteNoise(Layer):
     """Adds normal noise in training, and its mean in evaluation.
 
@@ -407,6 +419,7 @@ class WhiteNoise(Layer):
         return input + self.mean
 
 
+@dataclass(eq=False)
 class NoiseFill(Layer):
     """Replaces the last planes by noise.
 
@@ -424,6 +437,7 @@ class NoiseFill(Layer):
         return torch.cat((input[:, : input.size(1) - self.planes], noise), 1)
 
 
+@dataclass(eq=False)
 class LeadingNoise(Layer):
     """Replaces the first planes by noise, uniform from 0 to 1; gradients pass through.
 
@@ -440,6 +454,7 @@ class LeadingNoise(Layer):
         return torch.cat((noise, input[:, self.planes :]), 1)
 
 
+@dataclass(eq=False)
 class GenNoise(Layer):
     """Noise of the height and width of its input.
 
@@ -478,6 +493,7 @@ class SimpleColorTransform(nn.Module):
         return input + noise * input.new_tensor(self.ranges)[:, None, None]
 
 
+@dataclass(eq=False)
 class PCAColorTransform(Layer):
     """Adds random colours along the principal components of the colours of natural
     images, in training.
@@ -508,6 +524,7 @@ class PCAColorTransform(Layer):
         return input + (factors @ self.eigenVectors.T)[..., None, None]
 
 
+@dataclass(eq=False)
 class SpatialRegionDropout(Layer):
     """Sets rows at the top or bottom, or columns at the left or right, to zero in
     training.
@@ -530,6 +547,7 @@ class SpatialRegionDropout(Layer):
         return output
 
 
+@dataclass(eq=False)
 class TotalDropout(Layer):
     """Sets everything or nothing to zero in training.
 
