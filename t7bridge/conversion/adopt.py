@@ -146,7 +146,7 @@ class T7Writer(t7_writer.T7Writer):
     Args:
         target: a binary file object.
         layout: encoding, byte order, size of `long`.
-        referenced: `False` writes every object anew at each occurrence, as `file:referenced(false)` does; sharing
+        referenced: `False` writes every object again at each occurrence, as `file:referenced(false)` does; sharing
             is lost, and cycles are refused.
         payloads: if given, storages are appended to it and their elements are omitted from the stream.
 

@@ -236,7 +236,7 @@ def fill_list(items: list[Any] | tuple[Any, ...], finish: Callable[[Any], Any] |
 
 
 def fill_dict(made: dict[Any, Any], keys: Iterable[Any], values: Iterable[Any]) -> Fill:
-    """Return a dict to be filled under new keys, whose order is settled at once."""
+    """Return a dict to be filled under new keys, whose order is fixed at once."""
     keys = list(keys)
     made.update(dict.fromkeys(keys))
     return Fill(made, zip(repeat(made), keys, keys, values))

@@ -221,7 +221,7 @@ class Places:
     """Visits the places of modules in a model, a module before its content.
 
     A module that contains itself is skipped at the second visit; `cycles` has its place. Values in a container that are
-    not modules are in `strangers`.
+    not modules are in `non_modules`.
 
     Attributes:
         root: the model.
@@ -234,7 +234,7 @@ class Places:
     limits: Limits = DEFAULT_LIMITS
     searcher: Searcher = field(factory=Searcher)
     cycles: list[tuple[Place, Child]] = field(factory=list)
-    strangers: list[tuple[Place, Child]] = field(factory=list)
+    non_modules: list[tuple[Place, Child]] = field(factory=list)
     last: dict[int, int] = field(factory=dict)
     """When each module was last visited, by id."""
 
@@ -269,7 +269,7 @@ class Places:
                 continue
             value = child.value
             if not isinstance(value, TorchObject):
-                self.strangers.append((place, child))
+                self.non_modules.append((place, child))
             elif child.secondary and self.last.get(id(value), 0) >= place.entered:
                 continue  # an alias of a module found inside this very object
             elif id(value) in on_path:

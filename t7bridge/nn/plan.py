@@ -113,7 +113,7 @@ class _Planner:
                 self._specs[id(place.parent.obj)].children.setdefault(place.name, spec)
         for place, child in self._places.cycles:
             self._reject(place.path + child.path, child.value.class_name, "contains itself")
-        for place, child in self._places.strangers:
+        for place, child in self._places.non_modules:
             reason = f"holds a {type(child.value).__name__} where a module belongs"
             self._reject(place.path + child.path, place.obj.class_name, reason)
         self._connect()

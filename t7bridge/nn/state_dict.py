@@ -128,7 +128,7 @@ class _Collector:
                 self._take_known(place, place.layer)
         for place, child in self._places.cycles:
             self._note("warning", place, child.path, f"a {child.value.class_name} contains itself: used once", "cycle")
-        for place, child in self._places.strangers:
+        for place, child in self._places.non_modules:
             found = type(child.value).__name__
             self._note("warning", place, child.path, f"{place.obj.class_name} holds a {found} where a module belongs")
         self._report_left()

@@ -62,7 +62,7 @@ def _sides(slots: list[Any]) -> Iterator[tuple[Any, Any, Any, Any]]:
 
 
 def _parts(node: Node, names: Iterable[str], values: Iterable[Any]) -> Iterator[tuple[Any, Any, Any, Any]]:
-    """Return named parts of a node to be filled, whose order is settled at once."""
+    """Return named parts of a node to be filled, whose order is fixed at once."""
     names = list(names)
     node.update(dict.fromkeys(names))
     return zip(repeat(node), names, names, values)

@@ -418,18 +418,18 @@ class WrittenMember:
         offset: of the local header, in bytes.
         size: of the data, in bytes.
         crc: CRC-32 of the data.
-        settled: whether the data are complete, so that the CRC-32 is known.
+        is_complete: whether the data are complete, so that the CRC-32 is known.
     """
 
     name: str
     offset: int
     size: int
     crc: int = 0
-    settled: bool = False
+    is_complete: bool = False
 
     def settle(self, crc: int) -> None:
         """Mark the data as complete."""
-        self.crc, self.settled = crc, True
+        self.crc, self.is_complete = crc, True
 
     def descriptor(self) -> bytes:
         """Return the data descriptor, which follows the data."""
@@ -446,7 +446,7 @@ class ZipWriter:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._start = output.position
-        self._unsettled: list[tuple[int, WrittenMember]] = []
+        self._incomplete: list[tuple[int, WrittenMember]] = []
         """Members whose data are being copied, with the positions of their descriptors."""
         self.members: list[WrittenMember] = []
 
@@ -468,8 +468,8 @@ class ZipWriter:
         self._output.write(_LOCAL_HEADER.pack(_LOCAL, 0, _FLAGS, 0, 0, 0, 0, 0, 0, len(encoded), len(extra)))
         self._output.write(encoded + extra + head)
         self._output.append(content, lambda crc: member.settle(combine(crc32(head), crc, size) if head else crc))
-        if not member.settled:
-            self._unsettled.append((self._output.position, member))
+        if not member.is_complete:
+            self._incomplete.append((self._output.position, member))
         self._output.write(member.descriptor())
         self.members.append(member)
 
@@ -480,9 +480,9 @@ class ZipWriter:
             T7BridgeError: a source has become shorter or is damaged, or the output does not accept the bytes.
         """
         self._output.wait()
-        for position, member in self._unsettled:
+        for position, member in self._incomplete:
             self._output.put(position, member.descriptor())
-        self._unsettled.clear()
+        self._incomplete.clear()
 
     def finish(self, comment: bytes = b"") -> None:
         """Write the directory, and a comment of at most 65 535 bytes."""

@@ -276,8 +276,8 @@ _INPUT_SIZE: Extent = "inputsize|inputSize|input_dim|input_size"
 _GATES = gates("ifog")
 
 
-# Whether examples that are zeros ("seen"), or are marked ("told"), return zeros, as in torch's rnn.
-_MASK = made(lambda lua: ("told" if lua.flag("v2") else "seen") if lua.flag("maskzero") else "").unless("")
+# Whether examples that are zeros ("zeros"), or are marked ("mask"), return zeros, as in torch's rnn.
+_MASK = made(lambda lua: ("mask" if lua.flag("v2") else "zeros") if lua.flag("maskzero") else "").unless("")
 
 
 def _zeros_like_bias(fields: Fields) -> Tensor | None:

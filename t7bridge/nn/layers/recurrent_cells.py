@@ -58,8 +58,8 @@ def masks_rows(obj: TorchObject) -> bool:
         return False
     if step.get("nInputDim") is not None:  # of Element-Research
         return bool(step.get("nInputDim") == 1.0)
-    told, inputs, outputs = (step.get(name) for name in ("v2", "maskinput", "maskoutput"))
-    return told is False and inputs in (None, False) and outputs is not False
+    masked, inputs, outputs = (step.get(name) for name in ("v2", "maskinput", "maskoutput"))
+    return masked is False and inputs in (None, False) and outputs is not False
 
 
 def operations(obj: TorchObject) -> tuple[str, ...]:
@@ -276,7 +276,7 @@ def begin(lua: Lua, *paths: str) -> Literal:
 
 
 def last_of(lua: Lua, states: tuple[str, ...], kept: tuple[str, ...], given: tuple[str, ...]) -> Literal:
-    """Return the state after the last sequence of a layer for whole sequences; `None` if the next one starts anew.
+    """Return the state after the last sequence of a layer for whole sequences; `None` if the next one starts from zeros.
 
     Args:
         lua: the layer.

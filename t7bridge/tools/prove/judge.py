@@ -10,7 +10,6 @@ known. May import graph and nn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import permutations
 from math import inf, isfinite, prod
@@ -595,9 +594,7 @@ class Judge:
         if run.joined is not None:
             place = _dimension(run.obj.get("dimension"))
             return Node(number, unit, None, given, made, place) if given is not None else None
-        layer = None
-        with suppress(*() if given is not None else (T7BridgeError,)):
-            layer = LiveLayer.build(run.obj, run.path, unit, self.limits) if given is not None or complete else None
+        layer = self._layer(run, unit, required=given is not None) if given is not None or complete else None
         wrong = contradiction(layer) if layer is not None and complete and not self.turned else ""
         by: Compute = outputs
         if layer is not None and given is None and not wrong and not self.turned:
@@ -606,6 +603,15 @@ class Judge:
         if wrong:
             outcome.decide(DIFFERS, wrong, FILE)
         return Node(number, unit, layer, given, made, by=by) if given is not None and not wrong else None
+
+    def _layer(self, run: Run, unit: float, *, required: bool) -> LiveLayer | None:
+        """Return the live layer of a run; `None` if it cannot be made, and is not required as its input is unknown."""
+        try:
+            return LiveLayer.build(run.obj, run.path, unit, self.limits)
+        except T7BridgeError:
+            if required:
+                raise
+            return None
 
     def _derived(self, layer: LiveLayer, number: int, run: Run) -> tuple[Values, str, Compute]:
         """Return the input of a layer from its other fields, unless a later layer used the same buffer."""

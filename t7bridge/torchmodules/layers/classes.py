@@ -293,7 +293,7 @@ class MaskZeroCriterion(Masked):
     def __init__(self, criterion: nn.Module, zero_mask: bool = False) -> None:
         super().__init__()
         self.criterion = criterion
-        self.mask_zero = "told" if zero_mask else "seen"
+        self.mask_zero = "mask" if zero_mask else "zeros"
 
     def forward(self, input: Any, target: Any) -> Any:
         """Take a tensor, or a list whose first tensor is checked, with a batch; return
@@ -301,7 +301,7 @@ class MaskZeroCriterion(Masked):
         """
         first = first_tensor(input)
         empty = (first.flatten(1) == 0).all(1)
-        if self.mask_zero == "told":
+        if self.mask_zero == "mask":
             mask = known_mask(self.zero_mask)
             empty = torch.zeros_like(empty) if mask is None else mask
         if empty.all():

@@ -34,7 +34,7 @@ class Masked(nn.Module):
     """A module in which some examples return zeros.
 
     Attributes:
-        mask_zero: `seen` if those that are zeros do, `told` if `set_zero_mask` sets
+        mask_zero: `zeros` if those that are zeros do, `mask` if `set_zero_mask` sets
             which; empty for none.
     """
 
@@ -52,7 +52,7 @@ class Masked(nn.Module):
     ) -> list[Tensor]:
         """Return the tensors of a state after a step, with zeros for such examples."""
         empty = (input == 0).all(-1, keepdim=True)
-        if self.mask_zero == "told":
+        if self.mask_zero == "mask":
             mask = self.zero_mask
             if number is not None and isinstance(mask, Tensor):
                 mask = mask[number]
@@ -313,8 +313,8 @@ class StepLSTM(Masked, Layer):
         input_size: size of each input.
         hidden_size: size of the cell.
         proj_size: size of the output if the hidden state is projected; 0 if it is not.
-        mask_zero: whether some examples return zeros: `seen`, if they are zeros, or
-            `told`, by `set_zero_mask`.
+        mask_zero: whether some examples return zeros: `zeros`, if they are zeros, or
+            `mask`, by `set_zero_mask`.
     """
 
     input_size: int
@@ -348,8 +348,8 @@ class StepGRU(Masked, Layer):
     Args:
         input_size: size of each input.
         hidden_size: size of each output.
-        mask_zero: whether some examples return zeros: `seen`, if they are zeros, or
-            `told`, by `set_zero_mask`.
+        mask_zero: whether some examples return zeros: `zeros`, if they are zeros, or
+            `mask`, by `set_zero_mask`.
     """
 
     input_size: int
@@ -544,7 +544,7 @@ class MaskZero(Masked, nn.Sequential):
         self.n_input_dims = n_input_dims
         self.mask_input = mask_input
         self.mask_output = mask_output
-        self.mask_zero = "told" if zero_mask else "seen"
+        self.mask_zero = "mask" if zero_mask else "zeros"
 
     def forward(self, input: Any) -> Any:
         """Take a tensor, or a list whose first tensor is checked; return the output of
@@ -562,7 +562,7 @@ class MaskZero(Masked, nn.Sequential):
         return nested(masked, output) if self.mask_output else output
 
     def _empty(self, input: Any) -> Any:
-        if self.mask_zero == "told":
+        if self.mask_zero == "mask":
             return known_mask(self.zero_mask)
         zero = first_tensor(input) == 0
         if zero.dim() == self.n_input_dims:

@@ -91,7 +91,7 @@ class SeqLSTM(Sequence, nn.LSTM):
         proj_size: size of the outputs if they are projected; 0 if they are not.
         batch_first: whether the batch is the first dimension and time the second.
         remember: when a sequence resumes from the last: `train`, `eval`, `both` or
-            `neither`, starting anew after a change between training and evaluation;
+            `neither`, starting from zeros after a change between training and evaluation;
             `always` ignores that.
         state: output and cell after the last call; `None` if a sequence is to start.
     """
@@ -162,7 +162,7 @@ class SteppedLSTM(Stepped):
             not.
         batch_first: whether the batch is the first dimension and time the second.
         mask_zero: whether some examples return zeros, and their sequences restart after
-            them: `seen`, if they are zeros, or `told`, by `set_zero_mask`.
+            them: `zeros`, if they are zeros, or `mask`, by `set_zero_mask`.
         remember: when a sequence resumes from the last: `train`, `eval`, `both` or
             `neither`.
         state: output and cell after the last call; `None` if a sequence is to start.
@@ -206,7 +206,7 @@ class SeqGRU(Stepped):
         hidden_size: size of each output.
         batch_first: whether the batch is the first dimension and time the second.
         mask_zero: whether some examples return zeros, and their sequences restart after
-            them: `seen`, if they are zeros, or `told`, by `set_zero_mask`.
+            them: `zeros`, if they are zeros, or `mask`, by `set_zero_mask`.
         remember: when a sequence resumes from the last: `train`, `eval`, `both` or
             `neither`.
         state: the last output of the last call; `None` if a sequence is to start.
