@@ -276,7 +276,7 @@ def begin(lua: Lua, *paths: str) -> Literal:
 
 
 def last_of(lua: Lua, states: tuple[str, ...], kept: tuple[str, ...], given: tuple[str, ...]) -> Literal:
-    """Return the state after the last sequence of a layer for whole sequences; `None` if the next one starts from zeros.
+    """Return the state after the last sequence of a layer for whole sequences; `None` if the next starts from zeros.
 
     Args:
         lua: the layer.

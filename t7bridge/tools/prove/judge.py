@@ -594,7 +594,7 @@ class Judge:
         if run.joined is not None:
             place = _dimension(run.obj.get("dimension"))
             return Node(number, unit, None, given, made, place) if given is not None else None
-        layer = self._layer(run, unit, required=given is not None) if given is not None or complete else None
+        layer = self._layer(run, unit, required=given is not None)
         wrong = contradiction(layer) if layer is not None and complete and not self.turned else ""
         by: Compute = outputs
         if layer is not None and given is None and not wrong and not self.turned:
@@ -605,7 +605,9 @@ class Judge:
         return Node(number, unit, layer, given, made, by=by) if given is not None and not wrong else None
 
     def _layer(self, run: Run, unit: float, *, required: bool) -> LiveLayer | None:
-        """Return the live layer of a run; `None` if it cannot be made, and is not required as its input is unknown."""
+        """Return the live layer of a run; if its input is unknown, `None` if it cannot be made, or nothing to ask it."""
+        if not (required or is_whole(run.output)):
+            return None
         try:
             return LiveLayer.build(run.obj, run.path, unit, self.limits)
         except T7BridgeError:

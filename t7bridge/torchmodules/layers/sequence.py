@@ -91,7 +91,7 @@ class SeqLSTM(Sequence, nn.LSTM):
         proj_size: size of the outputs if they are projected; 0 if they are not.
         batch_first: whether the batch is the first dimension and time the second.
         remember: when a sequence resumes from the last: `train`, `eval`, `both` or
-            `neither`, starting from zeros after a change between training and evaluation;
+            `neither`, from zeros after a change between training and evaluation;
             `always` ignores that.
         state: output and cell after the last call; `None` if a sequence is to start.
     """
