@@ -605,7 +605,7 @@ class Judge:
         return Node(number, unit, layer, given, made, by=by) if given is not None and not wrong else None
 
     def _layer(self, run: Run, unit: float, *, required: bool) -> LiveLayer | None:
-        """Return the live layer of a run; if its input is unknown, `None` if it cannot be made, or nothing to ask it."""
+        """Return the live layer of a run; if its input is unknown, `None` where it cannot be made or asked."""
         if not (required or is_whole(run.output)):
             return None
         try:
