@@ -75,7 +75,7 @@ OPTIONAL = {
     "cairosvg": "tools/draw/pictures.py",
 }
 # What makes values of torch, and imports it when one is asked for.
-TORCH_VALUES = {"tools/torch_oracle.py", "graph/tensor.py", "conversion/tree.py"}
+TORCH_VALUES = {"tools/verify.py", "graph/tensor.py", "conversion/tree.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
 TORCH_MODULES = {"lua/trace.py", "lua/convert.py"}
 # What judges recorded values by modules of torch; imported once `prove` has found PyTorch.

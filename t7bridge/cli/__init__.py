@@ -46,7 +46,7 @@ _WRITERS = {"convert", "draw", "export", "lua", "module", "zoo"}
 """Verbs whose result is a file: they succeed even if standard output is closed, and lose what they print."""
 
 
-_FILES = {"completion", "zoo"}
+_FILES = {"zoo"}
 """Verbs in files of their own."""
 
 
@@ -182,7 +182,7 @@ def _stop(number: int, frame: object) -> None:
 __getattr__ = face(
     __name__,
     {
-        "completion": "script",
+        "verbs": "script",
         "parser": "arguments_of parser_for",
         "zoo": "Display clock megabytes",
     },

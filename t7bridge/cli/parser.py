@@ -26,7 +26,7 @@ _FUNCTIONS = {"lua": "write_lua", "module": "write_module", "zoo": "convert_zoo"
 def class_of(verb: str) -> Any:
     """Return the class with the options and operands of a verb: that of its function."""
     if verb == "completion":
-        return importlib.import_module(".completion", __package__).Completion
+        return importlib.import_module(".verbs", __package__).Completion
     return getattr(t7bridge, _FUNCTIONS.get(verb, verb)).request
 
 

@@ -38,8 +38,7 @@ from ..formats.table import ends_as_zip
 from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import Value
 from ..graph.storage import Span, Storage
-from ..io.checksums import sha256
-from ..io.copy import Done
+from ..io.copy import Done, sha256
 from ..io.output import Content, FileOutput, Output
 from ..io.source import ByteSource
 from ..limits import DEFAULT_LIMITS, Limits

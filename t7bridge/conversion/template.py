@@ -21,9 +21,8 @@ from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, pairwise
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.named import Origin, StateDict
+from ..nn.named import ROOT_FIELD, Origin, StateDict, recorded
 from ..nn.places import is_module
-from ..nn.recorded import ROOT_FIELD, recorded
 from ..nn.registry import layer_of
 from ..nn.state_dict import added, assignment, is_close, kept_field, learned_copies, native, recomputed, state_dict
 from ..report import Note

@@ -26,7 +26,7 @@ from typing import Any
 from attrs import field
 
 from ..data import define
-from ..io.checksums import sha256
+from ..io.copy import sha256
 from ..text import counted
 from .show import Holder, Shown, Step, clean, sizes
 

@@ -12,8 +12,7 @@ from attrs import field
 
 from ..data import define
 from ..errors import CorruptError, ModelError
-from ..io.checksums import crc32
-from ..io.copy import NO_CHANGE, WORTH_BYTES, Buffer, Change, Extent, reversal
+from ..io.copy import NO_CHANGE, WORTH_BYTES, Buffer, Change, Extent, crc32, reversal
 from ..io.source import ByteSource
 from ..lazy import np
 from .dtypes import LUA_ALIASES, LUA_CLASSES, ElementType, dtype_of, element_of, lua_class_name, numpy_dtype

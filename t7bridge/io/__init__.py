@@ -8,8 +8,7 @@ from ..lazy import face
 __getattr__ = face(
     __name__,
     {
-        "checksums": "combine crc32",
-        "copy": "Buffer Change Extent NO_CHANGE reversal",
+        "copy": "Buffer Change Extent NO_CHANGE reversal combine crc32",
         "output": "FileOutput Output",
         "source": "ByteSource inputs_protected",
     },

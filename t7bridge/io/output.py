@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any, Union
 
 from ..errors import ModelError, TargetExistsError, WriteError
-from .checksums import crc32
 from .copy import (
     CAN_TRANSFER,
     WORTH_BYTES,
@@ -21,6 +20,7 @@ from .copy import (
     Extent,
     Transfers,
     changed,
+    crc32,
     fill,
     unwritable,
     write_at,

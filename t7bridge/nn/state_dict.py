@@ -23,9 +23,8 @@ from .fields import Fields, path_steps
 from .layers.containers import clones
 from .layouts import apply_layout, copied, elements, undo_layout
 from .mapping import Lua, Read, Row
-from .named import Origin, StateDict, compacted
+from .named import FIELD, ROOT_FIELD, Origin, StateDict, compacted, recorded
 from .places import NameBudget, Place, Places, find_modules, is_module, is_scratch
-from .recorded import FIELD, ROOT_FIELD, recorded
 from .registry import Layer, Param, Source, first_module, layer_of, modules, own_names
 
 __all__ = ["Origin", "StateDict", "find_modules", "is_module", "state_dict"]

@@ -42,7 +42,7 @@ from ..errors import LimitError, ModelError, UnsupportedError, WriteError, about
 from ..formats.pt.writer import PtWriter
 from ..formats.safetensors import write as write_safetensors
 from ..graph.lua import TorchObject
-from ..io.checksums import digest
+from ..io.copy import digest
 from ..io.output import FileOutput, check_replaceable
 from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Budget, Limits

@@ -20,9 +20,9 @@ from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.mapping import ModuleSpec, Plan
 from ..nn.memory import copy_as_lua
+from ..nn.named import ROOT_FIELD, Recorded, recorded
 from ..nn.output_shapes import Example, Examples
 from ..nn.plan import build_plan
-from ..nn.recorded import ROOT_FIELD, Recorded, recorded
 from ..nn.registry import class_of
 from ..nn.state_dict import state_dict
 from .layers.containers import Graph

@@ -21,7 +21,7 @@ from ..graph.show import Holder, Step
 from ..graph.storage import Span, Storage
 from ..graph.tensor import Tensor, flat_pieces
 from ..graph.walk import SCALARS, KeyStep, Path, pairwise
-from ..io.checksums import sha256
+from ..io.copy import sha256
 from ..lazy import np
 from ..limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
 from ..text import printable

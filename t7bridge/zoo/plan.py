@@ -17,7 +17,7 @@ from ..data import define
 from ..errors import ModelError
 from ..formats import FORMATS, LUA, SUFFIXES, formats_with
 from ..formats.table import HEAD_BYTES, identify
-from ..io.checksums import digest
+from ..io.copy import digest
 from ..limits import DEFAULT_LIMITS, Limits
 from .journal import DONE, FAILED, FOREIGN, GONE, NAME, PLANNED, Record
 from .places import Folder, heads, identity, is_inside, join, list_source, local_path, roots_of

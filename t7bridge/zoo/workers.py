@@ -40,7 +40,7 @@ from ..errors import (
 )
 from ..formats import home
 from ..io import copy as transfer
-from ..io.checksums import digest
+from ..io.copy import digest
 from ..io.output import flush_to_disk
 from ..report import Note
 from ..tools.draw import draw, is_page

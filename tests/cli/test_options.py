@@ -13,7 +13,7 @@ from helpers import ROOT
 
 import t7bridge
 from t7bridge import Report
-from t7bridge.cli import VERBS, arguments_of, completion, parser, parser_for
+from t7bridge.cli import VERBS, arguments_of, parser, parser_for, script
 from t7bridge.conversion import REQUIRED, Convert, Option, note_ignored, option, options_of, takes, verb
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -54,8 +54,8 @@ def check_parser(verb: str) -> None:
 
 def check_completion(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each option of the command line is completed."""
-    monkeypatch.setattr("t7bridge.cli.VERBS", {verb: "for one verb"})
-    bash, fish = completion.script("bash"), completion.script("fish")
+    monkeypatch.setattr("t7bridge.cli.verbs.VERBS", {verb: "for one verb"})
+    bash, fish = script("bash"), script("fish")
     for each in options_of(parser.class_of(verb)).values():
         for word in () if each.is_operand else each.spellings():
             assert re.search(rf" {verb}\) .*[\" ]{re.escape(word)}[\" ]", bash), word

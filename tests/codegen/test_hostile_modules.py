@@ -15,8 +15,8 @@ from looping import new_folder
 from source_helpers import run_source
 
 from t7bridge import Table, TorchObject, load_module, write_module
-from t7bridge.codegen import SourceBuilder, apply, attribute, dotted, expression, formula, lines, model_file
-from t7bridge.codegen.generate import generate
+from t7bridge.codegen import SourceBuilder, apply, attribute, dotted, expression, formula, lines
+from t7bridge.codegen.generate import check_page, generate
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, UnsupportedError
 from t7bridge.nn import find_modules
 
@@ -265,10 +265,10 @@ def test_a_page_with_anything_else_in_it_is_refused(monkeypatch, name):
     seen = []
 
     def tampered(text: str, builder: SourceBuilder, blocks: object, keys: object) -> None:
-        model_file.check_page(text, builder, blocks, keys)
+        check_page(text, builder, blocks, keys)
         assert before in text
         seen.append(name)
-        model_file.check_page(text.replace(before, after, 1), builder, blocks, keys)
+        check_page(text.replace(before, after, 1), builder, blocks, keys)
 
     monkeypatch.setattr("t7bridge.codegen.generate.check_page", tampered)
     with pytest.raises(ModelError, match=r"an unexpected construct|not Python"):

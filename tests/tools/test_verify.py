@@ -10,7 +10,6 @@ import t7bridge
 from t7bridge.errors import FormatError
 from t7bridge.formats import PtWriter
 from t7bridge.graph import PythonGlobal
-from t7bridge.tools import torch_oracle
 
 ROOT = Path(__file__).parents[2] / "testfiles"
 T7 = [path for path in sorted(ROOT.glob("format/*.t7")) if not path.name.startswith(("stream", "object_custom_write"))]
@@ -135,7 +134,7 @@ def test_report_is_data() -> None:
 def test_pytorch_is_not_shown_long_names(tmp_path, monkeypatch):
     """PyTorch, whose message about a name takes quadratic time, is used only if all names are short."""
     asked = []
-    monkeypatch.setattr(torch_oracle, "differences", lambda path, value: asked.append(path))
+    monkeypatch.setattr("t7bridge.tools.verify.differences", lambda path, value: asked.append(path))
     for size in (1000, 1001):
         path = tmp_path / f"{size}.pt"
         with open(path, "wb") as file:

@@ -21,7 +21,7 @@ from ...errors import (
 )
 from ...graph.dtypes import UINT8, ElementType
 from ...graph.storage import Span, Storage
-from ...io.checksums import sha256
+from ...io.copy import sha256
 from ...io.source import ByteSource
 from ...limits import Limits
 from ...report import Note

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from ...errors import ModelError
 from ...graph.storage import Storage
-from ...io.checksums import crc32, sha256
+from ...io.copy import crc32, sha256
 from ...io.output import Content, Output
 from . import archive as layout
 from .pickle.pickler import PickleWriter, StorageRef

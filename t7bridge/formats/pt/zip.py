@@ -19,8 +19,7 @@ from attrs import evolve
 
 from ...data import define
 from ...errors import CorruptError, LimitError, T7BridgeError, TruncatedError, UnsupportedError, about_file
-from ...io.checksums import combine, crc32
-from ...io.copy import Extent
+from ...io.copy import Extent, combine, crc32
 from ...io.output import Content, Output
 from ...io.source import ByteSource
 from ...limits import DEFAULT_LIMITS, Inflation, Limits
