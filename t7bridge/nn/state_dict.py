@@ -110,6 +110,7 @@ class _Collector:
         self._copies: dict[object, list[Tensor]] = {}
         """Copied tensors, by their originals, so that tied weights stay tied."""
         self._notes: dict[tuple[str, str], Note] = {}
+        self._data: dict[int, bool] = {}
         """The note of each level and message, with its first path and the number of occurrences."""
         self._left: list[tuple[Place, str, Value, bool]] = []
         """Fields that the entries do not name: place, step, value, whether the class is known."""
@@ -283,7 +284,7 @@ class _Collector:
         if name in (FIELD, ROOT_FIELD):  # used, or noted
             self._result.data_fields.add((id(place.obj), name))
             return
-        if not isinstance(value, _DATA) or self._is_own(place.obj, name, value) or not is_data(value):
+        if not isinstance(value, _DATA) or self._is_own(place.obj, name, value) or not self._is_data(value):
             return
         if place.layer is not None:
             if id(place.obj) not in self._options:
@@ -292,6 +293,12 @@ class _Collector:
                 return
         self._result.data.setdefault(place.prefix + name, value)
         self._result.data_fields.add((id(place.obj), name))
+
+    def _is_data(self, value: Value) -> bool:
+        """Return whether a value is data; a table that many objects hold is searched once."""
+        if id(value) not in self._data:
+            self._data[id(value)] = is_data(value)
+        return self._data[id(value)]
 
     def _report_left(self) -> None:
         """Note content that was left out and is not in the state dict under another name."""
