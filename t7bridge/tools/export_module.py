@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ClassVar
 
-from attrs import field
+from attrs import asdict, field
 
 from .. import formats
 from ..codegen.generate import generate
@@ -41,19 +41,20 @@ from ..data import __version__, define
 from ..errors import LimitError, ModelError, UnsupportedError, WriteError, about_file
 from ..formats.pt.writer import PtWriter
 from ..formats.safetensors import write as write_safetensors
-from ..graph.lua import TorchObject
+from ..graph.lua import TorchObject, Value
 from ..io.copy import digest
 from ..io.output import FileOutput, check_replaceable
 from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Budget, Limits
 from ..nn.named import compacted
-from ..nn.places import Places
+from ..nn.places import Places, choose_module
 from ..nn.registry import load_classes
 from ..nn.state_dict import state_dict
 from ..report import Note, Report, check_strict
 from ..text import printable
-from .modules import load_module, one_module
+from .modules import load_module, lua_document, one_module
 from .prove.prove import prove
+from .sampling import beside, sample_source, sampling_of
 
 HUB_FILES = ("README.md", "model.py", "config.json", "model.safetensors")
 _LINES = 200
@@ -88,7 +89,9 @@ def write_module(request: WriteModule) -> Report:
     `model.py` has a class `Model` and a function `load(weights=None)`, which returns the model in evaluation mode;
     `model.pt` is its state dict, in PyTorch's order. The model has the inputs and outputs of the Lua module: tensors in
     Lua's shapes, and lists for tables. Tables of strings and numbers in the module's fields, such as a vocabulary, are
-    in `config.json` under `data`; without any there is no such file. Neither PyTorch nor Lua is needed to write them.
+    in `config.json` under `data`, and the options beside the model in a checkpoint under `checkpoint`; without any
+    there is no such file. For a language model with its vocabulary, `sample.py` generates text. Neither PyTorch nor
+    Lua is needed to write them.
 
     Args:
         source: the `.t7` file.
@@ -110,7 +113,8 @@ def write_module(request: WriteModule) -> Report:
         load_classes(request.classes)
     folder = os.fspath(request.target)
     with ByteSource.from_path(request.source) as source:
-        path, module = one_module(source, request.at, request.limits)
+        document = lua_document(source, request.limits)
+        path, module = choose_module(document.first, request.at, document.path)
         name = os.path.basename(source.name)
         made = generate(
             module, path, index_base=request.index_base, limits=request.limits, source=name, weights="model.pt"
@@ -122,14 +126,23 @@ def write_module(request: WriteModule) -> Report:
             rows = [(f"{path}.{name}", module.class_name, item) for name, item in data.items()]
             note_data([row for row, name in zip(rows, data) if (name in found) is beside], report, beside=beside)
         check_strict(report, request.strict)
-        names = ["model.py", "model.pt", *["config.json"] * bool(found)]
+        config = _config(found, document.first, request.limits)
+        sampling = sampling_of(module, path, document.first, request.index_base, request.limits)
+        if sampling is not None:
+            config["sampling"] = asdict(sampling)
+            command = f"python {os.path.join(folder, 'sample.py')}"
+            message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
+            report.note("info", message, code="beside")
+        names = ["model.py", "model.pt", *["config.json"] * bool(config), *["sample.py"] * (sampling is not None)]
         with _outputs(folder, names, force=request.force, sync=request.sync) as outputs:
             writer = PtWriter(outputs["model.pt"])
             writer.write(OrderedDict(compacted(made.tensors)))
             writer.finish()
             outputs["model.py"].write(made.text.encode())
-            if found:
-                outputs["config.json"].write(_json({"data": found}))
+            if config:
+                outputs["config.json"].write(_json(config))
+            if sampling is not None:
+                outputs["sample.py"].write(sample_source())
         report.tensors, report.storages = writer.tensors, writer.storages
         report.target_bytes = sum(output.position for output in outputs.values())
     return report
@@ -236,6 +249,12 @@ def write_hub(request: Any) -> HubReport:
 
 def _json(value: Any, **options: Any) -> bytes:
     return (json.dumps(value, indent=2, **options) + "\n").encode()
+
+
+def _config(data: dict[str, Any], checkpoint: Value, limits: Limits) -> dict[str, Any]:
+    """Return the content of `config.json`: data of the module's fields, and what stands beside it in a checkpoint."""
+    found = {"data": data, "checkpoint": _json_data(beside(checkpoint), limits)}
+    return {name: part for name, part in found.items() if part}
 
 
 def _json_data(data: dict[str, Any], limits: Limits) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ..conversion.inputs import parse_inputs
 from ..conversion.options import FORCE, INPUT, JSON, SYNC, option, takes, verb
 from ..conversion.template import torch_weights
 from ..errors import ModelError, UnsupportedError, WriteError
+from ..formats.document import Document
 from ..formats.pt.writer import placed
 from ..formats.t7.writer import T7Writer
 from ..graph.lua import TorchObject
@@ -101,6 +102,17 @@ def one_module(
         ModelError: it holds several and `at` names none of them; the message lists them.
         UnsupportedError: the file is not a `.t7`.
     """
+    document = lua_document(source, limits)
+    return choose_module(document.first, at, document.path)
+
+
+def lua_document(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
+    """Open a `.t7` file to take a module from it.
+
+    Raises:
+        FormatError: the file is damaged, or in no supported format.
+        UnsupportedError: the file is not a `.t7`.
+    """
     document = formats.open(source, limits=limits)
     if document.spec.values != formats.LUA:
         raise UnsupportedError(
@@ -110,8 +122,8 @@ def one_module(
             if document.format == "pt"
             else f"A {document.spec.suffix} holds tensors, but not their layers.",
         )
-    document.warn(4)
-    return choose_module(document.first, at, document.path)
+    document.warn(5)
+    return document
 
 
 PACKAGES = ("rnn",)

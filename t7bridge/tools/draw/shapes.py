@@ -44,11 +44,13 @@ class Shapes:
         input: of its input, as text; empty where unknown.
         output: of its output.
         source: their origin.
+        values: of input and output, where they were inferred.
     """
 
     input: str = ""
     output: str = ""
     source: str = ""
+    values: tuple[Value, Value] = (None, None)
 
 
 def shapes_of(models: list[tuple[str, TorchObject, list[Block]]], wanted: Inputs | None, limits: Limits) -> Shapes:
@@ -95,7 +97,7 @@ def infer(blocks: list[Block]) -> Shapes:
         if not block.shape and block.kind != "end":
             block.shape = trial.shapes(block)
     source = "as recorded by the last forward" if recorded else f"for an input of {_text(x)}, a guess from the layers"
-    return Shapes(_text(x), shape_text(root.shape) or _text(trial.output), source)
+    return Shapes(_text(x), shape_text(root.shape) or _text(trial.output), source, (x, trial.output))
 
 
 def _best_trial(model: _Model, blocks: list[Block], recorded: bool) -> tuple[Value, Evaluation] | None:

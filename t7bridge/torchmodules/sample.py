@@ -1,0 +1,98 @@
+"""Generate text with the language model in this folder: python sample.py "Once upon a time" --length 500."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from model import load
+from torch import Tensor
+
+Step = Callable[[int], Tensor]
+"""Takes the number of a token, and returns the scores of all tokens to follow it."""
+
+
+def step_by_step(model: Any, index_base: int, states: list[list[int]]) -> Step:
+    """Return the step of a model that takes a token and states, and returns the new states and the scores."""
+    dtype = next(model.parameters()).dtype
+    state = [torch.zeros(1, *size, dtype=dtype) for size in states]
+
+    def step(token: int) -> Tensor:
+        nonlocal state
+        *state, scores = model([torch.tensor([token + index_base]), *state])
+        following: Tensor = scores[0]
+        return following
+
+    return step
+
+
+def over_sequences(model: Any, index_base: int) -> Step:
+    """Return the step of a model that takes sequences of tokens and a state, and returns their scores and the state."""
+    state: Any = None
+
+    def step(token: int) -> Tensor:
+        nonlocal state
+        scores, state = model(torch.tensor([[token + index_base]]), state)
+        following: Tensor = scores[0, -1]
+        return following
+
+    return step
+
+
+def split(text: str, tokens: list[str]) -> list[str]:
+    """Split a text into tokens: words if tokens are words, else characters, or the bytes of those that are no token."""
+    known = set(tokens)
+    if any(len(token) > 1 for token in tokens):
+        return [word for word in text.split() if word in known]
+    found: list[str] = []
+    for letter in text:
+        parts = [letter] if letter in known else [chr(0xDC00 + byte) for byte in letter.encode()]
+        found += [part for part in parts if part in known]
+    return found
+
+
+@torch.no_grad()
+def generate(step: Step, tokens: list[str], start: list[str], length: int, temperature: float) -> list[str]:
+    """Return tokens that follow a text; a temperature of 0 takes the most likely one each time."""
+    numbers = {token: number for number, token in enumerate(tokens)}
+    for token in start[:-1]:
+        step(numbers[token])
+    number = numbers[start[-1]] if start else int(torch.randint(len(tokens), ()))
+    found = []
+    for _ in range(length):
+        scores = step(number).double()
+        if temperature > 0:
+            number = int(torch.multinomial((scores / temperature).softmax(-1), 1))
+        else:
+            number = int(scores.argmax())
+        found.append(tokens[number])
+    return found
+
+
+def main() -> None:
+    """Read the options, and write the text."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("text", nargs="?", default="", help="the beginning of the text")
+    parser.add_argument("--length", type=int, default=500, help="number of tokens (default: 500)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="0: the most likely token (default: 1)")
+    parser.add_argument("--seed", type=int, help="of the random numbers")
+    options = parser.parse_args()
+    if options.seed is not None:
+        torch.manual_seed(options.seed)
+    sampling = json.loads(Path(__file__).with_name("config.json").read_text(encoding="utf-8"))["sampling"]
+    tokens, states = sampling["tokens"], sampling["states"]
+    base = sampling["index_base"]
+    step = over_sequences(load(), base) if states is None else step_by_step(load(), base, states)
+    start = split(options.text, tokens)
+    found = generate(step, tokens, start, options.length, options.temperature)
+    text = (" " if any(len(token) > 1 for token in tokens) else "").join([*start, *found])
+    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape") + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Checkpoints of language models: what `module` writes beside the model, and text from it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import t7bridge
+from t7bridge import T7Writer, Table
+
+MODEL = Path(__file__).parents[2] / "testfiles/models/char_lstm_nngraph.t7"
+LETTERS = "abcdefgh\u00e9"
+
+
+def checkpoint(path: Path, **beside: Any) -> str:
+    """Write a checkpoint as char-rnn does, with the model under `protos.rnn`."""
+    with path.open("wb") as file:
+        T7Writer(file).write_object(Table.of({"protos": Table.of({"rnn": t7bridge.load(MODEL)}), **beside}))
+    return str(path)
+
+
+def vocabulary(letters: str) -> Table:
+    """Return a vocabulary as char-rnn has it: numbers by letters."""
+    return Table.of({letter: number for number, letter in enumerate(letters, 1)})
+
+
+@pytest.mark.slow
+def test_a_checkpoint_talks(tmp_path: Path) -> None:
+    """`sample.py` chooses the letters that the model finds most likely, one after another."""
+    opt = Table.of({"rnn_size": 6, "model": "lstm"})
+    path = checkpoint(tmp_path / "c.t7", vocab=vocabulary(LETTERS), opt=opt, losses=Table.from_list([1.0, 2.0]))
+    t7bridge.write_module(path, tmp_path / "m")
+    command = [sys.executable, str(tmp_path / "m/sample.py"), "ab", "--length", "20", "--temperature", "0"]
+    text = subprocess.run(command, check=True, capture_output=True).stdout.decode()
+    model = t7bridge.load_module(path)
+    state, wanted = [torch.zeros(1, 6) for _ in range(4)], "ab"
+    number = 1
+    for place in range(21):
+        *state, scores = model([torch.tensor([number]), *state])
+        number = int(scores.argmax()) + 1 if place else 2
+        wanted += LETTERS[number - 1] * bool(place)
+    assert text == wanted + "\n"
+    config = json.loads((tmp_path / "m/config.json").read_text())
+    assert config["checkpoint"] == {
+        "vocab": {letter: number for number, letter in enumerate(LETTERS, 1)},
+        "opt": {"rnn_size": 6, "model": "lstm"},
+    }
+    assert config["sampling"] == {"tokens": [*LETTERS], "index_base": 1, "states": [[6]] * 4}
+
+
+@pytest.mark.parametrize(
+    "vocab",
+    [vocabulary("abc"), Table.of(dict.fromkeys(LETTERS, 1)), Table.from_list([1.0] * 9)],
+    ids=["another size", "one number", "numbers"],
+)
+def test_no_vocabulary(vocab: Table, tmp_path: Path) -> None:
+    """A table that does not number as many texts as the model has classes is no vocabulary of it."""
+    t7bridge.write_module(checkpoint(tmp_path / "c.t7", vocab=vocab), tmp_path / "m")
+    assert not (tmp_path / "m/sample.py").exists()
+
+
+def test_bytes(tmp_path: Path) -> None:
+    """Tokens may be bytes of UTF-8, as in char-rnn, or a list of texts, as in torch-rnn."""
+    halves = Table.from_list([b"a", b"\xc3", b"\xa9", b"b", b"c", b"d", b"e", b"f", b"g"])
+    t7bridge.write_module(checkpoint(tmp_path / "c.t7", words=halves), tmp_path / "m")
+    config = json.loads((tmp_path / "m/config.json").read_text())
+    assert config["sampling"]["tokens"][:3] == ["a", "\udcc3", "\udca9"]
