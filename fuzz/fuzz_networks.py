@@ -28,7 +28,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from runtime_helpers import as_torch, difference, gradient_difference
+from runtime_helpers import as_torch, copied, difference, gradient_difference
 
 import t7bridge
 from t7bridge.formats.t7.writer import T7Writer
@@ -42,11 +42,6 @@ def records(path: Path) -> list[dict[str, Any]]:
     value = t7bridge.T7Reader(path).read_object()
     listed = value.sequence() or [value]
     return [{key.decode(): item for key, item in record.raw_items()} for record in listed]
-
-
-def copied(value: Any) -> Any:
-    """Return the tensors of nested lists, cloned: in-place layers write to their inputs."""
-    return value.clone() if isinstance(value, torch.Tensor) else [copied(item) for item in value]
 
 
 def outputs(make: Any, record: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,52 @@ def do(module: torch.nn.Module, call: dict[str, Any]) -> None:
     else:
         assert word in ("training", "evaluate")
         module.train(word == "training")
+
+
+# What gen/cells.lua records: steps whose state is carried
+
+
+def placed(value: Any, path: str) -> Any:
+    """Return what is at a path of numbers from 1 in nested lists; the empty path is the value itself."""
+    for key in filter(None, path.split(".")):
+        value = value[int(key) - 1]
+    return value
+
+
+def replaced(value: Any, path: str, to: Any) -> Any:
+    """Return nested lists with another element at a path."""
+    if not path:
+        return to
+    key, _, below = path.partition(".")
+    index = int(key) - 1
+    return [*value[:index], replaced(value[index], below, to), *value[index + 1 :]]
+
+
+def steps_of(module: Any, record: dict[str, Any]) -> Iterator[tuple[int, Any]]:
+    """Run a module over all steps of a record; yield number and output of each."""
+    rows = {str(path): as_torch(tensor) for path, tensor in record["steps"].items()}
+    carry = {str(to): (at if isinstance(at := record["carry"][to], str) else at.decode()) for to in record["carry"]}
+    now = as_torch(record["inputs"])
+    count = len(next(iter(rows.values())))
+    for step in range(1, count + 1):
+        if step > 1:
+            for path, tensor in rows.items():
+                now = replaced(now, path, tensor[step - 1])
+        with torch.no_grad():
+            output = module(copied(now))
+        yield step, output
+        for to, path in carry.items():
+            now = replaced(now, to, placed(output, path))
+
+
+def copied(value: Any) -> Any:
+    """Return the tensors of nested lists, cloned: in-place layers write to their inputs."""
+    return value.clone() if isinstance(value, torch.Tensor) else [copied(item) for item in value]
+
+
+def step_differences(module: Any, record: dict[str, Any], rtol: float = 0.0, atol: float = 1e-5) -> list[str]:
+    """Return where the outputs over all steps differ from Lua's."""
+    wanted = {int(step): as_torch(record["outputs"][step]) for step in record["outputs"]}
+    found = {step: output for step, output in steps_of(module, record) if step in wanted}
+    compared = ((step, difference(found[step], wanted[step], rtol, atol)) for step in sorted(wanted))
+    return [f"step {step}: {why}" for step, why in compared if why]
