@@ -76,9 +76,9 @@ def _to_stdout(options: argparse.Namespace) -> int:
 
 def describe(options: argparse.Namespace) -> int:
     """Print the description."""
-    from ..values.describe import json_pieces
+    from ..tools.files import description
 
-    sys.stdout.writelines(json_pieces(t7bridge.describe(**arguments_of(options, "describe"))))
+    sys.stdout.writelines(description(**arguments_of(options, "describe")))
     print()
     return DONE
 

@@ -21,8 +21,7 @@ import math
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from functools import partial
-from itertools import chain, repeat
+from itertools import islice, repeat
 from typing import Any
 
 from ..graph.dtypes import NUMPY_ELEMENTS
@@ -40,7 +39,7 @@ from ..graph.python import (
 )
 from ..graph.storage import Storage
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
-from ..graph.walk import Fill, Path, Rebuilder, fill_list
+from ..graph.walk import SCALARS
 from ..limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ..text import printable_json
 
@@ -48,24 +47,67 @@ Node = dict[str, Any]
 _CONTAINERS = (list, tuple, dict, SparseTensor, PythonObject)
 
 
-def _pairs(pairs: Iterable[tuple[Any, Any]]) -> Fill:
-    """Return a list of pairs to be filled."""
-    slots = [list(pair) for pair in pairs]
-    return Fill(slots, _sides(slots))
+class _Later:
+    """A value inside a node that is still to be described: a file may nest deeper than all nodes fit into memory."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
-def _sides(slots: list[Any]) -> Iterator[tuple[Any, Any, Any, Any]]:
-    """Yield both sides of each pair, in place of which their descriptions are put."""
-    for slot in slots:
-        yield slot, 0, 0, slot[0]
-        yield slot, 1, 1, slot[1]
+_INNER = (dict, list, _Later)
 
 
-def _parts(node: Node, names: Iterable[str], values: Iterable[Any]) -> Iterator[tuple[Any, Any, Any, Any]]:
-    """Return named parts of a node to be filled, whose order is fixed at once."""
-    names = list(names)
-    node.update(dict.fromkeys(names))
-    return zip(repeat(node), names, names, values)
+class _Describer:
+    """Describes values one by one; what is inside them later, in the order of the text."""
+
+    def scalar(self, value: Any) -> Node:
+        """Describe a value without parts and identity."""
+        raise NotImplementedError
+
+    def make(self, value: Any) -> tuple[Node, bool]:
+        """Describe another value; return too whether `close` is to be called when all in it is described."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the value that was begun last."""
+
+    def part(self, value: Any) -> Any:
+        """Return the node of a scalar; of another value, that it is still to be described."""
+        return self.scalar(value) if type(value) in SCALARS else _Later(value)
+
+    def pairs(self, pairs: Iterable[tuple[Any, Any]]) -> list[Any]:
+        """Return the nodes of pairs."""
+        return [[self.part(key), self.part(item)] for key, item in pairs]
+
+    def whole(self, node: Any) -> Any:
+        """Return a node with everything in it."""
+        result = [node]
+        left: list[tuple[Any, Any] | None] = [(result, 0)]
+        while left:
+            at = left.pop()
+            if at is None:
+                self.close()
+                continue
+            target, place = at
+            found = target[place]
+            if type(found) is _Later:
+                found, closes = self.make(found.value)
+                target[place] = found
+                if closes:
+                    left.append(None)
+            places = reversed(found) if isinstance(found, dict) else range(len(found) - 1, -1, -1)
+            left += [(found, each) for each in places if isinstance(found[each], _INNER)]
+        return result[0]
+
+    def text(self, node: Any) -> list[str]:
+        """Return a node with everything in it as compact JSON, in pieces."""
+        pieces = _json(node, self)
+        return list(iter(lambda: "".join(islice(pieces, _PIECES)), ""))
+
+
+_PIECES = 10_000
 
 
 # Lua
@@ -99,12 +141,11 @@ def _live_pairs(table: Table) -> list[tuple[Value, Value]]:
     return sorted(live, key=lambda pair: _sort_key(pair[0]))
 
 
-class _LuaDescriber(Rebuilder):
+class _LuaDescriber(_Describer):
     def __init__(self) -> None:
-        super().__init__()
-        self._count = 0
+        self._numbers: dict[int, int] = {}
 
-    def scalar(self, value: Any, path: Path | None, key: Any) -> Node:
+    def scalar(self, value: Any) -> Node:
         if value is None:
             return {"t": "nil"}
         if isinstance(value, bool):
@@ -113,39 +154,47 @@ class _LuaDescriber(Rebuilder):
             return {"t": "num", "v": f"{value:.17g}"}  # without the sign of a NaN
         return {"t": "str", "hex": (value.encode() if isinstance(value, str) else value).hex()}
 
-    def make(self, value: Value, path: Path) -> Any:
-        self._count += 1
-        self.made[id(value)] = {"t": "ref", "id": self._count}
-        node: Node = {"t": "", "id": self._count}
+    def make(self, value: Value) -> tuple[Node, bool]:
+        return self._node(value), False
+
+    def _node(self, value: Value) -> Node:
+        number = len(self._numbers) + 1
+        known = self._numbers.setdefault(id(value), number)
+        if known < number:
+            return {"t": "ref", "id": known}
+        node: Node = {"t": "", "id": number}
         if isinstance(value, Table):
-            kv = _pairs(_live_pairs(value))
-            return Fill(node | {"t": "table", "n": len(kv.value), "kv": kv.value}, kv.parts)
+            kv = self.pairs(_live_pairs(value))
+            return node | {"t": "table", "n": len(kv), "kv": kv}
         if isinstance(value, TorchObject):
             if value.fields is None:
                 return {"t": "userdata", "class": value.class_name}
-            kv = _pairs(_live_pairs(value.fields))
-            return Fill(node | {"t": "object", "class": value.class_name, "kv": kv.value}, kv.parts)
+            return node | {"t": "object", "class": value.class_name, "kv": self.pairs(_live_pairs(value.fields))}
         if isinstance(value, Storage):
             crc = value.crc32() if value.count else 0
             return node | {"t": "storage", "class": _lua_class(value), "n": value.count, "crc32": crc}
         if isinstance(value, Tensor):
             node |= {"t": "tensor", "class": _lua_class(value), "size": list(value.size), "stride": list(value.stride)}
-            node |= {"offset": value.offset, "storage": None}
-            return node if value.storage is None else Fill(node, _parts(node, ["storage"], [value.storage]))
+            return node | {"offset": value.offset, "storage": None if value.storage is None else _Later(value.storage)}
         if isinstance(value, LuaFunction):
             upvalues = value.upvalue_list()
-            up: list[Node] = [{"name": entry.name.decode("utf-8", "replace"), "v": None} for entry in upvalues]
-            parts = ((slot, "v", entry.name, entry.value) for slot, entry in zip(up, upvalues))
-            return Fill(node | {"t": "function", "nups": len(up), "up": up}, parts)
+            up = [{"name": each.name.decode("utf-8", "replace"), "v": self.part(each.value)} for each in upvalues]
+            return node | {"t": "function", "nups": len(up), "up": up}
         if not isinstance(value, (TdsHash, TdsVec)):
             raise TypeError(f"{type(value).__name__} is not a Lua value")
         # Every tds collection is described under its current name, as the old name has the same metatable in Lua.
-        kv = _pairs(_live_pairs(value.content) if isinstance(value, TdsHash) else _numbered(value.elements))
-        return Fill(node | {"t": "cdata", "class": value.lua_class, "kv": kv.value}, kv.parts)
+        kv = self.pairs(_live_pairs(value.content) if isinstance(value, TdsHash) else _numbered(value.elements))
+        return node | {"t": "cdata", "class": value.lua_class, "kv": kv}
 
 
 def _numbered(items: list[Value]) -> Iterable[tuple[float, Value]]:
     return ((float(number), item) for number, item in enumerate(items, 1))
+
+
+def _lua(values: tuple[Value, ...]) -> tuple[_Describer, Any]:
+    describer = _LuaDescriber()
+    nodes = [describer.part(value) for value in values]
+    return describer, nodes[0] if len(nodes) == 1 else {"t": "values", "v": nodes}
 
 
 def describe_lua(*values: Value) -> Node:
@@ -156,27 +205,30 @@ def describe_lua(*values: Value) -> Node:
 
     Source: the walk in `testfiles/gen/describe.lua`, which ran in Lua Torch.
     """
-    describer = _LuaDescriber()
-    nodes = [describer.run(value) for value in values]
-    return nodes[0] if len(nodes) == 1 else {"t": "values", "v": nodes}
+    describer, node = _lua(values)
+    return describer.whole(node)  # type: ignore[no-any-return]
+
+
+def lua_json(*values: Value) -> list[str]:
+    """Return what `describe_lua` returns as the text of `json_pieces`, in much less memory."""
+    describer, node = _lua(values)
+    return describer.text(node)
 
 
 # Python
 
 
-class _PythonDescriber(Rebuilder):
-    remembers = False
-
+class _PythonDescriber(_Describer):
     def __init__(self, limits: Limits) -> None:
-        super().__init__()
         self._budget = Budget(limits, "a description that repeats shared values")
         self._numbers: dict[tuple[int, int], int] = {}
         self._sums: dict[int, int] = {}
         self._seen: set[int] = set()
         self._around: dict[int, int] = {}
         """The containers being described, each with its depth."""
+        self._kept: list[Storage] = []
 
-    def scalar(self, value: Any, path: Path | None, key: Any) -> Node:
+    def scalar(self, value: Any) -> Node:
         if value is None:
             return {"t": "none"}
         if isinstance(value, bytes):
@@ -184,25 +236,51 @@ class _PythonDescriber(Rebuilder):
         shown = str(value) if type(value) is int else repr(value) if isinstance(value, float) else value
         return {"t": type(value).__name__, "v": shown}
 
-    def make(self, value: Any, path: Path) -> Any:
+    def make(self, value: Any) -> tuple[Node, bool]:
         value = value.tensor if isinstance(value, QuantizedTensor) else value
         if isinstance(value, Tensor):
-            return self._tensor(value)
+            return self._tensor(value), False
         if isinstance(value, NumpyScalar):
-            return _numpy_scalar(value)
+            return _numpy_scalar(value), False
         if not isinstance(value, _CONTAINERS):
-            return {"t": "other", "v": _class_name(value)}
+            return {"t": "other", "v": _class_name(value)}, False
         if id(value) in self._around:
-            return {"t": "cycle", "up": len(self._around) - self._around[id(value)]}
-        # Items, not keys: looking a key up costs as much as the file makes its hash cost.
-        fill, count = _container(value)
+            return {"t": "cycle", "up": len(self._around) - self._around[id(value)]}, False
+        node, count = self._container(value)
         if id(value) in self._seen:
             self._budget.spend(STEPS_PER_NODE * (1 + count))
         self._seen.add(id(value))
         self._around[id(value)] = len(self._around)
+        return node, True
 
-        fill.done = partial(self._around.pop, id(value))
-        return fill
+    def close(self) -> None:
+        self._around.popitem()
+
+    def _container(self, value: Any) -> tuple[Node, int]:
+        """Return the node of a container, and the number of its parts."""
+        if isinstance(value, dict):
+            # Items, not keys: looking a key up costs as much as the file makes its hash cost.
+            kind = "odict" if isinstance(value, OrderedDict) else "dict"
+            return {"t": kind, "v": self.pairs(value.items())}, len(value)
+        if isinstance(value, (list, tuple)):
+            kind = "tuple" if isinstance(value, tuple) else "list"
+            return {"t": kind, "v": [self.part(item) for item in value]}, len(value)
+        if isinstance(value, SparseTensor):
+            node: Node = {"t": "sparse", "layout": value.layout, "size": list(value.size)}
+            held = {name: getattr(value, name) for name in ("indices", "plain_indices", "values")}
+            return node | {name: self.part(part) for name, part in held.items() if part is not None}, 0
+        if value.is_module:
+            attributes = value.attributes
+            rest = {name: item for name, item in attributes.items() if name not in MODULE_PARTS}
+            groups = {**{part[1:]: attributes[part] for part in MODULE_PARTS}, "attributes": rest}
+            found = {name: self.pairs(group.items()) for name, group in groups.items()}
+            return {"t": "module", "v": value.path, **found}, sum(len(group) for group in groups.values())
+        state = None if value.state is UNSET else value.state
+        held = {"args": value.args, "kwargs": value.kwargs, "state": state, "items": value.items, "pairs": value.pairs}
+        held = {
+            name: part for name, part in held.items() if part or not (part is None or isinstance(part, (tuple, list)))
+        }
+        return {"t": "other", "v": value.path, **{name: self.part(part) for name, part in held.items()}}, len(held)
 
     def _tensor(self, value: Tensor) -> Node:
         storage = value.storage
@@ -226,34 +304,6 @@ class _PythonDescriber(Rebuilder):
             "requires_grad": value.requires_grad,
             "parameter": value.is_parameter,
         }
-
-
-def _container(value: Any) -> tuple[Fill, int]:
-    """Return the node of a container, to be filled, and the number of its parts."""
-    if isinstance(value, dict):
-        slots = _pairs(value.items())
-        kind = "odict" if isinstance(value, OrderedDict) else "dict"
-        return Fill({"t": kind, "v": slots.value}, slots.parts), len(slots.value)
-    if isinstance(value, (list, tuple)):
-        items = fill_list(value)
-        return Fill({"t": "tuple" if isinstance(value, tuple) else "list", "v": items.value}, items.parts), len(value)
-    if isinstance(value, SparseTensor):
-        node: Node = {"t": "sparse", "layout": value.layout, "size": list(value.size)}
-        names = [name for name in ("indices", "plain_indices", "values") if getattr(value, name) is not None]
-        return Fill(node, _parts(node, names, [getattr(value, name) for name in names])), 0
-    if value.is_module:
-        attributes = value.attributes
-        rest = {name: item for name, item in attributes.items() if name not in MODULE_PARTS}
-        groups = {**{part[1:]: attributes[part] for part in MODULE_PARTS}, "attributes": rest}
-        found = {name: _pairs(group.items()) for name, group in groups.items()}
-        node = {"t": "module", "v": value.path, **{name: fill.value for name, fill in found.items()}}
-        parts = chain.from_iterable(fill.parts for fill in found.values())
-        return Fill(node, parts), sum(len(group) for group in groups.values())
-    state = None if value.state is UNSET else value.state
-    held = {"args": value.args, "kwargs": value.kwargs, "state": state, "items": value.items, "pairs": value.pairs}
-    held = {name: part for name, part in held.items() if part or not (part is None or isinstance(part, (tuple, list)))}
-    node = {"t": "other", "v": value.path}
-    return Fill(node, _parts(node, held, held.values())), len(held)
 
 
 def _numpy_scalar(value: NumpyScalar) -> Node:
@@ -299,31 +349,54 @@ def describe_python(value: Any, limits: Limits = DEFAULT_LIMITS) -> Node:
 
     Source: `describe` in `testfiles/gen/pt_cases.py`, which ran in PyTorch.
     """
-    return _PythonDescriber(limits).run(value)  # type: ignore[no-any-return]
+    describer = _PythonDescriber(limits)
+    return describer.whole(describer.part(value))  # type: ignore[no-any-return]
+
+
+def python_json(value: Any, limits: Limits = DEFAULT_LIMITS) -> list[str]:
+    """Return what `describe_python` returns as the text of `json_pieces`, in much less memory."""
+    describer = _PythonDescriber(limits)
+    return describer.text(describer.part(value))
 
 
 def json_pieces(node: Any) -> Iterator[str]:
     """Yield compact JSON of dicts, lists and scalars at any depth; the `json` module would recurse."""
-    encode = json.JSONEncoder(ensure_ascii=False).encode
-    stack: list[tuple[Iterator[Any], str]] = [(iter((node,)), "")]
-    first = True
-    while stack:
-        items, end = stack[-1]
-        for item in items:
-            if not first and len(stack) > 1:
-                yield ","
-            first = False
-            if type(item) is tuple:  # a key of a dict with its value
-                yield printable_json(encode(item[0])) + ":"
-                item = item[1]
-            if isinstance(item, (dict, list)):
-                yield "{" if isinstance(item, dict) else "["
-                inside = (iter(item.items()), "}") if isinstance(item, dict) else (iter(item), "]")
-                stack.append(inside)
-                first = True
-                break
-            yield printable_json(encode(item))
+    return _json(node, _Describer())
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _json(node: Any, describer: _Describer) -> Iterator[str]:
+    """Yield the JSON of a node, and of what it holds that is still to be described."""
+    left: list[Any] = [node]  # text and nodes to come, the next one last; `None` where a value ends
+    if not isinstance(node, _INNER):
+        left = [printable_json(_encode(node))]
+    while left:
+        found = left.pop()
+        if type(found) is str:
+            yield found
+        elif found is None:
+            describer.close()
         else:
-            stack.pop()
-            yield end
-            first = False
+            if type(found) is _Later:
+                found, closes = describer.make(found.value)
+                if closes:
+                    left.append(None)
+            left += _reversed_pieces(found)
+
+
+def _reversed_pieces(node: Any) -> list[Any]:
+    """Return the text of a dict or list, last piece first; in it the dicts and lists inside."""
+    is_dict = isinstance(node, dict)
+    if not any(isinstance(part, _INNER) for part in (node.values() if is_dict else node)):
+        return [printable_json(_encode(node))]
+    pieces: list[Any] = []
+    lead = "{" if is_dict else "["
+    for key, part in node.items() if is_dict else zip(repeat(""), node):
+        lead += printable_json(_encode(key)) + ":" if is_dict else ""
+        pieces += (lead, part) if isinstance(part, _INNER) else (lead + printable_json(_encode(part)),)
+        lead = ","
+    pieces.append("}" if is_dict else "]")
+    pieces.reverse()
+    return pieces
