@@ -84,6 +84,8 @@ def _write_tables(document: Document, output: Output, request: Convert, report: 
     value = value_of(document, request, report)
     pickled = pickle_of(value) if request.record else None  # before the tree is there: its writer knows every list
     tree = to_lua(value, nested=request.nested, keep_device=request.keep_device, limits=request.limits)
+    del value
+    document.forget()
     report.notes += tree.notes
     report.mode = "tree"
     hashed, layout = Hashed(output), T7Layout(**request.layout)

@@ -38,6 +38,7 @@ from ..formats.table import ends_as_zip
 from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import Value
 from ..graph.storage import Span, Storage
+from ..graph.tensor import Tensor
 from ..io.copy import Done, sha256
 from ..io.output import Content, FileOutput, Output
 from ..io.source import ByteSource
@@ -102,10 +103,24 @@ class Hashed(Output):
 
 def structure_hash(value: Value) -> str:
     """Return a hash of a Lua value without the elements of its storages, whatever the encoding of its file."""
+    return _structure(value, T7Writer)[0]
+
+
+class _AnyDevice(T7Writer):
+    """Writes tensors and storages alike on every device."""
+
+    @staticmethod
+    def _class_name(value: Value) -> str:
+        return value.element.name if isinstance(value, (Tensor, Storage)) else T7Writer._class_name(value)
+
+
+def _structure(value: Value, kind: type[T7Writer] = _AnyDevice) -> tuple[str, list[Storage]]:
+    """Return a hash of a Lua value without the elements of its storages, and these in order."""
+    storages: list[Storage] = []
     output = Hashed()
-    T7Writer(output, T7Layout()).write_object(value)
+    kind(output, T7Layout(), payloads=storages).write_object(value)
     output.flush()
-    return output.digest.hexdigest()
+    return output.digest.hexdigest(), storages
 
 
 def pickle_of(value: Any) -> tuple[bytes, list[Storage]]:
@@ -162,8 +177,8 @@ def _record(head: Any, rest: bytes) -> PtRecord:
     return PtRecord(str(head["structure"]), rows, rest[:length], rest[length:])
 
 
-class OriginalPt(NamedTuple):
-    """The value of the `.pt` from which a `.t7` was made.
+class RestoredValue(NamedTuple):
+    """The value that a record restores.
 
     Attributes:
         value: the value.
@@ -176,9 +191,57 @@ class OriginalPt(NamedTuple):
     sources: dict[int, Storage]
 
 
+@define(eq=False)
+class Shown:
+    """What a `.t7` shows of a value that its record restores, without the objects of the `.t7`.
+
+    Attributes:
+        structure: hash of the Lua value without the elements of its storages, whatever their devices.
+        storages: its storages, in order.
+        sources: for each storage of the value restored whose elements are among them, by identity, the one there.
+    """
+
+    structure: str
+    storages: list[Storage]
+    sources: dict[int, Storage]
+
+    def agrees(self, value: Any, sources: dict[int, Storage], limits: Limits) -> bool:
+        """Return whether the Lua value made from a value is the one in the `.t7`.
+
+        Storages are compared by place, those in `sources` by identity, and others by their elements; the rest by its
+        hash, for which only one of the two needs to be there.
+        """
+        for nested in (False, True):
+            made = to_lua(value, nested=nested, limits=limits)
+            known = {
+                (id(lua), id(sources[key]))
+                for key, (_, lua, exact) in made.storages.items()
+                if exact and key in sources
+            }
+            structure, storages = _structure(made.value)
+            same = structure == self.structure
+            if same and not PlaceComparer(limits=limits, known=known).run(storages, self.storages):
+                return True
+        return False
+
+
+class OriginalPt(NamedTuple):
+    """The value of the `.pt` from which a `.t7` was made.
+
+    Attributes:
+        value: the value.
+        foreign: the globals in its pickle that have no meaning here.
+        shown: what the `.t7` shows of it.
+    """
+
+    value: Any
+    foreign: list[str]
+    shown: Shown
+
+
 def restore_value(
     record: PtRecord, storages: list[Storage], limits: Limits = DEFAULT_LIMITS, forbid: bool = True
-) -> OriginalPt:
+) -> RestoredValue:
     """Return the value of the original `.pt`.
 
     Args:
@@ -204,10 +267,12 @@ def restore_value(
             raise _misfit(key, count, name)
         found[str(key)] = Storage(element, count, Span(raw, taken, element.itemsize))
         taken += count * element.itemsize
-    return OriginalPt(*read_pickle_with(record.pickle, found, limits, forbid), sources)
+    return RestoredValue(*read_pickle_with(record.pickle, found, limits, forbid), sources)
 
 
-def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool = True) -> OriginalPt | None:
+def original_pt(
+    content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool = True, check: bool = True
+) -> OriginalPt | None:
     """Return the value of the `.pt` from which a `.t7` with a record was made.
 
     Elements of types that Lua does not have are computed from Lua's when they are read, and an element that such a type
@@ -217,6 +282,8 @@ def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool =
         content: the `.t7`, with the record after its value.
         limits: resource limits.
         forbid: whether names that run code are refused.
+        check: whether the value must show what the file does; what is written from one that was not checked must be
+            checked by `check_pt`.
 
     Returns:
         `None` if anything but weights of the `.t7` was changed since, or the value does not show what the file does.
@@ -229,25 +296,11 @@ def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool =
         return None
     storages = [found for found in content.objects if isinstance(found, Storage)]
     try:
-        original = restore_value(record, storages, limits, forbid)
+        value, foreign, sources = restore_value(record, storages, limits, forbid)
     except RecordError:
         return None
-    return original if shows(original.value, original.sources, content, limits) else None
-
-
-def shows(value: Any, sources: dict[int, Storage], content: T7File, limits: Limits) -> bool:
-    """Return whether the Lua value made from a value is the one in a `.t7`.
-
-    Storages are compared by place, those in `sources` by identity, and others by their elements.
-    """
-    for nested in (False, True):
-        made = to_lua(value, nested=nested, keep_device=True, limits=limits)
-        known = {
-            (id(lua), id(sources[key])) for key, (_, lua, exact) in made.storages.items() if exact and key in sources
-        }
-        if not PlaceComparer(limits=limits, known=known).run(made.value, content.roots[0]):
-            return True
-    return False
+    shown = Shown(*_structure(content.roots[0]), sources)
+    return None if check and not shown.agrees(value, sources, limits) else OriginalPt(value, foreign, shown)
 
 
 def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Storage:
@@ -306,16 +359,13 @@ def check_t7(
             raise RecordError(_MESSAGE)
 
 
-def check_pt(
-    output: FileOutput, writer: ValueWriter, sources: dict[int, Storage], source: T7File, limits: Limits
-) -> None:
+def check_pt(output: FileOutput, writer: ValueWriter, shown: Shown, limits: Limits) -> None:
     """Check that a `.pt`, written by a record, shows the value of the `.t7` that the record was found in.
 
     Args:
         output: the file.
         writer: its writer.
-        sources: for each storage written, by identity, that of the `.t7` with its elements.
-        source: the `.t7`.
+        shown: what the `.t7` shows.
         limits: resource limits.
 
     Raises:
@@ -327,9 +377,9 @@ def check_pt(
         found: dict[int, Storage] = {}
         for key, storage in enumerate(writer.stored):
             back = reader.storage(str(key))
-            if _identify(back, storage) and id(storage) in sources:
-                found[id(back)] = sources[id(storage)]
-        if not shows(value, found, source, limits):
+            if _identify(back, storage) and id(storage) in shown.sources:
+                found[id(back)] = shown.sources[id(storage)]
+        if not shown.agrees(value, found, limits):
             raise RecordError(_MESSAGE)
 
 

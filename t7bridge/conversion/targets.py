@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..formats.named import NamedTensors
     from ..formats.pt.writer import LegacyPtWriter, PtWriter
     from ..formats.t7.file import T7File
-    from ..graph.storage import Storage
+    from .records import Shown
     from .request import Convert
 
 
@@ -53,6 +53,8 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
         _finish_pt(writer, value, report)
         return
     made = python_value(document.content, request, report)
+    if made.shown is not None:
+        document.forget()
     compact = request.compact and request.mode == "auto" and report.mode != "record"
     value = made.value
     if compact:
@@ -64,10 +66,10 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
     if not whole or compact:
         _finish_pt(writer, value, report)
         value = made.value = None  # the file written is read as a whole again
-        if made.sources is not None and request.pt_format != "torchscript":  # which has named tensors only
+        if made.shown is not None:
             from .records import check_pt
 
-            check_pt(output, writer, made.sources, document.content, request.limits)
+            check_pt(output, writer, made.shown, request.limits)
         return
     from .records import encode_record, take_skeleton
 
@@ -93,12 +95,12 @@ class PythonValue:
     Attributes:
         value: the value.
         modules: the modules that were replaced by their state dicts; `None` if there are none.
-        sources: of a value from a record: for its storages, by identity, those of the `.t7` with their elements.
+        shown: of a value from a record that is checked in the file written: what the `.t7` shows.
     """
 
     value: Any
     modules: StateDicts | None = None
-    sources: dict[int, Storage] | None = None
+    shown: Shown | None = None
 
 
 def python_value(content: T7File, request: Convert, report: Report) -> PythonValue:
@@ -112,11 +114,13 @@ def python_value(content: T7File, request: Convert, report: Report) -> PythonVal
     if request.record and request.believed and request.mode == "auto" and content.has_pt_record:
         from .records import original_pt
 
-        original = original_pt(content, request.limits)
+        # A file made by a record is read back, but one of named tensors only.
+        is_read_back = report.target_format == "pt" and request.pt_format != "torchscript"
+        original = original_pt(content, request.limits, check=not is_read_back)
         if original is not None:
             note_foreign_names(original.foreign, report)
             report.mode = "record"
-            return PythonValue(original.value, sources=original.sources)
+            return PythonValue(original.value, shown=original.shown if is_read_back else None)
         report.note(
             "warning", "the .t7 was changed since it was made from a .pt: its record is not used", code="record"
         )

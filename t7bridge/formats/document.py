@@ -27,6 +27,7 @@ class Document:
         content: the result of the format's own reader: a `T7File`, a `PtReader`; `None` if it adds nothing.
         notes: what reading left out, filled by `load`.
         warn: issues a warning if the file is incomplete; receives the stack depth.
+        forget: releases what `load` and `content` keep.
 
     Attributes:
         format: name of the format: `t7`, `pt`, `safetensors`, `hdf5`, `npz`.
@@ -46,6 +47,7 @@ class Document:
         metadata: dict[str, str] | None = None,
         notes: list[Note] | None = None,
         warn: Callable[[int], None] = lambda stacklevel: None,
+        forget: Callable[[], None] = lambda: None,
     ) -> None:
         self.format = format
         self.source = source
@@ -53,6 +55,7 @@ class Document:
         self._notes = notes if notes is not None else []
         self._warn = warn
         self._load = load
+        self._forget = forget
         self._content = content
         self._layout = layout
         self._roots: list[Any] | None = None
@@ -122,6 +125,11 @@ class Document:
         check = getattr(self.content, "verify", None)
         if check is not None:
             check()
+
+    def forget(self) -> None:
+        """Release the values, which are read again if they are asked for again."""
+        self._roots = None
+        self._forget()
 
     def close(self) -> None:
         """Close the file. Storages whose elements are still in it can no longer be read."""

@@ -151,6 +151,10 @@ class PtReader:
                 self._value = self._read()
         return self._value
 
+    def forget(self) -> None:
+        """Release the value, which is read again if it is asked for again."""
+        self._value = _UNSET
+
     def _read(self) -> Any:
         archive = self._archive
         if archive is None:
@@ -337,7 +341,14 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS, *, forb
         FormatError: it is damaged, or in no supported format.
     """
     reader = PtReader(source, limits=limits, forbid=forbid)
-    return Document("pt", reader.source, lambda: [reader.read()], content=lambda: reader, layout=lambda: reader.kind)
+    return Document(
+        "pt",
+        reader.source,
+        lambda: [reader.read()],
+        content=lambda: reader,
+        layout=lambda: reader.kind,
+        forget=reader.forget,
+    )
 
 
 def writer(

@@ -257,13 +257,23 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         found.ends = [reader.source.size]  # the caller knows the rest of the file
         return found
 
+    @cache
+    def content() -> T7File:
+        return values().content()
+
+    def forget() -> None:
+        if not start:
+            values.cache_clear()
+            content.cache_clear()
+
     return Document(
         "t7",
         opened,
         lambda: values().roots,
-        content=cache(lambda: values().content()),
+        content=content,
         layout=lambda: values().reader.layout,
         warn=lambda stacklevel: values().warn(stacklevel + 1),
+        forget=forget,
     )
 
 
