@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+import t7bridge
 
 
 class Basic(nn.Module):
@@ -158,3 +161,17 @@ def flat(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     return [tensor for item in (value.values() if isinstance(value, dict) else value) for tensor in flat(item)]
+
+
+def same_outputs(module: nn.Module, path: Path, inputs: tuple[Tensor, ...]) -> nn.Module:
+    """Save, load and compare; return the loaded module."""
+    with torch.no_grad():
+        want = flat(module(*inputs))
+    t7bridge.save_module(module, path, example_inputs=inputs)
+    again = t7bridge.load_module(path)
+    with torch.no_grad():
+        got = flat(again(inputs[0] if len(inputs) == 1 else list(inputs)))
+    assert [tuple(tensor.shape) for tensor in got] == [tuple(tensor.shape) for tensor in want]
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    return again
