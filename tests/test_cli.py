@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import PATIENCE
+from helpers import PATIENCE, run_here
 
 from t7bridge import Storage, Table, load, save
 
@@ -36,7 +36,7 @@ def test_convert(tmp_path: Path) -> None:
 
 def test_convert_json(tmp_path: Path) -> None:
     """The report is JSON on request."""
-    run = t7bridge("convert", "--json", ROOT / "format/checkpoint.t7", tmp_path / "x.t7")
+    run = run_here("convert", "--json", ROOT / "format/checkpoint.t7", tmp_path / "x.t7")
 
     report = json.loads(run.stdout)
     assert (report["source_format"], report["target_format"], report["mode"]) == ("t7", "t7", "copy")
@@ -45,7 +45,7 @@ def test_convert_json(tmp_path: Path) -> None:
 
 def test_convert_options(tmp_path: Path) -> None:
     """Encoding, byte order and size of `long` are options."""
-    run = t7bridge("convert", "--byte-order", "big", ROOT / "format/view_narrow.t7", tmp_path / "x.t7")
+    run = run_here("convert", "--byte-order", "big", ROOT / "format/view_narrow.t7", tmp_path / "x.t7")
 
     assert run.returncode == 0
     assert (ROOT / "format/view_narrow.big.t7").read_bytes() == (tmp_path / "x.t7").read_bytes()
@@ -62,12 +62,12 @@ def test_describe(name: str) -> None:
 
 def test_inspect() -> None:
     """The outline names classes, shapes and shared objects."""
-    run = t7bridge("inspect", "--depth", 3, ROOT / "models/siamese_shared.t7")
+    run = run_here("inspect", "--depth", 3, ROOT / "models/siamese_shared.t7")
 
     assert run.returncode == 0
     assert run.stdout.startswith("root: nn.")
     assert "tensor" in run.stdout
-    assert t7bridge("inspect", ROOT / "models/siamese_shared.t7").stdout.startswith("file ")
+    assert run_here("inspect", ROOT / "models/siamese_shared.t7").stdout.startswith("file ")
 
 
 def test_verify(tmp_path: Path) -> None:
@@ -81,7 +81,6 @@ def test_verify(tmp_path: Path) -> None:
     assert "root" in other.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -98,7 +97,7 @@ def test_bad_input(content: bytes, words: str, tmp_path: Path) -> None:
     bad = tmp_path / "model.t7"
     bad.write_bytes(content)
 
-    for run in (t7bridge("convert", bad, tmp_path / "x.pt"), t7bridge("describe", bad), t7bridge("inspect", bad)):
+    for run in (run_here("convert", bad, tmp_path / "x.pt"), run_here("describe", bad), run_here("inspect", bad)):
         assert run.returncode == 2
         assert words in run.stderr
         assert len(run.stderr.splitlines()) == 1
@@ -108,32 +107,30 @@ def test_bad_input(content: bytes, words: str, tmp_path: Path) -> None:
 
 def test_missing_file(tmp_path: Path) -> None:
     """A file that is not there is an error of one line."""
-    run = t7bridge("describe", tmp_path / "nothing.t7")
+    run = run_here("describe", tmp_path / "nothing.t7")
 
     assert run.returncode == 2
     assert "No such file" in run.stderr
     assert len(run.stderr.splitlines()) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [[], ["frobnicate"], ["convert"], ["convert", "a.t7"], ["describe", "--frob", "x"]]
 )
 def test_wrong_usage(arguments: list[str]) -> None:
     """Wrong usage ends with 2."""
-    run = t7bridge(*arguments)
+    run = run_here(*arguments)
 
     assert run.returncode == 2
     assert "usage" in run.stderr
 
 
-@pytest.mark.slow
 def test_help() -> None:
     """Help and version end with 0; each verb has help of its own."""
-    assert "convert" in t7bridge("--help").stdout
-    assert t7bridge("--version").stdout.startswith("t7bridge ")
+    assert "convert" in run_here("--help").stdout
+    assert run_here("--version").stdout.startswith("t7bridge ")
     for verb in ("convert", "describe", "inspect", "verify"):
-        run = t7bridge(verb, "--help")
+        run = run_here(verb, "--help")
         assert run.returncode == 0
         assert "usage: t7bridge " + verb in run.stdout
 
@@ -162,7 +159,7 @@ def test_full_disk(tmp_path: Path) -> None:
 
 def test_no_permission(tmp_path: Path) -> None:
     """A folder that is not there is an error of one line."""
-    run = t7bridge("convert", ROOT / "format/nil.t7", tmp_path / "no" / "x.t7")
+    run = run_here("convert", ROOT / "format/nil.t7", tmp_path / "no" / "x.t7")
 
     assert run.returncode == 2
     assert "cannot be written" in run.stderr
@@ -261,7 +258,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 def test_zeros(tmp_path: Path) -> None:
     """A file of zeros, as left by broken downloads, is not silently read as values."""
     (tmp_path / "z.t7").write_bytes(bytes(1000))
-    run = t7bridge("convert", tmp_path / "z.t7", tmp_path / "z.pt")
+    run = run_here("convert", tmp_path / "z.t7", tmp_path / "z.pt")
 
     assert run.returncode == 2
     assert "nil, accounts for next to nothing of the file" in run.stderr
@@ -270,7 +267,7 @@ def test_zeros(tmp_path: Path) -> None:
 
 def test_ignored_options(tmp_path: Path) -> None:
     """An option that has no meaning for the formats is named."""
-    run = t7bridge("convert", "--nested", "--encoding", "ascii", ROOT / "format/nil.t7", tmp_path / "x.pt")
+    run = run_here("convert", "--nested", "--encoding", "ascii", ROOT / "format/nil.t7", tmp_path / "x.pt")
 
     assert run.returncode == 0
     assert run.stderr.count("does not apply") == 2
@@ -279,20 +276,20 @@ def test_ignored_options(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_module(tmp_path: Path) -> None:
     """A model becomes two files that need only PyTorch; what cannot become one is listed, and nothing is written."""
-    run = t7bridge("module", ROOT / "models/char_lstm_nngraph.t7", "-o", tmp_path / "new" / "lstm")
+    run = run_here("module", ROOT / "models/char_lstm_nngraph.t7", "-o", tmp_path / "new" / "lstm")
     assert run.returncode == 0
     assert sorted(os.listdir(tmp_path / "new" / "lstm")) == ["model.pt", "model.py"]
     code = "import sys; sys.modules['t7bridge'] = None; import model; print(type(model.load()).__name__)"
     alone = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "new" / "lstm", capture_output=True, text=True)
     assert alone.stdout == "Model\n", alone.stderr
 
-    again = t7bridge("module", ROOT / "models/char_lstm_nngraph.t7", "-o", tmp_path / "new" / "lstm")
+    again = run_here("module", ROOT / "models/char_lstm_nngraph.t7", "-o", tmp_path / "new" / "lstm")
     assert again.returncode == 2
     assert "exists already" in again.stderr
-    assert t7bridge("module", ROOT / "models/lenet_mm.t7", "-o", tmp_path / "new" / "lstm", "--force").returncode == 0
+    assert run_here("module", ROOT / "models/lenet_mm.t7", "-o", tmp_path / "new" / "lstm", "--force").returncode == 0
     assert "nn.Conv2d" in (tmp_path / "new" / "lstm" / "model.py").read_text()
 
-    unknown = t7bridge("module", ROOT / "rnn/Serial.t7", "-o", tmp_path / "other")
+    unknown = run_here("module", ROOT / "rnn/Serial.t7", "-o", tmp_path / "other")
     assert unknown.returncode == 2
     assert "\n  root.modules: nn.Serial holds a bytes where a module belongs. " in unknown.stderr
     assert not (tmp_path / "other").exists()
@@ -303,9 +300,9 @@ def test_module_of_several(tmp_path: Path) -> None:
     """A file with several modules requires a choice; the message names them."""
     protos = Table.of({"rnn": load(ROOT / "models/lenet_mm.t7"), "cnn": load(ROOT / "nn/Linear.t7")})
     save(Table.of({"protos": protos}), tmp_path / "two.t7")
-    run = t7bridge("module", tmp_path / "two.t7", "-o", tmp_path / "x")
+    run = run_here("module", tmp_path / "two.t7", "-o", tmp_path / "x")
     assert run.returncode == 2
     assert "root.protos.rnn, root.protos.cnn" in run.stderr
-    run = t7bridge("module", tmp_path / "two.t7", "-o", tmp_path / "x", "--at", "root.protos.cnn")
+    run = run_here("module", tmp_path / "two.t7", "-o", tmp_path / "x", "--at", "root.protos.cnn")
     assert run.returncode == 0
     assert "nn.Linear" in (tmp_path / "x" / "model.py").read_text()

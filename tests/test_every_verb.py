@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import locale
 import os
 import random
@@ -187,29 +188,54 @@ def test_paths_with_nul_and_missing_files(
 # Pipes
 
 
+# Each run is a copy of a process that has loaded PyTorch, and ends as a process of its own does: with `run`, Python's
+# last flush of standard output, and its exit code.
+FORKS = """
+import json, os, sys
+import torch, torch.export
+from t7bridge.__main__ import run
+
+codes = []
+for closed, arguments, errors in json.load(sys.stdin):
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
+        if closed:
+            sys.stdout = sys.__stdout__ = None  # as Python has it where it finds no standard output
+            os.close(1)
+        else:
+            reader, writer = os.pipe()
+            os.close(reader)
+            os.dup2(writer, 1)
+        sys.argv = ["t7bridge", *arguments]
+        run()
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(json.dumps(codes))
+"""
+
+
 @pytest.mark.slow
 def test_the_reader_of_a_pipe_is_gone(subtests: pytest.Subtests, files: dict[str, Path], tmp_path: Path) -> None:
     """`| head -1` and `>&-` end without a traceback; files that a verb writes are there and whole."""
-    for verb in COMMANDS:
-        with subtests.test(verb=verb), new_folder(tmp_path) as folder:
-            for number, closed in enumerate((False, True)):
-                out = folder / str(number)
-                line = [sys.executable, "-m", "t7bridge", *command(verb, files[verb], out)]
-                reader, writer = os.pipe()
-                os.close(reader)
-                shell = ["/bin/sh", "-c", '"$@" >&-', "sh"] if closed else []
-                done = subprocess.run(
-                    [*shell, *line], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=PATIENCE
-                )
-                os.close(writer)
-                assert "Traceback" not in done.stderr
-                assert "Exception" not in done.stderr
-                writes = "OUT" in str(COMMANDS[verb])
-                assert done.returncode in ((0,) if writes and closed else (0, 1) if writes else (1, 2)), (closed, done)
-                if writes:
-                    assert list(folder.glob(f"{number}*")), done.stderr
-                if closed and not writes:
-                    assert done.stderr == "t7bridge: error: standard output: is closed\n"
+    runs = [(verb, closed, tmp_path / f"{verb}{closed:d}") for verb in COMMANDS for closed in (False, True)]
+    for _, _, folder in runs:
+        folder.mkdir()
+    asked = [(closed, command(verb, files[verb], out / "x"), str(out) + ".err") for verb, closed, out in runs]
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], input=json.dumps(asked), capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    for (verb, closed, folder), code in zip(runs, json.loads(done.stdout), strict=True):
+        with subtests.test(verb=verb, closed=closed):
+            errors = folder.with_name(folder.name + ".err").read_text()
+            assert "Traceback" not in errors
+            assert "Exception" not in errors
+            writes = "OUT" in str(COMMANDS[verb])
+            assert code in ((0,) if writes and closed else (0, 1) if writes else (1, 2)), errors
+            if writes:
+                assert list(folder.glob("x*")), errors
+            if closed and not writes:
+                assert errors == "t7bridge: error: standard output: is closed\n"
 
 
 def test_errors_name_the_file(subtests: pytest.Subtests, tmp_path: Path, capsys: Any) -> None:

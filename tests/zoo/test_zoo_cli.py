@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from helpers import PATIENCE
+from helpers import PATIENCE, run_here
 from pt_helpers import zipped
 from zoo_helpers import command, tree, zoo
 from zoo_maker import linear, tensor
@@ -29,6 +29,11 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "zoo/b.t7").write_bytes(tensor(rng))
     (tmp_path / "zoo/c.txt").write_bytes(b"words")
     return tmp_path
+
+
+def here(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line in this process, without workers."""
+    return run_here("zoo", *arguments, *(() if "--workers" in arguments else ("--workers", "0")))
 
 
 @pytest.mark.slow
@@ -52,24 +57,22 @@ def test_failure(folder: Path) -> None:
     assert again.stderr == ""
 
 
-@pytest.mark.slow
 def test_allow_foreign(folder: Path) -> None:
     """`--allow-foreign` writes the classes of other packages as each file names them; otherwise they are plain data."""
     opcodes = b"\x80\x02}X\x01\0\0\0tcmy.pkg\nColour\n)\x81s."
     (folder / "zoo/foreign.pt").write_bytes(zipped({"a/data.pkl": opcodes, "a/version": b"3\n"}))
     for options, named in (((), False), (("--allow-foreign", "--force"), True)):
-        run = zoo(folder / "zoo", "-o", folder / "out", "--to", "pt", *options)
+        run = here(folder / "zoo", "-o", folder / "out", "--to", "pt", *options)
         assert run.returncode == 0, run.stderr
         value = t7bridge.load(folder / "out/foreign.pt")["t"]
         assert isinstance(value, PythonObject) == named
         assert (value.path if named else value["__class__"]) == "my.pkg.Colour"
-    assert zoo(folder / "zoo", "-o", folder / "o2", "--to", "npz", "--allow-foreign").returncode == 2
+    assert here(folder / "zoo", "-o", folder / "o2", "--to", "npz", "--allow-foreign").returncode == 2
 
 
-@pytest.mark.slow
 def test_json(folder: Path) -> None:
     """For machines each file is a line of JSON, and the last line is the summary."""
-    run = zoo(folder / "zoo", "-o", folder / "out", "--json")
+    run = here(folder / "zoo", "-o", folder / "out", "--json")
 
     *lines, last = [json.loads(line) for line in run.stdout.splitlines()]
     assert sorted((line["file"], line["status"], line["output"]) for line in lines) == [
@@ -82,7 +85,7 @@ def test_json(folder: Path) -> None:
 def test_dry_run(folder: Path) -> None:
     """A dry run prints what would be done, and writes nothing."""
     before = tree(folder)
-    run = zoo(folder / "zoo", "-o", folder / "out", "--dry-run")
+    run = here(folder / "zoo", "-o", folder / "out", "--dry-run")
 
     assert run.returncode == 0
     assert run.stdout.splitlines() == [
@@ -94,7 +97,6 @@ def test_dry_run(folder: Path) -> None:
     assert tree(folder) == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [("--module", "--to", "pt"), ("--module", "--compact"), ("--partial",), ("--scheduler", "tcp://x"),
@@ -103,17 +105,16 @@ def test_dry_run(folder: Path) -> None:
 )  # fmt: skip
 def test_wrong_usage(folder: Path, arguments: tuple[str, ...]) -> None:
     """Options that make no sense are 2, and nothing is written."""
-    run = zoo(folder / "zoo", "-o", folder / "out", *arguments)
+    run = here(folder / "zoo", "-o", folder / "out", *arguments)
 
     assert run.returncode == 2
     assert "error: " in run.stderr
     assert not (folder / "out").exists()
 
 
-@pytest.mark.slow
 def test_limits(folder: Path) -> None:
     """One option limits the files of a run, and what a file may cost."""
-    run = zoo(folder / "zoo", "-o", folder / "out", "--limit", "objects=3", "--limit", "1")
+    run = here(folder / "zoo", "-o", folder / "out", "--limit", "objects=3", "--limit", "1")
 
     assert run.returncode == 1
     assert "LimitError" in run.stderr
