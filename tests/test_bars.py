@@ -75,9 +75,9 @@ def _pickled(path: Path, body: bytes) -> Path:
 def test_deep_and_wide_pickles_cost_little_in_every_verb(tmp_path: Path) -> None:
     """Dicts in dicts, lists in lists, pairs and texts by ten thousands: comparing and naming places is linear."""
     files = [
-        _pickled(tmp_path / "dicts.pt", b"}K\x00" * 30_000 + b"}" + b"s" * 30_000),
-        _pickled(tmp_path / "lists.pt", b"]" * 30_000 + b"a" * 29_999),
-        _pickled(tmp_path / "pairs.pt", b"](" + b"K\x01K\x02\x86" * 40_000 + b"e"),
+        _pickled(tmp_path / "dicts.pt", b"}K\x00" * 15_000 + b"}" + b"s" * 15_000),
+        _pickled(tmp_path / "lists.pt", b"]" * 15_000 + b"a" * 14_999),
+        _pickled(tmp_path / "pairs.pt", b"](" + b"K\x01K\x02\x86" * 20_000 + b"e"),
         _pickled(tmp_path / "texts.pt", b"}(" + b"".join(b"X\4\0\0\0%04xK\1" % i for i in range(10_000)) + b"u"),
     ]
     _assert_cheap(_costs(files, VERBS, tmp_path))

@@ -168,7 +168,7 @@ def test_permission_denied(case, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_at_random_moments(number, tmp_path):
     """Whenever a signal comes, the target is whole or not there, and nothing else is there."""
-    source = large(tmp_path / "x.t7", 1 << 25)
+    source = large(tmp_path / "x.t7", 1 << 23)
     times = [time.monotonic()]
     for _ in range(3):
         run("convert", source, tmp_path / "whole.pt", "--force")
@@ -178,7 +178,7 @@ def test_signals_at_random_moments(number, tmp_path):
     (tmp_path / "whole.pt").unlink()
     choose = random.Random(int(number))
     stopped = 0
-    for turn in range(12):
+    for turn in range(8):
         target = tmp_path / f"{turn}.pt"
         command = [*COMMAND, "convert", str(source), str(target)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -50,23 +50,6 @@ def test_is_formatted_and_clean(tmp_path):
         assert run.returncode == 0, run.stdout[:3000]
 
 
-@pytest.mark.slow
-def test_types_are_right(tmp_path):
-    """mypy finds no fault in the networks' sources, but where one layer is made another's from outside."""
-    reaching = {"enet", "tied"}
-    for name, module in architectures().items():
-        if name in reaching:
-            continue
-        (tmp_path / f"{name}.py").write_text(generate(module, name).text)
-    run = subprocess.run(
-        [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "--disallow-untyped-defs", "."],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stdout
-
-
 def test_blocks_that_differ_in_numbers_are_one_class():
     """A residual network has a class for each kind of block, with parameters named after what they are given for."""
     text = generate(architectures()["resnet_bottleneck"]).text

@@ -714,8 +714,8 @@ def test_limits_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_deep_nesting(tmp_path: Path) -> None:
-    """100 000 containers inside one another go to Lua and back without recursion."""
-    levels = 100_000
+    """30 000 containers inside one another go to Lua and back without recursion."""
+    levels = 30_000
     value: Any = 7
     for level in range(levels):
         value = ([value], {0: value, "a longer key": None}, (value,))[level % 3]

@@ -131,8 +131,12 @@ def test_convert(tmp_path):
 
 
 PROGRAM = """
-#include <torch/torch.h>
-#include <torch/script.h>
+#include <torch/csrc/jit/serialization/import.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim.h>
+#include <torch/serialize.h>
 #include <iostream>
 struct Net : torch::nn::Module {
   torch::nn::Linear a{register_module("a", torch::nn::Linear(4, 3))};
@@ -205,10 +209,7 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
 def test_cpp_loads_modules_tensors_and_optimizers(tmp_path):
-    """C++ loads a tensor, nested modules (as a module, an archive and TorchScript), and its optimizers, which continue
-    like
-    Python's.
-    """
+    """C++ loads a tensor, nested modules (as a module, an archive and TorchScript), and its optimizers, which go on."""
     torch.manual_seed(2)
     net = torch.nn.ModuleDict(
         {"a": torch.nn.Linear(4, 3), "b": torch.nn.BatchNorm1d(3), "s": torch.nn.Sequential(torch.nn.Linear(2, 2))}
