@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, settings
 # on a machine that does something else, the tests then take up to six times as long. Processes of tests inherit it.
 for library in ("OMP", "MKL", "OPENBLAS"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+# What this user's libraries have is not part of any test.
+os.environ["XDG_CACHE_HOME"] = os.devnull
 
 # A busy machine is no finding, and nothing is written beside the tests.
 settings.register_profile("tests", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])

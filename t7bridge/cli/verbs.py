@@ -22,6 +22,7 @@ from .streams import failed, is_styled, print_hint, print_json, print_notes
 
 if TYPE_CHECKING:
     from ..report import Note, Report
+    from ..tools.match import Match
     from ..tools.prove.proof import LayerProof, Proof
 
 DONE, FAILED = 0, 1
@@ -180,11 +181,18 @@ def match(options: argparse.Namespace) -> int:
     """Match, write if complete, and print."""
     from ..tools.match import WriteMatch, write_match
 
+    if options.target is None and options.out is not None:
+        return failed("-o requires TARGET: t7bridge match SRC names models that have its layers")
     found = t7bridge.match(**arguments_of(options, "match"))
+    if found.asked:
+        lines = [found.sentence(), *(f"also {each}" for each in found.models[1:])]
+        return _print(options, found.as_dict, lines, hint=_onward(options, found), ok=found.complete)
     done = found.complete or (options.partial and not found.ambiguous)
     if done and options.out is not None:
         write_match(found, options.out, **{name: getattr(options, name) for name in options_of(WriteMatch)})
     if options.prove:
+        if options.factory is None and found.target_side.factory is not None:
+            options.factory = str(found.target_side.factory)
         _prove_match(options, found.report, done and options.out is not None)
     lines = []
     if options.out is None:
@@ -198,6 +206,20 @@ def match(options: argparse.Namespace) -> int:
     if not (found.complete or options.json):
         print(f"t7bridge: {'note' if done else 'error'}: {found.problems(options.partial and done)}", file=sys.stderr)
     return code
+
+
+def _onward(options: argparse.Namespace, found: Match) -> str:
+    """Return the command that writes the weights under the keys of the best model."""
+    if not found.models:
+        return ""
+    import shlex
+
+    factory = found.target_side.factory
+    assert factory is not None
+    stem = str(factory.args[0]) if factory.args else factory.attribute
+    known = shlex.join(["--map", os.fspath(options.mapping)]) + " " if options.mapping else ""
+    where = shlex.join(["--at", options.at]) + " " if options.at else ""
+    return f"t7bridge match {where}{known}{shlex.join([options.source, str(factory)])} -o {shlex.quote(stem)}.pt"
 
 
 def _prove_match(options: argparse.Namespace, report: Report, written: bool) -> None:

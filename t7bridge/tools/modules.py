@@ -27,6 +27,7 @@ from ..io.source import ByteSource, PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.places import choose_module
 from ..report import Report
+from ..torchmodules.factories import Factory
 
 if TYPE_CHECKING:
     import torch
@@ -294,12 +295,12 @@ def lua_model(module: nn.Module, example_inputs: Any, allow: tuple[str, ...] = (
 def _module_of(factory: str, weights: PathLike | None) -> nn.Module:
     """Return the module that a factory makes, with its weights."""
     try:
-        from ..lua.convert import fill, make_module
+        from ..torchmodules.build import load_weights, make_module
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
-    module = make_module(factory)
+    module = make_module(Factory.parse(factory))
     if weights:
-        fill(module, torch_weights(os.fspath(weights)), os.fspath(weights))
+        load_weights(module, torch_weights(os.fspath(weights)), os.fspath(weights))
     return module
 
 

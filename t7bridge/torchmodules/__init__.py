@@ -5,7 +5,8 @@ from ..lazy import face
 __getattr__ = face(
     __name__,
     {
-        "build": "construct live_module materialize output_shapes",
+        "build": "construct factories_in live_module make_module materialize output_shapes skeleton",
+        "factories": "Factory is_factory",
         "export": "export_onnx export_pt2",
     },
 )

@@ -1,13 +1,17 @@
-"""Live modules from plans: construct, fill, tie; the shapes of their outputs; recorded keys of state dicts."""
+"""Live modules from plans: construct, fill, tie; the shapes of their outputs; recorded keys of state dicts; modules of
+factories.
+"""
 
 from __future__ import annotations
 
 import importlib
+import inspect
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import nn
@@ -25,6 +29,7 @@ from ..nn.output_shapes import Example, Examples
 from ..nn.plan import build_plan
 from ..nn.registry import class_of
 from ..nn.state_dict import state_dict
+from .factories import Factory, imported
 from .layers.containers import Graph
 
 
@@ -68,14 +73,24 @@ def live_module(
         ) from error
 
 
+_ALLOCATED = frozenset((torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn))
+"""What parameters are made of; constants, such as `torch.arange`, are small, and may be needed by a constructor."""
+
+
 class _Blank(TorchFunctionMode):
-    """Skip random initialization, as a file fills the parameters; on meta, `normal_` imports half of PyTorch."""
+    """Skip random initialization, as a file fills the parameters; on meta, `normal_` imports half of PyTorch.
+
+    Parameters have no memory.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Pass everything through but random filling."""
-        if getattr(func, "__name__", "") in ("normal_", "uniform_"):
+        """Pass everything through but allocation and random filling."""
+        kwargs = kwargs or {}
+        if func in _ALLOCATED and kwargs.get("device") is None:
+            kwargs = {**kwargs, "device": "meta"}
+        elif getattr(func, "__name__", "") in ("normal_", "uniform_"):
             return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def construct(root: ModuleSpec) -> nn.Module:
@@ -290,6 +305,136 @@ def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torc
         tensor = own[pieces[0].key]
         return tensor.t() if pieces[0].transposed else tensor.view(size)
     return torch.cat([own[piece.key].reshape(-1) for piece in pieces]).view(size)
+
+
+# Modules of factories
+
+_DOWNLOADS = {"weights": None, "weights_backbone": None, "pretrained": False, "pretrained_backbone": False}
+"""Arguments by which torchvision, timm and others fetch weights, and their values for none."""
+
+
+def make_module(factory: Factory, fetch: bool = True) -> nn.Module:
+    """Call a factory.
+
+    Args:
+        factory: a class or function, or a module.
+        fetch: whether it may download weights that the arguments do not ask for, as backbones of detectors do.
+
+    Raises:
+        ModelError: the factory does not exist, fails, or returns no module.
+    """
+    value = factory.load()
+    return _called(value, factory, factory.kwargs if fetch else {**_without_weights(value), **factory.kwargs})
+
+
+def skeleton(factory: Factory) -> nn.Module:
+    """Call a factory without memory for parameters. Nothing is downloaded, also if the arguments ask for weights.
+
+    A factory that needs the values of its parameters is called on the CPU.
+
+    Raises:
+        ModelError: see `make_module`.
+    """
+    value = factory.load()
+    kwargs = {**factory.kwargs, **_without_weights(value)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with _Blank():
+                return _called(value, factory, kwargs)
+        except ModelError:
+            return _called(value, factory, kwargs)
+
+
+def factories_in(home: str) -> list[Factory]:
+    """Return the factories that a package or a file offers, callable without further arguments.
+
+    These are the names of a registry (`list_models` and `create_model`, as timm has them), or the classes of modules,
+    the functions that are declared to return one or listed in `__all__`, and those that do nothing but make one, of a
+    package and of the packages in it that it has imported.
+
+    Raises:
+        ImportError: there is no such package.
+    """
+    package = imported(home)
+    if hasattr(package, "list_models") and hasattr(package, "create_model"):
+        return [Factory(home, "create_model", (name,)) for name in package.list_models()]
+    found: dict[int, Factory] = {}
+    homes = [(home, package)]
+    seen = {id(package)}
+    for place, module in homes:
+        for name, value in sorted(vars(module).items()):
+            if name.startswith("_") or id(value) in seen:
+                continue
+            inside = (getattr(value, "__module__", "") or "") + "."
+            if inspect.ismodule(value) and value.__name__.startswith(f"{package.__name__}."):
+                homes.append((f"{place}.{name}", value))
+            elif not inside.startswith(f"{package.__name__}.") or not _is_offered(value, module):
+                continue
+            else:
+                found[id(value)] = Factory(place, name)
+            seen.add(id(value))
+    return list(found.values())
+
+
+def _is_offered(value: Any, module: Any) -> bool:
+    """Return whether a value makes a module, and needs no arguments."""
+    if _is_module_class(value):
+        makes = True
+    elif inspect.isfunction(value):
+        try:
+            declared = get_type_hints(value).get("return")
+        except Exception:  # an annotation may be any expression
+            declared = None
+        used = [value.__globals__.get(name) for name in value.__code__.co_names]
+        makes = _is_module_class(declared) or value.__name__ in getattr(module, "__all__", ())
+        makes = makes or (bool(used) and all(map(_is_module_class, used)))
+    else:
+        return False
+    return makes and not any(
+        each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        for each in inspect.signature(value).parameters.values()
+    )
+
+
+def _is_module_class(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, nn.Module)
+
+
+def _without_weights(value: Any) -> dict[str, Any]:
+    """Return the arguments with which a factory downloads no weights."""
+    try:
+        known = inspect.signature(value).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: none for name, none in _DOWNLOADS.items() if name in known}
+
+
+def _called(value: Any, factory: Factory, kwargs: dict[str, Any]) -> nn.Module:
+    try:
+        made = value if isinstance(value, nn.Module) else value(*factory.args, **kwargs)
+    except Exception as error:
+        raise ModelError(f"{factory} fails: {type(error).__name__}: {error}") from error
+    if not isinstance(made, nn.Module):
+        raise ModelError(f"{factory} does not return a torch.nn.Module", found=type(made).__name__)
+    return made
+
+
+def load_weights(module: nn.Module, state: dict[str, Any], path: str) -> None:
+    """Load a state dict into a module, strictly.
+
+    Args:
+        module: receives the weights.
+        state: tensors by key.
+        path: of their file, for the error.
+
+    Raises:
+        ModelError: it belongs to another module.
+    """
+    try:
+        module.load_state_dict(state)
+    except (RuntimeError, AttributeError, TypeError) as error:
+        raise ModelError(f"the weights do not match the module: {error}", file=path) from error
 
 
 _STEPS_PER_CALL = 500

@@ -24,14 +24,15 @@ from attrs import evolve
 
 from ...conversion.options import AT, JSON, LIMITS, flag, option, options_of, takes, verb
 from ...data import define
-from ...errors import FormatError, ModelError, about_file
+from ...errors import FormatError, ModelError, UnsupportedError, about_file
 from ...graph.tensor import Tensor
 from ...io.source import add_input
 from ...limits import Limits
 from ...report import Report
 from ...text import listed
 from .align import AlignedPart, Conclusions, find
-from .result import Ambiguity, Match, Pair, WriteMatch
+from .libraries import LIBRARIES, Candidate, library, other_classes, signature
+from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
 from .sides import (
     BATCHES,
     ORDERS,
@@ -64,17 +65,25 @@ _GATES = set("ifgorzn")
 class MatchKeys:
     """Map the keys of one state dict to another model's, by structure, order and shape.
 
+    Without TARGET, name the models of torchvision and timm that have the same layers; the first time, their layers are
+    determined, which takes seconds for torchvision and minutes for timm.
     Ambiguous keys are listed, never guessed. --map FILE resolves them: one pair a line, source first, `#` for comments;
     two keys, or two module names that end in a dot; `-` for a key without counterpart.
     """
 
     EXAMPLES = (
+        "t7bridge match model.t7",
+        "t7bridge match model.t7 torchvision.models:resnet50 -o resnet50.pt",
         "t7bridge match model.t7 target.pt -o weights.pt",
         "t7bridge match model.t7 target.pt --map pairs.txt",
         "t7bridge match weights.pt model.t7 -o filled.t7",
     )
     source: Any = option("the weights: a .t7, or a .pt with a state dict", kw_only=False, metavar="SRC", stdin=True)
-    target: Any = option("the model to fill: a .pt with its state dict, or a .t7", kw_only=False, metavar="TARGET")
+    target: Any = option(
+        "the model to fill: a .pt with its state dict, a .t7, or a class or function that makes it: "
+        "torchvision.models:resnet50, net.py:Net(10)",
+        default=None, kw_only=False, metavar="TARGET", nargs="?",
+    )  # fmt: skip
     out = option(
         ".pt: the weights under TARGET's keys; .t7: TARGET, a .t7, with these weights",
         default=None, flags=("-o",), metavar="OUT",
@@ -89,8 +98,12 @@ class MatchKeys:
     )
     at: str | None = AT
     target_at: str | None = option("path of the state dict in TARGET, if it has several", default=None, metavar="PATH")
+    among: tuple[str, ...] = option(
+        "without TARGET: package or file whose models are compared, instead of torchvision and timm; may be repeated",
+        default=(), metavar="PACKAGE",
+    )  # fmt: skip
     factory = option(
-        "class or function that returns the model of a .pt, to compare two models", default=None,
+        "class or function that returns the model of a .pt, to compare two models; by default TARGET", default=None,
         metavar="PACKAGE:FACTORY", flags=("--module",),
     )  # fmt: skip
     prove = flag("run both models and compare; without --module, prove only the .t7")
@@ -107,7 +120,10 @@ def match(request: MatchKeys) -> Match:
 
     Args:
         source: a `.t7` or `.pt` file, a Lua module, a `StateDict`, or a dict of tensors.
-        target: likewise, of the model to fill; live PyTorch state dicts and modules too.
+        target: likewise, of the model to fill; live PyTorch state dicts and modules too; or a text that names a class
+            or function that makes it, `"torchvision.models:resnet50"`, `"net.py:Net(10)"`, which is called without
+            memory for weights. Without it, the match is with the model of a library that has the same layers, and
+            `models` has all of these.
         mapping: known pairs: pairs of keys, or of prefixes that end in a dot, or the path of a file with a pair a line;
             see `t7bridge.tools.match.matching`.
         at: the path inside the source if it holds several models: `root.protos.rnn`.
@@ -115,15 +131,80 @@ def match(request: MatchKeys) -> Match:
 
     Raises:
         FormatError: a file is damaged, or in no supported format.
-        ModelError: there is no state dict, or several; the mapping names keys that do not exist or cannot be paired.
+        ModelError: there is no state dict, or several; the mapping names keys that do not exist or cannot be paired; a
+            factory fails.
+        UnsupportedError: PyTorch or the libraries are not installed.
 
     Example:
         >>> found = match("model.t7", "mine.pt")  # doctest: +SKIP
         >>> save(found.state_dict(), "out.pt")  # doctest: +SKIP
+        >>> match("model.t7").sentence()  # doctest: +SKIP
+        'torchvision.models:resnet50, 1000 classes, complete'
     """
     one = side_of(request.source, "the source", request.at, request.limits)
+    if request.target is None:
+        return _recognized(one, request)
     other = side_of(request.target, "the target", request.target_at, request.limits)
     return _Matching(one, other).run(_read_mapping(request.mapping))
+
+
+_MOST_CANDIDATES, _MOST_NEAR = 24, 3
+"""Models of one library that are matched: with the same layers, and with others."""
+
+
+def _recognized(source: Side, request: MatchKeys) -> Match:
+    """Match with the models of libraries that have the same layers; return the best match.
+
+    Models that leave fewer keys open come first; of equal ones that of the library asked first, with the plainest name.
+    """
+    wanted, lines = signature(source.tensors, source.derived), _read_mapping(request.mapping)
+    asked: list[str] = []
+    known: list[tuple[int, Match]] = []
+    near: list[Candidate] = []
+    for home in request.among or LIBRARIES:
+        if known and not request.among and not known[0][0]:
+            break
+        try:
+            made = library(home)
+        except (ImportError, OSError, SyntaxError) as error:
+            if request.among:
+                raise ModelError(f"{home} cannot be imported: {error}") from error
+            continue
+        asked.append(f"{home} {made.release}".strip())
+        same, other = made.candidates(wanted)
+        near += other[:_MOST_NEAR]
+        for candidate in (*same[:_MOST_CANDIDATES], *other[:_MOST_NEAR]):
+            found = _Matching(source, side_of(candidate.factory, "")).run(lines)
+            if found.complete or candidate in same:
+                known.append((found.open_keys, found))
+        known.sort(key=lambda each: each[0])
+    if not asked:
+        raise UnsupportedError(
+            "no library of models is installed",
+            expected=" or ".join(home.partition(".")[0] for home in LIBRARIES),
+            hint="pip install torchvision timm, or name a package or file: --among nets.py",
+        )
+    if known:
+        best = known[0][1]
+        best.models = [KnownModel(each.target_side.name, _classes(each.target_side), count) for count, each in known]
+    else:
+        best = Match([], [], list(source.tensors), [], Report(source.name), source, Side(""))
+    best.asked = asked
+    near.sort(key=lambda each: -each.equal / each.of)
+    best.nearest = "" if known or not near else f"{near[0].factory}: {near[0].equal} of {near[0].of} layers"
+    return best
+
+
+def _classes(side: Side) -> int | None:
+    """Return the number of classes of a model, if its factory takes one."""
+    rows = [tensor.shape[0] for tensor in side.tensors.values() if len(tensor.shape) > 1]
+    assert side.factory is not None
+    try:
+        other = side_of(side.factory.calling(num_classes=rows[-1] + 1), "") if rows else side
+    except ModelError:
+        return None
+    changed = other_classes(signature(other.tensors, other.derived), signature(side.tensors, side.derived))
+    return rows[-1] if rows and changed == rows[-1] + 1 else None
 
 
 class _Matching:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import field
+from attrs import asdict, field
 
 from ...conversion.options import FORCE, STRICT, SYNC, option, takes, verb
 from ...conversion.template import fill_template
@@ -24,6 +24,8 @@ from ...lazy import np
 from ...nn.layouts import reblocked, reshape
 from ...nn.named import compacted
 from ...report import Report, check_strict
+from ...text import counted, listed
+from .libraries import other_classes, signature
 from .sides import BATCHES, Gates, Shape, Side, fits, in_target_order
 
 
@@ -64,6 +66,26 @@ class Ambiguity:
     reason: str
 
 
+@define(frozen=True)
+class KnownModel:
+    """A model of a library that has the same layers.
+
+    Attributes:
+        name: what makes it: `torchvision.models:resnet50`, `timm:create_model('resnet50', num_classes=10)`.
+        classes: its number of classes; `None` if it has none to choose.
+        open_keys: number of keys of both sides that have no certain counterpart.
+    """
+
+    name: str
+    classes: int | None
+    open_keys: int
+
+    def __str__(self) -> str:
+        classes = "" if self.classes is None else f", {counted(self.classes, 'class', 'classes')}"
+        state = f"{counted(self.open_keys, 'key')} without certain counterpart" if self.open_keys else "complete"
+        return f"{self.name}{classes}, {state}"
+
+
 @define(eq=False)
 class Match:
     """The pairing of source and target.
@@ -76,6 +98,10 @@ class Match:
         report: notes for the user, including every reshape.
         source_side: the side that has the tensors.
         target_side: the side that receives them.
+        models: without a target, the models of libraries that have the same layers, the best one first, which is the
+            target.
+        asked: the libraries that were asked for them, with their versions.
+        nearest: the model with most of the layers, where none has all.
     """
 
     pairs: list[Pair] = field(factory=list)
@@ -85,6 +111,24 @@ class Match:
     report: Report = field(factory=Report)
     source_side: Side = field(factory=Side, repr=False)
     target_side: Side = field(factory=Side, repr=False)
+    models: list[KnownModel] = field(factory=list)
+    asked: list[str] = field(factory=list)
+    nearest: str = ""
+
+    @property
+    def open_keys(self) -> int:
+        """Return the number of keys of both sides without a certain counterpart."""
+        doubtful = sum(len(group.source) + len(group.target) for group in self.ambiguous)
+        return doubtful + len(self.unmatched_source) + len(self.unmatched_target)
+
+    def sentence(self) -> str:
+        """Return the answer in a sentence: of a match without a target, the best model that has the same layers."""
+        if self.models:
+            return str(self.models[0])
+        if self.asked:
+            near = f"; the nearest is {self.nearest}" if self.nearest else ""
+            return f"no model of {listed(self.asked)} has these layers{near}"
+        return "complete" if self.complete else f"{counted(self.open_keys, 'key')} without certain counterpart"
 
     @property
     def complete(self) -> bool:
@@ -140,6 +184,10 @@ class Match:
         return f" {list(shape)}: the {other} has this shape, in a module with other tensors or at another place"
 
     def _hints(self, partial: bool) -> Iterator[str]:
+        sides = self.source_side, self.target_side
+        classes = other_classes(*(signature(side.tensors, side.derived) for side in sides))
+        if classes is not None and self.target_side.factory is not None:
+            yield f"only the number of classes differs: {self.target_side.factory.calling(num_classes=classes)}"
         if self.ambiguous:
             one = self.ambiguous[0]
             yield f"a line `{one.source[0]} {one.target[0]}` in the mapping (--map FILE), or another pair, resolves it"
@@ -152,6 +200,7 @@ class Match:
         """Return the match as data for JSON."""
         return {
             "complete": self.complete,
+            **({"models": [asdict(each) for each in self.models], "asked": self.asked} if self.asked else {}),
             "pairs": [
                 {"source": pair.source, "target": pair.target, "shape": list(pair.target_shape), "why": pair.why}
                 for pair in self.pairs

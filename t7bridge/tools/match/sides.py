@@ -10,23 +10,27 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from math import prod
 from typing import Any
 
 from attrs import evolve, field
 
-from ... import formats
+from ... import formats, torchmodules
 from ...conversion.adopt import adopt
 from ...conversion.template import state_dict_in
 from ...data import define
-from ...errors import ModelError, about_file
+from ...errors import ModelError, UnsupportedError, about_file
 from ...formats.document import Document
 from ...formats.pt.modules import VisitedModules, module_state_dict
 from ...formats.pt.modules import is_module as is_pickled_module
+from ...graph.dtypes import ELEMENT_TYPES
 from ...graph.lua import TorchObject
+from ...graph.storage import Elements, Storage, array_chunks
 from ...graph.tensor import Tensor
 from ...graph.walk import walk
+from ...lazy import np
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.graphs import graph_modules, graphs_in
 from ...nn.mapping import GraphSpec, Link
@@ -34,6 +38,7 @@ from ...nn.named import StateDict
 from ...nn.places import choose, find_modules
 from ...nn.state_dict import state_dict
 from ...report import Note
+from ...torchmodules.factories import Factory, is_factory
 
 _KEY = re.compile(r"(?:.*\.)?(?:weight|bias)_(?:ih|hh)(?:_l\d+)?(?:_reverse)?\Z")
 ORDERS = {4: "ifgo", 3: "rzn"}
@@ -72,6 +77,7 @@ class Side:
         notes: notes of its construction.
         document: the file it comes from, open.
         module: the Lua module it comes from.
+        factory: the factory of PyTorch that it comes from.
     """
 
     name: str = ""
@@ -86,13 +92,15 @@ class Side:
     notes: list[Note] = field(factory=list)
     document: Document | None = None
     module: TorchObject | None = None
+    factory: Factory | None = None
 
 
 def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Side:
     """Return one side of a match from a file, a model or a state dict.
 
     Args:
-        value: a path; a Lua module; a `StateDict`; a dict of tensors, t7bridge's or PyTorch's; a `torch.nn.Module`.
+        value: a path; a Lua module; a `StateDict`; a dict of tensors, t7bridge's or PyTorch's; a `torch.nn.Module`; the
+            name of a factory of PyTorch's modules, `torchvision.models:resnet50`.
         name: its name in messages, if it is not a file.
         at: the path inside the value if it holds several state dicts: `root.protos.rnn`.
         limits: resource limits.
@@ -102,7 +110,10 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
         FormatError: the file is damaged, or in no supported format.
     """
     side = Side(name)
-    if isinstance(value, (str, os.PathLike)):
+    if isinstance(value, Factory) or is_factory(value):
+        side.factory = value if isinstance(value, Factory) else Factory.parse(value)
+        side.name, value = str(side.factory), _state_of(side.factory)
+    elif isinstance(value, (str, os.PathLike)):
         document = formats.open(value, limits=limits)
         side.name, side.format, side.document = document.path, document.format, document
         if document.spec.values == formats.LUA:
@@ -135,6 +146,47 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
     if not side.tensors:
         raise ModelError("holds no tensors", file=side.name)
     return side
+
+
+def _state_of(factory: Factory) -> OrderedDict[str, Any]:
+    """Return the state dict of a factory's module, whose parameters get their values when these are asked for."""
+    try:
+        state = torchmodules.skeleton(factory).state_dict()
+    except ImportError as error:
+        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    values = cache(lambda: adopt(torchmodules.make_module(factory, fetch=False)))
+    storages: dict[int, Storage] = {}
+    result: OrderedDict[str, Any] = OrderedDict()
+    for key, value in state.items():
+        if getattr(value, "is_meta", False):
+            element = ELEMENT_TYPES[str(value.dtype).removeprefix("torch.")]
+            memory = value.untyped_storage()
+            data = _InitialValue(values, key)
+            storage = storages.setdefault(memory._cdata, Storage(element, memory.nbytes() // element.itemsize, data))
+            shape, stride = tuple(value.shape), tuple(value.stride())
+            value = Tensor(element, storage, shape, stride, value.storage_offset(), is_scalar=not shape)
+        result[key] = value
+    result._metadata = getattr(state, "_metadata", None)  # type: ignore[attr-defined]
+    return adopt(result)  # type: ignore[no-any-return]
+
+
+class _InitialValue(Elements):
+    """The value of a parameter in a module that a factory has just made.
+
+    Args:
+        values: makes the module, and returns its state dict.
+        key: of the parameter.
+    """
+
+    def __init__(self, values: Callable[[], Mapping[str, Tensor]], key: str) -> None:
+        self._values, self._key = values, key
+
+    def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
+        """See `Elements.arrays`."""
+        value = self._values().get(self._key)
+        if value is None or value.storage is None or value.storage.count != storage.count:
+            raise ModelError(f"the module has other parameters when it is made with its weights: {self._key}")
+        return array_chunks(value.storage)
 
 
 def _graph_runs(root: TorchObject) -> dict[Path, str]:

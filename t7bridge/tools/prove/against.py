@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import sys
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -33,7 +32,8 @@ from ...limits import Limits
 from ...nn.output_shapes import Example
 from ...nn.places import Places, choose_module, module_at
 from ...nn.state_dict import find_modules, state_dict
-from ...torchmodules.build import live_module
+from ...torchmodules.build import live_module, load_weights, make_module
+from ...torchmodules.factories import Factory
 from .judge import ATOL, NO_INPUT, RTOL, Judge, Node, measure
 from .layer import UNIT, LiveLayer, NotRunError, doubles, drawn, flat, mapped, to_torch, unit_of
 from .probe import fitting_inputs
@@ -388,21 +388,11 @@ def _from_folder(path: str) -> nn.Module:
     return _as_module(module.load(), source)
 
 
-def _from_factory(factory: str, weights: dict[str, Any], path: str) -> nn.Module:
-    """Call `package:name` and load weights into its result."""
-    package, _, name = factory.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        made = getattr(importlib.import_module(package), name)()
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ModelError(f"{factory} cannot be imported: {error}", expected="package:factory") from error
-    finally:
-        sys.path.remove(os.getcwd())
-    try:
-        made.load_state_dict(weights)
-    except (RuntimeError, AttributeError, TypeError) as error:
-        raise ModelError(f"the weights do not match: {str(error)[:300]}", file=path) from error
-    return _as_module(made, factory)
+def _from_factory(name: str, weights: dict[str, Any], path: str) -> nn.Module:
+    """Call a factory and load weights into its module."""
+    made = make_module(Factory.parse(name), fetch=False)
+    load_weights(made, weights, path)
+    return _as_module(made, name)
 
 
 def _as_module(made: Any, where: str) -> nn.Module:

@@ -1,0 +1,115 @@
+"""Factories of PyTorch modules, named by a text: `torchvision.models:resnet50`, `net.py:Net(10, wide=True)`.
+
+Knows nothing of torch, so that a text can be recognized without it; `build` calls the factories.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import sys
+from typing import Any
+
+from attrs import evolve, field
+
+from ..data import define
+from ..errors import ModelError
+from ..io.source import add_input
+
+_NAME = re.compile(r"(?P<home>.+?):(?P<attribute>[\w.]+)(?:\((?P<arguments>.*)\))?", re.DOTALL)
+
+
+@define(frozen=True)
+class Factory:
+    """A class or function that returns a module, and its arguments.
+
+    Attributes:
+        home: its package, `torchvision.models`, or a file, `path/to/net.py`.
+        attribute: its name there.
+        args: literals.
+        kwargs: likewise.
+    """
+
+    home: str
+    attribute: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(factory=dict)
+
+    @classmethod
+    def parse(cls, name: str) -> Factory:
+        """Return the factory that a text names: `package.module:factory`, or `nets.py:ResNet(18, num_classes=5)`.
+
+        Raises:
+            ModelError: the text names none.
+        """
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise ModelError(
+                "a module is named PACKAGE:FACTORY", found=name, hint="t7bridge lua torchvision.models:resnet18"
+            )
+        return cls(match["home"], match["attribute"], *_arguments(match["arguments"] or ""))
+
+    def __str__(self) -> str:
+        arguments = [*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
+        return f"{self.home}:{self.attribute}" + (f"({', '.join(arguments)})" if arguments else "")
+
+    def calling(self, **kwargs: Any) -> Factory:
+        """Return the same factory with further arguments."""
+        return evolve(self, kwargs={**self.kwargs, **kwargs})
+
+    def load(self) -> Any:
+        """Import and return the class or function, or a module. The current folder is searched first, as Python does
+        for scripts.
+
+        Raises:
+            ModelError: it cannot be imported.
+        """
+        try:
+            value = imported(self.home)
+            for attribute in self.attribute.split("."):
+                value = getattr(value, attribute)
+        except (ImportError, AttributeError, OSError, SyntaxError) as error:
+            raise ModelError(f"{self} cannot be imported: {error}") from error
+        return value
+
+
+def is_factory(value: Any) -> bool:
+    """Return whether a value is the name of a factory, not of an existing file."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None and not os.path.exists(value)
+
+
+def imported(home: str) -> Any:
+    """Import a package, or a file whose name ends in `.py`. The current folder is searched first."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        value: Any = _file(home) if home.endswith(".py") else importlib.import_module(home)
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+    add_input(getattr(value, "__file__", None) or os.devnull)
+    return value
+
+
+def _file(path: str) -> Any:
+    add_input(path)
+    spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _arguments(text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Parse arguments that are literals."""
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        args = tuple(ast.literal_eval(item) for item in call.args)
+        return args, {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise ModelError("the arguments of a factory are Python literals", found=text) from error
