@@ -63,9 +63,9 @@ ROUNDS = 8
 """Steps of Gauss and Newton: each doubles the number of right digits, from one to all 53 binary ones."""
 LONGEST = 12
 """Layers between two recorded values among which a change is searched for; the search takes the square of this."""
-CLEAR = 3.0
-"""Limits that a difference must exceed for a change to explain it: it leaves up to one, and as much of an update of the
-other weights may be hidden on either side."""
+CLEAR = 0.02
+"""Largest part that a change of the file may leave of what a step of gradient descent leaves. Where a step explains
+nearly as much, as on one example or with one large feature, the weights may have moved."""
 CHANCE = 1e-6
 """Largest probability that a change explains by chance: of m changes, one leaves a share r of n random numbers with
 that of m r^(n - 1), as directions within an angle of sine r are that part of all."""
@@ -77,8 +77,6 @@ ROWS = 16
 """Random rows that a column is multiplied by: two vectors of 16 numbers are parallel to a tenth once in 10^13."""
 LIKELY = 5
 """Weights that are fitted, the likeliest first: only those of equal columns, as of equal inputs, are equally likely."""
-OTHERS = 2
-"""Layers whose weights one change of a file may be in, where both are compared as one; of more, all have moved."""
 
 NO_INPUT = "its input is not recorded"
 STATE = "continues from a state that is not recorded"
@@ -324,6 +322,44 @@ class Node:
         before = float(self.off.errors.norm()) or inf
         return min(float(left.errors.norm()) / before, 1.0) if left.excess <= 1 else 1.0
 
+    def pulled(self, rows: list[torch.Tensor]) -> Iterator[tuple[Node, LiveLayer, str, list[torch.Tensor]]]:
+        """Yield the gradient of each row times the tensors, in units of rounding, with respect to each weight."""
+        free = [
+            (node, layer, name, item.detach().clone().requires_grad_())
+            for node, layer in self.weighted
+            for name, item in layer.weights.items()
+        ]
+        change = {
+            id(one): one.moved({name: item for _, layer, name, item in free if layer is one}) for _, one, *_ in free
+        }
+        with torch.enable_grad():
+            out, scale, tensors = _joined(self.compute(change)), _joined(self.scales), [one[-1] for one in free]
+            found = [
+                torch.autograd.grad(out, tensors, row / scale, retain_graph=True, allow_unused=True) for row in rows
+            ]
+        for (node, layer, name, _), *slopes in zip(free, *found):
+            if slopes[0] is not None:
+                yield node, layer, name, slopes
+
+    def after_step(self, limits: Limits) -> float:
+        """Return the least share of the difference that a step of gradient descent with one tensor leaves: along the
+        recorded gradient, or along that of the difference.
+        """
+        least = 1.0
+        for _, layer, name, (slope,) in self.pulled([self.off.errors]):
+            known = layer.gradients(limits).get(name, slope)
+            along = known if bool(known.any()) else slope
+
+            def moved(step: float, layer: Any = layer, name: str = name, along: Any = along) -> Change:
+                return {id(layer): layer.moved({name: layer.weights[name] + step * along})}
+
+            size = float(along.abs().max())
+            number = self.fit(moved, 0.0, 1e-4 / size) if 0 < size < inf else None
+            if number is not None:
+                left = measure(self.want, self.compute(moved(number)), self.scales)
+                least = min(least, float(left.errors.norm() / self.off.errors.norm()))
+        return least
+
     def fit(self, run: Callable[[float], Change], start: float, step: float) -> float | None:
         """Return the number with which a change fits best, by Gauss and Newton; `None` if there is none.
 
@@ -413,37 +449,17 @@ def _one_weight(case: Node, limits: Limits) -> Iterator[Hypothesis]:
     """
     if not len(case.off.errors) or not case.weighted:
         return
-    free = [
-        (node, layer, name, item.detach().clone().requires_grad_())
-        for node, layer in case.weighted
-        for name, item in layer.weights.items()
-    ]
-    change = {
-        id(layer): layer.moved({name: item for _, one, name, item in free if one is layer}) for _, layer, *_ in free
-    }
-    scale, draw = _joined(case.scales), torch.Generator().manual_seed(1)
-    likely = []
-    with torch.enable_grad():
-        out = _joined(case.compute(change))
-        # Where the difference is large, there is more of the weight in it than of rounding.
-        rows = [case.off.errors * (torch.randint(0, 2, out.shape, generator=draw) * 2.0 - 1) for _ in range(ROWS)]
-        totals, tensors = torch.stack([row @ case.off.errors for row in rows]), [one[-1] for one in free]
-        found = [torch.autograd.grad(out, tensors, row / scale, retain_graph=True, allow_unused=True) for row in rows]
-    for (node, layer, name, _), *parts in zip(free, *found):
-        if parts[0] is not None:
-            columns = torch.stack(parts).reshape(ROWS, -1)
-            squares, along = columns.square().sum(0) + TINY, totals @ columns
-            for place in (along.square() / squares).topk(min(LIKELY, len(along))).indices.tolist():
-                likely.append(
-                    (
-                        float(along[place] ** 2 / squares[place]),
-                        float(along[place] / squares[place]),
-                        node,
-                        layer,
-                        name,
-                        place,
-                    )
-                )
+    draw, likely = torch.Generator().manual_seed(1), []
+    # Where the difference is large, there is more of the weight in it than of rounding.
+    errors = case.off.errors
+    rows = [errors * (torch.randint(0, 2, errors.shape, generator=draw) * 2.0 - 1) for _ in range(ROWS)]
+    totals = torch.stack([row @ errors for row in rows])
+    for node, layer, name, slopes in case.pulled(rows):
+        columns = torch.stack(slopes).reshape(ROWS, -1)
+        squares, along = columns.square().sum(0) + TINY, totals @ columns
+        for place in (along.square() / squares).topk(min(LIKELY, len(along))).indices.tolist():
+            gain, size = float(along[place] ** 2 / squares[place]), float(along[place] / squares[place])
+            likely.append((gain, size, node, layer, name, place))
     for _, size, node, layer, name, place in sorted(likely, key=lambda one: -one[0])[:LIKELY]:
         index = tuple(int(part) for part in np.unravel_index(place, layer.weights[name].shape))
 
@@ -599,7 +615,8 @@ class Judge:
         by: Compute = outputs
         if layer is not None and given is None and not wrong and not self.turned:
             given, reason, by = self._derived(layer, number, run)
-            made, wrong, outcome.reason = given, "" if given is not None else reason, reason or outcome.reason
+            made, outcome.reason = given, reason or outcome.reason
+            wrong = reason if given is None else ""
         if wrong:
             outcome.decide(DIFFERS, wrong, FILE)
         return Node(number, unit, layer, given, made, by=by) if given is not None and not wrong else None
@@ -775,17 +792,19 @@ class Judge:
         """Decide what all that does not agree says of the file."""
         off = [(item, item.case) for item in self.outcomes if item.case is not None and _is_off(item, item.case)]
         off = [(item, case) for item, case in off if not self._is_of_other_mode(item, case)]
-        # A gradient may be of another pass.
-        weighted = [item for item, case in off if case.weighted and case.by is not gradients and not item.run.whole]
-        several = len(set(map(self._key, weighted))) > OTHERS
-        tried: dict[Any, bool] = {}
+        found: dict[str, Hypothesis | None] = {}
+        moved = False
         for item, case in off:
+            may_move = len(case.weighted) > 0 and len(case.off.errors) > 0
             # All steps of a sequence have the change of their weights.
-            alike = item.run.path, self._key(item)
-            moved = several and len(case.weighted) > 0 and len(case.off.errors) > 0
-            found = None if moved or tried.get(alike) is False else self._explanation(item, case)
-            tried.setdefault(alike, found is not None)
-            self._write(item, case, found)
+            if found.get(item.run.path, True) and not (moved and may_move):
+                found[item.run.path] = self._explanation(item, case)
+            # A gradient may be of another pass.
+            is_output = case.by is not gradients and not item.run.whole
+            moved = moved or (may_move and is_output and found[item.run.path] is None)
+        for item, case in off:
+            may_move = len(case.weighted) > 0 and len(case.off.errors) > 0
+            self._write(item, case, None if moved and may_move else found[item.run.path])
         for item in self.outcomes:
             if item.case is not None and len(item.group) > 1:
                 self._members(item, item.case)
@@ -796,37 +815,38 @@ class Judge:
                 item.decide(other.verdict, f"the same module as {other.run.path}, which ran later", other.blame)
                 item.case = other.case
 
-    def _key(self, item: Outcome) -> frozenset[tuple[int, int]]:
-        """Return what tells the weights of layers that are compared as one from those of others."""
-        group = [self.runs[number] for number in item.group] or [item.run]
-        tensors = [run.obj.get("weight") or run.obj.get("bias") for run in group]
-        return frozenset((id(one.storage), one.offset) for one in tensors if isinstance(one, Tensor) and one.numel)
-
     def _explanation(self, item: Outcome, case: Node) -> Hypothesis | None:
         """Return the first hypothesis that explains a difference, and no update looks like; `None` if none does."""
-        large = len(case.nodes()) > LONGEST or sum(_sizes(case.want)) > self.limits.work
-        if large or (case.weighted and case.off.excess < CLEAR):
+        if len(case.nodes()) > LONGEST or sum(_sizes(case.want)) > self.limits.work:
             return None
         weights = sum(_sizes([part for _, layer in case.weighted for part in layer.weights.values()]))
         values = int((_joined(case.want) != 0).sum())
+        after_step = None if len(case.off.errors) else 1.0
         for kind in HYPOTHESES:
             try:
                 for one in kind(case, self.limits):
                     share = one.share(case)
-                    if share < 1 and not case.weighted:
+                    if not case.weighted and share < 1:
                         return one
-                    if (weights + OPTIONS) * share ** max(values - 1, 0) <= CHANCE:
-                        return one if one.weight is None or weights > 1 or self._is_fresh(item, one) else None
+                    if share > CLEAR or (weights + OPTIONS) * share ** max(values - 1, 0) > CHANCE:
+                        continue
+                    if one.weight is not None and weights == 1:
+                        return one if self._is_fresh(item, one) else None
+                    after_step = after_step or case.after_step(self.limits)
+                    if share <= CLEAR * after_step:
+                        return one
             except (NotRunError, RuntimeError):
                 continue
         return None
 
     def _is_fresh(self, item: Outcome, one: Hypothesis) -> bool:
-        """Return whether the update that moved the only weight of a layer would have moved another, which agrees."""
+        """Return whether the update that moved the only weight of a layer would have moved another, and all agree."""
         slope, sizes = one.node.layer and one.node.layer.obj.get("gradWeight"), []
         for other in self.outcomes:
             both = [other.run.obj.get(name) for name in ("gradWeight", "weight")]
             known = all(isinstance(item, Tensor) and item.numel for item in both)
+            if known and other.verdict == DIFFERS and other.run.obj is not item.run.obj and not other.run.whole:
+                return False
             if known and other.verdict == AGREES and other.case is not None:
                 sizes.append([float(abs(item.numpy()).max()) for item in both])
         if not isinstance(slope, Tensor) or slope.numel != 1 or not float(slope):

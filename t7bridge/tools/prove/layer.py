@@ -18,7 +18,7 @@ from attrs import evolve, field
 from torch import nn
 
 from ...data import define
-from ...errors import ModelError
+from ...errors import ModelError, T7BridgeError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
 from ...lazy import np
@@ -194,6 +194,15 @@ class LiveLayer:
         """The weights: what an optimizer moves."""
         return {name: self.other.get(name, item) for name, item in self.module.named_parameters()}
 
+    def gradients(self, limits: Limits) -> dict[str, torch.Tensor]:
+        """Return the recorded gradients of the weights, by their names; empty if they are not recorded."""
+        named = {name: self.obj.get(f"grad{name.capitalize()}") for name in ("weight", "bias")}
+        try:
+            kept = {name: item for name, item in named.items() if isinstance(item, Tensor) and item.numel}
+            return self.variant(kept, limits).weights if kept else {}
+        except T7BridgeError:
+            return {}
+
     def run(self, *values: Values) -> Values:
         """Run the layer, or a criterion on an input and a target; these are not modified.
 
@@ -366,8 +375,8 @@ def derived_input(layer: LiveLayer, output: Recorded, intact: bool) -> tuple[Val
         wanted, weight = to_torch(output).double(), layer.weights.get("weight", torch.zeros(()))
         rows = wanted.reshape(-1, wanted.shape[-1])
         if layer.name in _TABLES and intact and wanted.shape[-1] == weight.shape[-1]:
-            found, reason = _rows(layer, rows), FROM_FIELD
-            found = None if found is None else found.reshape(wanted.shape[:-1] or (1,))
+            found = _rows(layer, rows)
+            found, reason = (None, "") if found is None else (found.reshape(wanted.shape[:-1] or (1,)), FROM_FIELD)
         elif layer.name in ("Linear", "LinearNoBias") and intact and len(weight) == wanted.shape[-1] > weight.shape[1]:
             values = torch.linalg.svdvals(weight) if weight.isfinite().all() else torch.zeros(1)
             if values[-1] * _WORST > values[0] and rows.isfinite().all():

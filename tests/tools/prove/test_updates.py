@@ -140,3 +140,41 @@ def test_the_sentence_tells_of_updated_layers():
     sentence = t7bridge.prove(PROVE / "adam_state.stale.t7").sentence()
     assert sentence.startswith("checked against 2 recorded activations of Lua Torch, largest difference ")
     assert sentence.endswith("; 6 layers are not known: the weights moved after the last forward")
+
+
+def moved(obj: TorchObject, name: str, step: np.ndarray) -> None:
+    """Replace the weights of a layer by moved ones."""
+    array = obj[name].numpy() + step
+    obj[name] = Tensor.from_numpy(np.ascontiguousarray(array.astype(obj[name].numpy().dtype)))
+
+
+def test_a_step_that_looks_like_one_weight():
+    """On one example all weights of a row move an output alike: a step with one row is no change of one weight."""
+    model = read("widened.train")
+    linear = at(model, "root.modules[3]")
+    slope = linear["gradWeight"].numpy().copy()
+    slope[np.arange(len(slope)) != 2] = 0
+    linear["gradWeight"] = Tensor.from_numpy(slope)
+    moved(linear, "weight", -0.01 * slope)
+    proof = t7bridge.prove(model)
+    assert not proof.of("differs")
+    assert [layer.path for layer in proof.of("stale")] == ["root.modules[3]"]
+
+
+def test_where_one_layer_moved_no_other_is_said_to_differ():
+    """One changed weight in a model of which another layer moved may be of the same update."""
+    model = read("mlp.train")
+    scaled(model, at(model, "root.modules[5]"), "weight", 1.01, 3)
+    assert differing(t7bridge.prove(model)) == ["root.modules[5]"]
+    linear = at(model, "root.modules[7]")
+    moved(linear, "weight", np.random.default_rng(1).normal(0, 1e-4, linear["weight"].shape))
+    assert not t7bridge.prove(model).of("differs")
+
+
+def test_a_table_of_words_that_moved_far_is_not_known():
+    """Where no row of a table is near its output, its words are not known, and nothing differs."""
+    model = read("text.train")
+    tables = [layer.path for layer in t7bridge.prove(model).layers if layer.class_name == "nn.LookupTable"]
+    table = at(model, tables[0])
+    moved(table, "weight", np.random.default_rng(1).normal(0, 100, table["weight"].shape))
+    assert not t7bridge.prove(model).of("differs")
