@@ -134,7 +134,7 @@ def facts(path: Path) -> Facts:
         if kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
             at_start = False
         for inner in ast.iter_child_nodes(node):
-            if inner._fields:  # contexts and operators hold nothing
+            if isinstance(inner, (ast.stmt, ast.excepthandler, ast.match_case)):  # no expression holds an import
                 stack.append((inner, at_start, never))
     return Facts(imports)
 

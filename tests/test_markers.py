@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,22 +27,27 @@ def test_short() -> None:
 """
 
 
+ASKED = {"": "short", "-k test": "short", "-m not_fuzz": "short", "-m fuzz": "long"}
+"""Options of pytest, with the one test of the two that it then runs."""
+RUNS = """
+import json, pytest, sys
+for options in json.loads(sys.argv[1]):
+    print("run", flush=True)
+    assert pytest.main([*sys.argv[2:], *(word.replace("_", " ") for word in options.split())]) == 0
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "run"),
-    [((), {"short"}), (("-k", "test"), {"short"}), (("-m", "not fuzz"), {"short"}), (("-m", "fuzz"), {"long"})],
-    ids=["plain", "by name", "not fuzz", "fuzz"],
-)
-def test_fuzzing_is_asked_for(options: tuple[str, ...], run: set[str], tmp_path: Path) -> None:
+def test_fuzzing_is_asked_for(tmp_path: Path) -> None:
     """Of a long and a short test, plain pytest runs the short one, `-m fuzz` the long one."""
     (tmp_path / "conftest.py").write_text((HOME / "conftest.py").read_text())
     (tmp_path / "test_both.py").write_text(FUZZED)
-    command = [sys.executable, "-m", "pytest", "-c", str(CONFIG), "-p", "no:cacheprovider", "-v", *options]
-    printed = subprocess.run(
-        [*command, str(tmp_path)], capture_output=True, text=True, check=True, timeout=PATIENCE
-    ).stdout
-    passed = {name for name in ("long", "short") if f"test_{name} PASSED" in printed}
-    assert passed == run, printed
+    command = [sys.executable, "-c", RUNS, json.dumps([*ASKED])]
+    command += ["-c", str(CONFIG), "-p", "no:cacheprovider", "-v", str(tmp_path)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
+    runs = printed.split("run\n")[1:]
+    for (options, wanted), run in zip(ASKED.items(), runs, strict=True):
+        assert re.findall(r"test_(\w+) PASSED", run) == [wanted], options
 
 
 @pytest.mark.slow

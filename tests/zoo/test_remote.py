@@ -93,9 +93,9 @@ def test_web_server(local: Path, tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     with web_server(local / "zoo") as (url, _):
         run = zoo(f"{url}/", "-o", tmp_path / "out", "--workers", 2)
-        again = zoo(f"{url}/", "-o", tmp_path / "out", "--json")
+        again = zoo(f"{url}/", "-o", tmp_path / "out", "--workers", 0, "--json")
         name = next(name for name, status in sorted(verdicts(local / "out").items()) if status == "done")
-        single = zoo(f"{url}/{name}", "-o", tmp_path / "single")
+        single = zoo(f"{url}/{name}", "-o", tmp_path / "single", "--workers", 0)
 
     assert (run.returncode, single.returncode) == (1, 0)
     assert tree(tmp_path / "out") == tree(local / "out")
@@ -120,9 +120,9 @@ def test_s3(local: Path, tmp_path: Path) -> None:
         wait_for(lambda: answers(url))
         urllib.request.urlopen(urllib.request.Request(f"{url}/zoo", method="PUT")).close()
         there = zoo(local / "zoo", "-o", "s3://zoo/out", "--workers", 2, "--limit", 40, **access)
-        rest = zoo(local / "zoo", "-o", "s3://zoo/out", "--workers", 2, "--json", **access)
+        rest = zoo(local / "zoo", "-o", "s3://zoo/out", "--workers", 0, "--json", **access)
         moved = zoo("s3://zoo/out", "-o", "s3://zoo/back", "--workers", 1, "--to", "safetensors", **access)
-        down = zoo("s3://zoo/out/*/*/tensor*.pt", "-o", tmp_path / "down", "--to", "t7", **access)
+        down = zoo("s3://zoo/out/*/*/tensor*.pt", "-o", tmp_path / "down", "--to", "t7", "--workers", 0, **access)
         code = "import fsspec, sys; fsspec.filesystem('s3').get('zoo/out', sys.argv[1], recursive=True)"
         subprocess.run([sys.executable, "-c", code, tmp_path / "out"], check=True, env={**os.environ, **access})
 
