@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 from helpers import TESTFILES, corpus, read
+from source_helpers import generate
 
 from t7bridge import Storage, Table, Tensor, TorchObject
-from t7bridge.codegen.generate import generate
 from t7bridge.errors import T7BridgeError
 from t7bridge.graph import FLOAT32
 from t7bridge.layers import Fields, registered_layers

@@ -56,7 +56,7 @@ def test_memory_of_empty_containers(seed):
     head = head + b"q\0" if head else b""
     code = (
         "import resource, sys; from t7bridge.errors import T7BridgeError\n"
-        "from t7bridge.formats.pt.file import PtReader\n"
+        "from t7bridge import PtReader\n"
         f"data = b'\\x80\\x04' + {head!r} + {repeated!r} * (1_000_000 // {len(repeated)}) + b'.'\n"
         "PtReader(b'\\x80\\x02}.').read()\n"
         "base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"

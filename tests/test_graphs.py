@@ -6,7 +6,7 @@ import io
 import json
 
 import pytest
-from helpers import LAYOUTS, LITTLE8, description, read, stated, written
+from helpers import LAYOUTS, LITTLE8, description, read, stated, walk, written
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from strategies import LUA_ELEMENTS, lua_values, python_values
 
@@ -15,7 +15,6 @@ from t7bridge import LuaFunction, PtReader, Table, TdsHash, TdsVec, Tensor, Torc
 from t7bridge.conversion import to_lua
 from t7bridge.formats import LegacyPtWriter, PtWriter
 from t7bridge.graph import COMPOSITE, ELEMENT_TYPES, entries
-from t7bridge.graph.walk import walk
 from t7bridge.io import Output
 from t7bridge.values import describe_python, differences
 

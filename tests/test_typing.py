@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT, TESTFILES, read
-
-from t7bridge.codegen.generate import generate
+from source_helpers import generate
 
 SCRIPT = """
 import numpy as np

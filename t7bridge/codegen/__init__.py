@@ -7,7 +7,7 @@ __getattr__ = face(
     {
         "code": "apply attribute dotted expression formula lines",
         "flow": "LISTS SourceBuilder",
-        "generate": "Generated",
+        "generate": "Generated check_page",
         "idioms": "IDIOMS",
         "prepare": "Inside expected",
     },

@@ -172,18 +172,20 @@ __getattr__ = face(
     __name__,
     {
         "hdf5.elements": "DECODERS",
-        "pt.archive": "RECORD_MEMBER",
+        "pt.archive": (
+            "ALIGNMENT_MEMBER BYTEORDER_MEMBER DATA_MEMBER FORMAT_MEMBER ID_MEMBER RECORD_MEMBER VERSION_MEMBER"
+        ),
         "pt.distributed": "DistributedReader whole_of_chunks",
         "pt.modules": "ScriptEntry ScriptModule is_module module_state_dict parse_classes",
         "pt.pickle.meaning": "GLOBALS Origin PtMeaning",
-        "pt.pickle.names": "CALL FILL FOREIGN SAFE STATE VALUE may_call standing",
+        "pt.pickle.names": "CALL FILL FOREIGN SAFE STATE VALUE WEIGHTS_ONLY may_call standing",
         "pt.pickle.pickler": "PickleWriter StorageRef",
         "pt.pickle.reductions": "Global Reduction lower",
         "pt.pickle.unpickler": "Unpickler",
         "pt.script_writer": "ScriptWriter",
         "pt.streams": "tar_members",
         "pt.writer": "LegacyPtWriter PtWriter",
-        "pt.zip": "ZipArchive",
+        "pt.zip": "ALIGNMENT_BYTES ZipArchive",
         "t7.file": "PT_RECORD_START read_t7",
         "t7.layout": "VINTAGES",
         "t7.reader": "payload_of unregister_class",

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import TESTFILES, corpus, read
-from source_helpers import run_source
+from source_helpers import generate, run_source
 
 from t7bridge import TorchObject
 from t7bridge.codegen import copied
-from t7bridge.codegen.generate import generate
 from t7bridge.nn import REQUIRED, RESERVED, TORCH, find_modules
 
 

@@ -12,11 +12,10 @@ import torch
 from helpers import TESTFILES, read
 from hostile_fields import RAN, STRINGS, cases, changed, outcome, tensor
 from looping import new_folder
-from source_helpers import run_source
+from source_helpers import generate, run_source
 
 from t7bridge import Table, TorchObject, load_module, write_module
-from t7bridge.codegen import SourceBuilder, apply, attribute, dotted, expression, formula, lines
-from t7bridge.codegen.generate import check_page, generate
+from t7bridge.codegen import SourceBuilder, apply, attribute, check_page, dotted, expression, formula, lines
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, UnsupportedError
 from t7bridge.nn import find_modules
 

@@ -16,7 +16,7 @@ from pt_helpers import saved, text, zipped
 
 import t7bridge
 from t7bridge.conversion import note_foreign
-from t7bridge.formats.pt.pickle import names
+from t7bridge.formats import WEIGHTS_ONLY
 
 
 class Trainer:
@@ -52,7 +52,7 @@ def test_allowed_names_are_pytorchs_own() -> None:
     """The names accepted by PyTorch's safe loader are those that the installed PyTorch lists."""
     from torch._weights_only_unpickler import _get_allowed_globals
 
-    assert set(_get_allowed_globals()) == names.WEIGHTS_ONLY
+    assert set(_get_allowed_globals()) == WEIGHTS_ONLY
 
 
 @pytest.mark.parametrize("wrap", [lambda net: net, lambda net: {"epoch": 1, "nets": [net, (net, 2)]}])

@@ -6,11 +6,10 @@ import random
 
 import numpy as np
 import pytest
-from helpers import corpus, read
+from helpers import corpus, read, walk
 
 from t7bridge import Table, Tensor, TorchObject, state_dict
 from t7bridge.errors import LimitError
-from t7bridge.graph.walk import walk
 from t7bridge.nn import find_modules
 
 FILES = [path for path in corpus("nn/*.t7", "models/*.t7", "rnn/*.t7") if path.suffixes == [".t7"]]

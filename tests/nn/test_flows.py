@@ -10,7 +10,6 @@ from fuzz_networks import records
 from helpers import ROOT, TESTFILES
 from runtime_helpers import as_torch
 
-import t7bridge.nn.layers  # noqa: F401
 from t7bridge.nn import ANY, LAYERS, TENSOR, DataFlow, build_plan, listed, many, traits_of
 from t7bridge.torchmodules import live_module
 

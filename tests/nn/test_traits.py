@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import TESTFILES
+from helpers import TESTFILES, walk
 
 import t7bridge
 import t7bridge.codegen
@@ -17,7 +17,6 @@ import t7bridge.nn.layers
 from t7bridge import Table, TorchObject
 from t7bridge.codegen import IDIOMS, LISTS
 from t7bridge.errors import ModelError
-from t7bridge.graph.walk import walk
 from t7bridge.layers import (
     Call,
     Fields,

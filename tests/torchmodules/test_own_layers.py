@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from helpers import ROOT, written
+from source_helpers import generate
 
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject, state_dict
-from t7bridge.codegen.generate import generate
 from t7bridge.errors import ModelError, UnsupportedLayerError
 from t7bridge.layers import (
     Row,

@@ -6,11 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from helpers import description, storages, tensors
+from helpers import description, storages, tensors, walk
 
 from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
 from t7bridge.graph import step_name
-from t7bridge.graph.walk import walk
 from t7bridge.values import describe_lua, json_pieces
 
 

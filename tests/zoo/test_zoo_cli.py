@@ -14,8 +14,7 @@ from zoo_helpers import command, tree, zoo
 from zoo_maker import linear, tensor
 
 import t7bridge
-from t7bridge.cli import Display, clock, megabytes
-from t7bridge.cli.parser import _size
+from t7bridge.cli import Display, clock, megabytes, parser_for
 from t7bridge.graph import PythonObject
 from t7bridge.zoo import Progress
 
@@ -165,6 +164,8 @@ def test_plain_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 
 def test_units() -> None:
     """Sizes and times are read and written as people do."""
-    assert (_size("512M"), _size("4G"), _size("100"), _size("2KiB")) == (512 << 20, 4 << 30, 100, 2048)
+    parse = parser_for("zoo").parse_args
+    sizes = [parse(["x", "-o", "y", "--memory", text]).memory for text in ("512M", "4G", "100", "2KiB")]
+    assert sizes == [512 << 20, 4 << 30, 100, 2048]
     assert (clock(3.4), clock(125), clock(3723)) == ("3 s", "2:05", "1:02:03")
     assert (megabytes(3.42e6), megabytes(1.2e9)) == ("3.4 MB", "1.20 GB")

@@ -12,8 +12,16 @@ from helpers import ROOT
 from pt_helpers import members_of, saved
 
 from t7bridge import PtReader
-from t7bridge.formats.pt import archive as layout
-from t7bridge.formats.pt import zip
+from t7bridge.formats import (
+    ALIGNMENT_BYTES,
+    ALIGNMENT_MEMBER,
+    BYTEORDER_MEMBER,
+    DATA_MEMBER,
+    FORMAT_MEMBER,
+    ID_MEMBER,
+    RECORD_MEMBER,
+    VERSION_MEMBER,
+)
 
 DOCUMENT = (ROOT / "docs" / "format-pt.md").read_text()
 
@@ -36,15 +44,15 @@ def test_members():
     for name in members_of(saved({"a": torch.ones(2)})):
         below = name.partition("/")[2]
         assert f"`{re.sub(r'^data/.*', 'data/KEY', below)}`" in section, name
-    names = (layout.DATA_MEMBER, layout.BYTEORDER_MEMBER, layout.FORMAT_MEMBER, layout.ALIGNMENT_MEMBER,
-             layout.ID_MEMBER, layout.VERSION_MEMBER, layout.RECORD_MEMBER)  # fmt: skip
+    names = (DATA_MEMBER, BYTEORDER_MEMBER, FORMAT_MEMBER, ALIGNMENT_MEMBER,
+             ID_MEMBER, VERSION_MEMBER, RECORD_MEMBER)  # fmt: skip
     assert all(f"`{name}`" in section for name in names)
     data = saved({"a": torch.ones(2)})
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         info = next(info for info in archive.infolist() if "/data/" in info.filename)
     start = info.header_offset + 30 + int.from_bytes(data[info.header_offset + 26 :][:2], "little")
     start += int.from_bytes(data[info.header_offset + 28 :][:2], "little")
-    assert start % zip.ALIGNMENT_BYTES == 0
+    assert start % ALIGNMENT_BYTES == 0
 
 
 def test_modules_exist():

@@ -6,11 +6,10 @@ import struct
 import sys
 
 import pytest
-from helpers import LAYOUTS, LITTLE8, description, read, stated, written
+from helpers import LAYOUTS, LITTLE8, description, read, stated, walk, written
 
 from t7bridge import Limits, LuaFunction, Table, TdsHash, TdsVec, TorchObject
 from t7bridge.errors import LimitError, T7BridgeError
-from t7bridge.graph.walk import walk
 from t7bridge.values import describe_lua
 
 LEVELS = 100_000

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from helpers import ASCII, BIG8, LAYOUTS, LITTLE4, LITTLE8, Parts, check_read_write, description, read, stated, written
+from helpers import (
+    ASCII,
+    BIG8,
+    LAYOUTS,
+    LITTLE4,
+    LITTLE8,
+    Parts,
+    check_read_write,
+    description,
+    read,
+    stated,
+    walk,
+    written,
+)
 
 from t7bridge import Limits, Table, TorchObject, register_class
 from t7bridge.errors import CorruptError, LimitError, ModelError, WriteError
 from t7bridge.formats import payload_of, unregister_class
-from t7bridge.graph.walk import walk
 
 BEHIND = b"behind"
 
