@@ -1,6 +1,7 @@
--- Lists, clones and compound layers in which t7bridge and Lua Torch once differed, as one list of records.
---   th found_lists.lua OUT.t7            (needs nngraph, dpnn and rnn)
-local out = arg[1]
+-- Lists, clones and compound layers in which t7bridge and Lua Torch once differed, as one list of records; in a second
+-- file recurrent modules in nn.MapTable, of which each element has a clone with a state of its own.
+--   th found_lists.lua found_lists.t7 found_states.t7            (needs nngraph, dpnn and rnn)
+local out, states = arg[1], arg[2]
 arg = {[0] = arg[0], 'none', '6', '0'}
 require 'nn' require 'nngraph' require 'dpnn' require 'rnn'
 dofile((arg[0]:match('^(.*/)') or './') .. 'random_nets.lua')
@@ -87,3 +88,15 @@ end
 local function criterion(c) local p, t = nn.Identity()(), nn.Identity()() return nn.gModule({p, t}, {nn.ModuleFromCriterion(c)({nn.Linear(3, 3)(p), t})}) end
 save('ModuleFromCriterion', criterion(nn.MSECriterion()), {x, torch.randn(2, 3)})
 torch.save(out, list)
+
+list = {}
+torch.manualSeed(6)
+local cells = {nn.LSTM(2, 2), nn.FastLSTM(2, 2), nn.GRU(2, 2)}
+for _, cell in ipairs(cells) do
+  for _, mode in ipairs{'both', 'eval', 'train'} do
+    save('MapTable, a state for each element: ' .. torch.type(cell) .. ' ' .. mode, nn.MapTable(nn.Sequencer(cell:clone()):remember(mode)), {{torch.randn(1, 2)}, {torch.randn(1, 2)}})
+  end
+  save('MapTable of cells that resume: ' .. torch.type(cell), nn.MapTable(seq(nn.Linear(2, 2), cell:clone())), {torch.randn(1, 2), torch.randn(1, 2)})
+  save('MapTable of MapTables of cells: ' .. torch.type(cell), nn.MapTable(nn.MapTable(cell:clone())), {{torch.randn(1, 2), torch.randn(1, 2)}, {torch.randn(1, 2)}})
+end
+torch.save(states, list)
