@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import TESTFILES
+from helpers import TESTFILES, peak_mib
 
 SECONDS, MEGABYTES = 2.0, 200
 MODEL = TESTFILES / "nn" / "Linear.t7"
@@ -81,3 +81,17 @@ def test_deep_and_wide_pickles_cost_little_in_every_verb(tmp_path: Path) -> None
         _pickled(tmp_path / "texts.pt", b"}(" + b"".join(b"X\4\0\0\0%04xK\1" % i for i in range(10_000)) + b"u"),
     ]
     _assert_cheap(_costs(files, VERBS, tmp_path))
+
+
+@pytest.mark.slow
+def test_deep_values_take_memory_in_proportion_to_the_file(tmp_path: Path) -> None:
+    """Of a list nested 200 000 deep each verb holds 8 times its files and 128 MB, with the record of the `.pt` too."""
+    source = _pickled(tmp_path / "deep.pt", b"]" * 200_000 + b"a" * 199_999)
+    lua, back = tmp_path / "deep.t7", tmp_path / "back.pt"
+    for verb, read, *target in (
+        ("convert", source, lua),
+        ("convert", lua, back),
+        ("describe", source),
+        ("describe", lua),
+    ):
+        assert peak_mib(verb, read, *target) * 2**20 <= 8 * read.stat().st_size + 128e6, (verb, read.name)

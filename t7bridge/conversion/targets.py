@@ -112,18 +112,9 @@ def python_value(content: T7File, request: Convert, report: Report) -> PythonVal
         report: receives the mode and notes.
     """
     if request.record and request.believed and request.mode == "auto" and content.has_pt_record:
-        from .records import original_pt
-
-        # A file made by a record is read back, but one of named tensors only.
-        is_read_back = report.target_format == "pt" and request.pt_format != "torchscript"
-        original = original_pt(content, request.limits, check=not is_read_back)
-        if original is not None:
-            note_foreign_names(original.foreign, report)
-            report.mode = "record"
-            return PythonValue(original.value, shown=original.shown if is_read_back else None)
-        report.note(
-            "warning", "the .t7 was changed since it was made from a .pt: its record is not used", code="record"
-        )
+        restored = _restored(content, request, report)
+        if restored is not None:
+            return restored
     # The meaning of layers is not even loaded for a file without objects.
     has_objects = any(isinstance(found, TorchObject) for found in content.objects)
     modules: StateDicts | None = None
@@ -143,6 +134,23 @@ def python_value(content: T7File, request: Convert, report: Report) -> PythonVal
     if content.trailing and not content.has_pt_record:
         report.note("warning", f"{content.message}; the {target} does not show them", code="trailing")
     return PythonValue(roots if len(roots) > 1 else roots[0], modules if has_modules else None)
+
+
+def _restored(content: T7File, request: Convert, report: Report) -> PythonValue | None:
+    """Return the value of the `.pt` that a `.t7` was made from; `None` if the `.t7` was changed since."""
+    from .records import original_pt
+
+    # A file made by a record is read back, but one of named tensors only.
+    is_read_back = report.target_format == "pt" and request.pt_format != "torchscript"
+    original = original_pt(content, request.limits, check=not is_read_back)
+    if original is None:
+        report.note(
+            "warning", "the .t7 was changed since it was made from a .pt: its record is not used", code="record"
+        )
+        return None
+    note_foreign_names(original.foreign, report)
+    report.mode = "record"
+    return PythonValue(original.value, shown=original.shown if is_read_back else None)
 
 
 def write_named_tensors(

@@ -47,14 +47,26 @@ def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) ->
             yield (made, second) if first is a else (second, made)
         return
     lua, python = (a, b) if a.is_lua else (b, a)
+    # A `.t7` with the record of a `.pt` was made from one; the record itself is not read.
+    kinds = (_forms_in_python, _forms_in_lua)
+    for forms in reversed(kinds) if lua.document.content.has_pt_record else kinds:
+        for one, other in forms(lua, python, limits):
+            yield (one, other) if a.is_lua else (other, one)
+
+
+def _forms_in_python(lua: FileContent, python: FileContent, limits: Limits) -> Iterator[tuple[Any, Any]]:
+    """Yield the Python-side values that a `.t7` becomes, and that of the other file."""
     for made in _python_forms(lua, limits):
-        yield (made, python.value) if a.is_lua else (python.value, made)
+        yield made, python.value
     made = _as_model_file(lua.value, python.value)
     if made is not None:
-        yield (made, python.value) if a.is_lua else (python.value, made)
+        yield made, python.value
+
+
+def _forms_in_lua(lua: FileContent, python: FileContent, limits: Limits) -> Iterator[tuple[Any, Any]]:
+    """Yield the value of a `.t7`, and the Lua values that the other file becomes."""
     for nested in (False, True):
-        made = to_lua(python.value, nested=nested, limits=limits).value
-        yield (lua.value, made) if a.is_lua else (made, lua.value)
+        yield lua.value, to_lua(python.value, nested=nested, limits=limits).value
 
 
 def _python_forms(side: FileContent, limits: Limits, target: str = "pt") -> Iterator[Any]:

@@ -6,7 +6,7 @@ __getattr__ = face(
     __name__,
     {
         "compare": "Difference PlaceComparer TensorDifference ValueComparer differences",
-        "describe": "describe_lua describe_python json_pieces",
+        "describe": "describe_lua describe_python json_pieces lua_json python_json",
         "summary": "outline statistics_of",
         "widened": "is_exact narrow resolved widen wider_types",
     },

@@ -10,7 +10,7 @@ from helpers import description, storages, tensors, walk
 
 from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
 from t7bridge.graph import step_name
-from t7bridge.values import describe_lua, json_pieces
+from t7bridge.values import describe_lua, json_pieces, lua_json
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,7 @@ def test_json_is_that_of_the_json_module():
         }
     )
     text = description(value)
+    assert "".join(lua_json(value)) == text
     assert text == json.dumps(describe_lua(value), separators=(",", ":"), ensure_ascii=False)
 
 

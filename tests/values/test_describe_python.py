@@ -9,7 +9,7 @@ import pytest
 from t7bridge import Limits, Storage, Tensor
 from t7bridge.errors import LimitError
 from t7bridge.graph import FLOAT32, NumpyDtype, NumpyScalar, PythonGlobal, PythonObject, TorchConstant
-from t7bridge.values import describe_python, json_pieces
+from t7bridge.values import describe_python, json_pieces, python_json
 
 
 def test_cycles_end():
@@ -19,6 +19,7 @@ def test_cycles_end():
     node = describe_python(loop)
 
     assert node["v"][0][1]["v"][1]["v"] == [{"t": "cycle", "up": 3}]
+    assert "".join(python_json(loop)) == "".join(json_pieces(node))
 
 
 def test_shared_values_are_repeated():

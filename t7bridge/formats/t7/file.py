@@ -77,6 +77,8 @@ class _Values:
         ends: end of each, in bytes.
         orders: byte order and size of longs of each.
         reason: why the following bytes are not a value; empty if nothing follows, or the record of a `.pt`.
+        layout: how they are encoded, once all are read.
+        objects: their objects, once all are read.
     """
 
     reader: T7Reader
@@ -84,6 +86,14 @@ class _Values:
     ends: list[int] = field(factory=list)
     orders: list[dict[str, Any]] = field(factory=list)
     reason: str = ""
+    layout: T7Layout = field(factory=T7Layout)
+    objects: list[Value] = field(factory=list)
+
+    def finish(self) -> _Values:
+        """Keep the objects without their numbers, as nothing more is read."""
+        self.layout, self.objects = self.reader.layout, list(self.reader.objects)
+        self.reader.forget()
+        return self
 
     def add(self, value: Value) -> None:
         """Add a value that was read."""
@@ -133,9 +143,8 @@ class _Values:
 
     def content(self) -> T7File:
         """Return the content of the file."""
-        reader = self.reader
-        trailing = reader.source.read(self.ends[-1], self.left) if self.left else b""
-        return T7File(self.roots, reader.layout, trailing, list(reader.objects), self.message)
+        trailing = self.reader.source.read(self.ends[-1], self.left) if self.left else b""
+        return T7File(self.roots, self.layout, trailing, self.objects, self.message)
 
 
 def _read_values(source: Readable | ByteSource, limits: Limits) -> _Values:
@@ -162,7 +171,7 @@ def _read_values(source: Readable | ByteSource, limits: Limits) -> _Values:
     _refuse_unexplained(found)
     if found.left:
         refuse_two(found.reader.source, found.ends[-1], "a .t7")
-    return found
+    return found.finish()
 
 
 def _read_all(reader: T7Reader) -> _Values:
@@ -255,7 +264,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         found = _Values(reader := T7Reader(source, limits=limits))
         found.add(reader.read_object())
         found.ends = [reader.source.size]  # the caller knows the rest of the file
-        return found
+        return found.finish()
 
     @cache
     def content() -> T7File:
@@ -271,7 +280,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         opened,
         lambda: values().roots,
         content=content,
-        layout=lambda: values().reader.layout,
+        layout=lambda: values().layout,
         warn=lambda stacklevel: values().warn(stacklevel + 1),
         forget=forget,
     )

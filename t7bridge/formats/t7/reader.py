@@ -111,6 +111,10 @@ class T7Reader:
         """The tables, tensors, storages, functions and Torch objects read so far, in the order of the file."""
         return self._run.objects.values()
 
+    def forget(self) -> None:
+        """Release the numbers of the objects: no later value can refer to one."""
+        self._run.objects.clear()
+
     def count_views(self) -> tuple[int, int]:
         """Count the tensors and the storages read so far."""
         found = self._run.objects.values()
