@@ -273,9 +273,9 @@ def prove(options: argparse.Namespace) -> int:
     """Prove, print the table, worst first, and the verdict."""
     limits = options.limits
     if options.probe:
-        from ..tools.prove.probe import probe
+        from ..tools.prove.probe import write_probe
 
-        probe(options.source, options.probe, options.at, inputs=options.input, force=options.force, limits=limits)
+        write_probe(options.source, options.probe, options.at, inputs=options.input, force=options.force, limits=limits)
         print(f"{printable(options.probe)}: run  th {printable(options.probe)} MODEL.t7 proof.t7")
         return 0
     counts = len(options.input), len(options.expect)

@@ -41,7 +41,20 @@ from .layer import (
     unit_of,
 )
 from .proof import AGREES, CONVERSION, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, STALE, LayerProof, StretchProof
-from .runs import Memory, Recorded, Run, first_of, is_whole, leaves, overlap, own_parameters, view_of, zeros_like
+from .runs import (
+    Memory,
+    Recorded,
+    Run,
+    first_of,
+    is_whole,
+    items,
+    leaves,
+    overlap,
+    own_parameters,
+    replaced,
+    view_of,
+    zeros_like,
+)
 
 DRAWS = 4
 """Runs with random errors that estimate the error of rounding; each counts with the mean of all values."""
@@ -309,6 +322,11 @@ class Node:
         """The layers that have weights."""
         return [(node, layer) for node, layer in self.layers if layer.weights]
 
+    @property
+    def may_have_moved(self) -> bool:
+        """True if it was compared and has weights, which an update may have moved."""
+        return len(self.weighted) > 0 and len(self.off.errors) > 0
+
     def share(self, change: Change) -> float:
         """Return the share of the difference that is left by a change; 1 if that is more than rounding."""
         try:
@@ -394,17 +412,11 @@ class Node:
 
 def _read(value: Values, get: Callable[[Ref], Any]) -> Values:
     """Return an input, with each `Ref` replaced."""
-    if isinstance(value, list):
-        return [_read(item, get) for item in value]
-    return get(value) if isinstance(value, Ref) else value
+    return replaced(value, Ref, get)
 
 
-def _refs(value: Values) -> Iterator[Ref]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _refs(item)
-    elif isinstance(value, Ref):
-        yield value
+def _refs(value: Values) -> list[Ref]:
+    return [item for item in items(value) if isinstance(item, Ref)]
 
 
 # Hypotheses: changes of the file with which its layers would return what is recorded
@@ -792,19 +804,8 @@ class Judge:
         """Decide what all that does not agree says of the file."""
         off = [(item, item.case) for item in self.outcomes if item.case is not None and _is_off(item, item.case)]
         off = [(item, case) for item, case in off if not self._is_of_other_mode(item, case)]
-        found: dict[str, Hypothesis | None] = {}
-        moved = False
-        for item, case in off:
-            may_move = len(case.weighted) > 0 and len(case.off.errors) > 0
-            # All steps of a sequence have the change of their weights.
-            if found.get(item.run.path, True) and not (moved and may_move):
-                found[item.run.path] = self._explanation(item, case)
-            # A gradient may be of another pass.
-            is_output = case.by is not gradients and not item.run.whole
-            moved = moved or (may_move and is_output and found[item.run.path] is None)
-        for item, case in off:
-            may_move = len(case.weighted) > 0 and len(case.off.errors) > 0
-            self._write(item, case, None if moved and may_move else found[item.run.path])
+        for (item, case), found in zip(off, self._explanations(off)):
+            self._write(item, case, found)
         for item in self.outcomes:
             if item.case is not None and len(item.group) > 1:
                 self._members(item, item.case)
@@ -814,6 +815,21 @@ class Judge:
             if item.verdict == NOT_RECORDED and other.run.path != item.run.path:
                 item.decide(other.verdict, f"the same module as {other.run.path}, which ran later", other.blame)
                 item.case = other.case
+
+    def _explanations(self, off: list[tuple[Outcome, Node]]) -> list[Hypothesis | None]:
+        """Return what explains each difference; of those with weights nothing where one of them is not explained."""
+        found: list[Hypothesis | None] = []
+        without: set[str] = set()
+        moved = False
+        for item, case in off:
+            # All steps of a sequence have the change of their weights.
+            is_open = item.run.path not in without and not (moved and case.may_have_moved)
+            found.append(self._explanation(item, case) if is_open else None)
+            if found[-1] is None:
+                without.add(item.run.path)
+                # A gradient may be of another pass.
+                moved |= case.may_have_moved and case.by is not gradients and not item.run.whole
+        return [None if moved and case.may_have_moved else one for (_, case), one in zip(off, found)]
 
     def _explanation(self, item: Outcome, case: Node) -> Hypothesis | None:
         """Return the first hypothesis that explains a difference, and no update looks like; `None` if none does."""

@@ -26,7 +26,7 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import Fields
 from ...nn.registry import traits_of
 from ...torchmodules.build import live_module
-from .runs import Recorded, base_name, leaves
+from .runs import Recorded, base_name, items, leaves, replaced
 
 Values = Any
 """A torch tensor, a float, or a list of these."""
@@ -35,8 +35,6 @@ TINY = 1e-300
 """Avoids division by zero expected errors."""
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 """Unit roundoff by element type."""
-MOST_ELEMENTS = 1 << 28
-"""Elements of an output: 2 GiB in double precision."""
 _SAMPLE = 2_000
 """Numbers of a tensor that are looked at: if more than 1 in 500 has more digits, one is among these (e^-4: 98 %)."""
 _ENOUGH = 16
@@ -54,20 +52,16 @@ class NotRunError(Exception):
 
 def to_torch(value: Any) -> Values:
     """Return recorded values as tensors of torch."""
-    if isinstance(value, list):
-        return [to_torch(item) for item in value]
-    return torch.from_numpy(value.numpy().copy()) if isinstance(value, Tensor) else value
+    return replaced(value, Tensor, lambda item: torch.from_numpy(item.numpy().copy()))
 
 
 def flat(value: Values) -> Iterator[torch.Tensor]:
     """Return the tensors of a value, in order; numbers as tensors of one element."""
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from flat(item)
-    elif isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (int, float)):
-        yield torch.tensor(float(value), dtype=torch.float64)
+    for item in items(value):
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, (int, float)):
+            yield torch.tensor(float(item), dtype=torch.float64)
 
 
 def doubles(value: Values) -> list[torch.Tensor]:
@@ -77,9 +71,7 @@ def doubles(value: Values) -> list[torch.Tensor]:
 
 def mapped(value: Values, change: Callable[..., Any]) -> Values:
     """Return a value with a function applied to each of its tensors."""
-    if isinstance(value, (list, tuple)):
-        return [mapped(item, change) for item in value]
-    return change(value) if isinstance(value, torch.Tensor) else value
+    return replaced(value, torch.Tensor, change)
 
 
 def unit_of(value: Recorded) -> float | None:
@@ -241,12 +233,6 @@ class LiveLayer:
             return replay(Fields(self.obj), value, to_torch(noise).to(value.dtype))
         except (RuntimeError, ModelError) as error:
             raise NotRunError("its recorded noise does not match its input") from error
-
-    def run_single(self, value: Values) -> Values:
-        """Run the layer in single precision, or in double precision if that is Lua's; see `run`."""
-        kind = torch.float64 if self.unit <= UNIT["float64"] else torch.float32
-        narrow = self.moved({name: item.to(kind) for name, item in self.numbers.items()})
-        return narrow.run(mapped(value, lambda item: item.to(kind) if item.is_floating_point() else item))
 
     def disturbed(self, value: Values, seed: int) -> tuple[LiveLayer, Values]:
         """Return the layer and an input, both with random errors of Lua's precision.

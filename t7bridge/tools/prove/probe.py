@@ -1,4 +1,4 @@
-"""A Lua script that makes Lua Torch record the results of a model's layers: `probe`.
+"""A Lua script that makes Lua Torch record the results of a model's layers: `write_probe`.
 
 The script is ours; from the file it contains only numbers and the keys to the model, escaped byte by byte.
 May import formats, graph, io and nn.
@@ -47,7 +47,7 @@ MOST_DEPTH = 64
 """Deepest nesting of containers that is followed."""
 
 
-def probe(
+def write_probe(
     source: Readable,
     out: str,
     at: str | None = None,

@@ -74,13 +74,25 @@ def grad_input_of(obj: Any) -> Recorded:
     return recorded(obj.get("gradInput")) if isinstance(obj, TorchObject) else None
 
 
+def items(value: Any) -> Iterator[Any]:
+    """Yield what the lists of a value hold, in order."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from items(item)
+    else:
+        yield value
+
+
+def replaced(value: Any, kind: type, change: Callable[..., Any]) -> Any:
+    """Return a value with a function applied to what is of one type in its lists."""
+    if isinstance(value, (list, tuple)):
+        return [replaced(item, kind, change) for item in value]
+    return change(value) if isinstance(value, kind) else value
+
+
 def leaves(value: Recorded) -> Iterator[Tensor]:
     """Yield the tensors of a value, in order."""
-    if isinstance(value, list):
-        for item in value:
-            yield from leaves(item)
-    elif isinstance(value, Tensor):
-        yield value
+    return (item for item in items(value) if isinstance(item, Tensor))
 
 
 def is_whole(value: Recorded) -> bool:
@@ -95,9 +107,7 @@ def first_of(value: Recorded) -> Recorded:
 
 def zeros_like(value: Recorded) -> Recorded:
     """Return zeros in the structure of a value."""
-    if isinstance(value, list):
-        return [zeros_like(item) for item in value]
-    return Tensor.from_numpy(np.zeros(value.shape, value.numpy().dtype)) if isinstance(value, Tensor) else None
+    return replaced(value, Tensor, lambda item: Tensor.from_numpy(np.zeros(item.shape, item.numpy().dtype)))
 
 
 def _element(value: Recorded, index: int) -> Recorded:

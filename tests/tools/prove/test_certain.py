@@ -12,8 +12,7 @@ from prove_changes import at, read, replaced
 import t7bridge
 from t7bridge import Storage, Table, TorchObject
 from t7bridge.errors import ModelError
-from t7bridge.tools.prove.probe import fitting_inputs, guess_inputs
-from t7bridge.tools.prove.proof import CONVERSION, FILE
+from t7bridge.tools.prove import CONVERSION, FILE, fitting_inputs, guess_inputs
 
 RANDOM = [path for path in corpus("prove/random.*.t7") if ".bad." not in path.name]
 

@@ -16,7 +16,7 @@ from t7bridge.errors import ModelError, TargetExistsError
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.nn.output_shapes import Example
 from t7bridge.nn.places import module_at
-from t7bridge.tools.prove.probe import lua_literal, probe, probe_source
+from t7bridge.tools.prove import lua_literal, probe_source, write_probe
 
 MODELS = [path for path in corpus("models/*.t7") if ".io." not in path.name and "cuda" not in path.name]
 LUA = shutil.which("th") or ""
@@ -115,10 +115,10 @@ def test_the_probe_quotes_nothing_unescaped(tmp_path: Path):
     value = Table.of({evil: T7Reader(TESTFILES / "nn/Linear.t7").read_object()})
     with open(tmp_path / "evil.t7", "wb") as stream:
         T7Writer(stream).write_object(value)
-    probe(tmp_path / "evil.t7", str(tmp_path / "probe.lua"))
+    write_probe(tmp_path / "evil.t7", str(tmp_path / "probe.lua"))
     assert "execute" not in (tmp_path / "probe.lua").read_text()
     with pytest.raises(TargetExistsError):
-        probe(tmp_path / "evil.t7", str(tmp_path / "probe.lua"))
+        write_probe(tmp_path / "evil.t7", str(tmp_path / "probe.lua"))
 
 
 def test_the_probe_asks_for_what_it_cannot_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -134,7 +134,7 @@ def test_the_probe_asks_for_what_it_cannot_know(tmp_path: Path, capsys: pytest.C
 def test_probes_run_in_lua(tmp_path: Path):
     """Lua Torch runs a probe, and what it records agrees to the last layer."""
     model = TESTFILES / "models/unet_nngraph.t7"
-    probe(model, str(tmp_path / "probe.lua"))
+    write_probe(model, str(tmp_path / "probe.lua"))
     subprocess.run(
         [LUA, str(tmp_path / "probe.lua"), str(model), str(tmp_path / "proof.t7")], check=True, timeout=PATIENCE
     )

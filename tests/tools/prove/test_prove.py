@@ -16,20 +16,19 @@ from t7bridge.cli import main
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.graph.walk import walk
 from t7bridge.nn.places import module_at
-from t7bridge.tools.prove import against, judge
-from t7bridge.tools.prove.proof import Proof
+from t7bridge.tools.prove import MASKED, NO_TARGET, OTHER_TARGET, RANDOM, ROUNDING, STATE, Proof
 
 PUBLISHED = os.environ.get("T7BRIDGE_PUBLISHED", "")
 SOUND = [*corpus("prove/*.train.t7"), *corpus("prove/*.eval.t7")]
 STALE = corpus("prove/*.stale.t7")
 REASONS = {
     "not checkable": (
-        judge.STATE,  # a GRU inside a Recursor keeps the outputs of its last step only for what follows it
-        judge.RANDOM,
-        judge.ROUNDING,
-        against.NO_TARGET,
-        against.OTHER_TARGET,
-        judge.MASKED,
+        STATE,  # a GRU inside a Recursor keeps the outputs of its last step only for what follows it
+        RANDOM,
+        ROUNDING,
+        NO_TARGET,
+        OTHER_TARGET,
+        MASKED,
         "is random, and its random numbers are not recorded",
         "no PyTorch module",
     ),

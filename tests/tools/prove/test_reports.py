@@ -15,8 +15,7 @@ from t7bridge.errors import ModelError, TargetExistsError
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.nn.places import module_at
 from t7bridge.tools.draw_proof import draw_proof
-from t7bridge.tools.prove.proof import Proof
-from t7bridge.tools.prove.prove import prove_note
+from t7bridge.tools.prove import Proof, prove_note
 
 LENET = TESTFILES / "prove/lenet.train.t7"
 

@@ -10,7 +10,7 @@ from prove_changes import PROVE, at, changes, read, replaced, swap_gates
 
 import t7bridge
 from t7bridge import Storage
-from t7bridge.tools.prove.proof import Proof
+from t7bridge.tools.prove import Proof
 
 
 def verdicts(proof: Proof) -> dict[str, str]:

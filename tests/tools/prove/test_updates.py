@@ -10,7 +10,7 @@ from prove_changes import PROVE, at, read, replaced
 
 import t7bridge
 from t7bridge import Storage, Tensor, TorchObject
-from t7bridge.tools.prove.proof import Proof
+from t7bridge.tools.prove import Proof
 
 STATES = ("momentum", "nesterov", "adam", "rmsprop", "adadelta")
 """Checkpoints with the state of an optimizer, saved after its last step."""
