@@ -83,7 +83,7 @@ class Report:
     Attributes:
         source: path of the input.
         target: path of the output.
-        source_format: name of its format: `t7`, `pt`, `safetensors`, `hdf5`, `npz` and others of `--to` and `load`.
+        source_format: name of its format, as in `--to`, or that of a format which is only read.
         target_format: likewise, of the output.
         mode: how it was converted: `tree`, `state dict` for modules, `record` where the source's record was used,
             `template`, or `copy` within one format.

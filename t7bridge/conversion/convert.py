@@ -35,10 +35,10 @@ def convert(request: Convert) -> Report:
 
     Args:
         source: the file to read; its format is detected by content.
-        target: the file to write; its suffix selects the format: `.t7`, `.pt`, `.safetensors`, `.h5` or `.npz`.
+        target: the file to write; its suffix selects the format.
         mode: how nn modules of a `.t7` are converted: `auto` replaces each module by its state dict with PyTorch's
             names, `tree` by a dict that keeps class, version and every field.
-        to: the format to write, `t7`, `pt`, `safetensors`, `hdf5` or `npz`, regardless of the suffix.
+        to: the name of the format to write, one of those of `--to`, regardless of the suffix.
         encoding: of the `.t7` written: `binary` or `ascii`; that of the source by default.
         byte_order: of the `.t7` written: `little` or `big`.
         long_size: of the `.t7` written: bytes of a C long, 4 or 8.

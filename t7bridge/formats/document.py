@@ -30,7 +30,7 @@ class Document:
         forget: releases what `load` and `content` keep.
 
     Attributes:
-        format: name of the format: `t7`, `pt`, `safetensors`, `hdf5`, `npz`.
+        format: name of the format, as in `--to`.
         source: the file.
         layout: how the values are encoded: a `T7Layout`; of a `.pt` its kind (`zip`, `legacy`, …); else `None`.
         metadata: strings stored in the file besides its values.

@@ -73,8 +73,8 @@ def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | 
     """Save a value in the format of the path's suffix.
 
     A Lua value (`Table`, `TorchObject`, …) is written to a `.t7` directly, and to a `.pt` in `tree` mode; builtins with
-    `Tensor` in them to a `.pt` directly, and to a `.t7` as tables. A `.safetensors`, `.h5` or `.npz` receives the
-    tensors, under their paths; modules are their state dicts there.
+    `Tensor` in them to a `.pt` directly, and to a `.t7` as tables. A format of named tensors, such
+    as safetensors, receives the tensors, under their paths; modules are their state dicts there.
 
     Args:
         value: the result of `load`, numpy arrays, torch tensors, modules (their state dicts are saved), or builtins of
