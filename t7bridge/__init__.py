@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .tools.export_module import export, write_module
     from .tools.files import describe, load, save
     from .tools.inspect import inspect
-    from .tools.match import match
+    from .tools.match.matching import match
     from .tools.modules import load_module, save_module, write_lua
     from .tools.prove.prove import prove
     from .tools.scan import scan
@@ -67,7 +67,7 @@ _load = face(
         "tools.export_module": "export write_module",
         "tools.files": "describe load save",
         "tools.inspect": "inspect",
-        "tools.match": "match",
+        "tools.match.matching": "match",
         "tools.modules": "load_module save_module write_lua",
         "tools.prove.prove": "prove",
         "tools.scan": "scan",

@@ -52,7 +52,8 @@ ALLOWED: dict[str, set[str]] = {
     "codegen": GRAPH | {"nn"},
     "lua": GRAPH,
     "conversion": GRAPH | ALL_FORMATS | {"values", "nn", "codegen"},
-    "tools": BELOW_TOOLS | {"tools/draw", "tools/prove"},  # a summary lists its blocks, a model card what it found
+    # A summary lists its blocks and names the model, a model card has what was found.
+    "tools": BELOW_TOOLS | {"tools/draw", "tools/match", "tools/prove"},
     "tools/match": BELOW_TOOLS,
     "tools/draw": BELOW_TOOLS,
     "tools/prove": BELOW_TOOLS,

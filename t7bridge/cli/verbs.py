@@ -22,7 +22,7 @@ from .streams import failed, is_styled, print_hint, print_json, print_notes
 
 if TYPE_CHECKING:
     from ..report import Note, Report
-    from ..tools.match import Match
+    from ..tools.match.result import Match
     from ..tools.prove.proof import LayerProof, Proof
 
 DONE, FAILED = 0, 1
@@ -179,28 +179,23 @@ def lua(options: argparse.Namespace) -> int:
 
 def match(options: argparse.Namespace) -> int:
     """Match, write if complete, and print."""
-    from ..tools.match import WriteMatch, write_match
+    from ..tools.match.result import WriteMatch, write_match
 
     if options.target is None and options.out is not None:
         return failed("-o requires TARGET: t7bridge match SRC names models that have its layers")
     found = t7bridge.match(**arguments_of(options, "match"))
     if found.asked:
         lines = [found.sentence(), *(f"also {each}" for each in found.models[1:])]
-        return _print(options, found.as_dict, lines, hint=_onward(options, found), ok=found.complete)
+        return _print(options, found.as_dict, lines, hint=_next_command(options, found), ok=found.complete)
     done = found.complete or (options.partial and not found.ambiguous)
-    if done and options.out is not None:
+    written = done and options.out is not None
+    if written:
         write_match(found, options.out, **{name: getattr(options, name) for name in options_of(WriteMatch)})
     if options.prove:
-        if options.factory is None and found.target_side.factory is not None:
-            options.factory = str(found.target_side.factory)
-        _prove_match(options, found.report, done and options.out is not None)
-    lines = []
-    if options.out is None:
-        width = max((len(pair.source or "-") for pair in found.pairs), default=0)
-        lines = [
-            f"{pair.source or '-':{width}}  {pair.target}  {list(pair.target_shape)} {pair.why}" for pair in found.pairs
-        ]
-    elif done:
+        implied = found.target_side.factory
+        _prove_match(options, found.report, written, options.factory or (str(implied) if implied else None))
+    lines = _pairs(found) if options.out is None else []
+    if written:
         lines = [f"{options.out}: {len(found.pairs)} tensors, {found.report.target_bytes} bytes"]
     code = _print(options, found.as_dict, lines, found.report.notes, ok=done)
     if not (found.complete or options.json):
@@ -208,7 +203,15 @@ def match(options: argparse.Namespace) -> int:
     return code
 
 
-def _onward(options: argparse.Namespace, found: Match) -> str:
+def _pairs(found: Match) -> list[str]:
+    """Return a line for each pair of keys."""
+    width = max((len(pair.source or "-") for pair in found.pairs), default=0)
+    return [
+        f"{pair.source or '-':{width}}  {pair.target}  {list(pair.target_shape)} {pair.why}" for pair in found.pairs
+    ]
+
+
+def _next_command(options: argparse.Namespace, found: Match) -> str:
     """Return the command that writes the weights under the keys of the best model."""
     if not found.models:
         return ""
@@ -222,15 +225,15 @@ def _onward(options: argparse.Namespace, found: Match) -> str:
     return f"t7bridge match {where}{known}{shlex.join([options.source, str(factory)])} -o {shlex.quote(stem)}.pt"
 
 
-def _prove_match(options: argparse.Namespace, report: Report, written: bool) -> None:
+def _prove_match(options: argparse.Namespace, report: Report, written: bool, factory: str | None) -> None:
     """Add the findings of a proof to the report: of both models if they can be run, else of the .t7 alone."""
     from ..tools.prove.prove import prove_note
 
     limits = options.limits
     source, target = (os.fspath(path).endswith(".t7") for path in (options.source, options.target))
-    if written and (options.factory or (source and target)):
+    if written and (factory or (source and target)):
         pair = (options.source, options.out) if source else (options.out, options.source)
-        factory = None if source and target else options.factory
+        factory = None if source and target else factory
         report.notes.append(prove_note(pair[0], limits=limits, against=pair[1], factory=factory))
     elif source:
         report.notes.append(prove_note(options.source, options.at, limits=limits))

@@ -20,6 +20,7 @@ from ..graph.walk import Path, entries, step_name, walk
 from ..io.source import Readable
 from ..limits import Limits
 from ..nn.places import is_module
+from ..text import listed
 from ..values.summary import LayerRow, Summary, TensorRow, outline, statistics_of
 from ..values.summary import summary as short_summary
 from .draw import (
@@ -37,6 +38,7 @@ from .draw import (
     structure_blocks,
 )
 from .files import load_all
+from .match.libraries import cached_names
 
 ROWS, OTHERS = 60, 24
 """Maximum lines of layers and of other content in a summary."""
@@ -104,6 +106,8 @@ def inspect(request: Inspect) -> Summary:
             shapes = shapes_of(models, request.input_shape, request.limits)
             result.shapes = shapes.source
             result.header.update(_model_facts(blocks, shapes))
+            if names := cached_names({each.key: each.tensor for block in blocks for each in block.weights}):
+                result.header["layers of"] = listed(names)
             result.layers = _rows(blocks)
         if request.statistics:
             result.tensors = _statistics(blocks, value)

@@ -1,12 +1,19 @@
 """Mapping the keys of one state dict to another model's, by structure, order and shape.
 
-`sides` opens files and reads graphs, `parts` cuts state dicts into modules and determines which look alike, `align`
-pairs them, `matching` combines these with the user's mapping, `result` is what follows.
+`sides` opens files, calls factories and reads graphs, cuts state dicts into parts and determines which look alike,
+`align` pairs them, `matching` combines these with the user's mapping, `result` is what follows, `libraries` knows the
+models of torchvision and timm.
 """
 
-from .align import longest_rising
-from .matching import match
-from .result import Ambiguity, Match, Pair, WriteMatch, write_match
-from .sides import gate_orders
+from ...lazy import face
 
-__all__ = ["Ambiguity", "Match", "Pair", "WriteMatch", "gate_orders", "longest_rising", "match", "write_match"]
+__getattr__ = face(
+    __name__,
+    {
+        "align": "longest_rising",
+        "libraries": "cached_names",
+        "matching": "match",
+        "result": "Ambiguity KnownModel Match Pair WriteMatch write_match",
+        "sides": "gate_orders",
+    },
+)

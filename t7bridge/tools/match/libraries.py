@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from importlib import metadata
 from inspect import signature as arguments_of
 from math import prod
 from typing import Any
 
-from attrs import field
+from attrs import asdict, field
 
 from ... import torchmodules
 from ...data import define
@@ -65,13 +65,28 @@ class Candidate:
 
     Attributes:
         factory: makes it.
+        classes: its number of classes; `None` if it has none to choose.
         equal: number of layers that both have.
         of: number of layers of the side that has more.
     """
 
     factory: Factory
+    classes: int | None
     equal: int
     of: int
+
+
+@define(frozen=True)
+class Variant:
+    """A model of a library with its usual arguments, or with others of `_VARIANTS`.
+
+    Attributes:
+        layers: its signature.
+        classes: its number of classes; `None` if it has none to choose.
+    """
+
+    layers: Signature
+    classes: int | None = None
 
 
 @define(eq=False)
@@ -81,12 +96,12 @@ class Library:
     Attributes:
         home: the package, or a file.
         release: its version; empty for a file, or a package that was not installed.
-        models: for each factory, as text, the signatures of its variants; none if it cannot be called.
+        models: the variants of each factory, by its text; none if it cannot be called.
     """
 
     home: str
     release: str = ""
-    models: dict[str, list[Signature]] = field(factory=dict)
+    models: dict[str, list[Variant]] = field(factory=dict)
 
     def candidates(self, wanted: Signature) -> tuple[list[Candidate], list[Candidate]]:
         """Return the models that have all the layers wanted, the plainest names first, and the nearest other ones.
@@ -95,22 +110,25 @@ class Library:
         """
         found, near = [], []
         count = wanted.total()
-        for name, variant, known in self._variants():
-            equal, most = (known & wanted).total(), max(known.total(), count)
-            if known == wanted:
-                found.append(Candidate(Factory.parse(name).calling(**variant), equal, most))
-            elif equal >= _NEAR * most and (classes := other_classes(wanted, known)) is not None:
-                found.append(Candidate(Factory.parse(name).calling(**variant, num_classes=classes), equal, most))
-            elif equal >= _NEAR * most:
-                near.append(Candidate(Factory.parse(name).calling(**variant), equal, most))
+        for name, arguments, known in self._variants():
+            equal, most = (known.layers & wanted).total(), max(known.layers.total(), count)
+            if equal < _NEAR * most:
+                continue
+            factory, classes = Factory.parse(name).calling(**arguments), known.classes
+            if known.layers == wanted:
+                found.append(Candidate(factory, classes, equal, most))
+            elif classes is not None and (other := other_classes(wanted, known.layers)) is not None:
+                found.append(Candidate(factory.calling(num_classes=other), other, equal, most))
+            else:
+                near.append(Candidate(factory, classes, equal, most))
         found.sort(key=lambda each: (len(str(each.factory)), str(each.factory)))
         near.sort(key=lambda each: (-each.equal / each.of, len(str(each.factory)), str(each.factory)))
         return found, near
 
-    def _variants(self) -> Iterator[tuple[str, dict[str, Any], Signature]]:
-        for name, signatures in self.models.items():
-            for variant, each in zip(_VARIANTS, signatures):
-                yield name, variant, each
+    def _variants(self) -> Iterator[tuple[str, dict[str, Any], Variant]]:
+        for name, variants in self.models.items():
+            for arguments, each in zip(_VARIANTS, variants):
+                yield name, arguments, each
 
 
 def library(home: str) -> Library:
@@ -134,20 +152,27 @@ def library(home: str) -> Library:
     return Library(home, release, {name: known[name] for name in names})
 
 
-def cached_libraries() -> Iterator[Library]:
-    """Yield the libraries in the cache, the newest release of each; nothing is imported."""
+def cached_names(tensors: Mapping[str, Any]) -> list[str]:
+    """Return the models in the cache that have the layers of a state dict; nothing is imported or called.
+
+    Of each library, the newest release in the cache counts, and the plainest name.
+    """
     folder = cache_folder()
     try:
         paths = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".json")]
         paths.sort(key=os.path.getmtime, reverse=True)
     except OSError:
-        return
-    seen = set()
-    for path in paths:
-        made = _read(path)
-        if made.models and made.home not in seen:
-            seen.add(made.home)
-            yield made
+        return []
+    wanted = signature(tensors) if paths else Counter()
+    newest: dict[str, Library] = {}
+    for made in map(_read, paths):
+        newest.setdefault(made.home, made)
+    found = []
+    for made in newest.values():
+        with suppress(ModelError):  # a name that is none
+            same = made.candidates(wanted)[0]
+            found += [str(each.factory) for each in same[:1]]
+    return sorted(found, key=len)
 
 
 def cache_folder() -> str:
@@ -157,35 +182,34 @@ def cache_folder() -> str:
 
 
 def _release(home: str) -> str:
-    """Return the version of a package; empty for a file, or where it is not known."""
-    try:
-        return "" if home.endswith(".py") else metadata.version(home.partition(".")[0])
-    except metadata.PackageNotFoundError:
-        return ""
+    """Return the version of an imported package; empty for a file, or where it has none."""
+    package = sys.modules.get(home.partition(".")[0])
+    return "" if home.endswith(".py") else str(getattr(package, "__version__", ""))
 
 
-def _computed(factories: list[Factory]) -> dict[str, list[Signature]]:
+def _computed(factories: list[Factory]) -> dict[str, list[Variant]]:
     """Call each factory. A class whose modules functions return is left out: they have its usual arguments."""
-    found: dict[str, list[Signature]] = {}
+    found: dict[str, list[Variant]] = {}
     classes: dict[str, str] = {}
     returned: set[str] = set()
     for factory in factories:
-        signatures = found[str(factory)] = []
-        for variant in _VARIANTS:
+        variants = found[str(factory)] = []
+        for arguments in _VARIANTS:
             try:
-                module = torchmodules.skeleton(factory.calling(**variant))
+                module = torchmodules.skeleton(factory.calling(**arguments))
             except T7BridgeError:
                 break
-            signatures.append(
-                signature({key: each for key, each in module.state_dict().items() if hasattr(each, "shape")})
-            )
             kind = type(module)
-            home, name = kind.__module__, kind.__qualname__
-            if factory.attribute == name:
-                classes[str(factory)] = f"{home}.{name}"
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            if factory.attribute == kind.__qualname__:
+                classes[str(factory)] = name
             else:
-                returned.add(f"{home}.{name}")
-            if not set(_VARIANTS[-1]) & set(arguments_of(kind).parameters):
+                returned.add(name)
+            known = {*arguments_of(kind).parameters, *arguments_of(factory.load()).parameters}
+            tensors = {key: each for key, each in module.state_dict().items() if hasattr(each, "shape")}
+            rows = [each.shape[0] for each in tensors.values() if len(each.shape) > 1]
+            variants.append(Variant(signature(tensors), rows[-1] if rows and "num_classes" in known else None))
+            if not known.intersection(_VARIANTS[-1]):
                 break
     return {name: [] if classes.get(name) in returned else each for name, each in found.items()}
 
@@ -196,18 +220,23 @@ def _read(path: str) -> Library:
         with open(path, "rb") as file:
             value = json.loads(file.read(_MAX_BYTES))
         home, release, models = value["home"], value["release"], value["models"]
-        known = {str(name): [Counter(each) for each in signatures] for name, signatures in models.items()}
-        numbers = {type(number) for each in known.values() for one in each for number in one.values()}
+        known = {
+            name: [Variant(Counter(each["layers"]), each["classes"]) for each in variants]
+            for name, variants in models.items()
+        }
+        every = [each for variants in known.values() for each in variants]
+        counts = [count for each in every for count in (each.classes or 0, *each.layers.values())]
+        if value["format"] == _FORMAT and {str} == {*map(type, (home, release))} and {int} >= {*map(type, counts)}:
+            return Library(home, release, known)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return Library("")
-    if value.get("format") != _FORMAT or not isinstance(home, str) or not numbers <= {int}:
-        return Library("")
-    return Library(home, str(release), known)
+        pass
+    return Library("")
 
 
 def _write(path: str, made: Library) -> None:
     """Keep signatures in the cache; a folder that cannot be written costs their computation only."""
-    value = {"format": _FORMAT, "home": made.home, "release": made.release, "models": made.models}
+    models = {name: [asdict(each) for each in variants] for name, variants in made.models.items()}
+    value = {"format": _FORMAT, "home": made.home, "release": made.release, "models": models}
     with suppress(OSError, T7BridgeError):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with FileOutput(path, force=True) as output:

@@ -31,7 +31,7 @@ from ...limits import Limits
 from ...report import Report
 from ...text import listed
 from .align import AlignedPart, Conclusions, find
-from .libraries import LIBRARIES, Candidate, library, other_classes, signature
+from .libraries import LIBRARIES, Candidate, library, signature
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
 from .sides import (
     BATCHES,
@@ -159,7 +159,7 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
     """
     wanted, lines = signature(source.tensors, source.derived), _read_mapping(request.mapping)
     asked: list[str] = []
-    known: list[tuple[int, Match]] = []
+    known: list[tuple[int, Match, int | None]] = []
     near: list[Candidate] = []
     for home in request.among or LIBRARIES:
         if known and not request.among and not known[0][0]:
@@ -176,7 +176,7 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
         for candidate in (*same[:_MOST_CANDIDATES], *other[:_MOST_NEAR]):
             found = _Matching(source, side_of(candidate.factory, "")).run(lines)
             if found.complete or candidate in same:
-                known.append((found.open_keys, found))
+                known.append((found.open_keys, found, candidate.classes))
         known.sort(key=lambda each: each[0])
     if not asked:
         raise UnsupportedError(
@@ -186,25 +186,13 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
         )
     if known:
         best = known[0][1]
-        best.models = [KnownModel(each.target_side.name, _classes(each.target_side), count) for count, each in known]
+        best.models = [KnownModel(each.target_side.name, classes, count) for count, each, classes in known]
     else:
         best = Match([], [], list(source.tensors), [], Report(source.name), source, Side(""))
     best.asked = asked
     near.sort(key=lambda each: -each.equal / each.of)
     best.nearest = "" if known or not near else f"{near[0].factory}: {near[0].equal} of {near[0].of} layers"
     return best
-
-
-def _classes(side: Side) -> int | None:
-    """Return the number of classes of a model, if its factory takes one."""
-    rows = [tensor.shape[0] for tensor in side.tensors.values() if len(tensor.shape) > 1]
-    assert side.factory is not None
-    try:
-        other = side_of(side.factory.calling(num_classes=rows[-1] + 1), "") if rows else side
-    except ModelError:
-        return None
-    changed = other_classes(signature(other.tensors, other.derived), signature(side.tensors, side.derived))
-    return rows[-1] if rows and changed == rows[-1] + 1 else None
 
 
 class _Matching:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import t7bridge
 from t7bridge import match
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
@@ -152,14 +153,12 @@ def test_a_model_of_no_library(tmp_path, capsys):
 
 
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The factories as an installed package of a version."""
+    """A package of a version, with one factory."""
     folder = tmp_path / "site"
-    (folder / "nets_for_match-1.2.dist-info").mkdir(parents=True)
-    (folder / "nets_for_match-1.2.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: nets_for_match\nVersion: 1.2\n"
-    )
+    folder.mkdir()
     (folder / "nets_for_match.py").write_text(
         "from torch import nn\n"
+        "__version__ = '1.2'\n"
         "CALLS = []\n"
         "def net(num_classes=3) -> nn.Module:\n"
         "    CALLS.append(1)\n"
@@ -200,9 +199,22 @@ def test_signatures_are_computed_once(tmp_path, monkeypatch, own_cache):
         nets_for_match.CALLS.clear()
         found = match(SMALL, among=["nets_for_match"])
         assert [str(each) for each in found.models] == ["nets_for_match:net, 3 classes, complete"]
-        assert (len(nets_for_match.CALLS) > 2) == (content != kept)
+        assert (len(nets_for_match.CALLS) > 1) == (content != kept)
         assert path.read_text() == kept
     assert [each.name for each in own_cache.iterdir()] == [path.name]
+
+
+def test_inspect_names_models_of_the_cache(tmp_path, monkeypatch, own_cache, capsys):
+    """Once the layers of a library are known; nothing is computed or imported for it."""
+    installed(tmp_path, monkeypatch)
+    torch.save(nn.Sequential(nn.Linear(7, 6), nn.Linear(6, 4)).state_dict(), tmp_path / "x.pt")
+    assert "layers of" not in t7bridge.inspect(tmp_path / "x.pt").header
+    match(SMALL, among=["nets_for_match"])
+    assert t7bridge.inspect(tmp_path / "x.pt").header["layers of"] == "nets_for_match:net(num_classes=4)"
+    path = own_cache / "nets_for_match-1.2.json"
+    path.write_text(path.read_text().replace("nets_for_match:net", "; rm"))
+    assert "layers of" not in t7bridge.inspect(tmp_path / "x.pt").header
+    assert main(["inspect", str(tmp_path / "x.pt")]) == 0
 
 
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch, own_cache):
