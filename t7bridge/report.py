@@ -21,6 +21,7 @@ CODES = {
     "foreign-name": "a pickle names a class or function that is not data",
     "left-out": "part of the source is not in the target",
     "layer": "how the tensors of a layer are written",
+    "lift": "a recurrent cell was recognized, or something stood against it",
     "lua": "how a module was built for Lua",
     "match": "how keys were matched",
     "metadata": "strings beside the values are left out",

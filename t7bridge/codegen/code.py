@@ -307,7 +307,9 @@ def lines(statement: ast.stmt, indent: int) -> list[str]:
     assert statement.value is not None
     before = "return " if isinstance(statement, ast.Return) else ""
     if isinstance(statement, ast.Assign):
-        before = f"{text_of(statement.targets[0])} = "
+        target = statement.targets[0]
+        names = target.elts if isinstance(target, ast.Tuple) else [target]
+        before = f"{', '.join(map(text_of, names))} = "
     return _laid_out(before, statement.value, "", indent)
 
 

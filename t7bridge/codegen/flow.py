@@ -18,6 +18,7 @@ from ..nn.flows import ANY, NEVER, NOTHING, TENSOR, DataFlow, Kind, listed, many
 from ..nn.mapping import LAYERS, SEQUENTIAL, ModuleSpec, specs_in
 from ..nn.memory import MemoryEffects
 from ..nn.registry import traits_of
+from ..nn.torch_nn import TORCH
 from .code import Construction, Write, applied, dotted, formula, sequential, usable_name
 from .copied import Copied, defaults_of, pieces, remembers
 from .idioms import (
@@ -29,6 +30,7 @@ from .idioms import (
     form_of_copy,
     function_of,
     idiom_of,
+    torch_call,
     traits,
 )
 
@@ -101,6 +103,7 @@ class Step:
         kind: whether the result is a tensor or a list, as far as it is known.
         inplace: whether it changes its input.
         same: whether the result may be the memory of the input.
+        parts: letters for the names of variables for the elements of the result, or for the result, of a cell.
         hint: suggested name of a variable for the result.
         named: whether `hint` is the user's name.
     """
@@ -115,6 +118,7 @@ class Step:
     kind: Kind = TENSOR
     inplace: bool = False
     same: bool = False
+    parts: str = ""
     hint: str = ""
     named: bool = False
 
@@ -592,6 +596,30 @@ class Lists:
             step.hint, step.named = name, True
             if step.attribute is not None and step.attribute.base == name:
                 step.attribute.own = True
+
+    def cell(self, letters: str) -> Value | None:
+        """Apply a recurrent cell of torch.nn, or one that takes a list.
+
+        Args:
+            letters: those of its state.
+        """
+        body, spec, items = self._body, self._spec, self._items
+        if items is None:
+            return None
+        name = spec.target.rpartition(".")[2]
+        call, write = body.builder.copy(spec), applied
+        if name in TORCH:
+            call = torch_call(name, spec.args, dict(spec.kwargs), spec)
+            write = formula(
+                "lambda module, x, h, c: module(x, (h, c))" if letters == "hc" else "lambda module, x, h: module(x, h)"
+            )
+        step = body.block.steps[body.module(spec, call, items, TORCH[traits(spec).like].base, Form(1), write).step]
+        assert step is not None
+        step.parts = letters
+        if name in TORCH:
+            step.takes = [*items]
+        number = len(body.block.steps) - 1
+        return [Ref(number, (at,)) for at in range(len(letters))] if len(letters) > 1 else Ref(number)
 
     # Lists to tensors
 

@@ -11,7 +11,10 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from attrs import evolve, field
 
 from ..data import __version__, define
 from ..errors import ModelError, UnsupportedError
@@ -19,9 +22,11 @@ from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
+from ..nn import named
 from ..nn.flows import ANY, TENSOR, Kind
+from ..nn.lift import Lifted, Piece, lifted, undo
 from ..nn.mapping import SEQUENTIAL, ModuleSpec, Plan, specs_in
-from ..nn.named import StateDict
+from ..nn.named import Recorded, StateDict
 from ..nn.plan import build_plan
 from ..nn.registry import layer_of
 from ..nn.state_dict import state_dict
@@ -62,14 +67,36 @@ class Generated:
     Attributes:
         text: the source of `model.py`.
         tensors: the state dict of its class, in order.
-        keys: maps the key of each tensor in the state dict written by `convert` to its keys here.
+        keys: maps the key of each tensor of the plan's state dict, which is that written by `convert` but for
+            recognized cells, to its keys here.
         notes: notes for the user.
+        pieces: what the tensors of recognized cells are made of.
+        state: the state dict written by `convert`.
     """
 
     text: str
     tensors: dict[str, Tensor]
     keys: dict[str, list[str]]
     notes: list[Note]
+    pieces: list[Piece] = field(factory=list)
+    state: StateDict = field(factory=StateDict)
+
+    def record(self) -> Recorded:
+        """Return these keys for a live module of the plan."""
+        record = Recorded([*self.tensors])
+        for key, (first, *others) in self.keys.items():
+            if first in record.pieces:
+                record.copies.setdefault(first, []).append(named.Piece(key, 0, self.tensors[first].numel))
+                continue
+            record.sizes[first] = self.tensors[first].shape
+            record.pieces[first] = [named.Piece(key, 0, self.tensors[first].numel)]
+            record.tied.update(dict.fromkeys(others, first))
+        return record
+
+    def converted(self, found: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return a state dict of the class under the keys that `convert` writes."""
+        made = {key: found[names[0]] for key, names in self.keys.items() if names and key in self.state}
+        return {**made, **undo(self.pieces, found, self.state)}
 
 
 def generate(
@@ -80,6 +107,7 @@ def generate(
     limits: Limits = DEFAULT_LIMITS,
     source: str = "model.t7",
     weights: str = "model.pt",
+    lift: bool = True,
 ) -> Generated:
     """Generate the source of a PyTorch model that computes the same as a Lua module.
 
@@ -90,6 +118,7 @@ def generate(
         limits: resource limits.
         source: the name of the original file, for the source's first line.
         weights: the name of the file next to the source that `load` reads.
+        lift: whether recognized cells become modules of torch.nn.
 
     Raises:
         UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
@@ -99,16 +128,20 @@ def generate(
     if not isinstance(value, TorchObject):
         raise ModelError("source is made from an nn module", path=path, found=type(value).__name__)
     try:
-        return _generate(value, path, index_base, limits, source, weights)
+        return _generate(value, path, index_base, limits, source, weights, lift)
     except RecursionError as error:
         raise UnsupportedError(TOO_DEEP, path=path, hint=USE_CONVERT) from error
 
 
-def _generate(value: TorchObject, path: str, index_base: int, limits: Limits, source: str, weights: str) -> Generated:
+def _generate(
+    value: TorchObject, path: str, index_base: int, limits: Limits, source: str, weights: str, lift: bool
+) -> Generated:
     check_depth(value, path, limits)
     state = state_dict(value, path, limits, own_keys=True)
     plan = build_plan(value, path, index_base, limits, state)
     check_size(state.tensors, limits)
+    cells = lifted(plan, state) if lift else Lifted(plan, state)
+    original, state = state, cells.state
     owned = owned_tensors(plan, state.tensors)
     computed = {id(state.tensors[key]) for key, origin in state.origins.items() if origin.tensor is None}
     unify_tied(plan, owned, computed)
@@ -128,11 +161,12 @@ def _generate(value: TorchObject, path: str, index_base: int, limits: Limits, so
     found: dict[object, list[str]] = {}
     for key, tensor in tensors.items():
         found.setdefault(view_of(tensor), []).append(key)
-    keys = {key: found.get(view_of(tensor), []) for key, tensor in state.tensors.items()}
+    keys = {key: found.get(view_of(tensor), []) for key, tensor in state.items()}
+    moved = [evolve(each, target=keys[each.target][0], adds=each.adds and keys[each.adds][0]) for each in cells.pieces]
     connections = [*_shared(places, owned), *_referring(places), *_ties(places, owned, plan, state)]
     text = model_source(builder, blocks, Extra(connections, *_dtypes(places, owned)), source, weights)
     check_page(text, builder, blocks, tensors)
-    return Generated(text, tensors, keys, state.notes)
+    return Generated(text, tensors, keys, [*original.notes, *cells.notes], moved, original)
 
 
 def _places(attributes: list[Attribute], path: Place = ()) -> Iterator[tuple[Place, ModuleSpec]]:

@@ -157,6 +157,8 @@ class Writer:
         """Number of pending expressions that read a variable."""
         self._busy: dict[str, int] = {}
         """Variable → the last step that uses it."""
+        self._parts: dict[int, list[str]] = {}
+        """The variables of the results of cells."""
         self.source = "input"
         self.statements: list[ast.stmt] = []
         self.unpacked = self._unpack()
@@ -189,15 +191,35 @@ class Writer:
             return []
         self.source = "inputs"
         names: list[str] = []
+        states = self._states()
         for at in range(self._block.width):
-            name = self._block.inputs.get(at, "")
+            name = self._block.inputs.get(at, "") or states.get(at, "")
+            last = self._last_of_input(at) if name == states.get(at) else len(self._block.steps)
             if not name or name in names or not free_variable(name, self._taken):
                 name = f"input{at + 1}"
             while name in names or not free_variable(name, self._taken):
                 name += "_"
             names.append(name if at in positions else "_")
-            self._busy[names[-1]] = len(self._block.steps)
+            self._busy[names[-1]] = last
         return names
+
+    def _states(self) -> dict[int, str]:
+        """Return the names of the inputs that are states of cells, and `x` for the only other one."""
+        names: dict[int, str] = {}
+        for step in self._block.steps:
+            for letter, value in zip(step.parts, step.takes[1:]) if step else ():
+                if isinstance(value, Ref) and not value.step and len(value.path) == 1:
+                    names.setdefault(int(value.path[0]), self._state(step, letter))
+        others = {ref.path[0] for _, ref in self._block.links() if not ref.step and ref.path} - {*names}
+        return {**names, int(others.pop()): "x"} if names and len(others) == 1 else names
+
+    def _state(self, step: Step | None, letter: str) -> str:
+        """Return the name of a state of a cell, with the number of its module."""
+        name = step.attribute.name if step and step.attribute else ""
+        return letter + name[len(name.rstrip("0123456789")) :]
+
+    def _last_of_input(self, at: int) -> int:
+        return max((number for number, ref in self._block.links() if not ref.step and ref.path[:1] == (at,)), default=0)
 
     def _write(self, number: int, step: Step) -> None:
         changes = self._exposed.changed_by(step)
@@ -207,6 +229,9 @@ class Writer:
         node = self._fill(step)
         for ref in refs(step.takes):
             self._settle(ref.step)
+        if step.parts:
+            self._unpack_result(number, step, node)
+            return
         if number not in self._uses:
             if changes:
                 self.statements.append(ast.Expr(node))
@@ -218,6 +243,19 @@ class Writer:
         wanted = step.hint and (step.attribute is None or step.attribute.name != step.hint)
         if self._uses[number] > 1 or wanted or changes:
             self._assign(number)
+
+    def _unpack_result(self, number: int, step: Step, node: ast.expr) -> None:
+        """Assign the results of a cell to a variable each."""
+        used = {ref.path[:1] for _, ref in self._block.links() if ref.step == number}
+        self._parts[number] = []
+        for at, letter in enumerate(step.parts):
+            name = self._state(step, letter)
+            choices = [name, f"next_{name}", *(f"{name}_{more}" for more in range(2, _MOST_VARIABLES))]
+            name = next(name for name in choices if self._is_free(name, number))
+            self._parts[number].append(name if (at,) in used or () in used else "_")
+            self._busy[self._parts[number][-1]] = self._last.get(number, number)
+        names = [dotted(name) for name in self._parts[number]]
+        self.statements.append(ast.Assign([ast.Tuple(names) if len(names) > 1 else names[0]], node))
 
     def _settle(self, number: int) -> None:
         """Make a pending value part of another expression, or assign it to a variable."""
@@ -247,11 +285,18 @@ class Writer:
         if not value.step and self.unpacked:
             node = dotted(self.unpacked[int(value.path[0])])
             path = value.path[1:]
+        elif value.step in self._parts:
+            names = self._parts[value.step]
+            node, path = dotted(names[int(value.path[0])] if len(names) > 1 else names[0]), value.path[len(names) > 1 :]
         else:
             node, path = self._nodes[value.step], value.path
         for index in path:
             node = ast.Subscript(node, expression(index))
         return node
+
+    def _is_free(self, name: str, number: int) -> bool:
+        """Return whether the result of a step can have a name; pending expressions still need their variables."""
+        return self._busy.get(name, 0) <= number and not self._waiting[name] and free_variable(name, self._taken)
 
     def _assign(self, number: int) -> None:
         """Assign a pending value to a variable: with the user's name, or x, y, z, x1, … in turn."""
@@ -259,15 +304,11 @@ class Writer:
         assert step is not None
         self._settle(number)
 
-        def is_free(name: str) -> bool:
-            # Pending expressions still need their variables.
-            return self._busy.get(name, 0) <= number and not self._waiting[name] and free_variable(name, self._taken)
-
         choices = [step.hint] if step.hint else []
         if step.hint == "parts":
             choices += [f"parts{at}" for at in range(2, 100)]
         choices += ["x", "y", "z", *(f"x{at}" for at in range(1, _MOST_VARIABLES))]
-        name = next(filter(is_free, choices), "")
+        name = next((choice for choice in choices if self._is_free(choice, number)), "")
         if not name:
             raise LimitError(
                 f"a forward method with more than {_MOST_VARIABLES} values at a time cannot be written",

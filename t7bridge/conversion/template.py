@@ -405,14 +405,17 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
         state = record.inner(state, wanted)
     if set(state) <= set(wanted.origins):
         return state
-    try:
-        keys = generate(obj).keys
-    except T7BridgeError:  # it has no model.py
-        return state
-    if set(state) != {name for names in keys.values() for name in names}:
-        return state
-    note("info", "the keys are those of the model.py for this module")
-    return {key: state[names[0]] for key, names in keys.items() if names}
+    for lift in (True, False):
+        try:
+            page = generate(obj, lift=lift)
+        except T7BridgeError:  # it has no model.py
+            return state
+        if set(state) == set(page.tensors):
+            note("info", "the keys are those of the model.py for this module")
+            return {**page.converted(state)}
+        if not page.pieces:
+            break
+    return state
 
 
 def torch_weights(path: str, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:

@@ -289,6 +289,11 @@ def tensors(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     return many(TENSOR)
 
 
+def pair(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
+    """Return a list of two tensors."""
+    return listed([TENSOR, TENSOR])
+
+
 def element(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     """Return the element whose index is the first argument."""
     return kind.at(spec.args[0])

@@ -239,6 +239,10 @@ def _conv(name: str, given: Given) -> Tensors:
 
 
 def _recurrent(name: str, given: Given) -> Tensors:
+    if name.endswith("Cell"):
+        rows, inputs = {"LSTMCell": 4, "GRUCell": 3, "RNNCell": 1}[name] * given["hidden_size"], given["input_size"]
+        made = {"weight_ih": shape(rows, inputs), "weight_hh": shape(rows, given["hidden_size"])}
+        return made | (dict.fromkeys(("bias_ih", "bias_hh"), shape(rows)) if given["bias"] else {})
     hidden, layers, dropped = given["hidden_size"], given["num_layers"], given["dropout"]
     positive(hidden)
     positive(given["input_size"])

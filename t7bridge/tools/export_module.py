@@ -72,6 +72,7 @@ class WriteModule:
     )
     at: str | None = option(AT, default=None, kw_only=False)
     index_base: int = INDEX_BASE
+    lift: bool = option("keep the layers of recurrent cells, instead of nn.LSTMCell and the like", default=True)
     force: bool = FORCE
     strict: bool = STRICT
     sync: bool = SYNC
@@ -97,6 +98,7 @@ def write_module(request: WriteModule) -> Report:
         source: the `.t7` file.
         target: the folder of the files; created if missing.
         at: the path of the module if the file holds several: `root.protos.rnn`.
+        lift: whether recurrent cells that are recognized in graphs become modules such as `nn.LSTMCell`.
         sync: whether to return only when both files are on the disk, so that they survive a power cut; those that
             replace files always are by then.
 
@@ -117,7 +119,7 @@ def write_module(request: WriteModule) -> Report:
         path, module = choose_module(document.first, request.at, document.path)
         name = os.path.basename(source.name)
         made = generate(
-            module, path, index_base=request.index_base, limits=request.limits, source=name, weights="model.pt"
+            module, path, index_base=request.index_base, limits=request.limits, source=name, lift=request.lift
         )
         report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
         data = state_dict(module, path, request.limits).data

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import field
 
 from .. import formats
+from ..codegen.generate import generate
 from ..conversion.convert import convert
 from ..conversion.inputs import parse_inputs
 from ..conversion.options import FORCE, INPUT, JSON, SYNC, option, takes, verb
@@ -25,6 +26,7 @@ from ..graph.lua import TorchObject
 from ..io.output import FileOutput
 from ..io.source import ByteSource, PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
+from ..nn.named import ROOT_FIELD
 from ..nn.places import choose_module
 from ..report import Report
 from ..torchmodules.factories import Factory
@@ -43,6 +45,7 @@ def load_module(
     *,
     index_base: int = 1,
     map_location: MapLocation | torch.device = None,
+    lift: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> nn.Module:
     """Load a model of a `.t7` file as a live PyTorch module, in evaluation mode.
@@ -58,6 +61,8 @@ def load_module(
         map_location: the device of its parameters: `"cuda"`, a `torch.device`, a mapping such as `{"cuda:0":
             "cuda:1"}`, or a function that receives the device in the file (`cuda:0` for Cuda tensors) and returns one,
             or `None` for the CPU. By default the CPU.
+        lift: whether recurrent cells that are recognized in graphs become modules such as `torch.nn.LSTMCell`; the
+            keys of its state dict are then those of the `model.pt` that `write_module` writes.
         limits: resource limits.
 
     Returns:
@@ -74,7 +79,7 @@ def load_module(
         >>> model(torch.randn(1, 3, 224, 224))  # doctest: +SKIP
     """
     try:
-        from ..torchmodules.build import live_module
+        from ..torchmodules.build import keep_keys, live_module
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
     if index_base not in (0, 1):
@@ -84,7 +89,11 @@ def load_module(
         location = map_location if callable(map_location) or isinstance(map_location, Mapping) else str(map_location)
         place = placed(location, keep_device=False)
     path, module = one_module(source, at, limits)
-    return live_module(module, path, index_base, limits, place)
+    made = live_module(module, path, index_base, limits, place, lift)
+    page = generate(module, path, index_base=index_base, limits=limits) if lift and ROOT_FIELD not in module else None
+    if page is not None and page.pieces:
+        keep_keys(made, page.record(), {})
+    return made
 
 
 def one_module(

@@ -22,6 +22,7 @@ from ..graph.lua import TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Budget, Limits
+from ..nn.lift import lifted
 from ..nn.mapping import ModuleSpec, Plan
 from ..nn.memory import copy_as_lua
 from ..nn.named import ROOT_FIELD, Recorded, recorded
@@ -39,6 +40,7 @@ def live_module(
     index_base: int = 1,
     limits: Limits = DEFAULT_LIMITS,
     place: Callable[[str], str] | None = None,
+    lift: bool = False,
 ) -> nn.Module:
     """Return the live PyTorch module of a Lua module, in evaluation mode, with its weights.
 
@@ -48,6 +50,7 @@ def live_module(
         index_base: number of the first element, class or row: 1 as in Lua, or 0.
         limits: resource limits.
         place: the device for tensors that were on a device; by default all are on the CPU.
+        lift: whether recognized cells become modules of torch.nn; not in a model that `save_module` wrote.
 
     Raises:
         UnsupportedError: the device does not exist.
@@ -57,6 +60,8 @@ def live_module(
     state = state_dict(value, path, limits, own_keys=True)
     plan = build_plan(value, path, index_base, limits, state)
     check_size(state.tensors, limits, f"loading {path}")
+    if lift and ROOT_FIELD not in value:
+        state = lifted(plan, state).state
     try:
         copy_as_lua(plan.root)
         module = construct(plan.root)

@@ -54,6 +54,7 @@ FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "table.JustTable": ((), {}),
     "resample.DepthExpand2x": ((), {}),
     "criterion.PSNRCriterion": ((), {}),
+    "recurrent.LSTMCell": ((2, 3), {"bias": True}),
     "criterion.WeightedSquaresCriterion": (((2, 3),), {}),
 }
 HOSTILE = (None, -1, 0, 7, 2.5, "x")

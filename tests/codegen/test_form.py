@@ -59,7 +59,7 @@ def test_blocks_that_differ_in_numbers_are_one_class():
 
 def test_repeated_calls_and_operators():
     """Operators and calls of torch are written as such, not as modules."""
-    text = generate(architectures()["word_lstm"]).text
+    text = generate(architectures()["word_lstm"], lift=False).text
     assert "torch.sigmoid(" in text
     assert "class Graph" not in text
     assert "getattr" not in text

@@ -64,6 +64,7 @@ OUTPUTS = {
     "GLU": ({}, None),
     "GRU": ({}, None),
     "LSTM": ({}, None),
+    **{f"{name}Cell": ({}, None) for name in ("GRU", "LSTM", "RNN")},
     "RNN": ({}, None),
     "Unflatten": ({}, None),
 }

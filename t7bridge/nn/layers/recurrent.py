@@ -36,7 +36,7 @@ from ..mapping import (
     optional,
     sizes,
 )
-from ..registry import Param, Source, Traits, keeps, modules, param, register_layer
+from ..registry import Param, Source, Traits, add_traits, keeps, modules, param, register_layer
 from ..torch_nn import Refused, Tensors, constructed, positive
 from .containers import are_clones
 from .recurrent_cells import (
@@ -460,6 +460,16 @@ register_layer(
     note=_NOT_TORCH,
     module=_gru("recurrent.StepGRU", mask_zero=_MASK),
     traits={"recurrent.StepGRU": _JOINED_GATES},
+)
+
+
+# Cells that are recognized in graphs (`nn/lift`); no class of Lua becomes one.
+add_traits(
+    {
+        "recurrent.LSTMCell": Traits(
+            takes_list=True, returns_list=True, flow=flows.pair, like="LSTMCell", written=("cell", "hc")
+        ),
+    }
 )
 
 

@@ -369,6 +369,15 @@ class StepGRU(Masked, Layer):
         return self.masked(input, [gru(input, last, self.weight, self.bias)])[0]
 
 
+class LSTMCell(nn.LSTMCell):
+    """torch.nn.LSTMCell, from a list to a list."""
+
+    def forward(self, inputs: list[Tensor]) -> list[Tensor]:  # type: ignore[override]
+        """Take input, last output and last cell; return output and cell."""
+        input, output, cell = inputs
+        return [*super().forward(input, (output, cell))]
+
+
 class Recursor(Resuming, nn.Sequential):
     """Modules in sequence, of which some remember their last call."""
 

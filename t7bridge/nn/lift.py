@@ -1,0 +1,1066 @@
+"""Recognized cells: the nodes of a graph that compute an LSTM, a GRU or the like become one node of that class.
+
+A value of a graph is written as a polynomial: a sum of products of functions, of sums of matrix products. However a
+model arranges its layers, equal functions are equal polynomials, so a cell is recognized by what it computes, never by
+names. Knows neither formats nor PyTorch.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from itertools import permutations, product
+from math import prod
+from typing import Any
+
+from attrs import evolve, field
+
+from ..data import define
+from ..graph.storage import Storage
+from ..graph.tensor import Assembled, Tensor
+from ..lazy import np
+from ..report import Note
+from .layouts import copied, elements, narrow, reshape
+from .mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan
+from .named import Origin, StateDict
+from .plan import graph_arguments
+from .registry import Param
+
+# Polynomials
+
+Poly = tuple[tuple[tuple[Any, ...], float], ...]
+"""A sum of products: sorted pairs of sorted atoms and their factor."""
+_MOST_TERMS = 32
+"""Maximum terms of a polynomial, and parts of a value; nothing is known of a larger one."""
+
+
+class _UnknownValue(Exception):
+    """Nothing is known of the output of a module."""
+
+
+def _poly(terms: Iterable[tuple[tuple[Any, ...], float]]) -> Poly:
+    """Return a polynomial.
+
+    Raises:
+        _UnknownValue: terms cancel each other, which rounding and infinite numbers do not.
+    """
+    found: dict[tuple[Any, ...], float] = {}
+    for atoms, factor in terms:
+        found[atoms] = found.get(atoms, 0.0) + factor
+    if 0.0 in found.values():
+        raise _UnknownValue
+    return tuple(sorted(found.items()))
+
+
+def _times(one: Poly, other: Poly) -> Poly:
+    return _poly((tuple(sorted((*a, *b))), x * y) for (a, x), (b, y) in product(one, other))
+
+
+def _scaled(poly: Poly, factor: float) -> Poly:
+    return _poly((atoms, each * factor) for atoms, each in poly)
+
+
+@cache
+def _formula(text: str) -> Poly:
+    """Return a formula as a polynomial whose atoms are a function, or an empty text, and a letter."""
+
+    def read(node: Any) -> Poly:
+        if isinstance(node, ast.BinOp):
+            left, right = read(node.left), read(node.right)
+            if isinstance(node.op, ast.Mult):
+                return _times(left, right)
+            return _poly((*left, *_scaled(right, 1.0 if isinstance(node.op, ast.Add) else -1.0)))
+        if not isinstance(node, (ast.Call, ast.Name)):
+            return (((), float(ast.literal_eval(node))),)
+        call: Any = node
+        atom = (call.func.id, call.args[0].id) if isinstance(node, ast.Call) else ("", node.id)
+        return (((atom,), 1.0),)
+
+    return read(ast.parse(text, mode="eval").body)
+
+
+# Cells
+
+
+@define(frozen=True)
+class Cell:
+    """A kind of cell.
+
+    Attributes:
+        name: what messages and modules are called.
+        target: its class in `torchmodules/layers`.
+        formulas: its values in the order in which they follow from one another, by their letters. The argument of a
+            function is the sum of a gate, other letters are values.
+        gates: the letters of the gates in the order of their rows; those before a colon have the sums' sign changed.
+        returns: the letters of its outputs, in order.
+        words: of the gates, for messages.
+    """
+
+    name: str
+    target: str
+    formulas: Mapping[str, str]
+    gates: str
+    returns: str
+    words: Mapping[str, str]
+
+
+CELLS = (
+    Cell(
+        "LSTM",
+        "recurrent.LSTMCell",
+        {"C": "sigmoid(f) * c + sigmoid(i) * tanh(g)", "H": "sigmoid(o) * tanh(C)"},
+        "ifgo",
+        "HC",
+        {"i": "input gate", "f": "forget gate", "g": "candidate", "o": "output gate"},
+    ),
+)
+
+
+@define(frozen=True)
+class Piece:
+    """A block of a tensor that is also a block of a tensor of a cell.
+
+    Attributes:
+        key: of the source tensor.
+        start: the first row and column of the block in it; of a vector the first element.
+        size: rows and columns of the block.
+        target: key of the cell's tensor.
+        at: the first row and column there.
+        negated: whether the cell has the negative values.
+        adds: key of a second tensor of the cell, whose block at this place is added on the way back: Lua has one bias.
+    """
+
+    key: str
+    start: tuple[int, ...]
+    size: tuple[int, ...]
+    target: str
+    at: tuple[int, ...]
+    negated: bool = False
+    adds: str = ""
+
+
+@define(eq=False)
+class Lifted:
+    """A model with its cells as single modules.
+
+    Attributes:
+        plan: the plan.
+        state: its state dict.
+        pieces: what the tensors of the cells are made of; what no piece covers is zero.
+        notes: which cells were recognized, and what stood against others.
+    """
+
+    plan: Plan
+    state: StateDict
+    pieces: list[Piece] = field(factory=list)
+    notes: list[Note] = field(factory=list)
+
+
+def compose(
+    pieces: Iterable[Piece], shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the tensors of cells; nothing is read from a file until their elements are.
+
+    Args:
+        pieces: what they are made of.
+        shapes: of the tensors, by key.
+        tensors: the source tensors.
+    """
+    parts: dict[str, dict[tuple[int, ...], Tensor]] = {key: {} for key in shapes}
+    for piece in pieces:
+        parts[piece.target].setdefault(piece.at, _block(tensors[piece.key], piece))
+    like = next(iter(tensors.values()))
+    made: dict[str, Tensor] = {}
+    for key, shape in shapes.items():
+        found = list(parts[key].items())
+        if not found:  # a bias that Lua does not have
+            made[key] = copied(like, np.zeros(shape, like.element.code))
+        elif len(found) == 1 and found[0][1].shape == shape:
+            made[key] = found[0][1]
+        else:
+            first = found[0][1]
+            assert first.storage is not None
+            storage = Storage(first.element, prod(shape), Assembled(shape, tuple(found)), first.storage.device)
+            strides = tuple(prod(shape[at + 1 :]) for at in range(len(shape)))
+            made[key] = evolve(first, storage=storage, size=shape, stride=strides, offset=0)
+    return made
+
+
+def _block(tensor: Tensor, piece: Piece) -> Tensor:
+    """Return the block of a source tensor; a vector may have more dimensions of one element."""
+    if len(tensor.shape) != len(piece.size):
+        tensor = reshape(tensor, (tensor.numel,))
+    for dim, (start, length) in enumerate(zip(piece.start, piece.size)):
+        tensor = narrow(tensor, dim, start, length)
+    return copied(tensor, -elements(tensor)) if piece.negated else tensor
+
+
+def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the source tensors of cells: the same bits where nothing was changed.
+
+    Args:
+        pieces: what the cells' tensors are made of.
+        state: the cells' tensors.
+        wanted: tensors of the shapes of the sources, by key.
+    """
+    found: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        found.setdefault(piece.key, []).append(piece)
+    made: dict[str, Tensor] = {}
+    for key, blocks in found.items():
+        first, shape = state[blocks[0].target], wanted[key].shape
+        if len(blocks) == 1 and first.shape == shape and not blocks[0].negated and not blocks[0].adds:
+            made[key] = first
+            continue
+        whole = np.empty(shape, first.array.dtype)
+        flat = whole if len(shape) == len(blocks[0].size) else whole.reshape(-1)
+        for piece in blocks:
+            there = tuple(slice(at, at + length) for at, length in zip(piece.at, piece.size))
+            block = state[piece.target].array[there]
+            other = state[piece.adds].array[there] if piece.adds else None
+            if other is not None and other.any():
+                block = (block.astype("f8") + other).astype(block.dtype)
+            here = tuple(slice(start, start + length) for start, length in zip(piece.start, piece.size))
+            flat[here] = -block if piece.negated else block
+        made[key] = copied(first, whole)
+    return made
+
+
+# The values of a graph
+
+
+@define(frozen=True)
+class _Atom:
+    """A factor of a product.
+
+    Attributes:
+        kind: `value`, the output of a node or an input; `matrix`, the product of a block of a matrix with a value;
+            `vector`, a block of a vector; or a function of a sum.
+        of: the sum of a function, or the value that a matrix multiplies, as a polynomial; the link of a value.
+        key: of the tensor.
+        start: of the block.
+        size: of the block.
+    """
+
+    kind: str
+    of: Any = ()
+    key: str = ""
+    start: tuple[int, ...] = ()
+    size: tuple[int, ...] = ()
+
+
+@define(frozen=True)
+class _Rows:
+    """A value whose rows are examples.
+
+    Attributes:
+        poly: each feature of an example.
+        size: number of features, if known.
+        parts: rows of each example after a reshape into several.
+    """
+
+    poly: Poly
+    size: int | None = None
+    parts: int = 1
+
+
+_Value = Any
+"""`_Rows`, a list of values, or a tuple of `_Rows` whose features follow one another."""
+
+
+class _Values:
+    """The values of one graph: each layer that is understood has a method of its name.
+
+    Args:
+        spec: the graph.
+        keys: the names of tensors in it, relative to it.
+    """
+
+    def __init__(self, spec: ModuleSpec, keys: frozenset[str]) -> None:
+        assert spec.graph is not None
+        self._spec, self._graph, self._keys = spec, spec.graph, keys
+        self.atoms: list[_Atom] = []
+        self._numbers: dict[_Atom, int] = {}
+        self.links: dict[Poly, Link] = {}
+        """The first link to each value."""
+
+    def atom(self, atom: _Atom) -> Poly:
+        """Return an atom as a polynomial."""
+        number = self._numbers.setdefault(atom, len(self.atoms))
+        if number == len(self.atoms):
+            self.atoms.append(atom)
+        return (((number,), 1.0),)
+
+    def value(self, link: Link, size: int | None = None) -> _Rows:
+        """Return a value of which nothing else is known."""
+        return _Rows(self.atom(_Atom("value", link)), size)
+
+    def run(self) -> Iterator[tuple[int, _Rows]]:
+        """Yield the number and value of each node that returns one; `renamed` may replace it."""
+        self._values: list[_Value] = [self.value((0, ()))]
+        for number, node in enumerate(self._graph.nodes, 1):
+            taken = [self.fetch(link) for link in node.takes]
+            value = taken[0] if len(taken) == 1 else taken
+            try:
+                if node.module is not None:
+                    value = self.output(self._spec.children[node.module], f"{node.module}.", value)
+            except _UnknownValue:
+                value = self.value((number, ()), _width(self._spec.children[node.module or ""]))
+            self._values.append(value)
+            if isinstance(value, _Rows) and value.parts == 1:
+                yield number, value
+                self.links.setdefault(self._values[number].poly, (number, ()))
+
+    def rename(self, number: int) -> None:
+        """Make the value of a node an atom."""
+        self._values[number] = self.value((number, ()), self._values[number].size)
+
+    def fetch(self, link: Link) -> _Value:
+        """Return the value of a link."""
+        value = self._values[link[0]]
+        for at, index in enumerate(link[1], 1):
+            value = value[index] if isinstance(value, list) else self.value((link[0], link[1][:at]))
+        if isinstance(value, _Rows):
+            self.links.setdefault(value.poly, link)
+        return value
+
+    def output(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Return the output of a module.
+
+        Args:
+            spec: the module.
+            key: the prefix of its tensors.
+            value: its input.
+
+        Raises:
+            _UnknownValue: nothing is known of it.
+        """
+        rule = getattr(self, _RULES.get(spec.target.removeprefix(LAYERS), ""), None)
+        if rule is None or spec.kwargs.get("inplace"):
+            raise _UnknownValue
+        try:
+            return rule(spec, key, value)
+        except (IndexError, TypeError, ValueError) as error:
+            raise _UnknownValue from error
+
+    def identity(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Return the input."""
+        return value
+
+    def sequence(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Apply modules one after another."""
+        for name, child in spec.children.items():
+            value = self.output(child, f"{key}{name}.", value)
+        return value
+
+    def linear(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Multiply with a matrix: the features of several values, each with its columns."""
+        inputs, outputs = spec.args[:2]
+        parts = [_rows(part) for part in (value if isinstance(value, tuple) else (value,))]
+        sizes = [part.size for part in parts]
+        if sizes.count(None) == 1:
+            sizes[sizes.index(None)] = inputs - sum(size for size in sizes if size is not None)
+        terms: list[Any] = []
+        column = 0
+        for part, size in zip(parts, sizes):
+            if size is None or size < 1:
+                raise _UnknownValue
+            block = ((0, column), (outputs, size))
+            terms += self.atom(_Atom("matrix", part.poly, f"{key}weight", *block))
+            column += size
+        if column != inputs:
+            raise _UnknownValue
+        if f"{key}bias" in self._keys:
+            terms += self.atom(_Atom("vector", (), f"{key}bias", (0,), (outputs,)))
+        return _Rows(_poly(terms), outputs)
+
+    def function(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Apply a function to every element."""
+        rows = _rows(value, any_parts=True)
+        return evolve(rows, poly=self.atom(_Atom(spec.target.rpartition(".")[2].lower(), rows.poly)))
+
+    def combined(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Add, subtract or multiply values."""
+        name = spec.target.rpartition(".")[2]
+        first, *others = (_rows(each, any_parts=True) for each in value)
+        sizes = {each.size for each in (first, *others)} - {None}
+        if len(sizes) > 1 or any(other.parts != first.parts for other in others):
+            raise _UnknownValue
+        poly = first.poly
+        for other in others:
+            if name == "CMulTable":
+                if len(poly) * len(other.poly) > _MOST_TERMS:
+                    raise _UnknownValue
+                poly = _times(poly, other.poly)
+            else:
+                poly = _poly((*poly, *(_scaled(other.poly, -1.0) if name == "CSubTable" else other.poly)))
+        if len(poly) > _MOST_TERMS:
+            raise _UnknownValue
+        return _Rows(poly, sizes.pop() if sizes else None, first.parts)
+
+    def constant(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Add a number, or multiply with it."""
+        rows, number = _rows(value, any_parts=True), float(spec.args[0])
+        if abs(number) != 1:
+            raise _UnknownValue
+        if spec.target.endswith("AddConstant"):
+            return evolve(rows, poly=_poly((*rows.poly, ((), number))))
+        return evolve(rows, poly=_scaled(rows.poly, number))
+
+    def learned(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Add a vector, or multiply with one."""
+        rows, size = _rows(value), prod(spec.args)
+        if spec.kwargs.get("scalar") or spec.args not in ((size,), (1, size)) or rows.size not in (None, size):
+            raise _UnknownValue
+        adds = not spec.target.endswith("CMul")
+        vector = self.atom(_Atom("vector", (), f"{key}{'bias' if adds else 'weight'}", (0,), (size,)))
+        return _Rows(_poly((*rows.poly, *vector)) if adds else _times(rows.poly, vector), size)
+
+    def reshaped(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Cut the features of each example into rows."""
+        rows, size = _rows(value, any_parts=True), spec.args
+        is_view = spec.target.endswith("View")
+        per_example = spec.kwargs.get("n_input_dims") == 1 if is_view else spec.kwargs.get("batch_mode") is not False
+        if is_view and len(size) == 3 and size[0] == -1 and not spec.kwargs.get("n_input_dims"):
+            size, per_example = size[1:], True
+        if rows.size is None or rows.parts != 1 or len(size) != 2 or prod(size) != rows.size or min(size) < 1:
+            raise _UnknownValue
+        if size[0] > _MOST_TERMS or (not per_example and (not is_view or size[0] == size[1])):
+            raise _UnknownValue
+        return evolve(rows, parts=size[0])
+
+    def split(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """List the rows of each example."""
+        rows, dim, dims = _rows(value, any_parts=True), spec.args[0], spec.kwargs.get("n_input_dims")
+        if rows.parts == 1 or rows.size is None or (dim, dims) not in ((1, None), (-2, None), (0, 2)):
+            raise _UnknownValue
+        width = rows.size // rows.parts
+        return [self._slice(rows, at * width, width) for at in range(rows.parts)]
+
+    def selected(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Select one row of each example."""
+        parts = self.split(evolve(spec, args=spec.args[:1], kwargs={}), key, value)
+        return parts[spec.args[1]]
+
+    def narrowed(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Return a range of features."""
+        rows, (dim, start, length) = _rows(value), spec.args
+        if dim not in (1, -1) or rows.size is None or start < 0 or length < 1 or start + length > rows.size:
+            raise _UnknownValue
+        return self._slice(rows, start, length)
+
+    def _slice(self, rows: _Rows, start: int, length: int) -> _Rows:
+        def part(number: int) -> Poly:
+            atom = self.atoms[number]
+            if atom.kind == "value":
+                raise _UnknownValue
+            if atom.key:
+                first, rest = atom.start[0] + start, atom.start[1:]
+                return self.atom(evolve(atom, start=(first, *rest), size=(length, *atom.size[1:])))
+            return self.atom(evolve(atom, of=self._slice(_Rows(atom.of), start, length).poly))
+
+        poly: list[Any] = []
+        for atoms, factor in rows.poly:
+            made: Poly = (((), factor),)
+            for number in atoms:
+                made = _times(made, part(number))
+            poly += made
+        return _Rows(_poly(poly), length)
+
+    # Lists
+
+    def joined(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Join the features of several values."""
+        if (spec.args[0], spec.kwargs.get("n_input_dims")) not in ((1, None), (-1, None), (0, 1)):
+            raise _UnknownValue
+        parts = tuple(part for each in value for part in (each if isinstance(each, tuple) else (_rows(each),)))
+        if len(parts) > _MOST_TERMS:
+            raise _UnknownValue
+        return parts
+
+    def element(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Return an element of a list."""
+        return _listed(value)[spec.args[0]]
+
+    def sublist(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Return a part of a list."""
+        start, length = spec.args
+        if start < 0 or length < 0:
+            raise _UnknownValue
+        return _listed(value)[start : start + length]
+
+    def branches(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Apply each module to the input."""
+        return [self.output(child, f"{key}{name}.", value) for name, child in spec.children.items()]
+
+    def parallel(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Apply each module to an element."""
+        pairs = zip(spec.children.items(), _listed(value), strict=True)
+        return [self.output(child, f"{key}{name}.", each) for (name, child), each in pairs]
+
+
+_RULES = {
+    "torch.nn.Identity": "identity",
+    "shape.Contiguous": "identity",
+    SEQUENTIAL: "sequence",
+    "torch.nn.Linear": "linear",
+    **{f"torch.nn.{name}": "function" for name in ("Sigmoid", "Tanh", "ReLU")},
+    **{f"table.C{name}Table": "combined" for name in ("Add", "Sub", "Mul")},
+    "linear.MulConstant": "constant",
+    "linear.AddConstant": "constant",
+    "linear.Add": "learned",
+    "linear.CMul": "learned",
+    "shape.Reshape": "reshaped",
+    "shape.View": "reshaped",
+    "table.SplitTable": "split",
+    "shape.Select": "selected",
+    "shape.Narrow": "narrowed",
+    "table.JoinTable": "joined",
+    "table.SelectTable": "element",
+    "table.NarrowTable": "sublist",
+    "containers.ConcatTable": "branches",
+    "containers.ParallelTable": "parallel",
+}
+"""The method of `_Values` for each class of modules."""
+_WIDTHS = {"linear.LookupTable": 1, "torch.nn.Embedding": 1, "shape.OneHot": 0, "torch.nn.Linear": 1}
+"""The argument with the number of features that a class returns."""
+
+
+def _width(spec: ModuleSpec) -> int | None:
+    place = _WIDTHS.get(spec.target.removeprefix(LAYERS))
+    return None if place is None else int(spec.args[place])
+
+
+def _rows(value: _Value, any_parts: bool = False) -> _Rows:
+    if not isinstance(value, _Rows) or (value.parts != 1 and not any_parts):
+        raise _UnknownValue
+    return value
+
+
+def _listed(value: _Value) -> list[_Value]:
+    if not isinstance(value, list):
+        raise _UnknownValue
+    return value
+
+
+# Cells in a graph
+
+
+@define(eq=False)
+class _Gate:
+    """The sum of a gate.
+
+    Attributes:
+        products: matrices with values.
+        vectors: blocks that are added.
+        sees: vectors with the values that they multiply.
+    """
+
+    products: dict[Poly, _Atom] = field(factory=dict)
+    vectors: list[_Atom] = field(factory=list)
+    sees: dict[Poly, _Atom] = field(factory=dict)
+
+
+class _NotACell(Exception):
+    """The message says what stands against it."""
+
+
+@define(eq=False)
+class _Found:
+    """A cell in a graph.
+
+    Attributes:
+        cell: its kind.
+        graph: the graph.
+        prefix: that of its tensors in the state dict.
+        inputs: the links of its inputs, in the order of its class.
+        outputs: the numbers of the nodes of its outputs, in order.
+        sizes: the arguments of its class: features of the input and of the output.
+        options: others by keyword.
+        pieces: what its tensors are made of, by keys in the graph and names of its own.
+        shapes: of its tensors, by name.
+        against: what stands against it.
+        made: its module.
+        name: of that in the graph.
+    """
+
+    cell: Cell
+    graph: ModuleSpec
+    prefix: str
+    inputs: tuple[Link, ...]
+    outputs: tuple[int, ...]
+    sizes: tuple[int, int]
+    options: dict[str, Any]
+    pieces: list[Piece]
+    shapes: dict[str, tuple[int, ...]]
+    against: str = ""
+    made: ModuleSpec = field(factory=lambda: ModuleSpec(""))
+    name: str = ""
+
+
+class _Search:
+    """Finds the cells of a graph.
+
+    Args:
+        spec: the graph.
+        prefix: that of its tensors in the state dict.
+        tensors: the state dict.
+    """
+
+    def __init__(self, spec: ModuleSpec, prefix: str, tensors: Mapping[str, Tensor]) -> None:
+        inside = frozenset(key[len(prefix) :] for key in tensors if key.startswith(prefix))
+        self._spec, self._prefix, self._tensors = spec, prefix, tensors
+        self._values = _Values(spec, inside)
+        self._begun: dict[Poly, tuple[Cell, dict[str, Any]]] = {}
+        """What is bound to the letters of a cell whose first value was found, by that value."""
+        self.found: list[_Found] = []
+        self.against: list[str] = []
+
+    def run(self) -> _Search:
+        """Search all nodes."""
+        for number, value in self._values.run():
+            for cell in CELLS:
+                if self._step(cell, number, value.poly):
+                    self._values.rename(number)
+                    break
+        return self
+
+    def _step(self, cell: Cell, number: int, poly: Poly) -> bool:
+        """Return whether a value is the next of a cell."""
+        for place, (letter, text) in enumerate(cell.formulas.items()):
+            begun = [each for of, each in self._begun.values() if of is cell and letter not in each] if place else [{}]
+            for known in begun:
+                matches = list(self._match(list(_formula(text)), list(poly), known))
+                if not matches:
+                    continue
+                bound = next((each for each in matches if self._has_gates(cell, each)), matches[0])
+                value = self._values.atom(_Atom("value", (number, ())))
+                known.update(bound)
+                known.update({letter: value, f"node {letter}": number})
+                self._begun[value] = cell, known
+                if place == len(cell.formulas) - 1:
+                    self._complete(cell, known)
+                return True
+        return False
+
+    def _has_gates(self, cell: Cell, bound: dict[str, Any]) -> bool:
+        """Return whether letters stand for sums of gates."""
+        try:
+            return all(len(self._gate(bound[each], "").products) == 2 for each in cell.gates if each in bound)
+        except _NotACell:
+            return False
+
+    def _match(self, pattern: list[Any], terms: list[Any], bound: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield what the letters of a formula are for a polynomial to be its."""
+        if len(pattern) != len(terms):
+            return
+        if not pattern:
+            yield bound
+            return
+        (wanted, factor), *rest = pattern
+        for at, (atoms, found) in enumerate(terms):
+            if found != factor or len(atoms) != len(wanted):
+                continue
+            for order in permutations(atoms):
+                known = self._bind(wanted, order, bound)
+                if known is not None:
+                    yield from self._match(rest, terms[:at] + terms[at + 1 :], known)
+
+    def _bind(self, wanted: tuple[Any, ...], atoms: tuple[int, ...], bound: dict[str, Any]) -> dict[str, Any] | None:
+        bound = dict(bound)
+        for (called, letter), number in zip(wanted, atoms):
+            atom = self._values.atoms[number]
+            if called and atom.kind != called:
+                return None
+            value = atom.of if called else (((number,), 1.0),)
+            if bound.setdefault(letter, value) != value:
+                return None
+        return bound
+
+    def _complete(self, cell: Cell, bound: dict[str, Any]) -> None:
+        try:
+            self.found.append(self._cell(cell, bound))
+        except _NotACell as error:
+            self.against.append(f"an {cell.name} stays as it is: {error}")
+
+    def _gate(self, poly: Poly, words: str) -> _Gate:
+        """Return the sum of a gate."""
+        gate = _Gate()
+        for numbers, factor in poly:
+            atoms = sorted((self._values.atoms[number] for number in numbers), key=lambda atom: atom.kind)
+            kinds = [atom.kind for atom in atoms]
+            if factor == 1 and kinds == ["matrix"] and atoms[0].of not in gate.products:
+                gate.products[atoms[0].of] = atoms[0]
+            elif factor == 1 and kinds == ["vector"]:
+                gate.vectors.append(atoms[0])
+            elif factor == 1 and kinds == ["value", "vector"]:
+                gate.sees[self._values.atom(atoms[0])] = atoms[1]
+            else:
+                raise _NotACell(f"the {words} is more than a sum of products with matrices")
+        return gate
+
+    def _cell(self, cell: Cell, bound: dict[str, Any]) -> _Found:
+        gates = {letter: self._gate(bound[letter], cell.words[letter]) for letter in cell.gates}
+        x, h = self._inputs(cell, bound, gates)
+        size = next(iter(gates.values())).products[h].size[0]
+        for letter, gate in gates.items():
+            self._check_gate(cell.words[letter], gate, x, h, size)
+        width = gates[cell.gates[0]].products[x].size[1]
+        names: dict[str, tuple[int, ...]] = {
+            "weight_ih": (len(gates) * size, width),
+            "weight_hh": (len(gates) * size, size),
+        }
+        biases = {len(gate.vectors) for gate in gates.values()}
+        if len(biases) > 1:
+            raise _NotACell("some gates have more biases than others")
+        options: dict[str, Any] = {} if biases != {0} else {"bias": False}
+        if biases != {0}:
+            names |= dict.fromkeys(("bias_ih", "bias_hh"), (len(gates) * size,))
+        pieces = [piece for at, gate in enumerate(gates.values()) for piece in _pieces(gate, x, h, at * size)]
+        self._check_sources(pieces)
+        links = tuple(self._link(value) for value in (x, h, bound.get("c")) if value is not None)
+        outputs = tuple(bound[f"node {letter}"] for letter in cell.returns)
+        return _Found(cell, self._spec, self._prefix, links, outputs, (width, size), options, pieces, names)
+
+    def _inputs(self, cell: Cell, bound: dict[str, Any], gates: dict[str, _Gate]) -> tuple[Poly, Poly]:
+        """Return the input and the last output, which the cell's matrices multiply."""
+        values = list(dict.fromkeys(value for gate in gates.values() for value in gate.products))
+        if len(values) != 2:
+            raise _NotACell(f"its gates see {len(values)} values, not an input and the last output")
+        hidden = [
+            value
+            for value in values
+            if all(value in gate.products and len(set(gate.products[value].size)) == 1 for gate in gates.values())
+        ]
+        if not hidden:
+            raise _NotACell("no value that its gates see has as many features as its output")
+        h = max(hidden, key=lambda value: (self._is_state(value, bound), values.index(value)))
+        return values[1 - values.index(h)], h
+
+    def _is_state(self, value: Poly, bound: dict[str, Any]) -> int:
+        """Return how clearly a value is the last output: that of the cell before, or an input of the graph."""
+        known = self._begun.get(value)
+        if known is not None and "c" in bound and bound["c"] == known[1].get("C"):
+            return 3
+        given, graph = (
+            [self._link(each)[1] for each in (value, bound.get("c", value)) if not self._link(each)[0]],
+            self._spec.graph,
+        )
+        if len(given) < 2 or not all(given) or graph is None:
+            return len(given) == 2
+        # The places of a state among the inputs differ from those among the outputs by the same number.
+        at = [
+            graph.outputs.index(link) for each in "HC" if (link := (bound.get(f"node {each}", 0), ())) in graph.outputs
+        ]
+        return 2 if len(at) == 2 and given[0][0] - given[1][0] == at[0] - at[1] else 1
+
+    def _link(self, value: Poly) -> Link:
+        """Return the link of a value.
+
+        Raises:
+            _NotACell: it is computed inside a container.
+        """
+        link = self._values.links.get(value)
+        if link is None:
+            raise _NotACell("it is computed inside a container")
+        return link
+
+    def _check_gate(self, words: str, gate: _Gate, x: Poly, h: Poly, size: int) -> None:
+        if set(gate.products) != {x, h}:
+            raise _NotACell(f"the {words} does not see both the input and the last output")
+        rows = {gate.products[value].size[0] for value in (x, h)} | {each.size[0] for each in gate.vectors}
+        if rows != {size}:
+            raise _NotACell(f"the {words} has another size")
+        if len(gate.vectors) > 2:
+            raise _NotACell(f"the {words} has {len(gate.vectors)} biases")
+        if gate.sees:
+            raise _NotACell(f"the {words} sees the cell")
+
+    def _check_sources(self, pieces: list[Piece]) -> None:
+        """Refuse a cell that uses an element of a tensor twice, or not at all."""
+        elements: dict[str, int] = {}
+        seen: dict[str, list[Piece]] = {}
+        kinds: set[Any] = set()
+        for piece in pieces:
+            tensor = self._tensors[self._prefix + piece.key]
+            kinds.add((tensor.element.name, tensor.device))
+            for other in seen.setdefault(piece.key, []):
+                if all(a < b + n and b < a + m for a, m, b, n in zip(piece.start, piece.size, other.start, other.size)):
+                    raise _NotACell(f"two of its gates share {piece.key}")
+            seen[piece.key].append(piece)
+            elements[piece.key] = elements.get(piece.key, 0) + prod(piece.size)
+        for key, count in elements.items():
+            if count != self._tensors[self._prefix + key].numel:
+                raise _NotACell(f"{key} has rows of other gates")
+        if len(kinds) > 1:
+            raise _NotACell("its tensors are of different types")
+
+
+def _pieces(gate: _Gate, x: Poly, h: Poly, row: int) -> Iterator[Piece]:
+    """Yield what the rows of a gate are made of, from a row on."""
+    weights = {"ih": gate.products[x], "hh": gate.products[h]}
+    for name, atom in weights.items():
+        yield Piece(atom.key, atom.start, atom.size, f"weight_{name}", (row, 0))
+    homes = [_module(weights["ih"]), _module(weights["hh"])]
+    vectors = sorted(gate.vectors, key=lambda atom: (_module(atom) != homes[0], _module(atom) == homes[1]))
+    for name, atom in zip(weights, vectors):
+        yield Piece(atom.key, atom.start, atom.size, f"bias_{name}", (row,), adds="bias_hh" * (len(vectors) == 1))
+
+
+def _module(atom: _Atom) -> str:
+    return atom.key.rpartition(".")[0]
+
+
+# Cells in a model
+
+
+def lifted(plan: Plan, state: StateDict) -> Lifted:
+    """Return a model whose cells are single modules.
+
+    Args:
+        plan: the plan; its graphs are modified.
+        state: its state dict.
+    """
+    result = Lifted(plan, state)
+    prefixes = _prefixes(plan.root)
+    cells: list[_Found] = []
+    for spec, prefix in prefixes.values():
+        search = _Search(spec, prefix, state).run()
+        cells += search.found
+        result.notes += [Note("info", spec.path, message, code="lift") for message in search.against]
+    groups = _tied(cells, plan.root, state)
+    _settle(groups)
+    for cell in cells:
+        if cell.against:
+            message = f"an {cell.cell.name} stays as it is: {cell.against}"
+            result.notes.append(Note("info", cell.graph.path, message, code="lift"))
+    kept = [group for group in groups if not group[0].against]
+    if kept:
+        _rewrite(result, kept)
+    return result
+
+
+def _prefixes(root: ModuleSpec) -> dict[int, tuple[ModuleSpec, str]]:
+    """Return the graphs of a model with the prefix of each at its first place."""
+    found: dict[int, tuple[ModuleSpec, str]] = {}
+    seen: set[int] = set()
+    stack = [(root, "")]
+    while stack:
+        spec, prefix = stack.pop()
+        if id(spec) in seen:
+            continue
+        seen.add(id(spec))
+        if spec.graph is not None:
+            found[id(spec)] = spec, prefix
+        stack += [(child, f"{prefix}{name}.") for name, child in reversed(spec.children.items())]
+    return found
+
+
+def _view(tensor: Tensor) -> Any:
+    return id(tensor.storage), tensor.offset, tensor.size, tensor.stride
+
+
+def _tied(cells: list[_Found], root: ModuleSpec, state: StateDict) -> list[list[_Found]]:
+    """Return the cells in groups that share all tensors; what shares memory otherwise stands against them."""
+    groups: dict[Any, list[_Found]] = {}
+    users: dict[tuple[int, str], Any] = {}
+    """The group and the number of each tensor in it, by the graph and the key there."""
+    for cell in cells:
+        views = tuple((_view(state[cell.prefix + piece.key]), evolve(piece, key="")) for piece in cell.pieces)
+        groups.setdefault((cell.cell.name, views), []).append(cell)
+        for number, key in enumerate(dict.fromkeys(piece.key for piece in cell.pieces)):
+            users[id(cell.graph), key] = views, number
+    memory: dict[int, list[tuple[int, int, Any, Any]]] = {}
+    for key, tensor in state.items():
+        if tensor.storage is not None and tensor.numel:
+            user = next((users[place] for place in _graphs_above(root, key) if place in users), None)
+            memory.setdefault(id(tensor.storage), []).append((*tensor.reach(), _view(tensor), user))
+    shared: set[Any] = set()
+    for rows in memory.values():
+        rows.sort(key=lambda row: row[:2])
+        for at, (_, end, view, user) in enumerate(rows):
+            for first, _, other, other_user in rows[at + 1 :]:
+                if first >= end:
+                    break
+                if other != view or other_user != user:
+                    shared |= {view, other}
+    for (_, views), group in groups.items():
+        if any(view in shared for view, _ in views):
+            group[0].against = "its tensors are also those of something else"
+    return list(groups.values())
+
+
+def _graphs_above(root: ModuleSpec, key: str) -> Iterator[tuple[int, str]]:
+    """Yield the modules on the way to a tensor, by id, with its key in each."""
+    spec, rest = root, key
+    while True:
+        yield id(spec), rest
+        step, dot, rest = rest.partition(".")
+        if not dot or step not in spec.children:
+            return
+        spec = spec.children[step]
+
+
+def _settle(groups: list[list[_Found]]) -> None:
+    """Set what stands against cells of whose modules others remain in use, and against all that share their tensors."""
+    cells = [cell for group in groups for cell in group]
+    graphs = {id(cell.graph): cell.graph for cell in cells}
+    changed = True
+    while changed:
+        changed = False
+        for group in groups:
+            against = next((cell.against for cell in group if cell.against), "")
+            for cell in group:
+                cell.against = against
+        for spec in graphs.values():
+            kept = [cell for cell in cells if cell.graph is spec and not cell.against]
+            names = _names(spec, _alive(spec, kept))
+            for cell in kept:
+                name = next((name for piece in cell.pieces if (name := piece.key.partition(".")[0]) in names), "")
+                if name:
+                    cell.against, changed = f"its layer {name} is also used outside of it", True
+
+
+def _graph_of(spec: ModuleSpec) -> GraphSpec:
+    assert spec.graph is not None
+    return spec.graph
+
+
+def _alive(spec: ModuleSpec, cells: list[_Found]) -> set[int]:
+    """Return the nodes that remain if cells become single nodes; those that had no use before remain too."""
+    graph = _graph_of(spec)
+
+    def reached(inputs: Mapping[int, tuple[Link, ...]]) -> set[int]:
+        seen: set[int] = set()
+        stack = [number for number, _ in graph.outputs]
+        while stack:
+            number = stack.pop()
+            if number and number not in seen:
+                seen.add(number)
+                stack += [other for other, _ in inputs.get(number, graph.nodes[number - 1].takes)]
+        return seen
+
+    unused = set(range(1, len(graph.nodes) + 1)) - reached({})
+    made = {number: cell.inputs for cell in cells for number in cell.outputs}
+    return (reached(made) | unused) - set(made)
+
+
+def _names(spec: ModuleSpec, nodes: set[int]) -> set[str | None]:
+    return {_graph_of(spec).nodes[number - 1].module for number in nodes}
+
+
+def _rewrite(result: Lifted, groups: list[list[_Found]]) -> None:
+    """Make each cell one node, and its tensors those of the state dict."""
+    cells = sorted((cell for group in groups for cell in group), key=lambda cell: cell.outputs)
+    for group in groups:
+        first = group[0]
+        obj, path = first.graph.obj, first.graph.path
+        made = ModuleSpec(
+            LAYERS + first.cell.target, first.sizes, first.options, class_name=first.cell.name, obj=obj, path=path
+        )
+        for cell in group:
+            cell.made = made
+    owners: dict[int, dict[str, list[_Found]]] = {}
+    for graph in {id(cell.graph): cell.graph for cell in cells}.values():
+        inside = [cell for cell in cells if cell.graph is graph]
+        owners[id(graph)] = _replace(graph, inside)
+        names = ", ".join(dict.fromkeys(f"{cell.name} ({cell.cell.target.partition('.')[2]})" for cell in inside))
+        result.notes.append(Note("info", graph.path, f"recognized: {names}", code="lift"))
+    _rename(result, owners)
+
+
+def _replace(spec: ModuleSpec, cells: list[_Found]) -> dict[str, list[_Found]]:
+    """Replace the nodes of each cell of a graph by one, and its modules by the cells.
+
+    Returns:
+        The cells that the tensors of each former module are in.
+    """
+    graph, alive = _graph_of(spec), _alive(spec, cells)
+    used, known = _names(spec, alive), {node.module for node in graph.nodes}
+    _name(cells, {name for name in spec.children if name in used or name not in known})
+    begins = {min(cell.outputs): cell for cell in cells}
+    moved: dict[int, Link] = {0: (0, ())}
+    nodes: list[GraphNode] = []
+
+    def fetch(link: Link) -> Link:
+        number, path = moved[link[0]]
+        return number, (*path, *link[1])
+
+    for number, node in enumerate(graph.nodes, 1):
+        if number in begins:
+            cell = begins[number]
+            nodes.append(GraphNode(cell.name, tuple(map(fetch, cell.inputs))))
+            several = len(cell.outputs) > 1
+            moved.update((output, (len(nodes), (at,) * several)) for at, output in enumerate(cell.outputs))
+        elif number in alive:
+            nodes.append(evolve(node, takes=tuple(map(fetch, node.takes))))
+            moved[number] = len(nodes), ()
+    owners: dict[str, list[_Found]] = {}
+    for cell in cells:
+        for name in dict.fromkeys(piece.key.partition(".")[0] for piece in cell.pieces):
+            owners.setdefault(name, []).append(cell)
+    children: dict[str, ModuleSpec] = {}
+    for name, child in spec.children.items():
+        if name in used or name not in known:
+            children[name] = child
+        children.update((cell.name, cell.made) for cell in owners.get(name, ()) if cell.name not in children)
+    spec.children = children
+    spec.graph = GraphSpec(tuple(nodes), tuple(map(fetch, graph.outputs)), graph.returns_list)
+    spec.kwargs = graph_arguments(spec.graph)
+    return owners
+
+
+def _name(cells: list[_Found], taken: set[str]) -> None:
+    """Name the cells of a graph, with numbers if several of a kind differ in their tensors."""
+    kinds: dict[str, dict[int, str]] = {}
+    for cell in cells:
+        kinds.setdefault(cell.cell.name.lower(), {})[id(cell.made)] = ""
+    for base, made in kinds.items():
+        for number, key in enumerate(made, 1):
+            name = f"{base}{number}" if len(made) > 1 else base
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            made[key] = name
+    for cell in cells:
+        cell.name = kinds[cell.cell.name.lower()][id(cell.made)]
+
+
+def _rename(result: Lifted, owners: dict[int, dict[str, list[_Found]]]) -> None:
+    """Replace the tensors of former modules by those of cells, at each place of the graph."""
+    old, parameters = result.state, set(result.plan.parameters)
+    state = result.state = StateDict()
+    state.notes, state.data, state.data_fields = old.notes, old.data, old.data_fields
+    composed: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in old.items():
+        prefix, cells = _owners_of(result.plan.root, key, owners)
+        if not cells:
+            state[key], state.origins[key] = tensor, old.origins[key]
+            continue
+        parameters.discard(key)
+        for cell in cells:
+            begin = f"{prefix}{cell.name}."
+            pieces = [evolve(each, key=prefix + each.key) for each in cell.pieces]
+            if id(cell.made) not in composed:
+                composed[id(cell.made)] = compose(pieces, cell.shapes, old)
+            for name, made in composed[id(cell.made)].items():
+                state[begin + name] = made
+                state.origins[begin + name] = Origin(old.origins[key].obj, Param(name), None, None)
+                parameters.add(begin + name)
+            moved = [evolve(each, target=begin + each.target, adds=each.adds and begin + each.adds) for each in pieces]
+            result.pieces += [each for each in moved if each not in result.pieces]
+    result.plan.parameters = frozenset(parameters)
+
+
+def _owners_of(root: ModuleSpec, key: str, owners: dict[int, dict[str, list[_Found]]]) -> tuple[str, list[_Found]]:
+    """Return the prefix of the graph that had a tensor, and the cells that have it now; none if it is where it was."""
+    spec, prefix = root, ""
+    for step in key.split(".")[:-1]:
+        found = owners.get(id(spec), {}).get(step)
+        if found:
+            return prefix, found
+        if step not in spec.children:
+            break
+        spec, prefix = spec.children[step], f"{prefix}{step}."
+    return prefix, []
