@@ -93,7 +93,7 @@ def test_verify(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input(content: bytes, words: str, tmp_path: Path) -> None:
-    """A bad file causes one line that describes it, exit code 1, and no traceback or output."""
+    """A bad file causes one line that describes it, exit code 2, and no traceback or output."""
     bad = tmp_path / "model.t7"
     bad.write_bytes(content)
 

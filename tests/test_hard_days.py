@@ -241,7 +241,6 @@ def test_source_cut_under_us(tmp_path):
 
 def test_source_cut_while_it_is_converted(tmp_path):
     """At whatever moment a source is cut, the result is whole or an error, never a shorter file."""
-    outcomes = set()
     for turn in range(6):
         source, target = large(tmp_path / "x.t7", 1 << 23), tmp_path / "y.pt"
         length = source.stat().st_size
@@ -252,7 +251,6 @@ def test_source_cut_while_it_is_converted(tmp_path):
         except T7BridgeError as error:
             outcome = str(error)
         cut.join()
-        outcomes.add(outcome)
         assert (
             (target.exists() and target.stat().st_size == int(outcome) > length)
             if outcome.isdigit()
@@ -260,7 +258,6 @@ def test_source_cut_while_it_is_converted(tmp_path):
         )
         target.unlink(missing_ok=True)
         assert not list(tmp_path.glob(".t7bridge-*"))
-    assert outcomes
 
 
 def test_source_replaced_under_us(tmp_path):

@@ -147,6 +147,7 @@ def test_zoo(tmp_path: Path) -> None:
     for to, suffix in FLAT_FORMATS.items():
         report = t7bridge.convert_zoo(TESTFILES / "models", tmp_path / to, to=to, verify=True, workers=0)
         assert report.ok, report.failures
+        assert len(report.rows) > 20
         assert all(row.output.endswith(suffix) for row in report.rows)
 
 

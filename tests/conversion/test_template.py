@@ -234,6 +234,7 @@ def test_partial(tmp_path):
 
     before, after = arrays(model("models/lenet_mm")), arrays(tmp_path / "out.t7")
     assert (after.pop("0.weight") == 1).all()
+    assert after.keys() == before.keys() - {"0.weight"}
     assert all(np.array_equal(after[key], before[key]) for key in after)
     assert re.search("warning: 7 keys are missing.*0.bias", messages(report))
     assert re.search("warning: 1 keys do not exist in Lua.*fc.weight", messages(report))
@@ -362,7 +363,9 @@ def test_several_modules(tmp_path):
     other = {"weight": torch.ones(4, 3), "bias": torch.ones(4)}
     report = fill({"netG": state, "nets": [other], "epoch": 3}, template, tmp_path)
 
-    assert all(array.all() for _, module in find_modules(read(str(tmp_path / "out.t7"))) for array in _values(module))
+    filled = [array for _, module in find_modules(read(str(tmp_path / "out.t7"))) for array in _values(module)]
+    assert sorted(array.shape for array in filled) == [(2,), (2, 3), (4,), (4, 3)]
+    assert all((array == 1).all() for array in filled)
     assert messages(report) == "info: ignored besides the state dicts of the .pt: epoch"
     with pytest.raises(ModelError, match=r"several modules.*root\.netG, root\.nets\[1\]"):
         fill(state, template, tmp_path)

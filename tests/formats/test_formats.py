@@ -91,6 +91,7 @@ def test_weights_stay_in_the_file(suffix: str, tmp_path: Path) -> None:
     t7bridge.convert(TESTFILES / "models/lenet_mm.t7", tmp_path / f"x{suffix}")
     with t7bridge.open(tmp_path / f"x{suffix}") as document:
         found = document.value.values()
+        assert len(found) == 8
         assert document.format == formats.SUFFIXES[suffix].name
         assert all(isinstance(tensor.storage.data, Span) for tensor in found)
 

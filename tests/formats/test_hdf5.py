@@ -188,8 +188,7 @@ def test_damage_is_found(tmp_path) -> None:
         t7bridge.load(tmp_path / "x.h5")
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("shape", [(3, 2_500_000), (5_000_000,), (20, 500, 800)])
+@pytest.mark.parametrize(("shape", "shuffle"), [((3, 2_500_000), False), ((5_000_000,), True), ((20, 500, 800), False)])
 def test_a_large_chunk_is_inflated_in_parts(shape, shuffle, tmp_path) -> None:
     """A chunk larger than may be in memory as a whole is read like any other, in any order of reading."""
     values = np.arange(np.prod(shape), dtype="f4").reshape(shape) // 100_000

@@ -214,7 +214,7 @@ def test_tables_in_tables_as_pt2(tmp_path):
     program = torch.export.load(tmp_path / "x.pt2").module()
     found = program([given[1].torch(), [each.torch() for each in rest.as_list()]])
     wanted = t7bridge.load_module(source)([given[1].torch(), [each.torch() for each in rest.as_list()]])
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, wanted))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, wanted, strict=True))
 
 
 def test_modules_at_many_places_are_refused(tmp_path, capsys):

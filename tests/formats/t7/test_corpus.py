@@ -93,15 +93,16 @@ def test_found_layout_is_the_one_written(subtests):
 @pytest.mark.parametrize("path", [p for p in FORMAT if len(p.suffixes) == 1], ids=name_of)
 def test_written_in_every_layout_means_the_same(subtests, path):
     """A value written in another encoding, byte order or size of long has the same description."""
+    value = read(path)
+    wanted = description(value)
     for layout in LAYOUTS:
         with subtests.test(layout=layout):
-            value = read(path)
             if case_of(path) in LONGS_BEYOND_4 and LAYOUTS[layout].long_size == 4:
                 with pytest.raises(WriteError):
                     written(value, LAYOUTS[layout])
                 continue
             data = written(value, LAYOUTS[layout])
-            assert description(read(data, **stated(LAYOUTS[layout]))) == description(value)
+            assert description(read(data, **stated(LAYOUTS[layout]))) == wanted
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from helpers import TESTFILES, corpus, name_of, storages
+from helpers import TESTFILES, corpus, storages
 
 from t7bridge import T7Reader
 from t7bridge.errors import FormatError, T7BridgeError
@@ -44,13 +44,13 @@ def use(value) -> None:
         _ = storage.array
 
 
-def outcome(data: bytes) -> str:
-    """Return `a value`, or the message of the error; other errors propagate."""
+def is_read(data: bytes) -> bool:
+    """Return whether there is a value; errors that are not those of the package propagate."""
     try:
         use(T7Reader(data).read_object())
-    except T7BridgeError as error:
-        return str(error)
-    return "a value"
+    except T7BridgeError:
+        return False
+    return True
 
 
 @pytest.mark.slow
@@ -86,12 +86,15 @@ def test_every_byte_changed(name):
     """A file with one changed byte is a value or an error of the package, for any byte."""
     data = bytearray((TESTFILES / name).read_bytes())
     choose = random.Random(name)
+    read = tried = 0
     for place in range(len(data)):
         kept = data[place]
         for other in {0x00, 0xFF, kept ^ 1, kept ^ 0x80, choose.randrange(256)} - {kept}:
             data[place] = other
-            assert outcome(bytes(data))
+            read += is_read(bytes(data))
+            tried += 1
         data[place] = kept
+    assert 0 < read < tried
 
 
 @pytest.mark.slow
@@ -99,6 +102,7 @@ def test_every_byte_changed(name):
 def test_pieces_moved_about(seed):
     """Files with dropped, doubled and exchanged pieces are values or errors of the package."""
     choose = random.Random(seed)
+    read = tried = 0
     for path in corpus("format/*.t7"):
         data = path.read_bytes()
         if len(data) > 20_000:
@@ -107,7 +111,9 @@ def test_pieces_moved_about(seed):
             left, right = sorted(choose.randrange(len(data) + 1) for _ in range(2))
             piece = data[left:right]
             for changed in (data[:left] + data[right:], data[:right] + piece + data[right:], piece + data[:left]):
-                assert outcome(changed), name_of(path)
+                read += is_read(changed)
+                tried += 1
+    assert 0 < read < tried / 2
 
 
 @pytest.mark.slow
@@ -115,6 +121,7 @@ def test_pieces_moved_about(seed):
 def test_noise(seed):
     """Random bytes after a plausible start are an error or a value, in every encoding."""
     choose = random.Random(seed)
+    read = 0
     for _ in range(2000):
         start = choose.choice(
             [b"\x03\0\0\0\x01\0\0\0", b"\x04\0\0\0\x01\0\0\0\x03\0\0\0V 1", b"3\n1\n", b"4\n1\n3\nV 1\n", b""]
@@ -122,4 +129,5 @@ def test_noise(seed):
         tail = bytes(
             choose.choice(b"\0\0\0\0\x01\x02\x03\x04\x05\x08\n 1234V.\xff") for _ in range(choose.randrange(60))
         )
-        assert outcome(start + tail)
+        read += is_read(start + tail)
+    assert 0 < read < 1000

@@ -70,11 +70,15 @@ def test_both_sides_of_pytorch_stay_as_they_are() -> None:
     """From one LSTM of PyTorch to another nothing is permuted, and a plain RNN has no gates."""
     _, own, _ = linears()
     renamed = {f"rnn.{key}": value for key, value in own.items()}
-    assert all(pair.gates is None for pair in match(renamed, own).pairs)
+    found = match(renamed, own).pairs
+    assert len(found) == len(own)
+    assert all(pair.gates is None for pair in found)
     rnn = torch.nn.RNN(3, 5).state_dict()
     pairs = {"a.w": "weight_ih_l0", "a.u": "weight_hh_l0", "a.b": "bias_ih_l0", "a.c": "bias_hh_l0"}
     cell = {name: rnn[key] for name, key in pairs.items()}
-    assert all(pair.gates is None for pair in match(cell, rnn, pairs).pairs)
+    found = match(cell, rnn, pairs).pairs
+    assert len(found) == len(rnn)
+    assert all(pair.gates is None for pair in found)
 
 
 def test_gates_of_char_rnn_are_read_from_its_graph(tmp_path) -> None:
