@@ -144,7 +144,7 @@ def steps_of(module: Any, record: dict[str, Any]) -> Iterator[tuple[int, Any]]:
     rows = {str(path): as_torch(tensor) for path, tensor in record["steps"].items()}
     carry = {str(to): (at if isinstance(at := record["carry"][to], str) else at.decode()) for to in record["carry"]}
     now = as_torch(record["inputs"])
-    count = len(next(iter(rows.values())))
+    count = max(int(step) for step in record["outputs"])
     for step in range(1, count + 1):
         if step > 1:
             for path, tensor in rows.items():
