@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from fuzz_networks import records
+import torch
+from fuzz_networks import records, written
 from helpers import TESTFILES
 from runtime_helpers import as_torch, copied, difference, gradient_difference, step_differences
 
+import t7bridge
 from t7bridge.torchmodules import live_module
 
 CELLS = {record["name"].decode(): record for record in records(TESTFILES / "cells.t7")}
@@ -34,3 +38,35 @@ def test_training(name):
     inputs = as_torch(record["inputs"])
     assert not difference(module(copied(inputs)), as_torch(record["trainOutput"]), 0, exactness(name))
     assert not gradient_difference(module, inputs, {**wanted, "gradParameters": []})
+
+
+RECOGNIZED = {
+    "LSTMCell": {
+        **dict.fromkeys(("charrnn_lstm_1", "charrnn_lstm_narrow", "lstm_double", "lstm_no_bias", "lstm_separate"), 1),
+        **dict.fromkeys(("opennmt_lstm_1", "opennmt_decoder_fed", "neuraltalk_nested"), 1),
+        **dict.fromkeys(("unrolled_lstm", "unrolled_flat_2_double"), 1),
+        **dict.fromkeys(("charrnn_lstm_2", "opennmt_lstm_residual", "zaremba"), 2),
+    },
+}
+"""Class of torch.nn → names of the models, and how many different cells of it each has."""
+WANTED = [(name, kind, count) for kind, counts in RECOGNIZED.items() for name, count in counts.items()]
+
+
+@pytest.mark.parametrize(("name", "kind", "count"), WANTED)
+def test_recognized_cells(name, kind, count):
+    """Cells become modules of torch.nn, and compute what Lua did."""
+    module = live_module(CELLS[name]["model"], "root", lift=True)
+    assert sum(isinstance(each, getattr(torch.nn, kind)) for each in module.modules()) == count
+    assert not step_differences(module, CELLS[name], atol=exactness(name))
+
+
+@pytest.mark.parametrize(("name", "kind", "count"), WANTED)
+def test_pages_of_recognized_cells(name, kind, count, tmp_path):
+    """The page says torch.nn's class and computes the same; its weights return to the original's bytes."""
+    module = written(CELLS[name], tmp_path)()
+    page = (tmp_path / "model.py").read_text()
+    assert len(re.findall(rf"self\.\w+ = nn\.{kind}\(", page)) >= 1
+    assert sum(isinstance(each, getattr(torch.nn, kind)) for each in module.modules()) >= count
+    assert not step_differences(module, CELLS[name], atol=exactness(name))
+    t7bridge.convert(tmp_path / "model.pt", tmp_path / "back.t7", template=tmp_path / "model.t7")
+    assert (tmp_path / "back.t7").read_bytes() == (tmp_path / "model.t7").read_bytes()
