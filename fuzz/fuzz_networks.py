@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from copy import deepcopy
+from inspect import signature
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -103,6 +104,24 @@ def gradients(make: Any, record: dict[str, Any]) -> str:
         return f"{type(error).__name__}: {str(error)[:200]}"
 
 
+class Carried(torch.nn.Module):
+    """Passes the state of a model on from call to call, and forgets it after a change of mode, as rnn's layers do."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model, self.states = model, ()
+
+    def train(self, mode: bool = True) -> Carried:
+        """Set the mode."""
+        self.states = self.states if mode == self.training else ()
+        return super().train(mode)
+
+    def forward(self, input: Any) -> Any:
+        """Return the output alone."""
+        output, *self.states = self.model(input, *self.states)
+        return output
+
+
 def written(record: dict[str, Any], folder: Path) -> Any:
     """Return a function that loads the `model.py` of a record."""
     path = folder / "model.t7"
@@ -114,7 +133,8 @@ def written(record: dict[str, Any], folder: Path) -> Any:
     page = ModuleType("model")
     page.__file__ = str(source)
     exec(compile(source.read_text(encoding="utf-8"), str(source), "exec", dont_inherit=True), vars(page))
-    return page.load
+    is_stateful = "state" in signature(page.Model.forward).parameters
+    return (lambda: Carried(page.load())) if is_stateful else page.load
 
 
 def check(path: Path, grads: bool, source: bool) -> Iterator[tuple[int, dict[str, Any], str]]:

@@ -316,6 +316,8 @@ def lines(statement: ast.stmt, indent: int) -> list[str]:
 def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]:
     """Return an expression as lines, with the text before and after it."""
     pad, text = " " * indent, text_of(node)
+    if isinstance(node, ast.Tuple) and before == "return ":
+        text = ", ".join(map(text_of, node.elts))
     line = f"{pad}{before}{text}{after}"
     if len(line) <= WIDTH and not _spreads(node):
         return [line]
@@ -327,8 +329,9 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]
         opening, closing = f"{before}{text_of(node.func)}(", f"){after}"
         arguments = [("", each) for each in node.args]
         arguments += [(f"{each.arg}=", each.value) for each in node.keywords]
-    elif isinstance(node, ast.List):
-        opening, closing, arguments = f"{before}[", f"]{after}", [("", each) for each in node.elts]
+    elif isinstance(node, (ast.List, ast.Tuple)):
+        left, right = "[]" if isinstance(node, ast.List) else "()"
+        opening, closing, arguments = before + left, right + after, [("", each) for each in node.elts]
     else:
         return [line]
     if not arguments:

@@ -17,7 +17,8 @@ from ..limits import Budget, Limits
 from ..nn.flows import ANY, NEVER, NOTHING, TENSOR, DataFlow, Kind, listed, many
 from ..nn.mapping import LAYERS, SEQUENTIAL, ModuleSpec, specs_in
 from ..nn.memory import MemoryEffects
-from ..nn.registry import traits_of
+from ..nn.registry import like_of, traits_of
+from ..nn.stacks import STATEFUL
 from ..nn.torch_nn import TORCH
 from .code import Construction, Write, applied, dotted, formula, sequential, usable_name
 from .copied import Copied, defaults_of, pieces, remembers
@@ -103,7 +104,8 @@ class Step:
         kind: whether the result is a tensor or a list, as far as it is known.
         inplace: whether it changes its input.
         same: whether the result may be the memory of the input.
-        parts: letters for the names of variables for the elements of the result, or for the result, of a cell.
+        parts: the names of variables for the elements of the result, or for the result, of a recurrent layer; empty for
+            one without a name of its own.
         hint: suggested name of a variable for the result.
         named: whether `hint` is the user's name.
     """
@@ -118,7 +120,7 @@ class Step:
     kind: Kind = TENSOR
     inplace: bool = False
     same: bool = False
-    parts: str = ""
+    parts: tuple[str, ...] = ()
     hint: str = ""
     named: bool = False
 
@@ -171,6 +173,11 @@ class CodeBlock:
     more: bool = False
     parameters: dict[str, str] = field(factory=dict)
     whole: bool = False
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether its inputs are arguments, those after the first states, and its outputs a tuple."""
+        return self.spec.target == STATEFUL
 
     def links(self) -> Iterator[tuple[int, Ref]]:
         """Yield each reference with the number of the step that uses it; the result is beyond the last."""
@@ -569,6 +576,10 @@ class Lists:
         assert graph is not None
         values: list[Value] = [self._value]
         links = [link for node in graph.nodes for link in node.takes] + list(graph.outputs)
+        if self._spec.target == STATEFUL:
+            first = like_of(self._children[0].target)
+            states = ["state", *(f"state{number}" for number in range(2, len(graph.outputs)))]
+            body.block.inputs = dict(enumerate(["tokens" if first == "Embedding" else "x", *states]))
         if all(path for source, path in links if not source):
             self._unpack(1 + max((path[0] for source, path in links if not source), default=-1))
         body.builder.budget.spend(sum(len(path) for _, path in links))
@@ -615,11 +626,25 @@ class Lists:
             )
         step = body.block.steps[body.module(spec, call, items, TORCH[traits(spec).like].base, Form(1), write).step]
         assert step is not None
-        step.parts = letters
+        step.parts = tuple(letters)
         if name in TORCH:
             step.takes = [*items]
         number = len(body.block.steps) - 1
         return [Ref(number, (at,)) for at in range(len(letters))] if len(letters) > 1 else Ref(number)
+
+    def recurrent(self) -> Value | None:
+        """Apply a layer of torch.nn to sequences and a state."""
+        body, spec, items = self._body, self._spec, self._items
+        if items is None:
+            return None
+        name = spec.target.rpartition(".Stateful")[2]
+        write = formula("lambda module, x, state: module(x, state)")
+        call = torch_call(name, spec.args, dict(spec.kwargs), spec)
+        ref = body.module(spec, call, items, TORCH[name].base, Form(2), write)
+        step = body.block.steps[ref.step]
+        assert step is not None
+        step.parts, step.takes = ("", "state"), [*items]
+        return [Ref(ref.step, (at,)) for at in range(2)]
 
     # Lists to tensors
 

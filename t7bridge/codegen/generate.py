@@ -24,11 +24,12 @@ from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn import named
 from ..nn.flows import ANY, TENSOR, Kind
-from ..nn.lift import Lifted, Piece, lifted, undo
+from ..nn.lift import Lifted, Piece, undo
 from ..nn.mapping import SEQUENTIAL, ModuleSpec, Plan, specs_in
 from ..nn.named import Recorded, StateDict
 from ..nn.plan import build_plan
 from ..nn.registry import layer_of
+from ..nn.stacks import recognized
 from ..nn.state_dict import state_dict
 from ..nn.torch_nn import TORCH
 from ..report import Note
@@ -72,6 +73,7 @@ class Generated:
         notes: notes for the user.
         pieces: what the tensors of recognized cells are made of.
         state: the state dict written by `convert`.
+        is_stateful: whether the model takes the state of its last sequence and returns it.
     """
 
     text: str
@@ -80,6 +82,7 @@ class Generated:
     notes: list[Note]
     pieces: list[Piece] = field(factory=list)
     state: StateDict = field(factory=StateDict)
+    is_stateful: bool = False
 
     def record(self) -> Recorded:
         """Return these keys for a live module of the plan."""
@@ -140,7 +143,7 @@ def _generate(
     state = state_dict(value, path, limits, own_keys=True)
     plan = build_plan(value, path, index_base, limits, state)
     check_size(state.tensors, limits)
-    cells = lifted(plan, state) if lift else Lifted(plan, state)
+    cells = recognized(plan, state) if lift else Lifted(plan, state)
     original, state = state, cells.state
     owned = owned_tensors(plan, state.tensors)
     computed = {id(state.tensors[key]) for key, origin in state.origins.items() if origin.tensor is None}
@@ -166,7 +169,8 @@ def _generate(
     connections = [*_shared(places, owned), *_referring(places), *_ties(places, owned, plan, state)]
     text = model_source(builder, blocks, Extra(connections, *_dtypes(places, owned)), source, weights)
     check_page(text, builder, blocks, tensors)
-    return Generated(text, tensors, keys, [*original.notes, *cells.notes], moved, original)
+    notes, is_stateful = [*original.notes, *cells.notes], blocks[-1].is_stateful
+    return Generated(text, tensors, keys, notes, moved, original, is_stateful)
 
 
 def _places(attributes: list[Attribute], path: Place = ()) -> Iterator[tuple[Place, ModuleSpec]]:
@@ -385,20 +389,29 @@ _SUMMARIES = {
 
 def _forward(block: CodeBlock, writer: Writer) -> list[str]:
     names = writer.unpacked
-    taken = "list[Tensor]" if names else "Any" if writer.source == "inputs" else "Tensor"
-    target = ", target: Any = None" if writer.reads("target") else ""
-    text = [f"    def forward(self, {writer.source}: {taken}{target}) -> {_returns(block)}:"]
+    text = bracketed("def forward(", ["self", *_arguments(block, writer)], f") -> {_returns(block)}:", 4)
     text.append(f'        """{_summary(block, names)}"""')
-    if names:
+    if names and not block.is_stateful:
         targets = [*names, "*_"] if block.more else names
         joined = f"        {', '.join(targets)}{',' if len(targets) == 1 else ''} = inputs"
         text += [joined] if len(joined) <= WIDTH else bracketed("(", targets, ") = inputs", 8)
     return text + [line for statement in writer.statements for line in lines(statement, 8)]
 
 
+def _arguments(block: CodeBlock, writer: Writer) -> list[str]:
+    """Return the arguments of `forward`, with their annotations."""
+    if block.is_stateful:
+        first, *states = writer.unpacked
+        return [f"{first}: Tensor", *(f"{state}: Any = None" for state in states)]
+    taken = "list[Tensor]" if writer.unpacked else "Any" if writer.source == "inputs" else "Tensor"
+    return [f"{writer.source}: {taken}", *["target: Any = None"] * writer.reads("target")]
+
+
 def _returns(block: CodeBlock) -> str:
     """Return the type of the output."""
     result = block.result
+    if block.is_stateful:
+        return "tuple[Any, ...]"
     if isinstance(result, list):
         return "list[Any]" if any(isinstance(item, list) for item in result) else "list[Tensor]"
     step = block.steps[result.step]
@@ -422,6 +435,8 @@ def _summary(block: CodeBlock, names: list[str]) -> str:
     if known is not None and known.shape and block.base == "Model":
         taken = known.shape.format(first.args[0])
     given = {"Residual": "their sum", "Branches": "their outputs"}.get(block.base, "the output")
+    if block.is_stateful:
+        return "Take the state, None for that of a beginning; return the output and the new state."
     if isinstance(block.result, list):
         given = f"a list of {len(block.result)}"
     return f"Take {taken}; return {given}." if taken else f"Return {given}."
@@ -488,6 +503,7 @@ def check_page(text: str, builder: SourceBuilder, blocks: list[CodeBlock], keys:
 class _Page:
     def __init__(self, builder: SourceBuilder, blocks: list[CodeBlock], keys: Iterable[str]) -> None:
         self._classes = {block.name: set(block.parameters) for block in blocks}
+        self._inputs = {name for block in blocks if block.is_stateful for name in block.inputs.values()}
         self._words = _WORDS | {*self._classes, *builder.copied, *builder.foreign}
         self._attributes = _PAGE_METHODS | {attribute.name for block in blocks for attribute in block.attributes}
         self._attributes |= {name for key in keys for name in key.split(".")}
@@ -516,17 +532,17 @@ class _Page:
     def _method(self, method: ast.stmt, parameters: set[str]) -> None:
         is_made = isinstance(method, ast.FunctionDef) and method.name == "__init__"
         _require(is_made or (isinstance(method, ast.FunctionDef) and method.name == "forward"), method)
-        arguments = parameters if is_made else {"input", "inputs", "target"}
-        self._function(method, {"self", *arguments}, self._words | parameters)
+        arguments = parameters if is_made else {"input", "inputs", "target", *self._inputs}
+        self._function(method, {"self", *arguments}, self._words | parameters, self._inputs)
 
-    def _function(self, function: ast.stmt, arguments: set[str], words: set[str]) -> None:
+    def _function(self, function: ast.stmt, arguments: set[str], words: set[str], inputs: Iterable[str] = ()) -> None:
         """Check the arguments and statements of a function that may use some names without assigning them."""
         assert isinstance(function, ast.FunctionDef)
         given = function.args
         _require({each.arg for each in given.args} <= arguments and not function.decorator_list, function)
         _require(not (given.vararg or given.kwarg or given.kwonlyargs or given.posonlyargs), function)
         body: list[ast.AST] = [each for each in function.body if not _is_text(each)]
-        local: set[str] = set()
+        local = set(inputs)
         for number, statement in enumerate(body):
             _require(isinstance(statement, (ast.Assign, ast.Return, ast.Expr)), statement)
             if isinstance(statement, ast.Assign):

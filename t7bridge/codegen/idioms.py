@@ -373,6 +373,15 @@ class Idioms:
         call = torch_call("Embedding", self._args, kwargs, self._spec)
         return Idiom(after, formula(f"lambda module, x: module({numbers})", base=base), call)
 
+    def outputs(self, name: str) -> Idiom | None:
+        """Write a recurrent layer that begins each sequence from zeros, and returns only the outputs."""
+        kwargs = dict(self._spec.kwargs)
+        remember, *states = (kwargs.pop(option, None) for option in ("remember", "state", "hidden"))
+        if remember not in (None, False, "neither") or any(state is not None for state in states):
+            return None
+        call = torch_call(name, self._args, kwargs, self._spec)
+        return Idiom(Form(2), formula("lambda module, x: module(x)[0]"), call)
+
     def conv_in_time(self) -> Idiom:
         """Write a convolution over a sequence, whose features are last in Lua."""
         call = torch_call("Conv1d", self._args, dict(self._spec.kwargs), self._spec)

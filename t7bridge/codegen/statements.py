@@ -27,6 +27,8 @@ _TEXT = WIDTH - 24
 """Maximum length of an expression with inlined operands."""
 _MOST_VARIABLES = 1000
 """Maximum number of values of one `forward` that wait for their last use."""
+_VARIABLES = ["x", "y", "z", *(f"x{at}" for at in range(1, _MOST_VARIABLES))]
+"""Names of values without one of their own."""
 
 
 # Chains and names
@@ -170,7 +172,10 @@ class Writer:
             step = block.steps[result.step]
             if step is not None and step.element is not None:
                 self._nodes[result.step] = apply("list", self._nodes[result.step])
-        self.statements.append(ast.Return(self._value(result)))
+        node = self._value(result)
+        if block.is_stateful and isinstance(node, ast.List):
+            node = ast.Tuple(node.elts)
+        self.statements.append(ast.Return(node))
 
     def shape(self) -> str:
         """Return the names and statements as text, for comparison."""
@@ -194,7 +199,8 @@ class Writer:
         states = self._states()
         for at in range(self._block.width):
             name = self._block.inputs.get(at, "") or states.get(at, "")
-            last = self._last_of_input(at) if name == states.get(at) else len(self._block.steps)
+            is_state = self._block.is_stateful or name == states.get(at)
+            last = self._last_of_input(at) if is_state else len(self._block.steps)
             if not name or name in names or not free_variable(name, self._taken):
                 name = f"input{at + 1}"
             while name in names or not free_variable(name, self._taken):
@@ -208,7 +214,7 @@ class Writer:
         names: dict[int, str] = {}
         for step in self._block.steps:
             for letter, value in zip(step.parts, step.takes[1:]) if step else ():
-                if isinstance(value, Ref) and not value.step and len(value.path) == 1:
+                if letter and isinstance(value, Ref) and not value.step and len(value.path) == 1:
                     names.setdefault(int(value.path[0]), self._state(step, letter))
         others = {ref.path[0] for _, ref in self._block.links() if not ref.step and ref.path} - {*names}
         return {**names, int(others.pop()): "x"} if names and len(others) == 1 else names
@@ -250,7 +256,8 @@ class Writer:
         self._parts[number] = []
         for at, letter in enumerate(step.parts):
             name = self._state(step, letter)
-            choices = [name, f"next_{name}", *(f"{name}_{more}" for more in range(2, _MOST_VARIABLES))]
+            numbered = (f"{name}_{more}" for more in range(2, _MOST_VARIABLES))
+            choices = [name, f"next_{name}", *numbered] if letter else _VARIABLES
             name = next(name for name in choices if self._is_free(name, number))
             self._parts[number].append(name if (at,) in used or () in used else "_")
             self._busy[self._parts[number][-1]] = self._last.get(number, number)
@@ -307,7 +314,7 @@ class Writer:
         choices = [step.hint] if step.hint else []
         if step.hint == "parts":
             choices += [f"parts{at}" for at in range(2, 100)]
-        choices += ["x", "y", "z", *(f"x{at}" for at in range(1, _MOST_VARIABLES))]
+        choices += _VARIABLES
         name = next((choice for choice in choices if self._is_free(choice, number)), "")
         if not name:
             raise LimitError(

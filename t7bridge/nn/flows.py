@@ -294,6 +294,11 @@ def pair(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     return listed([TENSOR, TENSOR])
 
 
+def with_state(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
+    """Return a list of a tensor and a state."""
+    return listed([TENSOR, ANY])
+
+
 def element(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     """Return the element whose index is the first argument."""
     return kind.at(spec.args[0])

@@ -129,7 +129,7 @@ def write_module(request: WriteModule) -> Report:
             note_data([row for row, name in zip(rows, data) if (name in found) is beside], report, beside=beside)
         check_strict(report, request.strict)
         config = _config(found, document.first, request.limits)
-        sampling = sampling_of(module, path, document.first, request.index_base, request.limits)
+        sampling = sampling_of(module, path, document.first, request.index_base, made.is_stateful, request.limits)
         if sampling is not None:
             config["sampling"] = asdict(sampling)
             command = f"python {os.path.join(folder, 'sample.py')}"

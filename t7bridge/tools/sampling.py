@@ -43,17 +43,20 @@ def sample_source() -> bytes:
     return (files("t7bridge.torchmodules") / "sample.py").read_bytes()
 
 
-def sampling_of(module: TorchObject, path: str, checkpoint: Value, index_base: int, limits: Limits) -> Sampling | None:
+def sampling_of(
+    module: TorchObject, path: str, checkpoint: Value, index_base: int, is_stateful: bool, limits: Limits
+) -> Sampling | None:
     """Return how to sample text from a model, if the checkpoint has a vocabulary for it.
 
     A vocabulary numbers as many tokens as the last linear layer has outputs. The model takes a token and states, and
-    returns the new states and scores.
+    returns the new states and scores; or sequences and a state, and returns scores and state.
 
     Args:
         module: the model.
         path: its path.
         checkpoint: the value that it is part of.
         index_base: the number of the first token, for the model in PyTorch.
+        is_stateful: whether the model in PyTorch takes sequences and a state.
         limits: resource limits.
     """
     vocabularies = list(_vocabularies(checkpoint))
@@ -63,8 +66,10 @@ def sampling_of(module: TorchObject, path: str, checkpoint: Value, index_base: i
     spec = blocks[0].spec
     count = _outputs(spec) if spec is not None else 0
     tokens = next((each for each in vocabularies if len(each) == count), None)
-    states = _states(*infer(blocks).values, count) if tokens is not None else None
-    return Sampling(tokens, index_base, states) if tokens is not None and states is not None else None
+    if tokens is None:
+        return None
+    states = None if is_stateful else _states(*infer(blocks).values, count)
+    return Sampling(tokens, index_base, states) if is_stateful or states is not None else None
 
 
 def _outputs(root: ModuleSpec) -> int:

@@ -22,16 +22,15 @@ from ..graph.lua import TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Budget, Limits
-from ..nn.lift import lifted
 from ..nn.mapping import ModuleSpec, Plan
 from ..nn.memory import copy_as_lua
 from ..nn.named import ROOT_FIELD, Recorded, recorded
 from ..nn.output_shapes import Example, Examples
 from ..nn.plan import build_plan
 from ..nn.registry import class_of
+from ..nn.stacks import recognized
 from ..nn.state_dict import state_dict
 from .factories import Factory, imported
-from .layers.containers import Graph
 
 
 def live_module(
@@ -61,7 +60,7 @@ def live_module(
     plan = build_plan(value, path, index_base, limits, state)
     check_size(state.tensors, limits, f"loading {path}")
     if lift and ROOT_FIELD not in value:
-        state = lifted(plan, state).state
+        state = recognized(plan, state).state
     try:
         copy_as_lua(plan.root)
         module = construct(plan.root)
@@ -115,13 +114,15 @@ def construct(root: ModuleSpec) -> nn.Module:
 
 
 def _call(spec: ModuleSpec, made: dict[int, nn.Module]) -> nn.Module:
+    target = class_of(spec.target) or _imported(spec)
     if spec.graph is not None:
-        modules = OrderedDict((key, made[id(child)]) for key, child in spec.children.items())
-        return Graph(modules, **spec.kwargs)
+        graph: nn.Module = target(
+            OrderedDict((key, made[id(child)]) for key, child in spec.children.items()), **spec.kwargs
+        )
+        return graph
     numbered = [made[id(child)] for key, child in spec.children.items() if key.isdigit()]
     named = {key: made[id(child)] for key, child in spec.children.items() if not key.isdigit()}
     named.update((key, made[id(other)]) for key, other in spec.refers.items())
-    target = class_of(spec.target) or _imported(spec)
     try:
         with torch.device("meta"), _Blank():
             module = target(*numbered, *spec.args, **named, **spec.kwargs)

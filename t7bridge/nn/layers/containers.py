@@ -203,7 +203,10 @@ register_layer(
     children=graph_modules,
     scratch="fg bg innode outnode forwardnodes backwardnodes",
     module=of_runtime("containers.Graph"),
-    traits={"containers.Graph": Traits(flow=flows.graph, written=("graph",), block="Graph", is_graph=True)},
+    traits=dict.fromkeys(
+        ("containers.Graph", "containers.Stateful"),
+        Traits(flow=flows.graph, written=("graph",), block="Graph", is_graph=True),
+    ),
 )
 
 

@@ -373,7 +373,7 @@ register_layer(
     scratch=_BUFFERS,
     module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _SEQ_LSTM),
     traits={
-        "sequence.SeqLSTM": Traits(like="LSTM"),
+        "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs", "LSTM")),
         "sequence.SteppedLSTM": Traits(
             shapes=_shapes("weight_ih_l0: 4h i, weight_hh_l0: 4h p, bias_ih_l0: 4h, bias_hh_l0: 4h, weight_hr_l0: r h")
         ),
@@ -463,9 +463,16 @@ register_layer(
 )
 
 
-# Cells that are recognized in graphs (`nn/lift`); no class of Lua becomes one.
+# Cells recognized in graphs (`nn/lift`), and layers that return their state (`nn/stacks`); no class of Lua is one.
 add_traits(
     {
+        **{
+            f"sequence.Stateful{kind}": Traits(
+                takes_list=True, returns_list=True, flow=flows.with_state, like=kind, written=("recurrent",)
+            )
+            for kind in ("LSTM", "GRU", "RNN")
+        },
+        "sequence.WithState": Traits(flow=flows.with_state),
         "recurrent.LSTMCell": Traits(
             takes_list=True, returns_list=True, flow=flows.pair, like="LSTMCell", written=("cell", "hc")
         ),
@@ -574,7 +581,10 @@ def _module(lua: Lua) -> Call:
 
 
 def _outputs(kind: str) -> Traits:
-    return Traits(shapes=lambda *sizes, remember=False, hidden=None, **options: constructed(kind, sizes, options))
+    return Traits(
+        shapes=lambda *sizes, remember=False, hidden=None, **options: constructed(kind, sizes, options),
+        written=("outputs", kind),
+    )
 
 
 def _bare_shapes(hidden_size: int, nonlinearity: str = "", bidirectional: bool = False, *_: Any, **__: Any) -> Tensors:

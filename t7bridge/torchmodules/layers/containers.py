@@ -59,6 +59,19 @@ class Graph(nn.Sequential):
         return value
 
 
+class Stateful(Graph):
+    """A graph whose inputs after the first are states, and its outputs after the first
+    the new ones. Arguments as for `Graph`.
+    """
+
+    def forward(self, input: Any, *states: Any) -> Any:
+        """Take the input and states, `None` for those of a beginning; return the output
+        and the new states.
+        """
+        missing = [None] * (len(self.outputs) - 1 - len(states))
+        return tuple(super().forward([input, *states, *missing]))
+
+
 class Concat(nn.Sequential):
     """Applies each module to its input and concatenates the outputs.
 

@@ -494,6 +494,26 @@ class OutputsRNN(OutputsOnly, nn.RNN):
     """torch.nn.RNN that returns only the outputs. Arguments as for `OutputsOnly`."""
 
 
+class WithState(nn.RNNBase):
+    """A recurrent layer of torch.nn that takes a list of input and state."""
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """Take a list of input and state; return the outputs and the state after."""
+        return super().forward(*input)
+
+
+class StatefulLSTM(WithState, nn.LSTM):
+    """torch.nn.LSTM that takes a list of input and state."""
+
+
+class StatefulGRU(WithState, nn.GRU):
+    """torch.nn.GRU that takes a list of input and state."""
+
+
+class StatefulRNN(WithState, nn.RNN):
+    """torch.nn.RNN that takes a list of input and state."""
+
+
 @dataclass(eq=False)
 class BareRNN(Layer):
     """torch.nn.RNN of one layer whose input is added directly.

@@ -1,0 +1,440 @@
+"""Recurrent layers over whole sequences as people write them in PyTorch: a sequencer of a cell is a layer of torch.nn,
+several in a row are one with more levels, and a model that remembers its last sequence takes the state and returns it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import evolve
+
+from ..graph.tensor import Tensor
+from ..report import Note
+from .flows import ANY, DataFlow, Kind
+from .lift import Lifted, Piece, compose, lifted
+from .mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in
+from .named import Origin, StateDict
+from .plan import graph_arguments
+from .registry import Param, tensor_shapes, traits_of
+
+STATEFUL = LAYERS + "containers.Stateful"
+"""The graph whose inputs after the first are states."""
+_TEXT_MODEL = LAYERS + "sequence.TextModel"
+_SEQUENCER = LAYERS + "sequence.Sequencer"
+_EMBEDDING = LAYERS + "linear.LookupTable"
+_DROPOUT = "torch.nn.Dropout"
+_KINDS = {
+    "sequence.SeqLSTM": "LSTM",
+    "sequence.OutputsLSTM": "LSTM",
+    "sequence.OutputsGRU": "GRU",
+    "sequence.OutputsRNN": "RNN",
+}
+"""Layers over sequences, and the classes of torch.nn that they are."""
+_BY_ROW = {f"torch.nn.{name}" for name in ("Linear", "Dropout", "Tanh", "Sigmoid", "ReLU", "Identity")}
+"""Layers that treat each step of each sequence by itself, however many there are."""
+_LAST = {f"{LAYERS}activation.{name}": f"torch.nn.{name}" for name in ("Softmax", "LogSoftmax")}
+"""Layers that find the dimension of the features by the number of dimensions, and those that are told it."""
+_NAMES = {_EMBEDDING: "embedding", "torch.nn.Linear": "linear", _DROPOUT: "dropout"}
+_STATES = ("remember", "state", "hidden", "start", "mask_zero")
+"""Arguments of recurrent layers about states, and about steps that are left out."""
+
+Named = tuple[str, ModuleSpec]
+"""A module with the beginning of its keys."""
+
+
+def recognized(plan: Plan, state: StateDict) -> Lifted:
+    """Return a model as people write it in PyTorch: cells as single modules, layers over sequences with their state.
+
+    Args:
+        plan: the plan; it is modified.
+        state: its state dict.
+    """
+    result = lifted(plan, state)
+    once, count = _once(plan.root), sum(1 for _ in specs_in(plan.root))
+    unrolled = _unroll(result, once)
+    for prefix, spec in reversed(once.values()):  # what is inside keeps its prefix until then
+        inside = [each for child in spec.children.values() for each in (child, *child.children.values())]
+        is_own = id(spec) not in unrolled or spec is plan.root
+        if spec.target == SEQUENTIAL and is_own and all(id(each) in once for each in inside):
+            _merge(result, prefix, spec, unrolled)
+    if len(once) == count:
+        _take_state(result)
+    return result
+
+
+def _once(root: ModuleSpec) -> dict[int, tuple[str, ModuleSpec]]:
+    """Return the prefix of each module that occurs at one place only, and in which no other occurs again."""
+    found: dict[int, list[tuple[str, ModuleSpec]]] = {}
+    stack = [("", root)]
+    for _ in range(4 * sum(1 + len(spec.children) for spec in specs_in(root))):
+        if not stack:
+            break
+        prefix, spec = stack.pop()
+        found.setdefault(id(spec), []).append((prefix, spec))
+        stack += [(f"{prefix}{name}.", child) for name, child in spec.children.items()]
+    return {key: places[0] for key, places in found.items() if len(places) == 1 and not stack}
+
+
+# Sequencers
+
+
+_GATES = tuple(tuple(name + gate for gate in "ifgo") for name in ("weight_i", "weight_h", "bias_"))
+_CELLS = {
+    f"{LAYERS}recurrent.FastLSTM": (("weight_ih",), ("weight_hh",), ("bias",)),
+    f"{LAYERS}recurrent.LSTM": _GATES,
+}
+"""The tensors of cells in the order of the rows of `weight_ih_l0`, `weight_hh_l0` and `bias_ih_l0` of torch.nn.LSTM."""
+
+
+class _Inputs(DataFlow):
+    """The flow of a model that is called with anything, with the kinds of the inputs of its sequencers."""
+
+    def __init__(self) -> None:
+        super().__init__(traits_of)
+        self.kinds: dict[int, set[Kind]] = {}
+
+    def __call__(self, spec: ModuleSpec, kind: Kind) -> Kind:
+        """Return the kind of the output of a module."""
+        if spec.target == _SEQUENCER:
+            self.kinds.setdefault(id(spec), set()).add(kind)
+        return super().__call__(spec, kind)
+
+
+def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]:
+    """Make Sequentials over sequences of sequencers that forget, whose modules treat each step by itself.
+
+    Returns:
+        Their ids.
+    """
+    sequencers = [
+        (prefix, spec)
+        for prefix, spec in once.values()
+        if spec.target == _SEQUENCER and all(id(each) in once for each in specs_in(spec))
+    ]
+    unrolled: set[int] = set()
+    flow = _Inputs()
+    if sequencers:
+        flow(result.plan.root, ANY)
+    for prefix, spec in sequencers:
+        kinds, cells = (
+            flow.kinds.get(id(spec), {ANY}),
+            [each for each in _inside(spec, prefix) if each[1].target in _CELLS],
+        )
+        against = _against_unrolling(spec, kinds) or _against_moving(result.state, cells)
+        if against and cells:
+            message = f"{spec.class_name} stays as it is: {against}"
+            result.notes.append(Note("info", spec.path, message, code="lift"))
+        if against:
+            continue
+        unrolled.add(id(spec))
+        for place, cell in cells:
+            _as_layer(result, place, cell)
+        steps = list(_inside(spec, prefix))
+        for _, step in steps:
+            if step.target in _LAST:
+                step.target, step.args, step.plain = _LAST[step.target], (-1,), ""
+        spec.target, spec.kwargs, spec.children = SEQUENTIAL, {}, {str(at): each for at, (_, each) in enumerate(steps)}
+        _move(result, {place: f"{prefix}{at}." for at, (place, _) in enumerate(steps) if place != f"{prefix}{at}."})
+        if any(kind.name != "tensor" for kind in kinds):
+            message = "recognized: layers over sequences, which take a tensor (steps, batch, features) and no list"
+            result.notes.append(Note("info", spec.path, message, code="lift"))
+    return unrolled
+
+
+def _inside(spec: ModuleSpec, prefix: str) -> Iterator[tuple[str, ModuleSpec]]:
+    """Yield the modules of a sequencer in their order, those of a Sequential instead of it."""
+    for name, child in spec.children.items():
+        if child.target == SEQUENTIAL:
+            yield from _inside(child, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}.", child
+
+
+def _against_unrolling(spec: ModuleSpec, kinds: set[Kind]) -> str:
+    """Return what stands against a sequencer as layers over sequences; empty for nothing."""
+    inside = [child for _, child in _inside(spec, "")]
+    other = next((each for each in inside if each.target not in (*_CELLS, *_BY_ROW, *_LAST)), None)
+    if other is not None:
+        return f"it has {other.class_name}"
+    cells = [each for each in inside if each.target in _CELLS]
+    if not cells and any(kind.name != "tensor" for kind in kinds):
+        return "its input may be a list"
+    if any(each.kwargs.get("peephole") is not False for each in cells if each.target.endswith(".LSTM")):
+        return "its gates see the cell"
+    if any(each.kwargs.get(name) for each in (spec, *cells) for name in _STATES if each.kwargs.get(name) != "neither"):
+        return "it remembers a state, or skips steps"
+    last = spec.obj.get("output") if spec.obj is not None else None
+    lists = (kind.is_list or (kind.name != "tensor" and not isinstance(last, Tensor)) for kind in kinds)
+    return "its input is a list, or was one in its last call" if any(lists) else ""
+
+
+def _against_moving(state: StateDict, cells: list[Named]) -> str:
+    """Return what stands against tensors of their own for cells; empty for nothing."""
+    times = Counter(map(_view, state.values()))
+    moved = [key for key in state for prefix, _ in cells if key.startswith(prefix)]
+    return "another layer has the same weights" if any(times[_view(state[key])] > 1 for key in moved) else ""
+
+
+def _view(tensor: Tensor) -> Any:
+    return id(tensor.storage), tensor.offset, tensor.size, tensor.stride
+
+
+def _as_layer(result: Lifted, prefix: str, spec: ModuleSpec) -> None:
+    """Make a cell a layer over sequences."""
+    rows = _CELLS[spec.target]
+    spec.target, spec.args, spec.kwargs = f"{LAYERS}sequence.OutputsLSTM", spec.args[:2], {}
+    shapes = {f"{prefix}{name}": shape for name, shape in tensor_shapes(spec.target, spec.args, spec.kwargs).items()}
+    pieces = []
+    for target, names in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"), rows):
+        height, *width = shapes[prefix + target]
+        size = (height // len(names), *width)
+        for number, name in enumerate(names):
+            at = (number * size[0], *[0] * len(width))
+            adds = f"{prefix}bias_hh_l0" if target == "bias_ih_l0" else ""
+            pieces.append(Piece(prefix + name, (0,) * len(size), size, prefix + target, at, adds=adds))
+    _replace(result, pieces, shapes)
+
+
+# Layers in a row
+
+
+def _merge(result: Lifted, prefix: str, spec: ModuleSpec, unrolled: set[int]) -> None:
+    """Make one layer of recurrent layers of a Sequential that follow one another; the others get new numbers.
+
+    Args:
+        result: the model.
+        prefix: of the Sequential's keys.
+        spec: the Sequential.
+        unrolled: the Sequentials inside, by id, that are no modules of their own.
+    """
+    steps: list[Named] = []
+    for name, child in spec.children.items():
+        inside = [(f"{prefix}{name}.{step}.", each) for step, each in child.children.items()]
+        steps += inside if id(child) in unrolled else [(f"{prefix}{name}.", child)]
+    children: dict[str, ModuleSpec] = {}
+    moved: dict[str, str] = {}
+    for group in _groups(steps):
+        begins = all(not _keeps(each) for _, each in group)
+        if len(group) > 1 and begins and not _against_moving(result.state, group):
+            name = str(len(children))
+            children[name] = _merged(group, "Outputs")
+            moved.update(_levels(f"{prefix}{name}", group))
+            continue
+        for step, each in group:
+            moved[step] = f"{prefix}{len(children)}."
+            children[str(len(children))] = each
+    if list(children.values()) != list(spec.children.values()):
+        spec.children = children
+        _move(result, {old: new for old, new in moved.items() if old != new})
+
+
+def _kind(spec: ModuleSpec) -> str:
+    """Return the class of torch.nn of a layer over sequences; empty for other layers."""
+    return _KINDS.get(spec.target.removeprefix(LAYERS), "")
+
+
+def _keeps(spec: ModuleSpec) -> bool:
+    """Return whether a recurrent layer begins a sequence with anything but zeros."""
+    return bool(_kind(spec)) and any(spec.kwargs.get(name) not in (None, False, "neither") for name in _STATES)
+
+
+def _groups(steps: list[Named]) -> Iterator[list[Named]]:
+    """Yield the layers one by one, and recurrent layers with equal options and equal dropout in between together."""
+    at = 0
+    while at < len(steps):
+        group = [steps[at]]
+        while _kind(group[0][1]) and (more := _following(group, steps[at + len(group) :])):
+            group += more
+        yield group
+        at += len(group)
+
+
+def _following(group: list[Named], rest: list[Named]) -> list[Named]:
+    """Return the dropout, if any, and the layer that can be part of the same layer of torch.nn."""
+    between = 1 if rest and rest[0][1].target == _DROPOUT else 0
+    found = rest[: between + 1]
+    if len(found) <= between or not _joins(group[0][1], found[-1][1]):
+        return []
+    rates = {_rate(spec) for _, spec in (*group, *found) if spec.target == _DROPOUT}
+    is_even = len(group) == 1 or bool(between) == (group[1][1].target == _DROPOUT)
+    return found if is_even and len(rates) <= 1 else []
+
+
+def _rate(spec: ModuleSpec) -> Any:
+    return spec.args[0] if spec.args else spec.kwargs.get("p", 0.5)
+
+
+def _joins(first: ModuleSpec, other: ModuleSpec) -> bool:
+    """Return whether a layer can be another level of one."""
+    hidden = first.args[1]
+    alike = all(_options(first)[name] == _options(other)[name] for name in ("batch_first", "nonlinearity", "remember"))
+    several = (
+        each.kwargs.get(name) for each in (first, other) for name in ("num_layers", "bidirectional", "proj_size")
+    )
+    return _kind(other) == _kind(first) and other.args[:2] == (hidden, hidden) and alike and not any(several)
+
+
+_USUAL: dict[str, Any] = {
+    "num_layers": 1,
+    "nonlinearity": "tanh",
+    "batch_first": False,
+    "dropout": 0.0,
+    "bidirectional": False,
+    "remember": "neither",
+}
+
+
+def _options(spec: ModuleSpec) -> dict[str, Any]:
+    return {name: spec.kwargs.get(name, value) for name, value in _USUAL.items()}
+
+
+def _merged(group: list[Named], begin: str) -> ModuleSpec:
+    """Return one layer for several, of a class whose name begins so."""
+    first = group[0][1]
+    options = _options(first)
+    levels = [spec for _, spec in group if _kind(spec)]
+    rates = [_rate(spec) for _, spec in group if spec.target == _DROPOUT]
+    if len(levels) > 1:
+        options |= {"num_layers": len(levels), "dropout": rates[0] if rates else 0.0}
+    kwargs = {name: value for name, value in options.items() if value != _USUAL[name] and name != "remember"}
+    return evolve(first, target=f"{LAYERS}sequence.{begin}{_kind(first)}", args=first.args[:2], kwargs=kwargs)
+
+
+def _levels(name: str, group: list[Named]) -> dict[str, str]:
+    """Return the beginnings of the new keys by those of the old, with the number of the level."""
+    recurrent = [step for step, spec in group if _kind(spec)]
+    return {step: f"{name}.{level}" for level, step in enumerate(recurrent)}
+
+
+# States
+
+
+def _take_state(result: Lifted) -> None:
+    """Make a model that remembers its last sequence a graph of input and state, if it is a sequence of layers.
+
+    The layers that remember become layers of torch.nn that take a state and return it.
+    """
+    root = result.plan.root
+    steps = _steps(root)
+    if not any(_remembers(spec) for _, spec in steps):
+        return
+    against = next(filter(None, (_against(spec) for _, spec in steps)), "")
+    against = against or _against_moving(result.state, [step for step in steps if _kind(step[1])])
+    if against:
+        result.notes.append(Note("info", root.path, f"the state stays inside of the model: {against}", code="lift"))
+        return
+    made = ModuleSpec(STATEFUL, class_name=root.class_name, obj=root.obj, path=root.path)
+    nodes: list[GraphNode] = []
+    states: list[Link] = []
+    moved: dict[str, str] = {}
+    value: Link = (0, (0,))
+    for group in _groups(steps):
+        is_recurrent = bool(_kind(group[0][1]))
+        spec = _merged(group, "Stateful") if is_recurrent else group[0][1]
+        name = _name(spec, made.children)
+        made.children[name] = spec
+        nodes.append(GraphNode(name, (value, (0, (len(states) + 1,))) if is_recurrent else (value,)))
+        value = len(nodes), (0,) if is_recurrent else ()
+        if is_recurrent:
+            states.append((len(nodes), (1,)))
+            moved.update(_levels(name, group))
+        else:
+            moved[group[0][0]] = f"{name}."
+    made.graph = GraphSpec(tuple(nodes), (value, *states), True)
+    made.kwargs = graph_arguments(made.graph)
+    _move(result, moved)
+    result.plan.root = made
+    names = ", ".join(name for name, spec in made.children.items() if ".Stateful" in spec.target)
+    message = f"recognized: {names}; the model takes the state and returns it"
+    if any(spec.kwargs.get(name) is not None for _, spec in steps for name in ("state", "hidden")):
+        message += "; that of the last sequence, which is in the file, is left out"
+    result.notes.append(Note("info", root.path, message, code="lift"))
+
+
+def _steps(root: ModuleSpec) -> list[Named]:
+    """Return the layers of a model that is a sequence of them, without the views of torch-rnn."""
+    if root.target not in (SEQUENTIAL, _TEXT_MODEL):
+        return []
+    views = root.kwargs.get("views", ()) if root.target == _TEXT_MODEL else ()
+    return [(f"{name}.", spec) for at, (name, spec) in enumerate(root.children.items()) if at not in views]
+
+
+def _remembers(spec: ModuleSpec) -> bool:
+    return bool(_kind(spec)) and spec.kwargs.get("remember") in (True, "always", "both")
+
+
+def _against(spec: ModuleSpec) -> str:
+    """Return what stands against a layer in a model with its state outside; empty for nothing."""
+    if _kind(spec):
+        if not _remembers(spec):
+            return f"{spec.class_name} forgets"
+        return f"{spec.class_name} has a projection" if spec.kwargs.get("proj_size") else ""
+    return "" if spec.target in (*_BY_ROW, _EMBEDDING) else f"it has {spec.class_name}"
+
+
+def _name(spec: ModuleSpec, taken: dict[str, ModuleSpec]) -> str:
+    base = _NAMES.get(spec.target) or spec.target.rpartition(".")[2].removeprefix("Stateful").lower()
+    names = [base, *(f"{base}{number}" for number in range(2, len(taken) + 3))]
+    return next(name for name in names if name not in taken)
+
+
+# State dicts
+
+
+def _move(result: Lifted, moved: dict[str, str]) -> None:
+    """Give tensors new keys.
+
+    Args:
+        result: the model.
+        moved: by the beginning of the key, the new beginning; with a number after the last dot that of a level.
+    """
+    pieces, shapes = [], {}
+    for key, tensor in result.state.items():
+        old = next((each for each in moved if key.startswith(each)), None)
+        if old is None:
+            continue
+        name, _, level = moved[old].rpartition(".")
+        rest = key[len(old) :].replace("_l0", f"_l{level}") if level else key[len(old) :]
+        begin = (0,) * len(tensor.shape)
+        pieces.append(Piece(key, begin, tensor.shape, f"{name}.{rest}", begin))
+        shapes[f"{name}.{rest}"] = tensor.shape
+    _replace(result, pieces, shapes)
+
+
+def _replace(result: Lifted, pieces: list[Piece], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Replace the tensors that pieces are of by those that they make.
+
+    Args:
+        result: the model.
+        pieces: what the new tensors are made of.
+        shapes: of the new tensors, by key.
+    """
+    old, parameters = result.state, set(result.plan.parameters)
+    whole = {piece.target: old[piece.key] for piece in pieces if shapes[piece.target] == old[piece.key].shape}
+    made = {**compose(pieces, shapes, old), **whole}
+    first = {piece.key: piece for piece in reversed(pieces)}
+    state = result.state = StateDict()
+    state.notes, state.data, state.data_fields = old.notes, old.data, old.data_fields
+    for key, tensor in old.items():
+        piece = first.get(key)
+        if piece is None:
+            state[key], state.origins[key] = tensor, old.origins[key]
+            continue
+        parameters.discard(key)
+        home = piece.target.rpartition(".")[0]
+        for name in (each for each in made if each.rpartition(".")[0] == home and each not in state):
+            state[name] = made[name]
+            moved = made[name] is tensor
+            state.origins[name] = old.origins[key] if moved else Origin(old.origins[key].obj, Param(name), None, None)
+            if not moved or key in result.plan.parameters:
+                parameters.add(name)
+    result.plan.parameters = frozenset(parameters)
+    known = {key for each in result.pieces for key in (each.target, each.adds)}
+    again = {piece.key: piece.target for piece in pieces if piece.key in known}
+    result.pieces = [
+        evolve(each, target=again.get(each.target, each.target), adds=again.get(each.adds, each.adds))
+        for each in result.pieces
+    ]
+    result.pieces += [piece for piece in pieces if piece.key not in again]

@@ -1,0 +1,100 @@
+"""Layers over whole sequences as layers of torch.nn, and models that remember their last one, with the state outside:
+against Lua Torch.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from fuzz_networks import records
+from helpers import TESTFILES, written
+from runtime_helpers import as_torch, difference, step_differences
+from source_helpers import run_source
+
+import t7bridge
+from t7bridge import Table
+from t7bridge.torchmodules import live_module
+
+ALL = {record["name"].decode(): record for record in records(TESTFILES / "cells.t7")}
+MODELS = {name: record for name, record in ALL.items() if "stateful" in name}
+SEQUENCES = {record["name"].decode(): record for record in records(TESTFILES / "sequences.t7")}
+LAYERS = {"torch_rnn_stateful_lstm": torch.nn.LSTM, "torch_rnn_stateful_rnn": torch.nn.RNN}
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_layers(name, tmp_path):
+    """Sequencers and rows of layers are layers of torch.nn where they compute the same, and stay else."""
+    record = SEQUENCES[name]
+    live = live_module(record["model"], "root", lift=True)
+    _, page = run_source(record["model"], tmp_path)
+    for model in (live, page):
+        output = model.eval()(as_torch(record["input"]))
+        output = output[0] if isinstance(output, tuple) else output
+        assert not difference(output, as_torch(record["output"]), 0, 1e-12)
+    assert sum(each.num_layers for each in page.modules() if type(each) is torch.nn.LSTM) == record["layers"]
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_layers_back(name, tmp_path):
+    """The weights of the page go back to Lua's order of gates bit for bit."""
+    path, back = tmp_path / "a.t7", tmp_path / "b.t7"
+    path.write_bytes(written(SEQUENCES[name]["model"]))
+    t7bridge.write_module(path, tmp_path / "m")
+    t7bridge.convert(tmp_path / "m/model.pt", back, template=path)
+    assert back.read_bytes() == path.read_bytes()
+
+
+class Carried(torch.nn.Module):
+    """Passes the state on from call to call, as Lua's model does."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.state = model, None
+
+    def forward(self, tokens):
+        """Return the scores."""
+        scores, self.state = self.model(tokens, self.state)
+        return scores
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_state_outside(name, tmp_path):
+    """A live model and its page take the state and return it, in one layer of torch.nn for all levels."""
+    live = live_module(MODELS[name]["model"], "root", lift=True)
+    _, page = run_source(MODELS[name]["model"], tmp_path)
+    for model in (live, page):
+        assert not step_differences(Carried(model.eval()), MODELS[name], atol=1e-5)
+        layers = [each for each in model.modules() if isinstance(each, torch.nn.RNNBase)]
+        assert [type(each).__mro__[0 if model is page else 2] for each in layers] == [LAYERS[name]]
+
+
+def test_layers_between(tmp_path):
+    """Layers that treat all steps together stay where they are, and the state inside."""
+    name = "torch_rnn_stateful_lstm_normalized"
+    made, page = run_source(MODELS[name]["model"], tmp_path)
+    assert any("the state stays inside of the model" in note.message for note in made.notes)
+    assert not step_differences(page, MODELS[name], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_there_and_back(tmp_path):
+    """The weights of the page are put back bit for bit; a checkpoint with its vocabulary generates text."""
+    model = MODELS["torch_rnn_stateful_lstm"]["model"]
+    size = len(t7bridge.state_dict(model)["0.weight"].numpy())
+    letters = [chr(ord("a") + at).encode() for at in range(size)]
+    path, back = tmp_path / "c.t7", tmp_path / "back.t7"
+    path.write_bytes(written(Table.of({"model": model, "letters": Table.from_list(letters)})))
+    t7bridge.write_module(path, tmp_path / "m")
+    assert json.loads((tmp_path / "m/config.json").read_text())["sampling"]["states"] is None
+    weights = torch.load(tmp_path / "m/model.pt", weights_only=True)
+    t7bridge.load_module(path, lift=True).load_state_dict(weights)
+    command = [sys.executable, str(tmp_path / "m/sample.py"), "ab", "--length", "9", "--seed", "1"]
+    text = subprocess.run(command, check=True, capture_output=True).stdout.decode()
+    assert text.startswith("ab")
+    assert len(text) == 12
+    t7bridge.convert(tmp_path / "m/model.pt", back, template=path)
+    assert back.read_bytes() == path.read_bytes()
