@@ -17,7 +17,7 @@ from ..limits import Budget, Limits
 from ..nn.flows import ANY, NEVER, NOTHING, TENSOR, DataFlow, Kind, listed, many
 from ..nn.mapping import LAYERS, SEQUENTIAL, ModuleSpec, specs_in
 from ..nn.memory import MemoryEffects
-from ..nn.registry import like_of, traits_of
+from ..nn.registry import traits_of
 from ..nn.stacks import STATEFUL
 from ..nn.torch_nn import TORCH
 from .code import Construction, Write, applied, dotted, formula, sequential, usable_name
@@ -576,10 +576,6 @@ class Lists:
         assert graph is not None
         values: list[Value] = [self._value]
         links = [link for node in graph.nodes for link in node.takes] + list(graph.outputs)
-        if self._spec.target == STATEFUL:
-            first = like_of(self._children[0].target)
-            states = ["state", *(f"state{number}" for number in range(2, len(graph.outputs)))]
-            body.block.inputs = dict(enumerate(["tokens" if first == "Embedding" else "x", *states]))
         if all(path for source, path in links if not source):
             self._unpack(1 + max((path[0] for source, path in links if not source), default=-1))
         body.builder.budget.spend(sum(len(path) for _, path in links))

@@ -326,16 +326,23 @@ def _take_state(result: Lifted) -> None:
         result.notes.append(Note("info", root.path, f"the state stays inside of the model: {against}", code="lift"))
         return
     made = ModuleSpec(STATEFUL, class_name=root.class_name, obj=root.obj, path=root.path)
-    nodes: list[GraphNode] = []
+    groups = list(_groups(steps))
+    layers = sum(bool(_kind(group[0][1])) for group in groups)
+    names = [
+        "tokens" if steps[0][1].target == _EMBEDDING else "x",
+        "state",
+        *(f"state{at}" for at in range(2, layers + 1)),
+    ]
+    nodes = [GraphNode(None, ((0, (at,)),), name) for at, name in enumerate(names)]
     states: list[Link] = []
     moved: dict[str, str] = {}
-    value: Link = (0, (0,))
-    for group in _groups(steps):
+    value: Link = (1, ())
+    for group in groups:
         is_recurrent = bool(_kind(group[0][1]))
         spec = _merged(group, "Stateful") if is_recurrent else group[0][1]
         name = _name(spec, made.children)
         made.children[name] = spec
-        nodes.append(GraphNode(name, (value, (0, (len(states) + 1,))) if is_recurrent else (value,)))
+        nodes.append(GraphNode(name, (value, (len(states) + 2, ())) if is_recurrent else (value,)))
         value = len(nodes), (0,) if is_recurrent else ()
         if is_recurrent:
             states.append((len(nodes), (1,)))
@@ -346,8 +353,8 @@ def _take_state(result: Lifted) -> None:
     made.kwargs = graph_arguments(made.graph)
     _move(result, moved)
     result.plan.root = made
-    names = ", ".join(name for name, spec in made.children.items() if ".Stateful" in spec.target)
-    message = f"recognized: {names}; the model takes the state and returns it"
+    found = ", ".join(name for name, spec in made.children.items() if ".Stateful" in spec.target)
+    message = f"recognized: {found}; the model takes the state and returns it"
     if any(spec.kwargs.get(name) is not None for _, spec in steps for name in ("state", "hidden")):
         message += "; that of the last sequence, which is in the file, is left out"
     result.notes.append(Note("info", root.path, message, code="lift"))
