@@ -91,6 +91,9 @@ ROWS = 16
 LIKELY = 5
 """Weights that are fitted, the likeliest first: only those of equal columns, as of equal inputs, are equally likely."""
 
+OTHERS = 2
+"""Layers with weights among which changes are searched for; where more do not agree, all have moved."""
+
 NO_INPUT = "its input is not recorded"
 STATE = "continues from a state that is not recorded"
 RANDOM = "draws at random, and the drawn values are not recorded"
@@ -363,9 +366,9 @@ class Node:
         """Return the least share of the difference that a step of gradient descent with one tensor leaves: along the
         recorded gradient, or along that of the difference.
         """
-        least = 1.0
+        least, recorded = 1.0, {id(layer): layer.gradients(limits) for _, layer in self.weighted}
         for _, layer, name, (slope,) in self.pulled([self.off.errors]):
-            known = layer.gradients(limits).get(name, slope)
+            known = recorded[id(layer)].get(name, slope)
             along = known if bool(known.any()) else slope
 
             def moved(step: float, layer: Any = layer, name: str = name, along: Any = along) -> Change:
@@ -820,15 +823,17 @@ class Judge:
         """Return what explains each difference; of those with weights nothing where one of them is not explained."""
         found: list[Hypothesis | None] = []
         without: set[str] = set()
-        moved = False
+        # A gradient may be of another pass.
+        outputs = [(item, case) for item, case in off if case.by is not gradients and not item.run.whole]
+        weighted = {item.run.path for item, case in outputs if case.may_have_moved}
+        moved = len(weighted) > OTHERS
         for item, case in off:
             # All steps of a sequence have the change of their weights.
             is_open = item.run.path not in without and not (moved and case.may_have_moved)
             found.append(self._explanation(item, case) if is_open else None)
             if found[-1] is None:
                 without.add(item.run.path)
-                # A gradient may be of another pass.
-                moved |= case.may_have_moved and case.by is not gradients and not item.run.whole
+                moved |= item.run.path in weighted
         return [None if moved and case.may_have_moved else one for (_, case), one in zip(off, found)]
 
     def _explanation(self, item: Outcome, case: Node) -> Hypothesis | None:
