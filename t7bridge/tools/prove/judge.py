@@ -368,8 +368,9 @@ class Node:
         """
         least, recorded = 1.0, {id(layer): layer.gradients(limits) for _, layer in self.weighted}
         for _, layer, name, (slope,) in self.pulled([self.off.errors]):
-            known = recorded[id(layer)].get(name, slope)
-            along = known if bool(known.any()) else slope
+            known = recorded[id(layer)].get(name)
+            # Where none is recorded, the difference asks of biases only those that are off: that is no step of them.
+            along = known if known is not None and bool(known.any()) else slope * (slope.dim() > 1)
 
             def moved(step: float, layer: Any = layer, name: str = name, along: Any = along) -> Change:
                 return {id(layer): layer.moved({name: layer.weights[name] + step * along})}
