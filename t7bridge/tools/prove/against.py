@@ -385,7 +385,10 @@ def _from_folder(path: str) -> nn.Module:
     add_input(source)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return _as_module(module.load(), source)
+    made = _as_module(module.load(), source)
+    # A model that takes its state returns it, too; Lua's keeps it.
+    made.register_forward_hook(lambda *call: call[-1][0] if isinstance(call[-1], tuple) else None)
+    return made
 
 
 def _from_factory(name: str, weights: dict[str, Any], path: str) -> nn.Module:
