@@ -620,7 +620,9 @@ class Lists:
             write = formula(
                 "lambda module, x, h, c: module(x, (h, c))" if letters == "hc" else "lambda module, x, h: module(x, h)"
             )
-        step = body.block.steps[body.module(spec, call, items, TORCH[traits(spec).like].base, Form(1), write).step]
+        step = body.block.steps[
+            body.module(spec, call, items, TORCH.get(traits(spec).like, TORCH["LSTMCell"]).base, Form(1), write).step
+        ]
         assert step is not None
         step.parts = tuple(letters)
         if name in TORCH:

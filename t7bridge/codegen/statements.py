@@ -213,7 +213,10 @@ class Writer:
         """Return the names of the inputs that are states of cells, and `x` for the only other one."""
         names: dict[int, str] = {}
         for step in self._block.steps:
-            for letter, value in zip(step.parts, step.takes[1:]) if step else ():
+            if step is None or not step.parts:
+                continue
+            operands = step.takes[0] if isinstance(step.takes[0], list) else step.takes
+            for letter, value in zip(step.parts, operands[1:]):
                 if letter and isinstance(value, Ref) and not value.step and len(value.path) == 1:
                     names.setdefault(int(value.path[0]), self._state(step, letter))
         others = {ref.path[0] for _, ref in self._block.links() if not ref.step and ref.path} - {*names}

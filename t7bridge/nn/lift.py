@@ -22,7 +22,7 @@ from ..graph.tensor import Assembled, Tensor
 from ..lazy import np
 from ..report import Note
 from .layouts import copied, elements, narrow, reshape
-from .mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan
+from .mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in
 from .named import Origin, StateDict
 from .plan import graph_arguments
 from .registry import Param
@@ -92,19 +92,28 @@ class Cell:
         target: its class in `torchmodules/layers`.
         formulas: its values in the order in which they follow from one another, by their letters. The argument of a
             function is the sum of a gate, other letters are values.
-        gates: the letters of the gates in the order of their rows; those before a colon have the sums' sign changed.
+        gates: the letters of the gates in the order of their rows.
         returns: the letters of its outputs, in order.
-        words: of the gates, for messages.
+        negated: the gates whose sums have the other sign in PyTorch.
+        options: further arguments of its class.
+        sees: the values that gates multiply with a vector, by the gate, in a class of its own, `seeing`.
+        seeing: that class.
+        resets: the class in which the last output is reset before it is multiplied by its matrix; in `target` after.
     """
 
     name: str
     target: str
     formulas: Mapping[str, str]
     gates: str
-    returns: str
-    words: Mapping[str, str]
+    returns: str = "H"
+    negated: str = ""
+    options: Mapping[str, Any] = field(factory=dict)
+    sees: Mapping[str, str] = field(factory=dict)
+    seeing: str = ""
+    resets: str = ""
 
 
+_GRU: Any = {"gates": "rzn", "resets": "recurrent.ResetGRUCell"}
 CELLS = (
     Cell(
         "LSTM",
@@ -112,9 +121,24 @@ CELLS = (
         {"C": "sigmoid(f) * c + sigmoid(i) * tanh(g)", "H": "sigmoid(o) * tanh(C)"},
         "ifgo",
         "HC",
-        {"i": "input gate", "f": "forget gate", "g": "candidate", "o": "output gate"},
+        sees={"i": "c", "f": "c", "o": "C"},
+        seeing="recurrent.PeepholeLSTMCell",
     ),
+    Cell("GRU", "recurrent.GRUCell", {"H": "(1 - sigmoid(z)) * tanh(n) + sigmoid(z) * h"}, **_GRU),
+    # 1 - sigmoid(z) = sigmoid(-z)
+    Cell("GRU", "recurrent.GRUCell", {"H": "(1 - sigmoid(z)) * h + sigmoid(z) * tanh(n)"}, negated="z", **_GRU),
+    Cell("RNN", "recurrent.RNNCell", {"H": "tanh(n)"}, "n"),
+    Cell("RNN", "recurrent.RNNCell", {"H": "relu(n)"}, "n", options={"nonlinearity": "relu"}),
 )
+_WORDS = {
+    "i": "input gate",
+    "f": "forget gate",
+    "g": "candidate",
+    "o": "output gate",
+    "r": "reset gate",
+    "z": "update gate",
+    "n": "new value",
+}
 
 
 @define(frozen=True)
@@ -341,7 +365,7 @@ class _Values:
             raise _UnknownValue
         try:
             return rule(spec, key, value)
-        except (IndexError, TypeError, ValueError) as error:
+        except (IndexError, TypeError, ValueError, RecursionError) as error:
             raise _UnknownValue from error
 
     def identity(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
@@ -359,18 +383,17 @@ class _Values:
         inputs, outputs = spec.args[:2]
         parts = [_rows(part) for part in (value if isinstance(value, tuple) else (value,))]
         sizes = [part.size for part in parts]
-        if sizes.count(None) == 1:
-            sizes[sizes.index(None)] = inputs - sum(size for size in sizes if size is not None)
-        terms: list[Any] = []
-        column = 0
-        for part, size in zip(parts, sizes):
-            if size is None or size < 1:
+        if sizes == [None, None]:  # of which one ends where the other begins, see `_resolved`
+            blocks = [(0, -inputs), (-inputs, -inputs)]
+        else:
+            rest = inputs - sum(size for size in sizes if size is not None)
+            widths = [rest if size is None else size for size in sizes]
+            blocks = [(sum(widths[:at]), width) for at, width in enumerate(widths)]
+            if min(widths) < 1 or sum(widths) != inputs:
                 raise _UnknownValue
-            block = ((0, column), (outputs, size))
-            terms += self.atom(_Atom("matrix", part.poly, f"{key}weight", *block))
-            column += size
-        if column != inputs:
-            raise _UnknownValue
+        terms: list[Any] = []
+        for part, (column, width) in zip(parts, blocks):
+            terms += self.atom(_Atom("matrix", part.poly, f"{key}weight", (0, column), (outputs, width)))
         if f"{key}bias" in self._keys:
             terms += self.atom(_Atom("vector", (), f"{key}bias", (0,), (outputs,)))
         return _Rows(_poly(terms), outputs)
@@ -421,12 +444,13 @@ class _Values:
         """Cut the features of each example into rows."""
         rows, size = _rows(value, any_parts=True), spec.args
         is_view = spec.target.endswith("View")
-        per_example = spec.kwargs.get("n_input_dims") == 1 if is_view else spec.kwargs.get("batch_mode") is not False
-        if is_view and len(size) == 3 and size[0] == -1 and not spec.kwargs.get("n_input_dims"):
-            size, per_example = size[1:], True
-        if rows.size is None or rows.parts != 1 or len(size) != 2 or prod(size) != rows.size or min(size) < 1:
+        batched: Any = (spec.kwargs.get("n_input_dims") == 1 or None) if is_view else spec.kwargs.get("batch_mode")
+        if is_view and len(size) == 3 and size[0] == -1 and "n_input_dims" not in spec.kwargs:
+            size, batched = size[1:], True
+        if rows.size is None or rows.parts != 1 or len(size) != 2 or prod(size) != rows.size or batched is False:
             raise _UnknownValue
-        if size[0] > _MOST_TERMS or (not per_example and (not is_view or size[0] == size[1])):
+        # An example without a batch would be listed in the other direction: that fails, or the rows are square.
+        if not 0 < size[0] <= _MOST_TERMS or (not batched and size[0] == size[1]):
             raise _UnknownValue
         return evolve(rows, parts=size[0])
 
@@ -500,6 +524,7 @@ class _Values:
         return [self.output(child, f"{key}{name}.", each) for (name, child), each in pairs]
 
 
+_FUNCTIONS = ("sigmoid", "tanh", "relu")
 _RULES = {
     "torch.nn.Identity": "identity",
     "shape.Contiguous": "identity",
@@ -572,6 +597,7 @@ class _Found:
 
     Attributes:
         cell: its kind.
+        target: its class in `torchmodules/layers`.
         graph: the graph.
         prefix: that of its tensors in the state dict.
         inputs: the links of its inputs, in the order of its class.
@@ -586,6 +612,7 @@ class _Found:
     """
 
     cell: Cell
+    target: str
     graph: ModuleSpec
     prefix: str
     inputs: tuple[Link, ...]
@@ -610,49 +637,64 @@ class _Search:
 
     def __init__(self, spec: ModuleSpec, prefix: str, tensors: Mapping[str, Tensor]) -> None:
         inside = frozenset(key[len(prefix) :] for key in tensors if key.startswith(prefix))
-        self._spec, self._prefix, self._tensors = spec, prefix, tensors
+        self._spec, self._graph, self._prefix, self._tensors = spec, _graph_of(spec), prefix, tensors
         self._values = _Values(spec, inside)
-        self._begun: dict[Poly, tuple[Cell, dict[str, Any]]] = {}
-        """What is bound to the letters of a cell whose first value was found, by that value."""
+        self._begun: dict[int, tuple[Cell, dict[str, Any]]] = {}
+        """A cell and what its letters stand for, by the atom of the value of it that was found last."""
         self.found: list[_Found] = []
         self.against: list[str] = []
 
     def run(self) -> _Search:
         """Search all nodes."""
         for number, value in self._values.run():
-            for cell in CELLS:
-                if self._step(cell, number, value.poly):
-                    self._values.rename(number)
-                    break
+            reasons: list[str] = []
+            if self._finds(number, value.poly, reasons):
+                self._values.rename(number)
+            self.against += reasons[:1]
         return self
 
-    def _step(self, cell: Cell, number: int, poly: Poly) -> bool:
-        """Return whether a value is the next of a cell."""
-        for place, (letter, text) in enumerate(cell.formulas.items()):
-            begun = [each for of, each in self._begun.values() if of is cell and letter not in each] if place else [{}]
-            for known in begun:
-                matches = list(self._match(list(_formula(text)), list(poly), known))
-                if not matches:
-                    continue
-                bound = next((each for each in matches if self._has_gates(cell, each)), matches[0])
-                value = self._values.atom(_Atom("value", (number, ())))
-                known.update(bound)
-                known.update({letter: value, f"node {letter}": number})
-                self._begun[value] = cell, known
-                if place == len(cell.formulas) - 1:
-                    self._complete(cell, known)
-                return True
+    def _finds(self, number: int, poly: Poly, reasons: list[str]) -> bool:
+        """Return whether a value is one of a cell, and should be an atom; adds what stands against cells."""
+        begun = [self._begun[atom] for atom in self._inside(poly) if atom in self._begun]
+        for cell in CELLS:
+            for at, (letter, text) in enumerate(cell.formulas.items()):
+                for known in [each for of, each in begun if of is cell and letter not in each] if at else [{}]:
+                    matches = list(self._match(list(_formula(text)), list(poly), known))
+                    if not matches:
+                        continue
+                    bound = next((each for each in matches if self._has_gates(cell, each)), matches[0])
+                    value = poly if len(poly[0][0]) == 1 else self._values.atom(_Atom("value", (number, ())))
+                    bound = {**bound, letter: value, f"node {letter}": number}
+                    if at == len(cell.formulas) - 1:
+                        try:
+                            self.found.append(self._cell(cell, bound))
+                        except _NotACell as error:
+                            # Many models have a tanh of a sum.
+                            reasons += [f"{cell.name} stays as it is: {error}"] * (cell.name != "RNN")
+                            continue
+                    reasons.clear()
+                    self._begun[value[0][0][0]] = cell, bound
+                    return value != poly
         return False
+
+    def _inside(self, poly: Poly) -> Iterator[int]:
+        """Yield the atoms of a polynomial, and those that a function is applied to."""
+        for atoms, _ in poly:
+            for number in atoms:
+                of = self._values.atoms[number].of
+                yield number
+                if self._values.atoms[number].kind in _FUNCTIONS and len(of) == 1:
+                    yield from of[0][0]
 
     def _has_gates(self, cell: Cell, bound: dict[str, Any]) -> bool:
         """Return whether letters stand for sums of gates."""
         try:
-            return all(len(self._gate(bound[each], "").products) == 2 for each in cell.gates if each in bound)
+            return all(len(self._gate(bound[each], each).products) == 2 for each in cell.gates if each in bound)
         except _NotACell:
             return False
 
     def _match(self, pattern: list[Any], terms: list[Any], bound: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield what the letters of a formula are for a polynomial to be its."""
+        """Yield what the letters of a formula stand for if a polynomial is it."""
         if len(pattern) != len(terms):
             return
         if not pattern:
@@ -660,12 +702,11 @@ class _Search:
             return
         (wanted, factor), *rest = pattern
         for at, (atoms, found) in enumerate(terms):
-            if found != factor or len(atoms) != len(wanted):
-                continue
-            for order in permutations(atoms):
-                known = self._bind(wanted, order, bound)
-                if known is not None:
-                    yield from self._match(rest, terms[:at] + terms[at + 1 :], known)
+            if found == factor and len(atoms) == len(wanted):
+                for order in permutations(atoms):
+                    known = self._bind(wanted, order, bound)
+                    if known is not None:
+                        yield from self._match(rest, terms[:at] + terms[at + 1 :], known)
 
     def _bind(self, wanted: tuple[Any, ...], atoms: tuple[int, ...], bound: dict[str, Any]) -> dict[str, Any] | None:
         bound = dict(bound)
@@ -678,82 +719,146 @@ class _Search:
                 return None
         return bound
 
-    def _complete(self, cell: Cell, bound: dict[str, Any]) -> None:
-        try:
-            self.found.append(self._cell(cell, bound))
-        except _NotACell as error:
-            self.against.append(f"an {cell.name} stays as it is: {error}")
-
-    def _gate(self, poly: Poly, words: str) -> _Gate:
+    def _gate(self, poly: Poly, letter: str) -> _Gate:
         """Return the sum of a gate."""
         gate = _Gate()
         for numbers, factor in poly:
-            atoms = sorted((self._values.atoms[number] for number in numbers), key=lambda atom: atom.kind)
+            atoms = sorted((self._values.atoms[number] for number in numbers), key=lambda atom: atom.kind != "vector")
             kinds = [atom.kind for atom in atoms]
             if factor == 1 and kinds == ["matrix"] and atoms[0].of not in gate.products:
                 gate.products[atoms[0].of] = atoms[0]
             elif factor == 1 and kinds == ["vector"]:
                 gate.vectors.append(atoms[0])
-            elif factor == 1 and kinds == ["value", "vector"]:
-                gate.sees[self._values.atom(atoms[0])] = atoms[1]
+            elif factor == 1 and len(kinds) == 2 and kinds[0] == "vector" != kinds[1]:
+                gate.sees[self._values.atom(atoms[1])] = atoms[0]
             else:
-                raise _NotACell(f"the {words} is more than a sum of products with matrices")
+                raise _NotACell(f"the {_WORDS[letter]} is more than a sum of products with matrices")
         return gate
 
+    def _reset(self, poly: Poly, h: Poly) -> tuple[Poly, Poly, list[_Atom] | None]:
+        """Find the reset gate in the sum of a GRU's new value.
+
+        Returns:
+            Its sum; the sum of the new value without it; the biases that it scales, `None` if it scales the last output
+            itself, not its product with a matrix.
+        """
+        atoms, state = self._values.atoms, h[0][0][0]
+        rest: list[Any] = []
+        scaled: list[_Atom] = []
+        gates: set[int] = set()
+        for numbers, factor in poly:
+            first = atoms[numbers[0]]
+            of = first.of if len(numbers) == 1 and first.kind == "matrix" and len(first.of) == 1 else ()
+            inner = of[0][0] if of and of[0][1] == 1 else ()
+            gate = [each for each in (inner if state in inner else numbers) if atoms[each].kind == "sigmoid"]
+            if len(gate) == 1 and len(numbers) == 2:
+                number = numbers[numbers[0] == gate[0]]
+                scaled.append(atoms[number])
+                rest.append(((number,), factor))
+            elif len(gate) == 1 and len(inner) == 2:
+                rest += self._values.atom(evolve(first, of=h))
+            else:
+                rest.append((numbers, factor))
+                continue
+            gates.add(gate[0])
+        if len(gates) != 1:
+            raise _NotACell("its new value has no reset gate")
+        return (
+            atoms[gates.pop()].of,
+            _poly(rest),
+            [atom for atom in scaled if atom.kind == "vector"] if scaled else None,
+        )
+
     def _cell(self, cell: Cell, bound: dict[str, Any]) -> _Found:
-        gates = {letter: self._gate(bound[letter], cell.words[letter]) for letter in cell.gates}
+        """Return a cell.
+
+        Raises:
+            _NotACell: something stands against it; the message is empty if it is not like one.
+        """
+        target, scaled = cell.target, None
+        if cell.resets:
+            reset, new, scaled = self._reset(bound["n"], bound["h"])
+            bound = {**bound, "r": reset, "n": new}
+            target = cell.target if scaled is not None else cell.resets
+        gates = {letter: self._gate(bound[letter], letter) for letter in cell.gates}
         x, h = self._inputs(cell, bound, gates)
-        size = next(iter(gates.values())).products[h].size[0]
+        size = gates[cell.gates[0]].products[h].size[0]
         for letter, gate in gates.items():
-            self._check_gate(cell.words[letter], gate, x, h, size)
-        width = gates[cell.gates[0]].products[x].size[1]
-        names: dict[str, tuple[int, ...]] = {
-            "weight_ih": (len(gates) * size, width),
-            "weight_hh": (len(gates) * size, size),
-        }
-        biases = {len(gate.vectors) for gate in gates.values()}
-        if len(biases) > 1:
-            raise _NotACell("some gates have more biases than others")
-        options: dict[str, Any] = {} if biases != {0} else {"bias": False}
-        if biases != {0}:
-            names |= dict.fromkeys(("bias_ih", "bias_hh"), (len(gates) * size,))
-        pieces = [piece for at, gate in enumerate(gates.values()) for piece in _pieces(gate, x, h, at * size)]
+            self._check_gate(letter, gate, (x, h), size)
+        has_bias = any(gate.vectors for gate in gates.values())
+        if has_bias and not all(gate.vectors for gate in gates.values()):
+            raise _NotACell("only some of its gates have a bias")
+        if scaled is not None and has_bias and (len(scaled), len(gates["n"].vectors)) != (1, 2):
+            raise _NotACell("its new value does not have one bias that is reset, and one that is not")
+        shapes, pieces = self._peepholes(cell, gates, bound, size)
+        target = cell.seeing if pieces else target
+        width, rows = gates[cell.gates[0]].products[x].size[1], len(gates) * size
+        shapes |= {"weight_ih": (rows, width), "weight_hh": (rows, size)}
+        shapes |= dict.fromkeys(("bias_ih", "bias_hh"), (rows,)) if has_bias else {}
+        for at, (letter, gate) in enumerate(gates.items()):
+            made = _pieces(gate, (x, h), at * size, scaled if letter == "n" else None)
+            pieces += [evolve(piece, negated=letter in cell.negated) for piece in made]
         self._check_sources(pieces)
         links = tuple(self._link(value) for value in (x, h, bound.get("c")) if value is not None)
         outputs = tuple(bound[f"node {letter}"] for letter in cell.returns)
-        return _Found(cell, self._spec, self._prefix, links, outputs, (width, size), options, pieces, names)
+        options = {**cell.options, **({} if has_bias else {"bias": False})}
+        return _Found(cell, target, self._spec, self._prefix, links, outputs, (width, size), options, pieces, shapes)
 
     def _inputs(self, cell: Cell, bound: dict[str, Any], gates: dict[str, _Gate]) -> tuple[Poly, Poly]:
         """Return the input and the last output, which the cell's matrices multiply."""
         values = list(dict.fromkeys(value for gate in gates.values() for value in gate.products))
         if len(values) != 2:
             raise _NotACell(f"its gates see {len(values)} values, not an input and the last output")
-        hidden = [
-            value
-            for value in values
-            if all(value in gate.products and len(set(gate.products[value].size)) == 1 for gate in gates.values())
-        ]
-        if not hidden:
-            raise _NotACell("no value that its gates see has as many features as its output")
-        h = max(hidden, key=lambda value: (self._is_state(value, bound), values.index(value)))
-        return values[1 - values.index(h)], h
+        ranks: dict[Poly, int] = {}
+        for value in values:
+            blocks = [gate.products[value] for gate in gates.values() if value in gate.products]
+            fits = all(block.size[1] < 0 or block.size[0] == block.size[1] for block in blocks)
+            if fits and bound.get("h", value) == value:
+                ranks[value] = 3 if "h" in bound else self._is_state(value, bound)
+        if not ranks:
+            raise _NotACell("none of the values that its gates see has as many features as its output")
+        h = max(ranks, key=lambda value: (ranks[value], values.index(value)))
+        x = values[1 - values.index(h)]
+        if cell.name == "RNN" and (ranks[h] < 2 or self._link(h) in self._above(self._link(x))):
+            raise _NotACell("it is not known to be a state")
+        for gate in gates.values():
+            block = gate.products.get(h)
+            if block is not None and x in gate.products and block.size[1] < 0:
+                if ranks[h] < 2:
+                    raise _NotACell("the sizes of the values that are joined are not known")
+                gate.products[h] = _resolved(block, block.size[0])
+                gate.products[x] = _resolved(gate.products[x], -block.size[1] - block.size[0])
+        return x, h
+
+    def _above(self, link: Link) -> set[Link]:
+        """Return the links that a value depends on, itself included."""
+        seen: set[Link] = set()
+        stack = [link]
+        while stack:
+            link = stack.pop()
+            if link not in seen:
+                seen.add(link)
+                stack += self._graph.nodes[link[0] - 1].takes if link[0] else ()
+        return seen
 
     def _is_state(self, value: Poly, bound: dict[str, Any]) -> int:
-        """Return how clearly a value is the last output: that of the cell before, or an input of the graph."""
-        known = self._begun.get(value)
-        if known is not None and "c" in bound and bound["c"] == known[1].get("C"):
+        """Return how clearly a value is the last output.
+
+        Returns:
+            3 if it is the output of such a cell whose cell this one continues; 2 if it is an input of the graph, and
+            the places of the state among inputs and outputs differ by one number; 1 if it is another input.
+        """
+        known = self._begun.get(value[0][0][0]) if len(value) == 1 and len(value[0][0]) == 1 else None
+        if known is not None and known[1].get("H") == value and known[1].get("C") == bound.get("c"):
             return 3
-        given, graph = (
-            [self._link(each)[1] for each in (value, bound.get("c", value)) if not self._link(each)[0]],
-            self._spec.graph,
-        )
-        if len(given) < 2 or not all(given) or graph is None:
-            return len(given) == 2
-        # The places of a state among the inputs differ from those among the outputs by the same number.
-        at = [
-            graph.outputs.index(link) for each in "HC" if (link := (bound.get(f"node {each}", 0), ())) in graph.outputs
-        ]
-        return 2 if len(at) == 2 and given[0][0] - given[1][0] == at[0] - at[1] else 1
+        shifts = []
+        for each, letter in [(value, "H"), *([(bound["c"], "C")] if "c" in bound else [])]:
+            number, path = self._link(each)
+            if number or not path:
+                return 0
+            link = (bound[f"node {letter}"], ())
+            shifts.append(path[0] - self._graph.outputs.index(link) if link in self._graph.outputs else None)
+        return 2 if len(set(shifts)) == 1 and shifts[0] is not None else 1
 
     def _link(self, value: Poly) -> Link:
         """Return the link of a value.
@@ -763,19 +868,32 @@ class _Search:
         """
         link = self._values.links.get(value)
         if link is None:
-            raise _NotACell("it is computed inside a container")
+            raise _NotACell("one of its inputs is computed inside a container")
         return link
 
-    def _check_gate(self, words: str, gate: _Gate, x: Poly, h: Poly, size: int) -> None:
-        if set(gate.products) != {x, h}:
-            raise _NotACell(f"the {words} does not see both the input and the last output")
-        rows = {gate.products[value].size[0] for value in (x, h)} | {each.size[0] for each in gate.vectors}
-        if rows != {size}:
-            raise _NotACell(f"the {words} has another size")
+    def _check_gate(self, letter: str, gate: _Gate, inputs: tuple[Poly, Poly], size: int) -> None:
+        if set(gate.products) != {*inputs}:
+            raise _NotACell(f"the {_WORDS[letter]} does not see both the input and the last output")
+        if {block.size[0] for block in (*gate.products.values(), *gate.vectors, *gate.sees.values())} != {size}:
+            raise _NotACell(f"the {_WORDS[letter]} has another size")
         if len(gate.vectors) > 2:
-            raise _NotACell(f"the {words} has {len(gate.vectors)} biases")
-        if gate.sees:
-            raise _NotACell(f"the {words} sees the cell")
+            raise _NotACell(f"the {_WORDS[letter]} has {len(gate.vectors)} biases")
+
+    def _peepholes(
+        self, cell: Cell, gates: dict[str, _Gate], bound: dict[str, Any], size: int
+    ) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
+        """Return the vectors by which gates see the cell, if they do."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        pieces = []
+        for letter, gate in gates.items():
+            for value, atom in gate.sees.items():
+                if letter not in cell.sees or value != bound[cell.sees[letter]]:
+                    raise _NotACell(f"the {_WORDS[letter]} sees another value")
+                shapes[f"weight_c{letter}"] = (size,)
+                pieces.append(Piece(atom.key, atom.start, atom.size, f"weight_c{letter}", (0,)))
+        if pieces and len(pieces) != len(cell.sees):
+            raise _NotACell("only some of its gates see the cell")
+        return shapes, pieces
 
     def _check_sources(self, pieces: list[Piece]) -> None:
         """Refuse a cell that uses an element of a tensor twice, or not at all."""
@@ -792,20 +910,38 @@ class _Search:
             elements[piece.key] = elements.get(piece.key, 0) + prod(piece.size)
         for key, count in elements.items():
             if count != self._tensors[self._prefix + key].numel:
-                raise _NotACell(f"{key} has rows of other gates")
+                raise _NotACell(f"{key} has elements that it does not use")
         if len(kinds) > 1:
             raise _NotACell("its tensors are of different types")
 
 
-def _pieces(gate: _Gate, x: Poly, h: Poly, row: int) -> Iterator[Piece]:
-    """Yield what the rows of a gate are made of, from a row on."""
-    weights = {"ih": gate.products[x], "hh": gate.products[h]}
-    for name, atom in weights.items():
-        yield Piece(atom.key, atom.start, atom.size, f"weight_{name}", (row, 0))
-    homes = [_module(weights["ih"]), _module(weights["hh"])]
-    vectors = sorted(gate.vectors, key=lambda atom: (_module(atom) != homes[0], _module(atom) == homes[1]))
-    for name, atom in zip(weights, vectors):
-        yield Piece(atom.key, atom.start, atom.size, f"bias_{name}", (row,), adds="bias_hh" * (len(vectors) == 1))
+def _resolved(block: _Atom, columns: int) -> _Atom:
+    """Return a block of a matrix whose first or last column was known, with its number of columns."""
+    row, column = block.start
+    return evolve(block, start=(row, column if column >= 0 else -column - columns), size=(block.size[0], columns))
+
+
+def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], row: int, scaled: list[_Atom] | None) -> Iterator[Piece]:
+    """Yield what the rows of a gate are made of, from a row on.
+
+    Args:
+        gate: the gate.
+        inputs: the input and the last output.
+        row: the first row.
+        scaled: the biases that belong to the last output, if that matters.
+    """
+    blocks = [gate.products[value] for value in inputs]
+    for name, block in zip(("ih", "hh"), blocks):
+        yield Piece(block.key, block.start, block.size, f"weight_{name}", (row, 0))
+    homes = [_module(block) for block in blocks]
+
+    def order(vector: _Atom) -> tuple[bool, bool]:
+        own = (_module(vector) != homes[0], _module(vector) == homes[1])
+        return own if scaled is None else (vector in scaled, False)
+
+    for name, vector in zip(("ih", "hh"), sorted(gate.vectors, key=order)):
+        only = len(gate.vectors) == 1
+        yield Piece(vector.key, vector.start, vector.size, f"bias_{name}", (row,), adds="bias_hh" * only)
 
 
 def _module(atom: _Atom) -> str:
@@ -833,7 +969,7 @@ def lifted(plan: Plan, state: StateDict) -> Lifted:
     _settle(groups)
     for cell in cells:
         if cell.against:
-            message = f"an {cell.cell.name} stays as it is: {cell.against}"
+            message = f"{cell.cell.name} stays as it is: {cell.against}"
             result.notes.append(Note("info", cell.graph.path, message, code="lift"))
     kept = [group for group in groups if not group[0].against]
     if kept:
@@ -870,7 +1006,8 @@ def _tied(cells: list[_Found], root: ModuleSpec, state: StateDict) -> list[list[
         views = tuple((_view(state[cell.prefix + piece.key]), evolve(piece, key="")) for piece in cell.pieces)
         groups.setdefault((cell.cell.name, views), []).append(cell)
         for number, key in enumerate(dict.fromkeys(piece.key for piece in cell.pieces)):
-            users[id(cell.graph), key] = views, number
+            if users.setdefault((id(cell.graph), key), (views, number)) != (views, number):
+                cell.against = "another cell has the same tensors"
     memory: dict[int, list[tuple[int, int, Any, Any]]] = {}
     for key, tensor in state.items():
         if tensor.storage is not None and tensor.numel:
@@ -916,10 +1053,22 @@ def _settle(groups: list[list[_Found]]) -> None:
         for spec in graphs.values():
             kept = [cell for cell in cells if cell.graph is spec and not cell.against]
             names = _names(spec, _alive(spec, kept))
+            numbers = set(range(1, len(_graph_of(spec).nodes) + 1))
+            written = {number for number in numbers if _changes(spec, number)}
+            for cell in kept if written else ():
+                inside = numbers - _alive(spec, [cell])
+                if any(min(inside) < number < max(inside) for number in written):
+                    cell.against, changed = "a layer between its layers changes a value in place", True
             for cell in kept:
                 name = next((name for piece in cell.pieces if (name := piece.key.partition(".")[0]) in names), "")
                 if name:
                     cell.against, changed = f"its layer {name} is also used outside of it", True
+
+
+def _changes(spec: ModuleSpec, number: int) -> bool:
+    """Return whether a node of a graph changes a value in place."""
+    name = _graph_of(spec).nodes[number - 1].module
+    return name is not None and any(inner.kwargs.get("inplace") for inner in specs_in(spec.children[name]))
 
 
 def _graph_of(spec: ModuleSpec) -> GraphSpec:
@@ -957,7 +1106,7 @@ def _rewrite(result: Lifted, groups: list[list[_Found]]) -> None:
         first = group[0]
         obj, path = first.graph.obj, first.graph.path
         made = ModuleSpec(
-            LAYERS + first.cell.target, first.sizes, first.options, class_name=first.cell.name, obj=obj, path=path
+            LAYERS + first.target, first.sizes, first.options, class_name=first.cell.name, obj=obj, path=path
         )
         for cell in group:
             cell.made = made
@@ -965,7 +1114,7 @@ def _rewrite(result: Lifted, groups: list[list[_Found]]) -> None:
     for graph in {id(cell.graph): cell.graph for cell in cells}.values():
         inside = [cell for cell in cells if cell.graph is graph]
         owners[id(graph)] = _replace(graph, inside)
-        names = ", ".join(dict.fromkeys(f"{cell.name} ({cell.cell.target.partition('.')[2]})" for cell in inside))
+        names = ", ".join(dict.fromkeys(f"{cell.name} ({cell.target.partition('.')[2]})" for cell in inside))
         result.notes.append(Note("info", graph.path, f"recognized: {names}", code="lift"))
     _rename(result, owners)
 

@@ -54,7 +54,9 @@ FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "table.JustTable": ((), {}),
     "resample.DepthExpand2x": ((), {}),
     "criterion.PSNRCriterion": ((), {}),
-    "recurrent.LSTMCell": ((2, 3), {"bias": True}),
+    **{
+        f"recurrent.{name}Cell": ((2, 3), {"bias": True}) for name in ("LSTM", "PeepholeLSTM", "GRU", "ResetGRU", "RNN")
+    },
     "criterion.WeightedSquaresCriterion": (((2, 3),), {}),
 }
 HOSTILE = (None, -1, 0, 7, 2.5, "x")

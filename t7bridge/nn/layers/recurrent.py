@@ -463,7 +463,14 @@ register_layer(
 )
 
 
+def _peephole_shapes(input_size: int, hidden_size: int, bias: bool = True) -> Tensors:
+    shapes = constructed("LSTMCell", (input_size, positive(hidden_size), bias), {})
+    return {**shapes, **{f"weight_c{gate}": (hidden_size,) for gate in "ifo"}}
+
+
 # Cells recognized in graphs (`nn/lift`), and layers that return their state (`nn/stacks`); no class of Lua is one.
+_PAIR: Any = {"takes_list": True, "returns_list": True, "flow": flows.pair, "written": ("cell", "hc")}
+_ONE: Any = {"takes_list": True, "written": ("cell", "h")}
 add_traits(
     {
         **{
@@ -473,9 +480,11 @@ add_traits(
             for kind in ("LSTM", "GRU", "RNN")
         },
         "sequence.WithState": Traits(flow=flows.with_state),
-        "recurrent.LSTMCell": Traits(
-            takes_list=True, returns_list=True, flow=flows.pair, like="LSTMCell", written=("cell", "hc")
-        ),
+        "recurrent.LSTMCell": Traits(like="LSTMCell", **_PAIR),
+        "recurrent.PeepholeLSTMCell": Traits(shapes=_peephole_shapes, **_PAIR),
+        "recurrent.GRUCell": Traits(like="GRUCell", **_ONE),
+        "recurrent.ResetGRUCell": Traits(like="GRUCell", **_ONE),
+        "recurrent.RNNCell": Traits(like="RNNCell", **_ONE),
     }
 )
 

@@ -378,6 +378,68 @@ class LSTMCell(nn.LSTMCell):
         return [*super().forward(input, (output, cell))]
 
 
+class PeepholeLSTMCell(nn.LSTMCell):
+    """An LSTM cell whose gates see the cell: i and f the last one, o the new one.
+
+    Args:
+        input_size: size of each input.
+        hidden_size: size of each output.
+        bias: whether its gates have biases.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        super().__init__(input_size, hidden_size, bias)
+        self.weight_ci = uniform(hidden_size, hidden_size)
+        self.weight_cf = uniform(hidden_size, hidden_size)
+        self.weight_co = uniform(hidden_size, hidden_size)
+
+    def forward(self, inputs: list[Tensor]) -> list[Tensor]:  # type: ignore[override]
+        """Take input, last output and last cell; return output and cell."""
+        input, output, cell = inputs
+        gates = F.linear(input, self.weight_ih, self.bias_ih)
+        gates = gates + F.linear(output, self.weight_hh, self.bias_hh)
+        i, f, g, o = gates.chunk(4, -1)
+        i = (i + self.weight_ci * cell).sigmoid()
+        f = (f + self.weight_cf * cell).sigmoid()
+        cell = f * cell + i * g.tanh()
+        return [(o + self.weight_co * cell).sigmoid() * cell.tanh(), cell]
+
+
+class GRUCell(nn.GRUCell):
+    """torch.nn.GRUCell, from a list."""
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:  # type: ignore[override]
+        """Take input and last output; return the output."""
+        return super().forward(*inputs)
+
+
+class ResetGRUCell(nn.GRUCell):
+    """A GRU cell that resets its last output before it multiplies it with its weight;
+    torch.nn.GRUCell resets the product.
+    """
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:  # type: ignore[override]
+        """Take input and last output; return the output."""
+        input, last = inputs
+        size = 2 * self.hidden_size
+        seen = F.linear(input, self.weight_ih, self.bias_ih)
+        gates = seen[..., :size] + F.linear(last, self.weight_hh[:size])
+        n = seen[..., size:]
+        if self.bias:
+            gates, n = gates + self.bias_hh[:size], n + self.bias_hh[size:]
+        r, z = gates.sigmoid().chunk(2, -1)
+        n = (n + F.linear(r * last, self.weight_hh[size:])).tanh()
+        return (1 - z) * n + z * last
+
+
+class RNNCell(nn.RNNCell):
+    """torch.nn.RNNCell, from a list."""
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:  # type: ignore[override]
+        """Take input and last output; return the output."""
+        return super().forward(*inputs)
+
+
 class Recursor(Resuming, nn.Sequential):
     """Modules in sequence, of which some remember their last call."""
 
