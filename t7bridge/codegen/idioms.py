@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import re
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -389,7 +390,8 @@ class Idioms:
         if len(self._args) > 2 and taken.extents:
             stride = self._args[3] if len(self._args) > 3 else self._option("stride", 1)
             sizes = [each[0] if isinstance(each, tuple) else each for each in (self._args[2], stride)]
-            after = Form(2, taken.origin, (slid(taken.extents[0], sizes[0], sizes[1], 0), self._args[1]))
+            with suppress(Mismatch):  # a stride of 0, which fails when it is called
+                after = Form(2, taken.origin, (slid(taken.extents[0], sizes[0], sizes[1], 0), self._args[1]))
         return Idiom(after, formula("lambda module, x: module(x.mT).mT"), call)
 
 
