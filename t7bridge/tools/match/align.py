@@ -206,8 +206,8 @@ class _Solver:
 
     def _ways(self, source: Items, target: Items) -> list[Conclusions]:
         """Return the best ways to place the containers of one side on the other; none if that explains nothing."""
-        of_source, of_target = _containers(source), _containers(target)
-        if not of_source:
+        of_source, of_target = _placeable(source, target), _placeable(target, source)
+        if not _containers(source):
             return []  # its order may be that of a graph's nodes, in which branches alternate
         ways = self._best(self._placed(source, of_source, target, self.solve))
         others = self._best(self._placed(target, of_target, source, lambda one, other: self.solve(other, one)))
@@ -487,6 +487,20 @@ def _containers(items: Items) -> Ranges:
         if end - start > 1:
             found.append((start, end))
         start = end
+    return found
+
+
+def _placeable(items: Items, others: Items) -> Ranges:
+    """Return the outermost containers whose parts the other side has contiguously; others are opened."""
+    found = []
+    stack = _containers(items)[::-1]
+    while stack:
+        start, end = stack.pop()
+        inside = items[start:end]
+        if _spans([item.cls for item in inside], others):
+            found.append((start, end))
+        else:
+            stack += [(start + first, start + last) for first, last in reversed(_containers(inside))]
     return found
 
 
