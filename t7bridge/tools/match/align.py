@@ -5,7 +5,9 @@ Evidence, strongest first. Whatever it does not decide is ambiguous, and never g
 1. The classes follow one another in the same order on both sides: parts are paired in order.
 2. A class has one part on each side.
 3. Containers of one side, each as a whole, are in another order on the other side, and there is only one way to place
-   them. This finds a shortcut that one model defines before the parallel branch and the other after it.
+   them. This finds a shortcut that one model defines before the parallel branch and the other after it. A container that
+   the other side cuts differently is opened. One way rules out another if it leaves nothing open, and has neither more
+   parts in containers that are in another order inside nor more parts that move.
 4. The layers of every kind are in the same order, and only the kinds are interleaved differently: all convolutions
    before all normalizations, where the other side alternates.
 5. The remaining order when the parts that rule 2 has found elsewhere are removed.
@@ -78,9 +80,17 @@ class Conclusions:
         self.disorder += other.disorder
 
     @property
-    def cost(self) -> tuple[int, int]:
-        """Cost as an explanation: ambiguous target parts, then parts out of order."""
-        return sum(len(target) for _, target, _ in self.doubts), self.disorder
+    def ambiguous(self) -> int:
+        """Number of ambiguous target parts."""
+        return sum(len(target) for _, target, _ in self.doubts)
+
+    @property
+    def moved(self) -> int:
+        """Least number of parts that would have to move for both sides to be in the same order."""
+        choices = {place: [number] for place, (number, _) in self.pairs.items()}
+        for numbers, places, _ in self.doubts:
+            choices.update(dict.fromkeys(places, sorted(numbers, reverse=True)))  # falling: at most one of them rises
+        return len(choices) - len(longest_rising([number for place in sorted(choices) for number in choices[place]]))
 
 
 class _TooMuchError(Exception):
@@ -112,16 +122,28 @@ def _add_uneven(finding: Conclusions, source: Items, target: Items, uneven: set[
     if not finding.disorder:
         sides = _between(source, uneven, places), _between(target, uneven, {place: place for place in finding.pairs})
         rows = [(sides[0][end], sides[1].get(end, [])) for end in sides[0]]
-        even = [len(one) == len(other) and _in_order(one, other) for one, other in rows]
-        for at, (one, other) in enumerate(rows):
-            if all(even[max(0, at - 1) : at + 2]):  # an anchor may have moved to the next segment
-                finding.pairs.update({right.number: (left.number, "order") for left, right in zip(one, other)})
-                decided.update(item.number for item in one)
+        for one, other in _even(rows):
+            finding.pairs.update({right.number: (left.number, "order") for left, right in zip(one, other)})
+            decided.update(item.number for item in one)
     for cls in sorted(uneven, key=repr):
         left = [item.number for item in source if item.cls == cls and item.number not in decided]
         right = [item.number for item in target if item.cls == cls and item.number not in finding.pairs]
         if left and right:
             finding.doubts.append((left, right, f"there are {len(left)} of them for {len(right)}"))
+
+
+def _even(rows: list[tuple[Items, Items]]) -> list[tuple[Items, Items]]:
+    """Return the segments between anchors with the same parts in the same order on both sides.
+
+    Where a segment differs, its anchors may have moved, and those of its neighbours with the same classes with them.
+    """
+    classes = [{item.cls for item in (*one, *other)} for one, other in rows]
+    even = [len(one) == len(other) and _in_order(one, other) for one, other in rows]
+    for places in (range(1, len(rows)), range(len(rows) - 2, -1, -1)):
+        step = -1 if places.step > 0 else 1
+        for at in places:
+            even[at] = even[at] and (even[at + step] or classes[at].isdisjoint(classes[at + step]))
+    return [row for row, is_even in zip(rows, even) if is_even]
 
 
 def _between(items: Items, classes: set[Class], anchors: Mapping[int, int]) -> dict[int, Items]:
@@ -136,10 +158,14 @@ def _between(items: Items, classes: set[Class], anchors: Mapping[int, int]) -> d
     return {**found, -1: pending}
 
 
-def _same(one: Conclusions, other: Conclusions) -> bool:
-    return {place: number for place, (number, _) in one.pairs.items()} == {
-        place: number for place, (number, _) in other.pairs.items()
-    }
+def _agree(one: Conclusions, other: Conclusions) -> bool:
+    """Return whether two findings contradict each other nowhere."""
+    return all(other.pairs.get(place, pair)[0] == pair[0] for place, pair in one.pairs.items())
+
+
+def _is_less(cost: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Return whether a cost is at most another one in both respects, and less in one."""
+    return cost != other and cost[0] <= other[0] and cost[1] <= other[1]
 
 
 class _Solver:
@@ -200,7 +226,8 @@ class _Solver:
         if not ways:
             return _by_kinds(source, target)
         agreed = set.intersection(*({(place, number) for place, (number, _) in way.pairs.items()} for way in ways))
-        finding = Conclusions({place: (number, "containers") for place, number in agreed}, disorder=ways[0].disorder)
+        finding = Conclusions({place: (number, "containers") for place, number in agreed})
+        finding.disorder = min(way.disorder for way in ways)
         _doubt(finding, source, target, "the containers that hold them can be placed in several ways")
         return finding
 
@@ -213,22 +240,22 @@ class _Solver:
         others = self._best(self._placed(target, of_target, source, lambda one, other: self.solve(other, one)))
         if ways is None or others is None:
             return self._either(ways, others)
-        both = [way for way in ways if any(_same(way, other) for other in others)]
-        least = min((way.cost[0] for way in ways + others), default=0)
-        return both or [way for way in ways + others if way.cost[0] == least]
+        both = [way for way in ways if any(_agree(way, other) for other in others)]
+        return both or ways + others
 
     @staticmethod
     def _either(ways: list[Conclusions] | None, others: list[Conclusions] | None) -> list[Conclusions]:
         """Return the findings of one side if the other has too many ways, provided they leave nothing open."""
         for side in (ways, others):
-            if side is not None and len(side) == 1 and not side[0].cost[0]:
+            if side is not None and len(side) == 1 and not side[0].ambiguous:
                 return side
         raise _TooMuchError
 
     def _best(self, ways: Iterator[Conclusions]) -> list[Conclusions] | None:
-        """Of several ways to place containers, return those with the least ambiguity and disorder.
+        """Of several ways to place containers, return those than which no complete one is better.
 
-        `None` if there are too many to tell.
+        Better is what has fewer parts in containers that are in another order inside, and moves fewer parts in all. An
+        ambiguous way may be the true one. `None` if there are too many ways to tell.
         """
         self._left.append(_MAX_STEPS)
         depth = self._depth
@@ -239,8 +266,8 @@ class _Solver:
         finally:
             self._left.pop()
             self._depth = depth
-        least = min((way.cost for way in found), default=None)
-        return [way for way in found if way.cost == least]
+        costs = {(way.disorder, way.moved) for way in found if not way.ambiguous}
+        return [way for way in found if not any(_is_less(cost, (way.disorder, way.moved)) for cost in costs)]
 
     def _placed(self, items: Items, blocks: Ranges, others: Items, solve: Solve) -> Iterator[Conclusions]:
         """Yield every way to find the containers of one side in the sequence of the other, each as a whole.

@@ -22,6 +22,7 @@ from ... import torchmodules
 from ...data import define
 from ...errors import ModelError, T7BridgeError
 from ...io.output import FileOutput
+from ...text import listed
 from ...torchmodules.factories import Factory
 from .sides import parts_of
 
@@ -49,6 +50,11 @@ def signature(tensors: Mapping[str, Any], derived: Iterable[str] = ()) -> Signat
     return found
 
 
+def _in_words(layers: Signature) -> str:
+    """Return the most frequent layers of a signature."""
+    return listed([f"{count} of {shape}" for shape, count in layers.most_common()], 3)
+
+
 def other_classes(source: Signature, target: Signature) -> int | None:
     """Return the source's number of classes if both sides differ in nothing else; `None` otherwise."""
     sides = [[row.split("x") for row in more.elements()] for more in (source - target, target - source)]
@@ -68,12 +74,17 @@ class Candidate:
         classes: its number of classes; `None` if it has none to choose.
         equal: number of layers that both have.
         of: number of layers of the side that has more.
+        difference: the layers that only one of them has, in words.
     """
 
     factory: Factory
     classes: int | None
     equal: int
     of: int
+    difference: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.factory}: {self.equal} of {self.of} layers{self.difference}"
 
 
 @define(frozen=True)
@@ -120,7 +131,9 @@ class Library:
             elif classes is not None and (other := other_classes(wanted, known.layers)) is not None:
                 found.append(Candidate(factory.calling(num_classes=other), other, equal, most))
             else:
-                near.append(Candidate(factory, classes, equal, most))
+                sides = ("only here", wanted - known.layers), ("only there", known.layers - wanted)
+                words = [f"; {where}: {_in_words(layers)}" for where, layers in sides if layers]
+                near.append(Candidate(factory, classes, equal, most, "".join(words)))
         found.sort(key=lambda each: (len(str(each.factory)), str(each.factory)))
         near.sort(key=lambda each: (-each.equal / each.of, len(str(each.factory)), str(each.factory)))
         return found, near
@@ -142,14 +155,26 @@ def library(home: str) -> Library:
     if not factories:
         raise ModelError(f"{home} has no class or function that makes a PyTorch module without arguments")
     release = _release(home)
-    names = [str(factory) for factory in factories]
     path = os.path.join(cache_folder(), f"{home}-{release}.json") if release else ""
-    known = _read(path).models if path else {}
-    if not set(names) <= set(known):
-        known = _computed(factories)
-        if path:
-            _write(path, Library(home, release, known))
-    return Library(home, release, {name: known[name] for name in names})
+    cached = _read(path).models if path else {}
+    made = Library(home, release, {name: cached[name] for name in map(str, factories) if name in cached})
+    missing = [factory for factory in factories if str(factory) not in made.models]
+    if missing:
+        try:
+            _compute(missing, made.models)
+        finally:  # an interrupted run is continued
+            if path:
+                _write(path, made)
+    return made
+
+
+def calling(factory: Factory, classes: int) -> Factory | None:
+    """Return a factory with another number of classes; `None` if it has none to choose."""
+    try:
+        torchmodules.skeleton(made := factory.calling(num_classes=classes))
+    except ModelError:
+        return None
+    return made
 
 
 def cached_names(tensors: Mapping[str, Any]) -> list[str]:
@@ -187,13 +212,12 @@ def _release(home: str) -> str:
     return "" if home.endswith(".py") else str(getattr(package, "__version__", ""))
 
 
-def _computed(factories: list[Factory]) -> dict[str, list[Variant]]:
-    """Call each factory. A class whose modules functions return is left out: they have its usual arguments."""
-    found: dict[str, list[Variant]] = {}
+def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None:
+    """Call factories, and add their variants. A class whose modules functions return has none: they are the same."""
     classes: dict[str, str] = {}
     returned: set[str] = set()
     for factory in factories:
-        variants = found[str(factory)] = []
+        variants = []
         for arguments in _VARIANTS:
             try:
                 module = torchmodules.skeleton(factory.calling(**arguments))
@@ -211,7 +235,8 @@ def _computed(factories: list[Factory]) -> dict[str, list[Variant]]:
             variants.append(Variant(signature(tensors), rows[-1] if rows and "num_classes" in known else None))
             if not known.intersection(_VARIANTS[-1]):
                 break
-    return {name: [] if classes.get(name) in returned else each for name, each in found.items()}
+        models[str(factory)] = variants
+    models.update({factory: [] for factory, name in classes.items() if name in returned})
 
 
 def _read(path: str) -> Library:

@@ -191,7 +191,7 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
         best = Match([], [], list(source.tensors), [], Report(source.name), source, Side(""))
     best.asked = asked
     near.sort(key=lambda each: -each.equal / each.of)
-    best.nearest = "" if known or not near else f"{near[0].factory}: {near[0].equal} of {near[0].of} layers"
+    best.nearest = "" if known or not near else str(near[0])
     return best
 
 

@@ -25,7 +25,7 @@ from ...nn.layouts import reblocked, reshape
 from ...nn.named import compacted
 from ...report import Report, check_strict
 from ...text import counted, listed
-from .libraries import other_classes, signature
+from .libraries import calling, other_classes, signature
 from .sides import BATCHES, Gates, Shape, Side, fits, in_target_order
 
 
@@ -186,8 +186,9 @@ class Match:
     def _hints(self, partial: bool) -> Iterator[str]:
         sides = self.source_side, self.target_side
         classes = other_classes(*(signature(side.tensors, side.derived) for side in sides))
-        if classes is not None and self.target_side.factory is not None:
-            yield f"only the number of classes differs: {self.target_side.factory.calling(num_classes=classes)}"
+        factory = self.target_side.factory
+        if classes is not None and factory is not None and (other := calling(factory, classes)) is not None:
+            yield f"only the number of classes differs: {other}"
         if self.ambiguous:
             one = self.ambiguous[0]
             yield f"a line `{one.source[0]} {one.target[0]}` in the mapping (--map FILE), or another pair, resolves it"
