@@ -5,9 +5,9 @@ Evidence, strongest first. Whatever it does not decide is ambiguous, and never g
 1. The classes follow one another in the same order on both sides: parts are paired in order.
 2. A class has one part on each side.
 3. Containers of one side, each as a whole, are in another order on the other side, and there is only one way to place
-   them. This finds a shortcut that one model defines before the parallel branch and the other after it. A container that
-   the other side cuts differently is opened. One way rules out another if it leaves nothing open, and has neither more
-   parts in containers that are in another order inside nor more parts that move.
+   them. This finds a shortcut that one model defines before the parallel branch and the other after it. A container
+   that the other side cuts differently is opened. One way rules out another if it leaves nothing open, and has neither
+   more parts in containers that are in another order inside nor more parts that move.
 4. The layers of every kind are in the same order, and only the kinds are interleaved differently: all convolutions
    before all normalizations, where the other side alternates.
 5. The remaining order when the parts that rule 2 has found elsewhere are removed.
