@@ -1,0 +1,466 @@
+"""Two models on the same input, operation by operation: whether they compute the same, and if not, where they part.
+
+Each operation of PyTorch is recorded with its options and with digests of its tensors, so that no activation is kept. A
+digest does not depend on the shape: a view is the value that it shows. Values that both models compute need no
+explanation, however they were computed. Of the others, the second model is run again with the options of the first
+wherever the same operation gets the same input, and with the first one's input wherever a layer with the same weights
+gets another: if the outputs then agree, the differences found are all.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from attrs import field
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...data import define
+from ...errors import ModelError
+from ...text import listed
+from .layer import flat, mapped
+
+CLOSE = 1e-9
+"""Largest difference of two values that are the same, relative to their norm: both are computed in double precision."""
+_CHUNK = 1 << 16
+_KEPT = 1 << 28
+"""Maximum number of elements of the inputs that are kept to explain a difference: 2 GiB."""
+_SHOWN = 4
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+ENDS = "at the end"
+
+
+class _Values:
+    """Numbers of values: tensors of equal content have the same, whatever their shape."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, bool], tuple[list[torch.Tensor], list[int]]] = {}
+        self._count = 0
+        self._seen: dict[tuple[int, bool], tuple[Any, int, int]] = {}
+        self._drawn = torch.randn(_CHUNK, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def number(self, tensor: torch.Tensor, ordered: bool = True) -> int:
+        """Return the number of a tensor; of a weight, which may be transposed, without regard to order."""
+        reference, version, number = self._seen.get((id(tensor), ordered), (None, 0, 0))
+        if reference is None or reference() is not tensor or version != tensor._version:
+            number = self._find(tensor.detach().reshape(-1).double(), ordered)
+            self._seen[id(tensor), ordered] = weakref.ref(tensor), tensor._version, number
+        return number
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor was written to: its version is only raised later."""
+        self._seen.pop((id(tensor), True), None)
+        self._seen.pop((id(tensor), False), None)
+
+    def _find(self, values: torch.Tensor, ordered: bool) -> int:
+        norm = values.norm()
+        digest, scale = (self._projected(values), norm) if ordered else (values.sum(), values.abs().sum())
+        rows, numbers = self._known.setdefault((len(values), ordered), ([], []))
+        found = torch.stack([digest / scale.clamp(min=1e-300), norm])
+        if rows:
+            known = torch.stack(rows)
+            near = (known[:, 0] - found[0]).abs() + (known[:, 1] / norm.clamp(min=1e-300) - 1).abs() * bool(norm) <= CLOSE
+            if bool(near.any()):
+                return numbers[int(near.long().argmax())]
+        self._count += 1
+        rows.append(found)
+        numbers.append(self._count)
+        return self._count
+
+    def _projected(self, values: torch.Tensor) -> torch.Tensor:
+        whole = len(values) // _CHUNK
+        rows = values[: whole * _CHUNK].view(whole, _CHUNK) @ self._drawn
+        rest = values[whole * _CHUNK :]
+        return rows @ self._drawn[:whole] + rest @ self._drawn[_CHUNK - len(rest) :]
+
+
+@define(eq=False)
+class Step:
+    """One operation.
+
+    Attributes:
+        place: the name of the module that computed it.
+        function: its name in PyTorch.
+        options: its arguments that are not tensors, by name.
+        inputs: numbers of the computed tensors that it got.
+        weights: numbers of the weights and statistics that it got.
+        largest: the number of the largest of these; 0 without.
+        outputs: numbers of what it returned, and of statistics that it updated.
+        kept: its first input, if it has weights and these are kept.
+    """
+
+    place: str
+    function: str
+    options: dict[str, Any]
+    inputs: tuple[int, ...]
+    weights: tuple[int, ...]
+    largest: int
+    outputs: tuple[int, ...]
+    kept: torch.Tensor | None = field(default=None, repr=False)
+
+
+@define(eq=False)
+class Trace:
+    """What a model computed.
+
+    Attributes:
+        steps: its operations, without those that only pass a value on.
+        result: its outputs.
+        outputs: their numbers.
+        given: the numbers of its inputs.
+        error: what stopped it; empty if nothing did.
+    """
+
+    steps: list[Step] = field(factory=list)
+    result: list[torch.Tensor] = field(factory=list)
+    outputs: tuple[int, ...] = ()
+    given: tuple[int, ...] = ()
+    error: str = ""
+
+    @property
+    def values(self) -> set[int]:
+        """The numbers of all values."""
+        return set(self.given).union(*(step.outputs for step in self.steps))
+
+
+@define(frozen=True)
+class Change:
+    """An option of an operation that differs: its name, the value in both models, and where.
+
+    Attributes:
+        function: the operation.
+        option: the name.
+        mine: the value in the first model.
+        theirs: the value in the second.
+        place: the layer in the second, with that of the first in parentheses.
+    """
+
+    function: str
+    option: str
+    mine: str
+    theirs: str
+    place: str
+
+
+class _Recorder(TorchDispatchMode):
+    """What runs while a model computes.
+
+    Args:
+        model: the model.
+        values: the numbers of values.
+        guide: the trace of the first model, to correct this one by.
+        keep: whether to keep inputs of layers with weights.
+    """
+
+    def __init__(self, model: nn.Module, values: _Values, guide: Trace | None = None, keep: bool = False) -> None:
+        super().__init__()
+        self.trace = Trace()
+        self.places = [""]
+        self.changes: list[Change] = []
+        self.texts: list[str] = []
+        self._values, self._guide, self._room = values, guide, _KEPT if keep else 0
+        self._weights = {item.untyped_storage().data_ptr() for item in chain(model.parameters(), model.buffers())} - {0}
+        self._known = guide.values if guide is not None else set()
+        self._used: set[int] = set()
+        self._told: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, and record it."""
+        named = _named(func, args, kwargs or {})
+        computed, weights = [], []
+        for name, item in named.items():
+            for tensor in flat(item) if not isinstance(item, (int, float, bool)) else ():
+                if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and _holds_tensors(item):
+                    (weights if tensor.untyped_storage().data_ptr() in self._weights else computed).append((name, tensor))
+        if not computed:
+            return func(*args, **(kwargs or {}))
+        step = self._step(func, named, [item for _, item in computed], [item for _, item in weights])
+        if self._guide is not None:
+            return self._guided(func, named, step, computed)
+        if weights and self._room >= computed[0][1].numel():
+            step.kept = computed[0][1].clone()
+            self._room -= step.kept.numel()
+        return self._ran(func, named, step)
+
+    def _step(self, func: Any, named: dict[str, Any], computed: Sequence[Any], weights: Sequence[Any]) -> Step:
+        numbers = [self._values.number(item, ordered=False) for item in weights]
+        largest = max(zip(numbers, weights), key=lambda pair: pair[1].numel(), default=(0, None))[0]
+        return Step(
+            self.places[-1],
+            func.overloadpacket.__name__.rstrip("_").lstrip("_").removeprefix("native_").removesuffix("_with_indices"),
+            {name: _plain(item) for name, item in named.items() if not _holds_tensors(item)},
+            tuple(map(self._values.number, computed)),
+            tuple(numbers),
+            largest,
+            (),
+        )
+
+    def _ran(self, func: Any, named: dict[str, Any], step: Step) -> Any:
+        """Run an operation and complete its record."""
+        result = _call(func, named)
+        for name, item in named.items():
+            if isinstance(item, torch.Tensor) and _written(func, name):
+                self._values.forget(item)
+        found = [item for item in flat(result) if item.is_floating_point() and item.numel()]
+        if step.function == "batch_norm":
+            found = found[:1]
+            if named.get("training"):
+                found += [named[name] for name in ("running_mean", "running_var") if named[name] is not None]
+        step.outputs = tuple(map(self._values.number, found))
+        if not set(step.outputs) <= set(step.inputs):
+            self.trace.steps.append(step)
+        return result
+
+    def enter(self, name: str, *_: Any) -> None:
+        """Note that a module begins; a hook."""
+        self.places.append(name)
+
+    def leave(self, *_: Any) -> None:
+        """Note that a module ends; a hook."""
+        self.places.pop()
+
+    # With a guide
+
+    def _guided(self, func: Any, named: dict[str, Any], step: Step, computed: list[tuple[str, torch.Tensor]]) -> Any:
+        assert self._guide is not None
+        partner = self._partner(step)
+        if partner is not None and partner.inputs != step.inputs and partner.kept is not None:
+            name, tensor = computed[0]
+            if partner.kept.numel() == tensor.numel() or partner.kept.dim() == tensor.dim():
+                self.texts.append(self._between(partner.inputs, step.inputs, _both(step, partner), partner.kept, tensor))
+                named[name] = partner.kept.reshape(tensor.shape) if partner.kept.numel() == tensor.numel() else partner.kept
+                step.inputs = partner.inputs
+        before = {name: item.clone() for name, item in named.items() if isinstance(item, torch.Tensor) and _written(func, name)}
+        result = self._ran(func, named, step)
+        if set(step.outputs) <= self._known:
+            return result
+        for other in self._guide.steps:
+            same = (other.function, other.inputs, other.weights) == (step.function, step.inputs, step.weights)
+            if not same or other.options == step.options or other.options.keys() != step.options.keys():
+                continue
+            for name, item in before.items():
+                named[name].copy_(item)
+            tried = Step(step.place, step.function, other.options, step.inputs, step.weights, step.largest, ())
+            corrected = self._ran(func, {**named, **other.options}, tried)
+            if tried.outputs == other.outputs:
+                self.trace.steps.remove(step)
+                self.changes += [
+                    Change(step.function, name, str(value), str(step.options[name]), _both(step, other))
+                    for name, value in other.options.items()
+                    if value != step.options[name]
+                ]
+                return corrected
+            self.trace.steps.remove(tried)
+        if partner is not None and partner.inputs == step.inputs and len(partner.weights) != len(step.weights):
+            more = "the .t7" if len(partner.weights) > len(step.weights) else "{label}"
+            self.texts.append(f"only {more} has a bias in {_both(step, partner)}")
+        return result
+
+    def _partner(self, step: Step) -> Step | None:
+        """Return the operation of the guide with the same weights; with the same input if there is one."""
+        assert self._guide is not None
+        found = [other for other in self._guide.steps if other.largest == step.largest and step.largest]
+        found = [other for other in found if other.weights == step.weights] or found
+        same = [other for other in found if other.inputs == step.inputs]
+        unused = [other for other in found if id(other) not in self._used]
+        best = next(iter(same or unused), None)
+        self._used.add(id(best))
+        return best
+
+    def _between(
+        self, mine: tuple[int, ...], theirs: tuple[int, ...], where: str, want: torch.Tensor | None = None,
+        got: torch.Tensor | None = None,
+    ) -> str:
+        """Describe what lies between the last common values and two that differ."""
+        assert self._guide is not None
+        if want is not None and got is not None and set(mine) <= set(self._guide.given):
+            text = _of_input(want, got)
+            if text:
+                return text
+        one = [step for step in _region(self._guide, mine, self.trace.values) if id(step) not in self._told]
+        other = [step for step in _region(self.trace, theirs, self._known) if id(step) not in self._told]
+        self._told.update(map(id, [*one, *other]))
+        where = where if where == ENDS else f"before {where}"
+        if one and other:
+            full = [step.function for step in one] == [step.function for step in other]
+            return f"{where}, the .t7 computes {_chain(one, full)} where {{label}} computes {_chain(other, full)}"
+        if one or other:
+            who, lacks = ("the .t7", "{label}") if one else ("{label}", "the .t7")
+            return f"{where}, {who} computes {_chain(one or other)}, and {lacks} does not"
+        return f"{where}, {{label}} takes another value than the .t7"
+
+    def ends(self) -> str:
+        """Describe why the outputs differ; empty if they do not."""
+        assert self._guide is not None
+        mine, theirs = self._guide.outputs, self.trace.outputs
+        if self.trace.error:
+            return f"then {{label}} stops: {self.trace.error}"
+        return "" if mine == theirs else self._between(mine, theirs, ENDS)
+
+
+def _of_input(want: torch.Tensor, got: torch.Tensor) -> str:
+    """Describe how one input follows from another, if it is by order or scale of its channels."""
+    if want.shape != got.shape or want.dim() < 3:
+        return ""
+    if torch.allclose(want.flip(-3), got, rtol=CLOSE, atol=CLOSE):
+        return "{label} reverses the order of the input's channels (BGR against RGB)"
+    columns = want.movedim(-3, 0).flatten(1), got.movedim(-3, 0).flatten(1)
+    slope = (columns[1][:, 1] - columns[1][:, 0]) / (columns[0][:, 1] - columns[0][:, 0])
+    shift = columns[1][:, 0] - slope * columns[0][:, 0]
+    if not torch.allclose(slope[:, None] * columns[0] + shift[:, None], columns[1], rtol=1e-6, atol=1e-6):
+        return ""
+    shown = (listed([f"{item:.4g}" for item in each.tolist()]) for each in (slope, shift))
+    return "{{label}} scales the channels of its input, by {} and with {} added".format(*shown)
+
+
+def _region(trace: Trace, goals: Sequence[int], shared: set[int]) -> list[Step]:
+    """Return the steps that lead from shared values to others."""
+    makers: dict[int, Step] = {}
+    for step in trace.steps:
+        for output in step.outputs:
+            makers.setdefault(output, step)
+    stack, seen, found = list(goals), set(shared), set()
+    while stack:
+        number = stack.pop()
+        if number not in seen and number in makers:
+            seen.add(number)
+            found.add(id(makers[number]))
+            stack += makers[number].inputs
+    return [step for step in trace.steps if id(step) in found]
+
+
+def _chain(steps: list[Step], full: bool = False) -> str:
+    shown = []
+    for step in steps[:_SHOWN]:
+        options = ", ".join(f"{name}={value}" for name, value in step.options.items()) if full else ""
+        shown.append(f"{step.function}({options})" if options else step.function)
+    return ", ".join(shown) + (f" and {len(steps) - _SHOWN} more operations" if len(steps) > _SHOWN else "")
+
+
+def _both(step: Step, partner: Step) -> str:
+    return f"{step.place or 'the model'} ({partner.place or 'root'})"
+
+
+def _named(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an operation by name, with defaults."""
+    schema = func._schema.arguments
+    given = {**{each.name: item for each, item in zip(schema, args)}, **kwargs}
+    return {each.name: given.get(each.name, each.default_value) for each in schema}
+
+
+def _call(func: Any, named: dict[str, Any]) -> Any:
+    only = {each.name for each in func._schema.arguments if each.kwarg_only}
+    args = [item for name, item in named.items() if name not in only]
+    return func(*args, **{name: named[name] for name in only})
+
+
+def _written(func: Any, name: str) -> bool:
+    """Return whether an operation writes to an argument."""
+    if name in ("running_mean", "running_var"):
+        return True
+    return any(each.name == name and each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or (isinstance(value, (list, tuple)) and any(map(_holds_tensors, value)))
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, (list, tuple)) else value
+
+
+@contextmanager
+def _as_asked(model: nn.Module, training: bool, recorder: _Recorder) -> Iterator[None]:
+    """Have only normalization in training mode, and tell the recorder which module runs."""
+    model.eval()
+    for layer in model.modules():
+        if isinstance(layer, _NORMS):
+            layer.train(training)
+    handles = []
+    if not isinstance(model, torch.jit.ScriptModule):
+        for name, layer in model.named_modules():
+            handles.append(layer.register_forward_pre_hook(partial(recorder.enter, name)))
+            handles.append(layer.register_forward_hook(recorder.leave))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def normalizes(model: nn.Module) -> bool:
+    """Return whether training mode differs, apart from random numbers."""
+    return any(isinstance(layer, _NORMS) for layer in model.modules())
+
+
+def trace(model: nn.Module, value: Any, training: bool, recorder: _Recorder, values: _Values) -> Trace:
+    """Run a model on a value, in evaluation mode but for normalization."""
+    statistics = {name: item.clone() for name, item in model.named_buffers()}
+    found, given = recorder.trace, mapped(value, torch.clone)
+    found.given = tuple(values.number(item) for item in flat(given))
+    try:
+        with _as_asked(model, training, recorder), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with recorder:
+                result = model(given)
+            found.result = list(flat(result))
+            found.outputs = tuple(map(values.number, found.result))
+    except Exception as error:  # the user's code may raise anything
+        found.error = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+    finally:
+        with torch.no_grad():
+            for name, item in model.named_buffers():
+                item.copy_(statistics[name])
+    return found
+
+
+@define(eq=False)
+class Comparison:
+    """Two models on one input in one mode.
+
+    Attributes:
+        mine: the trace of the first.
+        theirs: that of the second.
+        differences: what differs, in words, with `{label}` for the second; empty if all agrees.
+        is_complete: whether nothing else differs: the outputs agree with these differences corrected.
+    """
+
+    mine: Trace
+    theirs: Trace
+    differences: list[str] = field(factory=list)
+    is_complete: bool = True
+
+
+def compare(mine: nn.Module, theirs: nn.Module, value: Any, training: bool) -> Comparison:
+    """Compare two models.
+
+    Raises:
+        ModelError: the first does not accept the value.
+    """
+    values = _Values()
+    one = trace(mine, value, training, _Recorder(mine, values), values)
+    if one.error:
+        raise ModelError(f"a model does not accept the input: {one.error}")
+    other = trace(theirs, value, training, _Recorder(theirs, values), values)
+    statistics = [{step.outputs for step in each.steps if step.function == "batch_norm"} for each in (one, other)]
+    if not other.error and one.outputs == other.outputs and (not training or statistics[0] == statistics[1]):
+        return Comparison(one, other)
+    guide = trace(mine, value, training, _Recorder(mine, values, keep=True), values)
+    recorder = _Recorder(theirs, values, guide)
+    guided = trace(theirs, value, training, recorder, values)
+    grouped: dict[tuple[str, str, str, str], list[str]] = {}
+    for change in recorder.changes:
+        grouped.setdefault((change.function, change.option, change.mine, change.theirs), []).append(change.place)
+    texts = [
+        f"{option} of {function} is {here} in the .t7 and {there} in {{label}}, in {listed(places)}"
+        for (function, option, here, there), places in grouped.items()
+    ]
+    ending = recorder.ends()
+    return Comparison(guide, guided, [*texts, *dict.fromkeys(recorder.texts), *filter(None, [ending])], not guided.error)
