@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import warnings
 import zipfile
 from collections.abc import Callable
 from math import isfinite
@@ -36,9 +35,10 @@ from ...torchmodules.build import live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
 from .judge import ATOL, NO_INPUT, RTOL, Judge, Node, measure
 from .layer import UNIT, LiveLayer, NotRunError, doubles, drawn, flat, mapped, to_torch, unit_of
-from .probe import fitting_inputs
+from .probe import fitting_inputs, guess_inputs
 from .proof import AGREES, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, LayerProof, Proof, StretchProof
 from .runs import Recorded, base_name, grad_input_of, is_whole, output_of, own_parameters, recorded, runs
+from .trace import Comparison, Step, compare, normalizes
 
 WHOLE = 10.0
 """Factor of the limit for a whole model: the errors of a hundred layers add up to those of one by the root of their
@@ -325,55 +325,55 @@ class Subject:
         raise ModelError("a state dict is not a model without its code", file=document.path, hint=hint)
 
     def _second(self, other: nn.Module, name: str, inputs: Inputs) -> Proof:
-        """Run two models on the same input and compare the outputs of the layers with weights, and of the whole.
-
-        Layers correspond if both models have the same sequence of weight shapes; if they do not, only the whole is
-        compared.
-        """
-        asked = parse_inputs(inputs, limits=self.limits) if inputs else None
-        value = drawn(asked or fitting_inputs(self.model, self.path, self.limits), 1)
-        mine = live_module(self.model, self.path, limits=self.limits).double().eval()
-        rows, others = _outputs(mine, value), _outputs(other, value)
-        if [_weights(layer) for _, layer, _ in rows] != [_weights(layer) for _, layer, _ in others]:
-            rows, others = rows[-1:], others[-1:]
-        proof = Proof(self.name, against=f"layers of {name}", reference=name)
-        for (key, layer, output), (partner, _, expected) in list(zip(rows, others))[:MANY]:
-            want, got = doubles(expected), doubles(output)
-            largest = max((float(item.abs().max()) for item in want if item.numel()), default=0.0)
-            # Both run in double precision: of 10^6 terms only the order may differ, 10^6 units.
-            off = measure(want, got, [torch.full_like(item, 1e-10 * largest + 1e-300) for item in got])
-            one = LayerProof(key or "root", type(layer).__name__, AGREES if off.excess <= 1 else DIFFERS)
-            one.parameters = sum(item.numel() for item in layer.parameters(recurse=False))
-            one.reason = "; ".join(filter(None, (f"{partner} in the other" if key else "the whole", off.reason)))
-            off.write(one, got)
-            proof.layers.append(one)
+        """Run two models on the same inputs, and compare the outputs of the layers with weights, and of the whole."""
+        mine = live_module(self.model, self.path, limits=self.limits).double()
+        specs = [parse_inputs(inputs, limits=self.limits)] if inputs else self._fitting()
+        found = None
+        for spec in specs:
+            found = compare(mine, other, name, drawn(spec, 1), training=False)
+            if not found.theirs.error:
+                break
+        assert found is not None
+        proof = Proof(self.name, against=f"layers of {name}", reference=name, differences=found.differences)
+        for step in found.mine.steps:
+            if step.largest and all(layer.path != step.place for layer in proof.layers[-1:]):
+                proof.layers.append(_layer(step, found, mine.get_submodule(step.place)))
+        whole = LayerProof("root", type(mine).__name__, DIFFERS if found.differences else AGREES, reason="the whole")
+        proof.modes = f"{_shown(spec)} in evaluation mode"
+        if normalizes(mine):
+            proof.modes = f"{_shown(spec)} in evaluation and training mode"
+            later = compare(mine, other, name, drawn(spec, 1), training=True).differences
+            later = [f"in training, {text}" for text in later if text not in found.differences]
+            proof.differences += later
+            whole.verdict = DIFFERS if later else whole.verdict
+        want, got = found.theirs.result, found.mine.result
+        largest = max((float(item.abs().max()) for item in want if item.numel()), default=0.0)
+        off = measure(doubles(want), got, [torch.full_like(item, 1e-10 * largest + 1e-300) for item in got])
+        off.write(whole, got)
+        whole.reason = "; ".join(filter(None, (whole.reason, off.reason)))
+        proof.layers.append(whole)
         return proof
 
+    def _fitting(self) -> list[Any]:
+        """Return inputs that the model accepts: the smallest, and those of models of ImageNet."""
+        found = [fitting_inputs(self.model, self.path, self.limits)]
+        return found + [spec for side in (224, 299) if (spec := guess_inputs(self.model, side)) not in (*found, None)]
 
-def _weights(layer: nn.Module) -> list[tuple[int, ...]]:
-    return sorted(tuple(item.shape) for item in layer.parameters(recurse=False))
+
+def _shown(spec: Any) -> str:
+    return ", ".join(map(_shown, spec)) if isinstance(spec, list) else "x".join(map(str, spec.shape))
 
 
-def _outputs(module: nn.Module, value: Any) -> list[tuple[str, nn.Module, Any]]:
-    """Return the layers with weights, by name, and their outputs; the whole, with an empty name, at the end."""
-    found: list[tuple[str, nn.Module, Any]] = []
-    names = {id(layer): name for name, layer in module.named_modules()}
-    layers = [] if isinstance(module, torch.jit.ScriptModule) else list(module.modules())
-
-    def keep(layer: nn.Module, _: Any, output: Any) -> None:
-        found.append((names[id(layer)], layer, mapped(output, torch.clone)))
-
-    handles = [layer.register_forward_hook(keep) for layer in layers if _weights(layer)]
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            result = module(mapped(value, torch.clone))
-    except Exception as error:  # the user's code may raise anything
-        raise ModelError(f"a model does not accept the input: {type(error).__name__}: {str(error)[:300]}") from error
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [*found, ("", module, list(flat(result)))]
+def _layer(step: Step, found: Comparison, layer: nn.Module) -> LayerProof:
+    """Return the verdict on a layer with weights: on what it returns, by what the layer of the same weights returns."""
+    partner = next((other for other in found.theirs.steps if other.largest == step.largest), None)
+    proof = LayerProof(step.place or "root", type(layer).__name__, AGREES)
+    proof.parameters = sum(item.numel() for item in layer.parameters(recurse=False))
+    if partner is not None:
+        proof.reason = f"{partner.place} in the other"
+    if partner is None or found.mine.modules[step.place] != found.theirs.modules.get(partner.place):
+        proof.verdict = DIFFERS if found.differences else NOT_CHECKABLE
+    return proof
 
 
 def _from_folder(path: str) -> nn.Module:

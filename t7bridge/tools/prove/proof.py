@@ -119,6 +119,8 @@ class Proof:
         against: the reference of the comparison.
         stretches: the verdicts on whole stretches of layers.
         reference: the origin of the reference values.
+        modes: of two models, the inputs and modes in which they were run.
+        differences: of two models, what the second computes otherwise, in words; nothing else differs.
     """
 
     source: str
@@ -126,6 +128,8 @@ class Proof:
     against: str = "recorded activations of Lua Torch"
     stretches: list[StretchProof] = field(factory=list)
     reference: str = "Lua Torch"
+    modes: str = ""
+    differences: list[str] = field(factory=list)
 
     def of(self, verdict: str) -> list[LayerProof]:
         """Return the layers with a verdict, in order."""
@@ -179,12 +183,14 @@ class Proof:
         if not good:
             return moved if stale else "nothing in the file could be checked"
         runs = sum(layer.runs for layer in good)
-        text = f"checked against {runs} {self.against}, largest difference {self.max_abs:.1g}"
+        verb, modes = ("proven", f", on {self.modes}") if self.modes else ("checked", "")
+        text = f"{verb} against {runs} {self.against}{modes}, largest difference {self.max_abs:.1g}"
         return f"{text}; {moved}" if stale else text
 
     def note(self) -> Note:
         """Return the proof as a note of a report: a warning if a layer differs."""
-        return Note("warning" if self.exit_code == 1 else "info", "", NOTE + self.sentence(), code="prove")
+        texts = [self.sentence(), *self.differences]
+        return Note("warning" if self.exit_code == 1 else "info", "", NOTE + "; ".join(texts), code="prove")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the proof as plain data."""
@@ -192,5 +198,6 @@ class Proof:
             "file": self.source,
             "layers": [layer.as_dict() for layer in self.layers],
             "stretches": [stretch.as_dict() for stretch in self.stretches],
+            **({"differences": self.differences} if self.modes else {}),
             "summary": self.summary(),
         }

@@ -66,7 +66,9 @@ class _Values:
         found = torch.stack([digest / scale.clamp(min=1e-300), norm])
         if rows:
             known = torch.stack(rows)
-            near = (known[:, 0] - found[0]).abs() + (known[:, 1] / norm.clamp(min=1e-300) - 1).abs() * bool(norm) <= CLOSE
+            near = (known[:, 0] - found[0]).abs() + (known[:, 1] / norm.clamp(min=1e-300) - 1).abs() * bool(
+                norm
+            ) <= CLOSE
             if bool(near.any()):
                 return numbers[int(near.long().argmax())]
         self._count += 1
@@ -115,6 +117,7 @@ class Trace:
         result: its outputs.
         outputs: their numbers.
         given: the numbers of its inputs.
+        modules: the numbers of the outputs of each module, by its name, in the order in which they ended.
         error: what stopped it; empty if nothing did.
     """
 
@@ -122,6 +125,7 @@ class Trace:
     result: list[torch.Tensor] = field(factory=list)
     outputs: tuple[int, ...] = ()
     given: tuple[int, ...] = ()
+    modules: dict[str, list[int]] = field(factory=dict)
     error: str = ""
 
     @property
@@ -149,7 +153,7 @@ class Change:
     place: str
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """What runs while a model computes.
 
     Args:
@@ -160,7 +164,7 @@ class _Recorder(TorchDispatchMode):
     """
 
     def __init__(self, model: nn.Module, values: _Values, guide: Trace | None = None, keep: bool = False) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
         self.places = [""]
         self.changes: list[Change] = []
@@ -174,16 +178,20 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and record it."""
         named = _named(func, args, kwargs or {})
-        computed, weights = [], []
-        for name, item in named.items():
-            for tensor in flat(item) if not isinstance(item, (int, float, bool)) else ():
-                if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and _holds_tensors(item):
-                    (weights if tensor.untyped_storage().data_ptr() in self._weights else computed).append((name, tensor))
+        tensors = [
+            (name, tensor)
+            for name, item in named.items()
+            if _holds_tensors(item)
+            for tensor in flat(item)
+            if tensor.is_floating_point()
+        ]
+        weights = [tensor for _, tensor in tensors if tensor.untyped_storage().data_ptr() in self._weights]
+        computed = [each for each in tensors if each[1].untyped_storage().data_ptr() not in self._weights]
         if not computed:
             return func(*args, **(kwargs or {}))
-        step = self._step(func, named, [item for _, item in computed], [item for _, item in weights])
+        step = self._step(func, named, [tensor for _, tensor in computed], weights)
         if self._guide is not None:
-            return self._guided(func, named, step, computed)
+            return self._guided(func, named, step, *computed[0])
         if weights and self._room >= computed[0][1].numel():
             step.kept = computed[0][1].clone()
             self._room -= step.kept.numel()
@@ -222,22 +230,33 @@ class _Recorder(TorchDispatchMode):
         """Note that a module begins; a hook."""
         self.places.append(name)
 
-    def leave(self, *_: Any) -> None:
-        """Note that a module ends; a hook."""
-        self.places.pop()
+    def leave(self, layer: nn.Module, given: Any, output: Any) -> None:
+        """Note that a module ends, and what it returns; a hook."""
+        numbers = [self._values.number(item) for item in flat(output) if item.is_floating_point()]
+        self.trace.modules.setdefault(self.places.pop(), []).extend(numbers)
 
     # With a guide
 
-    def _guided(self, func: Any, named: dict[str, Any], step: Step, computed: list[tuple[str, torch.Tensor]]) -> Any:
+    def _guided(self, func: Any, named: dict[str, Any], step: Step, name: str, tensor: torch.Tensor) -> Any:
+        """Run an operation as the guide does, and note the difference.
+
+        Args:
+            func: the operation.
+            named: its arguments.
+            step: its record.
+            name: of its first computed argument.
+            tensor: that argument.
+        """
         assert self._guide is not None
         partner = self._partner(step)
-        if partner is not None and partner.inputs != step.inputs and partner.kept is not None:
-            name, tensor = computed[0]
-            if partner.kept.numel() == tensor.numel() or partner.kept.dim() == tensor.dim():
-                self.texts.append(self._between(partner.inputs, step.inputs, _both(step, partner), partner.kept, tensor))
-                named[name] = partner.kept.reshape(tensor.shape) if partner.kept.numel() == tensor.numel() else partner.kept
+        kept = partner.kept if partner is not None else None
+        if partner is not None and kept is not None and partner.inputs != step.inputs:
+            same = kept.numel() == tensor.numel()
+            if same or kept.dim() == tensor.dim():
+                self.texts.append(self._between(partner.inputs, step.inputs, _both(step, partner), kept, tensor))
+                named[name] = kept.reshape(tensor.shape) if same else kept
                 step.inputs = partner.inputs
-        before = {name: item.clone() for name, item in named.items() if isinstance(item, torch.Tensor) and _written(func, name)}
+        before = {key: item.clone() for key, item in named.items() if _written(func, key) and _holds_tensors(item)}
         result = self._ran(func, named, step)
         if set(step.outputs) <= self._known:
             return result
@@ -245,16 +264,16 @@ class _Recorder(TorchDispatchMode):
             same = (other.function, other.inputs, other.weights) == (step.function, step.inputs, step.weights)
             if not same or other.options == step.options or other.options.keys() != step.options.keys():
                 continue
-            for name, item in before.items():
-                named[name].copy_(item)
+            for key, item in before.items():
+                named[key].copy_(item)
             tried = Step(step.place, step.function, other.options, step.inputs, step.weights, step.largest, ())
             corrected = self._ran(func, {**named, **other.options}, tried)
             if tried.outputs == other.outputs:
                 self.trace.steps.remove(step)
                 self.changes += [
-                    Change(step.function, name, str(value), str(step.options[name]), _both(step, other))
-                    for name, value in other.options.items()
-                    if value != step.options[name]
+                    Change(step.function, key, str(value), str(step.options[key]), _both(step, other))
+                    for key, value in other.options.items()
+                    if value != step.options[key]
                 ]
                 return corrected
             self.trace.steps.remove(tried)
@@ -275,7 +294,11 @@ class _Recorder(TorchDispatchMode):
         return best
 
     def _between(
-        self, mine: tuple[int, ...], theirs: tuple[int, ...], where: str, want: torch.Tensor | None = None,
+        self,
+        mine: tuple[int, ...],
+        theirs: tuple[int, ...],
+        where: str,
+        want: torch.Tensor | None = None,
         got: torch.Tensor | None = None,
     ) -> str:
         """Describe what lies between the last common values and two that differ."""
@@ -290,6 +313,9 @@ class _Recorder(TorchDispatchMode):
         where = where if where == ENDS else f"before {where}"
         if one and other:
             full = [step.function for step in one] == [step.function for step in other]
+            if full and all(step.options == partner.options for step, partner in zip(one, other)):
+                taken = (_makers(trace, chain) for trace, chain in ((self._guide, one), (self.trace, other)))
+                return "{}, {} takes {} in the .t7 and {} in {{label}}".format(where, _chain(one), *taken)
             return f"{where}, the .t7 computes {_chain(one, full)} where {{label}} computes {_chain(other, full)}"
         if one or other:
             who, lacks = ("the .t7", "{label}") if one else ("{label}", "the .t7")
@@ -336,6 +362,13 @@ def _region(trace: Trace, goals: Sequence[int], shared: set[int]) -> list[Step]:
     return [step for step in trace.steps if id(step) in found]
 
 
+def _makers(trace: Trace, steps: list[Step]) -> str:
+    """Name the operations whose results the first of some steps takes."""
+    makers = {number: step for step in reversed(trace.steps) for number in step.outputs}
+    found = [makers.get(number) for number in steps[0].inputs]
+    return " and ".join(f"{step.function} of {step.place or 'the model'}" if step else "the input" for step in found)
+
+
 def _chain(steps: list[Step], full: bool = False) -> str:
     shown = []
     for step in steps[:_SHOWN]:
@@ -365,7 +398,10 @@ def _written(func: Any, name: str) -> bool:
     """Return whether an operation writes to an argument."""
     if name in ("running_mean", "running_var"):
         return True
-    return any(each.name == name and each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
+    return any(
+        each.name == name and each.alias_info is not None and each.alias_info.is_write
+        for each in func._schema.arguments
+    )
 
 
 def _holds_tensors(value: Any) -> bool:
@@ -400,7 +436,7 @@ def normalizes(model: nn.Module) -> bool:
     return any(isinstance(layer, _NORMS) for layer in model.modules())
 
 
-def trace(model: nn.Module, value: Any, training: bool, recorder: _Recorder, values: _Values) -> Trace:
+def _traced(model: nn.Module, value: Any, training: bool, recorder: _Recorder, values: _Values) -> Trace:
     """Run a model on a value, in evaluation mode but for normalization."""
     statistics = {name: item.clone() for name, item in model.named_buffers()}
     found, given = recorder.trace, mapped(value, torch.clone)
@@ -410,7 +446,7 @@ def trace(model: nn.Module, value: Any, training: bool, recorder: _Recorder, val
             warnings.simplefilter("ignore")
             with recorder:
                 result = model(given)
-            found.result = list(flat(result))
+            found.result = list(flat(list(result.values()) if isinstance(result, dict) else result))
             found.outputs = tuple(map(values.number, found.result))
     except Exception as error:  # the user's code may raise anything
         found.error = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
@@ -428,39 +464,45 @@ class Comparison:
     Attributes:
         mine: the trace of the first.
         theirs: that of the second.
-        differences: what differs, in words, with `{label}` for the second; empty if all agrees.
-        is_complete: whether nothing else differs: the outputs agree with these differences corrected.
+        differences: what differs, in words; empty if all agrees. Nothing else differs: with these corrected, the
+            second computes what the first does.
     """
 
     mine: Trace
     theirs: Trace
     differences: list[str] = field(factory=list)
-    is_complete: bool = True
 
 
-def compare(mine: nn.Module, theirs: nn.Module, value: Any, training: bool) -> Comparison:
+def compare(mine: nn.Module, theirs: nn.Module, label: str, value: Any, training: bool) -> Comparison:
     """Compare two models.
+
+    Args:
+        mine: the first, which computes in double precision.
+        theirs: the second, likewise.
+        label: its name.
+        value: the input.
+        training: whether normalization is in training mode. Nothing else is, so that nothing is random.
 
     Raises:
         ModelError: the first does not accept the value.
     """
     values = _Values()
-    one = trace(mine, value, training, _Recorder(mine, values), values)
+    one = _traced(mine, value, training, _Recorder(mine, values), values)
     if one.error:
         raise ModelError(f"a model does not accept the input: {one.error}")
-    other = trace(theirs, value, training, _Recorder(theirs, values), values)
+    other = _traced(theirs, value, training, _Recorder(theirs, values), values)
     statistics = [{step.outputs for step in each.steps if step.function == "batch_norm"} for each in (one, other)]
     if not other.error and one.outputs == other.outputs and (not training or statistics[0] == statistics[1]):
         return Comparison(one, other)
-    guide = trace(mine, value, training, _Recorder(mine, values, keep=True), values)
+    guide = _traced(mine, value, training, _Recorder(mine, values, keep=True), values)
     recorder = _Recorder(theirs, values, guide)
-    guided = trace(theirs, value, training, recorder, values)
+    _traced(theirs, value, training, recorder, values)
     grouped: dict[tuple[str, str, str, str], list[str]] = {}
     for change in recorder.changes:
         grouped.setdefault((change.function, change.option, change.mine, change.theirs), []).append(change.place)
     texts = [
-        f"{option} of {function} is {here} in the .t7 and {there} in {{label}}, in {listed(places)}"
+        f"{option} of {function} is {here} in the .t7 and {there} in {{label}}: {listed(places)}"
         for (function, option, here, there), places in grouped.items()
     ]
-    ending = recorder.ends()
-    return Comparison(guide, guided, [*texts, *dict.fromkeys(recorder.texts), *filter(None, [ending])], not guided.error)
+    texts += [*dict.fromkeys(recorder.texts), recorder.ends()]
+    return Comparison(one, other, [text.replace("{label}", label) for text in texts if text])
