@@ -184,23 +184,43 @@ def match(options: argparse.Namespace) -> int:
     if options.target is None and options.out is not None:
         return failed("-o requires TARGET: t7bridge match SRC names models that have its layers")
     found = t7bridge.match(**arguments_of(options, "match"))
+    done = found.complete or (options.partial and not found.ambiguous)
     if found.asked:
         lines = [found.sentence(), *(f"also {each}" for each in found.models[1:])]
-        return _print(options, found.as_dict, lines, hint=_next_command(options, found), ok=found.complete)
-    done = found.complete or (options.partial and not found.ambiguous)
+        ok = found.complete and _agree(options, found)
+        notes = [note for note in found.report.notes if note.code == "prove"]
+        return _print(options, found.as_dict, lines, notes, hint=_next_command(options, found), ok=ok)
     written = done and options.out is not None
     if written:
         write_match(found, options.out, **{name: getattr(options, name) for name in options_of(WriteMatch)})
-    if options.prove:
+    ok = done and _agree(options, found)
+    if options.prove and not any(note.code == "prove" for note in found.report.notes):
         implied = found.target_side.factory
         _prove_match(options, found.report, written, options.factory or (str(implied) if implied else None))
     lines = _pairs(found) if options.out is None else []
     if written:
         lines = [f"{options.out}: {len(found.pairs)} tensors, {found.report.target_bytes} bytes"]
-    code = _print(options, found.as_dict, lines, found.report.notes, ok=done)
+    code = _print(options, found.as_dict, lines, found.report.notes, ok=ok)
     if not (found.complete or options.json):
         print(f"t7bridge: {'note' if done else 'error'}: {found.problems(options.partial and done)}", file=sys.stderr)
     return code
+
+
+def _agree(options: argparse.Namespace, found: Match) -> bool:
+    """Run a Lua model and a factory's with its weights on the same inputs, and note the result.
+
+    Returns:
+        Whether no output differs.
+    """
+    source, factory = found.source_side.module, found.target_side.factory
+    if source is None or factory is None or options.no_run:
+        return True
+    from ..tools.prove.prove import prove_note
+
+    against = {"against": found.state_dict(options.partial), "factory": str(factory), "input": options.input}
+    note = prove_note(source, limits=options.limits, **against)
+    found.report.notes.append(note)
+    return note.level != "warning"
 
 
 def _pairs(found: Match) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from attrs import evolve
 
-from ...conversion.options import AT, JSON, LIMITS, flag, option, options_of, takes, verb
+from ...conversion.options import AT, INPUT, JSON, LIMITS, flag, option, options_of, takes, verb
 from ...data import define
 from ...errors import FormatError, ModelError, UnsupportedError, about_file
 from ...graph.tensor import Tensor
@@ -106,6 +106,8 @@ class MatchKeys:
         "class or function that returns the model of a .pt, to compare two models; by default TARGET", default=None,
         metavar="PACKAGE:FACTORY", flags=("--module",),
     )  # fmt: skip
+    no_run = flag("do not run SRC, a .t7, and the model of TARGET, a factory, on the same inputs")
+    input = INPUT
     prove = flag("run both models and compare; without --module, prove only the .t7")
     json = JSON
     limits: Limits = LIMITS

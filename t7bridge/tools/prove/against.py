@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import nn
 from ... import formats
 from ...conversion.inputs import Inputs, parse_inputs
 from ...conversion.template import torch_weights
+from ...conversion.tree import to_torch as torch_values
 from ...data import define
 from ...errors import ModelError, T7BridgeError
 from ...graph.lua import Table, TorchObject, Value
@@ -226,6 +227,8 @@ class Subject:
             return Proof(self.name, layers, "expected outputs")
         if isinstance(reference, nn.Module):
             return self._second(reference.double().eval(), type(reference).__name__, inputs)
+        if isinstance(reference, Mapping) and factory is not None:
+            return self._second(_from_factory(factory, torch_values(dict(reference)), factory), factory, inputs)
         label, opened = str(reference), self._opened(reference, factory)
         if isinstance(opened, Table):
             return self._recording(opened, label)
@@ -338,7 +341,9 @@ class Subject:
         for step in found.mine.steps:
             if step.largest and all(layer.path != step.place for layer in proof.layers[-1:]):
                 proof.layers.append(_layer(step, found, mine.get_submodule(step.place)))
-        whole = LayerProof("root", type(mine).__name__, DIFFERS if found.differences else AGREES, reason="the whole")
+        whole = LayerProof(
+            "root", type(mine).__name__, DIFFERS if found.differences else AGREES, reason="the whole", runs=0
+        )
         proof.modes = f"{_shown(spec)} in evaluation mode"
         if normalizes(mine):
             proof.modes = f"{_shown(spec)} in evaluation and training mode"

@@ -70,7 +70,7 @@ def prove(request: Prove) -> Proof:
             pairs, each a tensor, a list of tensors or the path of a file that holds these; the recording of the script
             of `prove --probe`, or any `.t7` with a table of `input` and `output`; or a second model, which is run on
             the same seeded inputs: a `torch.nn.Module`, a `.t7`, a folder written by `t7bridge module`, whose model.py
-            is imported and run, a TorchScript archive, or a `.pt` with a state dict, with `factory`.
+            is imported and run, a TorchScript archive, or a state dict or a `.pt` with one, with `factory`.
         input: the input of two models, in any form of `t7bridge.conversion.inputs`; inferred from the layers of the
             first if empty.
         factory: `package:name` of the constructor of the model of a `.pt`, which is imported and called.
@@ -105,7 +105,9 @@ def prove(request: Prove) -> Proof:
     return subject.against(request.against, request.input, request.factory)
 
 
-def prove_note(source: Readable, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS, **reference: Any) -> Note:
+def prove_note(
+    source: Readable | TorchObject, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS, **reference: Any
+) -> Note:
     """Prove a file and return the result as a note, also if it cannot be proved; see `prove`."""
     try:
         return prove(source, at, limits=limits, **reference).note()

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from attrs import field
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ...data import define
 from ...errors import ModelError
@@ -173,7 +173,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._weights = {item.untyped_storage().data_ptr() for item in chain(model.parameters(), model.buffers())} - {0}
         self._known = guide.values if guide is not None else set()
         self._used: set[int] = set()
-        self._told: set[int] = set()
+        self._named: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and record it."""
@@ -232,7 +232,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def leave(self, layer: nn.Module, given: Any, output: Any) -> None:
         """Note that a module ends, and what it returns; a hook."""
-        numbers = [self._values.number(item) for item in flat(output) if item.is_floating_point()]
+        with _disable_current_modes():
+            numbers = [self._values.number(item) for item in flat(output) if item.is_floating_point()]
         self.trace.modules.setdefault(self.places.pop(), []).extend(numbers)
 
     # With a guide
@@ -280,6 +281,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if partner is not None and partner.inputs == step.inputs and len(partner.weights) != len(step.weights):
             more = "the .t7" if len(partner.weights) > len(step.weights) else "{label}"
             self.texts.append(f"only {more} has a bias in {_both(step, partner)}")
+            self._named |= {id(step), id(partner)}
         return result
 
     def _partner(self, step: Step) -> Step | None:
@@ -307,9 +309,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             text = _of_input(want, got)
             if text:
                 return text
-        one = [step for step in _region(self._guide, mine, self.trace.values) if id(step) not in self._told]
-        other = [step for step in _region(self.trace, theirs, self._known) if id(step) not in self._told]
-        self._told.update(map(id, [*one, *other]))
+        regions = _region(self._guide, mine, self.trace.values), _region(self.trace, theirs, self._known)
+        one, other = ([step for step in region if id(step) not in self._named] for region in regions)
+        if any(regions) and not (one or other):
+            return ""
+        self._named.update(map(id, [*one, *other]))
         where = where if where == ENDS else f"before {where}"
         if one and other:
             full = [step.function for step in one] == [step.function for step in other]

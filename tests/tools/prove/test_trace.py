@@ -1,0 +1,164 @@
+"""Two models that compute almost the same: what differs is named, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import t7bridge
+from t7bridge.cli import main
+
+
+class Block(nn.Module):
+    """A bottleneck, whose stride may be in either convolution."""
+
+    def __init__(self, first: int = 1, second: int = 2, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(8, 4, 1, first, bias=False)
+        self.bn1 = nn.BatchNorm2d(4, eps)
+        self.conv2 = nn.Conv2d(4, 8, 3, second, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(8, eps)
+        self.short = nn.Conv2d(8, 8, 1, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add the branch to the shortcut."""
+        y = torch.relu(self.bn1(self.conv1(x)))
+        return torch.relu(self.bn2(self.conv2(y)) + self.short(x))
+
+
+class Net(nn.Module):
+    """A small network with an option for each way in which ports of networks differ."""
+
+    def __init__(
+        self,
+        begin: Callable[[torch.Tensor], torch.Tensor] = lambda x: x,
+        end: Callable[[torch.Tensor], torch.Tensor] = lambda x: x,
+        activation: Callable[[torch.Tensor], torch.Tensor] = torch.relu,
+        pool: nn.Module | None = None,
+        mean: nn.Module | None = None,
+        padding: int = 1,
+        momentum: float = 0.1,
+        bias: bool = True,
+        **block: Any,
+    ) -> None:
+        super().__init__()
+        self.begin, self.end, self.activation = begin, end, activation
+        self.stem = nn.Conv2d(3, 8, 3, 1, padding, bias=bias)
+        self.norm = nn.BatchNorm2d(8, momentum=momentum)
+        self.pool = pool or nn.MaxPool2d(3, 2, ceil_mode=True)
+        self.block = Block(**block)
+        self.mean = mean or nn.AvgPool2d(3, 1, 1)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Classify images."""
+        x = self.pool(self.activation(self.norm(self.stem(self.begin(x)))))
+        return self.end(self.fc(self.mean(self.block(x)).mean((2, 3))))
+
+
+TWINS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "the same": ({}, []),
+    "stride": (
+        {"first": 2, "second": 1},
+        [
+            r"stride of convolution is \[1, 1\] in the .t7 and \[2, 2\] in Net: block.conv1 ",
+            r"stride of convolution is \[2, 2\] in the .t7 and \[1, 1\] in Net: block.conv2 ",
+        ],
+    ),
+    "eps": ({"eps": 1e-3}, ["eps of batch_norm is 1e-05 in the .t7 and 0.001 in Net: block.bn1 .*, block.bn2 "]),
+    "momentum": ({"momentum": 0.01}, ["in training, momentum of batch_norm is 0.1 in the .t7 and 0.01 in Net: norm "]),
+    "ceil mode": ({"pool": nn.MaxPool2d(3, 2)}, ["ceil_mode of max_pool2d is True in the .t7 and False in Net: pool "]),
+    "padding": ({"padding": 0}, [r"padding of convolution is \[1, 1\] in the .t7 and \[0, 0\] in Net: stem "]),
+    "padding of means": (
+        {"mean": nn.AvgPool2d(3, 1, 1, count_include_pad=False)},
+        ["count_include_pad of avg_pool2d is True in the .t7 and False in Net: mean "],
+    ),
+    "other pooling": (
+        {"mean": nn.MaxPool2d(3, 1, 1)},
+        ["before fc .*, the .t7 computes avg_pool2d, .* where Net computes max_pool2d, "],
+    ),
+    "activation": (
+        {"activation": nn.functional.softplus},
+        ["before block.conv1 .*, the .t7 computes relu, .* where Net computes softplus, "],
+    ),
+    "bias": ({"bias": False}, ["only the .t7 has a bias in stem "]),
+    "order of channels": ({"begin": lambda x: x.flip(1)}, ["Net reverses the order of the input's channels"]),
+    "index of channels": ({"begin": lambda x: x[:, [2, 1, 0]]}, ["Net reverses the order of the input's channels"]),
+    "scale": (
+        {"begin": lambda x: torch.stack([x[:, 0] * 2 - 0.5, x[:, 1], x[:, 2] * 4], 1)},
+        ["Net scales the channels of its input, by 2, 1, 4 and with -0.5, .* added"],
+    ),
+    "softmax": ({"end": lambda x: x.softmax(1)}, ["at the end, Net computes softmax, and the .t7 does not"]),
+    "log-softmax": (
+        {"end": lambda x: x.log_softmax(1)},
+        ["at the end, Net computes log_softmax, and the .t7 does not"],
+    ),
+    "three": (
+        {"pool": nn.MaxPool2d(3, 2), "end": lambda x: x.softmax(1), "eps": 1e-3},
+        ["ceil_mode", "eps", "at the end, Net computes softmax"],
+    ),
+}
+"""Options of networks, and a pattern for each difference that is named."""
+
+
+def lua_model(tmp_path: Path) -> Path:
+    """The network as a Lua model, with weights of which none equals another."""
+    torch.manual_seed(25)
+    net = Net()
+    for tensor in net.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.rand_like(tensor) + 0.5 if tensor.dim() == 1 else torch.randn_like(tensor))
+    t7bridge.write_lua(net.eval(), tmp_path / "lua", example_inputs=["2x3x16x16"])
+    torch.save(net.state_dict(), tmp_path / "weights.pt")
+    return tmp_path / "lua" / "model.t7"
+
+
+def test_twins(tmp_path, subtests):
+    """Of each wrong twin the difference is named, once, and with the right one nothing differs."""
+    source = lua_model(tmp_path)
+    weights = torch.load(tmp_path / "weights.pt")
+    for name, (options, expected) in TWINS.items():
+        with subtests.test(name):
+            twin = Net(**options)
+            twin.load_state_dict(weights, strict="bias" not in options)
+            proof = t7bridge.prove(source, against=twin, input=["2x3x16x16"])
+            found = proof.differences
+            assert len(found) == len(expected), found
+            assert all(re.search(each, text) for each, text in zip(expected, found)), found
+            assert proof.exit_code == bool(expected)
+            assert proof.sentence().startswith("proven against 8 layers") == (not expected)
+
+
+FACTORIES = """
+from test_trace import Net
+from torch import nn
+def right(): return Net()
+def wrong(): return Net(pool=nn.MaxPool2d(3, 2))
+"""
+
+
+def test_match_runs_the_factory(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """`match` with a factory says that both compute the same, or what differs; what is written is the same."""
+    source = str(lua_model(tmp_path))
+    (tmp_path / "nets.py").write_text(FACTORIES)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    written = []
+    for name, options, code, text in (
+        ("right", [], 0, "proven against 8 layers of "),
+        ("wrong", [], 1, "ceil_mode of max_pool2d is True in the .t7 and False in "),
+        ("wrong", ["--no-run"], 0, ""),
+    ):
+        target = tmp_path / "out.pt"
+        arguments = [source, f"{tmp_path}/nets.py:{name}", "-o", str(target), "--force", "--input", "2x3x16x16"]
+        assert main(["match", *arguments, *options]) == code
+        error = capsys.readouterr().err
+        assert text in error
+        assert bool(text) == ("proof" in error), error
+        written.append(torch.load(target))
+    assert all(torch.equal(state[key], written[0][key]) for state in written for key in written[0])
