@@ -54,10 +54,9 @@ class _Values:
             self._seen[id(tensor), ordered] = weakref.ref(tensor), tensor._version, number
         return number
 
-    def forget(self, tensor: torch.Tensor) -> None:
-        """Note that a tensor was written to: its version is only raised later."""
-        self._seen.pop((id(tensor), True), None)
-        self._seen.pop((id(tensor), False), None)
+    def forget(self) -> None:
+        """Note that a tensor was written to, whose version is only raised later."""
+        self._seen.clear()
 
     def _find(self, values: torch.Tensor, ordered: bool) -> int:
         norm = values.norm()
@@ -213,9 +212,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _ran(self, func: Any, named: dict[str, Any], step: Step) -> Any:
         """Run an operation and complete its record."""
         result = _call(func, named)
-        for name, item in named.items():
-            if isinstance(item, torch.Tensor) and _written(func, name):
-                self._values.forget(item)
+        if any(_written(func, name) for name, item in named.items() if item is not None):
+            self._values.forget()
         found = [item for item in flat(result) if item.is_floating_point() and item.numel()]
         if step.function == "batch_norm":
             found = found[:1]
@@ -255,7 +253,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             same = kept.numel() == tensor.numel()
             if same or kept.dim() == tensor.dim():
                 self.texts.append(self._between(partner.inputs, step.inputs, _both(step, partner), kept, tensor))
-                named[name] = kept.reshape(tensor.shape) if same else kept
+                if same and step.inputs[0] not in self._known:
+                    tensor.copy_(kept.reshape(tensor.shape))  # for all that take this value, which the guide lacks
+                    self._values.forget()
+                else:
+                    named[name] = kept.reshape(tensor.shape) if same else kept
                 step.inputs = partner.inputs
         before = {key: item.clone() for key, item in named.items() if _written(func, key) and _holds_tensors(item)}
         result = self._ran(func, named, step)
