@@ -33,6 +33,8 @@ _CHUNK = 1 << 16
 _KEPT = 1 << 28
 """Maximum number of elements of the inputs that are kept to explain a difference: 2 GiB."""
 _SHOWN = 4
+_STATISTICS = ("running_mean", "running_var")
+"""Arguments of batch normalization that it updates in training."""
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 ENDS = "at the end"
 
@@ -212,13 +214,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _ran(self, func: Any, named: dict[str, Any], step: Step) -> Any:
         """Run an operation and complete its record."""
         result = _call(func, named)
-        if any(_written(func, name) for name, item in named.items() if item is not None):
+        if named.get("training") or any(_written(func, name) for name in named):
             self._values.forget()
         found = [item for item in flat(result) if item.is_floating_point() and item.numel()]
         if step.function == "batch_norm":
             found = found[:1]
             if named.get("training"):
-                found += [named[name] for name in ("running_mean", "running_var") if named[name] is not None]
+                found += [named[name] for name in _STATISTICS if named[name] is not None]
         step.outputs = tuple(map(self._values.number, found))
         if not set(step.outputs) <= set(step.inputs):
             self.trace.steps.append(step)
@@ -259,7 +261,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 else:
                     named[name] = kept.reshape(tensor.shape) if same else kept
                 step.inputs = partner.inputs
-        before = {key: item.clone() for key, item in named.items() if _written(func, key) and _holds_tensors(item)}
+        names = _STATISTICS if named.get("training") else [key for key in named if _written(func, key)]
+        before = {key: named[key].clone() for key in names if isinstance(named.get(key), torch.Tensor)}
         result = self._ran(func, named, step)
         if set(step.outputs) <= self._known:
             return result
