@@ -152,7 +152,7 @@ def generated(options: argparse.Namespace, folder: Path) -> Iterator[Path]:
     for at in range(0, options.count, 50):
         seed = options.seed * 1_000_000 + at
         path = folder / f"cells_{seed}.t7"
-        command = [options.th, str(GENERATOR), str(seed), str(min(50, options.count - at)), str(path), *options.changes]
+        command = [options.th, str(GENERATOR), str(seed), str(min(50, options.count - at)), str(path), *options.only]
         if subprocess.run(command, capture_output=True, timeout=600).returncode == 0 and path.exists():
             yield path
             path.unlink()
@@ -167,7 +167,7 @@ def main() -> int:
     parser.add_argument("--th", default="th", help="the interpreter of Lua Torch")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=0)
-    parser.add_argument("--changes", nargs="*", default=[], help="only these; names at the top of the generator")
+    parser.add_argument("--only", nargs="*", default=[], help="kinds and changes, by their names in the generator")
     parser.add_argument("--live", action="store_true", help="live modules only")
     parser.add_argument("--findings", type=Path)
     options = parser.parse_args()

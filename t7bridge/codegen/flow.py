@@ -15,7 +15,7 @@ from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..limits import Budget, Limits
 from ..nn.flows import ANY, NEVER, NOTHING, TENSOR, DataFlow, Kind, listed, many
-from ..nn.mapping import LAYERS, SEQUENTIAL, ModuleSpec, specs_in
+from ..nn.mapping import LAYERS, SEQUENTIAL, Link, ModuleSpec, specs_in
 from ..nn.memory import MemoryEffects
 from ..nn.registry import traits_of
 from ..nn.stacks import STATEFUL
@@ -155,8 +155,9 @@ class CodeBlock:
         steps: the steps; number 0 is the input, and those merged into others are `None`.
         result: the return value of `forward`.
         attributes: the modules, in the order of their first use.
-        inputs: the user's names of the elements of the input, if it is a list.
+        inputs: the user's names of the elements of the input, if it is a list, by their paths.
         width: number of elements of the input, if known.
+        lists: number of elements of those elements of the input that are lists, if known.
         more: whether it may have more, which are ignored.
         parameters: those of the constructor, with their annotations.
         whole: whether it is the class of the whole model.
@@ -168,8 +169,9 @@ class CodeBlock:
     steps: list[Step | None] = field(factory=list)
     result: Value = field(factory=list)
     attributes: list[Attribute] = field(factory=list)
-    inputs: dict[int, str] = field(factory=dict)
+    inputs: dict[tuple[int | str, ...], str] = field(factory=dict)
     width: int = 0
+    lists: dict[int | str, int] = field(factory=dict)
     more: bool = False
     parameters: dict[str, str] = field(factory=dict)
     whole: bool = False
@@ -580,21 +582,32 @@ class Lists:
             self._unpack(1 + max((path[0] for source, path in links if not source), default=-1))
         body.builder.budget.spend(sum(len(path) for _, path in links))
 
-        def fetch(link: tuple[int, tuple[int, ...]]) -> Value:
+        def fetch(link: Link) -> Value:
             return reduce(_pick, link[1], values[link[0]])
 
         for node in graph.nodes:
             taken: Value = fetch(node.takes[0]) if len(node.takes) == 1 else [fetch(link) for link in node.takes]
             name = usable_name(node.name)
             if node.module is None or traits(self._spec.children[node.module]).is_identity:
-                if name and isinstance(taken, Ref) and taken.step == 0 and len(taken.path) == 1:
-                    body.block.inputs[int(taken.path[0])] = name
+                if name and isinstance(taken, Ref) and not taken.step:
+                    body.block.inputs[taken.path] = name
             else:
                 taken = body.apply(self._spec.children[node.module], taken, name)
                 self._name(taken, name)
             values.append(taken)
+        for number, width in self._splits(links).items():
+            if isinstance(part := values[number], Ref) and not part.step and len(part.path) == 1:
+                body.block.lists[part.path[0]] = width
         given = [fetch(link) for link in graph.outputs]
         return given if graph.returns_list else given[0]
+
+    def _splits(self, links: list[Link]) -> dict[int, int]:
+        """Return the nodes whose value is split, with the number of parts: Lua requires that all are used."""
+        widths: dict[int, int] = {}
+        for source, path in links:
+            if path:
+                widths[source] = max(widths.get(source, 0), path[0] + 1)
+        return widths
 
     def _name(self, value: Value, name: str) -> None:
         """Name a value, and the module that returns it, as the user did."""

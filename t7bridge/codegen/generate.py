@@ -403,7 +403,9 @@ def _arguments(block: CodeBlock, writer: Writer) -> list[str]:
     if block.is_stateful:
         first, *states = writer.unpacked
         return [f"{first}: Tensor", *(f"{state}: Any = None" for state in states)]
-    taken = "list[Tensor]" if writer.unpacked else "Any" if writer.source == "inputs" else "Tensor"
+    nested = any(not ref.step and len(ref.path) > 1 for _, ref in block.links())
+    listed = f"list[{'Any' if nested else 'Tensor'}]"
+    taken = listed if writer.unpacked else "Any" if writer.source == "inputs" else "Tensor"
     return [f"{writer.source}: {taken}", *["target: Any = None"] * writer.reads("target")]
 
 

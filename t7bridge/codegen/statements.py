@@ -25,6 +25,8 @@ from .flow import Attribute, CodeBlock, Ref, Step, Value, refs
 
 _TEXT = WIDTH - 24
 """Maximum length of an expression with inlined operands."""
+_MOST_INNER = 16
+"""Maximum number of names for the elements of one element of the input."""
 _MOST_VARIABLES = 1000
 """Maximum number of values of one `forward` that wait for their last use."""
 _VARIABLES = ["x", "y", "z", *(f"x{at}" for at in range(1, _MOST_VARIABLES))]
@@ -36,6 +38,7 @@ _VARIABLES = ["x", "y", "z", *(f"x{at}" for at in range(1, _MOST_VARIABLES))]
 
 def tidy(block: CodeBlock) -> None:
     """Join chains of modules, replace stateless modules by functions, and name the modules."""
+    _name_gates(block)
     exposed = _Exposed(block)
     for step in block.steps:
         if step and step.unseen and step.attribute and not step.attribute.own and not exposed.seen_in(step):
@@ -47,6 +50,19 @@ def tidy(block: CodeBlock) -> None:
     held = {id(step.attribute) for step in block.steps if step}
     block.attributes = [each for each in block.attributes if id(each) in held]
     _name(block.attributes)
+
+
+def _name_gates(block: CodeBlock) -> None:
+    """Name the parts of a value gates if each is only the input of a sigmoid or tanh."""
+    users: dict[int, set[str]] = {}
+    for number, ref in block.links():
+        step = block.steps[number] if number < len(block.steps) else None
+        held = step.attribute if step and len(ref.path) == 1 else None
+        users.setdefault(ref.step, set()).add(held.calls[0].name if held else "")
+    for number, step in enumerate(block.steps):
+        names = users.get(number, set())
+        if step and step.hint == "parts" and "nn.Sigmoid" in names and names <= {"nn.Sigmoid", "nn.Tanh"}:
+            step.hint = "gates"
 
 
 def _join_chains(block: CodeBlock) -> None:
@@ -161,6 +177,8 @@ class Writer:
         """Variable → the last step that uses it."""
         self._parts: dict[int, list[str]] = {}
         """The variables of the results of cells."""
+        self._inputs: dict[tuple[int | str, ...], str] = {}
+        """Paths of elements of the input, if these have names, and of their elements → variables."""
         self.source = "input"
         self.statements: list[ast.stmt] = []
         self.unpacked = self._unpack()
@@ -188,47 +206,73 @@ class Writer:
 
     def _unpack(self) -> list[str]:
         """Return the names of the elements of the input, if only they are used."""
-        positions = {ref.path[0] if ref.path else None for _, ref in self._block.links() if not ref.step}
+        block, paths = self._block, {ref.path for _, ref in self._block.links() if not ref.step}
+        positions = {path[0] if path else None for path in paths}
         if positions - {None}:
             self.source = "inputs"
-        if not self._block.width or not all(isinstance(at, int) and 0 <= at < self._block.width for at in positions):
+        if not block.width or not all(isinstance(at, int) and 0 <= at < block.width for at in positions):
             self._nodes[0] = ast.Name(self.source)
             return []
         self.source = "inputs"
-        names: list[str] = []
-        states = self._states()
-        for at in range(self._block.width):
-            name = self._block.inputs.get(at, "") or states.get(at, "")
-            is_state = self._block.is_stateful or name == states.get(at)
-            last = self._last_of_input(at) if is_state else len(self._block.steps)
-            if not name or name in names or not free_variable(name, self._taken):
-                name = f"input{at + 1}"
-            while name in names or not free_variable(name, self._taken):
-                name += "_"
-            names.append(name if at in positions else "_")
-            self._busy[names[-1]] = last
-        return names
+        known = {} if block.is_stateful else block.lists  # a state may be None
+        lists = {at: width for at, width in known.items() if self._only_elements(at, width, paths)}
+        places: list[tuple[int | str, ...]] = [(at,) for at in range(block.width)]
+        places += [(at, inner) for at, width in sorted(lists.items()) for inner in range(width)]
+        used = {path[:size] for path in paths for size in (1, 2)}
+        self._name_inputs(places, used, self._states())
+        for at in sorted(lists):
+            names = [self._inputs.get((at, inner), "_") for inner in range(lists[at])]
+            self.statements.append(ast.Assign([ast.Tuple([*map(dotted, names)])], dotted(self._inputs[at,])))
+        return [self._inputs.get((at,), "_") for at in range(block.width)]
 
-    def _states(self) -> dict[int, str]:
-        """Return the names of the inputs that are states of cells, and `x` for the only other one."""
-        names: dict[int, str] = {}
+    def _only_elements(self, at: int | str, width: int, paths: set[tuple[int | str, ...]]) -> bool:
+        """Return whether only elements of an element of the input are used, and not too many for one line."""
+        inner = {path[1] if len(path) > 1 else None for path in paths if path[:1] == (at,)}
+        return bool(inner) and width <= _MOST_INNER and inner <= {*range(width)}
+
+    def _name_inputs(
+        self, places: list[tuple[int | str, ...]], used: set[tuple[int | str, ...]], states: dict[Any, str]
+    ) -> None:
+        """Name what is used of the input: as the user did, by its use in cells, or x, or x1, x2, … in turn."""
+        known = {**states, **self._block.inputs}
+        for at, *inner in places:
+            if inner and all(place in states for place in places if place[:-1] == (at,)):
+                known.setdefault((at,), "state")
+        places = [place for place in places if place in used]
+        others = [place for place in places if place not in known]
+        known.update((place, f"x{number}" if len(others) > 1 else "x") for number, place in enumerate(others, 1))
+        for place in places:
+            name, is_state = known[place], self._block.is_stateful or known[place] == states.get(place)
+            while name in self._inputs.values() or not free_variable(name, self._taken):
+                name += "_"
+            self._inputs[place] = name
+            self._busy[name] = self._last_of_input(place) if is_state else len(self._block.steps)
+
+    def _input(self, path: tuple[int | str, ...]) -> tuple[ast.expr, tuple[int | str, ...]]:
+        """Return the variable of an input, and the rest of its path."""
+        size = 2 if path[:2] in self._inputs else 1
+        return dotted(self._inputs[path[:size]]), path[size:]
+
+    def _states(self) -> dict[Any, str]:
+        """Return the names of the inputs that are states of cells, by their paths."""
+        names: dict[Any, str] = {}
         for step in self._block.steps:
             if step is None or not step.parts:
                 continue
             operands = step.takes[0] if isinstance(step.takes[0], list) else step.takes
             for letter, value in zip(step.parts, operands[1:]):
-                if letter and isinstance(value, Ref) and not value.step and len(value.path) == 1:
-                    names.setdefault(int(value.path[0]), self._state(step, letter))
-        others = {ref.path[0] for _, ref in self._block.links() if not ref.step and ref.path} - {*names}
-        return {**names, int(others.pop()): "x"} if names and len(others) == 1 else names
+                if letter and isinstance(value, Ref) and not value.step:
+                    names.setdefault(value.path, self._state(step, letter))
+        return names
 
     def _state(self, step: Step | None, letter: str) -> str:
         """Return the name of a state of a cell, with the number of its module."""
         name = step.attribute.name if step and step.attribute else ""
         return letter + name[len(name.rstrip("0123456789")) :]
 
-    def _last_of_input(self, at: int) -> int:
-        return max((number for number, ref in self._block.links() if not ref.step and ref.path[:1] == (at,)), default=0)
+    def _last_of_input(self, path: tuple[int | str, ...]) -> int:
+        size, links = len(path), self._block.links()
+        return max((number for number, ref in links if not ref.step and ref.path[:size] == path), default=0)
 
     def _write(self, number: int, step: Step) -> None:
         changes = self._exposed.changed_by(step)
@@ -293,8 +337,7 @@ class Writer:
         if isinstance(value, list):
             return ast.List([*map(self._value, value)])
         if not value.step and self.unpacked:
-            node = dotted(self.unpacked[int(value.path[0])])
-            path = value.path[1:]
+            node, path = self._input(value.path)
         elif value.step in self._parts:
             names = self._parts[value.step]
             node, path = dotted(names[int(value.path[0])] if len(names) > 1 else names[0]), value.path[len(names) > 1 :]
@@ -315,8 +358,8 @@ class Writer:
         self._settle(number)
 
         choices = [step.hint] if step.hint else []
-        if step.hint == "parts":
-            choices += [f"parts{at}" for at in range(2, 100)]
+        if step.hint in ("parts", "gates"):
+            choices += [f"{step.hint}{at}" for at in range(2, 100)]
         choices += _VARIABLES
         name = next((choice for choice in choices if self._is_free(choice, number)), "")
         if not name:

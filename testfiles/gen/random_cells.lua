@@ -1,10 +1,10 @@
 -- Random recurrent cells as nngraph graphs, most of them with something changed, and what Lua Torch computes with them, as one list of records.
---   th random_cells.lua SEED COUNT OUT.t7 [CHANGE …]       (needs nngraph and rnn; CHANGE: only these changes)
+--   th random_cells.lua SEED COUNT OUT.t7 [KIND | CHANGE …]       (needs nngraph and rnn; only these kinds or changes)
 -- A record: model, inputs, steps, carry and outputs as in cells.lua, of four steps; text: how the cell is made, changes: those of `changes`
 -- that were made, and cells: the number of cells by kind that must be recognized, if no change forbids it.
 require 'nn' require 'nngraph' require 'rnn.LinearNoBias'
 local SEED, COUNT, OUT = tonumber(arg[1] or 1), tonumber(arg[2] or 10), arg[3] or 'out.t7'
-local ONLY = {} for i = 4, #arg do ONLY[#ONLY + 1] = arg[i] end
+local ONLY, KINDS = {}, {}
 local LAST = 4
 torch.setdefaulttensortype('torch.DoubleTensor') torch.manualSeed(SEED) torch.setnumthreads(1)
 local function int(a, b) return torch.random(a, b) end
@@ -22,11 +22,11 @@ local changes = {
   none = 'same',
   relu = 'may', hard = 'not', linear_output = 'not', product_of_sums = 'not', product_in_cell = 'not', sum_for_product = 'not', swapped_states = 'may', one_bias_missing = 'may',
   tied_gates = 'not', tied_biases = 'not', tied_outside = 'not', tied_cells = 'may', consumer = 'not', consumer_of_tanh = 'same', dropout_candidate = 'not', dropout_gate = 'not',
-  dropout_cell = 'not', dropout_h_once = 'not', dropout_x = 'same', dropout_none = 'may', constant_forget = 'may', constant_scale = 'not', constant_huge = 'not', constant_zero = 'same',
-  constant_back = 'same', constant_tiny = 'may', in_place_x = 'not', in_place_h = 'not', in_place_c = 'not', in_place_out = 'may', in_place_sum = 'may', third_value = 'not', x_twice = 'not', gate_sees_gate = 'not',
+  dropout_cell = 'not', dropout_h_once = 'not', dropout_x = 'same', dropout_none = 'may', constant_forget = 'may', constant_scale = 'not', constant_huge = 'not', constant_zero = 'may',
+  constant_back = 'may', constant_tiny = 'may', in_place_x = 'not', in_place_h = 'not', in_place_c = 'not', in_place_out = 'may', in_place_sum = 'may', third_value = 'not', x_twice = 'not', gate_sees_gate = 'not',
   gate_sees_cell = 'may', overlap = 'not', rows_left = 'not', same_rows = 'not', interleaved = 'may', hidden_sum = 'may', wrapped = 'same', flattened = 'same', x_is_h = 'may', c_is_x = 'may', c_is_h = 'may',
   two_minus = 'not', coupled = 'may', reset_of_x = 'not', reset_outside = 'may', reset_twice = 'not', normalized = 'not', outputs_twice = 'same', cell_unused = 'same', strided = 'may', reversal = 'same', reversal_inside = 'not',
-  clipped = 'not', clipped_output = 'same', negative_gate = 'may', computed_twice = 'may', other_cell = 'not', peephole_scaled = 'not', candidate_of_cell = 'not', square = 'not', expanded = 'may', batch_norm_x = 'same', nan = 'may',
+  clipped = 'not', clipped_output = 'same', negative_gate = 'may', computed_twice = 'may', other_cell = 'not', peephole_scaled = 'not', candidate_of_cell = 'not', square = 'not', expanded = 'may', batch_norm_x = 'same', nan = 'may', annotated = 'same',
 }
 local names = {} for name in pairs(changes) do names[#names + 1] = name end table.sort(names)
 
@@ -82,13 +82,19 @@ local function mix(z, a, b) -- (1 - z) a + z b
   if chance(0.3) then return add(a, mul(z, nn.CSubTable()({b, a}))) end
   return add(mul(minus(z), a), mul(z, b))
 end
+local notes = {'x', 'h', 'c', 'h1', 'c1', 'h2', 'x1', 'lstm', 'lstm1', 'gru', 'rnn', 'inputs', 'state', 'gates', 'attention', 'next_h', 'parts', 'input1', 'self', 'decoder', 'i2h_1'}
+local plain_mul, plain_add, plain_id = mul, add, id
+local function noted(v) if on('annotated', 0.4) then v:annotate{name = pick(notes)} end return v end
+function id(x) return noted(plain_id(x)) end
+function add(...) return noted(plain_add(...)) end
+function mul(...) return noted(plain_mul(...)) end
 local all_linear -- of the present model: {layer, inputs, outputs}
 local function linear(v, n, m, bias)
   local layer = (bias == false and chance(0.4)) and nn.LinearNoBias(n, m) or nn.Linear(n, m, bias)
   if bias == false and layer.bias then layer.bias = nil layer.gradBias = nil end
   if on('strided', 0.4) then layer.weight = torch.randn(n, m):t() layer.gradWeight = layer.weight.new(m, n):zero() end
   all_linear[#all_linear + 1] = {layer, n, m}
-  return layer(v)
+  return noted(layer(v))
 end
 
 -- The sums of some gates: letters -> nodes. s: style; sizes n, m
@@ -242,11 +248,15 @@ function build.highway(x, s, n, m) -- of the state, which is its input too
   return {mix(t, h, g)}
 end
 
+local kinds = {'lstm', 'lstm', 'lstm', 'lstm', 'peephole', 'gru', 'gru', 'gru_after', 'gru_after', 'rnn', 'rnn_relu', 'highway'}
+for i = 4, #arg do local list = build[arg[i]] and KINDS or ONLY list[#list + 1] = arg[i] end
+if #KINDS > 0 then kinds = KINDS end
+
 local function model()
   wanted, made, extra, all_linear, after = {}, {}, {}, {}, {}
   local count = #ONLY > 0 and int(1, 2) or pick{0, 2, 4, 6}
   for _ = 1, count do wanted[pick(#ONLY > 0 and ONLY or names)] = true end
-  kind = pick{'lstm', 'lstm', 'lstm', 'lstm', 'peephole', 'gru', 'gru', 'gru_after', 'gru_after', 'rnn', 'rnn_relu', 'highway'}
+  kind = pick(kinds)
   local layers, B = pick{1, 1, 1, 2}, pick{1, 2, 2, 3}
   local m = int(2, 6)
   local n = chance(0.35) and m or int(2, 7)
