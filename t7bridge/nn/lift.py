@@ -951,19 +951,20 @@ def _module(atom: _Atom) -> str:
 # Cells in a model
 
 
-def lifted(plan: Plan, state: StateDict) -> Lifted:
+def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
     """Return a model whose cells are single modules.
 
     Args:
         plan: the plan; its graphs are modified.
         state: its state dict.
+        only_torch: whether cells that `torch.nn` lacks stay as they are.
     """
     result = Lifted(plan, state)
     prefixes = _prefixes(plan.root)
     cells: list[_Found] = []
     for spec, prefix in prefixes.values():
         search = _Search(spec, prefix, state).run()
-        cells += search.found
+        cells += [cell for cell in search.found if not only_torch or cell.target == cell.cell.target]
         result.notes += [Note("info", spec.path, message, code="lift") for message in search.against]
     groups = _tied(cells, plan.root, state)
     _settle(groups)

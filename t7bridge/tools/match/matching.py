@@ -50,6 +50,7 @@ from .sides import (
     reorder,
     sibling,
     side_of,
+    with_cells,
 )
 
 NOTHING = "-"
@@ -147,7 +148,12 @@ def match(request: MatchKeys) -> Match:
     if request.target is None:
         return _recognized(one, request)
     other = side_of(request.target, "the target", request.target_at, request.limits)
-    return _Matching(one, other).run(_read_mapping(request.mapping))
+    lines = _read_mapping(request.mapping)
+    one, other = (
+        with_cells(one, other, [line.source for line in lines]),
+        with_cells(other, one, [line.target for line in lines]),
+    )
+    return _Matching(one, other).run(lines)
 
 
 _MOST_CANDIDATES, _MOST_NEAR = 24, 3

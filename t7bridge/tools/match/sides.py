@@ -2,7 +2,7 @@
 
 A part has the tensors of a module, in order. Names of modules only delimit containers. Parts that look alike are of one
 class: by the names and shapes of their tensors, as strictly as both sides allow. The graphs of a model show runs of
-nodes, and the order of a recurrent layer's gates, which shapes do not show: i f g o in PyTorch, i f o g in char-rnn.
+nodes, and cells, whose order of gates shapes do not show: i f g o in PyTorch, i f o g in char-rnn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ... import formats, torchmodules
 from ...conversion.adopt import adopt
 from ...conversion.template import state_dict_in
 from ...data import define
-from ...errors import ModelError, UnsupportedError, about_file
+from ...errors import ModelError, T7BridgeError, UnsupportedError, about_file
 from ...formats.document import Document
 from ...formats.pt.modules import VisitedModules, module_state_dict
 from ...formats.pt.modules import is_module as is_pickled_module
@@ -32,10 +32,12 @@ from ...graph.tensor import Tensor
 from ...graph.walk import walk
 from ...lazy import np
 from ...limits import DEFAULT_LIMITS, Limits
-from ...nn.graphs import graph_modules, graphs_in
-from ...nn.mapping import GraphSpec, Link
-from ...nn.named import StateDict
+from ...nn.graphs import graphs_in
+from ...nn.lift import Lifted, lifted, undo
+from ...nn.mapping import GraphSpec
+from ...nn.named import ROOT_FIELD, StateDict
 from ...nn.places import choose, find_modules
+from ...nn.plan import build_plan
 from ...nn.state_dict import state_dict
 from ...report import Note
 from ...torchmodules.factories import Factory, is_factory
@@ -43,8 +45,6 @@ from ...torchmodules.factories import Factory, is_factory
 _KEY = re.compile(r"(?:.*\.)?(?:weight|bias)_(?:ih|hh)(?:_l\d+)?(?:_reverse)?\Z")
 ORDERS = {4: "ifgo", 3: "rzn"}
 """PyTorch's order, by the number of gates."""
-_PASSED = {"nn.CAddTable", "nn.Reshape", "nn.View", "nn.Identity", "nn.Dropout"}
-"""Layers between a cell's matrices and the split of their sum into gates."""
 
 
 @define(frozen=True)
@@ -73,6 +73,8 @@ class Side:
         derived: keys of derived tensors.
         runs: see `_graph_runs`.
         gates: see `gate_orders`.
+        cells: the model with its cells as single modules, whose keys these are; see `with_cells`.
+        layers: its tensors without them.
         metadata: PyTorch's `_metadata`, if any.
         notes: notes of its construction.
         document: the file it comes from, open.
@@ -88,6 +90,8 @@ class Side:
     derived: set[str] = field(factory=set)
     runs: dict[Path, str] = field(factory=dict)
     gates: dict[str, str] = field(factory=dict)
+    cells: Lifted | None = None
+    layers: dict[str, Tensor] = field(factory=dict)
     metadata: Any = None
     notes: list[Note] = field(factory=list)
     document: Document | None = None
@@ -124,7 +128,6 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
                 value = _state_in(document.value, side.name, at, limits)
     if isinstance(value, TorchObject):
         side.runs = _graph_runs(value)
-        side.gates = gate_orders(value)
         side.module = value
         value = state_dict(value, limits=limits)
     if isinstance(value, StateDict):
@@ -253,7 +256,11 @@ def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
 
 def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
     """Return a state dict with exactly the keys of a side, in their order, and its metadata."""
-    result = OrderedDict((key, tensors[key]) for key in side.keys)
+    if side.cells is None:
+        result = OrderedDict((key, tensors[key]) for key in side.keys)
+    else:
+        made = {**tensors, **undo(side.cells.pieces, tensors, side.layers)}
+        result = OrderedDict((key, made[key]) for key in (*side.layers, *side.others))
     if side.metadata is not None:
         result._metadata = side.metadata  # type: ignore[attr-defined]
     return result
@@ -298,63 +305,47 @@ def gate_orders(root: TorchObject) -> dict[str, str]:
     Returns:
         For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
     """
-    found: dict[str, str] = {}
-    for place, graph in graphs_in(root):
-        classes = {
-            child.name: child.value.class_name
-            for child in graph_modules(place.obj)
-            if isinstance(child.value, TorchObject)
-        }
-        for name, order in _of_graph(graph, classes).items():
-            found[f"{place.prefix}{name}."] = order
-    return found
+    cells = _cells_of(root)
+    rows: dict[str, list[tuple[int, str]]] = {}
+    for piece in cells.pieces if cells is not None else ():
+        gate = piece.at[0] // piece.size[0]
+        if len(piece.start) == 2 and cells is not None and cells.state[piece.target].shape[0] == 4 * piece.size[0]:
+            rows.setdefault(sibling(piece.key, ""), []).append((piece.start[0], ORDERS[4][gate]))
+    orders = {key: "".join(letter for _, letter in sorted(found)) for key, found in rows.items()}
+    return {key: order for key, order in orders.items() if len(order) == 4}
 
 
-def _of_graph(graph: GraphSpec, classes: Mapping[str, str]) -> dict[str, str]:
-    kinds = [""] + [classes.get(node.module or "", "") for node in graph.nodes]
-    takers: list[list[Link]] = [[] for _ in kinds]
-    for number, node in enumerate(graph.nodes, 1):
-        for before, picked in node.takes:
-            takers[before].append((number, picked))
-    found: dict[str, str] = {}
-    for number, kind in enumerate(kinds):
-        order = _order(number, kinds, takers, graph) if kind == "nn.SplitTable" else None
-        if order is None:
-            continue
-        stack = [before for before, _ in graph.nodes[number - 1].takes]
-        while stack:
-            before = stack.pop()
-            if kinds[before] == "nn.Linear":
-                found[graph.nodes[before - 1].module or ""] = order
-            elif kinds[before] in _PASSED and len(found) < len(kinds):
-                stack += [other for other, _ in graph.nodes[before - 1].takes]
-    return found
-
-
-def _order(
-    split: int, kinds: list[str], takers: list[list[tuple[int, tuple[int, ...]]]], graph: GraphSpec
-) -> str | None:
-    """Return the gates of an LSTM in the order in which they are split, by their use."""
-    by_place = {picked[0]: number for number, picked in takers[split] if len(picked) == 1}
-    if sorted(by_place) != [0, 1, 2, 3] or len(takers[split]) != 4:
+def _cells_of(root: TorchObject) -> Lifted | None:
+    """Return a model with the cells that `torch.nn` has as such; `None` if there are none."""
+    if not any(True for _ in graphs_in(root)):
         return None
-    gates = [by_place[place] for place in range(4)]
-    letters: dict[int, str] = {number: "g" for number in gates if kinds[number] == "nn.Tanh"}
-    if len(letters) != 1 or any(kinds[number] not in ("nn.Tanh", "nn.Sigmoid") for number in gates):
+    try:
+        state = state_dict(root, own_keys=True)
+        found = lifted(build_plan(root, state=state), state, only_torch=True)
+    except T7BridgeError:  # it has layers without modules
         return None
-    for number in gates:
-        if number in letters:
-            continue
-        products = [other for other, _ in takers[number] if kinds[other] == "nn.CMulTable"]
-        if len(products) != 1 or len(takers[number]) != 1:
-            return None
-        others = [before for before, _ in graph.nodes[products[0] - 1].takes if before != number]
-        if len(others) != 1:
-            return None
-        beside = others[0]
-        letters[number] = "i" if letters.get(beside) == "g" else "o" if kinds[beside] == "nn.Tanh" else "f"
-    order = "".join(letters[number] for number in gates)
-    return order if sorted(order) == sorted(ORDERS[4]) else None
+    return found if found.pieces else None
+
+
+def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
+    """Return a side with its cells as those of PyTorch if the other side has recurrent modules.
+
+    Args:
+        side: the side.
+        other: the other.
+        mapped: the user's keys and prefixes; with one of a layer in a cell, the layers are kept, and their order of
+            gates is known.
+    """
+    if side.module is None or not any(map(_KEY.match, other.tensors)) or ROOT_FIELD in side.module:
+        return side
+    cells = _cells_of(side.module)
+    if cells is None:
+        return side
+    parts = {piece.key for piece in cells.pieces}
+    if any(key.startswith(name) for name in mapped for key in parts):
+        return evolve(side, gates=gate_orders(side.module))
+    tensors = {key: tensor for key, tensor in cells.state.items() if key in side.tensors or key not in side.others}
+    return evolve(side, tensors=tensors, keys=[*cells.state], cells=cells, layers=side.tensors)
 
 
 BATCHES = "num_batches_tracked"

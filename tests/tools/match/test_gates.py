@@ -9,7 +9,7 @@ from helpers import TESTFILES
 import t7bridge
 from t7bridge import match
 from t7bridge.errors import ModelError
-from t7bridge.tools import gate_orders
+from t7bridge.tools import gate_orders, write_match
 
 CHAR_RNN = TESTFILES / "models" / "char_lstm_nngraph.t7"
 
@@ -119,3 +119,24 @@ def test_unmatched_keys_say_why() -> None:
     words = match(a, b).problems()
     assert "unmatched in the source: y.weight [7, 7]: no tensor of the target has this shape" in words
     assert "unmatched in the target: n.weight [9, 2]: no tensor of the source has this shape" in words
+
+
+def test_cells_of_a_graph_are_the_layers_of_an_lstm(tmp_path) -> None:
+    """char-rnn's cells fill a user's own nn.LSTM, which computes the same; the way back returns the bytes."""
+    mine = torch.nn.ModuleDict(
+        {"embed": torch.nn.Embedding(9, 6), "rnn": torch.nn.LSTM(6, 6, 2), "out": torch.nn.Linear(6, 9)}
+    )
+    found = match(CHAR_RNN, mine)
+    assert {pair.target: pair.source for pair in found.pairs}["rnn.weight_hh_l1"] == "lstm2.weight_hh"
+    mine.load_state_dict({key: torch.from_numpy(tensor.numpy().copy()) for key, tensor in found.state_dict().items()})
+    live, tokens = t7bridge.load_module(CHAR_RNN), torch.randint(1, 10, (5, 3))
+    state = [torch.zeros(3, 6)] * 4
+    outputs = []
+    for step in tokens:
+        *state, output = live([step, *state])
+        outputs.append(output)
+    sums = mine["out"](mine["rnn"](mine["embed"](tokens - 1))[0])
+    torch.testing.assert_close(sums.log_softmax(-1), torch.stack(outputs))
+    back = match(mine, CHAR_RNN)
+    write_match(back, tmp_path / "back.t7")
+    assert (tmp_path / "back.t7").read_bytes() == CHAR_RNN.read_bytes()
