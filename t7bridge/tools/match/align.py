@@ -135,10 +135,16 @@ def _add_uneven(finding: Conclusions, source: Items, target: Items, uneven: set[
 def _even(rows: list[tuple[Items, Items]]) -> list[tuple[Items, Items]]:
     """Return the segments between anchors with the same parts in the same order on both sides.
 
-    Where a segment differs, its anchors may have moved, and those of its neighbours with the same classes with them.
+    Where a segment differs, its anchors may have moved, and those of its neighbours with the same classes with them. A
+    class of which each side has more somewhere has moved.
     """
     classes = [{item.cls for item in (*one, *other)} for one, other in rows]
-    even = [len(one) == len(other) and _in_order(one, other) for one, other in rows]
+    counts = [(Counter(item.cls for item in one), Counter(item.cls for item in other)) for one, other in rows]
+    more, fewer = ({cls for pair in counts for cls in pair[side] - pair[1 - side]} for side in (0, 1))
+    even = [
+        len(one) == len(other) and _in_order(one, other) and inside.isdisjoint(more & fewer)
+        for (one, other), inside in zip(rows, classes)
+    ]
     for places in (range(1, len(rows)), range(len(rows) - 2, -1, -1)):
         step = -1 if places.step > 0 else 1
         for at in places:
