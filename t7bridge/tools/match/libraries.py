@@ -36,6 +36,9 @@ _VARIANTS: tuple[dict[str, Any], ...] = ({}, {"aux_logits": False})
 _NEAR = 0.3
 """Least share of equal layers of a model that is called the nearest."""
 
+_FEWEST = 5
+"""Least number of layers that are more than a coincidence where nobody asked."""
+
 Signature = Counter[str]
 """Number of layers by their matrices, `64x147`, or, for layers without any, their vectors."""
 
@@ -123,7 +126,7 @@ class Library:
         count = wanted.total()
         for name, arguments, known in self._variants():
             equal, most = (known.layers & wanted).total(), max(known.layers.total(), count)
-            if equal < _NEAR * most:
+            if not equal or equal < _NEAR * most:
                 continue
             factory, classes = Factory.parse(name).calling(**arguments), known.classes
             if known.layers == wanted:
@@ -189,6 +192,8 @@ def cached_names(tensors: Mapping[str, Any]) -> list[str]:
     except OSError:
         return []
     wanted = signature(tensors) if paths else Counter()
+    if wanted.total() < _FEWEST:
+        return []
     newest: dict[str, Library] = {}
     for made in map(_read, paths):
         newest.setdefault(made.home, made)

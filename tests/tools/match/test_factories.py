@@ -210,6 +210,8 @@ def test_inspect_names_models_of_the_cache(tmp_path, monkeypatch, own_cache, cap
     torch.save(nn.Sequential(nn.Linear(7, 6), nn.Linear(6, 4)).state_dict(), tmp_path / "x.pt")
     assert "layers of" not in t7bridge.inspect(tmp_path / "x.pt").header
     match(SMALL, among=["nets_for_match"])
+    assert "layers of" not in t7bridge.inspect(tmp_path / "x.pt").header  # two layers are a coincidence
+    monkeypatch.setattr("t7bridge.tools.match.libraries._FEWEST", 2)
     assert t7bridge.inspect(tmp_path / "x.pt").header["layers of"] == "nets_for_match:net(num_classes=4)"
     path = own_cache / "nets_for_match-1.2.json"
     path.write_text(path.read_text().replace("nets_for_match:net", "; rm"))
