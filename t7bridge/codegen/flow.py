@@ -595,19 +595,17 @@ class Lists:
                 taken = body.apply(self._spec.children[node.module], taken, name)
                 self._name(taken, name)
             values.append(taken)
-        for number, width in self._splits(links).items():
-            if isinstance(part := values[number], Ref) and not part.step and len(part.path) == 1:
-                body.block.lists[part.path[0]] = width
+        self._lists_in(values, links)
         given = [fetch(link) for link in graph.outputs]
         return given if graph.returns_list else given[0]
 
-    def _splits(self, links: list[Link]) -> dict[int, int]:
-        """Return the nodes whose value is split, with the number of parts: Lua requires that all are used."""
-        widths: dict[int, int] = {}
+    def _lists_in(self, values: list[Value], links: list[Link]) -> None:
+        """Note the elements of the input that are split, with the number of parts: Lua requires that all are used."""
         for source, path in links:
-            if path:
-                widths[source] = max(widths.get(source, 0), path[0] + 1)
-        return widths
+            part = values[source]
+            if path and isinstance(part, Ref) and not part.step and len(part.path) == 1:
+                lists = self._body.block.lists
+                lists[part.path[0]] = max(lists.get(part.path[0], 0), path[0] + 1)
 
     def _name(self, value: Value, name: str) -> None:
         """Name a value, and the module that returns it, as the user did."""

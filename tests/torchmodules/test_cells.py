@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 from fuzz_networks import records, written
@@ -43,30 +41,53 @@ def test_training(name):
 RECOGNIZED = {
     "LSTMCell": {
         **dict.fromkeys(("charrnn_lstm_1", "charrnn_lstm_narrow", "lstm_double", "lstm_no_bias", "lstm_separate"), 1),
-        **dict.fromkeys(("opennmt_lstm_1", "opennmt_decoder_fed", "neuraltalk_nested"), 1),
-        **dict.fromkeys(("unrolled_lstm", "unrolled_flat_2_double"), 1),
+        **dict.fromkeys(("lstm_joined", "lstm_joined_state_first_double", "opennmt_lstm_1", "opennmt_decoder_fed"), 1),
+        **dict.fromkeys(("neuraltalk_nested", "unrolled_lstm", "unrolled_flat_2_double"), 1),
         **dict.fromkeys(("charrnn_lstm_2", "opennmt_lstm_residual", "zaremba"), 2),
     },
+    "PeepholeLSTMCell": {"lstm_peephole": 1},
+    "GRUCell": {"gru_after": 1, "opennmt_gru_1": 1},
+    "ResetGRUCell": {"charrnn_gru_1": 1, "gru_joined": 1},
+    "RNNCell": {"charrnn_rnn_1": 1, "rnn_relu": 1, "rnn_joined_double": 1},
 }
-"""Class of torch.nn → names of the models, and how many different cells of it each has."""
+"""Class of a cell → names of the models, and how many different cells of it each has."""
 WANTED = [(name, kind, count) for kind, counts in RECOGNIZED.items() for name, count in counts.items()]
+
+
+def cells(module: torch.nn.Module) -> list[str]:
+    """The cells of a module, by class."""
+    return [name for each in module.modules() if (name := type(each).__name__).endswith("Cell")]
 
 
 @pytest.mark.parametrize(("name", "kind", "count"), WANTED)
 def test_recognized_cells(name, kind, count):
-    """Cells become modules of torch.nn, and compute what Lua did."""
+    """Cells become modules of torch.nn or classes of their own, and compute what Lua did."""
     module = live_module(CELLS[name]["model"], "root", lift=True)
-    assert sum(isinstance(each, getattr(torch.nn, kind)) for each in module.modules()) == count
+    assert cells(module) == [kind] * count
+    assert isinstance(next(each for each in module.modules() if type(each).__name__ == kind), torch.nn.RNNCellBase)
     assert not step_differences(module, CELLS[name], atol=exactness(name))
 
 
 @pytest.mark.parametrize(("name", "kind", "count"), WANTED)
 def test_pages_of_recognized_cells(name, kind, count, tmp_path):
-    """The page says torch.nn's class and computes the same; its weights return to the original's bytes."""
+    """The page has the same classes and computes the same; its weights return to the original's bytes."""
     module = written(CELLS[name], tmp_path)()
-    page = (tmp_path / "model.py").read_text()
-    assert len(re.findall(rf"self\.\w+ = nn\.{kind}\(", page)) >= 1
-    assert sum(isinstance(each, getattr(torch.nn, kind)) for each in module.modules()) >= count
+    used = [each for each in module.modules() if type(each).__name__ == kind]
+    assert cells(module) == [kind] * len(used)
+    assert len({id(each.weight_hh) for each in used}) == count
+    assert hasattr(torch.nn, kind) == (type(used[0]).__module__ == "torch.nn.modules.rnn")
     assert not step_differences(module, CELLS[name], atol=exactness(name))
     t7bridge.convert(tmp_path / "model.pt", tmp_path / "back.t7", template=tmp_path / "model.t7")
     assert (tmp_path / "back.t7").read_bytes() == (tmp_path / "model.t7").read_bytes()
+
+
+def test_inputs_have_names(tmp_path):
+    """Lists of states are unpacked under the names of their cells; parts of a sum that become gates are gates."""
+    written(CELLS["zaremba"], tmp_path)
+    page = (tmp_path / "model.py").read_text()
+    assert "x, state = inputs" in page
+    assert "c1, h1, c2, h2 = state" in page
+    t7bridge.write_module(tmp_path / "model.t7", tmp_path, lift=False, force=True)
+    page = (tmp_path / "model.py").read_text()
+    assert "x1, x2 = inputs" in page
+    assert "gates = " in page
