@@ -562,7 +562,7 @@ class _Page:
         elif isinstance(node, ast.Constant):
             known = isinstance(node.value, (int, float, str, type(None)))
         elif isinstance(node, ast.UnaryOp):
-            known = isinstance(node.operand, ast.Constant)
+            known = isinstance(node.op, ast.USub)
         elif isinstance(node, ast.Starred):
             known = isinstance(node.ctx, ast.Store)  # first, *_ = inputs
         elif isinstance(node, ast.Subscript):

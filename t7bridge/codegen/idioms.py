@@ -313,7 +313,19 @@ class Idioms:
         constant = self._args[0]
         if not isinstance(constant, (int, float)):
             return None
-        return self._expression(self._form, f"lambda x: x {symbol} constant", constant=constant)
+        if symbol == "*" and constant == -1:
+            return self._expression(self._form, "lambda x: -x")
+        if symbol == "+" and constant < 0:
+            symbol, constant = "-", -constant
+        usual = formula(f"lambda x: x {symbol} constant", constant=constant)
+        turned = formula("lambda x: constant - x", constant=constant)
+
+        def write(x: ast.expr) -> ast.expr:
+            if symbol == "+" and isinstance(x, ast.UnaryOp) and isinstance(x.op, ast.USub):
+                return turned(x.operand)
+            return usual(x)
+
+        return Idiom(self._form, write)
 
     def unsqueeze(self) -> Idiom | None:
         """Write a new dimension of one example."""
