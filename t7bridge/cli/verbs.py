@@ -21,7 +21,7 @@ from .parser import arguments_of, parser_for
 from .streams import failed, is_styled, print_hint, print_json, print_notes
 
 if TYPE_CHECKING:
-    from ..report import Note, Report
+    from ..report import Note
     from ..tools.match.result import Match
     from ..tools.prove.proof import LayerProof, Proof
 
@@ -184,19 +184,15 @@ def match(options: argparse.Namespace) -> int:
     if options.target is None and options.out is not None:
         return failed("-o requires TARGET: t7bridge match SRC names models that have its layers")
     found = t7bridge.match(**arguments_of(options, "match"))
-    done = found.complete or (options.partial and not found.ambiguous)
     if found.asked:
-        lines = [found.sentence(), *(f"also {each}" for each in found.models[1:])]
-        ok = found.complete and _agree(options, found)
-        notes = [note for note in found.report.notes if note.code == "prove"]
-        return _print(options, found.as_dict, lines, notes, hint=_next_command(options, found), ok=ok)
+        return _recognize(options, found)
+    done = found.complete or (options.partial and not found.ambiguous)
     written = done and options.out is not None
     if written:
         write_match(found, options.out, **{name: getattr(options, name) for name in options_of(WriteMatch)})
     ok = done and _agree(options, found)
-    if options.prove and not any(note.code == "prove" for note in found.report.notes):
-        implied = found.target_side.factory
-        _prove_match(options, found.report, written, options.factory or (str(implied) if implied else None))
+    if options.prove:
+        _prove_match(options, found, written)
     lines = _pairs(found) if options.out is None else []
     if written:
         lines = [f"{options.out}: {len(found.pairs)} tensors, {found.report.target_bytes} bytes"]
@@ -204,6 +200,14 @@ def match(options: argparse.Namespace) -> int:
     if not (found.complete or options.json):
         print(f"t7bridge: {'note' if done else 'error'}: {found.problems(options.partial and done)}", file=sys.stderr)
     return code
+
+
+def _recognize(options: argparse.Namespace, found: Match) -> int:
+    """Print which models of libraries have the same layers, whether the best one computes the same, and the command."""
+    lines = [found.sentence(), *(f"also {each}" for each in found.models[1:])]
+    ok = found.complete and _agree(options, found)
+    notes = [note for note in found.report.notes if note.code == "prove"]
+    return _print(options, found.as_dict, lines, notes, hint=_next_command(options, found), ok=ok)
 
 
 def _agree(options: argparse.Namespace, found: Match) -> bool:
@@ -245,11 +249,14 @@ def _next_command(options: argparse.Namespace, found: Match) -> str:
     return f"t7bridge match {where}{known}{shlex.join([options.source, str(factory)])} -o {shlex.quote(stem)}.pt"
 
 
-def _prove_match(options: argparse.Namespace, report: Report, written: bool, factory: str | None) -> None:
+def _prove_match(options: argparse.Namespace, found: Match, written: bool) -> None:
     """Add the findings of a proof to the report: of both models if they can be run, else of the .t7 alone."""
     from ..tools.prove.prove import prove_note
 
-    limits = options.limits
+    limits, report, implied = options.limits, found.report, found.target_side.factory
+    if any(note.code == "prove" for note in report.notes):
+        return
+    factory = options.factory or (str(implied) if implied else None)
     source, target = (os.fspath(path).endswith(".t7") for path in (options.source, options.target))
     if written and (factory or (source and target)):
         pair = (options.source, options.out) if source else (options.out, options.source)

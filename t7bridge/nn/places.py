@@ -316,6 +316,60 @@ def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObjec
     return found
 
 
+_PREPROCESSING = frozenset(
+    b"""
+mean std meanstd stdv img_mean image_mean mean_image meanpixel mean_pixel pixel_means transform normalize normalization
+preprocess preprocessing imagesize imgsize image_size img_size imagecrop cropsize crop_size inputsize input_size range
+input_range input_space colorspace color_space colororder channel_order bgr rgb
+""".split()
+)
+"""Names under which programs keep how images are prepared; without regard to case."""
+_FEW = 8
+"""Maximum number of elements of a mean: more are an image."""
+
+
+def preprocessing(value: Value) -> dict[str, str]:
+    """Return what a file says of how its model's input is prepared, by path: `root.transform.mean`, as text.
+
+    Args:
+        value: the result of a `T7Reader`: a checkpoint with a model, or the model, whose own fields count.
+    """
+    found: dict[str, str] = {}
+    stack = [(Path(None, Step("root"), value), False, False)]
+    seen: set[int] = set()
+    while stack and len(found) < _SHOWN:
+        visit, named, in_module = stack.pop()
+        text = _short(visit.value) if named else ""
+        if text:
+            found[visit.text()] = text
+        if text or id(visit.value) in seen:
+            continue
+        seen.add(id(visit.value))
+        inner = []
+        for key, item in entries(visit.value):
+            known = named or (isinstance(key, bytes) and key.lower() in _PREPROCESSING)
+            if known or (not in_module and isinstance(item, (Table, TorchObject))):
+                inner.append((Path(visit, key, item), known, in_module or isinstance(visit.value, TorchObject)))
+        stack += inner[::-1]
+    return found
+
+
+def _short(value: Value) -> str:
+    """Return a value as text if it is short: a flag, a number, a word, or a few numbers."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return value[:60].decode("utf-8", "replace")
+    numbers: list[Any] = [value] if isinstance(value, float) else []
+    if isinstance(value, Table):
+        numbers = value.raw_values
+    elif isinstance(value, Tensor) and value.storage is not None and value.numel <= _FEW:
+        numbers = value.numpy().reshape(-1).tolist()
+    if len(numbers) > _FEW or not all(isinstance(each, float) for each in numbers):
+        return ""
+    return ", ".join(f"{each:.6g}" for each in numbers)
+
+
 def find_models(value: Value, name: str = "root") -> list[tuple[str, TorchObject]]:
     """Return the outermost modules in a value that may be "the model": of a model and its criterion, the model."""
     found = find_modules(value, name)

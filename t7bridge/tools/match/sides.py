@@ -36,7 +36,7 @@ from ...nn.graphs import graphs_in
 from ...nn.lift import Lifted, lifted, undo
 from ...nn.mapping import GraphSpec
 from ...nn.named import ROOT_FIELD, StateDict
-from ...nn.places import choose, find_modules
+from ...nn.places import choose, find_modules, preprocessing
 from ...nn.plan import build_plan
 from ...nn.state_dict import state_dict
 from ...report import Note
@@ -122,6 +122,9 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
         side.name, side.format, side.document = document.path, document.format, document
         if document.spec.values == formats.LUA:
             document.warn(3)
+            told = [f"{path}: {text}" for root in document.roots for path, text in preprocessing(root).items()]
+            if told:
+                side.notes.append(Note("info", "", f"input, as the file says: {'; '.join(told)}", code="match"))
             value = _module_in(document.roots, side.name, at)
         else:
             with about_file(side.name):

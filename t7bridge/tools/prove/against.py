@@ -398,9 +398,9 @@ def _from_folder(path: str) -> nn.Module:
 
 def _from_factory(name: str, weights: dict[str, Any], path: str) -> nn.Module:
     """Call a factory and load weights into its module."""
-    made = make_module(Factory.parse(name), fetch=False)
-    load_weights(made, weights, path)
-    return _as_module(made, name)
+    made = _as_module(make_module(Factory.parse(name), fetch=False), name)
+    load_weights(made, weights, path)  # in double precision, as those of Lua may be
+    return made
 
 
 def _as_module(made: Any, where: str) -> nn.Module:

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from attrs import field
+from attrs import evolve, field
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -248,32 +248,53 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             name: of its first computed argument.
             tensor: that argument.
         """
-        assert self._guide is not None
         partner = self._partner(step)
-        kept = partner.kept if partner is not None else None
-        if partner is not None and kept is not None and partner.inputs != step.inputs:
-            same = kept.numel() == tensor.numel()
-            if same or kept.dim() == tensor.dim():
-                self.texts.append(self._between(partner.inputs, step.inputs, _both(step, partner), kept, tensor))
-                if same and step.inputs[0] not in self._known:
-                    tensor.copy_(kept.reshape(tensor.shape))  # for all that take this value, which the guide lacks
-                    self._values.forget()
-                else:
-                    named[name] = kept.reshape(tensor.shape) if same else kept
-                step.inputs = partner.inputs
+        if partner is not None and partner.inputs != step.inputs:
+            self._correct_input(named, step, partner, name, tensor)
         names = _STATISTICS if named.get("training") else [key for key in named if _written(func, key)]
         before = {key: named[key].clone() for key in names if isinstance(named.get(key), torch.Tensor)}
         result = self._ran(func, named, step)
         if set(step.outputs) <= self._known:
             return result
+        corrected = self._corrected(func, named, step, before)
+        if corrected is not None:
+            return corrected
+        if partner is not None and partner.inputs == step.inputs and len(partner.weights) != len(step.weights):
+            more = "the .t7" if len(partner.weights) > len(step.weights) else "{label}"
+            self.texts.append(f"only {more} has a bias in {_both(step, partner)}")
+            self._named |= {id(step), id(partner)}
+        return result
+
+    def _correct_input(self, named: dict[str, Any], step: Step, partner: Step, name: str, tensor: torch.Tensor) -> None:
+        """Give an operation the input of the guide's, and note what made the difference."""
+        kept = partner.kept
+        if kept is None or (kept.numel() != tensor.numel() and kept.dim() != tensor.dim()):
+            return
+        self.texts.append(self._between(partner.inputs, step.inputs, _both(step, partner), kept, tensor))
+        if kept.numel() != tensor.numel():
+            named[name] = kept
+        elif step.inputs[0] in self._known:
+            named[name] = kept.reshape(tensor.shape)
+        else:
+            tensor.copy_(kept.reshape(tensor.shape))  # for all that take this value, which the guide lacks
+            self._values.forget()
+        step.inputs = partner.inputs
+
+    def _corrected(self, func: Any, named: dict[str, Any], step: Step, before: dict[str, torch.Tensor]) -> Any:
+        """Run an operation with the options with which it returns what the guide's does.
+
+        Returns:
+            Its result; `None` if there are no such options.
+        """
+        assert self._guide is not None
         for other in self._guide.steps:
             same = (other.function, other.inputs, other.weights) == (step.function, step.inputs, step.weights)
             if not same or other.options == step.options or other.options.keys() != step.options.keys():
                 continue
             for key, item in before.items():
                 named[key].copy_(item)
-            tried = Step(step.place, step.function, other.options, step.inputs, step.weights, step.largest, ())
-            corrected = self._ran(func, {**named, **other.options}, tried)
+            tried = evolve(step, options=other.options, outputs=())
+            result = self._ran(func, {**named, **other.options}, tried)
             if tried.outputs == other.outputs:
                 self.trace.steps.remove(step)
                 self.changes += [
@@ -281,13 +302,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     for key, value in other.options.items()
                     if value != step.options[key]
                 ]
-                return corrected
+                return result
             self.trace.steps.remove(tried)
-        if partner is not None and partner.inputs == step.inputs and len(partner.weights) != len(step.weights):
-            more = "the .t7" if len(partner.weights) > len(step.weights) else "{label}"
-            self.texts.append(f"only {more} has a bias in {_both(step, partner)}")
-            self._named |= {id(step), id(partner)}
-        return result
+        return None
 
     def _partner(self, step: Step) -> Step | None:
         """Return the operation of the guide with the same weights; with the same input if there is one."""
@@ -319,17 +336,23 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(regions) and not (one or other):
             return ""
         self._named.update(map(id, [*one, *other]))
-        where = where if where == ENDS else f"before {where}"
-        if one and other:
-            full = [step.function for step in one] == [step.function for step in other]
-            if full and all(step.options == partner.options for step, partner in zip(one, other)):
-                taken = (_makers(trace, chain) for trace, chain in ((self._guide, one), (self.trace, other)))
-                return "{}, {} takes {} in the .t7 and {} in {{label}}".format(where, _chain(one), *taken)
-            return f"{where}, the .t7 computes {_chain(one, full)} where {{label}} computes {_chain(other, full)}"
-        if one or other:
-            who, lacks = ("the .t7", "{label}") if one else ("{label}", "the .t7")
-            return f"{where}, {who} computes {_chain(one or other)}, and {lacks} does not"
-        return f"{where}, {{label}} takes another value than the .t7"
+        return self._described(one, other, where if where == ENDS else f"before {where}")
+
+    def _described(self, one: list[Step], other: list[Step], where: str) -> str:
+        """Describe operations of the guide and of this model that lead to one place."""
+        if not (one and other):
+            who, lacks, steps = ("the .t7", "{label}", one) if one else ("{label}", "the .t7", other)
+            if not steps:
+                return f"{where}, {{label}} takes another value than the .t7"
+            return f"{where}, {who} computes {_chain(steps)}, and {lacks} does not"
+        assert self._guide is not None
+        full = [step.function for step in one] == [step.function for step in other]
+        if full and all(step.options == partner.options for step, partner in zip(one, other)):
+            if one[0].inputs == other[0].inputs:
+                return f"{where}, the weights differ in {_both(other[0], one[0])}"
+            mine, theirs = _makers(self._guide, one), _makers(self.trace, other)
+            return f"{where}, {_chain(one)} takes {mine} in the .t7 and {theirs} in {{label}}"
+        return f"{where}, the .t7 computes {_chain(one, full)} where {{label}} computes {_chain(other, full)}"
 
     def ends(self) -> str:
         """Describe why the outputs differ; empty if they do not."""

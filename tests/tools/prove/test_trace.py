@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import t7bridge
+from t7bridge import Table, Tensor
 from t7bridge.cli import main
 
 
@@ -162,3 +164,14 @@ def test_match_runs_the_factory(tmp_path, monkeypatch: pytest.MonkeyPatch, capsy
         assert bool(text) == ("proof" in error), error
         written.append(torch.load(target))
     assert all(torch.equal(state[key], written[0][key]) for state in written for key in written[0])
+
+
+def test_match_says_how_the_input_is_prepared(tmp_path, capsys: pytest.CaptureFixture[str]):
+    """What a checkpoint says of means, ranges and sizes is shown, and nothing of its layers."""
+    model = t7bridge.load(lua_model(tmp_path))
+    means = Table([b"mean", b"std"], [Table([1.0, 2.0, 3.0], [0.485, 0.456, 0.406]), Tensor.from_numpy(np.ones(3))])
+    t7bridge.save(Table([b"model", b"meanstd", b"epoch"], [model, means, 7.0]), tmp_path / "checkpoint.t7")
+    assert main(["match", str(tmp_path / "checkpoint.t7"), str(tmp_path / "weights.pt")]) == 0
+    error = capsys.readouterr().err
+    assert "root.meanstd.mean: 0.485, 0.456, 0.406; root.meanstd.std: 1, 1, 1\n" in error
+    assert "epoch" not in error
