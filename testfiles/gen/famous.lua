@@ -1,7 +1,8 @@
 -- famous.lua FOLDER [WIDTH [NAME...]]: models that people know by name, built by their published definitions.
--- FOLDER/NAME.t7 is the model in evaluate mode; FOLDER/NAME.io.t7 is {input=, output=}, for those of RUN.
+-- FOLDER/NAME.t7 is the model in evaluate mode; FOLDER/NAME.io.t7 is {input=, output=}, for the smaller ones.
 -- WIDTH divides the number of channels, of hidden units and of classes: 1 is the published model.
--- All weights are views of one storage, with small strides that overlap, so that a file of any model is small.
+-- All weights are views of one storage, with small strides that overlap, and the input is such a view, so that a file of
+-- any model is small.
 require "torch"; require "nn"
 local folder, width = assert(arg[1]), tonumber(arg[2] or 1)
 local wanted = {}
@@ -393,17 +394,17 @@ local function nin(eps)
 end
 
 local V = {[11] = {1, 1, 2, 2, 2}, [13] = {2, 2, 2, 2, 2}, [16] = {2, 2, 3, 3, 3}, [19] = {2, 2, 4, 4, 4}}
-local SMALL = {3, 224}
+local IMAGES = {3, 224}
 local MODELS = {
-   {"resnet18", function() return resnet(basic, {2, 2, 2, 2}) end, SMALL},
-   {"resnet34", function() return resnet(basic, {3, 4, 6, 3}) end, SMALL},
-   {"resnet50", function() return resnet(bottleneck, {3, 4, 6, 3}) end, SMALL},
+   {"resnet18", function() return resnet(basic, {2, 2, 2, 2}) end, IMAGES},
+   {"resnet34", function() return resnet(basic, {3, 4, 6, 3}) end, IMAGES},
+   {"resnet50", function() return resnet(bottleneck, {3, 4, 6, 3}) end, IMAGES},
    {"resnet101", function() return resnet(bottleneck, {3, 4, 23, 3}) end},
    {"resnet152", function() return resnet(bottleneck, {3, 8, 36, 3}) end},
    {"resnet200", function() return resnet(pre(true), {3, 24, 36, 3}, true) end},
-   {"preresnet18", function() return resnet(pre(false), {2, 2, 2, 2}, true) end, SMALL},
+   {"preresnet18", function() return resnet(pre(false), {2, 2, 2, 2}, true) end, IMAGES},
    {"preresnet34", function() return resnet(pre(false), {3, 4, 6, 3}, true) end},
-   {"preresnet50", function() return resnet(pre(true), {3, 4, 6, 3}, true) end, SMALL},
+   {"preresnet50", function() return resnet(pre(true), {3, 4, 6, 3}, true) end, IMAGES},
    {"preresnet101", function() return resnet(pre(true), {3, 4, 23, 3}, true) end},
    {"preresnet152", function() return resnet(pre(true), {3, 8, 36, 3}, true) end},
    {"vgg11", function() return vgg(V[11], nil, threshold) end}, {"vgg13", function() return vgg(V[13]) end},
@@ -411,19 +412,19 @@ local MODELS = {
    {"vgg11_bn", function() return vgg(V[11], 1e-5) end}, {"vgg13_bn", function() return vgg(V[13], 1e-5) end},
    {"vgg16_bn", function() return vgg(V[16], 1e-3) end}, {"vgg19_bn", function() return vgg(V[19], 1e-5) end},
    {"vgg16_caffe", function() return vgg_caffe(V[16]) end}, {"vgg19_caffe", function() return vgg_caffe(V[19]) end},
-   {"alexnet_owt", alexnet_owt, SMALL}, {"alexnet_columns", alexnet_columns, SMALL},
+   {"alexnet_owt", alexnet_owt, IMAGES}, {"alexnet_columns", alexnet_columns, IMAGES},
    {"alexnet_groups", alexnet_groups, {3, 227}},
-   {"googlenet", function() return googlenet(nil, 5) end, SMALL},
-   {"googlenet_bn", function() return googlenet(conv_norm(1e-3), 3) end, SMALL},
-   {"googlenet_multi", googlenet_multi, SMALL}, {"googlenet_multi_bn", function() return googlenet_multi(1e-3) end},
+   {"googlenet", function() return googlenet(nil, 5) end, IMAGES},
+   {"googlenet_bn", function() return googlenet(conv_norm(1e-3), 3) end, IMAGES},
+   {"googlenet_multi", googlenet_multi, IMAGES}, {"googlenet_multi_bn", function() return googlenet_multi(1e-3) end},
    {"inception_v3", function() return inception_v3(false) end, {3, 299}},
    {"inception_v3_tf", function() return inception_v3(true) end, {3, 299}},
-   {"densenet121", function() return densenet{6, 12, 24, 16} end, SMALL},
+   {"densenet121", function() return densenet{6, 12, 24, 16} end, IMAGES},
    {"densenet169", function() return densenet{6, 12, 32, 32} end},
-   {"squeezenet1_0", function() return squeezenet(1.0) end, SMALL},
-   {"squeezenet1_1", function() return squeezenet(1.1) end, SMALL},
-   {"squeezenet_bypass", squeezenet_bypass, SMALL},
-   {"nin", nin, SMALL}, {"nin_bn", function() return nin(1e-3) end, SMALL}}
+   {"squeezenet1_0", function() return squeezenet(1.0) end, IMAGES},
+   {"squeezenet1_1", function() return squeezenet(1.1) end, IMAGES},
+   {"squeezenet_bypass", squeezenet_bypass, IMAGES},
+   {"nin", nin, IMAGES}, {"nin_bn", function() return nin(1e-3) end, IMAGES}}
 
 for _, row in ipairs(MODELS) do
    local name, build, size = unpack(row)
@@ -436,7 +437,9 @@ for _, row in ipairs(MODELS) do
       torch.save(folder .. "/" .. name .. ".t7", net)
       print(name, used)
       if size then
-         local input = torch.randn(2, size[1], size[2], size[2])
+         local few = torch.randn(size[2] * 8 + 300):storage()
+         local input = torch.FloatTensor(
+            few, 1, torch.LongStorage{2, size[1], size[2], size[2]}, torch.LongStorage{131, 47, 5, 3})
          local ok, output = pcall(net.forward, net, input)
          print("", ok and table.concat(output:size():totable(), "x") or output, ok and output:std())
          if ok then torch.save(folder .. "/" .. name .. ".io.t7", {input = input, output = output:clone()}) end
