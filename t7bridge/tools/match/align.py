@@ -6,8 +6,8 @@ Evidence, strongest first. Whatever it does not decide is ambiguous, and never g
 2. A class has one part on each side.
 3. Containers of one side, each as a whole, are in another order on the other side, and there is only one way to place
    them. This finds a shortcut that one model defines before the parallel branch and the other after it. A container
-   that the other side cuts differently is opened. One way rules out another if it leaves nothing open, and has neither
-   more parts in containers that are in another order inside nor more parts that move.
+   that the other side cuts differently is opened. One way rules out another if it leaves no part
+   open, moves no more parts, and leaves no order unexplained that the other one explains.
 4. The layers of every kind are in the same order, and only the kinds are interleaved differently: all convolutions
    before all normalizations, where the other side alternates.
 5. The remaining order when the parts that rule 2 has found elsewhere are removed.
@@ -67,22 +67,30 @@ class Conclusions:
             `order` or `containers`.
         doubts: the ambiguous parts: numbers of source and target parts, and the reason.
         disorder: number of parts in segments in which the orders differ.
+        unexplained: whether an order differs that no container explains.
     """
 
     pairs: dict[int, tuple[int, str]] = field(factory=dict)
     doubts: list[tuple[list[int], list[int], str]] = field(factory=list)
     disorder: int = 0
+    unexplained: bool = False
 
     def add(self, other: Conclusions) -> None:
         """Add the conclusions of another finding."""
         self.pairs.update(other.pairs)
         self.doubts += other.doubts
         self.disorder += other.disorder
+        self.unexplained |= other.unexplained
 
     @property
     def ambiguous(self) -> int:
         """Number of ambiguous target parts."""
         return sum(len(target) for _, target, _ in self.doubts)
+
+    @property
+    def cost(self) -> tuple[bool, int]:
+        """Cost as an explanation: whether it leaves an order unexplained, and the number of parts that move."""
+        return self.unexplained, self.moved
 
     @property
     def moved(self) -> int:
@@ -169,7 +177,7 @@ def _agree(one: Conclusions, other: Conclusions) -> bool:
     return all(other.pairs.get(place, pair)[0] == pair[0] for place, pair in one.pairs.items())
 
 
-def _is_less(cost: tuple[int, int], other: tuple[int, int]) -> bool:
+def _is_less(cost: tuple[bool, int], other: tuple[bool, int]) -> bool:
     """Return whether a cost is at most another one in both respects, and less in one."""
     return cost != other and cost[0] <= other[0] and cost[1] <= other[1]
 
@@ -213,7 +221,7 @@ class _Solver:
 
         The missing parts may be those that would show that something has moved.
         """
-        finding = Conclusions(disorder=len(source))
+        finding = Conclusions(disorder=len(source), unexplained=True)
         single = {item.cls: item.number for item in source if self._counts[item.cls] == 1}
         finding.pairs = {item.number: (single[item.cls], "shape") for item in target if item.cls in single}
         _doubt(finding, source, target, "neighbouring parts are missing, and the order differs around them")
@@ -234,6 +242,7 @@ class _Solver:
         agreed = set.intersection(*({(place, number) for place, (number, _) in way.pairs.items()} for way in ways))
         finding = Conclusions({place: (number, "containers") for place, number in agreed})
         finding.disorder = min(way.disorder for way in ways)
+        finding.unexplained = any(way.unexplained for way in ways)
         _doubt(finding, source, target, "the containers that hold them can be placed in several ways")
         return finding
 
@@ -260,8 +269,7 @@ class _Solver:
     def _best(self, ways: Iterator[Conclusions]) -> list[Conclusions] | None:
         """Of several ways to place containers, return those than which no complete one is better.
 
-        Better is what has fewer parts in containers that are in another order inside, and moves fewer parts in all. An
-        ambiguous way may be the true one. `None` if there are too many ways to tell.
+        An ambiguous way may be the true one. `None` if there are too many ways to tell.
         """
         self._left.append(_MAX_STEPS)
         depth = self._depth
@@ -272,8 +280,8 @@ class _Solver:
         finally:
             self._left.pop()
             self._depth = depth
-        costs = {(way.disorder, way.moved) for way in found if not way.ambiguous}
-        return [way for way in found if not any(_is_less(cost, (way.disorder, way.moved)) for cost in costs)]
+        costs = {way.cost for way in found if not way.ambiguous}
+        return [way for way in found if not any(_is_less(cost, way.cost) for cost in costs)]
 
     def _placed(self, items: Items, blocks: Ranges, others: Items, solve: Solve) -> Iterator[Conclusions]:
         """Yield every way to find the containers of one side in the sequence of the other, each as a whole.
@@ -338,7 +346,7 @@ class _Solver:
 
 def _by_kinds(source: Items, target: Items) -> Conclusions:
     """Decide a segment in which no container helps."""
-    finding = Conclusions(disorder=len(source))
+    finding = Conclusions(disorder=len(source), unexplained=True)
     counts = Counter(item.cls for item in source)
     single = {item.cls: item.number for item in source if counts[item.cls] == 1}
     places: dict[Class, list[int]] = {}
