@@ -6,8 +6,8 @@ Evidence, strongest first. Whatever it does not decide is ambiguous, and never g
 2. A class has one part on each side.
 3. Containers of one side, each as a whole, are in another order on the other side, and there is only one way to place
    them. This finds a shortcut that one model defines before the parallel branch and the other after it. A container
-   that the other side cuts differently is opened. One way rules out another if it leaves no part
-   open, moves no more parts, and leaves no order unexplained that the other one explains.
+   that the other side cuts differently is opened. One way rules out another if it leaves nothing
+   open, no order unexplained, and moves no more parts.
 4. The layers of every kind are in the same order, and only the kinds are interleaved differently: all convolutions
    before all normalizations, where the other side alternates.
 5. The remaining order when the parts that rule 2 has found elsewhere are removed.
@@ -130,7 +130,8 @@ def _add_uneven(finding: Conclusions, source: Items, target: Items, uneven: set[
     if not finding.disorder:
         sides = _between(source, uneven, places), _between(target, uneven, {place: place for place in finding.pairs})
         rows = [(sides[0][end], sides[1].get(end, [])) for end in sides[0]]
-        for one, other in _even(rows):
+        only = [finding.pairs[end][1] == "shape" if end in finding.pairs else True for end in sides[0]]
+        for one, other in _even(rows, [before and after for before, after in zip([True, *only], only)]):
             finding.pairs.update({right.number: (left.number, "order") for left, right in zip(one, other)})
             decided.update(item.number for item in one)
     for cls in sorted(uneven, key=repr):
@@ -140,11 +141,16 @@ def _add_uneven(finding: Conclusions, source: Items, target: Items, uneven: set[
             finding.doubts.append((left, right, f"there are {len(left)} of them for {len(right)}"))
 
 
-def _even(rows: list[tuple[Items, Items]]) -> list[tuple[Items, Items]]:
+def _even(rows: list[tuple[Items, Items]], firm: list[bool]) -> list[tuple[Items, Items]]:
     """Return the segments between anchors with the same parts in the same order on both sides.
 
-    Where a segment differs, its anchors may have moved, and those of its neighbours with the same classes with them. A
-    class of which each side has more somewhere has moved.
+    Where a segment differs, its anchors may have moved, and those of the next segment with the same classes with them,
+    unless the anchors between are the only ones of their classes. A class of which each side has more somewhere has
+    moved.
+
+    Args:
+        rows: the parts of both sides in each segment.
+        firm: whether each segment is between two such anchors.
     """
     classes = [{item.cls for item in (*one, *other)} for one, other in rows]
     counts = [(Counter(item.cls for item in one), Counter(item.cls for item in other)) for one, other in rows]
@@ -153,10 +159,14 @@ def _even(rows: list[tuple[Items, Items]]) -> list[tuple[Items, Items]]:
         len(one) == len(other) and _in_order(one, other) and inside.isdisjoint(more & fewer)
         for (one, other), inside in zip(rows, classes)
     ]
-    for places in (range(1, len(rows)), range(len(rows) - 2, -1, -1)):
-        step = -1 if places.step > 0 else 1
+    for places in (range(len(rows)), range(len(rows) - 1, -1, -1)):
+        doubtful: set[Class] = set()
         for at in places:
-            even[at] = even[at] and (even[at + step] or classes[at].isdisjoint(classes[at + step]))
+            even[at] &= doubtful.isdisjoint(classes[at])
+            if not even[at]:
+                doubtful |= classes[at]
+            elif classes[at] or firm[at]:
+                doubtful = set()
     return [row for row, is_even in zip(rows, even) if is_even]
 
 
@@ -178,8 +188,8 @@ def _agree(one: Conclusions, other: Conclusions) -> bool:
 
 
 def _is_less(cost: tuple[bool, int], other: tuple[bool, int]) -> bool:
-    """Return whether a cost is at most another one in both respects, and less in one."""
-    return cost != other and cost[0] <= other[0] and cost[1] <= other[1]
+    """Return whether a finding that leaves no order unexplained is a better explanation than another one."""
+    return cost != other and not cost[0] and cost[1] <= other[1]
 
 
 class _Solver:
@@ -338,7 +348,11 @@ class _Solver:
             finding.add(solve(items[start:end], others[at : at + end - start]))
             rest -= set(range(start, end))
             free -= set(range(at, at + end - start))
-        finding.add(solve([items[place] for place in sorted(rest)], [others[place] for place in sorted(free)]))
+        around = [items[place] for place in sorted(rest)]
+        outside = solve(around, [others[place] for place in sorted(free)])
+        # The order around containers may be any, provided that it decides nothing.
+        outside.unexplained &= len({item.cls for item in around}) < len(around)
+        finding.add(outside)
         finding.disorder += len(blocks)
         self._depth -= 1
         return finding
@@ -346,9 +360,9 @@ class _Solver:
 
 def _by_kinds(source: Items, target: Items) -> Conclusions:
     """Decide a segment in which no container helps."""
-    finding = Conclusions(disorder=len(source), unexplained=True)
     counts = Counter(item.cls for item in source)
     single = {item.cls: item.number for item in source if counts[item.cls] == 1}
+    finding = Conclusions(disorder=len(source), unexplained=True)
     places: dict[Class, list[int]] = {}
     for item in source:
         places.setdefault(item.cls, []).append(item.number)
