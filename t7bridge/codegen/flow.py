@@ -158,6 +158,8 @@ class CodeBlock:
         inputs: the user's names of the elements of the input, if it is a list, by their paths.
         width: number of elements of the input, if known.
         lists: number of elements of those elements of the input that are lists, if known.
+        states: the names of the elements of the input that are states of cells, by their paths.
+        returns: the names of the results that are, empty for others.
         more: whether it may have more, which are ignored.
         parameters: those of the constructor, with their annotations.
         whole: whether it is the class of the whole model.
@@ -172,6 +174,8 @@ class CodeBlock:
     inputs: dict[tuple[int | str, ...], str] = field(factory=dict)
     width: int = 0
     lists: dict[int | str, int] = field(factory=dict)
+    states: dict[tuple[int | str, ...], str] = field(factory=dict)
+    returns: tuple[str, ...] = ()
     more: bool = False
     parameters: dict[str, str] = field(factory=dict)
     whole: bool = False

@@ -149,6 +149,13 @@ def _name(attributes: list[Attribute]) -> None:
 # Statements
 
 
+def _called(step: Step) -> CodeBlock | None:
+    """Return the class of the page that a step calls with a list of values."""
+    call = step.attribute.call if step.attribute and len(step.attribute.calls) == 1 else None
+    is_call = call is not None and step.write is applied and len(step.takes) == 1 and isinstance(step.takes[0], list)
+    return call.block if call is not None and is_call else None
+
+
 class Writer:
     """Writes the statements of `forward`.
 
@@ -181,6 +188,7 @@ class Writer:
         """Paths of elements of the input, if these have names, and of their elements → variables."""
         self.source = "input"
         self.statements: list[ast.stmt] = []
+        self._name_results_of_calls()
         self.unpacked = self._unpack()
         for number, step in enumerate(block.steps):
             if number and step is not None:
@@ -194,6 +202,7 @@ class Writer:
         if block.is_stateful and isinstance(node, ast.List):
             node = ast.Tuple(node.elts)
         self.statements.append(ast.Return(node))
+        block.states, block.returns = self._states(), self._returned()
 
     def shape(self) -> str:
         """Return the names and statements as text, for comparison."""
@@ -260,15 +269,39 @@ class Writer:
             if step is None or not step.parts:
                 continue
             operands = step.takes[0] if isinstance(step.takes[0], list) else step.takes
-            for letter, value in zip(step.parts, operands[1:]):
+            called = _called(step)
+            letters = [called.states.get((at,), "") for at in range(len(operands))] if called else ["", *step.parts]
+            for letter, value in zip(letters, operands):
                 if letter and isinstance(value, Ref) and not value.step:
                     names.setdefault(value.path, self._state(step, letter))
         return names
 
+    def _name_results_of_calls(self) -> None:
+        """Give results of other classes that are states of cells names of their own, if no list of them is used."""
+        whole = {ref.step for _, ref in self._block.links() if not ref.path}
+        for number, step in enumerate(self._block.steps):
+            called = _called(step) if step and not step.hint else None
+            if step and called and any(called.returns) and (number in whole) == (len(called.returns) == 1):
+                step.parts = called.returns
+
+    def _returned(self) -> tuple[str, ...]:
+        """Return the names of the results, empty for those that are no states of cells."""
+        result = self._block.result
+
+        def name(value: Value) -> str:
+            step = self._block.steps[value.step] if isinstance(value, Ref) else None
+            if not isinstance(value, Ref) or step is None or len(value.path) != (len(step.parts) > 1):
+                return ""
+            return self._state(step, step.parts[int((*value.path, 0)[0])]) if step.parts else ""
+
+        if isinstance(result, list) and len(result) == 1:
+            return ()
+        return tuple(map(name, result if isinstance(result, list) else [result]))
+
     def _state(self, step: Step | None, letter: str) -> str:
         """Return the name of a state of a cell, with the number of its module."""
         name = step.attribute.name if step and step.attribute else ""
-        return letter + name[len(name.rstrip("0123456789")) :]
+        return letter if not letter or letter[-1].isdigit() else letter + name[len(name.rstrip("0123456789")) :]
 
     def _last_of_input(self, path: tuple[int | str, ...]) -> int:
         size, links = len(path), self._block.links()

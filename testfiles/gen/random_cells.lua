@@ -332,7 +332,7 @@ local function model()
       local clone = one
       if t > 1 then
         if on('tied_cells', 1) then clone = one:clone() local a, b = clone:parameters(), one:parameters() if #a > 1 then a[1]:set(b[1]) end
-        elseif chance(0.3) and #all == total and not wanted.in_place_sum then clone = one -- the same module at each step, which overwrites its outputs
+        elseif chance(0.3) and kind ~= 'highway' and #all == total and not next(wanted) then clone = one -- the same module at each step, which overwrites its outputs
         else clone = one:clone('weight', 'bias', 'gradWeight', 'gradBias') end
       end
       local args = {t == 1 and base or input(xs[t]), unpack(last)} if kind == 'highway' then args = last end
@@ -399,6 +399,9 @@ local function model()
     local is = changes[name] or 'same'
     if is == 'not' or r.expected == 'same' then r.expected = is end
   end
+  -- nn.Reshape(4, 4) cuts what has no batch otherwise
+  local gates = (kind == 'lstm' or kind == 'peephole') and 4 or 3
+  if (m == gates or m == 2) and r.expected == 'same' and style.layout == 'fused' and style.cut == 'split' then r.expected = 'may' end
   r.kind, r.cells = kind, layers
   return r
 end

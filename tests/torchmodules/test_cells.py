@@ -87,6 +87,11 @@ def test_inputs_have_names(tmp_path):
     page = (tmp_path / "model.py").read_text()
     assert "x, state = inputs" in page
     assert "c1, h1, c2, h2 = state" in page
+    written(CELLS["opennmt_lstm_residual"], tmp_path)
+    page = (tmp_path / "model.py").read_text()
+    assert "c1, h1, c2, h2, x = inputs" in page
+    assert "c1, h1 = self.graph1([c1, h1, x])" in page
+    written(CELLS["zaremba"], tmp_path)
     t7bridge.write_module(tmp_path / "model.t7", tmp_path, lift=False, force=True)
     page = (tmp_path / "model.py").read_text()
     assert "x1, x2 = inputs" in page
