@@ -130,7 +130,13 @@ def _add_uneven(finding: Conclusions, source: Items, target: Items, uneven: set[
     if not finding.disorder:
         sides = _between(source, uneven, places), _between(target, uneven, {place: place for place in finding.pairs})
         rows = [(sides[0][end], sides[1].get(end, [])) for end in sides[0]]
-        only = [finding.pairs[end][1] == "shape" if end in finding.pairs else True for end in sides[0]]
+        bare = [{item.number for item in side if len(item.path) == _depth(side) + 1} for side in (source, target)]
+        firm = {
+            end
+            for end, (number, why) in finding.pairs.items()
+            if why == "shape" and number in bare[0] and end in bare[1]
+        }
+        only = [end in firm or end < 0 for end in sides[0]]
         for one, other in _even(rows, [before and after for before, after in zip([True, *only], only)]):
             finding.pairs.update({right.number: (left.number, "order") for left, right in zip(one, other)})
             decided.update(item.number for item in one)
@@ -145,8 +151,8 @@ def _even(rows: list[tuple[Items, Items]], firm: list[bool]) -> list[tuple[Items
     """Return the segments between anchors with the same parts in the same order on both sides.
 
     Where a segment differs, its anchors may have moved, and those of the next segment with the same classes with them,
-    unless the anchors between are the only ones of their classes. A class of which each side has more somewhere has
-    moved.
+    unless the anchors between are the only ones of their classes and in no container. A class of which each side has
+    more somewhere has moved.
 
     Args:
         rows: the parts of both sides in each segment.
