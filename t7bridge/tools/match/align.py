@@ -124,20 +124,10 @@ def _of(items: Items, classes: set[Class]) -> Items:
 
 def _add_uneven(finding: Conclusions, source: Items, target: Items, uneven: set[Class]) -> None:
     """Pair parts between the same decided parts on both sides, of classes that one side has more of."""
-    places = {number: place for place, (number, _) in finding.pairs.items()}
     decided: set[int] = set()
     # If containers have moved, missing parts may be missing from any of them.
     if not finding.disorder:
-        sides = _between(source, uneven, places), _between(target, uneven, {place: place for place in finding.pairs})
-        rows = [(sides[0][end], sides[1].get(end, [])) for end in sides[0]]
-        bare = [{item.number for item in side if len(item.path) == _depth(side) + 1} for side in (source, target)]
-        firm = {
-            end
-            for end, (number, why) in finding.pairs.items()
-            if why == "shape" and number in bare[0] and end in bare[1]
-        }
-        only = [end in firm or end < 0 for end in sides[0]]
-        for one, other in _even(rows, [before and after for before, after in zip([True, *only], only)]):
+        for one, other in _even(*_rows(finding, source, target, uneven)):
             finding.pairs.update({right.number: (left.number, "order") for left, right in zip(one, other)})
             decided.update(item.number for item in one)
     for cls in sorted(uneven, key=repr):
@@ -145,6 +135,22 @@ def _add_uneven(finding: Conclusions, source: Items, target: Items, uneven: set[
         right = [item.number for item in target if item.cls == cls and item.number not in finding.pairs]
         if left and right:
             finding.doubts.append((left, right, f"there are {len(left)} of them for {len(right)}"))
+
+
+def _rows(
+    finding: Conclusions, source: Items, target: Items, uneven: set[Class]
+) -> tuple[list[tuple[Items, Items]], list[bool]]:
+    """Return the parts of some classes between the pairs, and whether both pairs around are sure bounds.
+
+    A pair is if its parts are the only ones of their class and in no container, which could have moved.
+    """
+    places = {number: place for place, (number, _) in finding.pairs.items()}
+    sides = _between(source, uneven, places), _between(target, uneven, {place: place for place in finding.pairs})
+    bare = [{item.number for item in side if len(item.path) == _depth(side) + 1} for side in (source, target)]
+    firm = {place for place, (number, why) in finding.pairs.items() if why == "shape" and number in bare[0]} & bare[1]
+    sure = [end in firm or end < 0 for end in sides[0]]
+    rows = [(sides[0][end], sides[1].get(end, [])) for end in sides[0]]
+    return rows, [before and after for before, after in zip([True, *sure], sure)]
 
 
 def _even(rows: list[tuple[Items, Items]], firm: list[bool]) -> list[tuple[Items, Items]]:
@@ -156,7 +162,7 @@ def _even(rows: list[tuple[Items, Items]], firm: list[bool]) -> list[tuple[Items
 
     Args:
         rows: the parts of both sides in each segment.
-        firm: whether each segment is between two such anchors.
+        firm: whether each segment is between two such anchors, or at an end.
     """
     classes = [{item.cls for item in (*one, *other)} for one, other in rows]
     counts = [(Counter(item.cls for item in one), Counter(item.cls for item in other)) for one, other in rows]
