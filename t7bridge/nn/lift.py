@@ -25,7 +25,7 @@ from .layouts import copied, elements, narrow, reshape
 from .mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in
 from .named import Origin, StateDict
 from .plan import graph_arguments
-from .registry import Param
+from .registry import Param, traits_of
 
 # Polynomials
 
@@ -197,10 +197,14 @@ def compose(
     like = next(iter(tensors.values()))
     made: dict[str, Tensor] = {}
     for key, shape in shapes.items():
-        found = list(parts[key].items())
-        if not found:  # a bias that Lua does not have
-            made[key] = copied(like, np.zeros(shape, like.element.code))
-        elif len(found) == 1 and found[0][1].shape == shape:
+        found = sorted(parts[key].items(), key=lambda part: part[0])
+        row = 0
+        for start, tensor in [*found, (shape[:1], like)]:
+            if row < start[0]:  # a bias that Lua does not have
+                zeros = copied(like, np.zeros((start[0] - row, *shape[1:]), like.element.code))
+                found.append(((row, *start[1:]), zeros))
+            row = start[0] + tensor.shape[0]
+        if len(found) == 1 and found[0][1].shape == shape:
             made[key] = found[0][1]
         else:
             first = found[0][1]
@@ -824,7 +828,8 @@ class _Search:
         for gate in gates.values():
             block = gate.products.get(h)
             if block is not None and x in gate.products and block.size[1] < 0:
-                if ranks[h] < 2:
+                # The order of inputs is no proof; of equal sizes either may be the last output.
+                if ranks[h] < 3 and -block.size[1] != 2 * block.size[0]:
                     raise _NotACell("the sizes of the values that are joined are not known")
                 gate.products[h] = _resolved(block, block.size[0])
                 gate.products[x] = _resolved(gate.products[x], -block.size[1] - block.size[0])
@@ -858,7 +863,8 @@ class _Search:
                 return 0
             link = (bound[f"node {letter}"], ())
             shifts.append(path[0] - self._graph.outputs.index(link) if link in self._graph.outputs else None)
-        return 2 if len(set(shifts)) == 1 and shifts[0] is not None else 1
+        # The input of a simple cell comes before its state.
+        return 2 if len(set(shifts)) == 1 and shifts[0] is not None and (shifts[0] > 0 or "c" in bound) else 1
 
     def _link(self, value: Poly) -> Link:
         """Return the link of a value.
@@ -967,6 +973,11 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
         cells += [cell for cell in search.found if not only_torch or cell.target == cell.cell.target]
         result.notes += [Note("info", spec.path, message, code="lift") for message in search.against]
     groups = _tied(cells, plan.root, state)
+    if any(spec.kwargs.get("inplace") for spec in specs_in(plan.root)):
+        for cell in cells:
+            # What is joined is a copy, which nothing changes before the gradients are computed.
+            if any(piece.start[1:] > (0,) for piece in cell.pieces):
+                cell.against = "its matrix multiplies a copy of its inputs, and a layer changes values in place"
     _settle(groups)
     for cell in cells:
         if cell.against:
@@ -1058,8 +1069,9 @@ def _settle(groups: list[list[_Found]]) -> None:
             written = {number for number in numbers if _changes(spec, number)}
             for cell in kept if written else ():
                 inside = numbers - _alive(spec, [cell])
-                if any(min(inside) < number < max(inside) for number in written):
-                    cell.against, changed = "a layer between its layers changes a value in place", True
+                after = [number for number in written if number > min(inside)]
+                if any(number < max(inside) or _memory_of(spec, number) & {*cell.inputs} for number in after):
+                    cell.against, changed = "a layer changes one of its values in place", True
             for cell in kept:
                 name = next((name for piece in cell.pieces if (name := piece.key.partition(".")[0]) in names), "")
                 if name:
@@ -1070,6 +1082,21 @@ def _changes(spec: ModuleSpec, number: int) -> bool:
     """Return whether a node of a graph changes a value in place."""
     name = _graph_of(spec).nodes[number - 1].module
     return name is not None and any(inner.kwargs.get("inplace") for inner in specs_in(spec.children[name]))
+
+
+def _memory_of(spec: ModuleSpec, number: int) -> set[Link]:
+    """Return the values that may have the memory of the input of a node."""
+    graph, seen = _graph_of(spec), set[Link]()
+    stack = [*graph.nodes[number - 1].takes]
+    while stack:
+        link = stack.pop()
+        name = graph.nodes[link[0] - 1].module if link[0] else None
+        facts = traits_of(spec.children[name].target) if name else None
+        if link not in seen:
+            seen.add(link)
+            shares = facts is None or facts.shares_memory or spec.children[name or ""].children
+            stack += graph.nodes[link[0] - 1].takes if link[0] and (shares or _changes(spec, link[0])) else ()
+    return seen
 
 
 def _graph_of(spec: ModuleSpec) -> GraphSpec:
@@ -1183,6 +1210,7 @@ def _rename(result: Lifted, owners: dict[int, dict[str, list[_Found]]]) -> None:
     state = result.state = StateDict()
     state.notes, state.data, state.data_fields = old.notes, old.data, old.data_fields
     composed: dict[int, dict[str, Tensor]] = {}
+    found: dict[Piece, None] = {}
     for key, tensor in old.items():
         prefix, cells = _owners_of(result.plan.root, key, owners)
         if not cells:
@@ -1199,7 +1227,8 @@ def _rename(result: Lifted, owners: dict[int, dict[str, list[_Found]]]) -> None:
                 state.origins[begin + name] = Origin(old.origins[key].obj, Param(name), None, None)
                 parameters.add(begin + name)
             moved = [evolve(each, target=begin + each.target, adds=each.adds and begin + each.adds) for each in pieces]
-            result.pieces += [each for each in moved if each not in result.pieces]
+            found.update(dict.fromkeys(moved))
+    result.pieces += found
     result.plan.parameters = frozenset(parameters)
 
 
