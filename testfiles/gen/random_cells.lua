@@ -267,7 +267,7 @@ local function model()
   local nested = chance(0.25) or steps > 1
   local words = chance(0.2) and int(5, 9) or nil
   local decoder = chance(0.4) and int(2, 9) or nil
-  local text = string.format('%s, %d layers, batch %d, sizes %d and %d, %d steps, %s, biases %s, join %s, parallel %s, cut %s, nested %s', kind, layers, B, n, m, steps, style.layout, style.bias, tostring(style.join), tostring(style.parallel), style.cut, tostring(nested))
+  local text = string.format('%s, %d layers, batch %d, sizes %d and %d, %d steps, %s, biases %s, join %s, parallel %s, cut %s, nested %s, states first %s', kind, layers, B, n, m, steps, style.layout, style.bias, tostring(style.join), tostring(style.parallel), style.cut, tostring(nested), '?')
   -- one step of a stack: (x, states) -> states, as nodes
   local function stack(x, states)
     local new, v, size = {}, x, n
@@ -286,8 +286,8 @@ local function model()
         local all = {unpack(outs)} for _, e in ipairs(extra) do all[#all + 1] = e end
         local used = extra
         extra = inner_extra
-        local ins = {inner_x, unpack(inner)}
-        local args = {v, unpack(s)}
+        local ins, args = {inner_x, unpack(inner)}, {v, unpack(s)}
+        if chance(0.3) then ins, args = {inner[1], inner_x, inner[2]}, {s[1], v, s[2]} end
         if kind == 'highway' then ins, args = inner, s end
         local node = nn.gModule(ins, all)(args)
         local parts = #all == 1 and {node} or {node:split(#all)}
@@ -304,9 +304,10 @@ local function model()
   end
   local total = w * layers
   local inputs, xs = {}, {}
-  for t = 1, steps do xs[t] = id() inputs[t] = xs[t] end
-  local states, keep = {}, nil
-  for k = 1, total do states[k] = id() inputs[steps + k] = states[k] end
+  local lead = kind ~= 'highway' and chance(0.3) -- states before inputs
+  for t = 1, steps do xs[t] = id() inputs[lead and total + t or t] = xs[t] end
+  local states = {}
+  for k = 1, total do states[k] = id() inputs[lead and k or steps + k] = states[k] end
   if kind == 'highway' then table.remove(inputs, 1) if steps > 1 then for _ = 2, steps do table.remove(inputs, 1) end end end
   local first = kind == 'highway' and 0 or steps
   local function input(v) return words and nn.LookupTable(words, n)(v) or v end
@@ -375,9 +376,16 @@ local function model()
   -- what is carried, and what is drawn
   local r = {steps = {}, carry = {}, outputs = {}, inputs = {}}
   local function x() return words and torch.Tensor(B):random(1, words) or torch.randn(B, n) end
-  for t = 1, first do r.inputs[t] = x() local rows = {r.inputs[t]} for i = 2, LAST do rows[i] = x() end
-    for i, row in ipairs(rows) do rows[i] = row:view(1, unpack(row:size():totable())) end r.steps[tostring(t)] = torch.cat(rows, 1) end
-  for k = 1, total do r.inputs[first + k] = torch.randn(B, m):mul(0.5) r.carry[tostring(first + k)] = #outputs == 1 and '' or tostring(k) end
+  for t = 1, first do
+    local rows, place = {}, lead and total + t or t
+    for i = 1, LAST do rows[i] = x() end
+    r.inputs[place] = rows[1]
+    for i, row in ipairs(rows) do rows[i] = row:view(1, unpack(row:size():totable())) end r.steps[tostring(place)] = torch.cat(rows, 1)
+  end
+  for k = 1, total do
+    local place = lead and k or first + k
+    r.inputs[place] = torch.randn(B, m):mul(0.5) r.carry[tostring(place)] = #outputs == 1 and '' or tostring(k)
+  end
   if #r.inputs == 1 then r.inputs = r.inputs[1] r.carry = {[''] = r.carry['1']} end
   net:clearState()
   for _, q in ipairs(net:listModules()) do q.gradWeight, q.gradBias = nil, nil end
@@ -392,7 +400,7 @@ local function model()
     r.outputs[t] = out
     for to, from in pairs(r.carry) do if to == '' then now = at(out, from) else set(now, to, copy(at(out, from))) end end
   end
-  r.text, r.changes = text, {}
+  r.text, r.changes = (text:gsub('%?', tostring(lead))), {}
   for name in pairs(made) do r.changes[#r.changes + 1] = name end table.sort(r.changes)
   r.expected = 'same'
   for name in pairs(made) do
