@@ -389,6 +389,12 @@ local function model()
   if #r.inputs == 1 then r.inputs = r.inputs[1] r.carry = {[''] = r.carry['1']} end
   net:clearState()
   for _, q in ipairs(net:listModules()) do q.gradWeight, q.gradBias = nil, nil end
+  for _, q in ipairs(net:listModules()) do
+    for _, node in ipairs(q.forwardnodes or {}) do
+      local said = node.data.annotations
+      said._debugLabel = said._debugLabel and said._debugLabel:gsub('%[[^%]]*/', '[') -- no folders of this machine
+    end
+  end
   net:evaluate()
   r.model = net:clone()
   local now = r.inputs
