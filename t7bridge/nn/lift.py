@@ -767,6 +767,8 @@ class _Search:
             gates.add(gate[0])
         if len(gates) != 1:
             raise _NotACell("its new value has no reset gate")
+        if scaled and [atom.of for atom in scaled if atom.kind != "vector"] != [h]:
+            raise _NotACell("its reset gate does not multiply the product with the last output, or more than that")
         return (
             atoms[gates.pop()].of,
             _poly(rest),

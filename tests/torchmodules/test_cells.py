@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
+from fuzz_cells import check
 from fuzz_networks import records, written
 from helpers import TESTFILES
 from runtime_helpers import as_torch, copied, difference, gradient_difference, step_differences
@@ -106,3 +109,12 @@ def test_inputs_have_names(tmp_path):
 def test_columns_of_unknown_width_are_not_guessed(name):
     """The layers are kept where a wrong guess would make a module that refuses its inputs."""
     assert not cells(live_module(CELLS[name]["model"], "root", lift=True))
+
+
+FOUND = {record["name"].decode(): record for record in records(TESTFILES / "found_cells.t7")}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_former_differences(name, tmp_path):
+    """Cells that were once recognized wrongly are computed right, live and as pages, or stay as they are."""
+    assert not list(check(FOUND[name], tmp_path, True, Counter()))
