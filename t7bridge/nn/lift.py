@@ -1,16 +1,13 @@
 """Recognized cells: the nodes of a graph that compute an LSTM, a GRU or the like become one node of that class.
 
-A value of a graph is written as a polynomial: a sum of products of functions, of sums of matrix products. However a
-model arranges its layers, equal functions are equal polynomials, so a cell is recognized by what it computes, never by
-names. Knows neither formats nor PyTorch.
+However a model arranges its layers, equal functions are equal polynomials (see `polynomials`): a cell is recognized by
+what it computes, never by names. Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from itertools import permutations, product
+from itertools import permutations
 from math import prod
 from typing import Any
 
@@ -22,65 +19,11 @@ from ..graph.tensor import Assembled, Tensor
 from ..lazy import np
 from ..report import Note
 from .layouts import copied, elements, narrow, reshape
-from .mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in
+from .mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in
 from .named import Origin, StateDict
 from .plan import graph_arguments
+from .polynomials import FUNCTIONS, Atom, Poly, Values, formula, graph_of, polynomial
 from .registry import Param, traits_of
-
-# Polynomials
-
-Poly = tuple[tuple[tuple[Any, ...], float], ...]
-"""A sum of products: sorted pairs of sorted atoms and their factor."""
-_MOST_TERMS = 32
-"""Maximum terms of a polynomial, and parts of a value; nothing is known of a larger one."""
-
-
-class _UnknownValue(Exception):
-    """Nothing is known of the output of a module."""
-
-
-def _poly(terms: Iterable[tuple[tuple[Any, ...], float]]) -> Poly:
-    """Return a polynomial.
-
-    Raises:
-        _UnknownValue: terms cancel each other, which rounding and infinite numbers do not.
-    """
-    found: dict[tuple[Any, ...], float] = {}
-    for atoms, factor in terms:
-        found[atoms] = found.get(atoms, 0.0) + factor
-    if 0.0 in found.values():
-        raise _UnknownValue
-    return tuple(sorted(found.items()))
-
-
-def _times(one: Poly, other: Poly) -> Poly:
-    return _poly((tuple(sorted((*a, *b))), x * y) for (a, x), (b, y) in product(one, other))
-
-
-def _scaled(poly: Poly, factor: float) -> Poly:
-    return _poly((atoms, each * factor) for atoms, each in poly)
-
-
-@cache
-def _formula(text: str) -> Poly:
-    """Return a formula as a polynomial whose atoms are a function, or an empty text, and a letter."""
-
-    def read(node: Any) -> Poly:
-        if isinstance(node, ast.BinOp):
-            left, right = read(node.left), read(node.right)
-            if isinstance(node.op, ast.Mult):
-                return _times(left, right)
-            return _poly((*left, *_scaled(right, 1.0 if isinstance(node.op, ast.Add) else -1.0)))
-        if not isinstance(node, (ast.Call, ast.Name)):
-            return (((), float(ast.literal_eval(node))),)
-        call: Any = node
-        atom = (call.func.id, call.args[0].id) if isinstance(node, ast.Call) else ("", node.id)
-        return (((atom,), 1.0),)
-
-    return read(ast.parse(text, mode="eval").body)
-
-
-# Cells
 
 
 @define(frozen=True)
@@ -255,324 +198,6 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
     return made
 
 
-# The values of a graph
-
-
-@define(frozen=True)
-class _Atom:
-    """A factor of a product.
-
-    Attributes:
-        kind: `value`, the output of a node or an input; `matrix`, the product of a block of a matrix with a value;
-            `vector`, a block of a vector; or a function of a sum.
-        of: the sum of a function, or the value that a matrix multiplies, as a polynomial; the link of a value.
-        key: of the tensor.
-        start: of the block.
-        size: of the block.
-    """
-
-    kind: str
-    of: Any = ()
-    key: str = ""
-    start: tuple[int, ...] = ()
-    size: tuple[int, ...] = ()
-
-
-@define(frozen=True)
-class _Rows:
-    """A value whose rows are examples.
-
-    Attributes:
-        poly: each feature of an example.
-        size: number of features, if known.
-        parts: rows of each example after a reshape into several.
-    """
-
-    poly: Poly
-    size: int | None = None
-    parts: int = 1
-
-
-_Value = Any
-"""`_Rows`, a list of values, or a tuple of `_Rows` whose features follow one another."""
-
-
-class _Values:
-    """The values of one graph: each layer that is understood has a method of its name.
-
-    Args:
-        spec: the graph.
-        keys: the names of tensors in it, relative to it.
-    """
-
-    def __init__(self, spec: ModuleSpec, keys: frozenset[str]) -> None:
-        assert spec.graph is not None
-        self._spec, self._graph, self._keys = spec, spec.graph, keys
-        self.atoms: list[_Atom] = []
-        self._numbers: dict[_Atom, int] = {}
-        self.links: dict[Poly, Link] = {}
-        """The first link to each value."""
-
-    def atom(self, atom: _Atom) -> Poly:
-        """Return an atom as a polynomial."""
-        number = self._numbers.setdefault(atom, len(self.atoms))
-        if number == len(self.atoms):
-            self.atoms.append(atom)
-        return (((number,), 1.0),)
-
-    def value(self, link: Link, size: int | None = None) -> _Rows:
-        """Return a value of which nothing else is known."""
-        return _Rows(self.atom(_Atom("value", link)), size)
-
-    def run(self) -> Iterator[tuple[int, _Rows]]:
-        """Yield the number and value of each node that returns one; `renamed` may replace it."""
-        self._values: list[_Value] = [self.value((0, ()))]
-        for number, node in enumerate(self._graph.nodes, 1):
-            taken = [self.fetch(link) for link in node.takes]
-            value = taken[0] if len(taken) == 1 else taken
-            try:
-                if node.module is not None:
-                    value = self.output(self._spec.children[node.module], f"{node.module}.", value)
-            except _UnknownValue:
-                value = self.value((number, ()), _width(self._spec.children[node.module or ""]))
-            self._values.append(value)
-            if isinstance(value, _Rows) and value.parts == 1:
-                yield number, value
-                self.links.setdefault(self._values[number].poly, (number, ()))
-
-    def rename(self, number: int) -> None:
-        """Make the value of a node an atom."""
-        self._values[number] = self.value((number, ()), self._values[number].size)
-
-    def fetch(self, link: Link) -> _Value:
-        """Return the value of a link."""
-        value = self._values[link[0]]
-        for at, index in enumerate(link[1], 1):
-            value = value[index] if isinstance(value, list) else self.value((link[0], link[1][:at]))
-        if isinstance(value, _Rows):
-            self.links.setdefault(value.poly, link)
-        return value
-
-    def output(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Return the output of a module.
-
-        Args:
-            spec: the module.
-            key: the prefix of its tensors.
-            value: its input.
-
-        Raises:
-            _UnknownValue: nothing is known of it.
-        """
-        rule = getattr(self, _RULES.get(spec.target.removeprefix(LAYERS), ""), None)
-        if rule is None or spec.kwargs.get("inplace"):
-            raise _UnknownValue
-        try:
-            return rule(spec, key, value)
-        except (IndexError, TypeError, ValueError, RecursionError) as error:
-            raise _UnknownValue from error
-
-    def identity(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Return the input."""
-        return value
-
-    def sequence(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Apply modules one after another."""
-        for name, child in spec.children.items():
-            value = self.output(child, f"{key}{name}.", value)
-        return value
-
-    def linear(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Multiply with a matrix: the features of several values, each with its columns."""
-        inputs, outputs = spec.args[:2]
-        parts = [_rows(part) for part in (value if isinstance(value, tuple) else (value,))]
-        sizes = [part.size for part in parts]
-        if sizes == [None, None]:  # of which one ends where the other begins, see `_resolved`
-            blocks = [(0, -inputs), (-inputs, -inputs)]
-        else:
-            rest = inputs - sum(size for size in sizes if size is not None)
-            widths = [rest if size is None else size for size in sizes]
-            blocks = [(sum(widths[:at]), width) for at, width in enumerate(widths)]
-            if min(widths) < 1 or sum(widths) != inputs:
-                raise _UnknownValue
-        terms: list[Any] = []
-        for part, (column, width) in zip(parts, blocks):
-            terms += self.atom(_Atom("matrix", part.poly, f"{key}weight", (0, column), (outputs, width)))
-        if f"{key}bias" in self._keys:
-            terms += self.atom(_Atom("vector", (), f"{key}bias", (0,), (outputs,)))
-        return _Rows(_poly(terms), outputs)
-
-    def function(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Apply a function to every element."""
-        rows = _rows(value, any_parts=True)
-        return evolve(rows, poly=self.atom(_Atom(spec.target.rpartition(".")[2].lower(), rows.poly)))
-
-    def combined(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Add, subtract or multiply values."""
-        name = spec.target.rpartition(".")[2]
-        first, *others = (_rows(each, any_parts=True) for each in value)
-        sizes = {each.size for each in (first, *others)} - {None}
-        if len(sizes) > 1 or any(other.parts != first.parts for other in others):
-            raise _UnknownValue
-        poly = first.poly
-        for other in others:
-            if name == "CMulTable":
-                if len(poly) * len(other.poly) > _MOST_TERMS:
-                    raise _UnknownValue
-                poly = _times(poly, other.poly)
-            else:
-                poly = _poly((*poly, *(_scaled(other.poly, -1.0) if name == "CSubTable" else other.poly)))
-        if len(poly) > _MOST_TERMS:
-            raise _UnknownValue
-        return _Rows(poly, sizes.pop() if sizes else None, first.parts)
-
-    def constant(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Add a number, or multiply with it."""
-        rows, number = _rows(value, any_parts=True), float(spec.args[0])
-        if abs(number) != 1:
-            raise _UnknownValue
-        if spec.target.endswith("AddConstant"):
-            return evolve(rows, poly=_poly((*rows.poly, ((), number))))
-        return evolve(rows, poly=_scaled(rows.poly, number))
-
-    def learned(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Add a vector, or multiply with one."""
-        rows, size = _rows(value), prod(spec.args)
-        if spec.kwargs.get("scalar") or spec.args not in ((size,), (1, size)) or rows.size not in (None, size):
-            raise _UnknownValue
-        adds = not spec.target.endswith("CMul")
-        vector = self.atom(_Atom("vector", (), f"{key}{'bias' if adds else 'weight'}", (0,), (size,)))
-        return _Rows(_poly((*rows.poly, *vector)) if adds else _times(rows.poly, vector), size)
-
-    def reshaped(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Cut the features of each example into rows."""
-        rows, size = _rows(value, any_parts=True), spec.args
-        is_view = spec.target.endswith("View")
-        batched: Any = (spec.kwargs.get("n_input_dims") == 1 or None) if is_view else spec.kwargs.get("batch_mode")
-        if is_view and len(size) == 3 and size[0] == -1 and "n_input_dims" not in spec.kwargs:
-            size, batched = size[1:], True
-        if rows.size is None or rows.parts != 1 or len(size) != 2 or prod(size) != rows.size or batched is False:
-            raise _UnknownValue
-        # An example without a batch would be listed in the other direction: that fails, or the rows are square.
-        if not 0 < size[0] <= _MOST_TERMS or (not batched and size[0] == size[1]):
-            raise _UnknownValue
-        return evolve(rows, parts=size[0])
-
-    def split(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """List the rows of each example."""
-        rows, dim, dims = _rows(value, any_parts=True), spec.args[0], spec.kwargs.get("n_input_dims")
-        if rows.parts == 1 or rows.size is None or (dim, dims) not in ((1, None), (-2, None), (0, 2)):
-            raise _UnknownValue
-        width = rows.size // rows.parts
-        return [self._slice(rows, at * width, width) for at in range(rows.parts)]
-
-    def selected(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Select one row of each example."""
-        parts = self.split(evolve(spec, args=spec.args[:1], kwargs={}), key, value)
-        return parts[spec.args[1]]
-
-    def narrowed(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Return a range of features."""
-        rows, (dim, start, length) = _rows(value), spec.args
-        if dim not in (1, -1) or rows.size is None or start < 0 or length < 1 or start + length > rows.size:
-            raise _UnknownValue
-        return self._slice(rows, start, length)
-
-    def _slice(self, rows: _Rows, start: int, length: int) -> _Rows:
-        def part(number: int) -> Poly:
-            atom = self.atoms[number]
-            if atom.kind == "value":
-                raise _UnknownValue
-            if atom.key:
-                first, rest = atom.start[0] + start, atom.start[1:]
-                return self.atom(evolve(atom, start=(first, *rest), size=(length, *atom.size[1:])))
-            return self.atom(evolve(atom, of=self._slice(_Rows(atom.of), start, length).poly))
-
-        poly: list[Any] = []
-        for atoms, factor in rows.poly:
-            made: Poly = (((), factor),)
-            for number in atoms:
-                made = _times(made, part(number))
-            poly += made
-        return _Rows(_poly(poly), length)
-
-    # Lists
-
-    def joined(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Join the features of several values."""
-        if (spec.args[0], spec.kwargs.get("n_input_dims")) not in ((1, None), (-1, None), (0, 1)):
-            raise _UnknownValue
-        parts = tuple(part for each in value for part in (each if isinstance(each, tuple) else (_rows(each),)))
-        if len(parts) > _MOST_TERMS:
-            raise _UnknownValue
-        return parts
-
-    def element(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Return an element of a list."""
-        return _listed(value)[spec.args[0]]
-
-    def sublist(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Return a part of a list."""
-        start, length = spec.args
-        if start < 0 or length < 0:
-            raise _UnknownValue
-        return _listed(value)[start : start + length]
-
-    def branches(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Apply each module to the input."""
-        return [self.output(child, f"{key}{name}.", value) for name, child in spec.children.items()]
-
-    def parallel(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Apply each module to an element."""
-        pairs = zip(spec.children.items(), _listed(value), strict=True)
-        return [self.output(child, f"{key}{name}.", each) for (name, child), each in pairs]
-
-
-_FUNCTIONS = ("sigmoid", "tanh", "relu")
-_RULES = {
-    "torch.nn.Identity": "identity",
-    "shape.Contiguous": "identity",
-    SEQUENTIAL: "sequence",
-    "torch.nn.Linear": "linear",
-    **{f"torch.nn.{name}": "function" for name in ("Sigmoid", "Tanh", "ReLU")},
-    **{f"table.C{name}Table": "combined" for name in ("Add", "Sub", "Mul")},
-    "linear.MulConstant": "constant",
-    "linear.AddConstant": "constant",
-    "linear.Add": "learned",
-    "linear.CMul": "learned",
-    "shape.Reshape": "reshaped",
-    "shape.View": "reshaped",
-    "table.SplitTable": "split",
-    "shape.Select": "selected",
-    "shape.Narrow": "narrowed",
-    "table.JoinTable": "joined",
-    "table.SelectTable": "element",
-    "table.NarrowTable": "sublist",
-    "containers.ConcatTable": "branches",
-    "containers.ParallelTable": "parallel",
-}
-"""The method of `_Values` for each class of modules."""
-_WIDTHS = {"linear.LookupTable": 1, "torch.nn.Embedding": 1, "shape.OneHot": 0, "torch.nn.Linear": 1}
-"""The argument with the number of features that a class returns."""
-
-
-def _width(spec: ModuleSpec) -> int | None:
-    place = _WIDTHS.get(spec.target.removeprefix(LAYERS))
-    return None if place is None else int(spec.args[place])
-
-
-def _rows(value: _Value, any_parts: bool = False) -> _Rows:
-    if not isinstance(value, _Rows) or (value.parts != 1 and not any_parts):
-        raise _UnknownValue
-    return value
-
-
-def _listed(value: _Value) -> list[_Value]:
-    if not isinstance(value, list):
-        raise _UnknownValue
-    return value
-
-
 # Cells in a graph
 
 
@@ -586,9 +211,9 @@ class _Gate:
         sees: vectors with the values that they multiply.
     """
 
-    products: dict[Poly, _Atom] = field(factory=dict)
-    vectors: list[_Atom] = field(factory=list)
-    sees: dict[Poly, _Atom] = field(factory=dict)
+    products: dict[Poly, Atom] = field(factory=dict)
+    vectors: list[Atom] = field(factory=list)
+    sees: dict[Poly, Atom] = field(factory=dict)
 
 
 class _NotACell(Exception):
@@ -641,8 +266,8 @@ class _Search:
 
     def __init__(self, spec: ModuleSpec, prefix: str, tensors: Mapping[str, Tensor]) -> None:
         inside = frozenset(key[len(prefix) :] for key in tensors if key.startswith(prefix))
-        self._spec, self._graph, self._prefix, self._tensors = spec, _graph_of(spec), prefix, tensors
-        self._values = _Values(spec, inside)
+        self._spec, self._graph, self._prefix, self._tensors = spec, graph_of(spec), prefix, tensors
+        self._values = Values(spec, inside)
         self._begun: dict[int, tuple[Cell, dict[str, Any]]] = {}
         """A cell and what its letters stand for, by the atom of the value of it that was found last."""
         self.found: list[_Found] = []
@@ -663,11 +288,11 @@ class _Search:
         for cell in CELLS:
             for at, (letter, text) in enumerate(cell.formulas.items()):
                 for known in [each for of, each in begun if of is cell and letter not in each] if at else [{}]:
-                    matches = list(self._match(list(_formula(text)), list(poly), known))
+                    matches = list(self._match(list(formula(text)), list(poly), known))
                     if not matches:
                         continue
                     bound = next((each for each in matches if self._has_gates(cell, each)), matches[0])
-                    value = poly if len(poly[0][0]) == 1 else self._values.atom(_Atom("value", (number, ())))
+                    value = poly if len(poly[0][0]) == 1 else self._values.atom(Atom("value", (number, ())))
                     bound = {**bound, letter: value, f"node {letter}": number}
                     if at == len(cell.formulas) - 1:
                         try:
@@ -687,7 +312,7 @@ class _Search:
             for number in atoms:
                 of = self._values.atoms[number].of
                 yield number
-                if self._values.atoms[number].kind in _FUNCTIONS and len(of) == 1:
+                if self._values.atoms[number].kind in FUNCTIONS and len(of) == 1:
                     yield from of[0][0]
 
     def _has_gates(self, cell: Cell, bound: dict[str, Any]) -> bool:
@@ -739,7 +364,7 @@ class _Search:
                 raise _NotACell(f"the {_WORDS[letter]} is more than a sum of products with matrices")
         return gate
 
-    def _reset(self, poly: Poly, h: Poly) -> tuple[Poly, Poly, list[_Atom] | None]:
+    def _reset(self, poly: Poly, h: Poly) -> tuple[Poly, Poly, list[Atom] | None]:
         """Find the reset gate in the sum of a GRU's new value.
 
         Returns:
@@ -748,7 +373,7 @@ class _Search:
         """
         atoms, state = self._values.atoms, h[0][0][0]
         rest: list[Any] = []
-        scaled: list[_Atom] = []
+        scaled: list[Atom] = []
         gates: set[int] = set()
         for numbers, factor in poly:
             first = atoms[numbers[0]]
@@ -771,7 +396,7 @@ class _Search:
             raise _NotACell("its reset gate does not multiply the product with the last output, or more than that")
         return (
             atoms[gates.pop()].of,
-            _poly(rest),
+            polynomial(rest),
             [atom for atom in scaled if atom.kind == "vector"] if scaled else None,
         )
 
@@ -828,13 +453,8 @@ class _Search:
         if cell.name == "RNN" and (ranks[h] < 2 or self._link(h) in self._above(self._link(x))):
             raise _NotACell("it is not known to be a state")
         for gate in gates.values():
-            block = gate.products.get(h)
-            if block is not None and x in gate.products and block.size[1] < 0:
-                # The order of inputs is no proof; of equal sizes either may be the last output.
-                if ranks[h] < 3 and -block.size[1] != 2 * block.size[0]:
-                    raise _NotACell("the sizes of the values that are joined are not known")
-                gate.products[h] = _resolved(block, block.size[0])
-                gate.products[x] = _resolved(gate.products[x], -block.size[1] - block.size[0])
+            if set(gate.products) == {x, h} and gate.products[h].size[1] < 0:
+                gate.products.update(_resolved(gate.products, x, h, is_proven=ranks[h] == 3))
         return x, h
 
     def _above(self, link: Link) -> set[Link]:
@@ -923,13 +543,24 @@ class _Search:
             raise _NotACell("its tensors are of different types")
 
 
-def _resolved(block: _Atom, columns: int) -> _Atom:
-    """Return a block of a matrix whose first or last column was known, with its number of columns."""
-    row, column = block.start
-    return evolve(block, start=(row, column if column >= 0 else -column - columns), size=(block.size[0], columns))
+def _resolved(products: Mapping[Poly, Atom], x: Poly, h: Poly, is_proven: bool) -> dict[Poly, Atom]:
+    """Return the blocks of a matrix of which only the whole width was known: that of the last output is square.
+
+    Raises:
+        _NotACell: it is not proven which of the two is the last output, and their widths differ.
+    """
+    count, total = products[h].size[0], -products[h].size[1]
+    if not is_proven and total != 2 * count:
+        raise _NotACell("the sizes of the values that are joined are not known")
+    found = {}
+    for value, columns in ((h, count), (x, total - count)):
+        row, column = products[value].start  # of the first part 0, of the second minus its end
+        start = (row, column if column >= 0 else -column - columns)
+        found[value] = evolve(products[value], start=start, size=(count, columns))
+    return found
 
 
-def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], row: int, scaled: list[_Atom] | None) -> Iterator[Piece]:
+def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], row: int, scaled: list[Atom] | None) -> Iterator[Piece]:
     """Yield what the rows of a gate are made of, from a row on.
 
     Args:
@@ -943,7 +574,7 @@ def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], row: int, scaled: list[_Atom
         yield Piece(block.key, block.start, block.size, f"weight_{name}", (row, 0))
     homes = [_module(block) for block in blocks]
 
-    def order(vector: _Atom) -> tuple[bool, bool]:
+    def order(vector: Atom) -> tuple[bool, bool]:
         own = (_module(vector) != homes[0], _module(vector) == homes[1])
         return own if scaled is None else (vector in scaled, False)
 
@@ -952,7 +583,7 @@ def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], row: int, scaled: list[_Atom
         yield Piece(vector.key, vector.start, vector.size, f"bias_{name}", (row,), adds="bias_hh" * only)
 
 
-def _module(atom: _Atom) -> str:
+def _module(atom: Atom) -> str:
     return atom.key.rpartition(".")[0]
 
 
@@ -975,11 +606,7 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
         cells += [cell for cell in search.found if not only_torch or cell.target == cell.cell.target]
         result.notes += [Note("info", spec.path, message, code="lift") for message in search.against]
     groups = _tied(cells, plan.root, state)
-    if any(spec.kwargs.get("inplace") for spec in specs_in(plan.root)):
-        for cell in cells:
-            # What is joined is a copy, which nothing changes before the gradients are computed.
-            if any(piece.start[1:] > (0,) for piece in cell.pieces):
-                cell.against = "its matrix multiplies a copy of its inputs, and a layer changes values in place"
+    _check_writes(cells, plan.root)
     _settle(groups)
     for cell in cells:
         if cell.against:
@@ -1054,41 +681,49 @@ def _graphs_above(root: ModuleSpec, key: str) -> Iterator[tuple[int, str]]:
 
 
 def _settle(groups: list[list[_Found]]) -> None:
-    """Set what stands against cells of whose modules others remain in use, and against all that share their tensors."""
+    """Set what stands against cells that other layers see into, and against all that share their tensors."""
     cells = [cell for group in groups for cell in group]
     graphs = {id(cell.graph): cell.graph for cell in cells}
     changed = True
     while changed:
-        changed = False
         for group in groups:
             against = next((cell.against for cell in group if cell.against), "")
             for cell in group:
                 cell.against = against
+        changed = False
         for spec in graphs.values():
             kept = [cell for cell in cells if cell.graph is spec and not cell.against]
             names = _names(spec, _alive(spec, kept))
-            numbers = set(range(1, len(_graph_of(spec).nodes) + 1))
-            written = {number for number in numbers if _changes(spec, number)}
-            for cell in kept if written else ():
-                inside = numbers - _alive(spec, [cell])
-                after = [number for number in written if number > min(inside)]
-                if any(number < max(inside) or _memory_of(spec, number) & {*cell.inputs} for number in after):
-                    cell.against, changed = "a layer changes one of its values in place", True
             for cell in kept:
-                name = next((name for piece in cell.pieces if (name := piece.key.partition(".")[0]) in names), "")
-                if name:
-                    cell.against, changed = f"its layer {name} is also used outside of it", True
+                inside = [name for piece in cell.pieces if (name := piece.key.partition(".")[0]) in names]
+                cell.against = f"its layer {inside[0]} is also used outside of it" if inside else ""
+                changed |= bool(inside)
+
+
+def _check_writes(cells: list[_Found], root: ModuleSpec) -> None:
+    """Set what stands against cells whose values a layer changes in place."""
+    if not any(spec.kwargs.get("inplace") for spec in specs_in(root)):
+        return
+    for cell in cells:
+        numbers = set(range(1, len(graph_of(cell.graph).nodes) + 1))
+        inside = numbers - _alive(cell.graph, [cell])
+        after = [number for number in numbers if number > min(inside) and _changes(cell.graph, number)]
+        if any(number < max(inside) or _memory_of(cell.graph, number) & {*cell.inputs} for number in after):
+            cell.against = "a layer changes one of its values in place"
+        # What is joined is a copy, which nothing changes before the gradients are computed.
+        if any(piece.start[1:] > (0,) for piece in cell.pieces):
+            cell.against = "its matrix multiplies a copy of its inputs, and a layer changes values in place"
 
 
 def _changes(spec: ModuleSpec, number: int) -> bool:
     """Return whether a node of a graph changes a value in place."""
-    name = _graph_of(spec).nodes[number - 1].module
+    name = graph_of(spec).nodes[number - 1].module
     return name is not None and any(inner.kwargs.get("inplace") for inner in specs_in(spec.children[name]))
 
 
 def _memory_of(spec: ModuleSpec, number: int) -> set[Link]:
     """Return the values that may have the memory of the input of a node."""
-    graph, seen = _graph_of(spec), set[Link]()
+    graph, seen = graph_of(spec), set[Link]()
     stack = [*graph.nodes[number - 1].takes]
     while stack:
         link = stack.pop()
@@ -1101,14 +736,9 @@ def _memory_of(spec: ModuleSpec, number: int) -> set[Link]:
     return seen
 
 
-def _graph_of(spec: ModuleSpec) -> GraphSpec:
-    assert spec.graph is not None
-    return spec.graph
-
-
 def _alive(spec: ModuleSpec, cells: list[_Found]) -> set[int]:
     """Return the nodes that remain if cells become single nodes; those that had no use before remain too."""
-    graph = _graph_of(spec)
+    graph = graph_of(spec)
 
     def reached(inputs: Mapping[int, tuple[Link, ...]]) -> set[int]:
         seen: set[int] = set()
@@ -1126,7 +756,7 @@ def _alive(spec: ModuleSpec, cells: list[_Found]) -> set[int]:
 
 
 def _names(spec: ModuleSpec, nodes: set[int]) -> set[str | None]:
-    return {_graph_of(spec).nodes[number - 1].module for number in nodes}
+    return {graph_of(spec).nodes[number - 1].module for number in nodes}
 
 
 def _rewrite(result: Lifted, groups: list[list[_Found]]) -> None:
@@ -1155,7 +785,7 @@ def _replace(spec: ModuleSpec, cells: list[_Found]) -> dict[str, list[_Found]]:
     Returns:
         The cells that the tensors of each former module are in.
     """
-    graph, alive = _graph_of(spec), _alive(spec, cells)
+    graph, alive = graph_of(spec), _alive(spec, cells)
     used, known = _names(spec, alive), {node.module for node in graph.nodes}
     _name(cells, {name for name in spec.children if name in used or name not in known})
     begins = {min(cell.outputs): cell for cell in cells}
