@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import TESTFILES, peak_mib
+from helpers import TESTFILES, Parts, peak_mib
+
+from t7bridge import T7Layout
 
 SECONDS, MEGABYTES = 2.0, 200
 MODEL = TESTFILES / "nn" / "Linear.t7"
@@ -93,5 +95,26 @@ def test_deep_values_take_memory_in_proportion_to_the_file(tmp_path: Path) -> No
         ("convert", lua, back),
         ("describe", source),
         ("describe", lua),
+        ("verify", "--quick", lua, source),
+        ("diff", source, lua),
     ):
-        assert peak_mib(verb, read, *target) * 2**20 <= 8 * read.stat().st_size + 128e6, (verb, read.name)
+        _assert_in_proportion(verb, read, *target)
+
+
+def _assert_in_proportion(*arguments: str | Path) -> None:
+    """Assert that a run takes 8 times the files that there are before it, and 128 MB."""
+    size = sum(file.stat().st_size for file in arguments if isinstance(file, Path) and file.exists())
+    assert peak_mib(*arguments) * 2**20 <= 8 * size + 128e6, arguments
+
+
+@pytest.mark.slow
+def test_deep_tuples_and_objects_take_memory_in_proportion_to_the_file(tmp_path: Path) -> None:
+    """Of tuples and Torch objects nested 200 000 deep, copies and comparisons hold 8 times their files and 128 MB."""
+    tuples = _pickled(tmp_path / "tuples.pt", b")" + b"\x85" * 200_000)
+    _assert_in_proportion("convert", tuples, tmp_path / "copy.pt")
+    objects, parts = tmp_path / "objects.t7", Parts(T7Layout())
+    for number in range(1, 400_000, 2):
+        parts.torch(number, "C").ints(3, number + 1, 1).string("a")
+    objects.write_bytes(parts.ints(0).data)
+    _assert_in_proportion("convert", objects, tmp_path / "copy.t7")
+    _assert_in_proportion("verify", "--quick", objects, objects)

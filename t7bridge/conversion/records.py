@@ -103,7 +103,7 @@ class Hashed(Output):
 
 def structure_hash(value: Value) -> str:
     """Return a hash of a Lua value without the elements of its storages, whatever the encoding of its file."""
-    return _structure(value, T7Writer)[0]
+    return structure_of(value, T7Writer)[0]
 
 
 class _AnyDevice(T7Writer):
@@ -114,13 +114,23 @@ class _AnyDevice(T7Writer):
         return value.element.name if isinstance(value, (Tensor, Storage)) else T7Writer._class_name(value)
 
 
-def _structure(value: Value, kind: type[T7Writer] = _AnyDevice) -> tuple[str, list[Storage]]:
-    """Return a hash of a Lua value without the elements of its storages, and these in order."""
-    storages: list[Storage] = []
+def structure_of(value: Value, kind: type[T7Writer] = _AnyDevice) -> tuple[str, list[Storage]]:
+    """Return a hash of a Lua value without the elements of its storages, whatever their devices, and these in order."""
     output = Hashed()
-    kind(output, T7Layout(), payloads=storages).write_object(value)
-    output.flush()
+    storages = _write_without_elements(output, [value], T7Layout(), kind)
     return output.digest.hexdigest(), storages
+
+
+def _write_without_elements(
+    output: Output, roots: list[Value], layout: T7Layout, kind: type[T7Writer] = T7Writer
+) -> list[Storage]:
+    """Write values without the elements of their storages; return these in order."""
+    storages: list[Storage] = []
+    writer = kind(output, layout, payloads=storages)
+    for root in roots:
+        writer.write_object(root)
+    output.flush()
+    return storages
 
 
 def pickle_of(value: Any) -> tuple[bytes, list[Storage]]:
@@ -218,7 +228,7 @@ class Shown:
                 for key, (_, lua, exact) in made.storages.items()
                 if exact and key in sources
             }
-            structure, storages = _structure(made.value)
+            structure, storages = structure_of(made.value)
             same = structure == self.structure
             if same and not PlaceComparer(limits=limits, known=known).run(storages, self.storages):
                 return True
@@ -299,7 +309,7 @@ def original_pt(
         value, foreign, sources = restore_value(record, storages, limits, forbid)
     except RecordError:
         return None
-    shown = Shown(*_structure(content.roots[0]), sources)
+    shown = Shown(*structure_of(content.roots[0]), sources)
     return None if check and not shown.agrees(value, sources, limits) else OriginalPt(value, foreign, shown)
 
 
@@ -418,25 +428,23 @@ class Skeleton:
 
 
 def take_skeleton(
-    roots: list[Value], layout: T7Layout, key: Callable[[Storage], str], trailing: bytes = b""
-) -> Skeleton:
+    roots: list[Value], layout: T7Layout, trailing: bytes = b""
+) -> Callable[[Callable[[Storage], str]], Skeleton]:
     """Write values without the elements of their storages.
 
     Args:
         roots: the values of the file.
         layout: the encoding.
-        key: returns the key under which the elements of a storage are kept.
         trailing: bytes after the last value.
+
+    Returns:
+        A function that returns the skeleton; it is called with the key of each storage, and needs the values no more.
     """
     stream = io.BytesIO()
-    payloads: list[Storage] = []
-    output = Output(stream)
     # Today's form of objects and numbers: that of the file is kept in `layout`.
-    writer = T7Writer(output, evolve(layout, vintage="", headless=False, numbers=()), payloads=payloads)
-    for root in roots:
-        writer.write_object(root)
-    output.flush()
-    return Skeleton(layout, len(roots), tuple(key(storage) for storage in payloads), stream.getvalue(), trailing)
+    storages = _write_without_elements(Output(stream), roots, evolve(layout, vintage="", headless=False, numbers=()))
+    count = len(roots)
+    return lambda key: Skeleton(layout, count, tuple(map(key, storages)), stream.getvalue(), trailing)
 
 
 def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits: Limits = DEFAULT_LIMITS) -> T7File:

@@ -28,7 +28,7 @@ from ..graph.dtypes import NUMPY_ELEMENTS
 from ..graph.lua import COMPOSITE, Value
 from ..graph.python import NAMED, key_text, name_text
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
-from ..graph.walk import Fill, Path, fill_list
+from ..graph.walk import SCALARS, Fill, Path, fill_list
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.registry import own_names
 from ..report import Report
@@ -44,6 +44,8 @@ _NAMESPACES = ("argparse.Namespace", "types.SimpleNamespace")
 _LIKE = ("numpy", "collections.", *_NAMESPACES)
 """The beginnings of the names of classes whose plain form has all that they had."""
 _KEPT = (*COMPOSITE, python.TorchSize, UntypedStorage, QuantizedTensor, SparseTensor)
+
+_PLAIN_LISTS = frozenset((list, tuple, set, frozenset))
 
 
 class Simplified(Plain):
@@ -210,6 +212,28 @@ def _is_data(value: Any) -> bool:
     return found
 
 
+def _is_simple(root: Any) -> bool:
+    """Return whether a value is its simple form already, as most state dicts are: a copy would take time and memory."""
+    seen: set[int] = set()
+    stack = [root]
+    while stack:
+        value = stack.pop()
+        kind = type(value)
+        if kind in SCALARS or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if kind in _PLAIN_LISTS:
+            stack += value
+        elif kind is dict or kind is OrderedDict:
+            if not all(isinstance(key, _SCALARS) for key in value):
+                return False
+            stack += value.values()
+            stack += vars(value).values() if kind is OrderedDict else ()
+        elif not isinstance(value, _KEPT):
+            return False
+    return True
+
+
 def simplified(
     value: Any,
     report: Report,
@@ -218,7 +242,7 @@ def simplified(
     keep_classes: bool = False,
     with_data: bool = False,
 ) -> Any:
-    """Return the simple form of a value; see the module's docstring.
+    """Return the simple form of a value; see the module's docstring. It may be the value itself.
 
     Args:
         value: the value of a `.pt`, which is not changed.
@@ -230,6 +254,8 @@ def simplified(
     Raises:
         LimitError: modules contain one another endlessly, or are repeated too often.
     """
+    if _is_simple(value):
+        return value
     builder = Simplified(limits, keep_classes)
     made = builder.run(value)
     if with_data and id(value) in builder.modules:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..data import define
@@ -29,7 +31,7 @@ from .tree import as_tree
 if TYPE_CHECKING:
     from ..formats.document import Document
     from ..formats.named import NamedTensors
-    from ..formats.pt.writer import LegacyPtWriter, PtWriter
+    from ..formats.pt.writer import LegacyPtWriter, PtWriter, ValueWriter
     from ..formats.t7.file import T7File
     from .records import Shown
     from .request import Convert
@@ -52,7 +54,11 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
             value = simplified(value, report, request.limits, keep_classes=request.allow_foreign)
         _finish_pt(writer, value, report)
         return
-    made = python_value(document.content, request, report)
+    content = document.content
+    has_record = request.record and request.pt_format == "zip"
+    # Where it is certain, before the tree is there: the writer of the record knows every object.
+    record = _record_of(content) if has_record and request.mode == "tree" else None
+    made = python_value(content, request, report)
     if made.shown is not None:
         document.forget()
     compact = request.compact and request.mode == "auto" and report.mode != "record"
@@ -62,8 +68,8 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
     if made.modules is not None:
         made.modules.note_rest(value)
     # A state dict leaves out what only Lua needs, so the same bytes cannot be restored.
-    whole = request.record and request.pt_format == "zip" and made.modules is None and report.mode != "record"
-    if not whole or compact:
+    if not has_record or made.modules is not None or report.mode == "record" or compact:
+        del content
         _finish_pt(writer, value, report)
         value = made.value = None  # the file written is read as a whole again
         if made.shown is not None:
@@ -71,13 +77,21 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
 
             check_pt(output, writer, made.shown, request.limits)
         return
+    record = record or _record_of(content)
+    del content
+    document.forget()  # before the value is pickled: the writer knows every list and dict
+    writer.write(value)
+    value = made.value = None
+    report.tensors, report.storages = writer.tensors, writer.storages
+    writer.finish(record(writer))  # type: ignore[call-arg]
+
+
+def _record_of(content: T7File) -> Callable[[ValueWriter], Callable[[str], bytes]]:
+    """Return a function from the writer of a value to one that returns the record of a `.t7`, without the `.t7`."""
     from .records import encode_record, take_skeleton
 
-    content = document.content
-    writer.write(value)
-    report.tensors, report.storages = writer.tensors, writer.storages
-    skeleton = take_skeleton(content.roots, content.layout, writer.storage_key, content.trailing)
-    writer.finish(lambda content_id: encode_record(skeleton, content_id))  # type: ignore[call-arg]
+    skeleton = take_skeleton(content.roots, content.layout, content.trailing)
+    return lambda writer: partial(encode_record, skeleton(writer.storage_key))
 
 
 def _finish_pt(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -> None:

@@ -152,13 +152,22 @@ class FileContent:
 
     Attributes:
         document: the file.
-        value: its value, Lua's or Python's; the list of its values if there are several.
+        trailing: the bytes after the values of a `.t7` that are neither values nor a record.
+        trailing_message: what they are.
     """
 
     document: Document
-    value: Any
+    trailing: bytes = b""
+    trailing_message: str = ""
+    simple: Any = None
+    """The value with state dicts for whole modules, where it is compared in place of the file's."""
     forms: list[tuple[Any, list[str]]] = field(factory=list)
     """Forms of the value with state dicts for modules, and what each leaves out, as sentences."""
+
+    @property
+    def value(self) -> Any:
+        """The value, Lua's or Python's; the list of the values if there are several."""
+        return self.document.value if self.simple is None else self.simple
 
     def add_form(self, form: Any, report: Report) -> Any:
         """Record a form with what the report says it leaves out; return the form."""
@@ -180,8 +189,3 @@ class FileContent:
     def is_named(self) -> bool:
         """Whether the format holds named tensors and nothing else."""
         return self.document.spec.values == formats.NAMED
-
-    @property
-    def trailing(self) -> bytes:
-        """The bytes after the values of a `.t7` that are neither values nor a record."""
-        return self.document.content.trailing if self.is_lua and not self.document.content.has_pt_record else b""

@@ -44,7 +44,8 @@ def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) ->
         for first, second in ((a, b.value), (b, a.value)):
             said = Report()
             made = first.add_form(simplified(first.value, said, limits), said)
-            yield (made, second) if first is a else (second, made)
+            if made is not first.value:
+                yield (made, second) if first is a else (second, made)
         return
     lua, python = (a, b) if a.is_lua else (b, a)
     # A `.t7` with the record of a `.pt` was made from one; the record itself is not read.
@@ -123,7 +124,7 @@ def _without_modules(a: FileContent, b: FileContent, limits: Limits) -> None:
     sides = [side for side in (a, b) if not side.is_lua and has_modules(side.value)]
     if len(sides) == 1:
         said = Report()
-        sides[0].value = sides[0].add_form(simplified(sides[0].value, said, limits), said)
+        sides[0].simple = sides[0].add_form(simplified(sides[0].value, said, limits), said)
 
 
 def _as_model_file(lua: Value, python: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
@@ -16,10 +16,13 @@ from typing import Any, ClassVar
 from attrs import asdict, field
 
 from .. import formats
+from ..conversion.lua_tree import to_lua
 from ..conversion.options import FORCE, JSON, LIMITS, option, takes, verb
+from ..conversion.records import structure_of
 from ..data import define
 from ..formats.document import Document
 from ..formats.named import same_rows
+from ..graph.lua import TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor, TensorExtras
 from ..graph.walk import Path, pairwise
@@ -140,22 +143,27 @@ def verify(request: Verify) -> VerifyReport:
         FormatError: a file is damaged, including a wrong CRC in an archive, or in no supported format.
     """
     report = VerifyReport(str(request.source), str(request.other))
+
+    def read(document: Document) -> FileContent:
+        side = read_side(document)
+        if document.path not in report.readers:  # a file compared with itself is read once
+            report.readers[document.path] = _ask_others(document, side, report) if request.independent else []
+        return side
+
     with _both(request) as (first, second):
-        one, two = read_side(first), read_side(second)
-        for source, side in ((first, one), (second, two)):
-            if source.path not in report.readers:  # a file compared with itself is read once
-                report.readers[source.path] = _ask_others(source, side, report) if request.independent else []
-        make = RowComparer if one.is_named or two.is_named else Comparer
-        comparer, forms = closest(_pairs(one, two, request.limits), partial(make, limits=request.limits))
-        report.differences += comparer.found
-        for side, form in zip((one, two), forms):
-            if texts := side.left_out(form):
-                report.left_out[side.document.path] = texts
+        one, two, same = _read_both(first, second, read, request.limits)
+        if not same:
+            make = RowComparer if one.is_named or two.is_named else Comparer
+            comparer, forms = closest(_pairs(one, two, request.limits), partial(make, limits=request.limits))
+            report.differences += comparer.found
+            for side, form in zip((one, two), forms):
+                if texts := side.left_out(form):
+                    report.left_out[side.document.path] = texts
         if one.is_lua and two.is_lua and one.trailing != two.trailing:
             report.differences.append(Difference("", "the bytes after the last value differ"))
         for side, other in ((one, two), (two, one)):
             if side.trailing and not other.is_lua:
-                report.left_out.setdefault(side.document.path, []).append(side.document.content.message)
+                report.left_out.setdefault(side.document.path, []).append(side.trailing_message)
     return report
 
 
@@ -206,12 +214,13 @@ def diff(request: Diff) -> DiffReport:
         FormatError: a file is damaged, or in no supported format.
     """
     with _both(request) as (first, second):
-        pairs = _pairs(read_side(first), read_side(second), request.limits)
-        # The best form is chosen by structure and shapes, so that no element is read twice.
-        _, (one, two) = closest(pairs, partial(ValueComparer, elements=False))
-        comparer = ValueComparer(rtol=request.rtol, atol=request.atol)
-        found = comparer.run(one, two)
-        report = DiffReport(str(request.source), str(request.other), found, comparer.tensors)
+        report = DiffReport(str(request.source), str(request.other))
+        a, b, same = _read_both(first, second, read_side, request.limits)
+        if not same:
+            # The best form is chosen by structure and shapes, so that no element is read twice.
+            _, (one, two) = closest(_pairs(a, b, request.limits), partial(ValueComparer, elements=False))
+            comparer = ValueComparer(rtol=request.rtol, atol=request.atol)
+            report.differences, report.tensors = comparer.run(one, two), comparer.tensors
         if request.draw is not None:
             from .draw import draw_pair
 
@@ -233,11 +242,55 @@ def read_side(document: Document) -> FileContent:
     Raises:
         FormatError: it is damaged, including a wrong CRC in an archive.
     """
-    if document.spec.values == formats.LUA:
-        document.warn(3)
-    else:
+    if document.spec.values != formats.LUA:
         document.verify()
-    return FileContent(document, document.value)
+        return FileContent(document)
+    document.warn(4)
+    content = document.content
+    return FileContent(document, b"" if content.has_pt_record else content.trailing, content.message)
+
+
+_MANY_OBJECTS = 100_000
+"""Number of objects of a `.t7` from which on two values are compared without both in memory."""
+
+
+def _read_both(
+    first: Document, second: Document, read: Callable[[Document], FileContent], limits: Limits
+) -> tuple[FileContent, FileContent, bool]:
+    """Read two files; return too whether they are known to hold the same Lua value, of many objects and no tensors.
+
+    A hash of its structure takes less time than a comparison pair by pair, and the memory of one value.
+    """
+    one = read(first)
+    structure, other = _structure(first, second), second
+    two = read(second)
+    if first.spec.values != formats.LUA:
+        structure, other = _structure(second, first), first
+    return one, two, bool(structure) and structure in _structures(other, limits)
+
+
+def _structure(document: Document, other: Document) -> str:
+    """Return the hash of the structure of a `.t7`, and release its values; empty if they are compared pair by pair."""
+    if document.spec.values != formats.LUA or other.spec.values == formats.NAMED:
+        return ""
+    content = document.content
+    kinds = set(map(type, content.objects))
+    if len(content.objects) < _MANY_OBJECTS or len(content.roots) > 1 or kinds & {Tensor, Storage}:
+        return ""
+    if other.spec.values != formats.LUA and TorchObject in kinds:
+        return ""  # no Python value becomes one
+    found = structure_of(content.roots[0])[0]
+    document.forget()
+    return found
+
+
+def _structures(document: Document, limits: Limits) -> Iterator[str]:
+    """Yield the hash of the structure of a value, as it is in Lua or as it is converted."""
+    if document.spec.values != formats.LUA:
+        for nested in (False, True):
+            yield structure_of(to_lua(document.value, nested=nested, limits=limits).value)[0]
+    elif len(document.roots) == 1:
+        yield structure_of(document.value)[0]
 
 
 _LONGEST_NAME = 1000
@@ -248,9 +301,10 @@ def _ask_others(document: Document, side: FileContent, report: VerifyReport) -> 
     """Let another reader read a file too, and compare; return its name, if there is one."""
     name, found = "", None
     if document.format == "pt":
+        value = document.value  # what its pickle names is known once it is read
         # PyTorch refuses pickles of anything but checkpoints; and such names, but searches its own message for seconds.
         if document.layout != "pickle" and all(len(each) <= _LONGEST_NAME for each in document.content.judged):
-            name, found = "torch", differences(document.path, document.value)
+            name, found = "torch", differences(document.path, value)
     elif side.is_lua and len(document.roots) == 1 and not document.content.trailing:
         from ..formats import torchfile
 

@@ -89,9 +89,10 @@ class Comparer:
     compared: int = 0
     _there: dict[int, int] = field(factory=dict)
     _back: dict[int, int] = field(factory=dict)
+    _once: tuple[dict[int, int], set[int]] = field(factory=lambda: ({}, set()))
+    """The values without identity visited so far, of each side; for those of the first the one first compared with."""
     _pairs: set[tuple[int, int]] = field(factory=set)
-    _once: tuple[set[int], set[int]] = field(factory=lambda: (set(), set()))
-    """The values without identity visited so far, of each side."""
+    """Their further pairs."""
     _marks: dict[int, bytes] = field(factory=dict)
     _budget: Budget = field(init=False)
 
@@ -105,7 +106,7 @@ class Comparer:
             LimitError: values are shared in so many ways that comparing exceeds the limit `work`.
         """
         pairwise(a, b, self._pair)
-        self._there, self._back, self._pairs, self._once = {}, {}, set(), (set(), set())
+        self._there, self._back, self._pairs, self._once = {}, {}, set(), ({}, set())
         return self.found
 
     @property
@@ -135,15 +136,17 @@ class Comparer:
 
     def _compared_before(self, a: Any, b: Any) -> bool:
         """Return whether two values were compared before. Any other pair of known values is charged."""
-        pair = (id(a), id(b))
-        if pair in self._pairs:
-            return True
-        self._pairs.add(pair)
+        one, other = id(a), id(b)
         first, second = self._once
-        if pair[0] in first and pair[1] in second:
-            self._budget.spend(2 * (1 + _length(a)))
-        first.add(pair[0])
-        second.add(pair[1])
+        if one not in first:
+            first[one] = other
+        elif first[one] == other or (one, other) in self._pairs:
+            return True
+        else:
+            self._pairs.add((one, other))
+            if other in second:
+                self._budget.spend(2 * (1 + _length(a)))
+        second.add(other)
         return False
 
     def _same_scalar(self, a: Value, b: Value) -> bool:

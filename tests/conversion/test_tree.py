@@ -97,7 +97,7 @@ def test_record_round_trip() -> None:
     """A record restores layout, values and trailing bytes."""
     tensor = Tensor.from_numpy(np.arange(4, dtype="f4"))
     layout = T7Layout(byte_order="big", long_size=4)
-    skeleton = take_skeleton([Table.of({"t": tensor}), 2.0], layout, lambda storage: "7", b"behind")
+    skeleton = take_skeleton([Table.of({"t": tensor}), 2.0], layout, b"behind")(lambda storage: "7")
 
     again, content = decode_record(encode_record(skeleton, "abc"))
 
@@ -121,7 +121,7 @@ def test_bad_record(data: bytes) -> None:
 
 def test_storages_that_do_not_fit() -> None:
     """Storages of another type or size than the stream names are refused."""
-    skeleton = take_skeleton([Tensor.from_numpy(np.zeros(4, "f4"))], T7Layout(), lambda storage: "0")
+    skeleton = take_skeleton([Tensor.from_numpy(np.zeros(4, "f4"))], T7Layout())(lambda storage: "0")
     for other in (np.zeros(3, "f4"), np.zeros(4, "f8")):
         lent = Tensor.from_numpy(other).storage
         with pytest.raises(CorruptError, match="do not match"):
@@ -135,4 +135,4 @@ def test_skeleton_of_every_encoding() -> None:
 
     for name in ("checkpoint.t7", "checkpoint.ascii.t7", "checkpoint.big.t7", "checkpoint.long4.t7"):
         content = read_t7(root / name)
-        assert take_skeleton(content.roots, content.layout, lambda storage: "0").layout == content.layout
+        assert take_skeleton(content.roots, content.layout)(lambda storage: "0").layout == content.layout

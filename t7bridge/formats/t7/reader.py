@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
@@ -499,11 +500,14 @@ class ObjectReader:
             count = stream.read_long("the number of entries")
             stream.require(count, 8 if isinstance(collection, TdsHash) else 4, f"the entries of a {name}")
             return collection, count
-        obj = TorchObject(name, version)
-        self._remember(index, obj)
+        name = intern(name)
         payload = payload_of(name, version, stream.layout.vintage)
         if payload is None:
+            obj = TorchObject(name, version, None)  # its fields are what is read next
+            self._remember(index, obj)
             return obj, 1
+        obj = TorchObject(name, version)
+        self._remember(index, obj)
         self._read_payload(obj, payload)
         return obj, 0
 
