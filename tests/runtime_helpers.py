@@ -48,8 +48,12 @@ def difference(got: Any, wanted: Any, rtol: float = RTOL, atol: float = ATOL) ->
 
 
 def run(module: torch.nn.Module, case: dict[str, Any]) -> Any:
-    """Return the output of a module for the input of a case, and of a criterion for input and target."""
-    return module(case["input"], case["target"]) if "target" in case else module(case["input"])
+    """Return the output of a module for the input of a case, and of a criterion for input and target.
+
+    A page that takes its state returns it, too, in a tuple.
+    """
+    output = module(case["input"], case["target"]) if "target" in case else module(case["input"])
+    return output[0] if isinstance(output, tuple) else output
 
 
 def leaves(value: Any) -> list[torch.Tensor]:

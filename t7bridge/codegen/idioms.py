@@ -386,13 +386,12 @@ class Idioms:
         call = torch_call("Embedding", self._args, kwargs, self._spec)
         return Idiom(after, formula(f"lambda module, x: module({numbers})", base=base), call)
 
-    def outputs(self, name: str) -> Idiom | None:
+    def outputs(self) -> Idiom | None:
         """Write a recurrent layer that begins each sequence from zeros, and returns only the outputs."""
-        kwargs = dict(self._spec.kwargs)
-        remember, *states = (kwargs.pop(option, None) for option in ("remember", "state", "hidden"))
-        if remember not in (None, False, "neither") or any(state is not None for state in states):
+        if not self._spec.plain:
             return None
-        call = torch_call(name, self._args, kwargs, self._spec)
+        options = {name: value for name, value in self._spec.kwargs.items() if name != "remember"}
+        call = torch_call(self._spec.plain.removeprefix("torch.nn."), self._args, options, self._spec)
         return Idiom(Form(2), formula("lambda module, x: module(x)[0]"), call)
 
     def conv_in_time(self) -> Idiom:

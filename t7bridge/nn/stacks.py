@@ -52,14 +52,16 @@ def recognized(plan: Plan, state: StateDict) -> Lifted:
         state: its state dict.
     """
     result = lifted(plan, state)
-    once, count = _once(plan.root), sum(1 for _ in specs_in(plan.root))
+    once = _once(plan.root)
+    is_tree = len(once) == sum(1 for _ in specs_in(plan.root))
     unrolled = _unroll(result, once)
-    for prefix, spec in reversed(once.values()):  # what is inside keeps its prefix until then
+    for prefix, spec in [*once.values()][::-1]:  # what is inside keeps its prefix until then
         inside = [each for child in spec.children.values() for each in (child, *child.children.values())]
         is_own = id(spec) not in unrolled or spec is plan.root
         if spec.target == SEQUENTIAL and is_own and all(id(each) in once for each in inside):
             _merge(result, prefix, spec, unrolled)
-    if len(once) == count:
+            once.update((id(each), (prefix, each)) for each in spec.children.values())
+    if is_tree:
         _take_state(result)
     return result
 
@@ -89,7 +91,7 @@ _CELLS = {
 
 
 class _Inputs(DataFlow):
-    """The flow of a model that is called with anything, with the kinds of the inputs of its sequencers."""
+    """The flow of a model that is called with anything, with the kinds of the inputs of layers over sequences."""
 
     def __init__(self) -> None:
         super().__init__(traits_of)
@@ -97,7 +99,7 @@ class _Inputs(DataFlow):
 
     def __call__(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of the output of a module."""
-        if spec.target == _SEQUENCER:
+        if spec.target == _SEQUENCER or _kind(spec):
             self.kinds.setdefault(id(spec), set()).add(kind)
         return super().__call__(spec, kind)
 
@@ -115,8 +117,11 @@ def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]
     ]
     unrolled: set[int] = set()
     flow = _Inputs()
-    if sequencers:
+    if sequencers or any(_kind(spec) for _, spec in once.values()):
         flow(result.plan.root, ANY)
+    for _, spec in once.values():
+        if _kind(spec) and not _keeps(spec) and {kind.name for kind in flow.kinds.get(id(spec), ())} == {"tensor"}:
+            spec.plain = f"torch.nn.{_kind(spec)}"
     for prefix, spec in sequencers:
         kinds, cells = (
             flow.kinds.get(id(spec), {ANY}),
@@ -185,6 +190,7 @@ def _as_layer(result: Lifted, prefix: str, spec: ModuleSpec) -> None:
     """Make a cell a layer over sequences."""
     rows = _CELLS[spec.target]
     spec.target, spec.args, spec.kwargs = f"{LAYERS}sequence.OutputsLSTM", spec.args[:2], {}
+    spec.plain = "torch.nn.LSTM"
     shapes = {f"{prefix}{name}": shape for name, shape in tensor_shapes(spec.target, spec.args, spec.kwargs).items()}
     pieces = []
     for target, names in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"), rows):
@@ -220,6 +226,10 @@ def _merge(result: Lifted, prefix: str, spec: ModuleSpec, unrolled: set[int]) ->
         if len(group) > 1 and begins and not _against_moving(result.state, group):
             name = str(len(children))
             children[name] = _merged(group, "Outputs")
+            if not children[name].plain:
+                children[name].plain = f"torch.nn.{_kind(group[0][1])}"
+                message = f"recognized: {_kind(group[0][1])} layers in a row, which take a tensor and no list"
+                result.notes.append(Note("info", group[0][1].path, message, code="lift"))
             moved.update(_levels(f"{prefix}{name}", group))
             continue
         for step, each in group:

@@ -58,6 +58,9 @@ FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         f"recurrent.{name}Cell": ((2, 3), {"bias": True}) for name in ("LSTM", "PeepholeLSTM", "GRU", "ResetGRU", "RNN")
     },
     "criterion.WeightedSquaresCriterion": (((2, 3),), {}),
+    "sequence.StatefulGRU": ((4, 3), {"batch_first": True}),
+    "sequence.StatefulLSTM": ((4, 3), {"num_layers": 2, "dropout": 0.5}),
+    "sequence.StatefulRNN": ((4, 3), {"nonlinearity": "relu"}),
 }
 HOSTILE = (None, -1, 0, 7, 2.5, "x")
 TUPLES = ((), (2, 3), (-1,), ("a", "b"), (1, 2, 3, 4))
@@ -155,8 +158,8 @@ def _variants(spec: ModuleSpec) -> Iterator[ModuleSpec]:
 def test_declared_tensors_children_and_refusals_are_those_of_the_constructors():
     """For every class of the package, what is declared is what its constructor does, or refuses."""
     specs = _specs()
-    graph = f"{LAYERS}containers.Graph"  # its children are those of the plan
-    assert _classes() - {graph} <= set(specs), sorted(_classes() - set(specs))
+    graphs = {f"{LAYERS}containers.{name}" for name in ("Graph", "Stateful")}  # their children are those of the plan
+    assert _classes() - graphs <= set(specs), sorted(_classes() - graphs - set(specs))
     counts = {"refused": 0, "constructed": 0, "tensors": 0}
     differing = []
     for target, found in sorted(specs.items()):

@@ -373,7 +373,7 @@ register_layer(
     scratch=_BUFFERS,
     module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _SEQ_LSTM),
     traits={
-        "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs", "LSTM")),
+        "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs",)),
         "sequence.SteppedLSTM": Traits(
             shapes=_shapes("weight_ih_l0: 4h i, weight_hh_l0: 4h p, bias_ih_l0: 4h, bias_hh_l0: 4h, weight_hr_l0: r h")
         ),
@@ -592,7 +592,7 @@ def _module(lua: Lua) -> Call:
 def _outputs(kind: str) -> Traits:
     return Traits(
         shapes=lambda *sizes, remember=False, hidden=None, **options: constructed(kind, sizes, options),
-        written=("outputs", kind),
+        written=("outputs",),
     )
 
 
