@@ -22,7 +22,6 @@ from ..conversion.records import structure_of
 from ..data import define
 from ..formats.document import Document
 from ..formats.named import same_rows
-from ..graph.lua import TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor, TensorExtras
 from ..graph.walk import Path, pairwise
@@ -277,8 +276,8 @@ def _structure(document: Document, other: Document) -> str:
     kinds = set(map(type, content.objects))
     if len(content.objects) < _MANY_OBJECTS or len(content.roots) > 1 or kinds & {Tensor, Storage}:
         return ""
-    if other.spec.values != formats.LUA and TorchObject in kinds:
-        return ""  # no Python value becomes one
+    if other.spec.values != formats.LUA and not content.has_pt_record:
+        return ""  # it was not made from a Python value, and is compared as one first
     found = structure_of(content.roots[0])[0]
     document.forget()
     return found
