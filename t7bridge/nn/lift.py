@@ -650,23 +650,34 @@ def _tied(cells: list[_Found], root: ModuleSpec, state: StateDict) -> list[list[
             if users.setdefault((id(cell.graph), key), (views, number)) != (views, number):
                 cell.against = "another cell has the same tensors"
     memory: dict[int, list[tuple[int, int, Any, Any]]] = {}
-    for key, tensor in state.items():
+    for key, tensor in state.items() if cells else ():
         if tensor.storage is not None and tensor.numel:
             user = next((users[place] for place in _graphs_above(root, key) if place in users), None)
             memory.setdefault(id(tensor.storage), []).append((*tensor.reach(), _view(tensor), user))
     shared: set[Any] = set()
     for rows in memory.values():
         rows.sort(key=lambda row: row[:2])
-        for at, (_, end, view, user) in enumerate(rows):
-            for first, _, other, other_user in rows[at + 1 :]:
-                if first >= end:
-                    break
-                if other != view or other_user != user:
-                    shared |= {view, other}
+        for overlapping in _overlapping(rows):
+            if len({row[2:] for row in overlapping}) > 1:
+                shared.update(row[2] for row in overlapping)
     for (_, views), group in groups.items():
         if any(view in shared for view, _ in views):
             group[0].against = "its tensors are also those of something else"
     return list(groups.values())
+
+
+def _overlapping(rows: list[tuple[int, int, Any, Any]]) -> Iterator[list[tuple[int, int, Any, Any]]]:
+    """Yield the rows of begin and end, in order, in groups: each but the first begins before another in it ends."""
+    group: list[tuple[int, int, Any, Any]] = []
+    reach = 0
+    for row in rows:
+        if group and row[0] >= reach:
+            yield group
+            group = []
+        group.append(row)
+        reach = max(reach, row[1])
+    if group:
+        yield group
 
 
 def _graphs_above(root: ModuleSpec, key: str) -> Iterator[tuple[int, str]]:
