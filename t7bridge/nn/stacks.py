@@ -110,30 +110,35 @@ def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]
     Returns:
         Their ids.
     """
-    sequencers = [
-        (prefix, spec)
-        for prefix, spec in once.values()
-        if spec.target == _SEQUENCER and all(id(each) in once for each in specs_in(spec))
-    ]
-    unrolled: set[int] = set()
+    own = [(prefix, spec) for prefix, spec in once.values() if all(id(each) in once for each in specs_in(spec))]
+    sequencers = [(prefix, spec) for prefix, spec in own if spec.target == _SEQUENCER]
+    layers = [spec for _, spec in own if _kind(spec)]
     flow = _Inputs()
-    if sequencers or any(_kind(spec) for _, spec in once.values()):
+    if sequencers or layers:
         flow(result.plan.root, ANY)
-    for _, spec in once.values():
-        if _kind(spec) and not _keeps(spec) and {kind.name for kind in flow.kinds.get(id(spec), ())} == {"tensor"}:
+    for spec in layers:
+        if not _keeps(spec) and {kind.name for kind in flow.kinds.get(id(spec), ())} == {"tensor"}:
             spec.plain = f"torch.nn.{_kind(spec)}"
-    for prefix, spec in sequencers:
-        kinds, cells = (
-            flow.kinds.get(id(spec), {ANY}),
-            [each for each in _inside(spec, prefix) if each[1].target in _CELLS],
-        )
-        against = _against_unrolling(spec, kinds) or _against_moving(result.state, cells)
-        if against and cells:
-            message = f"{spec.class_name} stays as it is: {against}"
-            result.notes.append(Note("info", spec.path, message, code="lift"))
-        if against:
-            continue
-        unrolled.add(id(spec))
+    return {
+        id(spec)
+        for prefix, spec in sequencers
+        if _is_unrolled(result, prefix, spec, {kind.name for kind in flow.kinds.get(id(spec), {ANY})})
+    }
+
+
+def _is_unrolled(result: Lifted, prefix: str, spec: ModuleSpec, kinds: set[str]) -> bool:
+    """Make a Sequential of a sequencer if nothing stands against it; return whether it is one.
+
+    Args:
+        result: the model.
+        prefix: of the sequencer's keys.
+        spec: the sequencer.
+        kinds: what is known of its inputs.
+    """
+    cells = [(place, each) for place, each in _inside(spec, prefix) if each.target in _CELLS]
+    against = _against_unrolling(spec, kinds) or _against_moving(result.state, cells)
+    message = f"{spec.class_name} stays as it is: {against}" if against and cells else ""
+    if not against:
         for place, cell in cells:
             _as_layer(result, place, cell)
         steps = list(_inside(spec, prefix))
@@ -142,10 +147,11 @@ def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]
                 step.target, step.args, step.plain = _LAST[step.target], (-1,), ""
         spec.target, spec.kwargs, spec.children = SEQUENTIAL, {}, {str(at): each for at, (_, each) in enumerate(steps)}
         _move(result, {place: f"{prefix}{at}." for at, (place, _) in enumerate(steps) if place != f"{prefix}{at}."})
-        if any(kind.name != "tensor" for kind in kinds):
+        if kinds != {"tensor"}:
             message = "recognized: layers over sequences, which take a tensor (steps, batch, features) and no list"
-            result.notes.append(Note("info", spec.path, message, code="lift"))
-    return unrolled
+    if message:
+        result.notes.append(Note("info", spec.path, message, code="lift"))
+    return not against
 
 
 def _inside(spec: ModuleSpec, prefix: str) -> Iterator[tuple[str, ModuleSpec]]:
@@ -157,22 +163,22 @@ def _inside(spec: ModuleSpec, prefix: str) -> Iterator[tuple[str, ModuleSpec]]:
             yield f"{prefix}{name}.", child
 
 
-def _against_unrolling(spec: ModuleSpec, kinds: set[Kind]) -> str:
+def _against_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
     """Return what stands against a sequencer as layers over sequences; empty for nothing."""
     inside = [child for _, child in _inside(spec, "")]
     other = next((each for each in inside if each.target not in (*_CELLS, *_BY_ROW, *_LAST)), None)
     if other is not None:
         return f"it has {other.class_name}"
     cells = [each for each in inside if each.target in _CELLS]
-    if not cells and any(kind.name != "tensor" for kind in kinds):
+    if not cells and kinds != {"tensor"}:
         return "its input may be a list"
     if any(each.kwargs.get("peephole") is not False for each in cells if each.target.endswith(".LSTM")):
         return "its gates see the cell"
     if any(each.kwargs.get(name) for each in (spec, *cells) for name in _STATES if each.kwargs.get(name) != "neither"):
         return "it remembers a state, or skips steps"
     last = spec.obj.get("output") if spec.obj is not None else None
-    lists = (kind.is_list or (kind.name != "tensor" and not isinstance(last, Tensor)) for kind in kinds)
-    return "its input is a list, or was one in its last call" if any(lists) else ""
+    is_list = "list" in kinds or (kinds != {"tensor"} and not isinstance(last, Tensor))
+    return "its input is a list, or was one in its last call" if is_list else ""
 
 
 def _against_moving(state: StateDict, cells: list[Named]) -> str:
