@@ -224,18 +224,3 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch, own_cache):
     installed(tmp_path, monkeypatch)
     own_cache.parent.write_text("a file")
     assert match(SMALL, among=["nets_for_match"]).complete
-
-
-def test_torchvision(tmp_path):
-    """The real library, where it can be imported."""
-    models = pytest.importorskip("torchvision.models", exc_type=Exception)
-    with torch.device("meta"):
-        state = models.resnet18(num_classes=7).state_dict()
-    found = match(state_of(state), "torchvision.models:resnet18")
-    assert "torchvision.models:resnet18(num_classes=7)" in found.problems()
-    assert match(state_of(state), "torchvision.models:resnet18(num_classes=7)").complete
-
-
-def state_of(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same with memory."""
-    return {key: torch.zeros(tensor.shape) for key, tensor in state.items()}
