@@ -445,7 +445,7 @@ class _Search:
             blocks = [gate.products[value] for gate in gates.values() if value in gate.products]
             fits = all(block.size[1] < 0 or block.size[0] == block.size[1] for block in blocks)
             if fits and bound.get("h", value) == value:
-                ranks[value] = 3 if "h" in bound else self._is_state(value, bound)
+                ranks[value] = 3 if "h" in bound else self._is_state(value, bound, gates)
         if not ranks:
             raise _NotACell("none of the values that its gates see has as many features as its output")
         h = max(ranks, key=lambda value: (ranks[value], values.index(value)))
@@ -468,16 +468,19 @@ class _Search:
                 stack += self._graph.nodes[link[0] - 1].takes if link[0] else ()
         return seen
 
-    def _is_state(self, value: Poly, bound: dict[str, Any]) -> int:
+    def _is_state(self, value: Poly, bound: dict[str, Any], gates: dict[str, _Gate]) -> int:
         """Return how clearly a value is the last output.
 
         Returns:
-            3 if it is the output of such a cell whose cell this one continues; 2 if it is an input of the graph, and
-            the places of the state among inputs and outputs differ by one number; 1 if it is another input.
+            3 if it is the output of a cell that this one continues: by its cell, or, in a simple one, its weights; 2 if
+            it is an input of the graph, and the places of the state among inputs and outputs differ by one number; 1 if
+            it is another input, or the output of another layer.
         """
         known = self._begun.get(value[0][0][0]) if len(value) == 1 and len(value[0][0]) == 1 else None
         if known is not None and known[1].get("H") == value and known[1].get("C") == bound.get("c"):
-            return 3
+            before = {self._values.atoms[number].key for atoms, _ in known[1].get("n", ()) for number in atoms}
+            own = {block.key for gate in gates.values() for block in gate.products.values()}
+            return 3 if "c" in bound or before & own else 1
         shifts = []
         for each, letter in [(value, "H"), *([(bound["c"], "C")] if "c" in bound else [])]:
             number, path = self._link(each)
