@@ -476,11 +476,9 @@ class _Search:
             it is an input of the graph, and the places of the state among inputs and outputs differ by one number; 1 if
             it is another input, or the output of another layer.
         """
-        known = self._begun.get(value[0][0][0]) if len(value) == 1 and len(value[0][0]) == 1 else None
-        if known is not None and known[1].get("H") == value and known[1].get("C") == bound.get("c"):
-            before = {self._values.atoms[number].key for atoms, _ in known[1].get("n", ()) for number in atoms}
-            own = {block.key for gate in gates.values() for block in gate.products.values()}
-            return 3 if "c" in bound or before & own else 1
+        continued = self._continues(value, bound, gates)
+        if continued is not None:
+            return 3 if continued else 1
         shifts = []
         for each, letter in [(value, "H"), *([(bound["c"], "C")] if "c" in bound else [])]:
             number, path = self._link(each)
@@ -490,6 +488,15 @@ class _Search:
             shifts.append(path[0] - self._graph.outputs.index(link) if link in self._graph.outputs else None)
         # The input of a simple cell comes before its state.
         return 2 if len(set(shifts)) == 1 and shifts[0] is not None and (shifts[0] > 0 or "c" in bound) else 1
+
+    def _continues(self, value: Poly, bound: dict[str, Any], gates: dict[str, _Gate]) -> bool | None:
+        """Return whether a value is the output of a cell that this one continues; `None` if it is not one of a cell."""
+        known = self._begun.get(value[0][0][0]) if len(value) == 1 and len(value[0][0]) == 1 else None
+        if known is None or known[1].get("H") != value or known[1].get("C") != bound.get("c"):
+            return None
+        before = {self._values.atoms[number].key for atoms, _ in known[1].get("n", ()) for number in atoms}
+        own = {block.key for gate in gates.values() for block in gate.products.values()}
+        return "c" in bound or bool(before & own)
 
     def _link(self, value: Poly) -> Link:
         """Return the link of a value.
