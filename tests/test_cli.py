@@ -90,6 +90,10 @@ def test_verify(tmp_path: Path) -> None:
         (b"\x1f\x8b\x08\x00\x00\x00", "gunzip"),
         (b"\x03\x00\x00\x00\x01\x00\x00\x00\xff\xff\xff\x7f", "byte 12"),
         (b"garbage, garbage", "tag"),
+        ("# A model\n\nIt was trained on flowers in Zürich.\n".encode(), "is text"),
+        (b"import torch\n\nclass Net(torch.nn.Module): ...\n", "t7bridge lua FILE.py:CLASS"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "a picture"),
+        (b"\x08\x07\x12\x07pytorch\x1a\x052.0.0", "an ONNX model"),
     ],
 )
 def test_bad_input(content: bytes, words: str, tmp_path: Path) -> None:
@@ -102,6 +106,7 @@ def test_bad_input(content: bytes, words: str, tmp_path: Path) -> None:
         assert words in run.stderr
         assert len(run.stderr.splitlines()) == 1
         assert run.stderr.startswith("t7bridge: error: ")
+        assert run.stdout == ""
     assert [path.name for path in tmp_path.iterdir()] == ["model.t7"]
 
 
@@ -123,6 +128,7 @@ def test_wrong_usage(arguments: list[str]) -> None:
 
     assert run.returncode == 2
     assert "usage" in run.stderr
+    assert len(run.stderr.splitlines()) == 2 or not arguments
 
 
 def test_help() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -21,7 +22,7 @@ from .parser import arguments_of, parser_for
 from .streams import failed, is_styled, print_hint, print_json, print_notes
 
 if TYPE_CHECKING:
-    from ..report import Note
+    from ..report import Note, Report
     from ..tools.match.result import Match
     from ..tools.prove.proof import LayerProof, Proof
 
@@ -35,16 +36,20 @@ def _print(
     notes: Iterable[Note] = (),
     *,
     hint: str = "",
+    following: str = "",
     ok: bool = True,
 ) -> int:
-    """Print a result, as JSON if that is asked for, and else as notes, lines and a hint; return the exit code."""
+    """Print a result, as JSON if that is asked for, and else as notes, lines and a hint; return the exit code.
+
+    Without a hint, a terminal shows the following step, with what users do next.
+    """
     if options.json:
         print_json(data())
     else:
         print_notes(notes)
         for line in lines:
             print(printable(line))
-        print_hint(hint)
+        print_hint(hint or (following if sys.stderr.isatty() else ""))
     return DONE if ok else FAILED
 
 
@@ -55,8 +60,17 @@ def convert(options: argparse.Namespace) -> int:
     if options.target == "-":
         return _to_stdout(options)
     report = t7bridge.convert(**arguments_of(options, "convert"))
-    line = f"{report.target}: {report.mode}, {report.tensors} tensors, {report.target_bytes} bytes"
-    return _print(options, report.as_dict, [line], report.notes)
+    line = f"{report.target}: {report.mode}, {report.tensors:,} tensors, {report.target_bytes:,} bytes"
+    return _print(options, report.as_dict, [line], report.notes, following=_after_conversion(options, report))
+
+
+def _after_conversion(options: argparse.Namespace, report: Report) -> str:
+    """Return the command that users of a converted file need next."""
+    if report.mode == "state dict":
+        where = shlex.join([report.source, *(("--at", options.at) if options.at else ())])
+        folder = shlex.quote(os.path.splitext(report.target)[0])
+        return f"{report.target} has weights only; a module to run them: t7bridge module {where} -o {folder}"
+    return f"in Lua: value = torch.load('{report.target}')" if report.target_format == "t7" else ""
 
 
 def _to_stdout(options: argparse.Namespace) -> int:
@@ -117,8 +131,9 @@ def draw(options: argparse.Namespace) -> int:
     if options.json:
         print_json(drawing.graph(), indent=1)
         return DONE
-    print(printable(f"{options.target}: {drawing.modules} modules, {drawing.blocks[0].parameters:,} parameters"))
-    return DONE
+    line = f"{options.target}: {drawing.modules:,} modules, {drawing.blocks[0].parameters:,} parameters"
+    following = f"open {options.target} in a browser" if options.target.lower().endswith(".html") else ""
+    return _print(options, drawing.graph, [line], following=following)
 
 
 def export(options: argparse.Namespace) -> int:
@@ -128,7 +143,7 @@ def export(options: argparse.Namespace) -> int:
         line = f"{report.target}: {', '.join(report.files)}; {report.tensors} tensors; {report.checked}"
         return _print(options, partial(asdict, report), [line], report.notes)
     line = (
-        f"{report.target}: {', '.join(report.inputs)} -> {', '.join(report.outputs)}, {report.target_bytes} bytes; "
+        f"{report.target}: {', '.join(report.inputs)} -> {', '.join(report.outputs)}, {report.target_bytes:,} bytes; "
         f"run by {report.runner}, largest difference {report.difference:.2g}"
     )
     return _print(options, partial(asdict, report), [line])
@@ -144,6 +159,9 @@ def inspect(options: argparse.Namespace) -> int:
         return DONE
     for number, line in enumerate(summary.lines()):
         sys.stdout.write(_styled(line, number, len(summary.header)) + "\n")
+    if summary.layers and sys.stderr.isatty():
+        name, stem = shlex.quote(options.source), shlex.quote(os.path.splitext(summary.file)[0])
+        print_hint(f"t7bridge draw {name} -o {stem}.html; t7bridge module {name} -o {stem}")
     return DONE
 
 
@@ -195,7 +213,7 @@ def match(options: argparse.Namespace) -> int:
         _prove_match(options, found, written)
     lines = _pairs(found) if options.out is None else []
     if written:
-        lines = [f"{options.out}: {len(found.pairs)} tensors, {found.report.target_bytes} bytes"]
+        lines = [f"{options.out}: {len(found.pairs):,} tensors, {found.report.target_bytes:,} bytes"]
     code = _print(options, found.as_dict, lines, found.report.notes, ok=ok)
     if not (found.complete or options.json):
         print(f"t7bridge: {'note' if done else 'error'}: {found.problems(options.partial and done)}", file=sys.stderr)
@@ -239,8 +257,6 @@ def _next_command(options: argparse.Namespace, found: Match) -> str:
     """Return the command that writes the weights under the keys of the best model."""
     if not found.models:
         return ""
-    import shlex
-
     factory = found.target_side.factory
     assert factory is not None
     stem = str(factory.args[0]) if factory.args else factory.attribute
@@ -275,8 +291,9 @@ def module(options: argparse.Namespace) -> int:
         from ..tools.prove.prove import prove_note
 
         report.notes.append(prove_note(options.source, options.at, limits=options.limits))
-    line = f"{os.path.join(report.target, 'model.py')}: {report.tensors} tensors in model.pt"
-    return _print(options, report.as_dict, [line], report.notes)
+    line = f"{os.path.join(report.target, 'model.py')}: {report.tensors:,} tensors in model.pt"
+    following = f"in {report.target}: from model import load; module = load()"
+    return _print(options, report.as_dict, [line], report.notes, following=following)
 
 
 def scan(options: argparse.Namespace) -> int:
@@ -319,6 +336,8 @@ def prove(options: argparse.Namespace) -> int:
 
         draw_proof(options.source, options.draw, proof, options.at, force=options.force, limits=limits)
     print_proof(proof, as_json=options.json, everything=options.all)
+    if not (options.json or against or proof.summary()["checked"]):
+        print_hint(f"for a comparison with Lua Torch: t7bridge prove {options.source} --probe probe.lua")
     return proof.exit_code
 
 
@@ -344,8 +363,8 @@ def print_proof(proof: Proof, *, as_json: bool, everything: bool) -> None:
         text = "1 layer is" if count == 1 else f"{count} layers are"
         print(f"{text} not recorded" + ("" if everything else " (--all lists them)"))
     print(
-        f"{summary['checked']} of {summary['layers']} layers and {summary['parameters_checked']} of "
-        f"{summary['parameters']} parameters checked"
+        f"{summary['checked']:,} of {summary['layers']:,} layers and {summary['parameters_checked']:,} of "
+        f"{summary['parameters']:,} parameters checked"
     )
     print(proof.sentence())
 

@@ -85,7 +85,7 @@ def _print_summary(report: Any) -> None:
     print(
         f"{counts['done']} done, {counts['failed']} failed, {counts['foreign']} skipped (not a model)"
         + (f", {counts['planned']} still to do" if counts["planned"] else "")
-        + f"; {before} bytes became {after}"
+        + f"; {before:,} bytes became {after:,}"
     )
     print(printable(f"{report.output}: report.html, report.json, report.csv"))
 

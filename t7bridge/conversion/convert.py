@@ -16,6 +16,7 @@ from .. import formats
 from ..data import collector_paused
 from ..errors import ModelError, RecordError, about_file
 from ..formats import LUA, NAMED, FormatSpec
+from ..graph.walk import Path
 from ..io.output import FileOutput
 from ..io.source import inputs_protected
 from ..report import Report, check_strict
@@ -54,6 +55,8 @@ def convert(request: Convert) -> Report:
         template: for a `.t7` made from another format: the `.t7` whose models receive the state dicts of the source,
             under the keys that `auto` mode assigns. Everything else, including its encoding, is copied from it.
         partial: allow missing and extra keys in the state dict.
+        at: the path of the part to convert, as `inspect` and the notes show it, `root.model`; the target holds nothing
+            else, and no records are used.
         compact: write to a `.pt` made in `auto` mode only the part of each storage that tensors use: views become
             tensors of their own; overlapping and tied tensors stay so. The record is omitted.
         strict: fail if the target would hold less than the source: an element type that it does not have, lost
@@ -88,6 +91,9 @@ def convert(request: Convert) -> Report:
         about_file(document.path),
     ):
         request.model = model
+        if request.at is not None:
+            document.narrow(Path.parse(request.at).get(document.value))
+            request.record = False
         if model is not None and (document.spec.values == LUA or goal.values != LUA):
             raise ModelError(
                 "a template requires a conversion from .pt to .t7",

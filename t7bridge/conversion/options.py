@@ -225,6 +225,7 @@ CLASSES = option(
     "Python file that registers classes (docs/own-layers.md); it is executed", default=None, metavar="FILE.py"
 )
 AT = option("path of the module, if there are several: root.protos.rnn", default=None, metavar="PATH")
+PART = option("path of a part of the file: root.model.modules[3]", default=None, metavar="PATH")
 INDEX_BASE = option("number of the first class, row or element: 1 as in Lua, or 0", default=1, choices=(0, 1))
 INPUT = option(
     "input: 1x3x224x224, 2x7:int64, 2x7:int64:1..99, NAME=SHAPE, [1x4,1x8] for a table, or a file; may be repeated",

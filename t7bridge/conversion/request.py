@@ -10,7 +10,7 @@ from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..io.source import PathLike
 from ..limits import Limits
 from ..report import Report
-from .options import CLASSES, FORCE, JSON, LIMITS, REQUIRED, STRICT, SYNC, option, options_of, verb
+from .options import CLASSES, FORCE, JSON, LIMITS, PART, REQUIRED, STRICT, SYNC, option, options_of, verb
 
 if TYPE_CHECKING:
     from ..formats.document import Document
@@ -102,6 +102,7 @@ class Convert(Conversion):
     source: PathLike = option("file to read", kw_only=False, metavar="SRC", stdin=True)
     target: PathLike = option("file to write; the suffix selects the format", kw_only=False, metavar="DST")
     mode: str = option(MODE, default="auto", kw_only=False)
+    at: str | None = PART
     sync: bool = SYNC
     json = JSON
 

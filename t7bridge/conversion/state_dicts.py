@@ -96,6 +96,10 @@ class Coverage:
         """
         if not self.modules:
             return
+        inside = [path for path in map(str, self.modules) if path != "root"]
+        if inside:
+            what = counted(len(inside), "state dict")
+            report.note("info", f"{what} inside the value: {listed(inside)}; --at writes one alone", code="state-dict")
         self.reached |= {place_of(item) for item in objects(result) if isinstance(item, Tensor)}
         counts = {kind: Count() for kind in (GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS)}
         storages = {place[0] for place in self.reached}

@@ -66,7 +66,7 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
     found = formats_with(signature.kind)
     if not found:
         hint = signature.hint or f"t7bridge reads {known_suffixes()} files."
-        raise UnknownFormatError(f"is not a model but {signature.title}", file=source.name, hint=hint)
+        raise UnknownFormatError(f"is {signature.title}, which t7bridge does not read", file=source.name, hint=hint)
     if len(found) == 1:
         return found[0]
     return _archive_format(source, found, limits)
@@ -96,7 +96,8 @@ def _folder_format(path: PathLike) -> FormatSpec:
     for spec in FORMATS.values():
         if spec.folder is not None and spec.folder(names):
             return spec
-    raise UnknownFormatError("is not a regular file", file=os.fspath(path), hint="Give the path of a file.")
+    hint = "Give the path of a file; t7bridge zoo FOLDER -o OUT converts all files of a folder."
+    raise UnknownFormatError("is a folder, and no checkpoint in several files", file=os.fspath(path), hint=hint)
 
 
 def formats_with(kind: str) -> list[FormatSpec]:

@@ -92,6 +92,13 @@ class Document:
         """The first value, which Lua's `torch.load` returns."""
         return self.roots[0]
 
+    def narrow(self, part: Any) -> None:
+        """Make a part of the document's value the only value of it."""
+        whole = self.content
+        self._roots = [part]
+        self._load = lambda: [part]
+        self._content = lambda: whole.part(part) if hasattr(whole, "part") else whole
+
     def warn(self, stacklevel: int = 2) -> None:
         """Issue an `IncompleteFileWarning` if unreadable bytes follow the values."""
         self._warn(stacklevel + 1)

@@ -277,6 +277,22 @@ _OTHERS = (
         "Download the file again; look at the page in a browser to see why.",
     ),
     Signature("json", "JSON text", rb"\s*[{\[]\s*(?:[\"{\[\]}]|$)"),
+    Signature("image", "a picture", rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|RIFF.{4}WEBP"),
+    Signature("pdf", "a PDF document", _starts(b"%PDF-")),
+    Signature(
+        "onnx",
+        "an ONNX model",
+        rb"\x08[\x01-\x1f](?:\x12[\x00-\x7f]|\x3a)",
+        "t7bridge export writes ONNX files; convert the model that this one was made from.",
+    ),
+    # A `.t7` in ascii begins with a number.
+    Signature(
+        "text",
+        "text",
+        rb"(?!\s*[-+]?\d)(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){24,}[\xc2-\xf4]?\Z",
+        "PyTorch source is converted by t7bridge lua FILE.py:CLASS --input SHAPE.",
+        late=True,
+    ),
 )
 """Files that are not models, with a hint for each."""
 

@@ -52,6 +52,7 @@ from ..nn.registry import load_classes
 from ..nn.state_dict import state_dict
 from ..report import Note, Report, check_strict
 from ..text import printable
+from .inspect import inspect
 from .modules import load_module, lua_document, one_module
 from .prove.prove import prove
 from .sampling import beside, sample_source, sampling_of
@@ -436,7 +437,12 @@ def export(request: Export) -> ExportReport | HubReport:
             raise ModelError("a hub folder has no example inputs", expected="hub without input, output and dynamic")
         return write_hub(request)
     if not request.input:
-        raise ModelError("no input is given", expected="the shape of the input: --input 1x3x224x224 (input=…)")
+        known = inspect(request.source, at=request.at, limits=request.limits).header.get("input", "")
+        raise ModelError(
+            "no input is given",
+            expected="the shape of the input: --input 1x3x224x224 (input=…)",
+            hint=f"The file has {known.replace('×', 'x')}." if known else "",
+        )
     target = os.fspath(request.target)
     suffix = os.path.splitext(target)[1].lower()
     if suffix not in SUFFIXES:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import formats
 from ..conversion.inputs import Inputs
-from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, flag, option, takes, verb
+from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, PART, flag, option, takes, verb
 from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
@@ -58,9 +58,7 @@ class Inspect:
         "t7bridge inspect --all --depth 2 --at root.opt checkpoint.t7",
     )
     source: Readable = option("a file of any format", kw_only=False, metavar="FILE", stdin=True)
-    at: str | None = option(
-        "path of a part of the file: root.model.modules[3]", default=None, kw_only=False, metavar="PATH"
-    )
+    at: str | None = option(PART, default=None, kw_only=False)
     all = flag("print every value, as an indented outline")
     depth = option(f"levels of the outline (default: {OUTLINE_DEPTH})", default=None, kind="count", metavar="N")
     items = option(

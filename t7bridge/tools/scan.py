@@ -229,7 +229,7 @@ def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> No
         head = source.read(start, min(HEAD_BYTES, member.size))
         if head.startswith(b"\x93NUMPY"):
             _add_globals(judge_array(source, start, member.size, limits), report)
-        elif identify(head) is not None:
+        elif (signature := identify(head)) is not None and formats.formats_with(signature.kind):
             _scan_pt(ByteSource.from_bytes(archive.read(name), f"{source.name}: {name}"), limits, report)
 
 

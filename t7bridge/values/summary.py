@@ -97,7 +97,8 @@ class Summary:
         return {
             "file": printable(self.file),
             "header": {
-                name: value if isinstance(value, int) else printable(str(value)) for name, value in self.header.items()
+                name.replace(" ", "_"): value if isinstance(value, int) else printable(str(value))
+                for name, value in self.header.items()
             },
             "layers": [{name: _plain(value) for name, value in asdict(row).items()} for row in self.layers],
             "others": [{"path": printable(path), "value": printable(text)} for path, text in self.others],

@@ -100,6 +100,22 @@ def test_colours(tmp_path: Path) -> None:
     assert piped.stderr.startswith(b"t7bridge: error: ")
 
 
+@pytest.mark.slow
+def test_the_next_step(tmp_path: Path) -> None:
+    """On a terminal a success ends with the command that users need next; through a pipe it does not."""
+    command = [sys.executable, "-m", "t7bridge", "convert", MODEL, tmp_path / "a b.pt"]
+    code, _, shown = on_a_terminal(command)
+    assert (code, shown.splitlines()[-1]) == (
+        0,
+        f"t7bridge: hint: {tmp_path}/a b.pt has weights only; a module to run them: "
+        f"t7bridge module {MODEL} -o '{tmp_path}/a b'",
+    )
+    piped = subprocess.run([*map(str, command), "--force"], capture_output=True, check=True)
+    assert b"hint" not in piped.stderr
+    _, _, shown = on_a_terminal([*command[:3], "draw", MODEL, "-o", tmp_path / "x.html"])
+    assert shown.endswith(f"open {tmp_path}/x.html in a browser\r\n")
+
+
 QUIET: dict[str, Callable[[Path], list[object]]] = {
     "completion": lambda folder: ["bash"],
     "convert": lambda folder: [MODEL, folder / "x.pt"],

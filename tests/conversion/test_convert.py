@@ -318,3 +318,44 @@ def test_wrong_options(tmp_path: Path) -> None:
         t7bridge.convert(source, tmp_path / "x")
     t7bridge.convert(source, tmp_path / "x", to="pt")
     assert torch.load(tmp_path / "x", weights_only=True) == ["hello", "world", "third", 124, True]
+
+
+def test_part(tmp_path: Path) -> None:
+    """`at` converts one part of a file, as if it held nothing else: a module becomes the state dict itself."""
+    source = ROOT / "models/training_checkpoint.t7"
+
+    whole = t7bridge.convert(source, tmp_path / "whole.pt")
+    report = t7bridge.convert(source, tmp_path / "model.pt", at="root.model")
+    t7bridge.convert(source, tmp_path / "options.t7", at="root.optimState")
+
+    want = torch.load(tmp_path / "whole.pt")["model"]
+    state = torch.load(tmp_path / "model.pt")
+    assert list(state) == list(want) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert all(torch.equal(state[key], want[key]) for key in want)
+    assert report.tensors == 4
+    assert [note.message for note in whole.notes if note.code == "state-dict"] == [
+        "1 state dict inside the value: root.model; --at writes one alone"
+    ]
+    options = t7bridge.load(tmp_path / "options.t7")
+    assert (options["learningRate"], options["momentum"]) == (0.1, 0.9)
+
+
+def test_part_of_a_pickle(tmp_path: Path) -> None:
+    """`at` names a part of a `.pt` likewise; the record of the whole is not written for it."""
+    torch.save({"epoch": 3, "state_dict": {"fc.weight": torch.arange(6.0).view(2, 3)}}, tmp_path / "c.pt")
+    t7bridge.convert(tmp_path / "c.pt", tmp_path / "whole.t7")
+
+    for source in ("c.pt", "whole.t7"):
+        t7bridge.convert(tmp_path / source, tmp_path / "part.t7", at="root.state_dict", force=True)
+        t7bridge.convert(tmp_path / "part.t7", tmp_path / "back.pt", force=True)
+        back = torch.load(tmp_path / "back.pt")
+        assert list(back) == ["fc.weight"]
+        assert torch.equal(back["fc.weight"], torch.arange(6.0).view(2, 3))
+
+
+def test_no_such_part(tmp_path: Path) -> None:
+    """A path that is not there is an error with the steps that there are, and nothing is written."""
+    with pytest.raises(ModelError, match=r"nothing at root\.modl.*\.model"):
+        t7bridge.convert(ROOT / "models/training_checkpoint.t7", tmp_path / "x.pt", at="root.modl")
+
+    assert list(tmp_path.iterdir()) == []

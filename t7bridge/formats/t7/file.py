@@ -18,6 +18,7 @@ from ...errors import (
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
+from ...graph.walk import objects
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...text import printable_lines
@@ -60,6 +61,10 @@ class T7File:
     def storages(self) -> int:
         """Number of storages."""
         return sum(isinstance(value, Storage) for value in self.objects)
+
+    def part(self, value: Value) -> T7File:
+        """Return the content of a file with only this value of it."""
+        return T7File([value], self.layout, objects=list(objects(value)))
 
     @property
     def has_pt_record(self) -> bool:
