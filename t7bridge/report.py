@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attrs import asdict, field, validators
 
 from .data import define
 from .errors import StrictError
-from .text import printable_lines
+from .text import counted, printable, printable_lines
 
 _SHOWN = 5
 
@@ -77,8 +78,26 @@ class Note:
         return printable_lines(f"{self.level}: {where}{self.message}")
 
 
+class Printed:
+    """A result as the command line prints it; also in notebooks."""
+
+    notes: Sequence[Note] = ()
+
+    def lines(self) -> Iterable[str]:
+        """Return the lines that the command line prints."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.notes), *map(printable, self.lines())])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
 @define
-class Report:
+class Report(Printed):
     """The result of converting one file.
 
     Attributes:
@@ -119,6 +138,10 @@ class Report:
     ) -> None:
         """Add a note."""
         self.notes.append(Note(level, path, message, loss, code=code, class_name=class_name, count=count))
+
+    def lines(self) -> list[str]:
+        """Return one line: what was written."""
+        return [f"{self.target}: {self.mode}, {counted(self.tensors, 'tensor')}, {self.target_bytes:,} bytes"]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON."""

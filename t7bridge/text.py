@@ -25,7 +25,7 @@ def printable(text: str) -> str:
 
 def counted(number: int, one: str, many: str = "") -> str:
     """Return `1 module`, `7 modules`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def and_more(number: int) -> str:

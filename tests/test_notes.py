@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from html import escape
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from helpers import TESTFILES, run_here
 
 import t7bridge
 from t7bridge.report import CODES
@@ -50,3 +54,28 @@ def test_types_that_numpy_lacks_come_back(tmp_path):
             "b": "bfloat16",
             "f": "float8_e4m3fn",
         }
+
+
+def test_results_in_notebooks(tmp_path: Path) -> None:
+    """A notebook shows what the command line prints, escaped."""
+    model, other = TESTFILES / "models/lenet_mm.t7", tmp_path / "<b>.pt"
+    results = {
+        "convert": t7bridge.convert(model, other),
+        "verify": t7bridge.verify(model, other),
+        "diff": t7bridge.diff(model, TESTFILES / "models/resnet_small.t7"),
+        "prove": t7bridge.prove(TESTFILES / "prove/mlp.train.t7"),
+        "zoo": t7bridge.convert_zoo(model, tmp_path / "zoo"),
+    }
+    words = {
+        "prove": [TESTFILES / "prove/mlp.train.t7"],
+        "verify": [model, other],
+        "convert": [model, other, "--force"],
+    }
+    for verb, result in results.items():
+        shown = result._repr_html_()
+        assert shown.startswith("<pre>")
+        assert "<b>" not in shown
+        for line in run_here(verb, *words[verb]).stdout.splitlines() if verb in words else ():
+            assert escape(line) in shown, verb
+    assert "1 done, 0 failed" in results["zoo"]._repr_html_()
+    assert "class" in str(results["diff"])

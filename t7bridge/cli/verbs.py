@@ -16,7 +16,7 @@ import t7bridge
 
 from ..conversion.options import option, options_of, verb
 from ..errors import ModelError, T7BridgeError
-from ..text import counted, printable
+from ..text import printable
 from . import VERBS
 from .parser import arguments_of, parser_for
 from .streams import failed, is_styled, print_hint, print_json, print_notes
@@ -24,7 +24,6 @@ from .streams import failed, is_styled, print_hint, print_json, print_notes
 if TYPE_CHECKING:
     from ..report import Note, Report
     from ..tools.match.result import Match
-    from ..tools.prove.proof import LayerProof, Proof
 
 DONE, FAILED = 0, 1
 
@@ -60,8 +59,7 @@ def convert(options: argparse.Namespace) -> int:
     if options.target == "-":
         return _to_stdout(options)
     report = t7bridge.convert(**arguments_of(options, "convert"))
-    line = f"{report.target}: {report.mode}, {report.tensors:,} tensors, {report.target_bytes:,} bytes"
-    return _print(options, report.as_dict, [line], report.notes, following=_after_conversion(options, report))
+    return _print(options, report.as_dict, report.lines(), report.notes, following=_after_conversion(options, report))
 
 
 def _after_conversion(options: argparse.Namespace, report: Report) -> str:
@@ -101,8 +99,7 @@ def describe(options: argparse.Namespace) -> int:
 def diff(options: argparse.Namespace) -> int:
     """Compare, print each difference and their number."""
     report = t7bridge.diff(**arguments_of(options, "diff"))
-    found = counted(len(report.differences), "difference") if report.differences else "no difference"
-    lines = [*map(str, report.differences), f"{found}; {report.tensors} tensors compared"]
+    lines = report.lines()
     if options.draw is not None:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.drawn.items()) or "no differing block"
         lines.append(f"{options.draw}: {kinds}")
@@ -112,13 +109,7 @@ def diff(options: argparse.Namespace) -> int:
 def verify(options: argparse.Namespace) -> int:
     """Compare, print the differences and the readers used."""
     report = t7bridge.verify(**arguments_of(options, "verify"))
-    lines = [
-        *map(str, report.differences),
-        *(f"{name}: {text}" for name, texts in report.left_out.items() for text in texts),
-        *(f"{name}: read by {' and '.join(['t7bridge', *readers])}" for name, readers in report.readers.items()),
-        "the same" if report.same else counted(len(report.differences), "difference"),
-    ]
-    return _print(options, report.as_dict, lines, hint=report.hint, ok=report.same)
+    return _print(options, report.as_dict, report.lines(), hint=report.hint, ok=report.same)
 
 
 def draw(options: argparse.Namespace) -> int:
@@ -335,50 +326,10 @@ def prove(options: argparse.Namespace) -> int:
         from ..tools.draw_proof import draw_proof
 
         draw_proof(options.source, options.draw, proof, options.at, force=options.force, limits=limits)
-    print_proof(proof, as_json=options.json, everything=options.all)
-    if not (options.json or against or proof.summary()["checked"]):
-        print_hint(f"for a comparison with Lua Torch: t7bridge prove {options.source} --probe probe.lua")
+    hint = f"for a comparison with Lua Torch: t7bridge prove {options.source} --probe probe.lua"
+    is_nothing = not (against or proof.summary()["checked"])
+    _print(options, proof.as_dict, proof.lines(everything=options.all), hint=hint if is_nothing else "")
     return proof.exit_code
-
-
-def print_proof(proof: Proof, *, as_json: bool, everything: bool) -> None:
-    """Print a proof as JSON or as a table."""
-    if as_json:
-        print_json(proof.as_dict())
-        return
-    shown = [layer for layer in proof.layers if everything or layer.verdict != "not recorded"]
-    shown.sort(key=lambda layer: layer.worst_first())
-    wide = max((len(printable(layer.path)) for layer in shown), default=0)
-    kind = max((len(printable(layer.class_name)) for layer in shown), default=0)
-    for layer in shown:
-        print(_row(layer, wide, kind))
-    for stretch in proof.stretches[: len(proof.stretches) if everything else 3]:
-        print(
-            f"{stretch.verdict:13}  {printable(stretch.first)} to {printable(stretch.last)}, {stretch.layers} layers "
-            f"one behind the other  abs {stretch.max_abs:.1e}  rel {stretch.max_rel:.1e}  {stretch.reason}".rstrip()
-        )
-    summary = proof.summary()
-    if summary["not recorded"]:
-        count = summary["not recorded"]
-        text = "1 layer is" if count == 1 else f"{count} layers are"
-        print(f"{text} not recorded" + ("" if everything else " (--all lists them)"))
-    print(
-        f"{summary['checked']:,} of {summary['layers']:,} layers and {summary['parameters_checked']:,} of "
-        f"{summary['parameters']:,} parameters checked"
-    )
-    print(proof.sentence())
-
-
-def _row(layer: LayerProof, wide: int, kind: int) -> str:
-    numbers = "" if layer.max_abs is None else f"abs {layer.max_abs:.1e}  rel {layer.max_rel or 0.0:.1e}"
-    cells = [
-        f"{layer.verdict:13}",
-        f"{printable(layer.path):{wide}}",
-        f"{printable(layer.class_name):{kind}}",
-        f"{numbers:25}",
-        printable(layer.reason),
-    ]
-    return "  ".join(cells).rstrip()
 
 
 @verb

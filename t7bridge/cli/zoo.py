@@ -17,7 +17,6 @@ from .parser import arguments_of
 from .streams import print_json
 
 DONE, FAILED = 0, 1
-_SHOWN = 20
 _LINE_SECONDS = 5.0
 _NAMES = 4
 _FAILURES = 50
@@ -45,7 +44,7 @@ def zoo(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"summary": report.summary(), "output": report.output, "now": report.now})
     else:
-        _print_summary(report)
+        print("\n".join(map(printable, report.lines())))
     return DONE if report.ok else FAILED
 
 
@@ -62,32 +61,6 @@ def _print_plan(report: Any, as_json: bool) -> None:
             f"{counts['planned']} files to convert, {counts['done']} done, {counts['failed']} failed, "
             f"{counts['foreign']} skipped (not a model); nothing was written"
         )
-
-
-def _print_summary(report: Any) -> None:
-    for kind, message, names in report.failures[:_SHOWN]:
-        print(printable(f"{len(names)} failed, {kind}: {message} ({names[0]}{', …' if len(names) > 1 else ''})"))
-    if len(report.failures) > _SHOWN:
-        print(f"and {len(report.failures) - _SHOWN} more kinds of failures")
-    for name, files, times in report.layers[:_SHOWN]:
-        print(printable(f"no mapping for {name}: {times} layers in {files} files"))
-    for message, names in report.warnings[:_SHOWN]:
-        what = f"{len(names)} file{'s' * (len(names) > 1)} with a warning"
-        print(printable(f"{what}: {message} ({names[0]}{', …' if len(names) > 1 else ''})"))
-    if len(report.warnings) > _SHOWN:
-        print(f"and {len(report.warnings) - _SHOWN} more kinds of warnings")
-    if report.losses:
-        print("lost in outputs: " + ", ".join(f"{kind} in {files} files" for kind, files in report.losses.items()))
-    counts, (before, after) = report.counts, report.bytes
-    now = sum(report.now.values())
-    rate = f", {now / report.seconds:.0f} a second" if now and report.seconds else ""
-    print(f"{now} files in {report.seconds:.1f} s{rate}")
-    print(
-        f"{counts['done']} done, {counts['failed']} failed, {counts['foreign']} skipped (not a model)"
-        + (f", {counts['planned']} still to do" if counts["planned"] else "")
-        + f"; {before:,} bytes became {after:,}"
-    )
-    print(printable(f"{report.output}: report.html, report.json, report.csv"))
 
 
 def open_display(as_json: bool) -> Display:

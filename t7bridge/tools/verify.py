@@ -27,12 +27,14 @@ from ..graph.tensor import Tensor, TensorExtras
 from ..graph.walk import Path, pairwise
 from ..io.source import PathLike
 from ..limits import Limits
+from ..report import Printed
+from ..text import counted
 from ..values.compare import Comparer, Difference, Pairs, ValueComparer, closest
 from .files import FileContent
 
 
 @define
-class Comparison:
+class Comparison(Printed):
     """The result of comparing two files.
 
     Attributes:
@@ -83,6 +85,15 @@ class VerifyReport(Comparison):
     readers: dict[str, list[str]] = field(factory=dict)
     left_out: dict[str, list[str]] = field(factory=dict)
 
+    def lines(self) -> list[str]:
+        """Return the differences, what was left out, and the readers used."""
+        return [
+            *map(str, self.differences),
+            *(f"{name}: {text}" for name, texts in self.left_out.items() for text in texts),
+            *(f"{name}: read by {' and '.join(['t7bridge', *readers])}" for name, readers in self.readers.items()),
+            "the same" if self.same else counted(len(self.differences), "difference"),
+        ]
+
 
 @define
 class DiffReport(Comparison):
@@ -95,6 +106,11 @@ class DiffReport(Comparison):
 
     tensors: int = 0
     drawn: dict[str, int] = field(factory=dict)
+
+    def lines(self) -> list[str]:
+        """Return the differences, and their number."""
+        found = counted(len(self.differences), "difference") if self.differences else "no difference"
+        return [*map(str, self.differences), f"{found}; {counted(self.tensors, 'tensor')} compared"]
 
 
 @define(eq=False)

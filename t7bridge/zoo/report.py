@@ -11,6 +11,7 @@ import io
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from importlib.resources import files
 from operator import attrgetter
 from typing import Any
@@ -18,6 +19,8 @@ from typing import Any
 from attrs import field
 
 from ..data import define
+from ..report import Printed
+from ..text import counted
 from .journal import DONE, FAILED, FOREIGN, PLANNED, Record
 from .workers import NO_PICTURE, picture_of
 
@@ -41,8 +44,16 @@ _PAGE_COLUMNS = ("name", "status", "output", "bytes", "output_bytes", "tensors",
 _page_columns = attrgetter(*_PAGE_COLUMNS)
 
 
+_SHOWN = 20
+"""Most failures, layers and warnings that are printed."""
+
+
+def _first_of(names: list[str]) -> str:
+    return f"{names[0]}{', …' if len(names) > 1 else ''}"
+
+
 @define
-class ZooReport:
+class ZooReport(Printed):
     """Report on an output folder.
 
     Attributes:
@@ -98,6 +109,34 @@ class ZooReport:
         for row in self.rows:
             found.update({note[3] for note in row.notes if len(note) > 3 and note[3]} if row.status == DONE else ())
         return dict(sorted(found.items()))
+
+    def lines(self) -> Iterator[str]:
+        """Yield the failures, warnings and losses, and the numbers of files."""
+        groups = [
+            [f"{len(names)} failed, {kind}: {message} ({_first_of(names)})" for kind, message, names in self.failures],
+            [f"no mapping for {name}: {times:,} layers in {files:,} files" for name, files, times in self.layers],
+            [
+                f"{counted(len(names), 'file')} with a warning: {message} ({_first_of(names)})"
+                for message, names in self.warnings
+            ],
+        ]
+        for lines, what in zip(groups, ("failures", "layers", "warnings")):
+            yield from lines[:_SHOWN]
+            if len(lines) > _SHOWN:
+                yield f"and {len(lines) - _SHOWN} more kinds of {what}"
+        if self.losses:
+            yield "lost in outputs: " + ", ".join(f"{kind} in {files} files" for kind, files in self.losses.items())
+        counts, (before, after) = self.counts, self.bytes
+        now = sum(self.now.values())
+        yield f"{now:,} files in {self.seconds:.1f} s" + (
+            f", {now / self.seconds:.0f} a second" if now and self.seconds else ""
+        )
+        yield (
+            f"{counts[DONE]:,} done, {counts[FAILED]:,} failed, {counts[FOREIGN]:,} skipped (not a model)"
+            + (f", {counts[PLANNED]:,} still to do" if counts[PLANNED] else "")
+            + f"; {before:,} bytes became {after:,}"
+        )
+        yield f"{self.output}: report.html, report.json, report.csv"
 
     def summary(self) -> dict[str, Any]:
         """Return everything but the individual files, as data for JSON."""

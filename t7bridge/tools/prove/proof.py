@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from attrs import asdict, field
 
 from ...data import define
-from ...report import Note
+from ...report import Note, Printed
+from ...text import counted, printable
 
 AGREES = "agrees"
 DIFFERS = "differs"
@@ -79,6 +81,23 @@ class LayerProof:
         """Return the key that sorts layers, the most important first."""
         return VERDICTS.index(self.verdict), -(self.excess or 0.0)
 
+    def row(self, wide: int, kind: int) -> str:
+        """Return one line of a table.
+
+        Args:
+            wide: width of the column of paths, in characters.
+            kind: of that of classes.
+        """
+        numbers = "" if self.max_abs is None else f"abs {self.max_abs:.1e}  rel {self.max_rel or 0.0:.1e}"
+        cells = [
+            f"{self.verdict:13}",
+            f"{printable(self.path):{wide}}",
+            f"{printable(self.class_name):{kind}}",
+            f"{numbers:25}",
+            printable(self.reason),
+        ]
+        return "  ".join(cells).rstrip()
+
 
 @define(eq=False)
 class StretchProof:
@@ -110,7 +129,7 @@ class StretchProof:
 
 
 @define(eq=False)
-class Proof:
+class Proof(Printed):
     """The verdicts on all layers of a model.
 
     Attributes:
@@ -176,7 +195,7 @@ class Proof:
         if bad:
             checked = len(bad) + len(good) + len(stale)
             return f"{len(bad)} of {checked} checked layers differ from {self.reference}, first {bad[0].path}"
-        count = "1 layer is" if len(stale) == 1 else f"{len(stale)} layers are"
+        count = counted(len(stale), "layer is", "layers are")
         moved = f"{count} not known: the weights moved after the last forward"
         if not good:
             return moved if stale else "nothing in the file could be checked"
@@ -184,6 +203,31 @@ class Proof:
         verb, modes = ("proven", f", on {self.modes}") if self.modes else ("checked", "")
         text = f"{verb} against {runs} {self.against}{modes}, largest difference {self.max_abs:.1g}"
         return f"{text}; {moved}" if stale else text
+
+    def lines(self, *, everything: bool = False) -> Iterator[str]:
+        """Yield the table of layers, the worst first, and the verdict.
+
+        Args:
+            everything: with the layers that are not recorded, and all stretches.
+        """
+        shown = [layer for layer in self.layers if everything or layer.verdict != NOT_RECORDED]
+        shown.sort(key=lambda layer: layer.worst_first())
+        wide = max((len(printable(layer.path)) for layer in shown), default=0)
+        kind = max((len(printable(layer.class_name)) for layer in shown), default=0)
+        yield from (layer.row(wide, kind) for layer in shown)
+        for stretch in self.stretches[: len(self.stretches) if everything else 3]:
+            where = f"{printable(stretch.first)} to {printable(stretch.last)}, {stretch.layers} layers"
+            numbers = f"abs {stretch.max_abs:.1e}  rel {stretch.max_rel:.1e}"
+            yield f"{stretch.verdict:13}  {where} one behind the other  {numbers}  {stretch.reason}".rstrip()
+        found = self.summary()
+        if found[NOT_RECORDED]:
+            text = counted(found[NOT_RECORDED], "layer is", "layers are")
+            yield f"{text} not recorded" + ("" if everything else " (--all lists them)")
+        yield (
+            f"{found['checked']:,} of {found['layers']:,} layers and {found['parameters_checked']:,} of "
+            f"{found['parameters']:,} parameters checked"
+        )
+        yield self.sentence()
 
     def note(self) -> Note:
         """Return the proof as a note of a report: a warning if a layer differs."""
