@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,13 @@ for library in ("OMP", "MKL", "OPENBLAS"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 # What this user's libraries have is not part of any test.
 os.environ["XDG_CACHE_HOME"] = os.devnull
+
+# Tests of processes and terminals of POSIX, by their imports.
+if os.name == "nt":
+    POSIX = re.compile(r"^(import|from) (fcntl|pty|resource|termios|test_every_verb)\b", re.MULTILINE)
+    collect_ignore = [
+        str(path) for path in Path(__file__).parent.rglob("*.py") if POSIX.search(path.read_text("utf-8"))
+    ]
 
 # A busy machine is no finding, and nothing is written beside the tests.
 settings.register_profile("tests", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])

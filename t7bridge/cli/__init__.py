@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, redi
 from typing import Any
 
 from ..errors import T7BridgeError, T7BridgeWarning
+from ..io.platform import CLOSED_PIPE, STOPPING
 from ..lazy import face
 from ..text import printable_lines
 from .streams import QUIET, WRONG_USAGE, failed, progress, spooled, standard_streams
@@ -71,15 +72,15 @@ def _guarded(arguments: Sequence[str]) -> int:
         code = _verb(arguments)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reading end of a pipe was closed: no message
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
     except KeyboardInterrupt as interrupt:
         failed(str(interrupt) or "interrupted; no output was left behind")
         return 128 + signal.SIGINT
     except MemoryError:
         return failed("out of memory")
     except OSError as error:
+        if error.errno == CLOSED_PIPE and not error.filename:  # no message
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FAILED
         if _is_ours(error):
             return failed(str(error))
         return failed(f"{error.filename or 'standard output'}: {error.strerror}" if error.strerror else str(error))
@@ -164,7 +165,7 @@ def _signals() -> Iterator[None]:
     """Treat SIGTERM and SIGHUP like Ctrl-C while a verb runs, so that partial output is removed."""
     before: list[tuple[int, Any]] = []
     if threading.current_thread() is threading.main_thread():
-        for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
+        for number in STOPPING:
             if signal.getsignal(number) == signal.SIG_DFL:  # it stays ignored under nohup
                 before.append((number, signal.signal(number, _stop)))
     try:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from ..io.platform import IS_WINDOWS, bytes_written
 from ..io.source import add_input
 from ..text import printable, printable_json, printable_lines
 
@@ -33,6 +34,8 @@ _PATIENCE_SECONDS, _REDRAW_SECONDS = 2.0, 0.2
 
 def is_styled(stream: Any) -> bool:
     """Return whether a stream is a terminal that shows colours."""
+    if IS_WINDOWS and "WT_SESSION" not in os.environ:  # older terminals print escapes as they are
+        return False
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -176,15 +179,8 @@ class _Watched:
         return getattr(self._stream, name)
 
 
-def _written() -> int | None:
-    """Return the bytes that the process has written so far, as counted by Linux."""
-    with suppress(OSError, ValueError, StopIteration), open("/proc/self/io", "rb") as file:
-        return int(next(line for line in file if line.startswith(b"wchar:")).split()[1])
-    return None
-
-
 def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
-    start = _written() if path else None
+    start = bytes_written() if path else None
     if done.wait(_PATIENCE_SECONDS):
         return
     try:
@@ -201,7 +197,7 @@ def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
     with Progress(*columns, console=Console(file=terminal), transient=True, **_ALONE) as bar:
         task = bar.add_task(text, total=total)
         while not done.wait(_REDRAW_SECONDS):
-            now = _written() if total is not None else None
+            now = bytes_written() if total is not None else None
             if now is not None and start is not None:
                 bar.update(task, completed=min(now - start, total))
 

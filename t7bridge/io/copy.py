@@ -15,6 +15,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from ..errors import ModelError, TruncatedError, WriteError
+from .platform import cores, pwrite
 from .source import ByteSource
 
 PIECE_BYTES = 4 << 20
@@ -22,8 +23,6 @@ PIECE_BYTES = 4 << 20
 chunk in one large page."""
 MAX_THREADS = 2
 """Threads with two megabytes between them saturate memory; more of them only wait for the file's lock."""
-
-CAN_TRANSFER = hasattr(os, "pwrite") and hasattr(os, "preadv")
 
 
 class _Run:
@@ -114,7 +113,7 @@ class Transfers:
         run = _Run(extent, position, done)
         self._runs.append(run)
         self._pieces.extend((run, start, end) for start, end in run.pieces())
-        if self._started - len(self._ended) < min(MAX_THREADS, os.cpu_count() or 1) - 1:
+        if self._started - len(self._ended) < min(MAX_THREADS, cores()) - 1:
             self._started += 1
             threading.Thread(target=self._help).start()
 
@@ -232,7 +231,7 @@ def write_at(target: int, data: bytes | memoryview, position: int, name: str) ->
     written, view = 0, memoryview(data)
     try:
         while written < len(view):
-            written += os.pwrite(target, view[written:], position + written)
+            written += pwrite(target, view[written:], position + written)
     except OSError as error:
         raise WriteError(f"cannot be written: {error.strerror}", file=name, offset=position) from error
 

@@ -6,13 +6,11 @@ import contextlib
 import os
 import re
 import stat
-import sys
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Union
 
 from ..errors import ModelError, TargetExistsError, WriteError
 from .copy import (
-    CAN_TRANSFER,
     WORTH_BYTES,
     Buffer,
     Change,
@@ -25,6 +23,7 @@ from .copy import (
     unwritable,
     write_at,
 )
+from .platform import BINARY, CAN_RESERVE, flush, inherited_mode
 from .source import PathLike, check_target
 
 _FLUSH_BYTES = 1 << 18
@@ -243,17 +242,16 @@ class FileOutput(Output):
         self._temporary = os.path.join(folder, temporary_name())
         try:
             # Mode 0o666 minus the umask, as any other program's new file.
-            fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+            fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
             if replaced is not None:
-                os.chmod(self._temporary, _inherit(fd, replaced))
+                os.chmod(self._temporary, inherited_mode(fd, replaced))
         except FileNotFoundError as error:
             raise WriteError("cannot be written: its folder does not exist", file=self.path) from error
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
         super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
         self._blocks = Blocks(fd)
-        if CAN_TRANSFER:
-            self._transfers = Transfers(fd, self.path)
+        self._transfers = Transfers(fd, self.path)
 
     @property
     def temporary(self) -> str:
@@ -359,22 +357,6 @@ class FileOutput(Output):
             raise
 
 
-def _inherit(fd: int, replaced: os.stat_result) -> int:
-    """Copy owner and group of the file to be replaced to the new one, where the system allows it.
-
-    Returns:
-        The mode for the new file: that of the other, without setuid and setgid if owner or group differ.
-    """
-    mode = stat.S_IMODE(replaced.st_mode)
-    own = os.fstat(fd)
-    if (own.st_uid, own.st_gid) != (replaced.st_uid, replaced.st_gid):
-        try:
-            os.fchown(fd, replaced.st_uid, replaced.st_gid)
-        except (OSError, AttributeError):  # not the superuser; Windows
-            mode &= ~(stat.S_ISUID | stat.S_ISGID)
-    return mode
-
-
 def temporary_name() -> str:
     """Return a new name for an output that is not complete."""
     return f".t7bridge-{os.urandom(8).hex()}.tmp"
@@ -395,50 +377,6 @@ def flush_to_disk(path: str) -> None:
     for name in (*inside, path, os.path.dirname(path) or os.curdir):
         flush(name)
 
-
-def flush_file_system(folder: str) -> bool:
-    """Sync a folder's file system: for many files far cheaper than syncing each.
-
-    Returns:
-        Whether the system supports it. Linux does, by `syncfs`, which unlike `sync` leaves other disks alone and
-        reports write errors (man 2 syncfs).
-
-    Raises:
-        OSError: something could not be written, or the folder does not exist.
-    """
-    if sys.platform != "linux":
-        return False
-    import ctypes  # not in os
-
-    library = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(library, "syncfs"):
-        return False
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        if library.syncfs(fd):
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), folder)
-    finally:
-        os.close(fd)
-    return True
-
-
-def flush(path: str) -> None:
-    """Wait until the bytes of a file, or the names in a folder, are on the disk.
-
-    Raises:
-        OSError: the disk reports an error.
-    """
-    if os.path.isdir(path) and os.name == "nt":
-        return  # there, folders cannot be opened, and names are written with the files
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-CAN_RESERVE = hasattr(os, "posix_fallocate") and hasattr(os, "SEEK_DATA")
 
 _PROBE_BYTES = 1 << 16
 

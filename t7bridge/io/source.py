@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import MissingFileError, T7BridgeError, TargetExistsError, TruncatedError
+from .platform import READING, pread, pread_into
 
 if TYPE_CHECKING:
     import mmap
@@ -55,9 +56,7 @@ class ByteSource:
         """
         name = os.fspath(path)
         try:
-            # Without O_NONBLOCK, opening a named pipe would wait for a writer.
-            flags = [getattr(os, flag, 0) for flag in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK")]
-            fd = os.open(name, os.O_RDONLY | sum(flags))
+            fd = os.open(name, READING)
         except FileNotFoundError as error:
             raise MissingFileError(f"cannot be read: {error.strerror}", file=name) from error
         except OSError as error:
@@ -165,7 +164,7 @@ class ByteSource:
 
     def _pread(self, length: int, offset: int) -> bytes:
         try:
-            return os.pread(self._open_fd(offset), length, offset)
+            return pread(self._open_fd(offset), length, offset)
         except OSError as error:
             raise T7BridgeError(f"cannot be read: {error.strerror}", file=self.name, offset=offset) from error
 
@@ -196,7 +195,7 @@ class ByteSource:
         got = 0
         while got < len(buffer):
             try:
-                count = os.preadv(fd, [buffer[got:]], offset + got)
+                count = pread_into(fd, buffer[got:], offset + got)
             except OSError as error:
                 raise T7BridgeError(f"cannot be read: {error.strerror}", file=self.name, offset=offset) from error
             if not count:

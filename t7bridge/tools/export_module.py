@@ -44,6 +44,7 @@ from ..formats.safetensors import write as write_safetensors
 from ..graph.lua import TorchObject, Value
 from ..io.copy import digest
 from ..io.output import FileOutput, check_replaceable
+from ..io.platform import require_torch
 from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Budget, Limits
 from ..nn.named import compacted
@@ -449,10 +450,9 @@ def export(request: Export) -> ExportReport | HubReport:
         raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
     check_replaceable(os.path.realpath(target), request.force)
     inputs = parse_inputs(request.input, limits=request.limits)
-    try:
-        from ..torchmodules.export import export_onnx, export_pt2
-    except ImportError as error:
-        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    require_torch()
+    from ..torchmodules.export import export_onnx, export_pt2
+
     module = load_module(request.source, request.at, index_base=request.index_base, limits=request.limits)
     with about_file(os.fspath(request.source)):
         _check_calls(module, os.path.getsize(request.source), request.limits)

@@ -24,6 +24,7 @@ from ..formats.pt.writer import placed
 from ..formats.t7.writer import T7Writer
 from ..graph.lua import TorchObject
 from ..io.output import FileOutput
+from ..io.platform import require_torch
 from ..io.source import ByteSource, PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.named import ROOT_FIELD
@@ -78,10 +79,9 @@ def load_module(
         >>> model = load_module("model.t7")  # doctest: +SKIP
         >>> model(torch.randn(1, 3, 224, 224))  # doctest: +SKIP
     """
-    try:
-        from ..torchmodules.build import keep_keys, live_module
-    except ImportError as error:
-        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    require_torch()
+    from ..torchmodules.build import keep_keys, live_module
+
     if index_base not in (0, 1):
         raise ModelError("the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
     place = None
@@ -282,11 +282,10 @@ def lua_model(module: nn.Module, example_inputs: Any, allow: tuple[str, ...] = (
         ModelError: `module` is not a module, or there are no example inputs.
         UnsupportedError: see `save_module`.
     """
-    try:
-        from ..lua.convert import convert_module
-        from ..torchmodules.export import example
-    except ImportError as error:
-        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    require_torch()
+    from ..lua.convert import convert_module
+    from ..torchmodules.export import example
+
     if not hasattr(module, "state_dict") or not callable(module):
         raise ModelError("save_module requires a torch.nn.Module", found=type(module).__name__)
     inputs = example_inputs if isinstance(example_inputs, (list, tuple, str)) else (example_inputs,)
@@ -303,10 +302,9 @@ def lua_model(module: nn.Module, example_inputs: Any, allow: tuple[str, ...] = (
 
 def _module_of(factory: str, weights: PathLike | None) -> nn.Module:
     """Return the module that a factory makes, with its weights."""
-    try:
-        from ..torchmodules.build import load_weights, make_module
-    except ImportError as error:
-        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    require_torch()
+    from ..torchmodules.build import load_weights, make_module
+
     module = make_module(Factory.parse(factory))
     if weights:
         load_weights(module, torch_weights(os.fspath(weights)), os.fspath(weights))

@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import ModelError, T7BridgeError, UnsupportedError, WriteError
-from ..io.output import FileOutput, flush_file_system, flush_to_disk, is_temporary, temporary_name
+from ..io.output import FileOutput, flush_to_disk, is_temporary, temporary_name
+from ..io.platform import READING, flush_file_system
 from .journal import NAME, Record
 
 READ_ONLY = ("zip", "tar", "http", "https")
@@ -28,7 +29,6 @@ WHOLE_OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", 
 """File systems on which an object appears whole or not at all, so that no temporary name is needed."""
 _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "last_modified", "created", "CRC")
 _AT_ONCE = 32
-_HEAD_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 _STORE_SECONDS, _SHARE = 10.0, 20
 
 
@@ -244,7 +244,7 @@ def _head(place: str, count: int) -> bytes | None:
             system, inside = connect(place)
             with system.open(inside, "rb", block_size=1 << 16) as file:
                 return bytes(file.read(count))
-        fd = os.open(path, _HEAD_FLAGS)
+        fd = os.open(path, READING)
         try:
             return os.read(fd, count)
         finally:

@@ -17,6 +17,7 @@ from ..data import define
 from ..errors import ModelError
 from ..formats import FORMATS, LUA, SUFFIXES, formats_with
 from ..formats.table import HEAD_BYTES, identify
+from ..io import platform
 from ..io.copy import digest
 from ..limits import DEFAULT_LIMITS, Limits
 from .journal import DONE, FAILED, FOREIGN, GONE, NAME, PLANNED, Record
@@ -123,7 +124,8 @@ def find_inputs(sources: Sequence[str], output: str) -> list[Record]:
 def safe_name(inside: str) -> str:
     """Return a path that stays inside its folder, whatever an archive or a server calls its members."""
     parts = [part for part in inside.replace("\\", "/").replace("\0", "_").split("/") if part not in ("", ".")]
-    return "/".join("__" if part == ".." else part for part in parts) or "_"
+    parts = ["__" if part == ".." else platform.windows_name(part) if platform.IS_WINDOWS else part for part in parts]
+    return "/".join(parts) or "_"
 
 
 def _named(roots: list[tuple[str, list[Record]]], singles: list[Record]) -> Iterator[tuple[Record, bool]]:

@@ -42,6 +42,7 @@ from ..formats import home
 from ..io import copy as transfer
 from ..io.copy import digest
 from ..io.output import flush_to_disk
+from ..io.platform import ALONE, cores, memory_limit
 from ..report import Note
 from ..tools.draw import draw, is_page
 from ..tools.export_module import write_module
@@ -211,7 +212,7 @@ def main() -> None:
     threading.Thread(target=listen, daemon=True).start()
     while True:
         job = jobs.get()
-        with _memory_limit(settings.memory):
+        with memory_limit(settings.memory):
             convert_one(job, settings)
         answers.write(job.result().encode() + b"\n")
         answers.flush()
@@ -235,33 +236,6 @@ def _warm_up(settings: Settings) -> None:
     wanted += ["tools.verify", "formats.torchfile"] if settings.verify else []
     for name in wanted:
         importlib.import_module(f"t7bridge.{name}")
-
-
-@contextlib.contextmanager
-def _memory_limit(allowed: int | None) -> Iterator[None]:
-    """Limit further memory allocation of this process to a number of bytes, where the system supports it.
-
-    On Linux that is `RLIMIT_DATA`, which counts allocations and not mapped files; elsewhere `RLIMIT_AS`, which counts
-    both.
-    """
-    if allowed is None:
-        yield
-        return
-    try:
-        import resource
-    except ImportError:  # Windows has no such limits
-        yield
-        return
-    kind, used = resource.RLIMIT_AS, 0
-    with contextlib.suppress(OSError), open("/proc/self/statm", "rb") as file:
-        kind, used = resource.RLIMIT_DATA, int(file.read().split()[5]) * resource.getpagesize()
-    soft, hard = resource.getrlimit(kind)
-    wanted = used + allowed
-    resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(kind, (soft, hard))
 
 
 # Engines
@@ -336,12 +310,7 @@ def open_engine(
         raise ModelError("time and memory limits need worker processes", hint="Use no memory:// URLs.")
     if workers == 0 or in_memory:
         return InlineEngine(settings)
-    return LocalEngine(settings, workers or _cores(), timeout)
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return LocalEngine(settings, workers or cores(), timeout)
 
 
 class InlineEngine(Engine):
@@ -389,7 +358,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=quiet,
-            start_new_session=True,  # Ctrl-C goes to the supervisor only
+            **ALONE,
         )
         assert self._process.stdin is not None
         self._input = self._process.stdin

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from t7bridge.io import output as disk
+from t7bridge.io import platform
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the call")
@@ -16,9 +17,9 @@ def test_file_system(tmp_path):
     """A folder's file system is flushed; one that is not there is an error, and no descriptor stays open."""
     (tmp_path / "file").write_bytes(b"data")
     before = len(os.listdir("/proc/self/fd"))
-    assert disk.flush_file_system(str(tmp_path))
+    assert platform.flush_file_system(str(tmp_path))
     with pytest.raises(FileNotFoundError):
-        disk.flush_file_system(str(tmp_path / "none"))
+        platform.flush_file_system(str(tmp_path / "none"))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -37,16 +38,16 @@ def test_file_system_that_cannot_write(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ctypes, "CDLL", Library)
     with pytest.raises(OSError, match=r"\[Errno 5\]") as found:
-        disk.flush_file_system(str(tmp_path))
+        platform.flush_file_system(str(tmp_path))
     assert found.value.filename == str(tmp_path)
 
 
-@pytest.mark.parametrize("platform", ["darwin", "linux"])
-def test_system_without_the_call(tmp_path, monkeypatch, platform):
+@pytest.mark.parametrize("is_linux", [False, True])
+def test_system_without_the_call(tmp_path, monkeypatch, is_linux):
     """Other systems, and a C library without it, report that it is unsupported."""
-    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(platform, "HAS_SYNCFS", is_linux)
     monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: object())
-    assert not disk.flush_file_system(str(tmp_path))
+    assert not platform.flush_file_system(str(tmp_path))
 
 
 def test_folder_file_by_file(tmp_path, monkeypatch):

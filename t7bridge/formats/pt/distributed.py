@@ -132,7 +132,8 @@ class DistributedReader:
             file, start, length = info.get("relative_path", str), info.get("offset", int), info.get("length", int)
             if not is_count(start) or not is_count(length):
                 raise CorruptError("is not a location in a file", path=path)
-            if not file or os.path.isabs(file) or ".." in file.replace("\\", "/").split("/") or "\0" in file:
+            steps = file.replace("\\", "/").split("/")
+            if not all(steps) or ".." in steps or {"\0", ":"} & set(file):  # C: is a disk of Windows
                 raise CorruptError("names a file outside the folder", path=path, found=ascii(file)[:80])
             if info.get("transform_descriptors", object, None):
                 raise UnsupportedError("is compressed or encrypted by an extension", path=path)

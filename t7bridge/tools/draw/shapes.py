@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 from ...conversion.inputs import Inputs, parse_inputs
 from ...data import define
-from ...errors import ModelError, UnsupportedError
+from ...errors import ModelError
 from ...graph.lua import TorchObject
 from ...graph.show import extents
+from ...io.platform import require_torch
 from ...limits import Limits
 from ...nn.flows import ANY, DataFlow, Kind, kind_of, listed
 from ...nn.mapping import ModuleSpec
@@ -136,10 +137,9 @@ def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], li
         ModelError: the model does not accept such an input, or none can be guessed.
         UnsupportedError: PyTorch is not installed.
     """
-    try:
-        from ...torchmodules.build import inputs_text, output_shapes
-    except ImportError as error:
-        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    require_torch()
+    from ...torchmodules.build import inputs_text, output_shapes
+
     guess = wanted in ("guess", ("guess",))
     tried: list[Examples]
     if guess:

@@ -21,7 +21,7 @@ from ... import formats, torchmodules
 from ...conversion.adopt import adopt
 from ...conversion.template import state_dict_in
 from ...data import define
-from ...errors import ModelError, T7BridgeError, UnsupportedError, about_file
+from ...errors import ModelError, T7BridgeError, about_file
 from ...formats.document import Document
 from ...formats.pt.modules import VisitedModules, module_state_dict
 from ...formats.pt.modules import is_module as is_pickled_module
@@ -30,6 +30,7 @@ from ...graph.lua import TorchObject
 from ...graph.storage import Elements, Storage, array_chunks
 from ...graph.tensor import Tensor
 from ...graph.walk import walk
+from ...io.platform import require_torch
 from ...lazy import np
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.graphs import graphs_in
@@ -156,10 +157,8 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
 
 def _state_of(factory: Factory) -> OrderedDict[str, Any]:
     """Return the state dict of a factory's module, whose parameters get their values when these are asked for."""
-    try:
-        state = torchmodules.skeleton(factory).state_dict()
-    except ImportError as error:
-        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    require_torch()
+    state = torchmodules.skeleton(factory).state_dict()
     values = cache(lambda: adopt(torchmodules.make_module(factory, fetch=False)))
     storages: dict[int, Storage] = {}
     result: OrderedDict[str, Any] = OrderedDict()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from attrs import field
@@ -12,6 +11,7 @@ from ...conversion.inputs import Inputs
 from ...conversion.options import AT, FORCE, INPUT, JSON, LIMITS, flag, option, takes, verb
 from ...errors import T7BridgeError, UnsupportedError
 from ...graph.lua import Table, TorchObject, Value
+from ...io.platform import require_torch
 from ...io.source import Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.places import choose_module
@@ -88,8 +88,7 @@ def prove(request: Prove) -> Proof:
         >>> proof.sentence()  # doctest: +SKIP
         'checked against 298 recorded activations of Lua Torch, largest difference 3e-06'
     """
-    if find_spec("torch") is None:
-        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'")
+    require_torch()
     from . import against as references
 
     value, name = request.source, ""

@@ -1,0 +1,198 @@
+"""The calls of the operating system that not every platform has, each with a portable replacement.
+
+POSIX reads and writes at a position; elsewhere one lock makes of seeking and reading one step. Everything else that
+exists on some systems only is a no-op on the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import signal
+import stat
+import sys
+from _thread import allocate_lock
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from ..errors import UnsupportedError
+
+IS_WINDOWS = os.name == "nt"
+HAS_SYNCFS = sys.platform == "linux"
+CLOSED_PIPE = errno.EINVAL if IS_WINDOWS else errno.EPIPE
+"""Error of writing to a pipe that nobody reads."""
+BINARY = getattr(os, "O_BINARY", 0)
+READING = os.O_RDONLY | BINARY | getattr(os, "O_NONBLOCK", 0)
+"""Flags for opening a file to read it. Without O_NONBLOCK, opening a named pipe would wait for a writer."""
+STOPPING = frozenset(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name))
+"""Signals that ask a process to end. On Windows SIGBREAK is what a closed window sends."""
+ALONE: dict[str, Any] = {"creationflags": 0x200} if IS_WINDOWS else {"start_new_session": True}
+"""Arguments of `Popen` for a process that Ctrl-C does not reach; 0x200 is CREATE_NEW_PROCESS_GROUP."""
+CAN_RESERVE = hasattr(os, "posix_fallocate") and hasattr(os, "SEEK_DATA")
+
+_seeking = allocate_lock()
+
+
+@contextlib.contextmanager
+def _at(fd: int, position: int) -> Iterator[None]:
+    """Move the position of an open file, which a duplicate of the descriptor may share, for one call."""
+    with _seeking:
+        before = os.lseek(fd, 0, os.SEEK_CUR)
+        try:
+            os.lseek(fd, position, os.SEEK_SET)
+            yield
+        finally:
+            os.lseek(fd, before, os.SEEK_SET)
+
+
+def pread(fd: int, length: int, position: int) -> bytes:
+    """Return up to `length` bytes at a position of an open file, whose own position stays."""
+    if hasattr(os, "pread"):
+        return os.pread(fd, length, position)
+    with _at(fd, position):
+        return os.read(fd, length)
+
+
+def pread_into(fd: int, buffer: memoryview, position: int) -> int:
+    """Read bytes at a position of an open file into memory; return their number."""
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, [buffer], position)
+    data = pread(fd, len(buffer), position)
+    buffer[: len(data)] = data
+    return len(data)
+
+
+def pwrite(fd: int, data: memoryview, position: int) -> int:
+    """Write bytes at a position of an open file, whose own position stays; return the number of those written."""
+    if hasattr(os, "pwrite"):
+        return os.pwrite(fd, data, position)
+    with _at(fd, position):
+        return os.write(fd, data)
+
+
+def flush(path: str) -> None:
+    """Wait until the bytes of a file, or the names in a folder, are on the disk.
+
+    Raises:
+        OSError: the disk reports an error.
+    """
+    if os.path.isdir(path) and IS_WINDOWS:
+        return  # there, folders cannot be opened, and names are written with the files
+    fd = os.open(path, os.O_RDWR | BINARY if IS_WINDOWS else os.O_RDONLY)  # there, only a writer may flush
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def flush_file_system(folder: str) -> bool:
+    """Sync a folder's file system: for many files far cheaper than syncing each.
+
+    Returns:
+        Whether the system supports it. Linux does, by `syncfs`, which unlike `sync` leaves other disks alone and
+        reports write errors (man 2 syncfs).
+
+    Raises:
+        OSError: something could not be written, or the folder does not exist.
+    """
+    if not HAS_SYNCFS:
+        return False
+    import ctypes  # not in os
+
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "syncfs"):
+        return False
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        if library.syncfs(fd):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), folder)
+    finally:
+        os.close(fd)
+    return True
+
+
+def inherited_mode(fd: int, replaced: os.stat_result) -> int:
+    """Copy owner and group of the file to be replaced to the new one, where the system allows it.
+
+    Returns:
+        The mode for the new file: that of the other, without setuid and setgid if owner or group differ.
+    """
+    mode = stat.S_IMODE(replaced.st_mode)
+    own = os.fstat(fd)
+    if (own.st_uid, own.st_gid) != (replaced.st_uid, replaced.st_gid):
+        try:
+            os.fchown(fd, replaced.st_uid, replaced.st_gid)
+        except (OSError, AttributeError):  # not the superuser; Windows
+            mode &= ~(stat.S_ISUID | stat.S_ISGID)
+    return mode
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def memory_limit(allowed: int | None) -> Iterator[None]:
+    """Limit further memory allocation of this process to a number of bytes, where the system supports it.
+
+    On Linux that is `RLIMIT_DATA`, which counts allocations and not mapped files; elsewhere `RLIMIT_AS`, which counts
+    both.
+    """
+    if allowed is None:
+        yield
+        return
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        yield
+        return
+    kind, used = resource.RLIMIT_AS, 0
+    with contextlib.suppress(OSError), open("/proc/self/statm", "rb") as file:
+        kind, used = resource.RLIMIT_DATA, int(file.read().split()[5]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(kind)
+    wanted = used + allowed
+    resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+
+
+def bytes_written() -> int | None:
+    """Return the bytes that the process has written so far, as counted by Linux; `None` elsewhere."""
+    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/self/io", "rb") as file:
+        return int(next(line for line in file if line.startswith(b"wchar:")).split()[1])
+    return None
+
+
+_FORBIDDEN = re.compile(r'[<>:"|?*\x00-\x1f]|[. ]+$')
+_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(?=\.|\s*$)", re.IGNORECASE)
+
+
+def windows_name(name: str) -> str:
+    """Return a name of a file that Windows can have for one that it may not (Win32, "Naming Files").
+
+    Characters that it forbids become `_`, as do dots and spaces at the end; the name of a device gets one in front.
+    """
+    name = _FORBIDDEN.sub(lambda found: "_" * len(found[0]), name)
+    return f"_{name}" if _DEVICE.match(name) else name
+
+
+def require_torch() -> None:
+    """Check that there is a PyTorch that the package works with.
+
+    Raises:
+        UnsupportedError: PyTorch is not installed, or too old.
+    """
+    hint = "pip install 't7bridge[torch]'"
+    try:
+        release = import_module("torch").__version__
+    except ImportError as error:
+        raise UnsupportedError("PyTorch is not installed", hint=hint) from error
+    if [int(part) for part in release.split(".")[:2]] < [2, 6]:
+        raise UnsupportedError("PyTorch is too old", expected="release 2.6 or newer", found=release, hint=hint)

@@ -1,0 +1,101 @@
+"""Runs commands as Windows would: without the calls of POSIX, and with open files that cannot be replaced or removed.
+
+Standard input has the commands as JSON, a list of lists of arguments; standard output gets a line for each: the exit
+code, and what was printed. With the argument `posix` nothing is taken away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import random
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+CALLS = """
+    O_CLOEXEC O_DIRECTORY O_NOFOLLOW O_NONBLOCK SEEK_DATA SEEK_HOLE chown copy_file_range eventfd fchmod fchown
+    fdatasync fork forkpty fstatvfs getegid geteuid getgid getloadavg getpgid getuid killpg lchown memfd_create mkfifo
+    mknod nice posix_fadvise posix_fallocate posix_spawn posix_spawnp pread preadv pwrite pwritev sched_getaffinity
+    sendfile setsid statvfs sync sysconf wait3 wait4
+"""
+MODULES = "fcntl grp pty pwd resource termios tty"
+SIGNALS = "SIGHUP SIGPIPE SIGALRM SIGUSR1 SIGXFSZ"
+
+
+def take_away() -> None:
+    """Make the process as one of Windows, as far as that is possible on Linux."""
+    import fcntl
+
+    def is_open(path: str) -> bool:
+        with contextlib.suppress(OSError):
+            wanted = os.stat(path)
+            for fd in os.listdir("/proc/self/fd"):
+                with contextlib.suppress(OSError):
+                    if os.path.samestat(os.fstat(int(fd)), wanted):
+                        return True
+        return False
+
+    def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(*paths: Any, **options: Any) -> Any:
+            for path in paths:
+                if is_open(path):
+                    raise PermissionError(errno.EACCES, "The process cannot access the file, as it is open", path)
+            return call(*paths, **options)
+
+        return refuse
+
+    fsync, opened = os.fsync, os.open
+
+    def flush(fd: int) -> None:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        fsync(fd)
+
+    def open_file(path: Any, *arguments: Any, **options: Any) -> int:
+        if isinstance(path, str) and os.path.isdir(path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return opened(path, *arguments, **options)
+
+    os.open, os.fsync = open_file, flush  # type: ignore[assignment]
+    for name in ("replace", "rename", "unlink", "remove"):
+        setattr(os, name, refusing(getattr(os, name)))
+    for home, names in ((os, CALLS), (signal, SIGNALS)):
+        for name in names.split():
+            if hasattr(home, name):
+                delattr(home, name)
+    for name in MODULES.split():
+        sys.modules[name] = None  # type: ignore[assignment]
+    from t7bridge.io import platform
+
+    platform.IS_WINDOWS, platform.HAS_SYNCFS = True, False
+
+
+def main() -> None:
+    """Run the commands."""
+    if sys.argv[1:] != ["posix"]:
+        take_away()
+    from t7bridge import cli
+
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    for command in json.load(sys.stdin):
+        random.seed(1)
+        printed = io.TextIOWrapper(io.BytesIO(), encoding="cp1252", write_through=True)
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            try:
+                code: Any = cli.main(command)
+            except SystemExit as stop:
+                code = stop.code
+            except BaseException:
+                code = traceback.format_exc()
+        text = printed.buffer.getvalue().decode("cp1252")  # type: ignore[attr-defined]
+        print(json.dumps([code, text]), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
