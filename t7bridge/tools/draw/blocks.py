@@ -6,6 +6,7 @@ names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
@@ -24,6 +25,7 @@ from ...nn.named import StateDict
 from ...nn.places import Places, find_models, is_module, is_scratch
 from ...nn.plan import sketch
 from ...nn.state_dict import state_dict
+from ...text import listed
 
 MAX_BLOCKS = 20_000
 _STEPS_PER_WORK = 5
@@ -446,6 +448,25 @@ def _carried(link: Link, number: int) -> str:
     return ": ".join(filter(None, (str(number) if number else "", picked)))
 
 
+def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
+    """Return what an arrow carries, as pictures show it: `#1 [0] 1×6`, counted from 0, with the shape of this element.
+
+    Args:
+        label: of the flow.
+        shapes: of the output that it comes from.
+    """
+    found = _CARRIED.fullmatch(label)
+    if found is None:
+        return f"{label} {shape_text(shapes)}".strip()
+    place, step = (None if text is None else int(text) for text in found.groups())
+    own = shapes if step is None or len(shapes) < 2 else shapes[step : step + 1]
+    texts = ("" if place is None else f"#{place - 1}", "" if step is None else f"[{step}]", shape_text(own))
+    return " ".join(filter(None, texts))
+
+
+_CARRIED = re.compile(r"(\d+)?(?:: )?(?:\[(\d+)\])?")
+
+
 def structure_blocks(value: Any, title: str) -> list[Block]:
     """Return all blocks of a value that holds tensors, each before those inside it.
 
@@ -454,12 +475,15 @@ def structure_blocks(value: Any, title: str) -> list[Block]:
         title: of the whole.
 
     Raises:
-        ModelError: it contains no tensors.
+        ModelError: it contains no tensors, or a few with names that no layer has.
         LimitError: there are too many blocks, or they are nested too deep.
     """
     tensors, objects = _gather(value)
     if not any(tensors):
         raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows its content.")
+    if not any("." in key or key in ("weight", "bias") for key in tensors):
+        found = listed(f"a tensor {key}" for key in tensors)
+        raise ModelError("the file holds no model", found=found, hint="t7bridge inspect shows its content.")
     weights = _weights_by_block(tensors, {key for key in tensors if key.rpartition(".")[2] in _BUFFERS})
     known: dict[str, Block] = {}
     for key in ["", *weights, *objects]:

@@ -14,7 +14,7 @@ from math import ceil, inf, sqrt
 from attrs import field
 
 from ...data import define
-from .blocks import Block, Flow, shape_text
+from .blocks import Block, Flow, carried_text
 from .view import is_branching, ranks_of
 
 Point = tuple[float, float]
@@ -252,7 +252,7 @@ def _place_groups(box: Box, groups: list[_Group]) -> None:
             points = [start, (start[0], middle), (end[0], middle), end]
         else:
             points = [start, end]
-        box.lines.append((points, " ".join(filter(None, (group.label, shape_text(last.block.shape))))))
+        box.lines.append((points, carried_text(group.label, last.block.shape)))
     _around(box, found.width, found.height)
 
 
@@ -342,7 +342,7 @@ def _shortened(box: Box, flows: list[Flow]) -> list[Flow]:
             found.append(flow)
             continue
         degree[end] -= 1
-        lines = [f"{line} {flow.label}".strip() for line in box.inside[end].block.lines[:1]]
+        lines = [f"{line} {carried_text(flow.label, ())}".strip() for line in box.inside[end].block.lines[:1]]
         number = len(box.inside)
         box.inside.append(_box(Block("", "", "end", lines=lines), []))
         found.append(Flow(number, flow.end) if end == flow.start else Flow(flow.start, number))
@@ -390,8 +390,7 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
     for number, (flow, edge) in enumerate(zip(flows, edges)):
         start, end = nodes[edge.start], nodes[edge.end]
         points = [(leave[number], start.y + start.height), *bends[number], (enter[number], end.y)]
-        labels = (flow.label, shape_text(start.block.shape)) if len(flows) <= _LABELLED else ()
-        lines.append((points, " ".join(filter(None, labels))))
+        lines.append((points, carried_text(flow.label, start.block.shape) if len(flows) <= _LABELLED else ""))
     return lines
 
 

@@ -29,7 +29,7 @@ _SMALL = (1, 4, 7, 8, 16)
 """Sizes tried if an image is made of a few numbers."""
 _LENGTHS = (16, 32, 64, 128, 8, 4)
 """Sequence lengths tried."""
-_DEEPEST = 150
+_DEEPEST = 80
 """Maximum nesting of blocks."""
 _ELEMENTS = 64
 """Maximum elements of a guessed list."""

@@ -123,3 +123,16 @@ def test_hostile_arguments_cost_nothing() -> None:
     begin = time.process_time()
     infer(blocks_of(model, "root"))
     assert time.process_time() - begin < 1
+
+
+def test_deep_models() -> None:
+    """Shapes of a model of 300 nested containers are inferred, as far in as the interpreter allows, and drawn."""
+    model = TorchObject("nn.Tanh", 1, Table())
+    for _ in range(300):
+        relu = TorchObject("nn.ReLU", 1, Table())
+        model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([model, relu])}))
+    blocks = blocks_of(model, "root")
+
+    infer(blocks)
+
+    assert sum(bool(block.title) for block in blocks) == 601

@@ -214,3 +214,49 @@ def test_arrows_end_at_their_boxes(subtests: pytest.Subtests, browser: Browser, 
             count, loose = browser.run(ARROWS)
             assert count > 10
             assert loose == 0
+
+
+OVERLAPS = """(() => {
+    const texts = [...document.querySelectorAll('svg.view text')].map(e => [e.getBoundingClientRect(), e]);
+    const isSeen = r => r.width && r.x < innerWidth && r.right > 0 && r.y < innerHeight && r.bottom > 54;
+    const seen = texts.filter(([r]) => isSeen(r));
+    const sizes = seen.map(([r, e]) => parseFloat(getComputedStyle(e).fontSize));
+    let crossed = [];
+    for (const [r, e] of texts) for (const [q, o] of texts)
+        if (e !== o && r.x + 2 < q.right && q.x + 2 < r.right && r.y + 3 < q.bottom && q.y + 3 < r.bottom)
+            crossed.push(e.textContent + ' / ' + o.textContent);
+    return [seen.length, Math.min(...sizes), crossed];
+})()"""
+
+
+def test_the_first_view_is_readable(browser: Browser, tmp_path: Path) -> None:
+    """Every model opens with text of at least 11 pixels that nothing is written over; what does not fit is in a map."""
+    chain = [each for number in range(200) for each in (linear(8 + number % 3, 8 + (number + 1) % 3), layer("Tanh"))]
+    models = [path for path in sorted(MODELS.glob("*.t7")) if not path.name.endswith(".io.t7")]
+    for model in [*models, sequence(*chain)]:
+        browser.open(drawn(model, tmp_path))
+        count, size, crossed = browser.run(OVERLAPS)
+        assert count > 5
+        assert size * browser.run(SCALE) > 10.99, model
+        assert crossed == [], model
+        picture = browser.run(
+            "(r => [r.width, r.height])(document.querySelector('svg.view > g').getBoundingClientRect())"
+        )
+        mapped = browser.run("getComputedStyle(document.querySelector('.map')).display") != "none"
+        assert mapped == (picture[0] > 1280 or picture[1] > 800 - 54 - 44), model
+
+
+def test_the_map_moves_the_picture(browser: Browser, tmp_path: Path) -> None:
+    """A click in the map of a model that does not fit shows that place; the arrows carry one element each."""
+    browser.open(drawn(MODELS / "char_lstm_nngraph.t7", tmp_path))
+    before = browser.run(MOVED)
+    browser.click(
+        *browser.run(
+            "(r => [r.x + r.width / 2, r.bottom - 10])(document.querySelector('.map').getBoundingClientRect())"
+        )
+    )
+    assert browser.run(MOVED) != before
+    labels = browser.run("[...document.querySelectorAll('svg.view text.l')].map(e => e.textContent)")
+    assert "[3] 1×6" in labels
+    assert "#0 1×24" in labels
+    assert not any("1×6, 1×6" in label for label in labels)

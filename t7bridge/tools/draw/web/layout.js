@@ -96,6 +96,13 @@ function layouts(nodes, parent, open, spread, room) {
     b.w = Math.max(b.w, w + 2 * PAD); b.h = b.head + h + PAD;
   }
   const out = b => b.id >= 0 ? shapes(nodes[b.id]) : b.kids.length ? out(b.kids[b.kids.length - 1]) : "";
+  // What an arrow carries: "2: [0]" is "#1 [0]", counted from 0, and the shape is that of the element alone.
+  function carried(text, b) {
+    const found = /^(\d+)?(?:: )?(?:\[(\d+)\])?$/.exec(text), several = b.id >= 0 && nodes[b.id].output || [];
+    if (!found) return [text, out(b)].filter(Boolean).join("  ");
+    const [, place, step] = found, one = step && several.length > 1 ? (several[step] || []).join("×") : out(b);
+    return [place && "#" + (place - 1), step && "[" + step + "]", one].filter(Boolean).join(" ");
+  }
 
   // Parts one below the other, in as many columns as show them largest. A part is {w, h, port}: where arrows enter and leave it.
   function columns(parts) {
@@ -176,7 +183,7 @@ function layouts(nodes, parent, open, spread, room) {
       const down = to < count, k = b.kids[down ? to : from], m = k.x + k.w / 2;
       const spread = end => end.x + end.w / 2 + (count > 1 ? ((down ? to : from) / (count - 1) - .5) * end.w * .7 : 0);
       if (down) b.edges.push({ a: from, b: to, text, curve: true, at: [m, k.y - 12], points: [[spread(first), first.h], [spread(first), first.h + 8], [m, first.h + 34], [m, k.y]] });
-      else b.edges.push({ a: from, b: to, text: [text, out(k)].filter(Boolean).join("  "), curve: true, at: [m, k.y + k.h + 14], points: [[m, k.y + k.h], [m, last.y - 34], [spread(last), last.y - 8], [spread(last), last.y]] });
+      else b.edges.push({ a: from, b: to, text: carried(text, k), curve: true, at: [m, k.y + k.h + 14], points: [[m, k.y + k.h], [m, last.y - 34], [spread(last), last.y - 8], [spread(last), last.y]] });
     });
     around(b, w, last.y + last.h);
   }
@@ -244,7 +251,7 @@ function layouts(nodes, parent, open, spread, room) {
       if (g.above < 0) return;
       const a = b.kids[g.above], k = b.kids[g.members[0]], from = [a.x + a.w / 2, a.y + a.h], to = [k.x + k.w / 2, k.y], middle = (from[1] + to[1]) / 2;
       const points = found.isStart.has(i) ? turn(from, to, found.edge(i), from[1]) : Math.abs(from[0] - to[0]) < 1 ? [from, to] : [from, [from[0], middle], [to[0], middle], to];
-      b.edges.push({ a: g.above, b: g.members[0], text: [g.text, out(a)].filter(Boolean).join("  "), points });
+      b.edges.push({ a: g.above, b: g.members[0], text: carried(g.text, a), points });
     });
     shift(b, 0, found.lift);
     around(b, found.w, found.h + 2 * found.lift);
@@ -257,7 +264,7 @@ function layouts(nodes, parent, open, spread, room) {
     return edges.map(([from, to, text]) => {
       if (rank[to] - rank[from] <= FAR || degree[isEnd(from) ? from : to] < 2 || isEnd(from) === isEnd(to)) return [from, to, text];
       const end = isEnd(from) ? from : to;
-      b.kids.push(size({ ...b.kids[end], lines: [[b.kids[end].lines[0][0] + " " + text, "s"]], kids: [], edges: [], cls: "e n ghost" }));
+      b.kids.push(size({ ...b.kids[end], lines: [[b.kids[end].lines[0][0] + " " + carried(text, { id: -1, kids: [] }), "s"]], kids: [], edges: [], cls: "e n ghost" }));
       degree[end]--;
       return end === from ? [b.kids.length - 1, to, ""] : [from, b.kids.length - 1, ""];
     });
@@ -298,7 +305,7 @@ function layouts(nodes, parent, open, spread, room) {
     });
     edges.forEach((e, i) => {
       const a = b.kids[e[0]], c = b.kids[e[1]], inner = [[a.x + a.w / 2, a.y + a.h], [c.x + c.w / 2, c.y]];
-      b.edges.push({ a: e[0], b: e[1], text: [e[2], out(a)].filter(Boolean).join("  "), curve: points.has(i), points: points.has(i) ? docked(points.get(i), a, c) : inner });
+      b.edges.push({ a: e[0], b: e[1], text: carried(e[2], a), curve: points.has(i), points: points.has(i) ? docked(points.get(i), a, c) : inner });
     });
     return { ...extent, w: extent.right - extent.left, h: extent.low - extent.top };
   }
@@ -348,5 +355,5 @@ function layouts(nodes, parent, open, spread, room) {
     const count = (n.children || []).length - 2;
     return n.kind === "graph" && count > 0 && count <= 8 && (n.edges || []).length === 2 * count && nodes[n.children[count]].kind === "end" && n.edges.every(e => e[0] === n.children[count] || e[1] === n.children[count + 1]);
   };
-  return { box, shown, branching, label, shapes, short, cut };
+  return { box, shown, branching, label, shapes, short, cut, length: text => wide(text, S) };
 }

@@ -23,7 +23,7 @@
     const open = new Set(), spread = new Set(), host = el("div", null, "host" + (pair ? " half" + number : ""));
     const svg = sv("svg", { class: "view", tabindex: 0, role: "img", "aria-label": "model " + graph.file }), world = sv("g", {});
     const room = () => { const r = svg.getBoundingClientRect(); return { w: r.width || 800, h: (r.height || 600) - 44 }; };  // above the legend
-    const { box, shown, branching, label, shapes, cut } = layouts(nodes, parent, open, spread, room);
+    const { box, shown, branching, label, shapes, cut, length } = layouts(nodes, parent, open, spread, room);
     const depth = new Array(nodes.length).fill(0);
     nodes.forEach(n => { if (parent[n.id] >= 0) depth[n.id] = depth[parent[n.id]] + 1; });
 
@@ -78,7 +78,9 @@
     header.append(search);
     const defs = sv("defs", {}), tip = sv("marker", { id: "tip" + number, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto", class: "tip" });
     tip.append(sv("path", { d: "M0,0 L8,4 L0,8 z" })); defs.append(tip); svg.append(defs, world);
-    host.append(header, svg, legend, panel, hits);
+    const map = sv("svg", { class: "map", role: "img", "aria-label": "the whole model" }), tiles = sv("g", {}), sight = sv("rect", { class: "sight" });
+    map.append(tiles, sight);
+    host.append(header, svg, legend, map, panel, hits);
     document.body.append(host);
     const used = new Set(nodes.map(n => n.category)), mark = (color, text, cls) => { const s = el("span"), i = el("i", null, cls); i.style[cls ? "borderColor" : "background"] = color; s.append(i, text); legend.append(s); };
     Object.keys(COLORS).filter(c => used.has(c) && c !== "end" && c !== "container").forEach(c => mark(COLORS[c], c));
@@ -97,6 +99,13 @@
       for (let i = 1; i < points.length - 1; i++) { const [x, y] = points[i], n = points[i + 1], last = i === points.length - 2; d += " Q" + x.toFixed(1) + "," + y.toFixed(1) + " " + (last ? n[0] : (x + n[0]) / 2).toFixed(1) + "," + (last ? n[1] : (y + n[1]) / 2).toFixed(1); }
       return d;
     }
+    const written = new Map();  // labels by the row of pixels that they are in: none is written over another
+    function claim(x, y, w) {
+      const row = Math.floor(y / 13);
+      for (const near of [row - 1, row, row + 1]) if ((written.get(near) || []).some(o => Math.abs(o[1] - y) < 12 && o[0] < x + w && x < o[0] + o[2])) return false;
+      written.set(row, [...(written.get(row) || []), [x, y, w]]);
+      return true;
+    }
     function paint(b, x, y, into) {
       const n = b.id >= 0 ? nodes[b.id] : null, g = sv("g", { class: b.cls });
       if (b.item.count > 1) g.append(sv("rect", { class: "b", x: x + 4, y: y + 4, width: b.w, height: b.h, rx: 6 }));
@@ -105,6 +114,7 @@
       g.append(frame);
       if (n && n.kind !== "end" && !b.kids.length) {
         const fill = COLORS[n.category] || COLORS.other;
+        tiles.append(sv("rect", { x, y, width: b.w, height: b.h, fill }));
         if (!n.change) g.append(sv("rect", { class: "tint", x, y, width: b.w, height: b.h, rx: 6, fill }));
         g.append(sv("rect", { x, y: y + 3, width: 4, height: b.h - 6, rx: 2, fill }));
       }
@@ -128,12 +138,16 @@
         if (!e.text) return;
         const p = e.at ? [e.at[0] + x, e.at[1] + y] : points.length > 2 ? (e.curve ? points[points.length >> 1] : [points[0][0], points[0][1] + 12]) : [points[0][0], (points[0][1] + points[1][1]) / 2 + 4];
         const left = e.curve && !e.at && p[0] < b.kids[e.a].x + x + b.kids[e.a].w / 2 - 8;  // outside of what it passes by
-        into.append(sv("text", { class: "l", x: p[0] + (left ? -6 : 6), y: p[1], "text-anchor": left ? "end" : "start" }, cut(e.text, 44)));
+        const text = sv("text", { class: "l", x: p[0] + (left ? -6 : 6), y: p[1], "text-anchor": left ? "end" : "start" }, cut(e.text, 44));
+        const w = length(text.textContent), x0 = left ? p[0] - 6 - w : p[0] + 6, aside = [0, 13, -13, 26, -26].find(dy => claim(x0, p[1] + dy, w));
+        if (aside === undefined) return;
+        text.setAttribute("y", p[1] + aside); into.append(text);
       });
     }
     function render() {
-      spots.clear(); lines.clear(); world.replaceChildren();
+      spots.clear(); lines.clear(); written.clear(); world.replaceChildren(); tiles.replaceChildren();
       top = box({ ids: [0], count: 1 }); top.x = top.y = 0;
+      map.setAttribute("viewBox", "0 0 " + top.w + " " + top.h);
       paint(top, 0, 0, world); emphasize(); move();
     }
     function emphasize() {
@@ -142,12 +156,18 @@
       if (spots.has(selected)) spots.get(selected).g.classList.add("sel");
       (lines.get(selected) || []).forEach(line => line.classList.add("on"));
     }
-    function move() { world.setAttribute("transform", "translate(" + at.x.toFixed(2) + "," + at.y.toFixed(2) + ") scale(" + at.k.toFixed(4) + ")"); }
+    function move() {
+      const r = room(), place = { x: -at.x / at.k, y: -at.y / at.k, width: r.w / at.k, height: r.h / at.k };
+      world.setAttribute("transform", "translate(" + at.x.toFixed(2) + "," + at.y.toFixed(2) + ") scale(" + at.k.toFixed(4) + ")");
+      for (const name in place) sight.setAttribute(name, place[name].toFixed(1));
+      map.style.display = place.width < top.w || place.height < top.h ? "" : "none";
+    }
+    // The whole, or as much as is readable: then from the input on.
     function fit(whole) {
-      const r = room(), k = Math.min((r.w - 40) / top.w, (r.h - 40) / top.h, 1.3);
-      at.k = whole ? k : Math.max(k, Math.min(.18, (r.w - 40) / top.w));
-      at.x = (r.w - top.w * at.k) / 2; at.y = Math.max(20, (r.h - top.h * at.k) / 2);
-      if (top.w * at.k > r.w) at.x = 20;
+      const r = room(), k = Math.min((r.w - 40) / top.w, (r.h - 40) / top.h, 1.3), input = nodes.find(n => n.kind === "end" && spots.has(n.id)), s = input && spots.get(input.id);
+      const start = (middle, size, space) => size * at.k <= space ? (space - size * at.k) / 2 : Math.max(space - 20 - size * at.k, Math.min(20, space / 2 - middle * at.k));
+      at.k = whole ? k : Math.max(k, 1);
+      at.x = start(s ? s.x + s.w / 2 : 0, top.w, r.w); at.y = start(s ? s.y : 0, top.h, r.h);
       moved = false; move();
     }
     function zoom(f, px, py) {
@@ -271,6 +291,12 @@
       Enter: flip, " ": flip, Escape: () => { hits.hidden = true; found = new Set(); hide(); },
     };
     svg.addEventListener("wheel", e => { e.preventDefault(); const r = svg.getBoundingClientRect(); moved = true; zoom(Math.exp(-e.deltaY * (e.deltaMode ? .05 : .0015)), e.clientX - r.left, e.clientY - r.top); }, { passive: false });
+    const travel = e => {
+      if (!e.buttons) return;
+      const p = new DOMPoint(e.clientX, e.clientY).matrixTransform(map.getScreenCTM().inverse()), r = room();
+      at.x = r.w / 2 - p.x * at.k; at.y = r.h / 2 - p.y * at.k; moved = true; move();
+    };
+    map.addEventListener("pointerdown", travel); map.addEventListener("pointermove", travel);
     let drag = null;
     host.addEventListener("pointerdown", () => { active = number; });
     svg.addEventListener("pointerdown", e => { drag = { x: e.clientX - at.x, y: e.clientY - at.y, sx: e.clientX, sy: e.clientY }; moved = false; });
