@@ -20,7 +20,7 @@ from ..data import __version__, define
 from ..errors import ModelError, UnsupportedError
 from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import TorchObject
-from ..graph.tensor import Tensor
+from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn import named
 from ..nn.flows import ANY, TENSOR, Kind
@@ -47,7 +47,6 @@ from .prepare import (
     shared_specs,
     size_of,
     unify_tied,
-    view_of,
 )
 from .statements import Writer, merge_alike, tidy
 
@@ -163,8 +162,8 @@ def _generate(
     _check_tensors(plan, state.tensors, places, tensors)
     found: dict[object, list[str]] = {}
     for key, tensor in tensors.items():
-        found.setdefault(view_of(tensor), []).append(key)
-    keys = {key: found.get(view_of(tensor), []) for key, tensor in state.items()}
+        found.setdefault(place_of(tensor), []).append(key)
+    keys = {key: found.get(place_of(tensor), []) for key, tensor in state.items()}
     moved = [evolve(each, target=keys[each.target][0], adds=each.adds and keys[each.adds][0]) for each in cells.pieces]
     connections = [*_shared(places, owned), *_referring(places), *_ties(places, owned, plan, state)]
     text = model_source(builder, blocks, Extra(connections, *_dtypes(places, owned)), source, weights)
@@ -231,7 +230,7 @@ def _ties(places: Places, owned: Owned, plan: Plan, state: StateDict) -> Iterato
         for name, tensor in owned.get(id(spec), {}).items():
             if id(tensor) not in learned or tensor.storage is None or not tensor.numel:
                 continue
-            known, owner = first.setdefault(view_of(tensor), ((*place, name), id(spec)))
+            known, owner = first.setdefault(place_of(tensor), ((*place, name), id(spec)))
             if owner != id(spec) and known != (*place, name):
                 yield ast.Assign([_at((*place, name))], _at(known))
 
@@ -275,7 +274,7 @@ def _check_tensors(plan: Plan, source: dict[str, Tensor], places: Places, made: 
 
 def _same(tensor: Tensor, other: Tensor) -> bool:
     """Return whether two tensors are the same view of the same memory, or hold the same bytes."""
-    if tensor is other or view_of(tensor) == view_of(other):
+    if tensor is other or place_of(tensor) == place_of(other):
         return True
     same_form = tensor.element == other.element and tensor.shape == other.shape
     return same_form and bool(tensor.numpy().tobytes() == other.numpy().tobytes())

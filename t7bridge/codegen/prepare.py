@@ -15,7 +15,7 @@ from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import TorchObject
-from ..graph.tensor import Tensor
+from ..graph.tensor import Tensor, place_of
 from ..limits import Budget, Limits
 from ..nn.mapping import LAYERS, SEQUENTIAL, ModuleSpec, Plan, specs_in
 from ..nn.memory import copy_as_lua
@@ -90,13 +90,6 @@ def owner_of(plan: Plan, key: str) -> tuple[ModuleSpec, str]:
         spec, key = spec.children[name], rest
 
 
-def view_of(tensor: Tensor) -> Any:
-    """Return a key that is equal for tensors that are the same view of the same memory."""
-    if tensor.storage is None:
-        return id(tensor)
-    return id(tensor.storage), tensor.offset, tensor.size, tensor.stride
-
-
 # Modules that are one
 
 
@@ -114,7 +107,7 @@ def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
     def content(tensor: Tensor) -> Any:
         if not tensor.numel or (id(tensor) in computed and tensor.numel <= _MOST_COMPARED):
             return tensor.element.name, tensor.shape, tensor.numpy().tobytes()
-        return id(tensor) if id(tensor) in computed else view_of(tensor)
+        return id(tensor) if id(tensor) in computed else place_of(tensor)
 
     @cache
     def facts(spec: ModuleSpec) -> tuple[int, bool, bool]:

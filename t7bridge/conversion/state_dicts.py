@@ -24,7 +24,7 @@ from ..graph.lua import LuaFunction, TorchObject, Value
 from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar
 from ..graph.show import Step
 from ..graph.storage import Storage
-from ..graph.tensor import QuantizedTensor, Tensor
+from ..graph.tensor import QuantizedTensor, Tensor, place_of
 from ..graph.walk import Path, entries, objects, step_name
 from ..nn.named import StateDict, note_lost_sharing
 from ..nn.places import is_scratch
@@ -60,11 +60,6 @@ class Count:
     def __str__(self) -> str:
         numbers = ((self.tensors, "tensor"), (self.values, "value"))
         return ", ".join(counted(number, name) for number, name in numbers if number)
-
-
-def place_of(tensor: Tensor) -> tuple[object, ...]:
-    """Return what two tensors that are the same view have in common."""
-    return id(tensor.storage), tensor.offset, tensor.size, tensor.stride
 
 
 @define(eq=False)

@@ -301,6 +301,13 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(steps))
 
 
+def place_of(tensor: Tensor) -> tuple[object, ...]:
+    """Return a key that is equal for tensors that are the same view of the same memory; an empty one has its own."""
+    if tensor.storage is None or not tensor.numel:
+        return (id(tensor),)
+    return id(tensor.storage), tensor.offset, tensor.size, tensor.stride
+
+
 def _asks_for_view(key: Any) -> bool:
     """Return whether a key selects a view even if it has one element."""
     return key is Ellipsis or (isinstance(key, tuple) and any(each is Ellipsis or each is None for each in key))

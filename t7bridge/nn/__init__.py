@@ -19,6 +19,7 @@ __getattr__ = face(
         "places": "Places find_models find_modules is_module is_scratch module_at",
         "plan": "build_plan",
         "registry": "ParamsOf declared_traits load_classes param tensor_shapes traits_of",
+        "stacks": "recognized",
         "state_dict": "assignment",
         "torch_nn": "REQUIRED Refused TORCH",
     },

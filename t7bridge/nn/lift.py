@@ -15,7 +15,7 @@ from attrs import evolve, field
 
 from ..data import define
 from ..graph.storage import Storage
-from ..graph.tensor import Assembled, Tensor
+from ..graph.tensor import Assembled, Tensor, place_of
 from ..lazy import np
 from ..report import Note
 from .layouts import copied, elements, narrow, reshape
@@ -135,11 +135,14 @@ def compose(
         tensors: the source tensors.
     """
     parts: dict[str, dict[tuple[int, ...], Tensor]] = {key: {} for key in shapes}
+    owners: dict[str, Tensor] = {}
     for piece in pieces:
-        parts[piece.target].setdefault(piece.at, _block(tensors[piece.key], piece))
-    like = next(iter(tensors.values()))
+        if piece.target in parts:
+            parts[piece.target].setdefault(piece.at, _block(tensors[piece.key], piece))
+            owners.setdefault(piece.target.rpartition(".")[0], tensors[piece.key])
     made: dict[str, Tensor] = {}
     for key, shape in shapes.items():
+        like = owners[key.rpartition(".")[0]]
         found = sorted(parts[key].items(), key=lambda part: part[0])
         row = 0
         for start, tensor in [*found, (shape[:1], like)]:
@@ -644,17 +647,13 @@ def _prefixes(root: ModuleSpec) -> dict[int, tuple[ModuleSpec, str]]:
     return found
 
 
-def _view(tensor: Tensor) -> Any:
-    return id(tensor.storage), tensor.offset, tensor.size, tensor.stride
-
-
 def _tied(cells: list[_Found], root: ModuleSpec, state: StateDict) -> list[list[_Found]]:
     """Return the cells in groups that share all tensors; what shares memory otherwise stands against them."""
     groups: dict[Any, list[_Found]] = {}
     users: dict[tuple[int, str], Any] = {}
     """The group and the number of each tensor in it, by the graph and the key there."""
     for cell in cells:
-        views = tuple((_view(state[cell.prefix + piece.key]), evolve(piece, key="")) for piece in cell.pieces)
+        views = tuple((place_of(state[cell.prefix + piece.key]), evolve(piece, key="")) for piece in cell.pieces)
         groups.setdefault((cell.cell.name, views), []).append(cell)
         for number, key in enumerate(dict.fromkeys(piece.key for piece in cell.pieces)):
             if users.setdefault((id(cell.graph), key), (views, number)) != (views, number):
@@ -663,7 +662,7 @@ def _tied(cells: list[_Found], root: ModuleSpec, state: StateDict) -> list[list[
     for key, tensor in state.items() if cells else ():
         if tensor.storage is not None and tensor.numel:
             user = next((users[place] for place in _graphs_above(root, key) if place in users), None)
-            memory.setdefault(id(tensor.storage), []).append((*tensor.reach(), _view(tensor), user))
+            memory.setdefault(id(tensor.storage), []).append((*tensor.reach(), place_of(tensor), user))
     shared: set[Any] = set()
     for rows in memory.values():
         rows.sort(key=lambda row: row[:2])

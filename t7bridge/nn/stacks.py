@@ -5,12 +5,12 @@ several in a row are one with more levels, and a model that remembers its last s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import evolve
 
-from ..graph.tensor import Tensor
+from ..graph.tensor import Tensor, place_of
 from ..report import Note
 from .flows import ANY, DataFlow, Kind
 from .lift import Lifted, Piece, compose, lifted
@@ -55,12 +55,14 @@ def recognized(plan: Plan, state: StateDict) -> Lifted:
     once = _once(plan.root)
     is_tree = len(once) == sum(1 for _ in specs_in(plan.root))
     unrolled = _unroll(result, once)
-    for prefix, spec in [*once.values()][::-1]:  # what is inside keeps its prefix until then
+    moved, tied = Moves(), _tied_in(result.state)
+    for prefix, spec in [*once.values()][::-1]:  # inside first: what is outside has its keys until all are moved
         inside = [each for child in spec.children.values() for each in (child, *child.children.values())]
         is_own = id(spec) not in unrolled or spec is plan.root
         if spec.target == SEQUENTIAL and is_own and all(id(each) in once for each in inside):
-            _merge(result, prefix, spec, unrolled)
+            result.notes += _merge(moved, prefix, spec, unrolled, tied)
             once.update((id(each), (prefix, each)) for each in spec.children.values())
+    _move(result, moved)
     if is_tree:
         _take_state(result)
     return result
@@ -119,39 +121,48 @@ def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]
     for spec in layers:
         if not _keeps(spec) and {kind.name for kind in flow.kinds.get(id(spec), ())} == {"tensor"}:
             spec.plain = f"torch.nn.{_kind(spec)}"
-    return {
-        id(spec)
-        for prefix, spec in sequencers
-        if _is_unrolled(result, prefix, spec, {kind.name for kind in flow.kinds.get(id(spec), {ANY})})
-    }
+    unrolled: set[int] = set()
+    pieces: list[Piece] = []
+    shapes: dict[str, tuple[int, ...]] = {}
+    moved, tied = Moves(), _tied_in(result.state)
+    for prefix, spec in sequencers:
+        kinds = {kind.name for kind in flow.kinds.get(id(spec), {ANY})}
+        cells = [place for place, each in _inside(spec, prefix) if each.target in _CELLS]
+        against = _against_unrolling(spec, kinds) or _against_moving(tied, cells)
+        message = f"{spec.class_name} stays as it is: {against}" if against and cells else ""
+        if not against:
+            unrolled.add(id(spec))
+            _as_sequential(prefix, spec, pieces, shapes, moved)
+            if kinds != {"tensor"}:
+                message = "recognized: layers over sequences, which take a tensor (steps, batch, features) and no list"
+        if message:
+            result.notes.append(Note("info", spec.path, message, code="lift"))
+    _move(result, moved, pieces, shapes)
+    return unrolled
 
 
-def _is_unrolled(result: Lifted, prefix: str, spec: ModuleSpec, kinds: set[str]) -> bool:
-    """Make a Sequential of a sequencer if nothing stands against it; return whether it is one.
+def _as_sequential(
+    prefix: str, spec: ModuleSpec, pieces: list[Piece], shapes: dict[str, tuple[int, ...]], moved: Moves
+) -> None:
+    """Make a Sequential of a sequencer, and layers over sequences of its cells.
 
     Args:
-        result: the model.
         prefix: of the sequencer's keys.
         spec: the sequencer.
-        kinds: what is known of its inputs.
+        pieces: receives what the tensors of the layers are made of.
+        shapes: receives the shapes of these tensors.
+        moved: receives the new beginnings of the keys of other modules.
     """
-    cells = [(place, each) for place, each in _inside(spec, prefix) if each.target in _CELLS]
-    against = _against_unrolling(spec, kinds) or _against_moving(result.state, cells)
-    message = f"{spec.class_name} stays as it is: {against}" if against and cells else ""
-    if not against:
-        for place, cell in cells:
-            _as_layer(result, place, cell)
-        steps = list(_inside(spec, prefix))
-        for _, step in steps:
-            if step.target in _LAST:
-                step.target, step.args, step.plain = _LAST[step.target], (-1,), ""
-        spec.target, spec.kwargs, spec.children = SEQUENTIAL, {}, {str(at): each for at, (_, each) in enumerate(steps)}
-        _move(result, {place: f"{prefix}{at}." for at, (place, _) in enumerate(steps) if place != f"{prefix}{at}."})
-        if kinds != {"tensor"}:
-            message = "recognized: layers over sequences, which take a tensor (steps, batch, features) and no list"
-    if message:
-        result.notes.append(Note("info", spec.path, message, code="lift"))
-    return not against
+    steps = list(_inside(spec, prefix))
+    for at, (place, step) in enumerate(steps):
+        home = f"{prefix}{at}."
+        if step.target in _CELLS:
+            pieces += _as_layer(place, home, step, shapes)
+        elif place != home:
+            moved[place] = home
+        if step.target in _LAST:
+            step.target, step.args, step.plain = _LAST[step.target], (-1,), ""
+    spec.target, spec.kwargs, spec.children = SEQUENTIAL, {}, {str(at): each for at, (_, each) in enumerate(steps)}
 
 
 def _inside(spec: ModuleSpec, prefix: str) -> Iterator[tuple[str, ModuleSpec]]:
@@ -181,69 +192,83 @@ def _against_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
     return "its input is a list, or was one in its last call" if is_list else ""
 
 
-def _against_moving(state: StateDict, cells: list[Named]) -> str:
-    """Return what stands against tensors of their own for cells; empty for nothing."""
-    times = Counter(map(_view, state.values()))
-    moved = [key for key in state for prefix, _ in cells if key.startswith(prefix)]
-    return "another layer has the same weights" if any(times[_view(state[key])] > 1 for key in moved) else ""
+def _tied_in(state: StateDict) -> set[str]:
+    """Return the beginnings, up to a dot, of all keys whose tensor another key has, too."""
+    times = Counter(map(place_of, state.values()))
+    tied = [key for key, tensor in state.items() if times[place_of(tensor)] > 1]
+    return {key[:end] for key in tied for end in _dots(key)}
 
 
-def _view(tensor: Tensor) -> Any:
-    return id(tensor.storage), tensor.offset, tensor.size, tensor.stride
+def _dots(key: str) -> list[int]:
+    """Return the lengths of the beginnings of a key up to a dot, the longest first."""
+    return [at for at in range(len(key), 0, -1) if key[at - 1] == "."]
 
 
-def _as_layer(result: Lifted, prefix: str, spec: ModuleSpec) -> None:
-    """Make a cell a layer over sequences."""
+def _against_moving(tied: set[str], prefixes: Iterable[str]) -> str:
+    """Return what stands against tensors of their own for modules; empty for nothing."""
+    return "" if tied.isdisjoint(prefixes) else "another layer has the same weights"
+
+
+def _as_layer(prefix: str, home: str, spec: ModuleSpec, shapes: dict[str, tuple[int, ...]]) -> Iterator[Piece]:
+    """Make a cell a layer over sequences, and yield what its tensors are made of.
+
+    Args:
+        prefix: of the cell's keys.
+        home: of the layer's.
+        spec: the cell.
+        shapes: receives the shapes of the layer's tensors.
+    """
     rows = _CELLS[spec.target]
     spec.target, spec.args, spec.kwargs = f"{LAYERS}sequence.OutputsLSTM", spec.args[:2], {}
     spec.plain = "torch.nn.LSTM"
-    shapes = {f"{prefix}{name}": shape for name, shape in tensor_shapes(spec.target, spec.args, spec.kwargs).items()}
-    pieces = []
+    own = tensor_shapes(spec.target, spec.args, spec.kwargs)
+    shapes.update((home + name, shape) for name, shape in own.items())
     for target, names in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"), rows):
-        height, *width = shapes[prefix + target]
+        height, *width = own[target]
         size = (height // len(names), *width)
+        adds = f"{home}bias_hh_l0" if target == "bias_ih_l0" else ""
         for number, name in enumerate(names):
             at = (number * size[0], *[0] * len(width))
-            adds = f"{prefix}bias_hh_l0" if target == "bias_ih_l0" else ""
-            pieces.append(Piece(prefix + name, (0,) * len(size), size, prefix + target, at, adds=adds))
-    _replace(result, pieces, shapes)
+            yield Piece(prefix + name, (0,) * len(size), size, home + target, at, adds=adds)
 
 
 # Layers in a row
 
 
-def _merge(result: Lifted, prefix: str, spec: ModuleSpec, unrolled: set[int]) -> None:
+def _merge(moved: Moves, prefix: str, spec: ModuleSpec, unrolled: set[int], tied: set[str]) -> list[Note]:
     """Make one layer of recurrent layers of a Sequential that follow one another; the others get new numbers.
 
     Args:
-        result: the model.
+        moved: receives the new beginnings of keys.
         prefix: of the Sequential's keys.
         spec: the Sequential.
         unrolled: the Sequentials inside, by id, that are no modules of their own.
+        tied: see `_tied_in`.
     """
+    notes: list[Note] = []
     steps: list[Named] = []
     for name, child in spec.children.items():
         inside = [(f"{prefix}{name}.{step}.", each) for step, each in child.children.items()]
         steps += inside if id(child) in unrolled else [(f"{prefix}{name}.", child)]
     children: dict[str, ModuleSpec] = {}
-    moved: dict[str, str] = {}
     for group in _groups(steps):
         begins = all(not _keeps(each) for _, each in group)
-        if len(group) > 1 and begins and not _against_moving(result.state, group):
+        if len(group) > 1 and begins and not _against_moving(tied, [step for step, _ in group]):
             name = str(len(children))
             children[name] = _merged(group, "Outputs")
             if not children[name].plain:
                 children[name].plain = f"torch.nn.{_kind(group[0][1])}"
                 message = f"recognized: {_kind(group[0][1])} layers in a row, which take a tensor and no list"
-                result.notes.append(Note("info", group[0][1].path, message, code="lift"))
+                notes.append(Note("info", group[0][1].path, message, code="lift"))
             moved.update(_levels(f"{prefix}{name}", group))
             continue
         for step, each in group:
-            moved[step] = f"{prefix}{len(children)}."
+            home = f"{prefix}{len(children)}."
+            if step != home:
+                moved[step] = home
             children[str(len(children))] = each
-    if list(children.values()) != list(spec.children.values()):
-        spec.children = children
-        _move(result, {old: new for old, new in moved.items() if old != new})
+    spec.children = children
+    return notes
 
 
 def _kind(spec: ModuleSpec) -> str:
@@ -261,7 +286,7 @@ def _groups(steps: list[Named]) -> Iterator[list[Named]]:
     at = 0
     while at < len(steps):
         group = [steps[at]]
-        while _kind(group[0][1]) and (more := _following(group, steps[at + len(group) :])):
+        while _kind(group[0][1]) and (more := _following(group, steps[at + len(group) : at + len(group) + 2])):
             group += more
         yield group
         at += len(group)
@@ -273,9 +298,10 @@ def _following(group: list[Named], rest: list[Named]) -> list[Named]:
     found = rest[: between + 1]
     if len(found) <= between or not _joins(group[0][1], found[-1][1]):
         return []
-    rates = {_rate(spec) for _, spec in (*group, *found) if spec.target == _DROPOUT}
-    is_even = len(group) == 1 or bool(between) == (group[1][1].target == _DROPOUT)
-    return found if is_even and len(rates) <= 1 else []
+    if len(group) == 1:
+        return found
+    before, behind = (_rate(spec) if spec.target == _DROPOUT else None for _, spec in (group[1], found[0]))
+    return found if before == behind else []
 
 
 def _rate(spec: ModuleSpec) -> Any:
@@ -337,7 +363,7 @@ def _take_state(result: Lifted) -> None:
     if not any(_remembers(spec) for _, spec in steps):
         return
     against = next(filter(None, (_against(spec) for _, spec in steps)), "")
-    against = against or _against_moving(result.state, [step for step in steps if _kind(step[1])])
+    against = against or _against_moving(_tied_in(result.state), [step for step, spec in steps if _kind(spec)])
     if against:
         result.notes.append(Note("info", root.path, f"the state stays inside of the model: {against}", code="lift"))
         return
@@ -351,12 +377,12 @@ def _take_state(result: Lifted) -> None:
     ]
     nodes = [GraphNode(None, ((0, (at,)),), name) for at, name in enumerate(names)]
     states: list[Link] = []
-    moved: dict[str, str] = {}
+    moved, taken = Moves(), Counter[str]()
     value: Link = (1, ())
     for group in groups:
         is_recurrent = bool(_kind(group[0][1]))
         spec = _merged(group, "Stateful") if is_recurrent else group[0][1]
-        name = _name(spec, made.children)
+        name = _name(spec, taken)
         made.children[name] = spec
         nodes.append(GraphNode(name, (value, (len(states) + 2, ())) if is_recurrent else (value,)))
         value = len(nodes), (0,) if is_recurrent else ()
@@ -397,33 +423,51 @@ def _against(spec: ModuleSpec) -> str:
     return "" if spec.target in (*_BY_ROW, _EMBEDDING) else f"it has {spec.class_name}"
 
 
-def _name(spec: ModuleSpec, taken: dict[str, ModuleSpec]) -> str:
+def _name(spec: ModuleSpec, taken: Counter[str]) -> str:
     base = _NAMES.get(spec.target) or spec.target.rpartition(".")[2].removeprefix("Stateful").lower()
-    names = [base, *(f"{base}{number}" for number in range(2, len(taken) + 3))]
-    return next(name for name in names if name not in taken)
+    taken[base] += 1
+    return f"{base}{taken[base]}" if taken[base] > 1 else base
 
 
 # State dicts
 
 
-def _move(result: Lifted, moved: dict[str, str]) -> None:
-    """Give tensors new keys.
+class Moves(dict[str, str]):
+    """New beginnings of keys by the old ones, which end in a dot, as what they end in; a number is that of a level."""
+
+    def of(self, key: str) -> str:
+        """Return the new key: modules move inside those that move."""
+        made = key
+        for end in _dots(key):
+            old = key[:end]
+            if old in self and made.startswith(old):
+                name, _, level = self[old].rpartition(".")
+                rest = made[end:].replace("_l0", f"_l{level}") if level else made[end:]
+                made = f"{name}.{rest}"
+        return made
+
+
+def _move(
+    result: Lifted, moved: Moves, pieces: Iterable[Piece] = (), shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> None:
+    """Give tensors new keys, and replace those that are pieces of new ones.
 
     Args:
         result: the model.
-        moved: by the beginning of the key, the new beginning; with a number after the last dot that of a level.
+        moved: new beginnings of keys.
+        pieces: what new tensors are made of.
+        shapes: of the new tensors, by key.
     """
-    pieces, shapes = [], {}
-    for key, tensor in result.state.items():
-        old = next((each for each in moved if key.startswith(each)), None)
-        if old is None:
-            continue
-        name, _, level = moved[old].rpartition(".")
-        rest = key[len(old) :].replace("_l0", f"_l{level}") if level else key[len(old) :]
-        begin = (0,) * len(tensor.shape)
-        pieces.append(Piece(key, begin, tensor.shape, f"{name}.{rest}", begin))
-        shapes[f"{name}.{rest}"] = tensor.shape
-    _replace(result, pieces, shapes)
+    pieces, shapes = list(pieces), dict(shapes or {})
+    used = {piece.key for piece in pieces}
+    for key, tensor in result.state.items() if moved else ():
+        target = moved.of(key)
+        if key != target and key not in used:
+            begin = (0,) * len(tensor.shape)
+            pieces.append(Piece(key, begin, tensor.shape, target, begin))
+            shapes[target] = tensor.shape
+    if pieces:
+        _replace(result, pieces, shapes)
 
 
 def _replace(result: Lifted, pieces: list[Piece], shapes: dict[str, tuple[int, ...]]) -> None:
@@ -434,26 +478,27 @@ def _replace(result: Lifted, pieces: list[Piece], shapes: dict[str, tuple[int, .
         pieces: what the new tensors are made of.
         shapes: of the new tensors, by key.
     """
-    old, parameters = result.state, set(result.plan.parameters)
-    whole = {piece.target: old[piece.key] for piece in pieces if shapes[piece.target] == old[piece.key].shape}
-    made = {**compose(pieces, shapes, old), **whole}
+    old, learned = result.state, set(result.plan.parameters)
+    whole = {piece.target: piece.key for piece in pieces if shapes[piece.target] == old[piece.key].shape}
+    made = compose(pieces, shapes, old) | {target: old[key] for target, key in whole.items()}
+    homes: dict[str, list[str]] = {}
+    for name in made:
+        homes.setdefault(name.rpartition(".")[0], []).append(name)
     first = {piece.key: piece for piece in reversed(pieces)}
     state = result.state = StateDict()
     state.notes, state.data, state.data_fields = old.notes, old.data, old.data_fields
     for key, tensor in old.items():
-        piece = first.get(key)
-        if piece is None:
+        if key not in first:
             state[key], state.origins[key] = tensor, old.origins[key]
             continue
-        parameters.discard(key)
-        home = piece.target.rpartition(".")[0]
-        for name in (each for each in made if each.rpartition(".")[0] == home and each not in state):
-            state[name] = made[name]
-            moved = made[name] is tensor
-            state.origins[name] = old.origins[key] if moved else Origin(old.origins[key].obj, Param(name), None, None)
-            if not moved or key in result.plan.parameters:
-                parameters.add(name)
-    result.plan.parameters = frozenset(parameters)
+        learned.discard(key)
+        for name in homes.pop(first[key].target.rpartition(".")[0], ()):
+            state[name], source = made[name], whole.get(name)
+            made_of = Origin(old.origins[key].obj, Param(name), None, None)
+            state.origins[name] = made_of if source is None else old.origins[source]
+            if source is None or source in result.plan.parameters:
+                learned.add(name)
+    result.plan.parameters = frozenset(learned)
     known = {key for each in result.pieces for key in (each.target, each.adds)}
     again = {piece.key: piece.target for piece in pieces if piece.key in known}
     result.pieces = [

@@ -42,6 +42,7 @@ from ..errors import LimitError, ModelError, UnsupportedError, WriteError, about
 from ..formats.pt.writer import PtWriter
 from ..formats.safetensors import write as write_safetensors
 from ..graph.lua import TorchObject, Value
+from ..graph.tensor import place_of
 from ..io.copy import digest
 from ..io.output import FileOutput, check_replaceable
 from ..io.platform import require_torch
@@ -210,7 +211,7 @@ def write_hub(request: Any) -> HubReport:
         types: Counter[str] = Counter()
         for tensor in tensors.values():
             types[tensor.element.name] += tensor.numel
-        views = {(id(each.storage), each.offset, each.size, each.stride): each.numel for each in tensors.values()}
+        views = {place_of(each): each.numel for each in tensors.values()}
         facts: dict[str, Any] = {
             "architectures": ["Model"],
             "model_file": "model.py",

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from ..errors import ModelError, T7BridgeError, UnsupportedError
 from ..graph.lua import TorchObject
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor
+from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.mapping import ModuleSpec, Plan
 from ..nn.memory import copy_as_lua
@@ -228,8 +228,7 @@ def _tie(module: nn.Module, tensors: dict[str, Tensor], plan: Plan) -> None:
         parameter = owner._parameters.get(name)
         if parameter is None:
             continue
-        view = (id(tensor.storage), tensor.offset, tensor.size, tensor.stride)
-        owner._parameters[name] = first.setdefault(view, parameter)
+        owner._parameters[name] = first.setdefault(place_of(tensor), parameter)
 
 
 def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor]) -> None:

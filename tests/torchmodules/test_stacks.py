@@ -4,9 +4,11 @@ against Lua Torch.
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -16,7 +18,8 @@ from runtime_helpers import as_torch, difference, step_differences
 from source_helpers import run_source
 
 import t7bridge
-from t7bridge import Table
+from t7bridge import T7Reader, Table, Tensor, TorchObject, state_dict
+from t7bridge.nn import build_plan, recognized, specs_in
 from t7bridge.torchmodules import live_module
 
 ALL = {record["name"].decode(): record for record in records(TESTFILES / "cells.t7")}
@@ -78,6 +81,45 @@ def test_layers_between(tmp_path):
     made, page = run_source(MODELS[name]["model"], tmp_path)
     assert any("the state stays inside of the model" in note.message for note in made.notes)
     assert not step_differences(page, MODELS[name], atol=1e-5)
+
+
+def planned(model):
+    """Return the plan and the state dict of a model."""
+    state = state_dict(model, own_keys=True)
+    return build_plan(model, "root", state=state), state
+
+
+def test_types_and_origins():
+    """The bias that Lua lacks has the type of its layer, not of a layer before it; what only moves keeps its origin."""
+    model = T7Reader(io.BytesIO(written(SEQUENCES["words"]["model"]))).read_object()
+    table = model["modules"][1]
+    table["weight"] = Tensor.from_numpy(table["weight"].numpy().astype("f4"))
+    plan, state = planned(model)
+
+    made = recognized(plan, state)
+
+    types = {key: tensor.element.name for key, tensor in made.state.items()}
+    assert types["0.weight"] == "float32"
+    assert {kind for key, kind in types.items() if key != "0.weight"} == {"float64"}
+    assert "1.bias_hh_l0" in types
+    assert made.state.origins["3.weight"].tensor is model["modules"][4]["weight"]
+    assert set(made.plan.parameters) == set(types)
+
+
+@pytest.mark.slow
+def test_many_layers():
+    """A model of 200 sequencers is recognized in time proportional to its size."""
+    one = written(SEQUENCES["one cell"]["model"])
+    seconds = []
+    for count in (50, 200):
+        layers = [T7Reader(io.BytesIO(one)).read_object() for _ in range(count)]
+        fields = {"modules": Table.from_list(layers)}
+        plan, state = planned(TorchObject("nn.Sequential", 1, Table.of(fields)))
+        begin = time.process_time()
+        made = recognized(plan, state)
+        seconds.append(time.process_time() - begin)
+        assert sum(spec.target.endswith("OutputsLSTM") for spec in specs_in(made.plan.root)) == count
+    assert seconds[1] < 10 * seconds[0] + 0.2
 
 
 @pytest.mark.slow

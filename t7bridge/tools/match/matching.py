@@ -25,7 +25,7 @@ from attrs import evolve
 from ...conversion.options import AT, INPUT, JSON, LIMITS, flag, option, options_of, takes, verb
 from ...data import define
 from ...errors import FormatError, ModelError, UnsupportedError, about_file
-from ...graph.tensor import Tensor
+from ...graph.tensor import place_of
 from ...io.source import add_input
 from ...limits import Limits
 from ...report import Report
@@ -427,9 +427,9 @@ class _Matching:
         for pair in self._pairs.values():
             tensor = self._target.tensors[pair.target]
             if pair.source is not None and tensor.numel:
-                tied.setdefault(_memory(tensor), []).append((pair.source, pair.target))
+                tied.setdefault(place_of(tensor), []).append((pair.source, pair.target))
         for pairs in tied.values():
-            first = {_memory(self._source.tensors[source]) for source, _ in pairs}
+            first = {place_of(self._source.tensors[source]) for source, _ in pairs}
             if len(first) > 1 and not all(self._pairs[target].why == "map" for _, target in pairs):
                 self._leave_open(pairs, "the target ties these, and the source has different tensors")
 
@@ -488,14 +488,9 @@ def _found(source: list[Part], target: list[Part]) -> Conclusions:
     return find(*items)
 
 
-def _memory(tensor: Tensor) -> tuple[Any, ...]:
-    """Return a key that is equal for tensors that are the same view of the same memory."""
-    return (id(tensor.storage), tensor.offset, tensor.size, tensor.stride, tensor.numel == 0 and id(tensor))
-
-
 def _memories(side: Side, part: Part) -> frozenset[Any]:
     """Return such a key for parts whose tensors are all tied."""
-    return frozenset((name, _memory(side.tensors[key])) for name, key in part.keys.items() if name != BATCHES)
+    return frozenset((name, place_of(side.tensors[key])) for name, key in part.keys.items() if name != BATCHES)
 
 
 # The user's mapping
