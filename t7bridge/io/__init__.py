@@ -10,6 +10,7 @@ __getattr__ = face(
     {
         "copy": "Buffer Change Extent NO_CHANGE reversal combine crc32",
         "output": "FileOutput Output",
+        "platform": "MemoryWatch",
         "source": "ByteSource inputs_protected",
     },
 )

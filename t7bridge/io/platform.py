@@ -13,6 +13,7 @@ import re
 import signal
 import stat
 import sys
+import time
 from _thread import allocate_lock
 from collections.abc import Iterator
 from importlib import import_module
@@ -143,17 +144,13 @@ def memory_limit(allowed: int | None) -> Iterator[None]:
     On Linux that is `RLIMIT_DATA`, which counts allocations and not mapped files; elsewhere `RLIMIT_AS`, which counts
     both.
     """
-    if allowed is None:
+    if allowed is None or IS_WINDOWS:
         yield
         return
-    try:
-        import resource
-    except ImportError:  # Windows has no such limits
-        yield
-        return
+    resource = import_module("resource")
     kind, used = resource.RLIMIT_AS, 0
-    with contextlib.suppress(OSError), open("/proc/self/statm", "rb") as file:
-        kind, used = resource.RLIMIT_DATA, int(file.read().split()[5]) * resource.getpagesize()
+    with contextlib.suppress(OSError):
+        kind, used = resource.RLIMIT_DATA, _allocated("self")
     soft, hard = resource.getrlimit(kind)
     wanted = used + allowed
     resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
@@ -161,6 +158,43 @@ def memory_limit(allowed: int | None) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(kind, (soft, hard))
+
+
+def _allocated(process: int | str) -> int:
+    """Return the bytes of memory that a process has allocated, as Linux counts them."""
+    with open(f"/proc/{process}/statm", "rb") as file:
+        return int(file.read().split()[5]) * int(import_module("resource").getpagesize())
+
+
+class MemoryWatch:
+    """Gives another process that stays at its `memory_limit` what it needs to raise `MemoryError`; on Linux only.
+
+    CPython 3.11 and later allocate a number while they unwind the stack (ceval.c, `exception_unwind`). If there is no
+    memory for it, they try again for ever, and handle no signals.
+
+    Args:
+        pid: of the process.
+    """
+
+    _FULL_BYTES, _STUCK_SECONDS = 2 << 20, 2.0
+    """Most bytes left to a process at its limit, two arenas of CPython's allocator; seconds without a change."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._room: int | None = None
+        self._since = 0.0
+
+    def relieve(self) -> None:
+        """Look at the process, to be called often; raise its limit if it is stuck. It may have ended."""
+        with contextlib.suppress(ImportError, OSError, ValueError):
+            used, resource = _allocated(self._pid), import_module("resource")
+            allowed, hard = resource.prlimit(self._pid, resource.RLIMIT_DATA)
+            room = self._room
+            self._room = None if allowed == resource.RLIM_INFINITY else allowed - used
+            if self._room is None or self._room != room or self._room > self._FULL_BYTES:
+                self._since = time.monotonic()
+            elif time.monotonic() - self._since > self._STUCK_SECONDS:
+                resource.prlimit(self._pid, resource.RLIMIT_DATA, (allowed + 2 * self._FULL_BYTES, hard))
 
 
 def bytes_written() -> int | None:

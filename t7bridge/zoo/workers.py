@@ -42,7 +42,7 @@ from ..formats import home
 from ..io import copy as transfer
 from ..io.copy import digest
 from ..io.output import flush_to_disk
-from ..io.platform import ALONE, cores, memory_limit
+from ..io.platform import ALONE, MemoryWatch, cores, memory_limit
 from ..report import Note
 from ..tools.draw import draw, is_page
 from ..tools.export_module import write_module
@@ -345,6 +345,7 @@ class _Worker:
         weight: their total weight.
         began: when the first of them began; `None` before the worker is ready.
         late: whether it was killed because a file took too long.
+        memory: gives it a little more where it is stuck at its limit.
     """
 
     def __init__(self, settings: Settings, answers: queue.SimpleQueue[Any]) -> None:
@@ -360,6 +361,7 @@ class _Worker:
             stderr=quiet,
             **ALONE,
         )
+        self.memory = MemoryWatch(self._process.pid)
         assert self._process.stdin is not None
         self._input = self._process.stdin
         self._send(settings.as_json())
@@ -436,6 +438,8 @@ class LocalEngine(Engine):
         now = time.monotonic()
         for worker in self._workers:
             self._refill(worker, waiting)
+            if self._settings.memory and worker.began is not None and worker.jobs:
+                worker.memory.relieve()
             if self._timeout and worker.jobs and worker.began is not None and now - worker.began > self._timeout:
                 worker.late = True
                 worker.kill()

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from zoo_maker import greedy, make_zoo
 
 import t7bridge
 from t7bridge.errors import T7BridgeError
+from t7bridge.io import MemoryWatch
 
 pytest.importorskip("fsspec")
 pytest.importorskip("aiohttp")
@@ -78,6 +80,40 @@ def test_a_file_takes_too_much_memory(tmp_path: Path) -> None:
     assert [row.kind for row in report.rows if row.name == "greedy.t7"] == ["OutOfMemory"]
     assert {row.name: row.status for row in report.rows} == {**wanted, "greedy.t7": "failed"}
     assert {row.name: row.status for row in enough.rows} == {**wanted, "greedy.t7": "done"}
+
+
+STUCK = """
+import os, sys, time
+from t7bridge.io.platform import memory_limit
+with memory_limit(32 << 20):
+    held = []
+    try:
+        while True:
+            held.append(bytearray(1 << 10))
+    except MemoryError:
+        print("full", flush=True)
+    while True:  # as CPython does while it unwinds
+        try:
+            more = bytearray(3 << 20)
+            break
+        except MemoryError:
+            pass
+print("released", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of other processes can be changed on Linux only")
+def test_a_process_stuck_at_its_memory_limit_is_released() -> None:
+    """A process that only tries to allocate again and again gets a little more memory than its limit, and goes on."""
+    with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True) as run:
+        watch = MemoryWatch(run.pid)
+        assert run.stdout is not None
+        assert run.stdout.readline() == "full\n"
+        watch.relieve()
+        assert run.poll() is None
+        wait_for(lambda: watch.relieve() or run.poll() is not None)
+        assert run.stdout.read() == "released\n"
 
 
 @pytest.mark.slow
