@@ -68,7 +68,7 @@ NUMPY_MODULES = {"graph/decimals.py"}
 OPTIONAL = {
     "safetensors": "formats/safetensors.py",
     "h5py": "formats/hdf5/file.py",
-    "fsspec": "zoo/places.py",
+    "fsspec": "io/addresses.py",
     "onnxruntime": "torchmodules/export.py",
     "onnxscript": "torchmodules/export.py",
     "distributed": "zoo/workers.py",

@@ -137,7 +137,8 @@ def _progress(name: str, options: argparse.Namespace, inputs: Sequence[str]) -> 
     """Return a progress bar if standard error is a terminal."""
     if options.quiet or getattr(options, "json", False) or name == "zoo" or not sys.stderr.isatty():
         return nullcontext()
-    text = " ".join((name, *(printable_lines(os.path.basename(str(getattr(options, each)))) for each in inputs)))
+    files = (os.path.basename(path) for each in inputs if isinstance(path := getattr(options, each), str))
+    text = " ".join((name, *map(printable_lines, files)))
     return progress(text, str(options.source) if name == "convert" else "")
 
 

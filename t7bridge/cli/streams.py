@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from ..io.platform import IS_WINDOWS, bytes_written
-from ..io.source import add_input
+from ..io.source import add_input, sizes
 from ..text import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
@@ -51,11 +51,13 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
         options: the arguments; they get the file's path.
         names: the arguments that are input files.
     """
-    wanted = [name for name in names if getattr(options, name, None) == "-"]
+    given = {name: getattr(options, name, None) for name in names}
+    wanted = {
+        name: value for name, value in given.items() if value == "-" or (isinstance(value, list) and "-" in value)
+    }
     if not wanted:
         yield
         return
-    import shutil
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="t7bridge-") as folder:
@@ -63,9 +65,10 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
         with suppress(OSError, ValueError):  # a regular file, redirected
             add_input(None, sys.stdin.fileno())
         with open(path, "wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file, _PIPE_BYTES)
-        for name in wanted:
-            setattr(options, name, path)
+            while piece := sys.stdin.buffer.read(_PIPE_BYTES):
+                file.write(piece)
+        for name, value in wanted.items():
+            setattr(options, name, path if value == "-" else [path if each == "-" else each for each in value])
         yield
 
 
@@ -188,7 +191,7 @@ def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
     except ImportError:
         return
-    total: Any = None
+    total: Any = sizes.get(path) if start is not None else None
     with suppress(OSError):
         total = os.path.getsize(path) if start is not None else None
     columns = [TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()]

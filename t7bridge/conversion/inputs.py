@@ -22,6 +22,7 @@ from .. import formats
 from ..errors import ModelError
 from ..graph.lua import Table
 from ..graph.tensor import Tensor
+from ..io.source import is_address
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.output_shapes import Example, Examples
 
@@ -90,7 +91,7 @@ def _input(text: str, limits: Limits) -> Examples:
         return _leaf(text)
     named = _NAME.match(text)
     for name, path in (("", text), *([(named[1], named[2])] if named else [])):
-        if os.path.exists(path):
+        if os.path.exists(path) or is_address(path):
             return _from_file(name, path, limits)
     if os.path.sep in text:
         return _from_file("", text, limits)

@@ -7,6 +7,7 @@ huggingface_hub's `serialization/_base.py` and transformers' `save_pretrained`, 
 from __future__ import annotations
 
 import os
+from posixpath import join
 from typing import Any
 
 from ..errors import CorruptError, LimitError, UnsupportedError, about_file
@@ -58,17 +59,15 @@ def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, 
     folder = os.path.dirname(index.name)
     values: dict[str, Any] = {}
     for file in files_of(index):
-        value = open_file(os.path.join(folder, file), limits=limits).value
+        value = open_file(join(folder, file), limits=limits).value
         if not isinstance(value, dict):
-            raise CorruptError("a file of a checkpoint is not a state dict", file=os.path.join(folder, file))
+            raise CorruptError("a file of a checkpoint is not a state dict", file=join(folder, file))
         values[file] = value
     found: dict[str, Tensor] = {}
     for name, file in places.items():
         tensor = values[file].get(name)
         if not isinstance(tensor, Tensor):
-            raise CorruptError(
-                "the file lacks a tensor that the index names", file=os.path.join(folder, file), path=name
-            )
+            raise CorruptError("the file lacks a tensor that the index names", file=join(folder, file), path=name)
         found[name] = tensor
     for file, value in values.items():
         rest = [str(name) for name in value if name not in places]

@@ -395,13 +395,18 @@ def sha256(data: bytes = b"") -> _Hash:
     return hashlib.sha256(data)
 
 
-def digest(path: str | os.PathLike[str]) -> tuple[str, int]:
+def digest(path: str | os.PathLike[str] | ByteSource) -> tuple[str, int]:
     """Return SHA-256 in hexadecimal and size in bytes of a file; of a folder, of its files by name.
 
     Raises:
         OSError: it cannot be read.
     """
     found, size = sha256(), 0
+    if isinstance(path, ByteSource):
+        while piece := path.read(size, 1 << 20):
+            found.update(piece)
+            size += len(piece)
+        return found.hexdigest(), size
     if os.path.isdir(path):
         for name in sorted(os.listdir(path)):
             inner, count = digest(os.path.join(path, name))

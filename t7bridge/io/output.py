@@ -24,7 +24,7 @@ from .copy import (
     write_at,
 )
 from .platform import BINARY, CAN_RESERVE, flush, inherited_mode
-from .source import PathLike, check_target
+from .source import PathLike, check_target, is_address
 
 _FLUSH_BYTES = 1 << 18
 
@@ -211,6 +211,19 @@ def _exists(path: str) -> TargetExistsError:
     return TargetExistsError("exists already", file=path, hint=hint)
 
 
+def local_target(path: PathLike) -> str:
+    """Return the path of an output.
+
+    Raises:
+        WriteError: it is an address.
+    """
+    name = os.fspath(path)
+    if is_address(name):
+        hint = "Write to a path, and copy the file; t7bridge zoo -o writes to stores such as s3://."
+        raise WriteError("outputs cannot be addresses", file=name, hint=hint)
+    return name
+
+
 class FileOutput(Output):
     """An output file that appears under its name only when complete.
 
@@ -231,7 +244,7 @@ class FileOutput(Output):
     """
 
     def __init__(self, path: PathLike, *, force: bool = False, sync: bool = False) -> None:
-        given = os.fspath(path)
+        given = local_target(path)
         if "\0" in given:
             raise WriteError("cannot be written: its name holds a NUL character", file=given)
         self.path = os.path.realpath(given) if os.path.islink(given) else given

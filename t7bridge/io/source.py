@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat
 import weakref
 import zlib
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 Readable = PathLike | bytes | bytearray | memoryview | IO[bytes]
+
+
+_ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:(//|:.*://)")
+
+
+def is_address(name: object) -> bool:
+    """Return whether a name is a URL as fsspec writes it: `s3://bucket/key`, `zip://member::https://host/file`."""
+    return isinstance(name, str) and _ADDRESS.match(name) is not None
+
+
+sizes: dict[str, int] = {}
+"""The sizes of files at addresses, for the progress bar."""
 
 
 class ByteSource:
@@ -48,13 +61,16 @@ class ByteSource:
 
     @classmethod
     def from_path(cls, path: PathLike) -> ByteSource:
-        """Open a file for reading.
+        """Open a file for reading: a path, or an address (`is_address`).
 
         Raises:
             MissingFileError: the file does not exist.
+            UnsupportedError: a library for this kind of address is not installed.
             T7BridgeError: the file cannot be opened.
         """
-        name = os.fspath(path)
+        name = os.fspath(path).removeprefix("file://")
+        if is_address(name):
+            return _RemoteSource(name)
         try:
             fd = os.open(name, READING)
         except FileNotFoundError as error:
@@ -265,6 +281,31 @@ class ByteSource:
 
     def __exit__(self, *exception: Any) -> None:
         self.close()
+
+
+class _RemoteSource(ByteSource):
+    """A file at an address."""
+
+    def __init__(self, name: str) -> None:
+        from .addresses import Remote
+
+        self._remote = Remote(name)
+        super().__init__(name, self._remote.size)
+        sizes[name] = self.size
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = bytearray(max(0, min(length, self.size - offset)))
+        self.read_into(offset, memoryview(data))
+        return bytes(data)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        return self._remote.read_into(offset, buffer)
+
+    def mapped(self, offset: int, length: int) -> memoryview:
+        return memoryview(self.read_exact(offset, length, "its data"))
+
+    def close(self) -> None:
+        self._remote.close()
 
 
 class _Window(ByteSource):

@@ -44,7 +44,7 @@ from ..formats.safetensors import write as write_safetensors
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import place_of
 from ..io.copy import digest
-from ..io.output import FileOutput, check_replaceable
+from ..io.output import FileOutput, check_replaceable, local_target
 from ..io.platform import require_torch
 from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Budget, Limits
@@ -116,7 +116,7 @@ def write_module(request: WriteModule) -> Report:
     """
     if request.classes is not None:
         load_classes(request.classes)
-    folder = os.fspath(request.target)
+    folder = local_target(request.target)
     with ByteSource.from_path(request.source) as source:
         document = lua_document(source, request.limits)
         path, module = choose_module(document.first, request.at, document.path)
@@ -198,7 +198,7 @@ def write_hub(request: Any) -> HubReport:
         UnsupportedError: safetensors cannot hold a tensor.
         TargetExistsError: a file exists and `force` is not set.
     """
-    folder, limits = os.fspath(request.target), request.limits
+    folder, limits = local_target(request.target), request.limits
     with ByteSource.from_path(request.source) as source:
         inside, module = one_module(source, request.at, limits)
         name = os.path.basename(source.name)
@@ -225,7 +225,7 @@ def write_hub(request: Any) -> HubReport:
                 "file": printable(name),
                 "path": printable(inside),
                 "bytes": source.size,
-                "sha256": digest(request.source)[0],
+                "sha256": digest(source)[0],
             },
             "checked": _checked(request.source, inside, limits),
             "converter": f"t7bridge {__version__}",
@@ -390,7 +390,7 @@ class Export:
 
     EXAMPLES = ("t7bridge export model.t7 model.onnx --input 1x3x224x224", "t7bridge export model.t7 folder --hub")
     OLD_NAMES: ClassVar = {"path": "source", "dst": "target"}
-    source: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC")
+    source: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC", stdin=True)
     target: PathLike = option("file to write: X.onnx or X.pt2; the folder with --hub", kw_only=False, metavar="DST")
     input: Inputs = INPUT
     output: Sequence[str] = option(
@@ -445,7 +445,7 @@ def export(request: Export) -> ExportReport | HubReport:
             expected="the shape of the input: --input 1x3x224x224 (input=…)",
             hint=f"The file has {known.replace('×', 'x')}." if known else "",
         )
-    target = os.fspath(request.target)
+    target = local_target(request.target)
     suffix = os.path.splitext(target)[1].lower()
     if suffix not in SUFFIXES:
         raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
@@ -455,8 +455,8 @@ def export(request: Export) -> ExportReport | HubReport:
     from ..torchmodules.export import export_onnx, export_pt2
 
     module = load_module(request.source, request.at, index_base=request.index_base, limits=request.limits)
-    with about_file(os.fspath(request.source)):
-        _check_calls(module, os.path.getsize(request.source), request.limits)
+    with about_file(os.fspath(request.source)), ByteSource.from_path(request.source) as source:
+        _check_calls(module, source.size, request.limits)
     # Under its own name, as ONNX finds the weights by the name of the file next to it.
     with _appearing_together(target, request.force) as (made, files), about_file(os.fspath(request.source)):
         if suffix == ".onnx":

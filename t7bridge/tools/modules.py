@@ -23,7 +23,7 @@ from ..formats.document import Document
 from ..formats.pt.writer import placed
 from ..formats.t7.writer import T7Writer
 from ..graph.lua import TorchObject
-from ..io.output import FileOutput
+from ..io.output import FileOutput, local_target
 from ..io.platform import require_torch
 from ..io.source import ByteSource, PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
@@ -178,7 +178,7 @@ class WriteLua(ToLua):
         kw_only=False, metavar="PACKAGE:FACTORY", nargs="?",
     )  # fmt: skip
     weights: PathLike | None = option(
-        "its state dict; random weights if not given", default=None, metavar="WEIGHTS.pt", nargs="?"
+        "its state dict; random weights if not given", default=None, metavar="WEIGHTS.pt", nargs="?", stdin=True
     )
     target: PathLike = option(
         "folder for model.t7 and model.lua", kw_only=False, flags=("-o", "--output"), metavar="DIR"
@@ -348,7 +348,7 @@ def write_loader(
 
 
 def _folder(directory: PathLike) -> str:
-    folder = os.fspath(directory)
+    folder = local_target(directory)
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from posixpath import join
 from typing import Any, ClassVar
 
 from attrs import asdict, evolve, field
@@ -95,7 +96,7 @@ class Scan:
 
     EXAMPLES = ("t7bridge scan *.pt *.t7", "t7bridge scan --json download.pth", "t7bridge scan checkpoint/")
     OLD_NAMES: ClassVar = {"path": "source"}
-    source: PathLike = option("a file of any format, or a folder", kw_only=False, metavar="FILE", nargs="+")
+    source: PathLike = option("a file of any format, or a folder", kw_only=False, metavar="FILE", nargs="+", stdin=True)
     json = JSON
     limits: Limits = LIMITS
 
@@ -210,7 +211,7 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
         _scan_pt(source, limits, report)
     elif spec.name == "shards":
         for file in files_of(source):
-            path = os.path.join(os.path.dirname(source.name), file)
+            path = join(os.path.dirname(source.name), file)
             with ByteSource.from_path(path) as shard:
                 _scan_source(shard, limits, report)
         report.format = spec.name

@@ -16,7 +16,7 @@ from attrs import evolve, field
 
 from ..data import define
 from ..errors import ModelError
-from ..io.source import add_input
+from ..io.source import add_input, is_address
 
 _NAME = re.compile(r"(?P<home>.+?):(?P<attribute>[\w.]+)(?:\((?P<arguments>.*)\))?", re.DOTALL)
 
@@ -77,7 +77,9 @@ class Factory:
 
 def is_factory(value: Any) -> bool:
     """Return whether a value is the name of a factory, not of an existing file."""
-    return isinstance(value, str) and _NAME.fullmatch(value) is not None and not os.path.exists(value)
+    if not isinstance(value, str) or is_address(value):
+        return False
+    return _NAME.fullmatch(value) is not None and not os.path.exists(value)
 
 
 def imported(home: str) -> Any:

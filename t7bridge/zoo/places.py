@@ -1,4 +1,4 @@
-"""Places of inputs and outputs: local paths, and URLs of all file systems of fsspec. The only importer of fsspec.
+"""Places of inputs and outputs: local paths, and URLs of all file systems of fsspec.
 
 Local paths are used directly. Everything else is copied to or from a file in a temporary folder, since readers need
 random access and writers need a whole file.
@@ -20,28 +20,23 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import ModelError, T7BridgeError, UnsupportedError, WriteError
+from ..io.addresses import ARCHIVES, connect, errors_of, protocol_of, stamp_of
 from ..io.output import FileOutput, flush_to_disk, is_temporary, temporary_name
 from ..io.platform import READING, flush_file_system
+from ..io.source import is_address
 from .journal import NAME, Record
 
-READ_ONLY = ("zip", "tar", "http", "https")
+READ_ONLY = (*ARCHIVES, "http", "https")
 WHOLE_OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "memory")
 """File systems on which an object appears whole or not at all, so that no temporary name is needed."""
-_STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "last_modified", "created", "CRC")
 _AT_ONCE = 32
 _STORE_SECONDS, _SHARE = 10.0, 20
 
 
 def local_path(place: str) -> str | None:
     """Return the path of a local place, `None` for a remote one."""
-    if place.startswith("file://"):
-        return place.removeprefix("file://")
-    return None if "://" in place or "::" in place else place
-
-
-def protocol_of(place: str) -> str:
-    """Return `s3` for `s3://bucket/key`, `zip` for `zip://member::s3://bucket/key`; `file` for a path."""
-    return place.split("::")[0].split("://")[0] if local_path(place) is None else "file"
+    path = place.removeprefix("file://")
+    return None if is_address(path) else path
 
 
 def is_in_memory(places: Iterable[str]) -> bool:
@@ -97,37 +92,6 @@ def is_inside(place: str, folders: set[Hashable], own: Hashable = None) -> bool:
 # Stores
 
 
-@contextmanager
-def _errors_of(place: str, what: str, kind: type[T7BridgeError] = T7BridgeError) -> Iterator[None]:
-    """Make an error of ours from any other: each file system has its own."""
-    try:
-        yield
-    except T7BridgeError:
-        raise
-    except Exception as error:
-        raise kind(f"cannot be {what}: {error or type(error).__name__}", file=place) from error
-
-
-def connect(place: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a URL, and the path in it.
-
-    Raises:
-        UnsupportedError: fsspec, or the library for this kind of file system, is not installed.
-        T7BridgeError: the URL is invalid.
-    """
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError as error:
-        raise UnsupportedError("fsspec is not installed", file=place, hint="pip install 't7bridge[zoo]'") from error
-    with _errors_of(place, "reached"):
-        try:
-            system, path = url_to_fs(place)
-        except ImportError as error:
-            hint = "pip install 't7bridge[s3]'" if protocol_of(place).startswith("s3") else ""
-            raise UnsupportedError(str(error), file=place, hint=hint) from error
-    return system, path
-
-
 def put(path: str, place: str) -> None:
     """Copy a local file to a URL, where it appears whole or not at all.
 
@@ -135,7 +99,7 @@ def put(path: str, place: str) -> None:
         WriteError: the upload fails.
     """
     system, inside = connect(place)
-    with _errors_of(place, "written", WriteError):
+    with errors_of(place, "written", WriteError):
         if protocol_of(place) in WHOLE_OBJECTS:
             system.put_file(path, inside)
             return
@@ -174,7 +138,7 @@ def as_local_input(place: str) -> Iterator[str]:
     system, inside = connect(place)
     with _scratch() as folder:
         copy = os.path.join(folder, "input")
-        with _errors_of(place, "fetched"):
+        with errors_of(place, "fetched"):
             if system.isdir(inside):
                 system.get(inside.rstrip("/") + "/", copy + "/", recursive=True)
             else:
@@ -344,7 +308,7 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
     """Return the files at a URL, and whether it is a single file: a folder's, those matching a pattern, or one."""
     system, path = connect(place)
     is_file = False
-    with _errors_of(place, "listed"):
+    with errors_of(place, "listed"):
         magic = _wildcard_at(path)
         if magic is not None and protocol_of(place) not in ("http", "https"):
             found, start = system.glob(path, detail=True), path[:magic].rpartition("/")[0]
@@ -371,9 +335,8 @@ def _is_file(system: Any, path: str) -> bool:
 def _remote_record(system: Any, place: str, start: str, name: str, info: dict[str, Any]) -> Record:
     head, chained, rest = place.partition("::")
     url = f"{head.split('://')[0]}://{name}{chained}{rest}" if chained else system.unstrip_protocol(name)
-    stamp = next((str(info[key]) for key in _STAMPS if info.get(key) is not None), "")
     inside = name[len(start) :] if name.startswith(start) else name
-    return Record(name=inside.lstrip("/"), place=url, bytes=info.get("size") or 0, stamp=stamp)
+    return Record(name=inside.lstrip("/"), place=url, bytes=info.get("size") or 0, stamp=stamp_of(info))
 
 
 # The output folder
@@ -477,7 +440,7 @@ class RemoteFolder(Folder):
         self._system, self._path = connect(self.place)
         self._sizes: dict[str, int] = {}
         self._inside: dict[str, list[str]] = {}
-        with _errors_of(self.place, "listed"), contextlib.suppress(FileNotFoundError):
+        with errors_of(self.place, "listed"), contextlib.suppress(FileNotFoundError):
             self._system.invalidate_cache()
             start = len(self._path.rstrip("/"))
             for path, info in self._system.find(self._path, detail=True).items():
@@ -489,7 +452,7 @@ class RemoteFolder(Folder):
         self._scratch = tempfile.mkdtemp(prefix="t7bridge-zoo-")
         self.journal_path = os.path.join(self._scratch, NAME)
         if self.has_journal:
-            with _errors_of(f"{self.place}/{NAME}", "fetched"):
+            with errors_of(f"{self.place}/{NAME}", "fetched"):
                 self._system.get_file(f"{self._path}/{NAME}", self.journal_path)
         self._due = 0.0
 

@@ -156,7 +156,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hidden", "arguments", "hint"),
     [
-        ("fsspec", ("memory://zoo", "-o", "out"), "pip install 't7bridge[zoo]'"),
+        ("fsspec", ("memory://zoo", "-o", "out"), "pip install 't7bridge[url]'"),
         ("distributed", (".", "-o", "out", "--engine", "dask"), "pip install 't7bridge[dask]'"),
         ("h5py", (".", "-o", "out", "--to", "hdf5"), "pip install 't7bridge[hdf5]'"),
         ("safetensors", (".", "-o", "out", "--to", "safetensors", "--verify"), "pip install 't7bridge[safetensors]'"),

@@ -34,7 +34,7 @@ class Prove:
     )
     OLD_NAMES: ClassVar = {"shapes": "input"}
     source: Readable | Value = option(
-        "a .t7 file with a model, saved without clearState()", kw_only=False, metavar="FILE"
+        "a .t7 file with a model, saved without clearState()", kw_only=False, metavar="FILE", stdin=True
     )
     other = option("a second model: compare both on the same inputs", default=None, metavar="B", nargs="?")
     force = FORCE

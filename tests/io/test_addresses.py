@@ -1,0 +1,353 @@
+"""Files at addresses: ranges over HTTP and from stores, members of archives, and what can go wrong on the way."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import subprocess
+import sys
+import threading
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import TESTFILES, run_here
+from zoo_helpers import answers, free_port, process, wait_for
+
+import t7bridge
+from t7bridge.errors import MissingFileError, T7BridgeError, TruncatedError, UnsupportedError, WriteError
+from t7bridge.io.source import is_address
+
+fsspec = pytest.importorskip("fsspec")
+pytest.importorskip("aiohttp")
+LINEAR = TESTFILES / "nn" / "Linear.t7"
+WORDS = 1 << 19
+"""Elements of each tensor of the large file."""
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves the files of a folder, in a manner that the first part of the path names.
+
+    Attributes:
+        sent: bytes of files sent.
+        asked: requests for them.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), partial(Handler, folder))
+        self.sent = self.asked = 0
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """`ranges` as it should be; the others are servers and days as they are."""
+
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def __init__(self, folder: Path, *arguments: object) -> None:
+        self.folder = folder
+        super().__init__(*arguments)  # type: ignore[arg-type]
+
+    def log_message(self, *arguments: object) -> None:
+        """Print nothing."""
+
+    def do_HEAD(self) -> None:
+        self.reply(b"")
+
+    def do_GET(self) -> None:
+        _, manner, name = self.path.split("/")
+        if manner == "refused" or not (self.folder / name).is_file():
+            self.send_error(403 if manner == "refused" else 404)
+            return
+        self.server.asked += 1
+        size = (self.folder / name).stat().st_size
+        part = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if manner != "whole" else None
+        first, last = (int(part[1]), min(int(part[2]), size - 1)) if part else (0, size - 1)
+        with open(self.folder / name, "rb") as file:
+            file.seek(first)
+            data = file.read(last - first + 1)
+        if manner == "cut" or (manner == "later" and first):
+            data, self.close_connection = data[: len(data) // 2], True
+        elif manner == "short" and first:
+            data, last = data[: len(data) // 2], first + len(data) // 2 - 1
+        self.server.sent += len(data)
+        self.reply(data, (first, last, size) if part else None)
+
+    def reply(self, data: bytes, part: tuple[int, int, int] | None = None) -> None:
+        """Send headers, of the whole file without a part, and bytes."""
+        _, manner, name = self.path.split("/")
+        path = self.folder / name
+        if manner == "refused" or not path.is_file():
+            self.send_error(403 if manner == "refused" else 404)
+            return
+        first, last, size = part or (0, path.stat().st_size - 1, path.stat().st_size)
+        self.send_response(206 if part else 200)
+        if manner != "nameless":
+            self.send_header("Content-Length", str(last - first + 1))
+        else:
+            self.send_header("Connection", "close")
+        if part:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+        self.send_header("ETag", f'"{self.server.asked if manner == "changing" else 1}"')
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A large file in two formats, a small one, and an archive of both."""
+    folder = tmp_path_factory.mktemp("served")
+    value = {f"layer{n}": {"weight": np.full(WORDS, n, "f4"), "bias": np.arange(9.0)} for n in range(12)}
+    t7bridge.save(value, folder / "large.t7")
+    t7bridge.save(value, folder / "large.pt")
+    (folder / "small.t7").write_bytes(LINEAR.read_bytes())
+    with zipfile.ZipFile(folder / "all.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.write(folder / "large.t7", "deep/large.t7")
+        file.write(folder / "small.t7", "small.t7")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def running(folder: Path) -> Iterator[Server]:
+    """The server of these files."""
+    server = Server(folder)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def server(running: Server) -> Server:
+    """The same, with the counts at zero."""
+    running.sent = running.asked = 0
+    return running
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("https://host/x.t7", True),
+        ("zip://a/b.t7::s3://bucket/x.zip", True),
+        ("simplecache::https://host/x", True),
+        ("s3://b", True),
+        ("C:\\nets\\x.t7", False),
+        ("C://x", False),
+        ("a::b.t7", False),
+        ("nets.py:Net", False),
+        ("torchvision.models:resnet18", False),
+        ("x.t7", False),
+    ],
+)
+def test_what_is_an_address(name: str, wanted: bool) -> None:
+    """Paths of Windows and factories are none."""
+    assert is_address(name) is wanted
+
+
+@pytest.mark.parametrize("name", ["large.t7", "large.pt"])
+def test_headers_only(server: Server, folder: Path, name: str) -> None:
+    """A summary costs the headers of a file, a conversion its bytes once."""
+    summary, wanted = t7bridge.inspect(f"{server.url}/ranges/{name}"), t7bridge.inspect(folder / name)
+    assert str(summary) == str(wanted)
+    assert server.sent <= 30 << 14  # a block for each storage
+    assert t7bridge.describe(f"{server.url}/ranges/small.t7") == t7bridge.describe(LINEAR)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("manner", ["ranges", "whole", "nameless"])
+@pytest.mark.parametrize("name", ["large.t7", "large.pt"])
+def test_same_output(server: Server, folder: Path, tmp_path: Path, manner: str, name: str) -> None:
+    """Whatever a server offers, the output is that of the local file."""
+    for suffix in ("pt", "t7", "safetensors"):
+        t7bridge.convert(f"{server.url}/{manner}/{name}", tmp_path / f"far.{suffix}")
+        t7bridge.convert(folder / name, tmp_path / f"near.{suffix}")
+        assert (tmp_path / f"far.{suffix}").read_bytes() == (tmp_path / f"near.{suffix}").read_bytes()
+    if manner == "ranges":
+        assert server.sent < 3.3 * (folder / name).stat().st_size
+        assert server.asked < 120
+
+
+def test_arrays(server: Server) -> None:
+    """Storages are fetched when their elements are."""
+    value = t7bridge.load(f"{server.url}/ranges/large.t7")
+    assert server.sent < 30 << 14
+    assert (value["layer7"]["weight"].numpy() == 7).all()
+    assert server.sent < 8 * WORDS
+
+
+@pytest.mark.parametrize(
+    ("manner", "kind", "words"),
+    [
+        ("refused", T7BridgeError, "cannot be read: 403 Forbidden"),
+        ("cut", T7BridgeError, "not completed|not all bytes arrived|Not enough data"),
+        ("later", T7BridgeError, "not completed|not all bytes arrived|Not enough data"),
+        ("short", TruncatedError, r"byte [\d ]+.*: not all bytes arrived; expected \d+ bytes; found"),
+        ("changing", T7BridgeError, "has changed while it was read. Run it again"),
+    ],
+)
+@pytest.mark.parametrize("name", ["large.t7", "large.pt"])
+def test_bad_days(server: Server, tmp_path: Path, manner: str, kind: type, words: str, name: str) -> None:
+    """One error that names the address, and no output."""
+    url = f"{server.url}/{manner}/{name}"
+    for call in (t7bridge.inspect, lambda source: t7bridge.convert(source, tmp_path / "out.pt")):
+        with pytest.raises(kind, match=words) as found:
+            call(url)
+        assert found.value.file == url
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_there(server: Server) -> None:
+    """A missing file, and a server that does not answer, are told apart."""
+    with pytest.raises(MissingFileError, match=r"none\.t7: cannot be read: no such file\. Check"):
+        t7bridge.load(f"{server.url}/ranges/none.t7")
+    with pytest.raises(T7BridgeError, match="Cannot connect to host 127") as found:
+        t7bridge.load(f"http://127.0.0.1:{free_port()}/x.t7")
+    assert not isinstance(found.value, MissingFileError)
+    with pytest.raises(T7BridgeError, match="cannot be reached: Protocol not known: foo"):
+        t7bridge.load("foo://x.t7")
+
+
+@pytest.mark.slow
+def test_archives_and_memory(server: Server, folder: Path, tmp_path: Path) -> None:
+    """Members of archives, also of one on a server, and files in memory."""
+    system = fsspec.filesystem("memory")
+    system.pipe("/some/large.t7", (folder / "large.t7").read_bytes())
+    for url in (
+        f"zip://deep/large.t7::{folder}/all.zip",
+        f"zip://deep/large.t7::{server.url}/ranges/all.zip",
+        "memory://some/large.t7",
+        f"file://{folder}/large.t7",
+    ):
+        report = t7bridge.verify(url, folder / "large.pt")
+        assert report.same
+    with pytest.raises(UnsupportedError, match=r"is a folder. Give the address of a file; t7bridge zoo takes folders"):
+        t7bridge.load("memory://some")
+    with t7bridge.open("memory://some/large.t7") as document:
+        system.pipe("/some/large.t7", (folder / "small.t7").read_bytes())
+        with pytest.raises(T7BridgeError, match="has changed"):
+            document.value  # noqa: B018
+    system.rm("/some", recursive=True)
+
+
+VERBS: dict[str, list[str]] = {
+    "describe": ["URL"],
+    "diff": ["URL", "FILE"],
+    "draw": ["URL", "-o", "OUT.svg"],
+    "export": ["URL", "OUT.pt2", "--input", "2x5"],
+    "inspect": ["URL"],
+    "match": ["URL", "FILE"],
+    "module": ["URL", "-o", "OUT"],
+    "prove": ["URL"],
+    "scan": ["URL"],
+    "verify": ["FILE", "URL"],
+    "zoo": ["URL", "-o", "OUT", "--workers", "0"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
+def test_verbs(server: Server, tmp_path: Path, verb: str) -> None:
+    """Every verb that reads a file reads one at an address."""
+    words = {"URL": f"{server.url}/ranges/small.t7", "FILE": str(LINEAR)}
+    given = [words.get(each, each.replace("OUT", str(tmp_path / "out"))) for each in VERBS[verb]]
+    run, here = (
+        run_here(verb, *given),
+        run_here(verb, *(str(LINEAR) if each == words["URL"] else each for each in given)),
+    )
+    assert server.asked
+    assert run.returncode in (0, here.returncode), run.stderr  # the second time there are outputs
+    assert "error" not in run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["scan", "inspect", "export", "verify", "prove"])
+def test_standard_input(tmp_path: Path, verb: str) -> None:
+    """`-` is standard input."""
+    source = TESTFILES / "prove" / "lenet.eval.t7" if verb == "prove" else LINEAR
+    more = {"verify": [LINEAR], "export": [tmp_path / "out.pt2", "--input", "2x5"]}
+    with open(source, "rb") as file:
+        run = subprocess.run(
+            [sys.executable, "-m", "t7bridge", verb, "-", *more.get(verb, ())],
+            stdin=file,
+            capture_output=True,
+            check=False,
+        )
+    assert run.returncode == 0, run.stderr
+
+
+def writes(target: str) -> list[Callable[[], object]]:
+    return [
+        lambda: t7bridge.convert(LINEAR, f"{target}.pt"),
+        lambda: t7bridge.save({"x": np.ones(2)}, f"{target}.pt"),
+        lambda: t7bridge.write_module(LINEAR, target),
+        lambda: t7bridge.draw(LINEAR, f"{target}.svg"),
+        lambda: t7bridge.export(LINEAR, f"{target}.pt2", input="2x5"),
+        lambda: t7bridge.export(LINEAR, target, hub=True),
+    ]
+
+
+def test_outputs_are_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No folder called `s3:` is made."""
+    monkeypatch.chdir(tmp_path)
+    for write in writes("s3://bucket/out"):
+        with pytest.raises(WriteError, match=r"outputs cannot be addresses. Write to a path"):
+            write()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("hidden", "url", "extra"),
+    [("fsspec.core", "https://h/x", "url"), ("aiohttp", "http://h/x", "url"), ("s3fs", "s3://b/x", "s3"),
+     ("huggingface_hub", "hf://a/b/x", "hf"), ("s3fs", "zip://x::s3://b/x.zip", "s3")],
+)  # fmt: skip
+def test_missing_libraries(hidden: str, url: str, extra: str) -> None:
+    """The error names the extra."""
+    code = f"import sys; sys.modules[{hidden!r}] = None; from t7bridge.cli import main; sys.exit(main(sys.argv[1:]))"
+    run = subprocess.run(
+        [sys.executable, "-c", code, "inspect", url], capture_output=True, text=True, check=False, env={**os.environ}
+    )
+    assert run.returncode == 2
+    assert f"pip install 't7bridge[{extra}]'" in run.stderr
+
+
+@pytest.mark.slow
+def test_s3(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of a bucket are read by ranges; one that is replaced meanwhile is an error."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto.server")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    for name, value in {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with process(sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)):
+        wait_for(lambda: answers(url))
+        urllib.request.urlopen(urllib.request.Request(f"{url}/zoo", method="PUT")).close()
+        system = fsspec.filesystem("s3", skip_instance_cache=True)
+        system.put_file(str(folder / "large.t7"), "zoo/large.t7")
+        t7bridge.convert("s3://zoo/large.t7", tmp_path / "far.pt")
+        t7bridge.convert(folder / "large.t7", tmp_path / "near.pt")
+        assert (tmp_path / "far.pt").read_bytes() == (tmp_path / "near.pt").read_bytes()
+        with pytest.raises(MissingFileError):
+            t7bridge.load("s3://zoo/none.t7")
+        with pytest.raises(UnsupportedError, match="is a folder"):
+            t7bridge.load("s3://zoo")
+        with t7bridge.open("s3://zoo/large.t7") as document:
+            system.put_file(str(folder / "small.t7"), "zoo/large.t7")
+            with pytest.raises(T7BridgeError, match=r"zoo/large\.t7: "):
+                document.value  # noqa: B018
