@@ -65,7 +65,7 @@ class Generated:
     """A model as source and weights.
 
     Attributes:
-        text: the source of `model.py`.
+        text: the source of `model.py`; empty if only its keys were requested.
         tensors: the state dict of its class, in order.
         keys: maps the key of each tensor of the plan's state dict, which is that written by `convert` but for
             recognized cells, to its keys here.
@@ -110,6 +110,7 @@ def generate(
     source: str = "model.t7",
     weights: str = "model.pt",
     lift: bool = True,
+    only_keys: bool = False,
 ) -> Generated:
     """Generate the source of a PyTorch model that computes the same as a Lua module.
 
@@ -121,6 +122,7 @@ def generate(
         source: the name of the original file, for the source's first line.
         weights: the name of the file next to the source that `load` reads.
         lift: whether recognized cells become modules of torch.nn.
+        only_keys: whether the text is left out.
 
     Raises:
         UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
@@ -130,13 +132,13 @@ def generate(
     if not isinstance(value, TorchObject):
         raise ModelError("source is made from an nn module", path=path, found=type(value).__name__)
     try:
-        return _generate(value, path, index_base, limits, source, weights, lift)
+        return _generate(value, path, index_base, limits, None if only_keys else (source, weights), lift)
     except RecursionError as error:
         raise UnsupportedError(TOO_DEEP, path=path, hint=USE_CONVERT) from error
 
 
 def _generate(
-    value: TorchObject, path: str, index_base: int, limits: Limits, source: str, weights: str, lift: bool
+    value: TorchObject, path: str, index_base: int, limits: Limits, files: tuple[str, str] | None, lift: bool
 ) -> Generated:
     check_depth(value, path, limits)
     state = state_dict(value, path, limits, own_keys=True)
@@ -165,9 +167,11 @@ def _generate(
         found.setdefault(place_of(tensor), []).append(key)
     keys = {key: found.get(place_of(tensor), []) for key, tensor in state.items()}
     moved = [evolve(each, target=keys[each.target][0], adds=each.adds and keys[each.adds][0]) for each in cells.pieces]
-    connections = [*_shared(places, owned), *_referring(places), *_ties(places, owned, plan, state)]
-    text = model_source(builder, blocks, Extra(connections, *_dtypes(places, owned)), source, weights)
-    check_page(text, builder, blocks, tensors)
+    text = ""
+    if files is not None:
+        connections = [*_shared(places, owned), *_referring(places), *_ties(places, owned, plan, state)]
+        text = model_source(builder, blocks, Extra(connections, *_dtypes(places, owned)), *files)
+        check_page(text, builder, blocks, tensors)
     notes, is_stateful = [*original.notes, *cells.notes], blocks[-1].is_stateful
     return Generated(text, tensors, keys, notes, moved, original, is_stateful)
 

@@ -407,7 +407,7 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
         return state
     for lift in (True, False):
         try:
-            page = generate(obj, lift=lift)
+            page = generate(obj, lift=lift, only_keys=True)
         except T7BridgeError:  # it has no model.py
             return state
         if set(state) == set(page.tensors):

@@ -135,7 +135,7 @@ def _as_model_file(lua: Value, python: Any) -> Any:
     if len(found) != 1:
         return None
     try:
-        made = generate(found[0][1], found[0][0]).tensors
+        made = generate(found[0][1], found[0][0], only_keys=True).tensors
     except T7BridgeError:  # it has no model.py
         return None
     return OrderedDict(compacted(made)) if set(made) == set(python) else None

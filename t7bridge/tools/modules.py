@@ -27,7 +27,7 @@ from ..io.output import FileOutput, local_target
 from ..io.platform import require_torch
 from ..io.source import ByteSource, PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.named import ROOT_FIELD
+from ..nn.named import Recorded
 from ..nn.places import choose_module
 from ..report import Report
 from ..torchmodules.factories import Factory
@@ -80,7 +80,7 @@ def load_module(
         >>> model(torch.randn(1, 3, 224, 224))  # doctest: +SKIP
     """
     require_torch()
-    from ..torchmodules.build import keep_keys, live_module
+    from ..torchmodules.build import live_module
 
     if index_base not in (0, 1):
         raise ModelError("the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
@@ -89,11 +89,11 @@ def load_module(
         location = map_location if callable(map_location) or isinstance(map_location, Mapping) else str(map_location)
         place = placed(location, keep_device=False)
     path, module = one_module(source, at, limits)
-    made = live_module(module, path, index_base, limits, place, lift)
-    page = generate(module, path, index_base=index_base, limits=limits) if lift and ROOT_FIELD not in module else None
-    if page is not None and page.pieces:
-        keep_keys(made, page.record(), {})
-    return made
+
+    def keys() -> Recorded:
+        return generate(module, path, index_base=index_base, limits=limits, only_keys=True).record()
+
+    return live_module(module, path, index_base, limits, place, lift, keys)
 
 
 def one_module(

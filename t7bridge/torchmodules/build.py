@@ -22,6 +22,7 @@ from ..graph.lua import TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Budget, Limits
+from ..nn.lift import Lifted
 from ..nn.mapping import ModuleSpec, Plan
 from ..nn.memory import copy_as_lua
 from ..nn.named import ROOT_FIELD, Recorded, recorded
@@ -40,6 +41,7 @@ def live_module(
     limits: Limits = DEFAULT_LIMITS,
     place: Callable[[str], str] | None = None,
     lift: bool = False,
+    keys: Callable[[], Recorded] | None = None,
 ) -> nn.Module:
     """Return the live PyTorch module of a Lua module, in evaluation mode, with its weights.
 
@@ -50,6 +52,7 @@ def live_module(
         limits: resource limits.
         place: the device for tensors that were on a device; by default all are on the CPU.
         lift: whether recognized cells become modules of torch.nn; not in a model that `save_module` wrote.
+        keys: returns those of its state dict, if there are such cells; by default those of its modules.
 
     Raises:
         UnsupportedError: the device does not exist.
@@ -59,13 +62,15 @@ def live_module(
     state = state_dict(value, path, limits, own_keys=True)
     plan = build_plan(value, path, index_base, limits, state)
     check_size(state.tensors, limits, f"loading {path}")
-    if lift and ROOT_FIELD not in value:
-        state = recognized(plan, state).state
+    cells = recognized(plan, state) if lift and ROOT_FIELD not in value else Lifted(plan, state)
+    plan, state = cells.plan, cells.state
     try:
         copy_as_lua(plan.root)
         module = construct(plan.root)
         fill(module, state.tensors, plan, path, place)
         record = recorded(value, state) if ROOT_FIELD in value else None
+        if keys is not None and cells.pieces:
+            record = keys()
         if record is not None:
             keep_keys(module, record, materialize(record.other))
         return module.eval()
