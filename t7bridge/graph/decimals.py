@@ -57,7 +57,10 @@ def parse_numbers(text: bytes, native: np.dtype[Any]) -> np.ndarray:
         return _rounded(array, native)
     array, bounds = parse_integers(text), np.iinfo(native)
     if array is None or (array.size and (array.min() < bounds.min or array.max() > bounds.max)):
-        return np.array([int(token) for token in text.split()], native)
+        numbers = [int(token) for token in text.split()]
+        if any(not bounds.min <= number <= bounds.max for number in numbers):  # numpy before 1.24 wraps them
+            raise OverflowError(f"{max(numbers, key=abs)} is out of bounds for {native}")
+        return np.array(numbers, native)
     return array.astype(native, copy=False)
 
 

@@ -123,6 +123,7 @@ class Tensor(Holder):
                 return np.empty(self.shape, np.dtype(self.element.code))
             if self.element.name in PACKED:
                 raise UnsupportedError(f"numpy has no arrays of {self.element.name}, smaller than a byte")
+            np.empty((0,) * len(self.size))  # an error for more dimensions than it has; as_strided of 1.23 crashes
             base = self.storage.array[self.offset :]
             strides = byte_strides(self.size, self.stride, base.dtype.itemsize)
             view = np.lib.stride_tricks.as_strided(base, self.size, strides, writeable=base.flags.writeable)
