@@ -7,6 +7,7 @@ what it computes, never by names. Knows neither formats nor PyTorch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import permutations
 from math import prod
 from typing import Any
@@ -22,8 +23,9 @@ from .layouts import copied, elements, narrow, reshape
 from .mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in
 from .named import Origin, StateDict
 from .plan import graph_arguments
-from .polynomials import FUNCTIONS, Atom, Poly, Values, formula, graph_of, polynomial
+from .polynomials import FUNCTIONS, Atom, Poly, UnknownValue, Values, formula, graph_of, polynomial, times
 from .registry import Param, traits_of
+from .torch_nn import TORCH
 
 
 @define(frozen=True)
@@ -42,6 +44,7 @@ class Cell:
         sees: the values that gates multiply with a vector, by the gate, in a class of its own, `seeing`.
         seeing: that class.
         resets: the class in which the last output is reset before it is multiplied by its matrix; in `target` after.
+        layers: for a cell without a state, the names of its layers, by the gate; all multiply the value `x`.
     """
 
     name: str
@@ -54,10 +57,27 @@ class Cell:
     sees: Mapping[str, str] = field(factory=dict)
     seeing: str = ""
     resets: str = ""
+    layers: Mapping[str, str] = field(factory=dict)
 
 
 _GRU: Any = {"gates": "rzn", "resets": "recurrent.ResetGRUCell"}
 CELLS = (
+    *(
+        Cell(
+            "highway",
+            "linear.Highway",
+            {"H": text.format(function)},
+            "nt",
+            negated=negated,
+            options={"nonlinearity": function},
+            layers={"n": "transform", "t": "gate"},
+        )
+        for function in ("relu", "tanh")
+        for text, negated in (
+            ("sigmoid(t) * {}(n) + (1 - sigmoid(t)) * x", ""),
+            ("(1 - sigmoid(t)) * {}(n) + sigmoid(t) * x", "t"),
+        )
+    ),
     Cell(
         "LSTM",
         "recurrent.LSTMCell",
@@ -81,6 +101,7 @@ _WORDS = {
     "r": "reset gate",
     "z": "update gate",
     "n": "new value",
+    "t": "transform gate",
 }
 
 
@@ -212,11 +233,13 @@ class _Gate:
         products: matrices with values.
         vectors: blocks that are added.
         sees: vectors with the values that they multiply.
+        constant: a number that is added.
     """
 
     products: dict[Poly, Atom] = field(factory=dict)
     vectors: list[Atom] = field(factory=list)
     sees: dict[Poly, Atom] = field(factory=dict)
+    constant: float = 0.0
 
 
 class _NotACell(Exception):
@@ -234,7 +257,7 @@ class _Found:
         prefix: that of its tensors in the state dict.
         inputs: the links of its inputs, in the order of its class.
         outputs: the numbers of the nodes of its outputs, in order.
-        sizes: the arguments of its class: features of the input and of the output.
+        sizes: the arguments of its class: features of the input and of the output, of a highway layer of both.
         options: others by keyword.
         pieces: what its tensors are made of, by keys in the graph and names of its own.
         shapes: of its tensors, by name.
@@ -249,7 +272,7 @@ class _Found:
     prefix: str
     inputs: tuple[Link, ...]
     outputs: tuple[int, ...]
-    sizes: tuple[int, int]
+    sizes: tuple[int, ...]
     options: dict[str, Any]
     pieces: list[Piece]
     shapes: dict[str, tuple[int, ...]]
@@ -280,8 +303,9 @@ class _Search:
         """Search all nodes."""
         for number, value in self._values.run():
             reasons: list[str] = []
-            if self._finds(number, value.poly, reasons):
-                self._values.rename(number)
+            with suppress(UnknownValue):
+                if self._finds(number, value.poly, reasons):
+                    self._values.rename(number)
             self.against += reasons[:1]
         return self
 
@@ -291,18 +315,20 @@ class _Search:
         for cell in CELLS:
             for at, (letter, text) in enumerate(cell.formulas.items()):
                 for known in [each for of, each in begun if of is cell and letter not in each] if at else [{}]:
-                    matches = list(self._match(list(formula(text)), list(poly), known))
+                    matches = self._matches(cell, text, poly, known)
                     if not matches:
                         continue
                     bound = next((each for each in matches if self._has_gates(cell, each)), matches[0])
-                    value = poly if len(poly[0][0]) == 1 else self._values.atom(Atom("value", (number, ())))
+                    is_atom = len(poly) == len(poly[0][0]) == 1
+                    value = poly if is_atom else self._values.atom(Atom("value", (number, ())))
                     bound = {**bound, letter: value, f"node {letter}": number}
                     if at == len(cell.formulas) - 1:
                         try:
-                            self.found.append(self._cell(cell, bound))
+                            self.found.append((self._layer if cell.layers else self._cell)(cell, bound))
                         except _NotACell as error:
                             # Many models have a tanh of a sum.
-                            reasons += [f"{cell.name} stays as it is: {error}"] * (cell.name != "RNN")
+                            is_like = cell.name != "RNN" and bool(str(error))
+                            reasons += [f"{cell.name} stays as it is: {error}"] * is_like
                             continue
                     reasons.clear()
                     self._begun[value[0][0][0]] = cell, bound
@@ -320,10 +346,32 @@ class _Search:
 
     def _has_gates(self, cell: Cell, bound: dict[str, Any]) -> bool:
         """Return whether letters stand for sums of gates."""
+        count = 1 if cell.layers else 2
         try:
-            return all(len(self._gate(bound[each], each).products) == 2 for each in cell.gates if each in bound)
+            return all(len(self._gate(bound[each], each).products) == count for each in cell.gates if each in bound)
         except _NotACell:
             return False
+
+    def _matches(self, cell: Cell, text: str, poly: Poly, known: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return what the letters of a formula may stand for if a value is it."""
+        pattern = list(formula(text))
+        found = list(self._match(pattern, list(poly), known))
+        for carried, value, short in self._carried(poly) if cell.layers and not found else ():
+            found += [{**each, "x": value} for each in self._match(pattern, list(short), known) if each["x"] == carried]
+        return found
+
+    def _carried(self, poly: Poly) -> Iterator[tuple[Poly, Poly, Poly]]:
+        """Yield an atom, the sum of which a gate lets parts pass, and the polynomial with the atom for the sum."""
+        atoms = self._values.atoms
+        for gate in dict.fromkeys(each for term, _ in poly for each in term if atoms[each].kind == "sigmoid"):
+            numbers = (number for term, _ in atoms[gate].of for number in term)
+            for value in {atoms[number].of: None for number in numbers if atoms[number].kind == "matrix"}:
+                carried = self._values.atom(Atom("value", value))
+                for share in ((((gate,), 1.0),), (((), 1.0), ((gate,), -1.0))):
+                    terms = times(value, share)
+                    if len(value) > 1 and set(terms) <= set(poly):
+                        rest = [term for term in poly if term not in terms]
+                        yield carried, value, polynomial((*rest, *times(carried, share)))
 
     def _match(self, pattern: list[Any], terms: list[Any], bound: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield what the letters of a formula stand for if a polynomial is it."""
@@ -361,6 +409,8 @@ class _Search:
                 gate.products[atoms[0].of] = atoms[0]
             elif factor == 1 and kinds == ["vector"]:
                 gate.vectors.append(atoms[0])
+            elif not kinds:
+                gate.constant = factor
             elif factor == 1 and len(kinds) == 2 and kinds[0] == "vector" != kinds[1]:
                 gate.sees[self._values.atom(atoms[1])] = atoms[0]
             else:
@@ -379,8 +429,8 @@ class _Search:
         scaled: list[Atom] = []
         gates: set[int] = set()
         for numbers, factor in poly:
-            first = atoms[numbers[0]]
-            of = first.of if len(numbers) == 1 and first.kind == "matrix" and len(first.of) == 1 else ()
+            only = atoms[numbers[0]] if len(numbers) == 1 else None
+            of = only.of if only and only.kind == "matrix" and len(only.of) == 1 else ()
             inner = of[0][0] if of and of[0][1] == 1 else ()
             gate = [each for each in (inner if state in inner else numbers) if atoms[each].kind == "sigmoid"]
             if len(gate) == 1 and len(numbers) == 2:
@@ -388,7 +438,7 @@ class _Search:
                 scaled.append(atoms[number])
                 rest.append(((number,), factor))
             elif len(gate) == 1 and len(inner) == 2:
-                rest += self._values.atom(evolve(first, of=h))
+                rest += times(self._values.atom(evolve(atoms[numbers[0]], of=h)), (((), factor),))
             else:
                 rest.append((numbers, factor))
                 continue
@@ -437,6 +487,36 @@ class _Search:
         outputs = tuple(bound[f"node {letter}"] for letter in cell.returns)
         options = {**cell.options, **({} if has_bias else {"bias": False})}
         return _Found(cell, target, self._spec, self._prefix, links, outputs, (width, size), options, pieces, shapes)
+
+    def _layer(self, cell: Cell, bound: dict[str, Any]) -> _Found:
+        """Return a cell without a state.
+
+        Raises:
+            _NotACell: as `_cell`.
+        """
+        x, gates = bound["x"], {letter: self._gate(bound[letter], letter) for letter in cell.gates}
+        if any(set(gate.products) != {x} for gate in gates.values()):
+            raise _NotACell
+        size = gates["n"].products[x].size[0]
+        pieces: list[Piece] = []
+        for letter, name in cell.layers.items():
+            gate, block, is_negated = gates[letter], gates[letter].products[x], letter in cell.negated
+            self._check_gate(letter, gate, (x,), size)
+            if block.size[1] != size or gate.sees:
+                raise _NotACell(f"the {_WORDS[letter]} is not a layer of as many outputs as inputs")
+            pieces.append(Piece(block.key, block.start, block.size, f"{name}.weight", (0, 0), is_negated))
+            pieces += [
+                Piece(each.key, each.start, each.size, f"{name}.bias", (0,), is_negated) for each in gate.vectors
+            ]
+        if {len(gate.vectors) for gate in gates.values()} not in ({0}, {1}):
+            raise _NotACell("its layers do not have one bias each")
+        self._check_sources(pieces)
+        constant = gates["t"].constant
+        constant = 0.0 - constant if cell.negated else constant
+        options = {**cell.options, "gate_bias": constant, "bias": len(pieces) == 4}
+        shapes = {piece.target: piece.size for piece in pieces}
+        inputs, outputs = (self._link(x),), (bound["node H"],)
+        return _Found(cell, cell.target, self._spec, self._prefix, inputs, outputs, (size,), options, pieces, shapes)
 
     def _inputs(self, cell: Cell, bound: dict[str, Any], gates: dict[str, _Gate]) -> tuple[Poly, Poly]:
         """Return the input and the last output, which the cell's matrices multiply."""
@@ -512,13 +592,15 @@ class _Search:
             raise _NotACell("one of its inputs is computed inside a container")
         return link
 
-    def _check_gate(self, letter: str, gate: _Gate, inputs: tuple[Poly, Poly], size: int) -> None:
+    def _check_gate(self, letter: str, gate: _Gate, inputs: tuple[Poly, ...], size: int) -> None:
         if set(gate.products) != {*inputs}:
             raise _NotACell(f"the {_WORDS[letter]} does not see both the input and the last output")
         if {block.size[0] for block in (*gate.products.values(), *gate.vectors, *gate.sees.values())} != {size}:
             raise _NotACell(f"the {_WORDS[letter]} has another size")
         if len(gate.vectors) > 2:
             raise _NotACell(f"the {_WORDS[letter]} has {len(gate.vectors)} biases")
+        if gate.constant and letter != "t":
+            raise _NotACell(f"a number is added to the {_WORDS[letter]}")
 
     def _peepholes(
         self, cell: Cell, gates: dict[str, _Gate], bound: dict[str, Any], size: int
@@ -616,7 +698,7 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
     cells: list[_Found] = []
     for spec, prefix in prefixes.values():
         search = _Search(spec, prefix, state).run()
-        cells += [cell for cell in search.found if not only_torch or cell.target == cell.cell.target]
+        cells += [cell for cell in search.found if not only_torch or cell.target.partition(".")[2] in TORCH]
         result.notes += [Note("info", spec.path, message, code="lift") for message in search.against]
     groups = _tied(cells, plan.root, state)
     _check_writes(cells, plan.root)
@@ -654,9 +736,10 @@ def _tied(cells: list[_Found], root: ModuleSpec, state: StateDict) -> list[list[
     """The group and the number of each tensor in it, by the graph and the key there."""
     for cell in cells:
         views = tuple((place_of(state[cell.prefix + piece.key]), evolve(piece, key="")) for piece in cell.pieces)
-        groups.setdefault((cell.cell.name, views), []).append(cell)
+        kind = cell.target, *cell.options.items()
+        groups.setdefault((kind, views), []).append(cell)
         for number, key in enumerate(dict.fromkeys(piece.key for piece in cell.pieces)):
-            if users.setdefault((id(cell.graph), key), (views, number)) != (views, number):
+            if users.setdefault((id(cell.graph), key), (kind, views, number)) != (kind, views, number):
                 cell.against = "another cell has the same tensors"
     memory: dict[int, list[tuple[int, int, Any, Any]]] = {}
     for key, tensor in state.items() if cells else ():

@@ -25,6 +25,8 @@ Poly = tuple[tuple[tuple[Any, ...], float], ...]
 """A sum of products: sorted pairs of sorted atoms and their factor."""
 _MOST_TERMS = 32
 """Maximum terms of a polynomial, and parts of a value; nothing is known of a larger one."""
+_MOST_ADDED = 16.0
+"""Largest number that is added to a value: after larger ones its last digits are lost."""
 
 
 class UnknownValue(Exception):
@@ -45,7 +47,8 @@ def polynomial(terms: Iterable[tuple[tuple[Any, ...], float]]) -> Poly:
     return tuple(sorted(found.items()))
 
 
-def _times(one: Poly, other: Poly) -> Poly:
+def times(one: Poly, other: Poly) -> Poly:
+    """Return the product of polynomials."""
     return polynomial((tuple(sorted((*a, *b))), x * y) for (a, x), (b, y) in product(one, other))
 
 
@@ -61,7 +64,7 @@ def formula(text: str) -> Poly:
         if isinstance(node, ast.BinOp):
             left, right = read(node.left), read(node.right)
             if isinstance(node.op, ast.Mult):
-                return _times(left, right)
+                return times(left, right)
             return polynomial((*left, *_scaled(right, 1.0 if isinstance(node.op, ast.Add) else -1.0)))
         if not isinstance(node, (ast.Call, ast.Name)):
             return (((), float(ast.literal_eval(node))),)
@@ -242,7 +245,7 @@ class Values:
             if name == "CMulTable":
                 if len(poly) * len(other.poly) > _MOST_TERMS:
                     raise UnknownValue
-                poly = _times(poly, other.poly)
+                poly = times(poly, other.poly)
             else:
                 poly = polynomial((*poly, *(_scaled(other.poly, -1.0) if name == "CSubTable" else other.poly)))
         if len(poly) > _MOST_TERMS:
@@ -252,10 +255,10 @@ class Values:
     def constant(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
         """Add a number, or multiply with it."""
         rows, number = _rows(value, any_parts=True), float(spec.args[0])
+        if spec.target.endswith("AddConstant") and abs(number) <= _MOST_ADDED:
+            return evolve(rows, poly=polynomial((*rows.poly, ((), number))))
         if abs(number) != 1:
             raise UnknownValue
-        if spec.target.endswith("AddConstant"):
-            return evolve(rows, poly=polynomial((*rows.poly, ((), number))))
         return evolve(rows, poly=_scaled(rows.poly, number))
 
     def learned(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
@@ -265,7 +268,7 @@ class Values:
             raise UnknownValue
         adds = not spec.target.endswith("CMul")
         vector = self.atom(Atom("vector", (), f"{key}{'bias' if adds else 'weight'}", (0,), (size,)))
-        return Rows(polynomial((*rows.poly, *vector)) if adds else _times(rows.poly, vector), size)
+        return Rows(polynomial((*rows.poly, *vector)) if adds else times(rows.poly, vector), size)
 
     def reshaped(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
         """Cut the features of each example into rows."""
@@ -315,7 +318,7 @@ class Values:
         for atoms, factor in rows.poly:
             made: Poly = (((), factor),)
             for number in atoms:
-                made = _times(made, part(number))
+                made = times(made, part(number))
             poly += made
         return Rows(polynomial(poly), length)
 

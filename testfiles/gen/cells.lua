@@ -1,13 +1,14 @@
 -- Recurrent cells, highway layers and attention as published programs build them in nngraph, written again here, and what Lua Torch
 -- computes with them over 50 steps whose state is carried: one list of records.
 --   cd testfiles/gen && th cells.lua OUT.t7 [FOLDER]       (needs nngraph and rnn; with FOLDER, each record as a file too, and more of them)
+--   cd testfiles/gen && th cells.lua OUT.t7 '' gated attend   (only records of such names, those made on request too: highway_attention.t7)
 -- A record: name, model (in evaluation mode), inputs: of the first step; what differs between the steps: steps, by the path of an input ("1", "3.2",
 -- "" is the input itself) a tensor with a row for each step, and carry, by the path of an input the path of the output of the step before;
 -- outputs, by number of the step: for the first three and the last; and for models without dropout, of the first step in training:
 -- trainOutput, gradOutput and gradInput.
 require 'nn' require 'nngraph'
 require 'rnn.LinearNoBias' -- that file alone: torch-rnn has another nn.LSTM
-local OUT, FOLDER = arg[1] or 'cells.t7', arg[2]
+local OUT, FOLDER, ONLY = arg[1] or 'cells.t7', arg[2] ~= '' and arg[2] or nil, #arg > 2 and {unpack(arg, 3)} or nil
 local LAST, B = 50, 2
 torch.setnumthreads(1)
 local all, count = {}, 0
@@ -20,6 +21,8 @@ local function slim(m) m:clearState() for _, q in ipairs(m:listModules()) do q.g
 
 -- inputs: the first step's, of which `steps` says which differ; `carry` as above
 local function case(name, make, inputs, steps, carry, kind, extra)
+  local is_asked = false for _, pattern in ipairs(ONLY or {''}) do is_asked = is_asked or name:find(pattern) end
+  if not is_asked then return end
   torch.manualSeed(#name * 1000 + name:byte(1) + name:byte(#name))
   torch.setdefaulttensortype(kind or 'torch.FloatTensor')
   local model, r, dropout = make(), {name = name, steps = {}, carry = {}, outputs = {}}, false
@@ -55,7 +58,7 @@ local function case(name, make, inputs, steps, carry, kind, extra)
     r.gradInput = copy(grads)
   end
   count = count + 1
-  if not extra then all[#all + 1] = r end
+  if ONLY or not extra then all[#all + 1] = r end
   if FOLDER then torch.save(FOLDER .. '/' .. name .. '.t7', r) end
 end
 local function double(name, make, inputs, steps, carry, extra) case(name .. '_double', make, inputs, steps, carry, 'torch.DoubleTensor', extra) end
@@ -337,6 +340,38 @@ for _, k in ipairs{{'dot', 'attention_dot'}, {'plain_dot', 'attention_plain', tr
   local function inputs() return {torch.randn(B, 8), context(8)()} end
   case(k[2], make, inputs, {['1'] = row(8)}, nil, nil, k[3]) double(k[2], make, inputs, {['1'] = row(8)}, nil, true)
 end
+local attending = {} -- (query, memory, size, steps of the memory), as released OpenNMT, Show-attend-tell and co-attention have it
+function attending.general(h, memory, m)
+  local scores = nn.Squeeze(3)(nn.MM()({memory, nn.Replicate(1, 3)(lin(h, m, m, false))}))
+  local found = nn.Squeeze(2)(nn.MM()({nn.Replicate(1, 2)(nn.SoftMax()(scores)), memory}))
+  return tanh(lin(nn.JoinTable(2)({found, h}), 2 * m, m, false))
+end
+function attending.concat(h, memory, m, T)
+  local sums = nn.Tanh()(nn.Bottle(nn.Linear(2 * m, m, false), 2)(nn.JoinTable(3)({nn.Replicate(T, 2)(h), memory})))
+  local weights = nn.SoftMax()(nn.Squeeze(3)(nn.Bottle(nn.Linear(m, 1), 2)(sums)))
+  return nn.Squeeze(2)(nn.MM()({nn.Replicate(1, 2)(weights), memory}))
+end
+function attending.tell(h, memory, m, T) -- weights are multiplied with each feature, and summed
+  local seen = nn.View(T, m):setNumInputDims(2)(lin(nn.View(-1, m)(memory), m, m))
+  local sums = nn.Tanh()(add(seen, nn.Replicate(T, 2)(lin(h, m, m))))
+  local weights = nn.SoftMax()(nn.View(-1, T)(lin(nn.View(-1, m)(sums), m, 1)))
+  local found = nn.Sum(2)(mul(nn.Replicate(m, 3)(weights), memory))
+  return nn.CAddTable()({found, mul(sig(lin(h, m, m)), h)})
+end
+function attending.matrix(h, memory, m)
+  local scores = nn.Sum(2)(nn.MM(false, true)({nn.View(1, -1):setNumInputDims(1)(h), memory}))
+  local weights = nn.View(1, -1):setNumInputDims(1)(nn.SoftMax()(scores))
+  return nn.View(m):setNumInputDims(2)(nn.MM(false, false)({weights, memory}))
+end
+for _, kind in ipairs{'general', 'concat', 'tell', 'matrix'} do
+  local function make()
+    local h, memory = id(), id()
+    return nn.gModule({h, memory}, {attending[kind](h, memory, 8, 5)})
+  end
+  local function inputs() return {torch.randn(B, 8), context(8)()} end
+  if kind == 'general' or kind == 'tell' then case('attend_' .. kind, make, inputs, {['1'] = row(8)}, nil, nil, true) end
+  double('attend_' .. kind, make, inputs, {['1'] = row(8)}, nil, true)
+end
 local function decoder(m, words, cell, feed)
   local c, h, x, all_states, fed = id(), id(), id(), id(), feed and id() or nil
   local v, n = nn.LookupTable(words, m)(x), m
@@ -363,6 +398,28 @@ local function highway(size, layers, bias, f)
 end
 case('highway', function() return highway(9, 2, -2, nn.ReLU) end, row(9), {[''] = row(9)})
 double('highway_tanh', function() return highway(9, 1, -1, nn.Tanh) end, row(9), {[''] = row(9)})
+for _, both in ipairs{false, true} do -- after a projection; the last gate lets the input pass
+  local function make()
+    local x, y = id(), id()
+    local v = highway(8, 2, -2, nn.ReLU)(lin(nn.JoinTable(2)({x, y}), 9, 8))
+    v = lin(v, 8, 7)
+    local carry = sig(lin(v, 7, 7, false))
+    v = add(mul(carry, v), mul(nn.AddConstant(1)(nn.MulConstant(-1)(carry)), tanh(lin(v, 7, 7, false))))
+    return nn.gModule({x, y}, {nn.LogSoftMax()(lin(v, 7, 5))})
+  end
+  local function inputs() return {torch.randn(B, 4), torch.randn(B, 5)} end
+  (both and double or case)('gated_network', make, inputs, {['1'] = row(4), ['2'] = row(5)}, nil, both or nil, not both)
+end
+double('gated_tied', function() -- the layers of two, which differ in their functions
+  local x, gate, transform = id(), nn.Linear(6, 6), nn.Linear(6, 6)
+  local v = x
+  local function again(l) return l:clone('weight', 'bias', 'gradWeight', 'gradBias') end
+  for _, f in ipairs{nn.ReLU(), nn.Tanh()} do
+    local t = sig(again(gate)(v))
+    v = add(mul(t, f(again(transform)(v))), mul(nn.AddConstant(1)(nn.MulConstant(-1)(t)), v))
+  end
+  return nn.gModule({x}, {v})
+end, row(6), {[''] = row(6)}, nil, true)
 
 -- Unrolled over five steps with clones that share the weights
 local function unrolled(kind, n, m, T, annotated)

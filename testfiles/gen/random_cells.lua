@@ -26,6 +26,7 @@ local changes = {
   constant_back = 'may', constant_tiny = 'may', in_place_x = 'not', in_place_h = 'not', in_place_c = 'not', in_place_out = 'may', in_place_sum = 'may', third_value = 'not', x_twice = 'not', gate_sees_gate = 'not',
   gate_sees_cell = 'may', overlap = 'not', rows_left = 'not', same_rows = 'not', interleaved = 'may', hidden_sum = 'may', wrapped = 'same', flattened = 'same', x_is_h = 'may', c_is_x = 'may', c_is_h = 'may',
   two_minus = 'not', coupled = 'may', reset_of_x = 'not', reset_outside = 'may', reset_twice = 'not', normalized = 'not', outputs_twice = 'same', cell_unused = 'same', strided = 'may', reversal = 'same', reversal_inside = 'not',
+  projected = 'same', sum_carried = 'may', other_carried = 'not', own_carry = 'not', in_place_relu = 'may',
   clipped = 'not', clipped_output = 'same', negative_gate = 'may', computed_twice = 'may', other_cell = 'not', peephole_scaled = 'not', candidate_of_cell = 'not', square = 'not', expanded = 'may', batch_norm_x = 'same', nan = 'may', annotated = 'same',
 }
 local names = {} for name in pairs(changes) do names[#names + 1] = name end table.sort(names)
@@ -241,10 +242,24 @@ end
 build.rnn_relu = build.rnn
 function build.highway(x, s, n, m) -- of the state, which is its input too
   local h = s[1]
-  local gate, out = linear(h, m, m, style.bias ~= 'none'), linear(h, m, m, style.bias ~= 'none')
-  if chance(0.5) then gate = nn.AddConstant(-2)(gate) made.bias_constant = true end
-  local t, g = sig(gate), tanh(out)
-  if on('consumer', 0.8) then extra[#extra + 1] = pick{t, g} end
+  if on('projected') then h = linear(h, m, m, chance(0.5)) end
+  if on('sum_carried', 0.5) then h = add(h, linear(h, m, m, false)) end
+  local before = h
+  if on('other_carried', 0.4) then h = nn.Tanh()(h) end
+  local gate, out = linear(before, m, m, style.bias ~= 'none'), linear(before, m, m, style.bias ~= 'none')
+  if on('one_bias_missing', 0.3) then out = linear(before, m, m, false) end
+  if chance(0.5) then gate = nn.AddConstant(pick{-2, -1, 0.5, 3})(gate) made.bias_constant = true end
+  if on('constant_forget', 0.4) then out = nn.AddConstant(1)(out) end
+  if on('third_value', 0.4) then gate = add(gate, linear(s[1], m, m, false)) end
+  local t, g = sig(gate), nil
+  if on('in_place_relu', 0.6) then g = nn.ReLU(true)(fixed(out)) elseif chance(0.5) then g = nn.ReLU()(fixed(out)) else g = tanh(out) end
+  if on('consumer', 0.8) then extra[#extra + 1] = pick{t, g, out} end
+  if on('own_carry', 0.5) then return {add(mul(t, g), mul(sig(linear(before, m, m)), h))} end
+  if on('tied_gates', 1) and #all_linear >= 2 then
+    local a, b = all_linear[#all_linear][1], all_linear[#all_linear - 1][1]
+    a.weight, a.gradWeight = b.weight, b.gradWeight
+  end
+  if chance(0.3) then return {mix(t, g, h)} end
   return {mix(t, h, g)}
 end
 

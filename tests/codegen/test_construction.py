@@ -57,6 +57,7 @@ FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     **{
         f"recurrent.{name}Cell": ((2, 3), {"bias": True}) for name in ("LSTM", "PeepholeLSTM", "GRU", "ResetGRU", "RNN")
     },
+    "linear.Highway": ((3,), {"nonlinearity": "tanh", "gate_bias": -2.0}),
     "criterion.WeightedSquaresCriterion": (((2, 3),), {}),
     "sequence.StatefulGRU": ((4, 3), {"batch_first": True}),
     "sequence.StatefulLSTM": ((4, 3), {"num_layers": 2, "dropout": 0.5}),

@@ -14,7 +14,8 @@ from runtime_helpers import as_torch, copied, difference, gradient_difference, s
 import t7bridge
 from t7bridge.torchmodules import live_module
 
-CELLS = {record["name"].decode(): record for record in records(TESTFILES / "cells.t7")}
+FILES = (TESTFILES / "cells.t7", TESTFILES / "highway_attention.t7")
+CELLS = {record["name"].decode(): record for path in FILES for record in records(path)}
 DOUBLE = {name for name in CELLS if name.endswith("_double")}
 
 
@@ -30,11 +31,12 @@ def test_steps(name):
     assert not step_differences(module, CELLS[name], atol=exactness(name))
 
 
+@pytest.mark.parametrize("lift", [False, True], ids=["plain", "recognized"])
 @pytest.mark.parametrize("name", [name for name, record in CELLS.items() if "gradInput" in record])
-def test_training(name):
+def test_training(name, lift):
     """Models without dropout compute the same output in training, and Lua's gradients of their inputs."""
     record = CELLS[name]
-    module = live_module(record["model"], "root").train()
+    module = live_module(record["model"], "root", lift=lift).train()
     wanted = {key: as_torch(record[key]) for key in ("gradOutput", "gradInput")}
     inputs = as_torch(record["inputs"])
     assert not difference(module(copied(inputs)), as_torch(record["trainOutput"]), 0, exactness(name))
@@ -52,6 +54,7 @@ RECOGNIZED = {
     "GRUCell": {"gru_after": 1, "opennmt_gru_1": 1},
     "ResetGRUCell": {"charrnn_gru_1": 1, "gru_joined": 1},
     "RNNCell": {"charrnn_rnn_1": 1, "rnn_relu": 1},
+    "Highway": {"highway": 2, "highway_tanh_double": 1, "gated_network": 3, "gated_network_double": 3},
 }
 """Class of a cell → names of the models, and how many different cells of it each has."""
 WANTED = [(name, kind, count) for kind, counts in RECOGNIZED.items() for name, count in counts.items()]
@@ -63,7 +66,7 @@ UNKNOWN_WIDTHS = ("lstm_joined", "lstm_joined_state_first_double", "rnn_joined_d
 
 def cells(module: torch.nn.Module) -> list[str]:
     """The cells of a module, by class."""
-    return [name for each in module.modules() if (name := type(each).__name__).endswith("Cell")]
+    return [name for each in module.modules() if (name := type(each).__name__).endswith(("Cell", "Highway"))]
 
 
 @pytest.mark.parametrize(("name", "kind", "count"), WANTED)
@@ -71,7 +74,8 @@ def test_recognized_cells(name, kind, count):
     """Cells become modules of torch.nn or classes of their own, and compute what Lua did."""
     module = live_module(CELLS[name]["model"], "root", lift=True)
     assert cells(module) == [kind] * count
-    assert isinstance(next(each for each in module.modules() if type(each).__name__ == kind), torch.nn.RNNCellBase)
+    used = next(each for each in module.modules() if type(each).__name__ == kind)
+    assert isinstance(used, torch.nn.RNNCellBase) == kind.endswith("Cell")
     assert not step_differences(module, CELLS[name], atol=exactness(name))
 
 
@@ -81,7 +85,7 @@ def test_pages_of_recognized_cells(name, kind, count, tmp_path):
     module = written(CELLS[name], tmp_path)()
     used = [each for each in module.modules() if type(each).__name__ == kind]
     assert cells(module) == [kind] * len(used)
-    assert len({id(each.weight_hh) for each in used}) == count
+    assert len({id(next(each.parameters())) for each in used}) == count
     assert hasattr(torch.nn, kind) == (type(used[0]).__module__ == "torch.nn.modules.rnn")
     assert not step_differences(module, CELLS[name], atol=exactness(name))
     t7bridge.convert(tmp_path / "model.pt", tmp_path / "back.t7", template=tmp_path / "model.t7")
@@ -109,6 +113,13 @@ def test_inputs_have_names(tmp_path):
 def test_columns_of_unknown_width_are_not_guessed(name):
     """The layers are kept where a wrong guess would make a module that refuses its inputs."""
     assert not cells(live_module(CELLS[name]["model"], "root", lift=True))
+
+
+def test_tied_layers_of_other_functions_stay():
+    """Two highway layers of the same weights, one with ReLU and one with tanh, are not one module."""
+    module = live_module(CELLS["gated_tied_double"]["model"], "root", lift=True)
+    assert not cells(module)
+    assert not step_differences(module, CELLS["gated_tied_double"], atol=1e-9)
 
 
 FOUND = {record["name"].decode(): record for record in records(TESTFILES / "found_cells.t7")}

@@ -33,7 +33,7 @@ from ..mapping import (
     shape,
 )
 from ..output_shapes import same, unknown
-from ..registry import Param, Traits, buffer, param, register_layer
+from ..registry import Param, Traits, add_traits, buffer, param, register_layer
 from ..torch_nn import Refused, Tensors, constructed
 
 WEIGHT, BIAS = param("weight"), param("bias")
@@ -212,6 +212,14 @@ register_layer(
         "linear.AddConstant": Traits(written=("operator", "+"), output=same),
     },
 )
+
+
+def _highway_shapes(size: int, nonlinearity: str = "relu", gate_bias: float = 0.0, bias: bool = True) -> Tensors:
+    linear = constructed("Linear", (size, size, bias), {})
+    return {f"{layer}.{name}": extents for layer in ("transform", "gate") for name, extents in linear.items()}
+
+
+add_traits({"linear.Highway": Traits(shapes=_highway_shapes, output=same)})  # recognized by `nn/lift`
 
 # weight (out, in).
 register_layer(

@@ -83,6 +83,36 @@ class PartialLinear(nn.Linear):
         return F.linear(input, self.weight[self.partition], bias)
 
 
+class Highway(nn.Module):
+    """A highway layer: a gate mixes a transform of the input with the input itself.
+
+    Args:
+        size: features of the input and the output.
+        nonlinearity: that of the transform, `relu` or `tanh`.
+        gate_bias: a number added to the gate besides its bias.
+        bias: whether the two linear layers have biases.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        nonlinearity: str = "relu",
+        gate_bias: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.transform = nn.Linear(size, size, bias)
+        self.gate = nn.Linear(size, size, bias)
+        self.nonlinearity = nonlinearity
+        self.gate_bias = gate_bias
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (size) or (batch, size); return the shape of the input."""
+        gate = torch.sigmoid(self.gate(input) + self.gate_bias)
+        transform: Tensor = getattr(torch, self.nonlinearity)(self.transform(input))
+        return gate * transform + (1 - gate) * input
+
+
 @dataclass(eq=False)
 class SparseLinear(Layer):
     """A linear layer of sparse inputs.
