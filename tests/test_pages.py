@@ -1,9 +1,9 @@
 """Every block of README, the site and the examples runs as written, and prints what the page shows.
 
-Blocks of a page run in order, in a fresh folder with `testfiles/` in it: `console` has commands after `$ ` and their output,
-where `...` is any text; `sh` has commands alone; `python` is run, with `title="NAME"` written to a file, and a `text` block
-behind it is what it prints. Comments before a block: `<!-- not run: REASON -->`, and anywhere `<!-- file NAME: SOURCE -->`,
-a file or folder of the repository that the page has under that name.
+Blocks of a page run in order, in a fresh folder with `testfiles/` in it: `console` has commands after `$ ` and their
+output, where `...` is any text; `sh` has commands alone; `python` is run, with `title="NAME"` written to a file, and a
+`text` block behind it is what it prints. Comments before a block: `<!-- not run: REASON -->`, and anywhere
+`<!-- file NAME: SOURCE -->`, a file or folder of the repository that the page has under that name.
 """
 
 from __future__ import annotations
@@ -34,14 +34,10 @@ BLOCK = re.compile(
     r"((?:<!-- [^\n]* -->\n)*)```(console|sh|python|text)(?: title=\"([^\n]*)\")?\n(.*?)^```$", re.M | re.S
 )
 FILE = re.compile(r"<!-- file (\S+): (\S+) -->")
+TOP = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples/README.md")
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for path in (
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        *(ROOT / "docs").rglob("*.md"),
-        ROOT / "examples/README.md",
-    )
+    for path in (*TOP, *(ROOT / "docs").rglob("*.md"))
     if re.search("^```(console|sh|python)", path.read_text("utf-8"), re.M)
 )
 NOT_RUN = 20
@@ -73,9 +69,8 @@ def blocks(page: str) -> list[Block]:
     for match in BLOCK.finditer(text):
         comments, kind, title, content = match.groups()
         reason = re.search("not run: (.*?) -->", comments)
-        block = Block(
-            page, text.count("\n", 0, match.start(2)) + 1, reason[1] if reason else "", kind, title or "", content
-        )
+        line = text.count("\n", 0, match.start(2)) + 1
+        block = Block(page, line, reason[1] if reason else "", kind, title or "", content)
         if kind != "text" or (found and found[-1].kind == "python" and not text[end : match.start()].strip()):
             found.append(block)
         end = match.end()
