@@ -21,7 +21,7 @@ DRAWN = re.compile(r"\(drawn/([\w./]+)\.svg\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages of the repository, and the drawings that pages show as `drawn/FILE.svg`, by a file of `testfiles/`."""
+    """Add the pages of the repository, and the drawings that pages show as `drawn/FILE.svg`."""
     for source, name in PAGES.items():
         files.append(File.generated(config, name, content=relinked((ROOT / source).read_text("utf-8"), ROOT)))
     pages = [Path(file.abs_src_path).read_text("utf-8") for file in files.documentation_pages() if file.abs_src_path]
@@ -40,7 +40,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def relinked(markdown: str, folder: Path) -> str:
-    """Return a text whose links to files of the repository lead to pages of the site, or are names where it has none."""
+    """Return a text whose links lead to pages of the site; a file of the repository without one is a name."""
 
     def link(found: re.Match[str]) -> str:
         text, target, anchor = found[1], found[2], found[3] or ""

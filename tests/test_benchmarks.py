@@ -66,7 +66,7 @@ def test_measure(files, tmp_path):
 
 
 def test_table_in_the_readme(files, tmp_path):
-    """The table goes between the marks of README, and the rest of the page stays; a page without marks is refused."""
+    """The table goes between the marks of a page, the rest stays; one without marks is refused. README has a part."""
     spec = importlib.util.spec_from_file_location("benchmarks_main", ROOT / "benchmarks" / "__main__.py")
     assert spec is not None
     assert spec.loader is not None
@@ -82,6 +82,14 @@ def test_table_in_the_readme(files, tmp_path):
     row = "| x.t7 to x.pt | cp | 1.00 | 1.25 | 22 MiB |\n"
     assert page.read_text().startswith(f"{before}<!-- benchmarks -->\nNew.\n\n| what | against | ratio |")
     assert page.read_text().endswith(f"\n{row}<!-- end of benchmarks -->\n{after}")
+    whole = (ROOT / "docs/performance.md").read_text()
+    rows = [
+        line
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if line.endswith(" MiB |") or "times faster" in line
+    ]
+    assert len(rows) == len(program.FRONT)
+    assert all(line in whole for line in rows)
     page.write_text("nothing")
     with pytest.raises(SystemExit, match="has no lines"):
         program.insert(page, text)
