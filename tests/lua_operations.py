@@ -397,6 +397,92 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
+class Kernels(nn.Module):
+    """Convolutions by kernels that are computed from parameters, or are buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.line = nn.Parameter(torch.randn(2, 4, 3))
+        self.register_buffer("blur", torch.tensor([1.0, 2, 1]).outer(torch.tensor([1.0, 2, 1])).div(16)[None, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        w = self.conv.weight
+        w = (w - w.mean((1, 2, 3), keepdim=True)) / (w.std((1, 2, 3), keepdim=True) + 1e-3)
+        x = F.conv2d(x, self.blur.repeat(3, 1, 1, 1), groups=3, padding=1)
+        x = F.conv2d(x, w, self.conv.bias, stride=(2, 1), padding=(0, 1), dilation=(1, 2))
+        return F.conv1d(x.flatten(2), self.line * self.line.abs(), padding=1)
+
+
+def _grid(x: Tensor, y: Tensor) -> Tensor:
+    """An image at the places of a grid, in all modes, and turned by a matrix."""
+    turned = F.affine_grid(y[:, 0, :2, :3].reshape(-1, 2, 3), [2, 2, 3, 4], align_corners=True)
+    made = F.grid_sample(x, turned, align_corners=True).sum((2, 3), keepdim=True)
+    for mode in ("bilinear", "nearest"):
+        for padding, align in (("zeros", False), ("border", True)):
+            made = made + F.grid_sample(x, y.permute(0, 2, 3, 1) * 1.1, mode, padding, align)
+    return made
+
+
+def _in_order(x: Tensor) -> list[Tensor]:
+    """Sorted elements and their indices."""
+    largest, (least, places) = x.topk(2, 1)[0], x.topk(2, 1, largest=False)
+    return [x.sort(1)[0], largest * places + least, x.sort(2, descending=True)[1] * x, x.median(1)[0]]
+
+
+def _indexed(x: Tensor, y: Tensor) -> list[Tensor]:
+    """Elements at computed indices, replaced and added."""
+    order, first = y.argsort(1), y.argmax(1)
+    rows = x.index_select(1, y.sum(0).argsort()[:2])
+    changed = x.scatter(1, order[:, :2], y[:, :2]) + x.scatter_add(1, (order > 1).long(), y)
+    changed = changed + x.scatter(1, order[:, 1:2], 3.0)
+    return [x.gather(1, order) + changed, rows, F.one_hot(first, 4) * x, x[:, y.sum(0).argmin().reshape(1)]]
+
+
+LAYERS: dict[str, Any] = {
+    "function_each": (
+        lambda x: x.sin() + x.cos() * 2 + (x / 3).tan() + x.sinh() + x.cosh() + x.asinh() + x.atan(),
+        (2, 5),
+    ),
+    "function_bounded": (lambda x: (x.tanh() * 0.8).asin() + (x.sigmoid()).acos() + (x.tanh() * 0.8).atanh(), (2, 5)),
+    "function_rounded": (
+        lambda x: x * ((x * 3).floor() + (x * 3).ceil() * 2 + (x * 3).trunc() * 3) + (x * 2).round(),
+        (2, 5),
+    ),
+    "function_pairs": (
+        lambda x, y, p: [
+            torch.atan2(x, y) + (x.abs() + 0.1) ** y + torch.pow(x.abs() + 0.2, p),
+            torch.remainder(x, y) + torch.fmod(y, x) + torch.remainder(x, 0.3) + torch.fmod(x, 0.7),
+            x.detach().floor_divide(0.3) * y,
+        ],
+        "two",
+        (2, 5),
+        (2, 5),
+        (5,),
+    ),
+    "function_products": (lambda x: x.cumprod(1) + x.cumprod(-1) * 2, (2, 3, 4)),
+    "function_sorted": (_in_order, (2, 3, 4)),
+    "function_largest": (
+        lambda x: [(x.argmax(1) + x.argmin(1)) * x[:, 0], x.argmax(2, keepdim=True) * x, x.median(2, keepdim=True)[0]],
+        (2, 3, 4),
+    ),
+    "function_indices": (_indexed, "two", (3, 4), (3, 4)),
+    "function_folded": (
+        lambda x: F.fold(x, (5, 6), (3, 2), dilation=(1, 2), padding=(1, 0), stride=(2, 1)),
+        (2, 12, 12),
+    ),
+    "function_sampled": (_grid, "two", (2, 3, 4, 5), (2, 2, 3, 4)),
+    "function_kernels": (Kernels(), (2, 3, 8, 6)),
+}
+"""Cases that need `--allow layers`."""
+CASES |= LAYERS
+
+
+def allowed(name: str) -> tuple[str, ...]:
+    """What a case must allow."""
+    return ("layers",) if name in LAYERS else ()
+
+
 def case_of(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The module and inputs of a case."""
     torch.manual_seed(len(name))

@@ -132,6 +132,7 @@ class Operation:
             says how it is passed: as a `Wire`, a dimension as a `Place`, a `Learned` tensor or not at all.
         note: a note for the documentation.
         scaled: whether it accepts a `Scaled`.
+        package: what must be allowed for it: `layers`; empty for nn and nngraph.
     """
 
     names: tuple[str, ...]
@@ -139,6 +140,7 @@ class Operation:
     build: Callable[..., Any]
     note: str = ""
     scaled: bool = False
+    package: str = ""
 
     def call(self, b: Builder, args: dict[str, Any]) -> Any:
         """Build a call with the arguments of its schema, by name."""
@@ -163,7 +165,7 @@ OPERATIONS: dict[str, Operation] = {}
 
 
 def operation(
-    names: str, lua: str, note: str = "", scaled: bool = False
+    names: str, lua: str, note: str = "", scaled: bool = False, package: str = ""
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the builder of some operations.
 
@@ -172,11 +174,12 @@ def operation(
         lua: see `Operation`.
         note: see `Operation`.
         scaled: see `Operation`.
+        package: see `Operation`.
     """
 
     def decorate(build: Callable[..., Any]) -> Callable[..., Any]:
         full = tuple(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in names.split())
-        OPERATIONS.update(dict.fromkeys(full, Operation(full, lua, build, note, scaled)))
+        OPERATIONS.update(dict.fromkeys(full, Operation(full, lua, build, note, scaled, package)))
         return build
 
     return decorate
@@ -291,6 +294,8 @@ class Builder:
             return folded
         if entry is None:
             raise CannotError(UNKNOWN)
+        if entry.package and entry.package not in self.allow:
+            raise CannotError(f"nn has no such layer; --allow {entry.package} writes one")
         value = entry.call(self, args)
         if isinstance(value, Wire) and call.shape == () and value.shape == (1,):
             value = Wire(self, value.step, ())
@@ -450,8 +455,15 @@ class Builder:
             found[first] = self.wire(values[first])
         return found
 
-    def joined(self, name: str, first: Any, second: Any) -> Any:
-        """Apply a layer that takes a table of two, after broadcasting; parameters become nn.CMul and nn.CAdd."""
+    def joined(self, name: str, first: Any, second: Any, *args: Any) -> Any:
+        """Apply a layer that takes a table of two, after broadcasting; parameters become nn.CMul and nn.CAdd.
+
+        Args:
+            name: of its class.
+            first: a wire, a constant or a tensor of the state dict.
+            second: likewise.
+            args: of its constructor.
+        """
         first, second = (self.wire(each) if isinstance(each, Scaled) else each for each in (first, second))
         wires = isinstance(first, Wire), isinstance(second, Wire)
         if name == "nn.CMulTable" and all(wires) and first.step is second.step:
@@ -468,7 +480,7 @@ class Builder:
                 return self.joined(name, second, first)
         shape = broadcast(first.shape or (1,), second.shape or (1,))
         like = first_wire((first, second), shape)
-        return self.emit(make(name), *(self._widened(each, shape, like) for each in (first, second)))
+        return self.emit(make(name, *args), *(self._widened(each, shape, like) for each in (first, second)))
 
     def _widened(self, value: Any, shape: Shape, like: Wire | None) -> Any:
         """Return a value broadcast to a shape, as a wire."""

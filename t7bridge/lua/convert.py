@@ -17,7 +17,7 @@ from . import operations as _operations
 from .build import OPERATIONS, Builder
 from .layers import LuaLayer, structured, walk
 from .objects import ROOT_FIELD, ObjectMaker
-from .source import lua_source
+from .source import PACKAGE, classes_source, lua_source
 from .trace import Program, state_arrays, trace
 
 __all__ = ["LuaModel", "convert_module"]
@@ -45,6 +45,10 @@ class LuaModel:
     def source(self, name: str) -> str:
         """Return `model.lua`."""
         return lua_source(self.layer, self.program, name, self.root["_type"] == "torch.DoubleTensor")
+
+    def classes(self) -> str:
+        """Return `layers.lua`, the classes that nn lacks; empty if there are none."""
+        return classes_source({layer.name for layer in walk(self.layer)})
 
 
 def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] = ()) -> LuaModel:
@@ -74,6 +78,9 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
         names = ", ".join(program.output_names)
         text = f"the module returns a dictionary; the Lua model returns its values in order: {names}"
         notes.append(Note("info", "", text, code="order"))
+    if any(inner.name.startswith(PACKAGE) for inner in walk(layer)):
+        text = "layers.lua has classes that nn lacks: `dofile` it before torch.load of the model"
+        notes.append(Note("info", "", text, code="lua"))
     if "f2" in floats:
         text = "16-bit weights become 32-bit ones, which hold them exactly"
         notes.append(Note("info", "", text, code="element-type"))
@@ -86,8 +93,9 @@ def _built(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> Any:
     The first dimension may not be the batch, as in sequences with time first.
     """
     failed: UnsupportedError | None = None
+    known = {name: entry for name, entry in OPERATIONS.items() if not entry.package or entry.package in allow}
     for fixed in (False, True):
-        program = trace(module, inputs, OPERATIONS, fixed)
+        program = trace(module, inputs, known, fixed)
         builder = Builder(program, allow)
         try:
             return program, *builder.run(), builder

@@ -376,6 +376,16 @@ VolumetricMaxPooling 2 (kT kW kH dT dW dH padT=0 padW=0 padH=0) ceil_mode=false 
 VolumetricDilatedMaxPooling (kT kW kH dT dW dH padT=0 padW=0 padH=0 dilationT=1 dilationW=1 dilationH=1) \
     ceil_mode=false indices=LongTensor
 VolumetricReplicationPadding (pleft pright ptop pbottom pfront pback)
+Function (name)
+Binary (name) gradInput={}
+CumProd (dim)
+Sort (dim descending=false)
+ArgMax (dim smallest=false)
+Gather (dim) gradInput={}
+Scatter (dim adds=false) gradInput={}
+Fold (height width kH kW dH dW padH padW dilationH dilationW)
+GridSample (mode padding align) gradInput={}
+Convolution (dW dH padW padH dilationW dilationH groups) gradInput={}
 """
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
+from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
@@ -149,6 +151,25 @@ return M
 """
 
 
+PACKAGE = "pt."
+"""Beginning of the names of the classes in `classes.lua`."""
+_BESIDE = """dofile((debug.getinfo(1, 'S').source:match('^@(.*[/\\\\])') or '') .. 'layers.lua')
+"""
+
+
+def classes_source(names: Collection[str]) -> str:
+    """Return the source of the classes of `classes.lua` among some names, with what they call; empty for none.
+
+    Args:
+        names: of classes, `pt.Sort`.
+    """
+    head, *parts = (files(__package__) / "classes.lua").read_text("utf-8").split("-- [")
+    sections = {name: text for name, _, text in (part.partition("]\n") for part in parts)}
+    used = [text for name, text in sections.items() if PACKAGE + name in names]
+    called = [text for name, text in sections.items() if any(f"{name}(" in each for each in used) and text not in used]
+    return head + "".join([*called, *used]) if used else ""
+
+
 def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = False) -> str:
     """Return the source of a model.
 
@@ -163,6 +184,8 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
     body = functions + main
     rnn = "nn.SeqLSTM(" in body
     more, requires = (", and rnn", "require 'rnn'\n") if rnn else ("", "")
+    if PACKAGE in body:
+        more, requires = more + ", and layers.lua beside it", requires + _BESIDE
     head = _HEAD.format(name=safe, version=__version__, more=more, requires=requires)
     numbers = _NUMBERS if "numbers(" in body else ""
     parts = {"lstm": "      if torch.type(module) == 'nn.SeqLSTM' then fill_lstm(module, weights) end\n" if rnn else ""}

@@ -136,8 +136,8 @@ def lua_document(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS)
     return document
 
 
-PACKAGES = ("rnn",)
-"""Lua packages besides nn and nngraph that a model may need if allowed."""
+PACKAGES = ("layers", "rnn")
+"""What a model may need besides nn and nngraph if allowed: layers of its own, in `layers.lua`; a Lua package."""
 
 
 @verb
@@ -145,7 +145,9 @@ class ToLua:
     """Options of each way to Lua."""
 
     allow: tuple[str, ...] = option(
-        "Lua package that the model may require: rnn, for nn.SeqLSTM", default=(), metavar="NAME"
+        "what the model may need: layers, classes of its own in layers.lua; rnn, for nn.SeqLSTM; may be repeated",
+        default=(),
+        metavar="NAME",
     )
     force: bool = FORCE
     sync: bool = SYNC
@@ -207,8 +209,9 @@ def save_module(request: SaveModule) -> Report:
         example_inputs: a tensor, or a tuple of the inputs; or their shapes, in any form of
             `t7bridge.conversion.inputs`. The first dimension is treated as the batch if the module lets it vary, all
             other extents are fixed by the example.
-        allow: other Lua packages that the model may need: `rnn`, Element-Research's, for `nn.SeqLSTM`; without it
-            recurrent layers are unrolled.
+        allow: what the model may need besides nn and nngraph: `layers` for classes of PyTorch's functions that nn lacks
+            (sine, sorting, sampling of images), which are written to `layers.lua` beside the model; `rnn`,
+            Element-Research's, for `nn.SeqLSTM`, without which recurrent layers are unrolled.
 
     Returns:
         The report, with notes for the user, such as the fixed length of unrolled recurrent layers.
@@ -226,7 +229,16 @@ def save_module(request: SaveModule) -> Report:
     with FileOutput(request.target, force=request.force, sync=request.sync) as output:
         T7Writer(output).write_object(model.root)
         report.target_bytes = output.position
+    _write_classes(model, os.path.dirname(os.path.abspath(request.target)), request)
     return report
+
+
+def _write_classes(model: LuaModel, folder: str, request: ToLua) -> None:
+    """Write the classes of a model that nn lacks into `layers.lua`."""
+    text = model.classes()
+    if text:
+        with FileOutput(os.path.join(folder, "layers.lua"), force=request.force, sync=request.sync) as output:
+            output.write(text.encode())
 
 
 @takes(WriteLua)
@@ -272,6 +284,7 @@ def write_lua(request: WriteLua) -> Report:
         T7Writer(output).write_object(model.root)
         code.write(text.encode())
         report.target_bytes = output.position + code.position
+    _write_classes(model, folder, request)
     return report
 
 
@@ -296,7 +309,7 @@ def lua_model(module: nn.Module, example_inputs: Any, allow: tuple[str, ...] = (
         inputs = made if isinstance(made, list) else [made]
     unknown = sorted(set(allow) - set(PACKAGES))
     if unknown:
-        raise ModelError("unknown Lua package", expected=" or ".join(PACKAGES), found=", ".join(unknown))
+        raise ModelError("unknown name in allow", expected=" or ".join(PACKAGES), found=", ".join(unknown))
     return convert_module(module, tuple(inputs), allow)
 
 

@@ -6,6 +6,7 @@ require 'nn'
 require 'nngraph'
 
 local work, out = arg[1], arg[2]
+dofile(work .. '/layers.lua')
 
 local function gradients(model, weights)
    local found = {}

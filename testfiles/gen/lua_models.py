@@ -12,12 +12,13 @@ Run from the root of the repository, with `tests` on PYTHONPATH.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import torch
 from lua_nets import NETS, flat, module_of
-from lua_operations import CASES, case_of
+from lua_operations import CASES, allowed, case_of
 from lua_styles import STYLES, style_of
 
 import t7bridge
@@ -42,11 +43,12 @@ for name in sys.argv[2:] or (*NETS, *CASES, *STYLES):
     made = module_of(name) if name in NETS else case_of(name) if name in CASES else style_of(name)
     module, inputs = made
     label = name if name in NETS else f"{'op' if name in CASES else 'style'}_{name}"
-    t7bridge.save_module(module, work / f"{label}.t7", example_inputs=inputs, force=True)
+    t7bridge.save_module(module, work / f"{label}.t7", example_inputs=inputs, allow=allowed(name), force=True)
     torch.manual_seed(5)
     slopes = [torch.randn(output.shape) for output in flat(module(*inputs))]
     weights = {key: plain(value) for key, value in module.state_dict().items()}
     case = {"input": packed(list(inputs)), "gradOutput": packed(slopes), "weights": Table.of(weights)}
     t7bridge.save(Table.of(case), work / f"{label}.case.t7", force=True)
     names.append(label)
+shutil.copy(Path(t7bridge.__file__).parent / "lua/classes.lua", work / "layers.lua")  # of all cases
 (work / "names.txt").write_text("\n".join(names) + "\n")

@@ -17,6 +17,7 @@ from ..build import (
     Wire,
     check_learned,
     is_known,
+    is_parameter,
     operation,
 )
 from ..layers import LuaLayer, WeightRef, make
@@ -90,8 +91,9 @@ def convolution(
             raise CannotError("the scale of the kernel is not one for each output channel")
         made = convolution(b, input, weight.param, None, stride, padding, dilation, groups)
         return scaled_outputs(b, made, weight, bias, 1)
-    check_learned(weight, "weight")
-    n_out, n_in, *kernel = weight.ref.size
+    if not is_parameter(weight) and "layers" not in b.allow:
+        raise CannotError("the weight is computed, or is not a parameter; --allow layers takes it as an input")
+    n_out, n_in, *kernel = weight.shape
     rank = len(kernel)
     if len(input.shape) != rank + 2:
         raise CannotError("the input is not a batch")
@@ -101,6 +103,15 @@ def convolution(
         padding, input = _same(b, input, [d * (k - 1) for k, d in zip(kernel, dilation)])
     padding = _each(rank, 0 if padding == "valid" else padding, 0)[-len(kernel) :]
     dilated = any(step != 1 for step in dilation)
+    if not is_parameter(weight):
+        if rank > 2:
+            raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
+        layer = make("pt.Convolution", *_arguments(kernel, stride, padding, dilation)[2:], groups)
+        own = b.reshape(b.wire(weight, input), (n_out, n_in, *kernel))
+        image = as_image(b, input)
+        made = b.emit(layer, image, own, shape=(*image.shape[:1], n_out, *((1,) * (2 - rank)), *b.shape[2:]))
+        made = b.reshape(made, b.shape)
+        return made if bias is None else made + b.reshape(b.wire(bias, made), (n_out, *(1,) * rank))
     even = rank < 3 and all(len(set(part)) == 1 for part in (kernel, stride, padding))
     if even and groups == n_in * groups == n_out and groups > 1 and not dilated:
         return b.reshape(_depthwise(b, as_image(b, input), weight, bias, (kernel[0], stride[0], padding[0])), b.shape)

@@ -12,6 +12,7 @@ from ..build import Builder, CannotError, Const, Missing, Place, Stored, Wire, i
 from ..layers import LuaLayer, make, sequential
 from ..trace import DynamicExtent
 from .elementwise import is_nonzero, reduced
+from .functions import at_indices
 
 MOST_PARTS = 256
 MOST_CHOICES = 1 << 24
@@ -281,11 +282,13 @@ def gathered(b: Builder, table: Any, index: Any, place: int) -> Any:
 def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any = None) -> Any:
     """Take elements at constant positions of one dimension."""
     used = [(place, item) for place, item in enumerate(indices or ()) if item is not None] or [(dim, index)]
-    if len(used) != 1 or not isinstance(used[0][1], Const):
-        raise CannotError("gathers by positions that depend on the inputs, or in several dimensions")
     place, item = used[0]
-    if indices and b.dtype_of("indices", place) == "bool":
+    if len(used) == 1 and indices and b.dtype_of("indices", place) == "bool":
         raise CannotError("gathers by a mask")
+    if len(used) == 1 and isinstance(item, Wire) and "layers" in b.allow:
+        return at_indices(b, self, place, item)
+    if len(used) != 1 or not isinstance(item, Const):
+        raise CannotError("gathers by positions that depend on the inputs, or in several dimensions")
     numbers, extent = item.array(), self.shape[place]
     made = gathered(b, self, numbers % extent if isinstance(extent, int) else numbers, place)
     return b.reshape(made, with_extents(self.shape, place, *numbers.shape))

@@ -8,6 +8,7 @@ from . import (  # noqa: F401
     conv,
     criterion,
     dpnn,
+    functions,
     linear,
     norm,
     packages,

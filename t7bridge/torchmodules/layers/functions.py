@@ -1,0 +1,185 @@
+"""Functions of PyTorch, as `layers.lua` has them for Lua."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .base import Layer
+
+
+@dataclass(eq=False)
+class Function(Layer):
+    """A function of each element.
+
+    Args:
+        name: in PyTorch: `sin`.
+    """
+
+    name: str
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Keep the shape."""
+        output: Tensor = getattr(torch, self.name)(input)
+        return output
+
+
+@dataclass(eq=False)
+class Binary(Layer):
+    """A function of each pair of elements.
+
+    Args:
+        name: in PyTorch: `atan2`.
+    """
+
+    name: str
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take two tensors of one shape; return one."""
+        if self.name == "floor_divide":  # which has no gradient
+            return torch.div(*inputs, rounding_mode="floor")
+        output: Tensor = getattr(torch, self.name)(*inputs)
+        return output
+
+
+@dataclass(eq=False)
+class CumProd(Layer):
+    """The products of the elements up to each one.
+
+    Args:
+        dim: the dimension.
+    """
+
+    dim: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Keep the shape."""
+        return input.cumprod(self.dim)
+
+
+@dataclass(eq=False)
+class Sort(Layer):
+    """The elements of a dimension in order.
+
+    Args:
+        dim: the dimension.
+        descending: whether the largest comes first.
+    """
+
+    dim: int
+    descending: bool = False
+
+    def forward(self, input: Tensor) -> list[Tensor]:
+        """Return the elements, and their indices as numbers of the same type."""
+        values, indices = input.sort(self.dim, self.descending)
+        return [values, indices.to(input.dtype)]
+
+
+@dataclass(eq=False)
+class ArgMax(Layer):
+    """The index of the largest element.
+
+    Args:
+        dim: the dimension, which the output does not have.
+        smallest: whether the smallest is wanted.
+    """
+
+    dim: int
+    smallest: bool = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return indices as numbers of the same type."""
+        found = input.argmin(self.dim) if self.smallest else input.argmax(self.dim)
+        return found.to(input.dtype)
+
+
+@dataclass(eq=False)
+class Gather(Layer):
+    """The elements at indices of a dimension.
+
+    Args:
+        dim: the dimension.
+    """
+
+    dim: int
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take a tensor and indices; return a tensor of the shape of the indices."""
+        return inputs[0].gather(self.dim, inputs[1].long())
+
+
+@dataclass(eq=False)
+class Scatter(Layer):
+    """A tensor with other elements at indices of a dimension.
+
+    Args:
+        dim: the dimension.
+        adds: whether they are added.
+    """
+
+    dim: int
+    adds: bool = False
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take a tensor, indices and elements; return a tensor of the first shape."""
+        tensor, index, elements = inputs
+        if self.adds:
+            return tensor.scatter_add(self.dim, index.long(), elements)
+        return tensor.scatter(self.dim, index.long(), elements)
+
+
+class Fold(torch.nn.Fold):
+    """Sums of overlapping blocks.
+
+    Args:
+        sizes: heights and widths: of the image, kernel, stride, padding and dilation.
+    """
+
+    def __init__(self, *sizes: int) -> None:
+        image, kernel, stride, padding, dilation = zip(sizes[::2], sizes[1::2])
+        super().__init__(image, kernel, dilation, padding, stride)
+
+
+@dataclass(eq=False)
+class GridSample(Layer):
+    """An image at the places of a grid.
+
+    Args:
+        mode: `bilinear` or `nearest`.
+        padding: `zeros` or `border`.
+        align: whether -1 and 1 are the centres of the first and last pixels.
+    """
+
+    mode: str
+    padding: str
+    align: bool
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take (n, c, height, width) and (n, h, w, 2); return (n, c, h, w)."""
+        image, grid = inputs
+        return F.grid_sample(image, grid, self.mode, self.padding, self.align)
+
+
+@dataclass(eq=False)
+class Convolution(Layer):
+    """A convolution whose kernels are an input.
+
+    Args:
+        stride: of rows and columns.
+        padding: of rows and columns.
+        dilation: of rows and columns.
+        groups: number of groups of channels.
+    """
+
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take (n, in, h, w) and kernels (out, in / groups, kh, kw)."""
+        options = self.stride, self.padding, self.dilation, self.groups
+        return F.conv2d(inputs[0], inputs[1], None, *options)
