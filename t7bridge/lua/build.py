@@ -265,7 +265,7 @@ class Builder:
         args = mapped(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)
         plain = call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
         if missing:
-            reasons = [value.reason for value in missing] + ([UNKNOWN] if entry is None and not plain else [])
+            reasons = [value.reason for value in missing] + ([] if plain else [self._refusal(entry)])
             self.problems += [self._problem(reason) for reason in reasons if reason]
             return Missing("", call.shape)
         if call.op == "operator.value":
@@ -292,16 +292,22 @@ class Builder:
         folded = self._folded(call, args)
         if folded is not None:
             return folded
-        if entry is None:
-            raise CannotError(UNKNOWN)
-        if entry.package and entry.package not in self.allow:
-            raise CannotError(f"nn has no such layer; --allow {entry.package} writes one")
+        refusal = self._refusal(entry)
+        if entry is None or refusal:
+            raise CannotError(refusal)
         value = entry.call(self, args)
         if isinstance(value, Wire) and call.shape == () and value.shape == (1,):
             value = Wire(self, value.step, ())
         if call.inplace:
             self._change(call, value)
         return value
+
+    def _refusal(self, entry: Operation | None) -> str:
+        """Return why an operation cannot be expressed, whatever its arguments; empty if it can."""
+        if entry is None:
+            return UNKNOWN
+        allowed = not entry.package or entry.package in self.allow
+        return "" if allowed else f"nn has no such layer; --allow {entry.package} writes one"
 
     def _problem(self, reason: str) -> tuple[str, str, str]:
         part = f"{self.call.op}: " if self.call.origin else ""

@@ -16,7 +16,7 @@ register_layer(
         "pt.Binary": of_runtime("functions.Binary", _NAME),
         "pt.CumProd": of_runtime("functions.CumProd", dim("dim")),
         "pt.Sort": of_runtime("functions.Sort", dim("dim"), flag("descending")),
-        "pt.ArgMax": of_runtime("functions.ArgMax", dim("dim"), flag("smallest")),
+        "pt.ArgMax": of_runtime("functions.Extremum", dim("dim"), flag("smallest")),
         "pt.Gather": of_runtime("functions.Gather", dim("dim")),
         "pt.Scatter": of_runtime("functions.Scatter", dim("dim"), flag("adds")),
         "pt.Fold": of_runtime("functions.Fold", *map(integer, _FOLD.split())),

@@ -79,8 +79,8 @@ class Sort(Layer):
 
 
 @dataclass(eq=False)
-class ArgMax(Layer):
-    """The index of the largest element.
+class Extremum(Layer):
+    """The index of the largest element, or of the smallest.
 
     Args:
         dim: the dimension, which the output does not have.
