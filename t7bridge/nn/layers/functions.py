@@ -13,7 +13,7 @@ _FOLD = "height width kH kW dH dW padH padW dilationH dilationW"
 register_layer(
     module={
         "pt.Function": of_runtime("functions.Function", _NAME),
-        "pt.Binary": of_runtime("functions.Binary", _NAME),
+        "pt.Binary": of_runtime("functions.Pairwise", _NAME),
         "pt.CumProd": of_runtime("functions.CumProd", dim("dim")),
         "pt.Sort": of_runtime("functions.Sort", dim("dim"), flag("descending")),
         "pt.ArgMax": of_runtime("functions.Extremum", dim("dim"), flag("smallest")),
@@ -32,7 +32,7 @@ register_layer(
     },
     traits={
         "functions.Function": Traits(output=same),
-        "functions.Binary": Traits(takes_list=True),
+        "functions.Pairwise": Traits(takes_list=True),
         "functions.CumProd": Traits(output=same),
         "functions.Sort": Traits(returns_list=True, flow=flows.tensors),
         "functions.Gather": Traits(takes_list=True),

@@ -28,7 +28,7 @@ class Function(Layer):
 
 
 @dataclass(eq=False)
-class Binary(Layer):
+class Pairwise(Layer):
     """A function of each pair of elements.
 
     Args:
