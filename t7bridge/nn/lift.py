@@ -15,12 +15,13 @@ from typing import Any
 from attrs import evolve, field
 
 from ..data import define
+from ..errors import WriteError
 from ..graph.storage import Storage
 from ..graph.tensor import Assembled, Tensor, place_of
 from ..lazy import np
 from ..report import Note
 from .layouts import copied, elements, narrow, reshape
-from .mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in
+from .mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in
 from .named import Origin, StateDict
 from .plan import graph_arguments
 from .polynomials import FUNCTIONS, Atom, Poly, UnknownValue, Values, formula, graph_of, polynomial, times
@@ -219,7 +220,28 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
             here = tuple(slice(start, start + length) for start, length in zip(piece.start, piece.size))
             flat[here] = -block if piece.negated else block
         made[key] = copied(first, whole)
+    _check_rest(found, state)
     return made
+
+
+def _check_rest(found: Mapping[str, list[Piece]], state: Mapping[str, Any]) -> None:
+    """Refuse elements of cells' tensors that no piece has, unless they are zero."""
+    places: dict[str, list[tuple[slice, ...]]] = {}
+    for piece in (piece for blocks in found.values() for piece in blocks):
+        there = tuple(slice(at, at + length) for at, length in zip(piece.at, piece.size))
+        for key in filter(None, (piece.target, piece.adds)):
+            places.setdefault(key, []).append(there)
+    for key, parts in places.items():
+        rest = state[key].array != 0
+        for there in parts:
+            rest[there] = False
+        if rest.any():
+            raise WriteError(
+                "the Lua model has no place for an element of a cell, as its layers lack a bias",
+                path=key,
+                expected="0",
+                found=str(state[key].array[rest][0]),
+            )
 
 
 # Cells in a graph
@@ -244,6 +266,10 @@ class _Gate:
 
 class _NotACell(Exception):
     """The message says what stands against it."""
+
+
+class _UnknownWidths(_NotACell):
+    """Nothing else stands against it."""
 
 
 @define(eq=False)
@@ -327,7 +353,7 @@ class _Search:
                             self.found.append((self._layer if cell.layers else self._cell)(cell, bound))
                         except _NotACell as error:
                             # Many models have a tanh of a sum.
-                            is_like = cell.name != "RNN" and bool(str(error))
+                            is_like = isinstance(error, _UnknownWidths) if cell.name == "RNN" else bool(str(error))
                             reasons += [f"{cell.name} stays as it is: {error}"] * is_like
                             continue
                     reasons.clear()
@@ -470,10 +496,8 @@ class _Search:
         for letter, gate in gates.items():
             self._check_gate(letter, gate, (x, h), size)
         has_bias = any(gate.vectors for gate in gates.values())
-        if has_bias and not all(gate.vectors for gate in gates.values()):
-            raise _NotACell("only some of its gates have a bias")
-        if scaled is not None and has_bias and (len(scaled), len(gates["n"].vectors)) != (1, 2):
-            raise _NotACell("its new value does not have one bias that is reset, and one that is not")
+        if scaled is not None and (len(scaled) > 1 or len(gates["n"].vectors) - len(scaled) > 1):
+            raise _NotACell("its new value has two biases that are reset, or two that are not")
         shapes, pieces = self._peepholes(cell, gates, bound, size)
         target = cell.seeing if pieces else target
         width, rows = gates[cell.gates[0]].products[x].size[1], len(gates) * size
@@ -646,7 +670,7 @@ def _resolved(products: Mapping[Poly, Atom], x: Poly, h: Poly, is_proven: bool) 
     """
     count, total = products[h].size[0], -products[h].size[1]
     if not is_proven and total != 2 * count:
-        raise _NotACell("the sizes of the values that are joined are not known")
+        raise _UnknownWidths("the sizes of the values that are joined are not known")
     found = {}
     for value, columns in ((h, count), (x, total - count)):
         row, column = products[value].start  # of the first part 0, of the second minus its end
@@ -668,14 +692,11 @@ def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], row: int, scaled: list[Atom]
     for name, block in zip(("ih", "hh"), blocks):
         yield Piece(block.key, block.start, block.size, f"weight_{name}", (row, 0))
     homes = [_module(block) for block in blocks]
-
-    def order(vector: Atom) -> tuple[bool, bool]:
-        own = (_module(vector) != homes[0], _module(vector) == homes[1])
-        return own if scaled is None else (vector in scaled, False)
-
-    for name, vector in zip(("ih", "hh"), sorted(gate.vectors, key=order)):
-        only = len(gate.vectors) == 1
-        yield Piece(vector.key, vector.start, vector.size, f"bias_{name}", (row,), adds="bias_hh" * only)
+    vectors = sorted(gate.vectors, key=lambda vector: (_module(vector) != homes[0], _module(vector) == homes[1]))
+    names = ["ih", "hh"] if scaled is None else ["hh" if vector in scaled else "ih" for vector in vectors]
+    for name, vector in zip(names, vectors):
+        adds = "bias_hh" if scaled is None and len(vectors) == 1 else ""
+        yield Piece(vector.key, vector.start, vector.size, f"bias_{name}", (row,), adds=adds)
 
 
 def _module(atom: Atom) -> str:
@@ -804,30 +825,76 @@ def _settle(groups: list[list[_Found]]) -> None:
 
 
 def _check_writes(cells: list[_Found], root: ModuleSpec) -> None:
-    """Set what stands against cells whose values a layer changes in place."""
-    if not any(spec.kwargs.get("inplace") for spec in specs_in(root)):
+    """Set what stands against cells whose values a layer changes in place.
+
+    Lua computes gradients with the changed values, PyTorch's cells keep others than Lua's layers.
+    """
+    specs = [*specs_in(root)]
+    if not any(spec.kwargs.get("inplace") for spec in specs):
         return
+    holders: dict[int, list[tuple[ModuleSpec, str]]] = {}
+    for spec in specs:
+        for name, child in spec.children.items():
+            holders.setdefault(id(child), []).append((spec, name))
     for cell in cells:
-        numbers = set(range(1, len(graph_of(cell.graph).nodes) + 1))
-        inside = numbers - _alive(cell.graph, [cell])
-        after = [number for number in numbers if number > min(inside) and _changes(cell.graph, number)]
-        if any(number < max(inside) or _memory_of(cell.graph, number) & {*cell.inputs} for number in after):
+        inside = set(range(1, len(graph_of(cell.graph).nodes) + 1)) - _alive(cell.graph, [cell])
+        between = any(_changes(cell.graph, number) for number in range(min(inside) + 1, max(inside)))
+        if between or _is_changed(cell.graph, max(inside), cell.inputs, holders):
             cell.against = "a layer changes one of its values in place"
-        # What is joined is a copy, which nothing changes before the gradients are computed.
-        if any(piece.start[1:] > (0,) for piece in cell.pieces):
-            cell.against = "its matrix multiplies a copy of its inputs, and a layer changes values in place"
+
+
+def _is_changed(
+    spec: ModuleSpec, number: int, links: Iterable[Link], holders: Mapping[int, list[tuple[ModuleSpec, str]]]
+) -> bool:
+    """Return whether anything that runs after a node of a graph may change values that it takes.
+
+    Args:
+        spec: the graph.
+        number: of the node.
+        links: to the values.
+        holders: the containers of each module, with its name there.
+    """
+    stack, seen = [(spec, number, tuple(links))], set[tuple[int, int]]()
+    while stack:
+        spec, number, links = stack.pop()
+        if (id(spec), number) in seen:
+            continue
+        seen.add((id(spec), number))
+        if spec.graph is not None:
+            memory = _memory_of(spec, links)
+            later = (at for at in range(number + 1, len(spec.graph.nodes) + 1) if _changes(spec, at))
+            if any(_meet(memory, _memory_of(spec, spec.graph.nodes[at - 1].takes)) for at in later):
+                return True
+            if all(at for at, _ in memory):
+                continue
+        for holder, name in holders.get(id(spec), ()):
+            if holder.graph is not None:
+                nodes = enumerate(holder.graph.nodes, 1)
+                stack += [(holder, at, node.takes) for at, node in nodes if node.module == name]
+                continue
+            passes = spec.graph is None or any(not at for at, _ in _memory_of(spec, spec.graph.outputs))
+            others = (child for other, child in holder.children.items() if other != name)
+            if (holder.target != SEQUENTIAL or passes) and any(map(_writes, others)):
+                return True
+            stack.append((holder, 0, ()))
+    return False
+
+
+def _writes(spec: ModuleSpec) -> bool:
+    """Return whether a module, or one inside it, changes a value in place."""
+    return any(inner.kwargs.get("inplace") for inner in specs_in(spec))
 
 
 def _changes(spec: ModuleSpec, number: int) -> bool:
     """Return whether a node of a graph changes a value in place."""
     name = graph_of(spec).nodes[number - 1].module
-    return name is not None and any(inner.kwargs.get("inplace") for inner in specs_in(spec.children[name]))
+    return name is not None and _writes(spec.children[name])
 
 
-def _memory_of(spec: ModuleSpec, number: int) -> set[Link]:
-    """Return the values that may have the memory of the input of a node."""
+def _memory_of(spec: ModuleSpec, links: Iterable[Link]) -> set[Link]:
+    """Return the values that may have the memory of these values of a graph."""
     graph, seen = graph_of(spec), set[Link]()
-    stack = [*graph.nodes[number - 1].takes]
+    stack = [*links]
     while stack:
         link = stack.pop()
         name = graph.nodes[link[0] - 1].module if link[0] else None
@@ -837,6 +904,11 @@ def _memory_of(spec: ModuleSpec, number: int) -> set[Link]:
             shares = facts is None or facts.shares_memory or spec.children[name or ""].children
             stack += graph.nodes[link[0] - 1].takes if link[0] and (shares or _changes(spec, link[0])) else ()
     return seen
+
+
+def _meet(some: Iterable[Link], others: Iterable[Link]) -> bool:
+    """Return whether a value is one of others, or a part of one, or has one as a part."""
+    return any(a == b and not any(x != y for x, y in zip(p, q)) for a, p in some for b, q in others)
 
 
 def _alive(spec: ModuleSpec, cells: list[_Found]) -> set[int]:

@@ -23,6 +23,8 @@ STATEFUL = LAYERS + "containers.Stateful"
 """The graph whose inputs after the first are states."""
 _TEXT_MODEL = LAYERS + "sequence.TextModel"
 _SEQUENCER = LAYERS + "sequence.Sequencer"
+_OTHERS = (LAYERS + "sequence.MaskedSequencer", LAYERS + "sequence.SteppedLSTM")
+"""Layers over sequences that torch.nn lacks."""
 _EMBEDDING = LAYERS + "linear.LookupTable"
 _DROPOUT = "torch.nn.Dropout"
 _KINDS = {
@@ -84,6 +86,7 @@ def _once(root: ModuleSpec) -> dict[int, tuple[str, ModuleSpec]]:
 # Sequencers
 
 
+_RECURRENT = (LAYERS + "recurrent.", _OTHERS[1])
 _GATES = tuple(tuple(name + gate for gate in "ifgo") for name in ("weight_i", "weight_h", "bias_"))
 _CELLS = {
     f"{LAYERS}recurrent.FastLSTM": (("weight_ih",), ("weight_hh",), ("bias",)),
@@ -112,9 +115,10 @@ def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]
     Returns:
         Their ids.
     """
-    own = [(prefix, spec) for prefix, spec in once.values() if all(id(each) in once for each in specs_in(spec))]
-    sequencers = [(prefix, spec) for prefix, spec in own if spec.target == _SEQUENCER]
-    layers = [spec for _, spec in own if _kind(spec)]
+    own = {id(spec): prefix for prefix, spec in once.values() if all(id(each) in once for each in specs_in(spec))}
+    every = [*specs_in(result.plan.root)]
+    sequencers = [spec for spec in every if spec.target == _SEQUENCER or spec.target in _OTHERS]
+    layers = [spec for spec in every if _kind(spec) and id(spec) in own]
     flow = _Inputs()
     if sequencers or layers:
         flow(result.plan.root, ANY)
@@ -125,11 +129,15 @@ def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]
     pieces: list[Piece] = []
     shapes: dict[str, tuple[int, ...]] = {}
     moved, tied = Moves(), _tied_in(result.state)
-    for prefix, spec in sequencers:
+    for spec in sequencers:
+        prefix = own.get(id(spec), "")
         kinds = {kind.name for kind in flow.kinds.get(id(spec), {ANY})}
         cells = [place for place, each in _inside(spec, prefix) if each.target in _CELLS]
         against = _against_unrolling(spec, kinds) or _against_moving(tied, cells)
-        message = f"{spec.class_name} stays as it is: {against}" if against and cells else ""
+        if id(spec) not in own:
+            against = "a module in it has several places"
+        is_recurrent = any(each.target.startswith(_RECURRENT) for each in specs_in(spec))
+        message = f"{spec.class_name} stays as it is: {against}" if against and is_recurrent else ""
         if not against:
             unrolled.add(id(spec))
             _as_sequential(prefix, spec, pieces, shapes, moved)
@@ -176,6 +184,9 @@ def _inside(spec: ModuleSpec, prefix: str) -> Iterator[tuple[str, ModuleSpec]]:
 
 def _against_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
     """Return what stands against a sequencer as layers over sequences; empty for nothing."""
+    if spec.target in _OTHERS:
+        is_masked = spec.target == _OTHERS[0] or spec.kwargs.get("mask_zero")
+        return "it skips steps of zeros" if is_masked else "its projection is not smaller than its cell"
     inside = [child for _, child in _inside(spec, "")]
     other = next((each for each in inside if each.target not in (*_CELLS, *_BY_ROW, *_LAST)), None)
     if other is not None:

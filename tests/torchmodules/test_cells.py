@@ -10,8 +10,10 @@ from fuzz_cells import check
 from fuzz_networks import records, written
 from helpers import TESTFILES
 from runtime_helpers import as_torch, copied, difference, gradient_difference, step_differences
+from source_helpers import generate
 
 import t7bridge
+from t7bridge.errors import WriteError
 from t7bridge.torchmodules import live_module
 
 FILES = (TESTFILES / "cells.t7", TESTFILES / "highway_attention.t7")
@@ -111,8 +113,10 @@ def test_inputs_have_names(tmp_path):
 
 @pytest.mark.parametrize("name", UNKNOWN_WIDTHS)
 def test_columns_of_unknown_width_are_not_guessed(name):
-    """The layers are kept where a wrong guess would make a module that refuses its inputs."""
+    """The layers are kept where a wrong guess would make a module that refuses its inputs; a note says why."""
     assert not cells(live_module(CELLS[name]["model"], "root", lift=True))
+    notes = generate(CELLS[name]["model"]).notes
+    assert any("the sizes of the values that are joined are not known" in note.message for note in notes)
 
 
 def test_tied_layers_of_other_functions_stay():
@@ -129,3 +133,13 @@ FOUND = {record["name"].decode(): record for record in records(TESTFILES / "foun
 def test_former_differences(name, tmp_path):
     """Cells that were once recognized wrongly are computed right, live and as pages, or stay as they are."""
     assert not list(check(FOUND[name], tmp_path, True, Counter()))
+
+
+def test_biases_that_lua_lacks_are_not_lost(tmp_path):
+    """A trained bias that the Lua model has no place for is refused on the way back."""
+    written(FOUND["gru_bias_of_input"], tmp_path)
+    state = torch.load(tmp_path / "model.pt")
+    state["gru.bias_hh"][-1] += 1
+    torch.save(state, tmp_path / "trained.pt")
+    with pytest.raises(WriteError, match="lack a bias"):
+        t7bridge.convert(tmp_path / "trained.pt", tmp_path / "back.t7", template=tmp_path / "model.t7")

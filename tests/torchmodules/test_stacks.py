@@ -83,6 +83,32 @@ def test_layers_between(tmp_path):
     assert not step_differences(page, MODELS[name], atol=1e-5)
 
 
+REASONS = {
+    "peepholes": "its gates see the cell",
+    "zeros": "it remembers a state, or skips steps",
+    "a list": "its input is a list",
+    "another cell": "it has nn.GRU",
+    "normalized": "it has nn.BatchNormalization",
+    "shared": "a module in it has several places",
+    "tied": "another layer has the same weights",
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_reasons(name):
+    """A note says what stands against a sequencer as a layer of torch.nn."""
+    notes = recognized(*planned(SEQUENCES[name]["model"])).notes
+    assert any(f"stays as it is: {REASONS[name]}" in note.message for note in notes)
+
+
+@pytest.mark.parametrize("name", ["mask.linearrnn", "seq.equal.mask"])
+def test_masked(name):
+    """So it does for layers that skip steps of zeros."""
+    cases = T7Reader(TESTFILES / "rnn2_options.t7").read_object()
+    notes = recognized(*planned(cases[name]["module"])).notes
+    assert any("stays as it is: it skips steps of zeros" in note.message for note in notes)
+
+
 def planned(model):
     """Return the plan and the state dict of a model."""
     state = state_dict(model, own_keys=True)
