@@ -5,6 +5,7 @@ MkDocs loads it (`hooks` in mkdocs.yml).
 
 from __future__ import annotations
 
+import logging
 import re
 import tempfile
 from pathlib import Path
@@ -14,9 +15,11 @@ from mkdocs.structure.files import File, Files
 
 import t7bridge
 
+LOG = logging.getLogger("mkdocs.hooks.site")
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#:]*)(#[^)]*)?\)")
+OPTION = re.compile(r"(?<=[ >])--?\w[\w-]*( [\w./]+(?=[ <]))?")
 DRAWN = re.compile(r"\(drawn/([\w./]+)\.svg\)")
 
 
@@ -37,6 +40,22 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links out of `docs/` to pages of the site."""
     source = page.file.abs_src_path
     return relinked(markdown, Path(source).parent) if source else markdown
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Show the bars in the code of tables, which Markdown escapes, and keep options with their values on one line."""
+
+    def shown(code: re.Match[str]) -> str:
+        return OPTION.sub(r'<span style="white-space: nowrap">\g<0></span>', code[0].replace("\\|", "|"))
+
+    return re.sub(r"<code>[^<]*</code>", shown, html)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Warn, which is an error in strict builds, of what a page would load from another host."""
+    for found in re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"https?://[^>]*>", output):
+        LOG.warning("%s loads %s", page.file.src_uri, found)
+    return output
 
 
 def relinked(markdown: str, folder: Path) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import os
 import re
 import runpy
 import shlex
@@ -143,6 +144,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="the pages show paths of POSIX")
 @pytest.mark.parametrize("page", PAGES)
 def test_page(page: str, folder: Path) -> None:
     """The blocks run in order."""
