@@ -364,7 +364,7 @@ def bracketed(
 
 def _operands(node: ast.BinOp) -> list[str]:
     """Split a sum or product into its terms."""
-    level = (ast.Add, ast.Sub) if isinstance(node.op, (ast.Add, ast.Sub)) else (ast.Mult, ast.Div)
+    level = (ast.Add, ast.Sub) if isinstance(node.op, (ast.Add, ast.Sub)) else (ast.Mult, ast.MatMult, ast.Div)
     terms: list[str] = []
     left: ast.expr = node
     while isinstance(left, ast.BinOp) and isinstance(left.op, level):

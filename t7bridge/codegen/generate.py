@@ -465,8 +465,8 @@ _TORCH_FUNCTIONS = {known.function.partition(".")[2] for known in TORCH.values()
     *("cat", "where", "load", "max_pool1d"),
 }
 _WORDS_OF_VALUES = """
-abs exp log square pow gt lt unsqueeze transpose select narrow sum mean max min values flip to mT long clone unbind
-flatten unflatten reshape_as contiguous refer double half bfloat16 float load_state_dict eval with_name
+abs exp log square pow gt lt squeeze unsqueeze transpose select narrow sum mean max min values flip to mT long clone
+unbind flatten unflatten reshape_as contiguous refer double half bfloat16 float load_state_dict eval with_name
 """
 _PAGE_METHODS = frozenset(_WORDS_OF_VALUES.split())
 """Attributes of values that a page uses, besides the modules in its own classes."""
@@ -475,7 +475,7 @@ _WORDS = {"self", "input", "inputs", "target", "super", "float", "list", "torch"
 _LOAD_WORDS = {"Path", "__file__", "Model", "model", "path", "weights", "torch", "load_file"}
 _NODES = (
     *(ast.Assign, ast.Return, ast.Expr, ast.Call, ast.keyword, ast.Attribute, ast.Name, ast.Constant, ast.Tuple),
-    *(ast.List, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div),
+    *(ast.List, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.MatMult, ast.Div),
     *(ast.Load, ast.Store),
 )
 """Allowed nodes of statements and expressions."""

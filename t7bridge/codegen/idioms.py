@@ -335,6 +335,20 @@ class Idioms:
         after = Form(dims + 1) if dims is not None and dims == self._form.rank else Form()
         return self._expression(after, "lambda x: x.unsqueeze(dim)", dim=self._from_end(dim, 1))
 
+    def squeeze(self) -> Idiom | None:
+        """Write the removal of a dimension of one element; Lua keeps the only one."""
+        dim = self._arguments("dim")[0]
+        if dim is None or self._dims is not None or (self._form.rank or 0) < 2:
+            return None
+        return self._expression(Form(), "lambda x: x.squeeze(dim)", dim=dim)
+
+    def replicate(self) -> Idiom | None:
+        """Write a new dimension of one element."""
+        times, dim = self._arguments("times", "dim")
+        if times != 1 or self._dims is not None:
+            return None
+        return self._expression(Form(), "lambda x: x.unsqueeze(dim)", dim=dim or 0)
+
     def transpose(self) -> Idiom | None:
         """Write exchanges of dimensions."""
         if len(self._args) > _CHAINED or any(self._is_beyond(dim) for pair in self._args for dim in pair):
@@ -367,7 +381,8 @@ class Idioms:
             return None
         name = "mean" if self._option("average") else name
         template = f"lambda x: x.{name}(dim)" + f".{attribute}" * bool(attribute)
-        return self._expression(Form(rank - 1 if self._dims else None), template, dim=self._from_end(dim))
+        # Without the first dimension, which may be the batch, every input has one less.
+        return self._expression(Form(rank - 1 if self._dims or dim > 0 else None), template, dim=self._from_end(dim))
 
     def pool_in_time(self) -> Idiom:
         """Write a maximum over windows of a sequence, whose features are last in Lua."""

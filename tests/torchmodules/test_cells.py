@@ -126,6 +126,20 @@ def test_tied_layers_of_other_functions_stay():
     assert not step_differences(module, CELLS["gated_tied_double"], atol=1e-9)
 
 
+@pytest.mark.parametrize("name", [name for name in CELLS if name.startswith("atten")])
+def test_attention_has_names(name, tmp_path):
+    """The page names scores, their softmax and the sum that it weights, and computes what Lua did; it goes back."""
+    module = written(CELLS[name], tmp_path)()
+    text = (tmp_path / "model.py").read_text()
+    assert all(f"        {value} = " in text for value in ("scores", "attention", "context"))
+    assert ("class Softmax" in text) == (name not in ("attention_dot", "attend_matrix_double"))
+    assert not step_differences(module, CELLS[name], atol=exactness(name))
+    wanted = {key: as_torch(CELLS[name][key]) for key in ("gradOutput", "gradInput")}
+    assert not gradient_difference(module, as_torch(CELLS[name]["inputs"]), {**wanted, "gradParameters": []})
+    t7bridge.convert(tmp_path / "model.pt", tmp_path / "back.t7", template=tmp_path / "model.t7")
+    assert (tmp_path / "back.t7").read_bytes() == (tmp_path / "model.t7").read_bytes()
+
+
 FOUND = {record["name"].decode(): record for record in records(TESTFILES / "found_cells.t7")}
 
 

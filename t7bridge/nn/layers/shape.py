@@ -133,11 +133,11 @@ register_layer(
         "shape.View": Traits(
             shares_memory=True, loses_batch=True, keeps_batch_if="n_input_dims", written=("view",), output=out.view
         ),
-        "shape.Squeeze": Traits(shares_memory=True, loses_batch=True, output=out.squeeze),
+        "shape.Squeeze": Traits(shares_memory=True, loses_batch=True, written=("squeeze",), output=out.squeeze),
         "shape.Unsqueeze": Traits(shares_memory=True, written=("unsqueeze",), output=out.unsqueeze),
         "shape.Transpose": Traits(copies=True, written=("transpose",), output=out.transpose),
         # Source: nn 8726825 `Replicate.lua`: its output has the storage of its input and a stride of 0.
-        "shape.Replicate": Traits(shares_memory=True, repeats=True, output=out.replicate),
+        "shape.Replicate": Traits(shares_memory=True, repeats=True, written=("replicate",), output=out.replicate),
         "shape.ExpandAs": Traits(takes_list=True, shares_memory=True, repeats=True),
         # They copy in Lua; that makes a difference only for in-place changes.
         "shape.Select": Traits(
@@ -212,7 +212,7 @@ register_layer(
             ("linear.DotProduct", "linear.CosineDistance", "linear.PairwiseDistance"),
             Traits(takes_list=True, output=out.pairs),
         ),
-        "linear.MM": Traits(takes_list=True, output=out.product),
+        "linear.MM": Traits(takes_list=True, written=("product",), output=out.product),
         "linear.MV": Traits(takes_list=True),
     },
 )
