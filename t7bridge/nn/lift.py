@@ -21,7 +21,7 @@ from ..graph.tensor import Assembled, Tensor, place_of
 from ..lazy import np
 from ..report import Note
 from .layouts import copied, elements, narrow, reshape
-from .mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in
+from .mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in
 from .named import Origin, StateDict
 from .plan import graph_arguments
 from .polynomials import FUNCTIONS, Atom, Poly, UnknownValue, Values, formula, graph_of, polynomial, times
@@ -872,9 +872,8 @@ def _is_changed(
                 nodes = enumerate(holder.graph.nodes, 1)
                 stack += [(holder, at, node.takes) for at, node in nodes if node.module == name]
                 continue
-            passes = spec.graph is None or any(not at for at, _ in _memory_of(spec, spec.graph.outputs))
-            others = (child for other, child in holder.children.items() if other != name)
-            if (holder.target != SEQUENTIAL or passes) and any(map(_writes, others)):
+            names = [*holder.children]
+            if any(_writes(holder.children[other]) for other in names[names.index(name) + 1 :]):
                 return True
             stack.append((holder, 0, ()))
     return False

@@ -95,6 +95,9 @@ _CELLS = {
 """The tensors of cells in the order of the rows of `weight_ih_l0`, `weight_hh_l0` and `bias_ih_l0` of torch.nn.LSTM."""
 
 
+_NO_LIST = "recognized: layers over sequences, which take a tensor (steps, batch, features) and no list"
+
+
 class _Inputs(DataFlow):
     """The flow of a model that is called with anything, with the kinds of the inputs of layers over sequences."""
 
@@ -107,6 +110,10 @@ class _Inputs(DataFlow):
         if spec.target == _SEQUENCER or _kind(spec):
             self.kinds.setdefault(id(spec), set()).add(kind)
         return super().__call__(spec, kind)
+
+    def names(self, spec: ModuleSpec) -> set[str]:
+        """Return the names of the kinds of the inputs of a module."""
+        return {kind.name for kind in self.kinds.get(id(spec), {ANY})}
 
 
 def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]:
@@ -123,26 +130,26 @@ def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]
     if sequencers or layers:
         flow(result.plan.root, ANY)
     for spec in layers:
-        if not _keeps(spec) and {kind.name for kind in flow.kinds.get(id(spec), ())} == {"tensor"}:
+        if not _keeps(spec) and flow.names(spec) == {"tensor"}:
             spec.plain = f"torch.nn.{_kind(spec)}"
     unrolled: set[int] = set()
     pieces: list[Piece] = []
     shapes: dict[str, tuple[int, ...]] = {}
     moved, tied = Moves(), _tied_in(result.state)
     for spec in sequencers:
-        prefix = own.get(id(spec), "")
-        kinds = {kind.name for kind in flow.kinds.get(id(spec), {ANY})}
-        cells = [place for place, each in _inside(spec, prefix) if each.target in _CELLS]
-        against = _against_unrolling(spec, kinds) or _against_moving(tied, cells)
-        if id(spec) not in own:
-            against = "a module in it has several places"
-        is_recurrent = any(each.target.startswith(_RECURRENT) for each in specs_in(spec))
-        message = f"{spec.class_name} stays as it is: {against}" if against and is_recurrent else ""
+        kinds = flow.names(spec)
+        against, message = "a module in it has several places", ""
+        if id(spec) in own:
+            prefix = own[id(spec)]
+            against = _against_unrolling(spec, kinds) or _against_moving(
+                tied, (place for place, each in _inside(spec, prefix) if each.target in _CELLS)
+            )
         if not against:
             unrolled.add(id(spec))
             _as_sequential(prefix, spec, pieces, shapes, moved)
-            if kinds != {"tensor"}:
-                message = "recognized: layers over sequences, which take a tensor (steps, batch, features) and no list"
+            message = _NO_LIST * (kinds != {"tensor"})
+        elif any(each.target.startswith(_RECURRENT) for each in specs_in(spec)):
+            message = f"{spec.class_name} stays as it is: {against}"
         if message:
             result.notes.append(Note("info", spec.path, message, code="lift"))
     _move(result, moved, pieces, shapes)

@@ -431,6 +431,10 @@ local function model()
   -- nn.Reshape(4, 4) cuts what has no batch otherwise
   local gates = (kind == 'lstm' or kind == 'peephole') and 4 or 3
   if (m == gates or m == 2) and r.expected == 'same' and style.layout == 'fused' and style.cut == 'split' then r.expected = 'may' end
+  -- what the file does not show: how wide each value of a joined one is, and which input of a simple cell is its state
+  local simple = kind == 'rnn' or kind == 'rnn_relu'
+  local unknown = style.join and n ~= m and (w == 2 or simple) and (nested or not words)
+  if (unknown or (simple and (lead or nested))) and r.expected == 'same' then r.expected = 'may' end
   r.kind, r.cells = kind, layers
   return r
 end
