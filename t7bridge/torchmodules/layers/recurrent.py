@@ -378,7 +378,7 @@ class LSTMCell(nn.LSTMCell):
         return [*super().forward(input, (output, cell))]
 
 
-class PeepholeLSTMCell(nn.LSTMCell):
+class PeepholeLSTMCell(nn.RNNCellBase):
     """An LSTM cell whose gates see the cell: i and f the last one, o the new one.
 
     Args:
@@ -388,12 +388,12 @@ class PeepholeLSTMCell(nn.LSTMCell):
     """
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
-        super().__init__(input_size, hidden_size, bias)
+        super().__init__(input_size, hidden_size, bias, num_chunks=4)
         self.weight_ci = uniform(hidden_size, hidden_size)
         self.weight_cf = uniform(hidden_size, hidden_size)
         self.weight_co = uniform(hidden_size, hidden_size)
 
-    def forward(self, inputs: list[Tensor]) -> list[Tensor]:  # type: ignore[override]
+    def forward(self, inputs: list[Tensor]) -> list[Tensor]:
         """Take input, last output and last cell; return output and cell."""
         input, output, cell = inputs
         gates = F.linear(input, self.weight_ih, self.bias_ih)
@@ -413,12 +413,20 @@ class GRUCell(nn.GRUCell):
         return super().forward(*inputs)
 
 
-class ResetGRUCell(nn.GRUCell):
+class ResetGRUCell(nn.RNNCellBase):
     """A GRU cell that resets its last output before it multiplies it with its weight;
-    torch.nn.GRUCell resets the product.
+    PyTorch's own resets the product.
+
+    Args:
+        input_size: size of each input.
+        hidden_size: size of each output.
+        bias: whether its gates have biases.
     """
 
-    def forward(self, inputs: list[Tensor]) -> Tensor:  # type: ignore[override]
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        super().__init__(input_size, hidden_size, bias, num_chunks=3)
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take input and last output; return the output."""
         input, last = inputs
         size = 2 * self.hidden_size
