@@ -68,7 +68,7 @@ CELLS = (
             "highway",
             "linear.Highway",
             {"H": text.format(function)},
-            "nt",
+            "tn",
             negated=negated,
             options={"nonlinearity": function},
             layers={"n": "transform", "t": "gate"},
@@ -199,11 +199,16 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
         pieces: what the cells' tensors are made of.
         state: the cells' tensors.
         wanted: tensors of the shapes of the sources, by key.
+
+    Raises:
+        WriteError: the cells have an element that is not zero, and no layer of the source has.
     """
     found: dict[str, list[Piece]] = {}
     for piece in pieces:
         found.setdefault(piece.key, []).append(piece)
     made: dict[str, Tensor] = {}
+    rest: dict[str, Any] = {}
+    """Whether elements of cells' tensors are not zero, and in no piece."""
     for key, blocks in found.items():
         first, shape = state[blocks[0].target], wanted[key].shape
         if len(blocks) == 1 and first.shape == shape and not blocks[0].negated and not blocks[0].adds:
@@ -213,6 +218,10 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
         flat = whole if len(shape) == len(blocks[0].size) else whole.reshape(-1)
         for piece in blocks:
             there = tuple(slice(at, at + length) for at, length in zip(piece.at, piece.size))
+            for name in filter(None, (piece.target, piece.adds)):
+                if name not in rest:
+                    rest[name] = state[name].array != 0
+                rest[name][there] = False
             block = state[piece.target].array[there]
             other = state[piece.adds].array[there] if piece.adds else None
             if other is not None and other.any():
@@ -220,28 +229,15 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
             here = tuple(slice(start, start + length) for start, length in zip(piece.start, piece.size))
             flat[here] = -block if piece.negated else block
         made[key] = copied(first, whole)
-    _check_rest(found, state)
-    return made
-
-
-def _check_rest(found: Mapping[str, list[Piece]], state: Mapping[str, Any]) -> None:
-    """Refuse elements of cells' tensors that no piece has, unless they are zero."""
-    places: dict[str, list[tuple[slice, ...]]] = {}
-    for piece in (piece for blocks in found.values() for piece in blocks):
-        there = tuple(slice(at, at + length) for at, length in zip(piece.at, piece.size))
-        for key in filter(None, (piece.target, piece.adds)):
-            places.setdefault(key, []).append(there)
-    for key, parts in places.items():
-        rest = state[key].array != 0
-        for there in parts:
-            rest[there] = False
-        if rest.any():
+    for name, each in rest.items():
+        if each.any():
             raise WriteError(
                 "the Lua model has no place for an element of a cell, as its layers lack a bias",
-                path=key,
+                path=name,
                 expected="0",
-                found=str(state[key].array[rest][0]),
+                found=str(state[name].array[each][0]),
             )
+    return made
 
 
 # Cells in a graph
@@ -507,6 +503,8 @@ class _Search:
             made = _pieces(gate, (x, h), at * size, scaled if letter == "n" else None)
             pieces += [evolve(piece, negated=letter in cell.negated) for piece in made]
         self._check_sources(pieces)
+        if not shapes.keys() <= {name for piece in pieces for name in (piece.target, piece.adds)}:
+            raise _NotACell("only its new value has a bias")
         links = tuple(self._link(value) for value in (x, h, bound.get("c")) if value is not None)
         outputs = tuple(bound[f"node {letter}"] for letter in cell.returns)
         options = {**cell.options, **({} if has_bias else {"bias": False})}
@@ -518,9 +516,11 @@ class _Search:
         Raises:
             _NotACell: as `_cell`.
         """
-        x, gates = bound["x"], {letter: self._gate(bound[letter], letter) for letter in cell.gates}
-        if any(set(gate.products) != {x} for gate in gates.values()):
-            raise _NotACell
+        x, gates = bound["x"], dict[str, _Gate]()
+        for letter in cell.gates:
+            gates[letter] = self._gate(bound[letter], letter)
+            if set(gates[letter].products) != {x}:
+                raise _NotACell
         size = gates["n"].products[x].size[0]
         pieces: list[Piece] = []
         for letter, name in cell.layers.items():

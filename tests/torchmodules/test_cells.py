@@ -149,6 +149,19 @@ def test_former_differences(name, tmp_path):
     assert not list(check(FOUND[name], tmp_path, True, Counter()))
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("gru_one_gate_with_bias", "GRU stays as it is: only its new value has a bias"),
+        ("wrong_gru_after_reset_of_x", "GRU stays as it is: its reset gate does not multiply"),
+        ("in_place_h_outside", "GRU stays as it is: a layer changes one of its values in place"),
+    ],
+)
+def test_reasons(name, reason):
+    """A note says what stands against a cell, by the name of what it is most like."""
+    assert any(note.message.startswith(reason) for note in generate(FOUND[name]["model"]).notes)
+
+
 def test_biases_that_lua_lacks_are_not_lost(tmp_path):
     """A trained bias that the Lua model has no place for is refused on the way back."""
     written(FOUND["gru_bias_of_input"], tmp_path)
