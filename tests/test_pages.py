@@ -29,6 +29,7 @@ from attrs import define
 from helpers import ROOT
 
 from t7bridge import cli
+from t7bridge.cli.parser import parser_for
 from t7bridge.layers import registered_layers, unregister_layer
 
 BLOCK = re.compile(
@@ -184,6 +185,18 @@ def test_few_blocks_do_not_run() -> None:
     """Each has a reason, and they are few."""
     reasons = [(block.where, block.reason) for page in PAGES for block in blocks(page) if block.reason]
     assert len(reasons) <= NOT_RUN, reasons
+
+
+def test_commands_in_the_text() -> None:
+    """Those in a sentence or a table, and those that are shown but not run, have a verb and options that exist."""
+    for path in (*TOP, ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")):
+        for command in re.findall(r"(?:^\$ |`)(t7bridge [a-z]+ [^`\n]+)", path.read_text("utf-8"), re.M):
+            _, verb, *arguments = shlex.split(command, comments=True)
+            if "…" not in command:
+                try:
+                    parser_for(verb).parse_args(arguments)
+                except SystemExit as stop:
+                    assert not stop.code, f"{path.name}: {command}"
 
 
 def test_wrong_output_is_found() -> None:
