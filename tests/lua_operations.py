@@ -362,6 +362,10 @@ CASES: dict[str, tuple[Any, ...]] = {
     "cumsum": (lambda x: x.cumsum(1) + x.cumsum(-1) * 2, (2, 3, 4)),
     "prod": (lambda x: x.prod(1) + x.prod(2, keepdim=True).sum(1), (2, 3, 4)),
     "unfold": (lambda x: F.unfold(x, (2, 3), dilation=(2, 1), padding=(1, 2), stride=(1, 2)), (2, 3, 5, 6)),
+    "windows": (
+        lambda x: x.unfold(1, 2, 1) * 2 + x.unfold(1, 2, 1).unfold(2, 3, 1).sum(-1).sum(2, keepdim=True),
+        (2, 3, 4),
+    ),
     "clamp_elements": (
         lambda x, y, p: torch.clamp(x, min=p) + x.clamp(y.abs() - 1, y.abs()),
         "two",

@@ -33,7 +33,7 @@ Shape = tuple[Any, ...]
 
 VIEWS = """
 alias chunk detach dropout expand feature_dropout flatten getitem mT narrow permute reshape select slice split
-split_with_sizes squeeze t transpose unbind unflatten unsqueeze value view view_as
+split_with_sizes squeeze t transpose unbind unflatten unfold unsqueeze value view view_as
 """
 """Names of operations whose result shares the memory of their first argument."""
 

@@ -294,6 +294,18 @@ def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any
     return b.reshape(made, with_extents(self.shape, place, *numbers.shape))
 
 
+@operation("unfold", "nn.Narrow, nn.Transpose, nn.JoinTable")
+def windows(b: Builder, self: Wire, dimension: Place, size: int, step: int) -> Any:
+    """Return the windows of a dimension, their elements last."""
+    extent, rank = self.shape[dimension], len(self.shape)
+    if isinstance(extent, str):
+        raise CannotError("windows along the batch")
+    order = [place for place in range(rank) if place != dimension] + [dimension]
+    parts = [b.permute(b.narrow(self, dimension, at, size), order) for at in range(0, extent - size + 1, step)]
+    one = with_extents(parts[0].shape, dimension, 1, parts[0].shape[dimension])
+    return b.concatenate([b.reshape(part, one) for part in parts], dimension)
+
+
 def _rows(weight: Stored, padding_idx: int, scale_grad_by_freq: bool) -> Any:
     """Return a layer that looks up rows by indices from 0."""
     args = (*weight.ref.size, padding_idx + 1) if padding_idx >= 0 else weight.ref.size
