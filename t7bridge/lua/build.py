@@ -376,7 +376,7 @@ class Builder:
                 one, other = args.get("dim0", -2), args.get("dim1", -1)
                 order[one], order[other] = order[other], order[one]
             return self.permute(value, (order.index(dim) for dim in range(rank)))
-        if kind == "expand" or (number and not isinstance(view.shape[0], tuple)):
+        if kind in ("expand", "unfold") or (number and not isinstance(view.shape[0], tuple)):
             raise CannotError("a part of a tensor is changed in place")
         if kind not in ("select", "unbind", "slice", "narrow", "split", "split_with_sizes", "chunk"):
             return self.reshape(value, shape)
