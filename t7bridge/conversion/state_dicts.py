@@ -253,7 +253,7 @@ class StateDicts:
 
     def __init__(self, roots: list[Value], report: Report) -> None:
         self._report = report
-        self._paths = {id(module): path for root in roots for path, module in find_modules(root)}
+        self.paths = {id(module): path for root in roots for path, module in find_modules(root)}
         self._replaced: list[Replaced] = []
         self.found: list[tuple[TorchObject, StateDict]] = []
 
@@ -261,7 +261,7 @@ class StateDicts:
         """Return the state dict of a module, and its tables of data; `None` for any other object."""
         if not is_module(obj):
             return None
-        result = state_dict(obj, self._paths.get(id(obj), "root"))
+        result = state_dict(obj, self.paths.get(id(obj), "root"))
         self._report.notes += result.notes
         self.found.append((obj, result))
         self._replaced.append(Replaced(OrderedDict(result), result.data))
@@ -282,6 +282,6 @@ class StateDicts:
             origins = (origin.tensor for origin in result.origins.values())
             coverage.reached |= {place_of(tensor) for tensor in origins if tensor is not None}
             coverage.apart |= result.data_fields
-            coverage.add(obj, self._paths.get(id(obj), "root"), obj.class_name, replaced, self._report)
+            coverage.add(obj, self.paths.get(id(obj), "root"), obj.class_name, replaced, self._report)
         coverage.add_notes(self._report, value)
         note_lost_sharing([state for _, state in self.found], self._report)

@@ -55,20 +55,19 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
         _finish_pt(writer, value, report)
         return
     content = document.content
-    has_record = request.record and request.pt_format == "zip"
-    # Where it is certain, before the tree is there: the writer of the record knows every object.
-    record = _record_of(content) if has_record and request.mode == "tree" else None
-    made = python_value(content, request, report)
+    compact = request.compact and request.mode == "auto"
+    has_record = request.record and request.pt_format == "zip" and not compact
+    made = python_value(content, request, report, has_record=has_record)
     if made.shown is not None:
         document.forget()
-    compact = request.compact and request.mode == "auto" and report.mode != "record"
     value = made.value
-    if compact:
+    if compact and report.mode != "record":
         value = compact_in(value)
     if made.modules is not None:
         made.modules.note_rest(value)
+    record = made.record
     # A state dict leaves out what only Lua needs, so the same bytes cannot be restored.
-    if not has_record or made.modules is not None or report.mode == "record" or compact:
+    if record is None:
         del content
         _finish_pt(writer, value, report)
         value = made.value = None  # the file written is read as a whole again
@@ -77,7 +76,6 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
 
             check_pt(output, writer, made.shown, request.limits)
         return
-    record = record or _record_of(content)
     del content
     document.forget()  # before the value is pickled: the writer knows every list and dict
     writer.write(value)
@@ -86,7 +84,10 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
     writer.finish(record(writer))  # type: ignore[call-arg]
 
 
-def _record_of(content: T7File) -> Callable[[ValueWriter], Callable[[str], bytes]]:
+_Record = Callable[["ValueWriter"], Callable[[str], bytes]]
+
+
+def _record_of(content: T7File) -> _Record:
     """Return a function from the writer of a value to one that returns the record of a `.t7`, without the `.t7`."""
     from .records import encode_record, take_skeleton
 
@@ -110,20 +111,23 @@ class PythonValue:
         value: the value.
         modules: the modules that were replaced by their state dicts; `None` if there are none.
         shown: of a value from a record that is checked in the file written: what the `.t7` shows.
+        record: of the `.t7`; `None` if none was asked for, or there are modules.
     """
 
     value: Any
     modules: StateDicts | None = None
     shown: Shown | None = None
+    record: _Record | None = None
 
 
-def python_value(content: T7File, request: Convert, report: Report) -> PythonValue:
+def python_value(content: T7File, request: Convert, report: Report, *, has_record: bool = False) -> PythonValue:
     """Return the Python-side value of a `.t7`: from its record, with state dicts in place of modules, or as a tree.
 
     Args:
         content: the file.
         request: of the conversion.
         report: receives the mode and notes.
+        has_record: whether a record of the `.t7` is to be written.
     """
     if request.record and request.believed and request.mode == "auto" and content.has_pt_record:
         restored = _restored(content, request, report)
@@ -134,20 +138,25 @@ def python_value(content: T7File, request: Convert, report: Report) -> PythonVal
     modules: StateDicts | None = None
     if request.mode == "auto" and has_objects:
         modules = StateDicts(content.roots, report)
+    # Before the tree is there, as the writer of the record knows every object.
+    record = None if not has_record or (modules and modules.paths) else _record_of(content)
     roots = [as_tree(root, modules.replace if modules else None) for root in content.roots]
-    target = FORMATS[report.target_format].suffix if report.target_format else "target"
-    if len(roots) > 1:
-        report.note(
-            "warning",
-            f"the file holds {len(roots)} values; the {target} holds them as a list",
-            code="several-values",
-            count=len(roots),
-        )
+    _note_rest(content, report)
     has_modules = modules is not None and bool(modules.found)
     report.mode = "state dict" if has_modules else "tree"
+    value = roots if len(roots) > 1 else roots[0]
+    return PythonValue(value, modules) if has_modules else PythonValue(value, record=record)
+
+
+def _note_rest(content: T7File, report: Report) -> None:
+    """Note several values of a `.t7`, and the bytes after them."""
+    target = FORMATS[report.target_format].suffix if report.target_format else "target"
+    count = len(content.roots)
+    if count > 1:
+        message = f"the file holds {count} values; the {target} holds them as a list"
+        report.note("warning", message, code="several-values", count=count)
     if content.trailing and not content.has_pt_record:
         report.note("warning", f"{content.message}; the {target} does not show them", code="trailing")
-    return PythonValue(roots if len(roots) > 1 else roots[0], modules if has_modules else None)
 
 
 def _restored(content: T7File, request: Convert, report: Report) -> PythonValue | None:

@@ -85,6 +85,8 @@ def plain(value: Value) -> Any:
 class Tree(Rebuilder):
     """Builds the Python side; lists and dicts are created before their content."""
 
+    has_paths = False
+
     def __init__(self, replace: Replace | None = None) -> None:
         super().__init__()
         self._replace = replace

@@ -91,6 +91,7 @@ Value = Any
 
 _MISSING = object()
 _EXACT = 2.0**53
+_FEW_KEYS = 2
 _SEARCHED = 100
 """Most fields searched for `modules` when a module is shown on one line."""
 
@@ -135,7 +136,7 @@ class _Entries(Holder):
         return self._table()._value(key)
 
     def __contains__(self, key: object) -> bool:
-        return index_key(key) in self._table()._positions()
+        return self._table()._place(key) >= 0
 
     def __len__(self) -> int:
         return len(self._table()._positions())
@@ -152,8 +153,8 @@ class _Entries(Holder):
     def get(self, key: Key, default: Any = None) -> Any:
         """Return the value of a key, or `default`."""
         table = self._table()
-        place = table._positions().get(index_key(key))
-        return default if place is None else table.raw_values[place]
+        place = table._place(key)
+        return default if place < 0 else table.raw_values[place]
 
     def keys(self) -> KeysView[Key]:
         """Return the keys in the order of the file: `int` where integral, `str` where UTF-8."""
@@ -181,7 +182,7 @@ class _Entries(Holder):
     def __getattr__(self, name: str) -> Field:
         # Names of the class's own slots arrive here only while an object is created or copied.
         if not name.startswith("__") and name not in _SLOTS:
-            place = self._table()._positions().get(name.encode("utf-8", "surrogatepass"), -1)
+            place = self._table()._place(name)
             if place >= 0:
                 return cast("Field", self._table().raw_values[place])
         raise AttributeError(f"{type(self).__name__} has neither an attribute nor a field {name[:60]!r}")
@@ -257,9 +258,16 @@ class Table(_Entries):
             self._index = {index_key(key): place for place, key in enumerate(self.raw_keys)}
         return self._index
 
+    def _place(self, key: Value) -> int:
+        """Return the position of a key, -1 if it is not there; of few keys without an index, which takes memory."""
+        wanted, keys = index_key(key), self.raw_keys
+        if self._index is None and len(keys) <= _FEW_KEYS:
+            return max((place for place, known in enumerate(keys) if index_key(known) == wanted), default=-1)
+        return self._positions().get(wanted, -1)
+
     def _value(self, key: Value) -> Field:
-        place = self._positions().get(index_key(key))
-        if place is None:
+        place = self._place(key)
+        if place < 0:
             raise KeyError(key)
         return cast("Field", self.raw_values[place])
 

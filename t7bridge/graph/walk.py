@@ -202,6 +202,9 @@ def unfinished_step(value: Any) -> str:
     return ".storage" if isinstance(value, Tensor) else "<upvalues>" if isinstance(value, LuaFunction) else ""
 
 
+_NO_PATH = Path()
+
+
 class Fill:
     """A new container, and how to fill it.
 
@@ -250,6 +253,8 @@ class Rebuilder:
 
     remembers = True
     """Whether a value that occurs again is what it was made the first time; otherwise it is made again."""
+    has_paths = True
+    """Whether `make` and `scalar` receive the path of each value; otherwise always the same one, without memory."""
 
     def __init__(self) -> None:
         self.made: dict[int, Any] = {}
@@ -294,7 +299,7 @@ class Rebuilder:
                 else:
                     put(target, place, known, value)
                 continue
-            here = Path(path, key)
+            here = Path(path, key) if self.has_paths else _NO_PATH
             found = self.make(value, here)
             fill = found if type(found) is Fill else None
             done = fill.value if fill else found

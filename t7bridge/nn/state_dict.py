@@ -354,6 +354,7 @@ class _Recording(Table):
 
     def __init__(self, table: Table) -> None:
         super().__init__(table.raw_keys, table.raw_values)
+        self._index = table._positions()
         self.asked: set[str] = set()
 
     def _positions(self) -> dict[Value, int]:

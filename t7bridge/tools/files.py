@@ -146,6 +146,10 @@ def _described(
         return python(document.value, request.limits)
 
 
+MANY_OBJECTS = 100_000
+"""Number of objects of a `.t7` from which on values are compared without what they are made from in memory."""
+
+
 @define(eq=False)
 class FileContent:
     """Content of one file, as every reader sees it: no record in the file is used.

@@ -25,7 +25,7 @@ from ..nn.named import compacted
 from ..nn.places import find_models
 from ..report import Report
 from ..values.widened import HINTS
-from .files import FileContent
+from .files import MANY_OBJECTS, FileContent
 
 
 def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[Any, Any]]:
@@ -57,7 +57,10 @@ def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) ->
 
 def _forms_in_python(lua: FileContent, python: FileContent, limits: Limits) -> Iterator[tuple[Any, Any]]:
     """Yield the Python-side values that a `.t7` becomes, and that of the other file."""
+    document = lua.document
     for made in _python_forms(lua, limits):
+        if len(document.content.objects) >= MANY_OBJECTS:
+            document.forget()
         yield made, python.value
     made = _as_model_file(lua.value, python.value)
     if made is not None:

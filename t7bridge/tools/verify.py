@@ -30,7 +30,7 @@ from ..limits import Limits
 from ..report import Printed
 from ..text import counted
 from ..values.compare import Comparer, Difference, Pairs, ValueComparer, closest
-from .files import FileContent
+from .files import MANY_OBJECTS, FileContent
 
 
 @define
@@ -265,10 +265,6 @@ def read_side(document: Document) -> FileContent:
     return FileContent(document, b"" if content.has_pt_record else content.trailing, content.message)
 
 
-_MANY_OBJECTS = 100_000
-"""Number of objects of a `.t7` from which on two values are compared without both in memory."""
-
-
 def _read_both(
     first: Document, second: Document, read: Callable[[Document], FileContent], limits: Limits
 ) -> tuple[FileContent, FileContent, bool]:
@@ -290,7 +286,7 @@ def _structure(document: Document, other: Document) -> str:
         return ""
     content = document.content
     kinds = set(map(type, content.objects))
-    if len(content.objects) < _MANY_OBJECTS or len(content.roots) > 1 or kinds & {Tensor, Storage}:
+    if len(content.objects) < MANY_OBJECTS or len(content.roots) > 1 or kinds & {Tensor, Storage}:
         return ""
     if other.spec.values != formats.LUA and not content.has_pt_record:
         return ""  # it was not made from a Python value, and is compared as one first

@@ -96,7 +96,7 @@ class _Values:
 
     def finish(self) -> _Values:
         """Keep the objects without their numbers, as nothing more is read."""
-        self.layout, self.objects = self.reader.layout, list(self.reader.objects)
+        self.layout, self.objects = self.reader.layout, self.reader.objects
         self.reader.forget()
         return self
 

@@ -8,7 +8,7 @@ Layout: `docs/format-t7.md`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from sys import intern
 from typing import TYPE_CHECKING, Any
@@ -108,17 +108,17 @@ class T7Reader:
         return self._run.stream.remaining <= 0
 
     @property
-    def objects(self) -> Iterable[Value]:
+    def objects(self) -> list[Value]:
         """The tables, tensors, storages, functions and Torch objects read so far, in the order of the file."""
-        return self._run.objects.values()
+        return self._run.objects
 
     def forget(self) -> None:
         """Release the numbers of the objects: no later value can refer to one."""
-        self._run.objects.clear()
+        self._run.objects = []
 
     def count_views(self) -> tuple[int, int]:
         """Count the tensors and the storages read so far."""
-        found = self._run.objects.values()
+        found = self._run.objects
         return (
             sum(isinstance(value, Tensor) for value in found),
             sum(isinstance(value, Storage) for value in found),
@@ -297,7 +297,8 @@ class ObjectReader:
 
     Attributes:
         stream: the primitives.
-        objects: the objects read so far, by number.
+        objects: the objects read so far, in the order of the file.
+        numbers: the place of each among them by its number; `None` as long as they are numbered from 1 on.
         payload_depth: nesting depth of the payloads of registered classes being read.
     """
 
@@ -315,7 +316,8 @@ class ObjectReader:
         self._payloads = payloads
         kind = TextInput if layout.encoding == "ascii" else BinaryInput
         self.stream: BinaryInput | TextInput = kind(source, position, layout, limits.string_bytes)
-        self.objects: dict[int, Any] = {}
+        self.objects: list[Any] = []
+        self.numbers: dict[int, int] | None = None
         self.payload_depth = 0
         self._most = min(limits.objects, limits.allocated_bytes // OBJECT_BYTES)
         # Strings inside the window cost nothing, and are only checked if the limit is that low.
@@ -323,7 +325,6 @@ class ObjectReader:
         self._scalars = self.stream.read_scalars
         if self._checks_strings:
             self._scalars = partial(checked_scalars, self.stream, self.stream.read_scalars)
-        self._irregular = False
         self._unnumbered = 0
         self._unowned: list[int] = []
         self._alike: Alike | None = None
@@ -333,8 +334,8 @@ class ObjectReader:
     def restarted_at(self, owner: Any, position: int, layout: T7Layout) -> ObjectReader:
         """Return a reader that knows the same objects and resumes at a position under another layout."""
         other = ObjectReader(owner, self.stream.source, position, layout, self._limits, self._payloads)
-        other.objects = dict(self.objects)
-        other._irregular, other._unnumbered = self._irregular, self._unnumbered
+        other.objects, other._unnumbered = list(self.objects), self._unnumbered
+        other.numbers = None if self.numbers is None else dict(self.numbers)
         return other
 
     @property
@@ -345,7 +346,7 @@ class ObjectReader:
             layout = evolve(layout, digits=6)
         if self._unowned:
             layout = evolve(layout, unowned=tuple(self._unowned))
-        return evolve(layout, numbers=tuple(self.objects)) if self._irregular else layout
+        return evolve(layout, numbers=tuple(self.numbers)) if self.numbers else layout
 
     def read_value(self) -> Value:
         """Read one value and everything inside it."""
@@ -393,7 +394,7 @@ class ObjectReader:
         stream = self.stream
         if tag == tags.TABLE:
             index = stream.read_int("an object's number")
-            known = self.objects.get(index, _MISSING)
+            known = self._numbered(index)
             if known is not _MISSING:
                 return self._known(known, index, tag), 0
             count = stream.read_int("the number of a table's entries")
@@ -403,7 +404,7 @@ class ObjectReader:
             return table, count
         if tag == tags.TORCH:
             index = stream.read_int("an object's number")
-            known = self.objects.get(index, _MISSING)
+            known = self._numbered(index)
             if known is not _MISSING:
                 return self._known(known, index, tag), 0
             return self._open_torch(index)
@@ -413,7 +414,7 @@ class ObjectReader:
                 self._unnumbered += 1
             else:
                 index = stream.read_int("an object's number")
-                known = self.objects.get(index, _MISSING)
+                known = self._numbered(index)
                 if known is not _MISSING:
                     return self._known(known, index, tag), 0
             code = stream.read_raw(stream.read_int("the length of a function's bytecode"), "a function's bytecode")
@@ -449,6 +450,11 @@ class ObjectReader:
             )
         return known
 
+    def _numbered(self, index: int) -> Any:
+        """Return the object of a number, `_MISSING` if there is none."""
+        place = index - 1 if self.numbers is None else self.numbers.get(index, -1)
+        return self.objects[place] if 0 <= place < len(self.objects) else _MISSING
+
     def _remember(self, index: int, value: Any) -> None:
         """Number an object. Lua Torch counts from 1 on; a gap is a reference to an object that was never written.
 
@@ -466,11 +472,14 @@ class ObjectReader:
                     found=f"{index}",
                     hint="The file is damaged.",
                 )
-            self._irregular = True
+            if self.numbers is None:
+                self.numbers = dict(zip(range(1, expected), range(expected)))
         if len(objects) >= self._most:
             limit = "objects" if self._most == self._limits.objects else "allocated_bytes"
             raise LimitError("too many objects", limit=limit, value=getattr(self._limits, limit))
-        objects[index] = value
+        if self.numbers is not None:
+            self.numbers[index] = len(objects)
+        objects.append(value)
 
     def _open_torch(self, index: int) -> tuple[Value, int]:
         stream = self.stream
@@ -579,7 +588,8 @@ class ObjectReader:
             return
         values.append(item)
         stream = self.stream
-        if count - len(values) < _RUN or not isinstance(stream, BinaryInput) or self._checks_strings:
+        few = count - len(values) < _RUN or self.numbers is not None
+        if few or not isinstance(stream, BinaryInput) or self._checks_strings:
             return
         if self._alike is None:
             if len(self.objects) < _FEW_OBJECTS:
@@ -605,7 +615,7 @@ class ObjectReader:
         if stream.layout.vintage == tags.TORCH5:
             from .releases_2010 import read_ownership
 
-            self._unowned += [] if read_ownership(stream) else [next(reversed(self.objects))]
+            self._unowned += [] if read_ownership(stream) else [next(reversed(self.numbers or (len(self.objects),)))]
         tag = stream.read_int("a type tag")
         if tag != tags.NIL:
             return tag

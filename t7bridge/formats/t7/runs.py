@@ -30,12 +30,12 @@ class Alike:
 
     Args:
         stream: the input.
-        objects: the objects read so far, by number.
+        objects: the objects read so far, numbered from 1 on.
         most: maximum number of objects of the file.
         external: whether the elements of the storages are not in the stream.
     """
 
-    def __init__(self, stream: BinaryInput, objects: dict[int, Any], most: int, external: bool) -> None:
+    def __init__(self, stream: BinaryInput, objects: list[Any], most: int, external: bool) -> None:
         self._stream = stream
         self._objects = objects
         self._most = most
@@ -119,7 +119,7 @@ class Records:
             groups.append(_group(code, fixed, booleans, False))
         return cls(table.raw_keys, groups, sign)
 
-    def read(self, stream: BinaryInput, objects: dict[int, Any], keys: list[Any], values: list[Any], most: int) -> None:
+    def read(self, stream: BinaryInput, objects: list[Any], keys: list[Any], values: list[Any], most: int) -> None:
         """Read entries as long as they are numbers with such tables, up to a maximum."""
         head, names, groups = self._head.unpack_from, self._keys, self._groups
         size, number = len(names), len(objects)
@@ -139,7 +139,8 @@ class Records:
                 break
             fields, at = found
             number = index
-            objects[number] = table = Table(names.copy(), fields)
+            table = Table(names.copy(), fields)
+            objects.append(table)
             keys.append(key)
             values.append(table)
         stream.move_to(at)
@@ -215,7 +216,7 @@ class Tensors:
             return None
         return cls(tensor, layout, sign)
 
-    def read(self, stream: BinaryInput, objects: dict[int, Any], keys: list[Any], values: list[Any], most: int) -> None:
+    def read(self, stream: BinaryInput, objects: list[Any], keys: list[Any], values: list[Any], most: int) -> None:
         """Read entries as long as they are numbers with such tensors, up to a maximum."""
         unpack, length, rank = self._row.unpack_from, self._row.size, self._rank
         first, torch_tag, second = self._fixed
@@ -250,7 +251,7 @@ class Tensors:
                 alias=self._aliases[0],
             )
             number += 2
-            objects[index], objects[number] = tensor, storage
+            objects += tensor, storage
             keys.append(key)
             values.append(tensor)
             at = stop

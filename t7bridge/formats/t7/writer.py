@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import IO, Any
+from typing import IO
 
 from ...data import collector_paused
 from ...errors import T7BridgeError, UnsupportedError, WriteError
@@ -64,11 +64,10 @@ class T7Writer:
         self._stream: BinaryWriter | TextWriter = kind(self._output, self.layout)
         self._referenced = referenced
         self._payloads = payloads
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[Value, int] = {}
+        """The number of each object, which is equal to itself only."""
         self.places: dict[int, Storage] = {}
         """Each storage by the position of its elements in the output, in bytes."""
-        self._kept: list[Any] = []
-        """The objects whose identity numbers them, kept alive so that no identity is reused."""
         self._count = 0
         self._inside: list[Value] = []
         """The values being written, each inside the one before."""
@@ -128,7 +127,7 @@ class T7Writer:
     @property
     def objects(self) -> list[Value]:
         """The objects written so far, in the order of their numbers."""
-        return self._kept
+        return list(self._numbers)
 
     def flush(self) -> None:
         """Write everything buffered to the file object."""
@@ -175,13 +174,13 @@ class T7Writer:
                 inside.append(value)
                 halves.append(0)
             elif not self._referenced:
-                self._numbers.pop(id(value), None)
+                self._numbers.pop(value, None)
             found = None
             while len(inside) > base and (found := self._entries(*_parts(inside[-1]), halves[-1])) is None:
                 halves.pop()
                 value = inside.pop()
                 if not self._referenced:
-                    self._numbers.pop(id(value), None)
+                    self._numbers.pop(value, None)
             if found is None:
                 return
             value = found[0]
@@ -227,7 +226,7 @@ class T7Writer:
 
     def _known(self, value: Value) -> int | None:
         """Return the number of an object that was written before, or is being written."""
-        number = self._numbers.get(id(value))
+        number = self._numbers.get(value)
         if number is not None and not self._referenced:
             raise WriteError("a cycle cannot be written without references")
         return number
@@ -259,9 +258,7 @@ class T7Writer:
         given = self.layout.numbers
         number = given[self._count] if self._count < len(given) else self._beyond + self._count
         self._count += 1
-        self._numbers[id(value)] = number
-        if self._referenced:
-            self._kept.append(value)
+        self._numbers[value] = number
         return number
 
     @staticmethod
@@ -356,7 +353,7 @@ class T7Writer:
         self._stream.write_longs(tensor.stride)
         self._stream.write_long(tensor.offset + 1)
         if self.layout.vintage == tags.TORCH5:
-            self._stream.write_int(int(self._numbers.get(id(tensor)) not in self.layout.unowned))
+            self._stream.write_int(int(self._numbers.get(tensor) not in self.layout.unowned))
         return True
 
     def _storage(self, storage: Storage) -> None:
