@@ -87,7 +87,25 @@ _EQUALIZED = ((4, 3, 2, 2), (3, 16), (3, 1))
 MASK = torch.tensor([[True, False, True, True], [False, True, True, False], [True, True, False, True]])
 aten = torch.ops.aten
 
+
 # Name → function, shapes of inputs, shapes of parameters. A shape that begins with "+" is of positive numbers.
+class Decomposed(nn.Module):
+    """Calls what decomposed programs consist of."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.up = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 2, 2)
+
+    def forward(self, x):
+        aten, conv, norm, up = torch.ops.aten, self.conv, self.norm, self.up
+        x = aten.convolution(x, conv.weight, conv.bias, [1, 2], [1, 0], [1, 1], False, [0, 0], 1)
+        means = norm.running_mean, norm.running_var
+        x = aten._native_batch_norm_legit_no_training(x, norm.weight, norm.bias, *means, 0.1, 1e-5)[0]
+        x = x + aten.native_group_norm(x, norm.weight, norm.bias, x.shape[0], 4, x.shape[2] * x.shape[3], 2, 1e-5)[0]
+        x = aten.native_dropout(aten.native_layer_norm(x, x.shape[1:], None, None, 1e-5)[0], 0.5, False)[0]
+        return aten.convolution(x, up.weight, up.bias, [2, 1], [0, 0], [1, 1], True, [1, 0], 1)
+
+
 CASES: dict[str, tuple[Any, ...]] = {
     "relu": (F.relu, (2, 5)),
     "relu_": (lambda x: F.relu(x * 2, inplace=True), (2, 5)),
@@ -398,6 +416,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "number_twice": (lambda x, p: torch.sigmoid(p) * x + p * x.abs(), (2, 3), ()),
     "frozen_norm": (FrozenNorm(), (2, 3, 4, 5)),
     "detached_weight": (lambda x, p: F.linear(x, p.detach()) * F.linear(x, p), (2, 3), (3, 3)),
+    "decomposed": (Decomposed(), (2, 3, 5, 7)),
 }
 
 

@@ -62,7 +62,7 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
     arrays = state_arrays(program)
     floats = {array.dtype.str[1:] for array in arrays.values() if array.dtype.kind == "f"}
     wide = "f8" in floats or any(dtype == "float64" for _, _, dtype in program.inputs)
-    maker = ObjectMaker(FLOAT64 if wide else FLOAT32, arrays, bool(module.training))
+    maker = ObjectMaker(FLOAT64 if wide else FLOAT32, arrays, bool(getattr(module, "training", False)))
     root = maker.make(layer)
     root[ROOT_FIELD] = _state_record(layer, program, arrays, builder.scalars)
     notes = [

@@ -1,4 +1,5 @@
-"""PyTorch modules as lists of ATen calls, by `torch.export`; operations that Lua lacks are decomposed by PyTorch.
+"""PyTorch modules, script modules and exported programs as lists of ATen calls, by `torch.export`; operations that Lua
+lacks are decomposed by PyTorch.
 
 With `convert`, the only module of this package that imports torch.
 """
@@ -20,13 +21,13 @@ import torch
 from attrs import field
 from torch import nn
 from torch.autograd.function import Function
-from torch.export import Dim
-from torch.export.graph_signature import InputKind
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from ..data import define
-from ..errors import UnsupportedError
+from ..errors import ModelError, UnsupportedError
 
 Shape = tuple[Any, ...]
 """Extents: integers, and text for those that depend on the batch size."""
@@ -147,36 +148,101 @@ mapped, leaves = pytree.tree_map, pytree.tree_leaves
 # Tracing
 
 
-def trace(module: nn.Module, inputs: tuple[Any, ...], known: Collection[str] = (), fixed: bool = False) -> Program:
+def trace(module: Any, inputs: tuple[Any, ...], known: Collection[str] = (), fixed: bool = False) -> Program:
     """Trace a module in evaluation mode. The module is not changed.
 
     Args:
-        module: any module that `torch.export` takes.
-        inputs: example inputs; their first dimension is treated as the batch if the module allows it.
+        module: any module that `torch.export` takes, a script module, or an exported program, which is traced again
+            only if other extents than the batch are open.
+        inputs: example inputs; their first dimension is treated as the batch if the module allows it. A program needs
+            none if it is not traced.
         known: operations that are not decomposed: `aten.relu.default`.
         fixed: whether all extents are those of the example.
 
     Raises:
         UnsupportedError: the module has control flow that depends on data, or cannot be exported otherwise.
+        ModelError: the inputs are not those of a program.
     """
-    module = _copied(module).eval().cpu()
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
-    several = bool(inputs) and all(isinstance(value, torch.Tensor) and value.dim() for value in inputs)
     called: list[str] = []
-    exported = _with_any_batch(module, inputs, called) if several and not fixed else None
-    static = exported is None
+    exported = None
+    if isinstance(module, ExportedProgram):
+        if _check_inputs(module, inputs) and not (fixed and inputs):
+            exported, module = module, None
+        else:
+            module = module.module()
+    else:
+        module = _copied(module)
+    several = bool(inputs) and all(isinstance(value, torch.Tensor) and value.dim() for value in inputs)
+    runner = _Script(module) if isinstance(module, torch.jit.ScriptModule) else module
+    if exported is None and several and not fixed:
+        exported = _with_any_batch(runner, inputs, called)
+        if exported is None and runner is not module:
+            exported = _converted(module, inputs)
     if exported is None:
         called.clear()
         try:
-            exported = _export(module, inputs, None, called)
+            exported = _export(runner, inputs, None, called)
         except Exception as error:
             raise _refused(error) from error
     program = _program(exported, module, known)
-    program.static = static
-    program.single = not static and inputs[0].shape[0] == 1
+    program.static = not _has_batch(exported)
+    program.single = not program.static and bool(inputs) and inputs[0].shape[0] == 1
     text = "has its own backward, which is not carried to Lua: gradients there are those of its forward"
     program.notes += [("", name, f"{name} {text}") for name in dict.fromkeys(called)]
     return program
+
+
+def _check_inputs(exported: Any, inputs: tuple[Any, ...]) -> bool:
+    """Return whether all extents of a program but the batch are known.
+
+    Raises:
+        ModelError: the inputs have other sizes than the program, or are missing and its sizes are open.
+    """
+    names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
+    values = [node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder" and node.name in names]
+    shapes = [_shape(value) for value in values if isinstance(value, torch.Tensor)]
+    text = ", ".join("x".join(map(str, shape)) for shape in shapes)
+    given = [tuple(value.shape) for value in inputs if isinstance(value, torch.Tensor)]
+    if given and [len(shape) for shape in given] != [len(shape) for shape in shapes]:
+        raise ModelError("the program has other inputs", expected=text, found=f"{given}")
+    for shape, own in zip(given, shapes):
+        if any(isinstance(extent, int) and extent != size for size, extent in zip(shape, own)):
+            raise ModelError("the sizes of the program's inputs are fixed", expected=text, found=f"{given}")
+    is_known = all(isinstance(extent, int) for shape in shapes for extent in shape[1:])
+    if not is_known and not given:
+        raise ModelError("the sizes of the program's inputs are open", found=text, hint="State them: --input SIZES.")
+    return is_known
+
+
+class _Script(nn.Module):
+    """Runs the code of a script module, which `torch.export` does not trace itself."""
+
+    def __init__(self, script: Any) -> None:
+        super().__init__()
+        self.code = script._c._get_method("forward")
+
+    def forward(self, *args: Any) -> Any:
+        return self.code(*args)
+
+
+def _converted(script: Any, inputs: tuple[Any, ...]) -> Any:
+    """Return a script module converted for batches of any size, `None` if its code does not allow that.
+
+    Unlike a run, PyTorch's converter keeps the batch open where the code reads its size.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            from torch._export.converter import TS2EPConverter  # private: not in every release
+
+            class Converter(TS2EPConverter):
+                def retrace_as_exported_program(self, gm: Any, name_to_constant: Any) -> Any:
+                    return _with_any_batch(gm, self.sample_args, [])
+
+            return Converter(script, inputs).convert()
+        except Exception:
+            return None
 
 
 def _with_any_batch(module: nn.Module, inputs: tuple[Any, ...], called: list[str]) -> Any:
@@ -194,14 +260,16 @@ def _with_any_batch(module: nn.Module, inputs: tuple[Any, ...], called: list[str
 
 
 def _copied(module: nn.Module) -> nn.Module:
-    """Return a copy of a module whose attributes may be computed tensors, as with an old `weight_norm`."""
+    """Return a copy for evaluation of a module whose attributes may be computed tensors, as by an old `weight_norm`."""
     memo = {
         id(value): value.detach().clone()
         for inner in module.modules()
         for value in vars(inner).values()
         if isinstance(value, torch.Tensor) and not value.is_leaf
     }
-    return copy.deepcopy(module, memo)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of gradients of script modules
+        return copy.deepcopy(module, memo).eval().cpu()
 
 
 def _export(module: nn.Module, inputs: tuple[Any, ...], shapes: Any, called: list[str]) -> Any:
@@ -248,10 +316,10 @@ def _watched(called: list[str]) -> Iterator[None]:
 def _has_batch(exported: Any) -> bool:
     """Return whether the first extent of every input stayed open, and is the same for all."""
     names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
-    firsts = [
-        _shape(node.meta["val"])[0] for node in exported.graph.nodes if node.op == "placeholder" and node.name in names
-    ]
-    return all(not isinstance(extent, int) for extent in firsts) and len({str(extent) for extent in firsts}) == 1
+    firsts = {
+        _shape(node.meta["val"])[:1] for node in exported.graph.nodes if node.op == "placeholder" and node.name in names
+    }
+    return len(firsts) == 1 and all(isinstance(extent, str) for first in firsts for extent in first or (0,))
 
 
 def _refused(error: Exception) -> UnsupportedError:
@@ -281,32 +349,63 @@ def _text(value: Any) -> int | str:
     return known if isinstance(known, int) else str(value)
 
 
-def _program(exported: Any, module: nn.Module, known: Collection[str]) -> Program:
+def _program(exported: Any, module: nn.Module | None, known: Collection[str]) -> Program:
+    """Read an exported program, of a module if there is one."""
     program = Program()
-    first: dict[int, str] = {}
-    for key, tensor in module.state_dict(keep_vars=True).items():
+    named: dict[Any, str] = {}
+    state = exported.state_dict if module is None else module.state_dict(keep_vars=True)
+    for key, tensor in state.items():
         program.order.append(key)
-        if id(tensor) in first:
-            program.aliases[key] = first[id(tensor)]
-        else:
-            first[id(tensor)] = key
+        first = named.setdefault(_identity(tensor), key)
+        if first == key:
             program.state[key] = tensor
+        else:
+            program.aliases[key] = first
+    learned = set(exported.graph_signature.parameters)
+    if module is not None:
+        learned = {key for key, _ in module.named_parameters(remove_duplicate=False)}
+        if not isinstance(module, torch.jit.ScriptModule):
+            program.modules = dict(module.named_modules())
+        elif not learned:
+            _add_constants(program, exported, named, learned)
     specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
     for node in exported.graph.nodes:
         if node.op == "placeholder":
-            _add_input(program, node, specs[node.name], exported)
+            _add_input(program, node, specs[node.name], exported, named, learned)
     computed = {*program.stored, *(name for name, _, _ in program.inputs)}
     _Reader(program, known, exported.graph_module, computed).read()
     _add_outputs(program, next(node for node in exported.graph.nodes if node.op == "output"), exported)
     program.dtypes.update((name, dtype) for name, _, dtype in program.inputs)
     program.dtypes.update((name, _dtype(value)) for name, value in program.constants.items())
     program.dtypes.update((call.name, call.dtype) for call in program.calls)
-    program.modules = dict(module.named_modules())
-    program.notes += _training_notes(module, program) + _range_notes(exported, program)
+    program.notes += _training_notes(program) + _range_notes(exported, program)
     return program
 
 
-def _add_input(program: Program, node: Any, spec: Any, exported: Any) -> None:
+def _identity(value: Any) -> Any:
+    """Return what distinguishes a tensor from all that do not have its elements in memory."""
+    if isinstance(value, torch.Tensor) and value.numel():
+        return value.data_ptr(), value.shape, value.stride(), value.dtype
+    return id(value)
+
+
+def _value_of(spec: Any, exported: Any) -> Any:
+    return exported.constants.get(spec.target, exported.state_dict.get(spec.target))
+
+
+def _add_constants(program: Program, exported: Any, named: dict[Any, str], learned: set[str]) -> None:
+    """Name the weights of a frozen script module, which are constants of its code: `constants.0`, as in its file."""
+    values = [_value_of(spec, exported) for spec in exported.graph_signature.input_specs if spec.target]
+    tensors = {_identity(value): value for value in values if isinstance(value, torch.Tensor)}
+    for number, (identity, value) in enumerate(tensors.items()):
+        if identity not in named and value.is_floating_point() and value.dim():
+            key = named[identity] = f"constants.{number}"
+            program.state[key] = value
+            program.order.append(key)
+            learned.add(key)
+
+
+def _add_input(program: Program, node: Any, spec: Any, exported: Any, named: dict[Any, str], learned: set[str]) -> None:
     if spec.kind == InputKind.USER_INPUT:
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
@@ -314,21 +413,20 @@ def _add_input(program: Program, node: Any, spec: Any, exported: Any) -> None:
         else:
             program.constants[node.name] = value
         return
-    key = program.aliases.get(spec.target, spec.target)
-    if spec.kind == InputKind.PARAMETER:
-        program.stored[node.name] = key, True
-        return
-    value = exported.constants.get(spec.target, exported.state_dict.get(spec.target))
+    value = _value_of(spec, exported)
+    key = named.get(_identity(value), program.aliases.get(spec.target, spec.target))
     if spec.kind == InputKind.BUFFER:
         program.buffers[node.name] = key
-        if spec.persistent and value.is_floating_point():
-            program.stored[node.name] = key, False
-            return
-    program.constants[node.name] = value.detach().clone() if isinstance(value, torch.Tensor) else value
+    if key in program.state and value.is_floating_point():
+        program.stored[node.name] = key, key in learned
+    else:
+        program.constants[node.name] = value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _add_outputs(program: Program, node: Any, exported: Any) -> None:
-    program.outputs = [CallRef(item.name) if isinstance(item, torch.fx.Node) else item for item in node.args[0]]
+    specs = exported.graph_signature.output_specs
+    items = [item for item, spec in zip(node.args[0], specs) if spec.kind == OutputKind.USER_OUTPUT]
+    program.outputs = [CallRef(item.name) if isinstance(item, torch.fx.Node) else item for item in items]
     spec = exported.call_spec.out_spec
     if isinstance(spec.context, list) and all(isinstance(name, str) for name in spec.context):
         program.returns, program.output_names = "dict", list(spec.context)
@@ -519,11 +617,11 @@ def _line(trace_text: str) -> str:
 _SILENT = ("StochasticDepth", "DropPath", "RReLU", "GaussianNoise")
 
 
-def _training_notes(module: nn.Module, program: Program) -> list[tuple[str, str, str]]:
+def _training_notes(program: Program) -> list[tuple[str, str, str]]:
     """Return what Lua does otherwise in training."""
     seen = {entry.partition("|")[2] for call in program.calls for entry in call.stack}
     found = []
-    for path, inner in module.named_modules():
+    for path, inner in program.modules.items():
         kind = type(inner).__name__
         if kind in _SILENT:
             found += [] if path in seen else [(path, kind, f"a {kind} acts in training only, and is left out")]
@@ -532,14 +630,13 @@ def _training_notes(module: nn.Module, program: Program) -> list[tuple[str, str,
             found.append((path, kind, text))
         if inner._backward_hooks or inner._backward_pre_hooks:
             found.append((path, kind, f"the backward hooks of a {kind} are not carried to Lua"))
-    frozen = [
-        key for key, tensor in program.state.items() if isinstance(tensor, nn.Parameter) and not tensor.requires_grad
-    ]
+    trained = [key for key, learned in program.stored.values() if learned]
+    frozen = [key for key in dict.fromkeys(trained) if not program.state[key].requires_grad]
     if frozen:
         text = (
             f"{len(frozen)} parameters with requires_grad=False are trained in Lua, which has no such mark: {frozen[0]}"
         )
-        found.append(("", type(module).__name__, text + (", …" if len(frozen) > 1 else "")))
+        found.append(("", "", text + (", …" if len(frozen) > 1 else "")))
     return found
 
 
@@ -599,3 +696,19 @@ def to_array(tensor: Any) -> Any:
 def to_tensor(array: Any) -> torch.Tensor:
     """Return a numpy array as a tensor of PyTorch."""
     return torch.from_numpy(array)
+
+
+def load_graph(path: str, script: bool) -> Any:
+    """Load a TorchScript file or a `.pt2` archive by PyTorch, which runs what is in it: it was judged before.
+
+    Raises:
+        UnsupportedError: PyTorch cannot load it.
+    """
+    load: Any = torch.jit.load if script else torch.export.load
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TorchScript is deprecated
+            return load(path)
+    except Exception as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UnsupportedError("PyTorch cannot load the program", file=path, found=reason[:200]) from error

@@ -1,4 +1,5 @@
-"""PyTorch modules from the models in files, and as Lua models: `load_module`, `save_module` and `write_lua`.
+"""PyTorch modules from the models in files, and modules and programs as Lua models: `load_module`, `save_module` and
+`write_lua`.
 
 `write_loader` writes the source that loads a state dict without code.
 """
@@ -20,6 +21,8 @@ from ..conversion.options import FORCE, INPUT, JSON, SYNC, option, takes, verb
 from ..conversion.template import torch_weights
 from ..errors import ModelError, UnsupportedError, WriteError
 from ..formats.document import Document
+from ..formats.pt.archive import CONSTANTS_MEMBER, PT2_MEMBERS
+from ..formats.pt.file import PtReader
 from ..formats.pt.writer import placed
 from ..formats.t7.writer import T7Writer
 from ..graph.lua import TorchObject
@@ -31,6 +34,7 @@ from ..nn.named import Recorded
 from ..nn.places import choose_module
 from ..report import Report
 from ..torchmodules.factories import Factory
+from .scan import scan
 
 if TYPE_CHECKING:
     import torch
@@ -155,28 +159,30 @@ class ToLua:
 
 @verb
 class SaveModule(ToLua):
-    """Save a PyTorch module as a Lua Torch model."""
+    """Save a PyTorch module, a script module or an exported program as a Lua Torch model."""
 
     OLD_NAMES: ClassVar = {"path": "target"}
     module: nn.Module = field(kw_only=False)
     target: PathLike = field(kw_only=False)
-    example_inputs: Any = field(kw_only=False)
+    example_inputs: Any = field(default=(), kw_only=False)
 
 
 @verb
 class WriteLua(ToLua):
-    """Convert a PyTorch module to a Lua Torch model: model.t7, and model.lua, the source that builds it.
+    """Convert a PyTorch module, a .pt2 or a TorchScript file to a Lua Torch model: model.t7, and its source model.lua.
 
     With --loader: write loader.lua, which loads a state dict into an existing Lua model by name.
     """
 
     EXAMPLES = (
         "t7bridge lua net.py:Net net.pt --input 1x3x32x32 -o lua/",
+        "t7bridge lua net.pt2 -o lua/",
         "t7bridge lua --loader weights.pt -o lua/",
     )
     OLD_NAMES: ClassVar = {"directory": "target"}
     module: nn.Module | str | None = option(
-        "class or function of the module: torchvision.models:resnet18, net.py:Net, 'nets:make(5, wide=True)'",
+        "class or function of the module: torchvision.models:resnet18, net.py:Net, 'nets:make(5, wide=True)'; "
+        "or a file with its graph: .pt2, or TorchScript",
         kw_only=False, metavar="PACKAGE:FACTORY", nargs="?",
     )  # fmt: skip
     weights: PathLike | None = option(
@@ -204,11 +210,12 @@ def save_module(request: SaveModule) -> Report:
     computes the same, with the same state dict keys.
 
     Args:
-        module: the module; it is not changed.
+        module: the module, a script module, or a `torch.export.ExportedProgram`; it is not changed.
         target: of the `.t7` to write.
         example_inputs: a tensor, or a tuple of the inputs; or their shapes, in any form of
             `t7bridge.conversion.inputs`. The first dimension is treated as the batch if the module lets it vary, all
-            other extents are fixed by the example.
+            other extents are fixed by the example. An exported program has its sizes, and needs them only where other
+            dimensions than the first are open.
         allow: what the model may need besides nn and nngraph: `layers` for classes of PyTorch's functions that nn lacks
             (sine, sorting, sampling of images), which are written to `layers.lua` beside the model; `rnn`,
             Element-Research's, for `nn.SeqLSTM`, without which recurrent layers are unrolled.
@@ -246,7 +253,8 @@ def write_lua(request: WriteLua) -> Report:
     """Write a PyTorch module as `model.t7` and as source that builds it, `model.lua`.
 
     Args:
-        module: see `save_module`; or the text `PACKAGE:FACTORY` or `FILE.py:FACTORY`, which is imported and called.
+        module: see `save_module`; or the text `PACKAGE:FACTORY` or `FILE.py:FACTORY`, which is imported and called; or
+            the path of a `.pt2` archive or TorchScript file, which must be harmless to `scan`.
         target: the folder of the two files; created if missing.
         example_inputs: see `save_module`.
         weights: a file with the state dict of a module named by a text; random weights if not given.
@@ -264,7 +272,13 @@ def write_lua(request: WriteLua) -> Report:
     if request.loader:
         weights: Any = request.weights or module
         return write_loader(request.target, weights, force=request.force, sync=request.sync)
-    if module is None or isinstance(module, str):
+    if isinstance(module, (str, os.PathLike)) and os.path.isfile(module):
+        if request.weights is not None:
+            raise ModelError("the weights are in the file of the program", found=os.fspath(request.weights))
+        name = name or os.path.basename(module)
+        module = _program_of(os.fspath(module))
+        module.training = request.train
+    elif module is None or isinstance(module, str):
         if module is None or not request.example_inputs:
             raise ModelError(
                 "the module and the sizes of its inputs are required",
@@ -288,7 +302,7 @@ def write_lua(request: WriteLua) -> Report:
     return report
 
 
-def lua_model(module: nn.Module, example_inputs: Any, allow: tuple[str, ...] = ()) -> LuaModel:
+def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = ()) -> LuaModel:
     """Convert a PyTorch module to a Lua model in memory.
 
     Raises:
@@ -301,16 +315,48 @@ def lua_model(module: nn.Module, example_inputs: Any, allow: tuple[str, ...] = (
 
     if not hasattr(module, "state_dict") or not callable(module):
         raise ModelError("save_module requires a torch.nn.Module", found=type(module).__name__)
+    is_program = hasattr(module, "graph_signature")
     inputs = example_inputs if isinstance(example_inputs, (list, tuple, str)) else (example_inputs,)
-    if not inputs:
+    if not inputs and not is_program:
         raise ModelError("save_module needs example inputs", hint="example_inputs=torch.randn(1, 3, 224, 224)")
-    if all(isinstance(each, (str, int)) for each in inputs):
-        made = example(module, parse_inputs(inputs), first=0)
+    if inputs and all(isinstance(each, (str, int)) for each in inputs):
+        made = example(module.module() if is_program else module, parse_inputs(inputs), first=0)
         inputs = made if isinstance(made, list) else [made]
     unknown = sorted(set(allow) - set(PACKAGES))
     if unknown:
         raise ModelError("unknown name in allow", expected=" or ".join(PACKAGES), found=", ".join(unknown))
     return convert_module(module, tuple(inputs), allow)
+
+
+def _program_of(path: str) -> Any:
+    """Return the exported program or script module of a file, which `scan` finds harmless.
+
+    Raises:
+        UnsupportedError: PyTorch's loader could execute something in the file, or the file has no program.
+    """
+    require_torch()
+    from ..lua.trace import load_graph
+
+    judged = scan(path)
+    if not judged.clean:
+        raise UnsupportedError(
+            "PyTorch's loader could execute what is in the file",
+            file=path,
+            found=judged.error or "; ".join(map(str, judged.findings[:3])),
+            hint="If you trust it, pass torch.jit.load(…) or torch.export.load(…) of it to save_module.",
+        )
+    members: set[str] = set()
+    if judged.format == "pt":
+        with ByteSource.from_path(path) as source:
+            members = {name.partition("/")[2] or name for name in PtReader(source).members}
+    if members.isdisjoint((CONSTANTS_MEMBER, *PT2_MEMBERS)):
+        raise UnsupportedError(
+            "the file has no program, only values",
+            file=path,
+            expected="a .pt2 of torch.export.save, or TorchScript of torch.jit.save",
+            hint=f"State its module too: t7bridge lua PACKAGE:FACTORY {os.path.basename(path)} --input SIZES.",
+        )
+    return load_graph(path, members.isdisjoint(PT2_MEMBERS))
 
 
 def _module_of(factory: str, weights: PathLike | None) -> nn.Module:

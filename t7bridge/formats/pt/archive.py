@@ -39,6 +39,8 @@ ALIGNMENT_MEMBER = ".storage_alignment"
 BYTEORDER_MEMBER = "byteorder"
 ID_MEMBER = ".data/serialization_id"
 STORAGE_FOLDER = "data/"
+TRACED_FOLDER = "traced_inputs/"
+"""Folder of the storages of `traced_inputs.pkl`, a traced module's inputs: PyTorch does not write their elements."""
 RECORD_MEMBER = ".t7bridge/record"
 """Our member: what a `.pt` cannot hold of a `.t7`. PyTorch reads members by name and never looks at it."""
 
@@ -273,7 +275,8 @@ class PtArchive:
                 elif head.startswith(b"PK"):
                     self.origin.nested(self.zip.read(name))
                 elif is_file or _PICKLE.match(head) or (signature is not None and signature.kind == "pickle"):
-                    self._unpickle(member, STORAGE_FOLDER)
+                    traced = name == f"{self.root}{TRACED_FOLDER[:-1]}.pkl"
+                    self._unpickle(member, TRACED_FOLDER if traced else STORAGE_FOLDER)
             except T7BridgeError:
                 if is_file:
                     failed.append(name)
@@ -342,7 +345,7 @@ def _locate(
         nbytes: its size.
     """
     name = f"{folder}{key}{suffix}"
-    if name not in archive and not nbytes:
+    if (name not in archive and not nbytes) or folder.endswith("/" + TRACED_FOLDER):
         return span_of_bytes(b"", element.itemsize)
     member = archive.member(name)
     if member.size < nbytes:

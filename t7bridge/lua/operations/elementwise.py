@@ -152,6 +152,12 @@ def prelu(b: Builder, self: Any, weight: Learned) -> Any:
     return b.reshape(b.emit(layer, b.reshape(self, (*self.shape, 1)) if wide else self), self.shape)
 
 
+@operation("native_dropout", "nn.Dropout")
+def native_dropout(b: Builder, input: Any, p: float, train: bool) -> Any:
+    """Set elements to 0 at random in training; the elements that are kept are not known."""
+    return [dropout(b, input, p, train), Missing("Lua's nn.Dropout does not return its mask")]
+
+
 @operation("dropout", "nn.Dropout")
 def dropout(b: Builder, input: Any, p: float, train: bool) -> Any:
     """Set elements to 0 at random in training."""
@@ -544,7 +550,9 @@ def batch_norm(
     check_learned(weight, "weight")
     check_learned(bias, "bias")
     if training or running_mean is None:
-        raise CannotError("without running statistics a batch normalization has no meaning in evaluation")
+        raise CannotError(
+            "without running statistics, or in training, a batch normalization has no meaning in evaluation"
+        )
     if b.kind == "instance_norm":
         b.remark("an instance normalization with running statistics uses those of the batch in training", warning=True)
     elif not momentum and getattr(b.module, "momentum", momentum) is None:
@@ -577,6 +585,33 @@ def _over_last(b: Builder, input: Wire, over: Any, eps: float, weight: Any, bias
 def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     """Normalize over the last dimensions of each example."""
     return _over_last(b, input, normalized_shape, eps, weight, bias)
+
+
+@operation(
+    "_native_batch_norm_legit_no_training native_layer_norm native_group_norm",
+    "as batch_norm, layer_norm and group_norm",
+    "Of exported programs that were decomposed.",
+)
+def native_norm(
+    b: Builder,
+    input: Wire,
+    weight: Any,
+    bias: Any,
+    eps: float,
+    running_mean: Any = None,
+    running_var: Any = None,
+    momentum: float = 0.1,
+    normalized_shape: Any = (),
+    group: int = 0,
+) -> Any:
+    """Normalize; means and deviations are not returned."""
+    if group:
+        made = group_norm(b, input, group, weight, bias, eps)
+    elif normalized_shape:
+        made = layer_norm(b, input, normalized_shape, weight, bias, eps)
+    else:
+        made = batch_norm(b, input, weight, bias, running_mean, running_var, momentum, eps)
+    return [made, *[Missing("the statistics of a normalization are not known in Lua")] * 2]
 
 
 @operation("rms_norm", "nn.Square, nn.Mean, nn.Sqrt, nn.CDivTable, nn.CMul")

@@ -198,6 +198,27 @@ def transposed_convolution(
     )
 
 
+@operation(
+    "convolution _convolution", "as conv2d and conv_transpose2d", "Of script modules and decomposed programs.", True
+)
+def any_convolution(
+    b: Builder,
+    input: Wire,
+    weight: Any,
+    bias: Learned | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Any:
+    """Convolve, or convolve transposed."""
+    if transposed:
+        return transposed_convolution(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return convolution(b, input, weight, bias, stride, padding, dilation, groups)
+
+
 @operation("im2col", "nn.SpatialZeroPadding, nn.Narrow, nn.JoinTable")
 def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Return the elements at each position of a kernel."""
