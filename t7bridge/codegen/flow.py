@@ -15,7 +15,8 @@ from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..limits import Budget, Limits
 from ..nn.flows import ANY, NEVER, NOTHING, TENSOR, DataFlow, Kind, listed, many
-from ..nn.mapping import LAYERS, SEQUENTIAL, GraphSpec, Link, ModuleSpec, specs_in
+from ..nn.lift import attention_names
+from ..nn.mapping import LAYERS, SEQUENTIAL, Link, ModuleSpec, specs_in
 from ..nn.memory import MemoryEffects
 from ..nn.registry import traits_of
 from ..nn.stacks import STATEFUL
@@ -585,7 +586,7 @@ class Lists:
         if all(path for source, path in links if not source):
             self._unpack(1 + max((path[0] for source, path in links if not source), default=-1))
         body.builder.budget.spend(sum(len(path) for _, path in links))
-        hints = _attention(self._spec, graph)
+        hints = attention_names(self._spec, graph)
 
         def fetch(link: Link) -> Value:
             return reduce(_pick, link[1], values[link[0]])
@@ -769,33 +770,6 @@ class Lists:
             else:
                 return None
         return found if self._items is not None or self._body.kind(self._value).is_list else None
-
-
-def _attention(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
-    """Return names for values of a graph, by node: scores, their softmax, and the context, the sum weighted with it."""
-    users: dict[int, list[int]] = {}
-    for number, node in enumerate(graph.nodes, 1):
-        for source, _ in node.takes:
-            users.setdefault(source, []).append(number)
-    found = [spec.children[node.module].target.removeprefix(LAYERS) if node.module else "" for node in graph.nodes]
-    targets = dict(enumerate(found, 1))
-
-    def end(number: int, *kinds: str) -> int:
-        """Return the last of the views of a value, each of which has no other use, or of layers of some kinds."""
-        while len(after := users.get(number, [])) == 1:
-            if targets[after[0]] not in kinds and not traits_of(targets[after[0]]).shares_memory:
-                break
-            number = after[0]
-        return number
-
-    names: dict[int, str] = {}
-    for number in (number for number in targets if targets[number] == "activation.Softmax"):
-        for user in users.get(end(number), ()):
-            after = targets.get(users.get(user, [0])[0])
-            if targets[user] == "linear.MM" or (targets[user] == "table.CMulTable" and after == "shape.Sum"):
-                scores, context = graph.nodes[number - 1].takes[0][0], end(user, "shape.Sum")
-                names |= {scores: "scores", number: "attention", context: "context"}
-    return names
 
 
 LISTS = frozenset(name for name in vars(Lists) if not name.startswith("_"))

@@ -60,6 +60,8 @@ _START = "import sys; sys.path[:] = sys.argv[1:]; from t7bridge.zoo.workers impo
 _NOTES_KEPT = 50
 _AHEAD_JOBS, _AHEAD_BYTES = 48, 4 << 20
 _TICK_SECONDS = 0.1
+_NO_MEMORY = 12
+"""Exit code of a worker whose file left no memory for anything else: ENOMEM."""
 _PAUSE_SECONDS = 0.01
 """Seconds for which answers are collected: waking up for each of a thousand a second would take a core."""
 _GROUP_JOBS, _GROUP_BYTES = 32, 16 << 20
@@ -88,8 +90,7 @@ def convert_one(record: Record, settings: Settings) -> Record:
     except T7BridgeError as error:
         _explain(record, error)
     except MemoryError:
-        limit = f"{settings.memory / (1 << 20):,.0f} MiB of memory" if settings.memory else "memory"
-        record.fail("OutOfMemory", f"needs more than the {limit} available")
+        _fail_for_memory(record, settings)
     except OSError as error:
         record.fail(type(error).__name__, f"cannot be read or written: {error.strerror or error}")
     except Exception as error:  # one file must never stop the others
@@ -119,6 +120,11 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
             flush_to_disk(target)
     record.output_hash, record.output_bytes = written
     record.status = DONE
+
+
+def _fail_for_memory(record: Record, settings: Settings) -> Record:
+    limit = f"{settings.memory / (1 << 20):,.0f} MiB of memory" if settings.memory else "memory"
+    return record.fail("OutOfMemory", f"needs more than the {limit} available")
 
 
 def _write(record: Record, settings: Settings, source: str, target: str) -> None:
@@ -204,16 +210,22 @@ def main() -> None:
     jobs: queue.SimpleQueue[Record] = queue.SimpleQueue()
 
     def listen() -> None:
-        for line in lines:
-            for job in from_requests(line):
-                jobs.put(job)
+        try:
+            for line in lines:
+                for job in from_requests(line):
+                    jobs.put(job)
+        except MemoryError:
+            os._exit(_NO_MEMORY)
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
     while True:
         job = jobs.get()
-        with memory_limit(settings.memory):
-            convert_one(job, settings)
+        try:
+            with memory_limit(settings.memory):
+                convert_one(job, settings)
+        except MemoryError:  # while another was handled
+            _fail_for_memory(job, settings)
         answers.write(job.result().encode() + b"\n")
         answers.flush()
 
@@ -485,6 +497,8 @@ class LocalEngine(Engine):
         if worker.late:
             reason = f"took longer than the {self._timeout:g} seconds of --timeout"
             return job.fail("Timeout", "took longer than --timeout", reason)
+        if how == f"exit code {_NO_MEMORY}":
+            return _fail_for_memory(job, self._settings)
         reason = f"the process that worked on it ended with {how}"
         if how == "signal SIGKILL":
             reason += ", possibly out of memory"

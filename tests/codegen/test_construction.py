@@ -20,6 +20,16 @@ RAISED = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeE
 IDENTITY = ModuleSpec("torch.nn.Identity")
 # Classes that no test file has.
 FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "functions.Convolution": (((1, 1), (0, 0), (1, 1), 1), {}),
+    "functions.CumProd": ((1,), {}),
+    "functions.Extremum": ((1, False), {}),
+    "functions.Fold": (((4, 4), (2, 2), (1, 1), (0, 0), (1, 1)), {}),
+    "functions.Function": (("sin",), {}),
+    "functions.Gather": ((1,), {}),
+    "functions.GridSample": (("bilinear", "zeros", True), {}),
+    "functions.Pairwise": (("pow",), {}),
+    "functions.Scatter": ((1, True), {}),
+    "functions.Sort": ((1, True), {}),
     "conv.BinaryConv2d": (((4, 3, 2, 2),), {}),
     "ccn2.SpatialAvgPooling": ((2, 2), {}),
     "ccn2.SpatialConvolution": ((3, 4, 2), {}),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from .. import flows
-from ..mapping import axes, dim, flag, integer, made, of_runtime
+from ..mapping import axes, dim, flag, integer, made, of_runtime, pair
 from ..output_shapes import same
 from ..registry import Traits, register_layer
 
 _NAME = made(lambda lua: lua.text("name"))
-_FOLD = "height width kH kW dH dW padH padW dilationH dilationW"
 
 register_layer(
     module={
@@ -19,7 +18,9 @@ register_layer(
         "pt.ArgMax": of_runtime("functions.Extremum", dim("dim"), flag("smallest")),
         "pt.Gather": of_runtime("functions.Gather", dim("dim")),
         "pt.Scatter": of_runtime("functions.Scatter", dim("dim"), flag("adds")),
-        "pt.Fold": of_runtime("functions.Fold", *map(integer, _FOLD.split())),
+        "pt.Fold": of_runtime(
+            "functions.Fold", pair("height", "width"), *(axes(name, 2) for name in ("k", "d", "pad", "dilation"))
+        ),
         "pt.GridSample": of_runtime(
             "functions.GridSample",
             made(lambda lua: lua.text("mode")),

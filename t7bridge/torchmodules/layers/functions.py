@@ -131,16 +131,28 @@ class Scatter(Layer):
         return tensor.scatter(self.dim, index.long(), elements)
 
 
-class Fold(torch.nn.Fold):
-    """Sums of overlapping blocks.
+@dataclass(eq=False)
+class Fold(Layer):
+    """Sums of overlapping blocks, the opposite of unfolding.
 
     Args:
-        sizes: heights and widths: of the image, kernel, stride, padding and dilation.
+        size: height and width of the image.
+        kernel: of the blocks.
+        stride: between blocks.
+        padding: of the image, which is cut off.
+        dilation: between the elements of a block.
     """
 
-    def __init__(self, *sizes: int) -> None:
-        image, kernel, stride, padding, dilation = zip(sizes[::2], sizes[1::2])
-        super().__init__(image, kernel, dilation, padding, stride)
+    size: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n, c * kernel, blocks); return (n, c, height, width)."""
+        rest = self.dilation, self.padding, self.stride
+        return F.fold(input, self.size, self.kernel, *rest)
 
 
 @dataclass(eq=False)
