@@ -6,15 +6,15 @@ With `convert`, the only module of this package that imports torch.
 
 from __future__ import annotations
 
-import ast
 import copy
 import inspect
+import logging
 import operator
-import textwrap
+import re
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -166,6 +166,7 @@ def trace(module: Any, inputs: tuple[Any, ...], known: Collection[str] = (), fix
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
     called: list[str] = []
     exported = None
+    has_modes = not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
     if isinstance(module, ExportedProgram):
         if _check_inputs(module, inputs) and not (fixed and inputs):
             exported, module = module, None
@@ -188,6 +189,8 @@ def trace(module: Any, inputs: tuple[Any, ...], known: Collection[str] = (), fix
     program = _program(exported, module, known)
     program.static = not _has_batch(exported)
     program.single = not program.static and bool(inputs) and inputs[0].shape[0] == 1
+    if has_modes:
+        program.notes += _mode_notes(module, inputs, exported)
     text = "has its own backward, which is not carried to Lua: gradients there are those of its forward"
     program.notes += [("", name, f"{name} {text}") for name in dict.fromkeys(called)]
     return program
@@ -231,8 +234,7 @@ def _converted(script: Any, inputs: tuple[Any, ...]) -> Any:
 
     Unlike a run, PyTorch's converter keeps the batch open where the code reads its size.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _quiet():
         try:
             from torch._export.converter import TS2EPConverter  # private: not in every release
 
@@ -273,13 +275,25 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def _export(module: nn.Module, inputs: tuple[Any, ...], shapes: Any, called: list[str]) -> Any:
-    with warnings.catch_warnings(), _plain_attention(), _watched(called):
-        warnings.simplefilter("ignore")
+    with _quiet(), _plain_attention(), _watched(called):
         try:
             return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
         except Exception:
             with torch.no_grad():  # custom autograd functions may only export without gradients
                 return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Prevent PyTorch from warning of attempts to trace, and from logging those that fail, with their tracebacks."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 @contextmanager
@@ -614,21 +628,12 @@ def _line(trace_text: str) -> str:
     return found
 
 
-_SILENT = ("StochasticDepth", "DropPath", "RReLU", "GaussianNoise")
-
-
 def _training_notes(program: Program) -> list[tuple[str, str, str]]:
-    """Return what Lua does otherwise in training."""
-    seen = {entry.partition("|")[2] for call in program.calls for entry in call.stack}
+    """Return what Lua trains otherwise."""
     found = []
     for path, inner in program.modules.items():
-        kind = type(inner).__name__
-        if kind in _SILENT:
-            found += [] if path in seen else [(path, kind, f"a {kind} acts in training only, and is left out")]
-        elif not type(inner).__module__.startswith("torch.") and _branches_on_training(type(inner).forward):
-            text = f"the forward of {kind} branches on self.training; the branch of evaluation is written"
-            found.append((path, kind, text))
         if inner._backward_hooks or inner._backward_pre_hooks:
+            kind = type(inner).__name__
             found.append((path, kind, f"the backward hooks of a {kind} are not carried to Lua"))
     trained = [key for key, learned in program.stored.values() if learned]
     frozen = [key for key in dict.fromkeys(trained) if not program.state[key].requires_grad]
@@ -637,6 +642,62 @@ def _training_notes(program: Program) -> list[tuple[str, str, str]]:
             f"{len(frozen)} parameters with requires_grad=False are trained in Lua, which has no such mark: {frozen[0]}"
         )
         found.append(("", "", text + (", …" if len(frozen) > 1 else "")))
+    return found
+
+
+def _mode_notes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Any) -> list[tuple[str, str, str]]:
+    """Compare the graph of a module in evaluation with that in training; return what is not written, for each class.
+
+    Args:
+        module: in evaluation mode, in which it is left.
+        inputs: the example inputs.
+        evaluated: its exported program.
+    """
+    kinds = {type(inner) for inner in module.modules()}
+    if all(kind.__module__.startswith("torch.nn.modules.") for kind in kinds - {nn.RReLU, nn.MultiheadAttention}):
+        return []
+    module.train()
+    try:
+        trained = (_with_any_batch(module, inputs, []) if _has_batch(evaluated) else None) or _export(
+            module, inputs, None, []
+        )
+    except Exception as error:
+        text = "the graph of training cannot be traced; that of evaluation is written"
+        return [("", type(module).__name__, f"{text} ({_refused(error).found[:200]})")]
+    finally:
+        module.eval()
+    ours, theirs = _operations_of(evaluated), _operations_of(trained)
+    modules = dict(module.named_modules())
+    differing: dict[str, list[str]] = {}
+    left_out: list[str] = []
+    for path in sorted({**theirs, **ours}):
+        if ours.get(path) != theirs.get(path) and not path.startswith(tuple(left_out)):
+            left_out += [] if path in ours else [f"{path}."]
+            differing.setdefault(type(modules.get(path, module)).__name__, []).append(path)
+    text = "computes otherwise in training; the graph of evaluation is written"
+    return [
+        (paths[0], kind, f"the forward of {kind} {text}" + f" (at {len(paths)} places)" * (len(paths) > 1))
+        for kind, paths in differing.items()
+    ]
+
+
+_MODES = re.compile("dropout|norm|lstm|gru|rnn_")
+"""Names of operations that Lua's layers, too, compute otherwise in training."""
+
+
+def _operations_of(exported: Any) -> dict[str, list[Any]]:
+    """Return the operations on tensors of each module, by its path, with their numbers, without sizes."""
+    found: dict[str, list[Any]] = {}
+    graphs = [inner.graph for inner in exported.graph_module.modules() if isinstance(inner, torch.fx.GraphModule)]
+    for node in (node for graph in graphs for node in graph.nodes if node.op == "call_function"):
+        value, name = node.meta.get("val"), str(node.target)
+        is_count = isinstance(value, torch.Tensor) and value.dtype == torch.int64 and not value.dim()
+        if isinstance(value, (torch.Tensor, tuple, list)) and not is_count:
+            kinds = (float,) if _MODES.search(name) else (float, bool)
+            numbers = [item for item in leaves((node.args, node.kwargs)) if isinstance(item, kinds)]
+            stack = node.meta.get("nn_module_stack") or {"": ("", "")}
+            path = [*stack.values()][-1][0].partition("@")[0]  # a second call is `conv@1`
+            found.setdefault(path, []).append((name, numbers))
     return found
 
 
@@ -649,18 +710,6 @@ def _range_notes(exported: Any, program: Program) -> list[tuple[str, str, str]]:
             text = f"the module branches on the size of the batch: this one is for {low}"
             found.append(("", "", f"{text} to {high} examples" if high < 1 << 30 else f"{text} examples or more"))
     return found
-
-
-@cache
-def _branches_on_training(forward: Any) -> bool:
-    """Return whether the source of a function, if available, has a condition on `.training`."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(forward)))
-    except (OSError, TypeError, SyntaxError):
-        return False
-    conditions = (node.test for node in ast.walk(tree) if isinstance(node, (ast.If, ast.IfExp)))
-    asked = (part for condition in conditions for part in ast.walk(condition))
-    return any(isinstance(part, ast.Attribute) and part.attr == "training" for part in asked)
 
 
 def fold(call: TracedCall, args: dict[str, Any]) -> Any:
@@ -704,7 +753,7 @@ def load_graph(path: str, script: bool) -> Any:
     Raises:
         UnsupportedError: PyTorch cannot load it.
     """
-    load: Any = torch.jit.load if script else torch.export.load
+    load: Any = partial(torch.jit.load, map_location="cpu") if script else torch.export.load
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated

@@ -58,12 +58,26 @@ class Noisy(nn.Module):
         return nn.functional.dropout(self.layer(x), 0.5, training=self.training)
 
 
+class Guarded(nn.Module):
+    """Branches on the mode, and computes the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        if self.training:
+            self.norm.momentum = 0.1
+        return self.norm(x)
+
+
 def test_a_branch_for_training_is_reported(tmp_path):
-    """A module whose `forward` branches on `self.training` is named; an argument `training=` is not a branch."""
-    module = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), Noisy())
+    """A module whose graph is another in training is named once; one that only branches on `self.training` is not."""
+    module = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5, inplace=True), Noisy(), Guarded(), Noisy())
     report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
     (note,) = [note for note in report.notes if note.code == "left-out"]
     assert (note.level, note.path, note.class_name) == ("warning", "2", "Noisy")
+    assert "at 2 places" in note.message
 
 
 @pytest.mark.slow

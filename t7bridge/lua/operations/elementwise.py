@@ -159,7 +159,7 @@ def native_dropout(b: Builder, input: Any, p: float, train: bool) -> Any:
 
 
 @operation("dropout", "nn.Dropout")
-def dropout(b: Builder, input: Any, p: float, train: bool) -> Any:
+def dropout(b: Builder, input: Any, /, p: float, train: bool) -> Any:
     """Set elements to 0 at random in training."""
     if p == 0:
         return input
@@ -175,7 +175,7 @@ def dropout(b: Builder, input: Any, p: float, train: bool) -> Any:
     "nn.SpatialDropout or nn.VolumetricDropout, nn.MulConstant",
     "Lua scales in evaluation and PyTorch in training: the constant compensates.",
 )
-def feature_dropout(b: Builder, input: Any, p: float) -> Any:
+def feature_dropout(b: Builder, input: Any, /, p: float) -> Any:
     """Set channels to 0 at random in training."""
     rank = len(input.shape)
     if p == 0:
