@@ -91,9 +91,8 @@ class Printed:
         return "\n".join([*map(str, self.notes), *map(printable, self.lines())])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        text = str(self).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        return f"<pre>{text}</pre>"
 
 
 @define

@@ -174,18 +174,8 @@ def trace(module: Any, inputs: tuple[Any, ...], known: Collection[str] = (), fix
             module = module.module()
     else:
         module = _copied(module)
-    several = bool(inputs) and all(isinstance(value, torch.Tensor) and value.dim() for value in inputs)
-    runner = _Script(module) if isinstance(module, torch.jit.ScriptModule) else module
-    if exported is None and several and not fixed:
-        exported = _with_any_batch(runner, inputs, called)
-        if exported is None and runner is not module:
-            exported = _converted(module, inputs)
     if exported is None:
-        called.clear()
-        try:
-            exported = _export(runner, inputs, None, called)
-        except Exception as error:
-            raise _refused(error) from error
+        exported = _exported(module, inputs, called, fixed)
     program = _program(exported, module, known)
     program.static = not _has_batch(exported)
     program.single = not program.static and bool(inputs) and inputs[0].shape[0] == 1
@@ -194,6 +184,27 @@ def trace(module: Any, inputs: tuple[Any, ...], known: Collection[str] = (), fix
     text = "has its own backward, which is not carried to Lua: gradients there are those of its forward"
     program.notes += [("", name, f"{name} {text}") for name in dict.fromkeys(called)]
     return program
+
+
+def _exported(module: Any, inputs: tuple[Any, ...], called: list[str], fixed: bool) -> Any:
+    """Return a module as a program, for any batch if it allows that and its extents are not `fixed`.
+
+    Raises:
+        UnsupportedError: it cannot be exported.
+    """
+    several = bool(inputs) and all(isinstance(value, torch.Tensor) and value.dim() for value in inputs)
+    runner = _Script(module) if isinstance(module, torch.jit.ScriptModule) else module
+    if several and not fixed:
+        exported = _with_any_batch(runner, inputs, called)
+        if exported is None and runner is not module:
+            exported = _converted(module, inputs)
+        if exported is not None:
+            return exported
+    called.clear()
+    try:
+        return _export(runner, inputs, None, called)
+    except Exception as error:
+        raise _refused(error) from error
 
 
 def _check_inputs(exported: Any, inputs: tuple[Any, ...]) -> bool:

@@ -104,14 +104,8 @@ def convolution(
     padding = _each(rank, 0 if padding == "valid" else padding, 0)[-len(kernel) :]
     dilated = any(step != 1 for step in dilation)
     if not is_parameter(weight):
-        if rank > 2:
-            raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
         layer = make("pt.Convolution", *_arguments(kernel, stride, padding, dilation)[2:], groups)
-        own = b.reshape(b.wire(weight, input), (n_out, n_in, *kernel))
-        image = as_image(b, input)
-        made = b.emit(layer, image, own, shape=(*image.shape[:1], n_out, *((1,) * (2 - rank)), *b.shape[2:]))
-        made = b.reshape(made, b.shape)
-        return made if bias is None else made + b.reshape(b.wire(bias, made), (n_out, *(1,) * rank))
+        return _with_kernel(b, layer, input, b.reshape(b.wire(weight, input), (n_out, n_in, *kernel)), bias)
     even = rank < 3 and all(len(set(part)) == 1 for part in (kernel, stride, padding))
     if even and groups == n_in * groups == n_out and groups > 1 and not dilated:
         return b.reshape(_depthwise(b, as_image(b, input), weight, bias, (kernel[0], stride[0], padding[0])), b.shape)
@@ -119,6 +113,16 @@ def convolution(
     args = _arguments(kernel, stride, padding, *([dilation] if dilated else []))
     layer = _grouped(name, args, weight, bias, (n_out // groups, n_in, *kernel), (n_in, n_out // groups, groups))
     return on_image(b, layer, input, b.shape)
+
+
+def _with_kernel(b: Builder, layer: LuaLayer, input: Wire, kernel: Wire, bias: Any) -> Any:
+    """Convolve by a kernel that is computed, or is no parameter."""
+    rank, image = len(input.shape) - 2, as_image(b, input)
+    if rank > 2:
+        raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
+    made = b.emit(layer, image, kernel, shape=(*b.shape[:2], *((1,) * (2 - rank)), *b.shape[2:]))
+    made = b.reshape(made, b.shape)
+    return made if bias is None else made + b.reshape(b.wire(bias, made), (b.shape[1], *(1,) * rank))
 
 
 def _same(b: Builder, input: Wire, total: list[int]) -> tuple[list[int], Wire]:
