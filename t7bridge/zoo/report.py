@@ -125,11 +125,11 @@ class ZooReport(Printed):
             if len(lines) > _SHOWN:
                 yield f"and {len(lines) - _SHOWN} more kinds of {what}"
         if self.losses:
-            yield "lost in outputs: " + ", ".join(f"{kind} in {files} files" for kind, files in self.losses.items())
+            yield "lost in outputs: " + ", ".join(f"{kind} in {counted(n, 'file')}" for kind, n in self.losses.items())
         counts, (before, after) = self.counts, self.bytes
         now = sum(self.now.values())
-        yield f"{now:,} files in {self.seconds:.1f} s" + (
-            f", {now / self.seconds:.0f} a second" if now and self.seconds else ""
+        yield f"{counted(now, 'file')} in {self.seconds:.1f} s" + (
+            f", {now / self.seconds:.0f} a second" if now > 1 and self.seconds else ""
         )
         yield (
             f"{counts[DONE]:,} done, {counts[FAILED]:,} failed, {counts[FOREIGN]:,} skipped (not a model)"

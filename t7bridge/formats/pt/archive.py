@@ -132,7 +132,7 @@ class PtArchive:
             "is a zip archive, but not one of PyTorch",
             expected=f"a member {DATA_MEMBER}",
             found=shown or "no members",
-            hint="Unpack it first if the model is inside." if names else "",
+            hint="Unpack it, or give the address of a member: zip://MEMBER::FILE." if names else "",
         )
 
     def _check_names(self) -> None:

@@ -311,7 +311,7 @@ class _Tar:
                 f"the archive has no member {name}",
                 expected="a tar archive of PyTorch 0.1",
                 found=", ".join(list(self._members)[:4]),
-                hint="Unpack it first if the model is inside.",
+                hint="Unpack it, or give the address of a member: tar://MEMBER::FILE.",
             )
         start, size = self._members[name]
         return Unpickler(self._origin.source, start, start + size, self.meaning, self._origin.limits, name)
