@@ -15,7 +15,7 @@ def run() -> NoReturn:
     """Run the command line in a process of its own.
 
     Python runs a garbage collection while modules are loaded and one more at exit: a tenth to a sixth of the time that
-    a small file takes, and nothing is found.
+    a small file takes, and nothing is found. With PyTorch the one at exit stays, or triton would report leaked objects.
     """
     gc.set_threshold(100_000, 20, 100)
     if _COMPUTING.isdisjoint(sys.argv[1:2]):
@@ -27,7 +27,8 @@ def run() -> NoReturn:
         code = main()
     except KeyboardInterrupt:  # while modules were loaded
         code = 130
-    gc.freeze()
+    if "torch" not in sys.modules:
+        gc.freeze()
     sys.exit(code)
 
 

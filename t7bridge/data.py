@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define as _define
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 if TYPE_CHECKING:
     from attrs import define as define

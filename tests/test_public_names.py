@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,26 @@ def test_public_names_and_signatures_are_the_committed_ones(monkeypatch: pytest.
 
 
 def test_arguments_of_earlier_releases(tmp_path: Path) -> None:
-    """`src`, `dst`, `a` and `b` by keyword; not together with the new name."""
+    """`src`, `dst`, `a` and `b` by keyword, with a warning that has the new name; not together with it."""
     old: dict[str, object] = {"src": TESTFILES / "nn/Linear.t7", "dst": tmp_path / "x.pt"}
     convert, verify, scan = (getattr(t7bridge, name) for name in ("convert", "verify", "scan"))
-    convert(**old)
-    assert verify(a=old["src"], b=old["dst"]).same
-    assert scan(path=old["dst"]).clean == scan(source=old["dst"]).clean
+    with pytest.warns(DeprecationWarning, match=r"convert\((src|dst)=…\) is deprecated; use (source|target)=…"):
+        convert(**old)
+    with pytest.warns(DeprecationWarning, match=r"verify\((a|b)="):
+        assert verify(a=old["src"], b=old["dst"]).same
+    with pytest.warns(DeprecationWarning, match=r"scan\(path="):
+        assert scan(path=old["dst"]).clean == scan(source=old["dst"]).clean
     with pytest.raises(TypeError, match="src"):
         convert(source=old["src"], target=tmp_path / "y.pt", src=old["src"])
+
+
+def test_the_release_has_one_number() -> None:
+    """The citation names the version of the package, and the changelog's newest release has its number and date."""
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    version, date = (re.search(rf"^{key}: (.*)$", citation, re.M) for key in ("version", "date-released"))
+    release = re.search(r"^## \[(\d[^]]*)\] - (.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
+    assert version is not None
+    assert date is not None
+    assert release is not None
+    assert t7bridge.__version__ == version[1] == release[1]
+    assert date[1].strip('"') == release[2]

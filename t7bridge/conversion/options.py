@@ -7,6 +7,7 @@ without effect and docs/options.md are made from its fields.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from functools import update_wrapper
 from inspect import signature
@@ -175,15 +176,17 @@ def takes(
 ) -> Callable[[Callable[[Request], Result]], Callable[Arguments, Result]]:
     """Make the arguments of a function those of a verb's class, of which it gets an instance with valid choices.
 
-    Names of arguments in earlier releases (`OLD_NAMES` of the class) are accepted too.
+    Names of arguments in earlier releases (`OLD_NAMES` of the class) are accepted, with a `DeprecationWarning`.
     Its docstring gets the help of each option that it does not explain.
     """
 
     def decorate(function: Callable[[Request], Result]) -> Callable[Arguments, Result]:
         def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
             for old in kwargs.keys() & old_names:
-                if old_names[old] not in kwargs:
-                    kwargs[old_names[old]] = kwargs.pop(old)
+                if (new := old_names[old]) not in kwargs:
+                    message = f"{function.__name__}({old}=…) is deprecated; use {new}=…"
+                    warnings.warn(message, DeprecationWarning, stacklevel=2)
+                    kwargs[new] = kwargs.pop(old)
             made: Any = request(*args, **kwargs)
             for name, each in options_of(made).items():
                 if each.python:
