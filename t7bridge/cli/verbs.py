@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict
+from attrs import asdict, evolve
 
 import t7bridge
 
@@ -23,7 +23,8 @@ from .streams import failed, is_styled, print_hint, print_json, print_notes
 
 if TYPE_CHECKING:
     from ..report import Note, Report
-    from ..tools.match.result import Match
+    from ..tools.match.result import KnownModel, Match
+    from ..tools.prove.proof import Proof
 
 DONE, FAILED = 0, 1
 
@@ -193,47 +194,78 @@ def match(options: argparse.Namespace) -> int:
     if options.target is None and options.out is not None:
         return failed("-o requires TARGET: t7bridge match SRC names models that have its layers")
     found = t7bridge.match(**arguments_of(options, "match"))
-    if found.asked:
+    if options.target is None:
         return _recognize(options, found)
     done = found.complete or (options.partial and not found.ambiguous)
-    written = done and options.out is not None
+    proof = _run(options, found) if done else None
+    refused = found.complete and options.out is not None and proof is not None and proof.misplaced
+    written = done and options.out is not None and not refused
     if written:
         write_match(found, options.out, **{name: getattr(options, name) for name in options_of(WriteMatch)})
-    ok = done and _agree(options, found)
-    if options.prove:
-        _prove_match(options, found, written)
     lines = _pairs(found) if options.out is None else []
     if written:
         lines = [f"{options.out}: {len(found.pairs):,} tensors, {found.report.target_bytes:,} bytes"]
+    ok = done and (proof is None or not proof.exit_code)
     code = _print(options, found.as_dict, lines, found.report.notes, ok=ok)
+    if refused:
+        problem = f"{options.out} is not written: layers may have the weights of others; --no-run writes it"
+        print(f"t7bridge: error: {printable(problem)}", file=sys.stderr)
     if not (found.complete or options.json):
         print(f"t7bridge: {'note' if done else 'error'}: {found.problems(options.partial and done)}", file=sys.stderr)
     return code
 
 
+_MOST_RUN = 6
+"""Models of libraries that are run to find the one that computes what a file does."""
+
+
 def _recognize(options: argparse.Namespace, found: Match) -> int:
-    """Print which models of libraries have the same layers, whether the best one computes the same, and the command."""
-    lines = [found.sentence(), *(f"also {each}" for each in found.models[1:])]
-    ok = found.complete and _agree(options, found)
-    notes = [note for note in found.report.notes if note.code == "prove"]
-    return _print(options, found.as_dict, lines, notes, hint=_next_command(options, found), ok=ok)
+    """Print which models of libraries have the same layers, which of them computes the same, and the command."""
+    if found.recurrent:
+        where = ["--at", options.at] if options.at else []
+        folder = os.path.splitext(os.path.basename(options.source))[0]
+        hint = shlex.join(["t7bridge", "module", options.source, *where, "-o", folder])
+        return _print(options, found.as_dict, [found.sentence()], hint=hint)
+    rows: list[tuple[tuple[bool, int], KnownModel, Match]] = []
+    """The models: the proven one first, then those with fewer differences."""
+    for place, (known, each) in enumerate(zip(found.models, found.candidates)):
+        is_run = place < _MOST_RUN and each.complete and not (rows and rows[0][0] == (False, 0))
+        proof = _run(options, each) if is_run else None
+        rank = (True, len(found.models))
+        if proof is not None and not proof.problem:
+            known = evolve(known, verdict="not proven" if proof.exit_code else "proven")
+            rank = proof.misplaced, len(proof.differences)
+        rows.append((rank, known, each))
+        rows.sort(key=lambda row: row[0])
+    best = rows[0][2] if rows else found
+    best.models, best.asked = [known for _, known, _ in rows], found.asked
+    notes = [note for note in best.report.notes if note.code == "prove"]
+    lines = [best.sentence(), *(f"also {each}" for each in best.models[1:])]
+    ok = best.complete and all(note.level != "warning" for note in notes)
+    return _print(options, best.as_dict, lines, notes, hint=_next_command(options, best), ok=ok)
 
 
-def _agree(options: argparse.Namespace, found: Match) -> bool:
-    """Run a Lua model and a factory's with its weights on the same inputs, and note the result.
+def _run(options: argparse.Namespace, found: Match) -> Proof | None:
+    """Run both models on the same inputs if that is asked for, or TARGET or SRC is a factory, and note the result.
 
     Returns:
-        Whether no output differs.
+        The proof; `None` if they were not run.
     """
-    source, factory = found.source_side.module, found.target_side.factory
-    if source is None or factory is None or options.no_run:
-        return True
-    from ..tools.prove.prove import prove_note
+    from ..tools.prove.prove import try_proof
 
-    against = {"against": found.state_dict(options.partial), "factory": str(factory), "input": options.input}
-    note = prove_note(source, limits=options.limits, **against)
-    found.report.notes.append(note)
-    return note.level != "warning"
+    sides = found.source_side, found.target_side
+    made = [str(side.factory) for side in sides if side.factory is not None]
+    factory = options.factory or next(iter(made), None)
+    lua = [side.module for side in sides if side.module is not None]
+    if (options.prove or (made and not options.no_run)) and lua and (factory or len(lua) == 2):
+        module, other = found.to_run(options.partial)
+        factory = factory if len(lua) == 1 else None
+        proof = try_proof(module, against=other, factory=factory, input=options.input, limits=options.limits)
+        found.report.notes.append(proof.note())
+        return proof
+    if options.prove and lua:
+        found.report.notes.append(try_proof(lua[0], limits=options.limits).note())
+    return None
 
 
 def _pairs(found: Match) -> list[str]:
@@ -256,32 +288,13 @@ def _next_command(options: argparse.Namespace, found: Match) -> str:
     return f"t7bridge match {where}{known}{shlex.join([options.source, str(factory)])} -o {shlex.quote(stem)}.pt"
 
 
-def _prove_match(options: argparse.Namespace, found: Match, written: bool) -> None:
-    """Add the findings of a proof to the report: of both models if they can be run, else of the .t7 alone."""
-    from ..tools.prove.prove import prove_note
-
-    limits, report, implied = options.limits, found.report, found.target_side.factory
-    if any(note.code == "prove" for note in report.notes):
-        return
-    factory = options.factory or (str(implied) if implied else None)
-    source, target = (os.fspath(path).endswith(".t7") for path in (options.source, options.target))
-    if written and (factory or (source and target)):
-        pair = (options.source, options.out) if source else (options.out, options.source)
-        factory = None if source and target else factory
-        report.notes.append(prove_note(pair[0], limits=limits, against=pair[1], factory=factory))
-    elif source:
-        report.notes.append(prove_note(options.source, options.at, limits=limits))
-    elif target:
-        report.notes.append(prove_note(options.target, options.target_at, limits=limits))
-
-
 def module(options: argparse.Namespace) -> int:
     """Write both files, and print the report."""
     report = t7bridge.write_module(**arguments_of(options, "module"))
     if options.prove:
-        from ..tools.prove.prove import prove_note
+        from ..tools.prove.prove import try_proof
 
-        report.notes.append(prove_note(options.source, options.at, limits=options.limits))
+        report.notes.append(try_proof(options.source, options.at, limits=options.limits).note())
     line = f"{os.path.join(report.target, 'model.py')}: {report.tensors:,} tensors in model.pt"
     following = f"in {report.target}: from model import load; module = load()"
     return _print(options, report.as_dict, [line], report.notes, following=following)

@@ -4,12 +4,14 @@ several in a row are one with more levels, and a model that remembers its last s
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import evolve
 
+from ..data import define
 from ..graph.tensor import Tensor, place_of
 from ..report import Note
 from .flows import ANY, DataFlow, Kind
@@ -26,6 +28,7 @@ _SEQUENCER = LAYERS + "sequence.Sequencer"
 _OTHERS = (LAYERS + "sequence.MaskedSequencer", LAYERS + "sequence.SteppedLSTM")
 """Layers over sequences that torch.nn lacks."""
 _EMBEDDING = LAYERS + "linear.LookupTable"
+_TOKENS = (_EMBEDDING, "torch.nn.Embedding", LAYERS + "shape.OneHot")
 _DROPOUT = "torch.nn.Dropout"
 _KINDS = {
     "sequence.SeqLSTM": "LSTM",
@@ -46,14 +49,15 @@ Named = tuple[str, ModuleSpec]
 """A module with the beginning of its keys."""
 
 
-def recognized(plan: Plan, state: StateDict) -> Lifted:
+def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
     """Return a model as people write it in PyTorch: cells as single modules, layers over sequences with their state.
 
     Args:
         plan: the plan; it is modified.
         state: its state dict.
+        only_torch: whether cells that `torch.nn` lacks stay as they are.
     """
-    result = lifted(plan, state)
+    result = lifted(plan, state, only_torch)
     once = _once(plan.root)
     is_tree = len(once) == sum(1 for _ in specs_in(plan.root))
     unrolled = _unroll(result, once)
@@ -87,6 +91,7 @@ def _once(root: ModuleSpec) -> dict[int, tuple[str, ModuleSpec]]:
 
 
 _RECURRENT = (LAYERS + "recurrent.", _OTHERS[1])
+_RECURRENT_NAME = re.compile(r"(?:LSTM|GRU|RNN)(?=\w*\Z)")
 _GATES = tuple(tuple(name + gate for gate in "ifgo") for name in ("weight_i", "weight_h", "bias_"))
 _CELLS = {
     f"{LAYERS}recurrent.FastLSTM": (("weight_ih",), ("weight_hh",), ("bias",)),
@@ -445,6 +450,67 @@ def _name(spec: ModuleSpec, taken: Counter[str]) -> str:
     base = _NAMES.get(spec.target) or spec.target.rpartition(".")[2].removeprefix("Stateful").lower()
     taken[base] += 1
     return f"{base}{taken[base]}" if taken[base] > 1 else base
+
+
+# What a model is
+
+
+@define(frozen=True)
+class Recurrence:
+    """What a recurrent model is.
+
+    Attributes:
+        kind: of its recurrent layers: `LSTM`, `GRU` or `RNN`.
+        layers: their number.
+        features: of the last of them.
+        inputs: number of features of the input, or of tokens, whose numbers it takes.
+        takes_tokens: whether it takes tokens.
+        outputs: of the last linear layer; 0 without.
+        states: for each state that a model of one step takes and returns, its places among inputs and outputs, 0-based,
+            and its number of features; `None` for a model over sequences.
+    """
+
+    kind: str
+    layers: int
+    features: int
+    inputs: int
+    takes_tokens: bool
+    outputs: int
+    states: tuple[tuple[int, int, int], ...] | None
+
+    def __str__(self) -> str:
+        is_text = self.takes_tokens and self.inputs == self.outputs
+        begin = f"{self.layers}-layer {self.kind}{' language model' * is_text}"
+        return f"{begin}, {self.features} features" + f", {self.inputs} tokens" * is_text
+
+
+def recurrence(root: ModuleSpec) -> Recurrence | None:
+    """Return what a model is, from its plan; `None` if no layer of it is recurrent, or they are of several kinds."""
+    specs = [*specs_in(root)]
+    found = [(kind[0], spec) for spec in specs if (kind := _RECURRENT_NAME.search(spec.target)) and len(spec.args) > 1]
+    if len({kind for kind, _ in found}) != 1:
+        return None
+    layers = sum(spec.kwargs.get("num_layers", 1) for _, spec in found)
+    first = next(spec for spec in specs if spec is found[0][1] or spec.target in (*_TOKENS, "torch.nn.Linear"))
+    scored = [spec.args[1] for spec in specs if spec.target == "torch.nn.Linear"]
+    states = None if root.graph is None or root.target == STATEFUL else tuple(_stepped(root))
+    is_text = first.target in _TOKENS
+    outputs = scored[-1] if scored else 0
+    return Recurrence(found[0][0], layers, found[-1][1].args[1], first.args[0], is_text, outputs, states)
+
+
+def _stepped(root: ModuleSpec) -> Iterator[tuple[int, int, int]]:
+    """Yield the states of a graph that is one step, as `Recurrence` has them."""
+    graph = root.graph
+    for number, node in enumerate(graph.nodes if graph is not None else (), 1):
+        spec = root.children[node.module] if node.module else root
+        if spec.target.startswith(_RECURRENT[0]) and _RECURRENT_NAME.search(spec.target):
+            states = node.takes[1:]
+            for at, (source, path) in enumerate(states):
+                link = number, (at,) if len(states) > 1 else ()
+                assert graph is not None
+                if source == 0 and path and link in graph.outputs:
+                    yield path[0], graph.outputs.index(link), spec.args[1]
 
 
 # State dicts

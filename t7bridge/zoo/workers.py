@@ -47,7 +47,7 @@ from ..report import Note
 from ..tools.draw import draw, is_page
 from ..tools.export_module import write_module
 from ..tools.prove.proof import NOTE
-from ..tools.prove.prove import prove_note
+from ..tools.prove.prove import try_proof
 from ..tools.verify import verify
 from .journal import DONE, FOREIGN, Record, as_requests, from_requests
 from .places import as_local_input, as_local_output, is_in_memory, join, local_path, scratch_output
@@ -160,7 +160,7 @@ def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
 def _prove(record: Record, settings: Settings, source: str) -> None:
     """Add the result of `prove`, which applies to `.t7` only."""
     try:
-        note = prove_note(source, limits=settings.limits)
+        note = try_proof(source, limits=settings.limits).note()
         record.notes.append([note.level, note.path, note.message, note.loss])
     except MemoryError:
         record.notes.append(["info", "", f"{NOTE}not possible: out of memory", ""])

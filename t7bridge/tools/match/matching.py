@@ -47,6 +47,7 @@ from .sides import (
     name_of,
     names_between,
     parts_of,
+    recurrent_in_words,
     reorder,
     sibling,
     side_of,
@@ -165,6 +166,10 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
 
     Models that leave fewer keys open come first; of equal ones that of the library asked first, with the plainest name.
     """
+    recurrent = "" if request.among or source.module is None else recurrent_in_words(source.module)
+    if recurrent:
+        report = Report(source.name, notes=source.notes)
+        return Match(unmatched_source=[*source.tensors], report=report, source_side=source, recurrent=recurrent)
     wanted, lines = signature(source.tensors, source.derived), _read_mapping(request.mapping)
     asked: list[str] = []
     known: list[tuple[int, Match, int | None]] = []
@@ -195,6 +200,7 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
     if known:
         best = known[0][1]
         best.models = [KnownModel(each.target_side.name, classes, count) for count, each, classes in known]
+        best.candidates = [each for _, each, _ in known]
     else:
         best = Match([], [], list(source.tensors), [], Report(source.name), source, Side(""))
     best.asked = asked

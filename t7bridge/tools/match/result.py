@@ -17,6 +17,7 @@ from ...errors import ModelError
 from ...formats import LUA, format_for
 from ...formats.pt.writer import PtWriter
 from ...formats.t7.writer import T7Writer
+from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike, inputs_protected
@@ -74,16 +75,18 @@ class KnownModel:
         name: what makes it: `torchvision.models:resnet50`, `timm:create_model('resnet50', num_classes=10)`.
         classes: its number of classes; `None` if it has none to choose.
         open_keys: number of keys of both sides that have no certain counterpart.
+        verdict: `proven` or `not proven`, if both models were run.
     """
 
     name: str
     classes: int | None
     open_keys: int
+    verdict: str = ""
 
     def __str__(self) -> str:
-        classes = "" if self.classes is None else f", {counted(self.classes, 'class', 'classes')}"
+        classes = None if self.classes is None else counted(self.classes, "class", "classes")
         state = f"{counted(self.open_keys, 'key')} without certain counterpart" if self.open_keys else "complete"
-        return f"{self.name}{classes}, {state}"
+        return ", ".join(filter(None, (self.name, classes, state, self.verdict)))
 
 
 @define(eq=False)
@@ -100,8 +103,10 @@ class Match:
         target_side: the side that receives them.
         models: without a target, the models of libraries that have the same layers, the best one first, which is the
             target.
+        candidates: the matches with each of these.
         asked: the libraries that were asked for them, with their versions.
         nearest: the model with most of the layers, where none has all.
+        recurrent: what a recurrent model is, in words, of which libraries are not asked.
     """
 
     pairs: list[Pair] = field(factory=list)
@@ -112,8 +117,10 @@ class Match:
     source_side: Side = field(factory=Side, repr=False)
     target_side: Side = field(factory=Side, repr=False)
     models: list[KnownModel] = field(factory=list)
+    candidates: list[Match] = field(factory=list, repr=False)
     asked: list[str] = field(factory=list)
     nearest: str = ""
+    recurrent: str = ""
 
     @property
     def open_keys(self) -> int:
@@ -123,6 +130,8 @@ class Match:
 
     def sentence(self) -> str:
         """Return the answer in a sentence: of a match without a target, the best model that has the same layers."""
+        if self.recurrent:
+            return self.recurrent
         if self.models:
             return str(self.models[0])
         if self.asked:
@@ -160,6 +169,23 @@ class Match:
             elif pair.why == "zero":
                 result[pair.target] = _zero(self.target_side.tensors[pair.target])
         return in_target_order(self.target_side, result)
+
+    def to_run(self, partial: bool = False) -> tuple[TorchObject, Any]:
+        """Return the Lua model of a match, and a Lua model or a state dict that holds the same weights.
+
+        A Lua model that is the target gets the weights of the source.
+        """
+        source, target = self.source_side, self.target_side
+        if target.module is None:
+            assert source.module is not None
+            return source.module, self.state_dict(partial)
+        fill_template([target.module], self._filling(partial))
+        return target.module, source.module or {**source.tensors, **source.others}
+
+    def _filling(self, partial: bool) -> OrderedDict[str, Any]:
+        """Return the state dict that fills a Lua model."""
+        state = self.state_dict(partial)
+        return OrderedDict(item for item in state.items() if item[0].rpartition(".")[2] != BATCHES)
 
     def problems(self, partial: bool = False) -> str:
         """Describe what is missing from a complete match, and how to resolve it; a line for each."""
@@ -202,6 +228,7 @@ class Match:
         return {
             "complete": self.complete,
             **({"models": [asdict(each) for each in self.models], "asked": self.asked} if self.asked else {}),
+            **({"recurrent": self.recurrent} if self.recurrent else {}),
             "pairs": [
                 {"source": pair.source, "target": pair.target, "shape": list(pair.target_shape), "why": pair.why}
                 for pair in self.pairs
@@ -281,9 +308,7 @@ def _write_model(request: WriteMatch) -> None:
     found, path = request.found, request.path
     side, report = found.target_side, found.report
     assert side.document is not None
-    state = found.state_dict(request.partial)
-    state = OrderedDict(item for item in state.items() if item[0].rpartition(".")[2] != BATCHES)
-    report.notes += fill_template([side.module], state)
+    report.notes += fill_template([side.module], found._filling(request.partial))
     report.target_format, report.mode = "t7", "template"
     check_strict(report, request.strict)
     content = side.document.content

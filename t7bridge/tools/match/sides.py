@@ -34,11 +34,12 @@ from ...io.platform import require_torch
 from ...lazy import np
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.graphs import graphs_in
-from ...nn.lift import Lifted, lifted, undo
+from ...nn.lift import Lifted, undo
 from ...nn.mapping import GraphSpec
 from ...nn.named import ROOT_FIELD, StateDict
 from ...nn.places import choose, find_modules, preprocessing
 from ...nn.plan import build_plan
+from ...nn.stacks import recognized, recurrence
 from ...nn.state_dict import state_dict
 from ...report import Note
 from ...torchmodules.factories import Factory, is_factory
@@ -319,14 +320,22 @@ def gate_orders(root: TorchObject) -> dict[str, str]:
 
 def _cells_of(root: TorchObject) -> Lifted | None:
     """Return a model with the cells that `torch.nn` has as such; `None` if there are none."""
-    if not any(True for _ in graphs_in(root)):
-        return None
     try:
         state = state_dict(root, own_keys=True)
-        found = lifted(build_plan(root, state=state), state, only_torch=True)
+        found = recognized(build_plan(root, state=state), state, only_torch=True)
     except T7BridgeError:  # it has layers without modules
         return None
     return found if found.pieces else None
+
+
+def recurrent_in_words(root: TorchObject) -> str:
+    """Return what a recurrent model is, `2-layer LSTM language model, 128 features, 65 tokens`; empty for others."""
+    try:
+        state = state_dict(root, own_keys=True)
+        found = recurrence(recognized(build_plan(root, state=state), state).plan.root)
+    except T7BridgeError:  # it has layers without modules
+        return ""
+    return str(found or "")
 
 
 def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:

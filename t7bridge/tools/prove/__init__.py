@@ -9,6 +9,6 @@ __getattr__ = face(
         "judge": "MASKED RANDOM ROUNDING STATE",
         "probe": "fitting_inputs guess_inputs lua_literal probe_source write_probe",
         "proof": "CONVERSION FILE Proof",
-        "prove": "prove_note",
+        "prove": "try_proof",
     },
 )

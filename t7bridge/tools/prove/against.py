@@ -11,11 +11,13 @@ import importlib
 import importlib.util
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import isfinite
 from typing import Any
 
 import torch
+from attrs import evolve
 from torch import nn
 
 from ... import formats
@@ -31,11 +33,13 @@ from ...lazy import np
 from ...limits import Limits
 from ...nn.output_shapes import Example
 from ...nn.places import Places, choose_module, module_at
+from ...nn.plan import build_plan
+from ...nn.stacks import Recurrence, recognized, recurrence
 from ...nn.state_dict import find_modules, state_dict
 from ...torchmodules.build import live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
-from .judge import ATOL, NO_INPUT, RTOL, Judge, Node, measure
-from .layer import UNIT, LiveLayer, NotRunError, doubles, drawn, flat, mapped, to_torch, unit_of
+from .judge import ATOL, NO_INPUT, RTOL, Deviation, Judge, Node, measure
+from .layer import UNIT, LiveLayer, NotRunError, doubles, drawn, flat, in_double, mapped, to_torch, unit_of
 from .probe import fitting_inputs, guess_inputs
 from .proof import AGREES, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, LayerProof, Proof, StretchProof
 from .runs import Recorded, base_name, grad_input_of, is_whole, output_of, own_parameters, recorded, runs
@@ -227,6 +231,9 @@ class Subject:
             return Proof(self.name, layers, "expected outputs")
         if isinstance(reference, nn.Module):
             return self._second(reference.double().eval(), type(reference).__name__, inputs)
+        if isinstance(reference, TorchObject):
+            other = in_double(live_module(reference, limits=self.limits))
+            return self._second(other, reference.class_name, inputs)
         if isinstance(reference, Mapping) and factory is not None:
             return self._second(_from_factory(factory, torch_values(dict(reference)), factory), factory, inputs)
         label, opened = str(reference), self._opened(reference, factory)
@@ -319,7 +326,7 @@ class Subject:
             if isinstance(value, Table) and ("input" in value or "output" in value):
                 return value
             path, model = choose_module(value, None, document.path)
-            return live_module(model, path, limits=self.limits).double().eval()
+            return in_double(live_module(model, path, limits=self.limits))
         if zipfile.is_zipfile(reference):
             with zipfile.ZipFile(reference) as archive:
                 if any(name.endswith("/constants.pkl") for name in archive.namelist()):
@@ -329,7 +336,11 @@ class Subject:
 
     def _second(self, other: nn.Module, name: str, inputs: Inputs) -> Proof:
         """Run two models on the same inputs, and compare the outputs of the layers with weights, and of the whole."""
-        mine = live_module(self.model, self.path, limits=self.limits).double()
+        state = state_dict(self.model, self.path, self.limits, own_keys=True)
+        what = recurrence(recognized(build_plan(self.model, self.path, 0, self.limits, state), state).plan.root)
+        if what is not None and what.states != () and not inputs:
+            return self._over_steps(other, name, what)
+        mine = in_double(live_module(self.model, self.path, limits=self.limits))
         specs = [parse_inputs(inputs, limits=self.limits)] if inputs else self._fitting()
         found = None
         for spec in specs:
@@ -337,16 +348,28 @@ class Subject:
             if not found.theirs.error:
                 break
         assert found is not None
-        proof = Proof(self.name, against=f"layers of {name}", reference=name, differences=found.differences)
+        sizes = [spec]
+        # In one size, ceil mode, padding and adaptive pooling may make no difference.
+        for other_size in () if inputs or found.differences else _other_sizes(spec):
+            with suppress(ModelError):
+                more = compare(mine, other, name, drawn(other_size, 1), training=False)
+                # With an nn.View after a pooling of fixed size, a larger image is several.
+                batches = [[item.shape[:1] for item in each.mine.result] for each in (found, more)]
+                if not more.theirs.error and batches[0] == batches[1]:
+                    found, sizes = (more if more.differences else found), [spec, other_size]
+                    break
+        where = f"in {_shown(sizes[-1])}, " if found.differences and len(sizes) > 1 else ""
+        proof = Proof(self.name, against=f"layers of {name}", reference=name, misplaced=found.misplaced)
+        proof.differences = [where + text for text in found.differences]
         for step in found.mine.steps:
             if step.largest and all(layer.path != step.place for layer in proof.layers[-1:]):
                 proof.layers.append(_layer(step, found, mine.get_submodule(step.place)))
         whole = LayerProof(
             "root", type(mine).__name__, DIFFERS if found.differences else AGREES, reason="the whole", runs=0
         )
-        proof.modes = f"{_shown(spec)} in evaluation mode"
+        mode = "evaluation and training mode" if normalizes(mine) else "evaluation mode"
+        proof.modes = f"{' and '.join(map(_shown, sizes))} in {mode}"
         if normalizes(mine):
-            proof.modes = f"{_shown(spec)} in evaluation and training mode"
             later = compare(mine, other, name, drawn(spec, 1), training=True).differences
             later = [f"in training, {text}" for text in later if text not in found.differences]
             proof.differences += later
@@ -359,10 +382,131 @@ class Subject:
         proof.layers.append(whole)
         return proof
 
+    def _over_steps(self, other: nn.Module, name: str, what: Recurrence) -> Proof:
+        """Run two recurrent models on the same sequences, and compare what they return for each step."""
+        mine = in_double(live_module(self.model, self.path, 0, self.limits, lift=True))
+        sizes, bounds = (_STEPS, _BATCH), (0, what.inputs - 1)
+        spec = Example("", sizes, bounds=bounds) if what.takes_tokens else Example("", (*sizes, what.inputs))
+        given: Any = drawn(spec, 1)
+        given = given.long() if what.takes_tokens else given
+        wanted = _outputs(mine, given, _has_batch_first(mine), what.states)
+        if what.takes_tokens and not any(isinstance(layer, nn.Embedding) for layer in other.modules()):
+            given = nn.functional.one_hot(given, what.inputs).double()
+        found, ends = _same_outputs(other, given, wanted)
+        wanted = wanted[-len(found) :]
+        whole = LayerProof("root", type(mine).__name__, DIFFERS if ends != "" else AGREES, runs=len(found))
+        _off(wanted, found).write(whole, [found])
+        proof = Proof(self.name, [whole], f"steps of {name}", reference=name, misplaced=ends is None)
+        text = f"{_STEPS}x{_BATCH} tokens" if what.takes_tokens else _shown(spec)
+        proof.modes = f"{text} from states of zero in evaluation mode"
+        if ends is None:
+            proof.differences = [f"the outputs differ by up to {whole.max_abs:.2g}"]
+        elif ends:
+            proof.differences = [f"at the end, {ends.format('the .t7', name)}"]
+        return proof
+
     def _fitting(self) -> list[Any]:
         """Return inputs that the model accepts: the smallest, and those of models of ImageNet."""
         found = [fitting_inputs(self.model, self.path, self.limits)]
         return found + [spec for side in (224, 299) if (spec := guess_inputs(self.model, side)) not in (*found, None)]
+
+
+_STEPS, _BATCH = 7, 3
+"""Of the sequences for recurrent models."""
+
+
+def _has_batch_first(model: nn.Module) -> bool:
+    return any(getattr(layer, "batch_first", False) for layer in model.modules())
+
+
+def _outputs(
+    model: nn.Module, given: Any, is_turned: bool, states: Sequence[tuple[int, int, int]] | None = None
+) -> torch.Tensor:
+    """Return what a recurrent model returns for sequences, from states of zero: (steps, batch, features).
+
+    Args:
+        model: the model, of one step if it has states, otherwise over sequences.
+        given: the sequences, (steps, batch, features), or numbers of tokens from 0 on.
+        is_turned: whether the model takes the batch first, and returns it so.
+        states: see `Recurrence`.
+
+    Raises:
+        ModelError: the model does not accept them.
+    """
+    batch = given.shape[1]
+    try:
+        with torch.no_grad():
+            if states is None:
+                output = next(flat(model(given.transpose(0, 1) if is_turned else given)))
+                rows = output.reshape(*((batch, -1) if is_turned else (-1, batch)), output.shape[-1])
+                return rows.transpose(0, 1) if is_turned else rows
+            taken, returned = ({row[side] for row in states} for side in (0, 1))
+            places = [({*range(len(states) + 1)} - each).pop() for each in (taken, returned)]
+            value: Any = {at: torch.zeros(batch, size, dtype=torch.float64) for at, _, size in states}
+            steps = []
+            for step in given:
+                value[places[0]] = step
+                result = model([value[at] for at in range(len(value))])
+                value.update({at: result[to] for at, to, _ in states})
+                steps.append(result[places[1]])
+            return torch.stack(steps)
+    except Exception as error:  # the user's code may raise anything
+        text = (str(error).splitlines() or [""])[0][:200]
+        raise ModelError(f"a model does not accept sequences: {type(error).__name__}: {text}") from error
+
+
+def _same_outputs(model: nn.Module, given: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, str | None]:
+    """Return the outputs of a module over sequences, with the batch first or second, as it takes them.
+
+    Args:
+        model: the module.
+        given: the sequences, (steps, batch, …).
+        wanted: the outputs of another model.
+
+    Returns:
+        The outputs of each step, or of the last; and what only `{0}`, the other model, or only `{1}` computes at the
+        end; empty for nothing, `None` if that is not known.
+
+    Raises:
+        ModelError: the module does not accept the sequences, or returns something else.
+    """
+    first = _has_batch_first(model)
+    found = [_outputs(model, given, first)]
+    with suppress(ModelError):
+        found.append(_outputs(model, given, not first))
+    found = [each for each in found if each.shape[1:] == wanted.shape[1:] and len(each) in (1, len(wanted))]
+    if not found:
+        raise ModelError("the models do not return as many values for each step")
+    for output in found:
+        mine = wanted[-len(output) :]
+        if _off(mine, output).excess <= 1:
+            return output, ""
+        for name in ("log_softmax", "softmax"):
+            for who, one, other in ((0, mine, output), (1, output, mine)):
+                if _off(one, getattr(other, name)(-1)).excess <= 1:
+                    return output, f"{{{who}}} computes {name}, and {{{1 - who}}} does not"
+    return found[0], None
+
+
+def _off(wanted: torch.Tensor, found: torch.Tensor) -> Deviation:
+    """Compare values of two models that compute in double precision."""
+    return measure([wanted], [found], [torch.full_like(wanted, 1e-10 * float(wanted.abs().max()) + 1e-300)])
+
+
+def _other_sizes(spec: Any) -> Iterator[Any]:
+    """Yield inputs whose images are somewhat smaller, and larger, and no squares; none if there are no images."""
+    for height, width in ((-13, -22), (13, 10)):
+        changed = _resized(spec, height, width)
+        if changed != spec:
+            yield changed
+
+
+def _resized(spec: Any, height: int, width: int) -> Any:
+    if isinstance(spec, list):
+        return [_resized(each, height, width) for each in spec]
+    if len(spec.shape) < 4 or min(spec.shape[-2] + height, spec.shape[-1] + width) < 1:
+        return spec
+    return evolve(spec, shape=(*spec.shape[:-2], spec.shape[-2] + height, spec.shape[-1] + width))
 
 
 def _shown(spec: Any) -> str:

@@ -117,6 +117,15 @@ def drawn(spec: Any, seed: int) -> Values:
 # Layers
 
 
+def in_double(model: nn.Module) -> nn.Module:
+    """Make a live module compute in double precision, also where a layer states the type of its output."""
+    for layer in map(vars, model.modules()):
+        dtype = layer.get("dtype")
+        if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
+            layer["dtype"] = torch.float64
+    return model.double()
+
+
 @define(eq=False)
 class LiveLayer:
     """One Lua module, live, in double precision, in the mode stored in the file.
@@ -144,7 +153,7 @@ class LiveLayer:
         module.train(obj.get("train") is True)
         for parameter in module.parameters():
             parameter.requires_grad_(False)
-        return cls(obj, module.double(), unit)
+        return cls(obj, in_double(module), unit)
 
     def variant(self, changes: dict[str, Any], limits: Limits = DEFAULT_LIMITS) -> LiveLayer:
         """Return the layer with some fields changed.

@@ -207,7 +207,7 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
     first = guess_inputs(model)
     if first is None:
         raise ModelError(
-            "the layers do not determine the model's input", path=path, hint="Specify it: --shape 2x3x224x224."
+            "the layers do not determine the model's input", path=path, hint="Specify it: --input 2x3x224x224."
         )
     try:
         layer = LiveLayer.build(model, path, 2.0**-24, limits)

@@ -140,6 +140,8 @@ class Proof(Printed):
         reference: the origin of the reference values.
         modes: of two models, the inputs and modes in which they were run.
         differences: of two models, what the second computes otherwise, in words; nothing else differs.
+        misplaced: of two models, whether weights of the second get the values that others get in the first.
+        problem: why nothing could be proved; empty otherwise.
     """
 
     source: str
@@ -149,6 +151,8 @@ class Proof(Printed):
     reference: str = "Lua Torch"
     modes: str = ""
     differences: list[str] = field(factory=list)
+    misplaced: bool = False
+    problem: str = ""
 
     def of(self, verdict: str) -> list[LayerProof]:
         """Return the layers with a verdict, in order."""
@@ -192,16 +196,19 @@ class Proof(Printed):
     def sentence(self) -> str:
         """Return one sentence for a model card."""
         good, bad, stale = self.agreeing(), self.of(DIFFERS), self.of(STALE)
+        if self.problem:
+            return f"not possible: {self.problem}"
         if bad:
-            checked = len(bad) + len(good) + len(stale)
-            return f"{len(bad)} of {checked} checked layers differ from {self.reference}, first {bad[0].path}"
+            begin, checked = "not proven: " if self.modes else "", len(bad) + len(good) + len(stale)
+            return f"{begin}{len(bad)} of {checked} checked layers differ from {self.reference}, first {bad[0].path}"
         count = counted(len(stale), "layer is", "layers are")
         moved = f"{count} not known: the weights moved after the last forward"
         if not good:
             return moved if stale else "nothing in the file could be checked"
         runs = sum(layer.runs for layer in good)
         verb, modes = ("proven", f", on {self.modes}") if self.modes else ("checked", "")
-        text = f"{verb} against {runs} {self.against}{modes}, largest difference {self.max_abs:.1g}"
+        against = f"{runs} {self.against}" if runs else f"the outputs of {self.reference}"
+        text = f"{verb} against {against}{modes}, largest difference {self.max_abs:.1g}"
         return f"{text}; {moved}" if stale else text
 
     def lines(self, *, everything: bool = False) -> Iterator[str]:

@@ -15,8 +15,7 @@ from ...io.platform import require_torch
 from ...io.source import Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.places import choose_module
-from ...report import Note
-from .proof import NOTE, Proof
+from .proof import Proof
 
 
 @verb
@@ -104,11 +103,11 @@ def prove(request: Prove) -> Proof:
     return subject.against(request.against, request.input, request.factory)
 
 
-def prove_note(
+def try_proof(
     source: Readable | TorchObject, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS, **reference: Any
-) -> Note:
-    """Prove a file and return the result as a note, also if it cannot be proved; see `prove`."""
+) -> Proof:
+    """Prove a file; see `prove`. If that is not possible, the result has the problem."""
     try:
-        return prove(source, at, limits=limits, **reference).note()
+        return prove(source, at, limits=limits, **reference)
     except T7BridgeError as error:
-        return Note("info", "", f"{NOTE}not possible: {error.message or error}", code="prove")
+        return Proof("", problem=". ".join(filter(None, (error.message, error.hint))) or str(error))

@@ -170,6 +170,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.places = [""]
         self.changes: list[Change] = []
         self.texts: list[str] = []
+        self.misplaced = False
         self._values, self._guide, self._room = values, guide, _KEPT if keep else 0
         self._weights = {item.untyped_storage().data_ptr() for item in chain(model.parameters(), model.buffers())} - {0}
         self._known = guide.values if guide is not None else set()
@@ -340,6 +341,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _described(self, one: list[Step], other: list[Step], where: str) -> str:
         """Describe operations of the guide and of this model that lead to one place."""
+        self.misplaced |= not (one or other) or any(step.largest for step in (*one, *other))
         if not (one and other):
             who, lacks, steps = ("the .t7", "{label}", one) if one else ("{label}", "the .t7", other)
             if not steps:
@@ -350,6 +352,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if full and all(step.options == partner.options for step, partner in zip(one, other)):
             if one[0].inputs == other[0].inputs:
                 return f"{where}, the weights differ in {_both(other[0], one[0])}"
+            self.misplaced = True
             mine, theirs = _makers(self._guide, one), _makers(self.trace, other)
             return f"{where}, {_chain(one)} takes {mine} in the .t7 and {theirs} in {{label}}"
         return f"{where}, the .t7 computes {_chain(one, full)} where {{label}} computes {_chain(other, full)}"
@@ -498,11 +501,13 @@ class Comparison:
         theirs: that of the second.
         differences: what differs, in words; empty if all agrees. Nothing else differs: with these corrected, the
             second computes what the first does.
+        misplaced: whether weights get the values that others get in the first: they may be those of other layers.
     """
 
     mine: Trace
     theirs: Trace
     differences: list[str] = field(factory=list)
+    misplaced: bool = False
 
 
 def compare(mine: nn.Module, theirs: nn.Module, label: str, value: Any, training: bool) -> Comparison:
@@ -537,4 +542,4 @@ def compare(mine: nn.Module, theirs: nn.Module, label: str, value: Any, training
         for (function, option, here, there), places in grouped.items()
     ]
     texts += [*dict.fromkeys(recorder.texts), recorder.ends()]
-    return Comparison(one, other, [text.replace("{label}", label) for text in texts if text])
+    return Comparison(one, other, [text.replace("{label}", label) for text in texts if text], recorder.misplaced)

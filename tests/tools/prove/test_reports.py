@@ -15,7 +15,7 @@ from t7bridge.errors import ModelError, TargetExistsError
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.nn.places import module_at
 from t7bridge.tools.draw_proof import draw_proof
-from t7bridge.tools.prove import Proof, prove_note
+from t7bridge.tools.prove import Proof, try_proof
 
 LENET = TESTFILES / "prove/lenet.train.t7"
 
@@ -73,7 +73,7 @@ def test_match_runs_both_models(tmp_path: Path, capsys: pytest.CaptureFixture[st
     t7bridge.convert(LENET, tmp_path / "target.pt")
     asked = ["match", str(LENET), str(tmp_path / "target.pt"), "-o", str(tmp_path / "out.pt"), "--prove"]
     assert main([*asked, "--module", "prove_matched:make"]) == 0
-    assert "layers of out.pt" in capsys.readouterr().err
+    assert "layers of prove_matched:make" in capsys.readouterr().err
     assert main([*asked, "--force"]) == 0
     assert "recorded activations of Lua Torch" in capsys.readouterr().err
 
@@ -89,5 +89,5 @@ def test_zoo_notes_each_file(changed: Path, tmp_path: Path):
 
 def test_what_cannot_be_proved_is_said(tmp_path: Path):
     """A file without modules, and one without recorded values, have a note too."""
-    assert "not possible" in prove_note(TESTFILES / "format/number.t7").message
-    assert "nothing in the file could be checked" in prove_note(TESTFILES / "models/lenet_mm.t7").message
+    assert "not possible" in try_proof(TESTFILES / "format/number.t7").note().message
+    assert "nothing in the file could be checked" in try_proof(TESTFILES / "models/lenet_mm.t7").note().message
