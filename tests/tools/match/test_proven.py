@@ -102,6 +102,7 @@ def test_another_size_shows_what_one_does_not(nets: Path, capsys: pytest.Capture
     assert main([*asked, "--force", "--input", "2x3x16x16"]) == 0
 
 
+@pytest.mark.slow
 def test_the_proven_candidate_is_named(nets: Path, capsys: pytest.CaptureFixture[str]):
     """Of models with the same layers the one that computes the same, and then those that differ least."""
     assert main(["match", str(nets / "model.t7"), "--among", f"{nets}/nets.py"]) == 0
