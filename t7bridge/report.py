@@ -19,6 +19,7 @@ CODES = {
     "cycle": "a module contains itself",
     "element-type": "elements have another type that holds the same values",
     "fixed-batch": "a traced module accepts one batch size only",
+    "fixed-sizes": "the Lua model refuses inputs of other sizes than the example's",
     "foreign-name": "a pickle names a class or function that is not data",
     "left-out": "part of the source is not in the target",
     "layer": "how the tensors of a layer are written",

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
 from math import prod
 from typing import Any
 
 from attrs import field
 
 from ..data import define
-from ..errors import UnsupportedError
+from ..errors import T7BridgeError, UnsupportedError
 from ..graph.dtypes import FLOAT32, FLOAT64
 from ..graph.lua import Table, TorchObject
 from ..graph.tensor import Tensor
 from ..report import Note
 from . import operations as _operations
 from .build import OPERATIONS, Builder
-from .layers import LuaLayer, structured, walk
+from .layers import LuaLayer, LuaNode, structured, walk
 from .objects import ROOT_FIELD, ObjectMaker
+from .sizes import checked_by_layers, find_sizes, guard, signature
 from .source import PACKAGE, classes_source, lua_source
-from .trace import Program, state_arrays, trace
+from .trace import Program, accepts, is_tensor, mapped, state_arrays, trace
 
 __all__ = ["LuaModel", "convert_module"]
 _ = _operations  # registers the operations
@@ -58,6 +61,7 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
         UnsupportedError: see `save_module`.
     """
     program, ins, outs, builder = _built(module, inputs, allow)
+    has_guards = _with_guards(module, inputs, ins, outs, builder)
     layer = structured(ins, builder.steps, outs)
     arrays = state_arrays(program)
     floats = {array.dtype.str[1:] for array in arrays.values() if array.dtype.kind == "f"}
@@ -72,6 +76,9 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
     if program.static:
         text = "the size of the batch is fixed: the module does not let its first dimension vary"
         notes.append(Note("info", "", text, code="fixed-batch"))
+    if has_guards:
+        text = f"the sizes of the inputs are {', '.join(program.sizes)}; Lua refuses others"
+        notes.append(Note("info", "", text, code="fixed-sizes"))
     for path, kind, text in program.notes:
         notes.append(Note("warning", path, text, "type", code="left-out", class_name=kind))
     if program.returns == "dict":
@@ -87,13 +94,55 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
     return LuaModel(layer, root, program, notes, len(arrays))
 
 
+def _with_guards(
+    module: Any, examples: tuple[Any, ...], inputs: list[LuaNode], outputs: list[LuaNode], builder: Builder
+) -> bool:
+    """Put a guard behind each input some of whose extents must be the example's; return whether there is one."""
+    program, steps = builder.program, builder.steps
+    known = _known(builder.allow)
+
+    def build(changed: Callable[[int, Any], Any]) -> Any:
+        numbers = count()
+        others = mapped(lambda value: changed(next(numbers), value) if is_tensor(value) else value, examples)
+        if not accepts(module, others):
+            return None
+        try:
+            other = trace(module, others, known, program.static, compare_modes=False)
+        except T7BridgeError:
+            return None
+        try:
+            return signature(*Builder(other, builder.allow).run())
+        except UnsupportedError as error:
+            return str(error)
+
+    checked = [checked_by_layers(step, steps) for step in inputs]
+    sizes = find_sizes(inputs, checked, signature(inputs, outputs), build)
+    program.sizes = [sizes.text(*each) for each in zip(count(), (step.shape for step in inputs), checked)]
+    for number, step in enumerate(inputs):
+        fixed = {place: int(step.shape[place]) for input, place in sizes.fixed if input == number}
+        square = [(one[1], other[1]) for one, other in sizes.square if one[0] == number]
+        if not fixed and not square:
+            continue
+        layer = LuaNode(guard(len(step.shape), fixed, square), [step], step.shape)
+        for user in steps:
+            user.inputs = [layer if source is step else source for source in user.inputs]
+        outputs[:] = [layer if source is step else source for source in outputs]
+        steps.insert(0, layer)
+    return bool(sizes.fixed or sizes.square)
+
+
+def _known(allow: tuple[str, ...]) -> dict[str, Any]:
+    """Return the operations that are not decomposed."""
+    return {name: entry for name, entry in OPERATIONS.items() if not entry.package or entry.package in allow}
+
+
 def _built(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> Any:
     """Trace and build a module: with any batch, or where that fails, with the example's.
 
     The first dimension may not be the batch, as in sequences with time first.
     """
     failed: UnsupportedError | None = None
-    known = {name: entry for name, entry in OPERATIONS.items() if not entry.package or entry.package in allow}
+    known = _known(allow)
     for fixed in (False, True):
         program = trace(module, inputs, known, fixed)
         builder = Builder(program, allow)

@@ -110,6 +110,7 @@ class LuaLayer(Arithmetic["LuaLayer"]):
         steps: the nodes of an `nn.gModule`, in order; empty for other classes.
         outputs: the nodes whose values an `nn.gModule` returns.
         path: the PyTorch module that it came from, `layer1.0.conv1`; for comments.
+        label: the name of its function in the source, if it came from none.
     """
 
     name: str
@@ -121,6 +122,7 @@ class LuaLayer(Arithmetic["LuaLayer"]):
     steps: list[LuaNode] = field(factory=list)
     outputs: list[LuaNode] = field(factory=list)
     path: str = ""
+    label: str = ""
 
     def __rshift__(self, layer: LuaLayer) -> LuaLayer:
         """Return a chain of both."""
@@ -317,7 +319,7 @@ class LuaClass:
 # Names, version if it is not 1, arguments with defaults, and other fields with their values.
 _TABLE = """
 Abs Exp Identity Log LogSigmoid LogSoftMax Sigmoid SoftMax SpatialSoftMax Square Tanh Contiguous Sequential ZeroGrad
-CAdd CMul Copy PReLU PixelShuffle Transpose View Bottle
+CAdd CMul Copy PReLU PixelShuffle Reshape Transpose View Bottle
 AddConstant MulConstant (constant_scalar inplace=false)
 BatchNormalization SpatialBatchNormalization VolumetricBatchNormalization 2 \
     (- eps=0.00001 momentum=0.1 affine=true) train=true
@@ -442,6 +444,12 @@ _COMPUTED: dict[str, Callable[..., dict[str, LuaValue]]] = {
     "Copy": _copy,
     "PReLU": lambda count=0: {"nOutputPlane": float(count)},
     "PixelShuffle": lambda factor: {"upscaleFactor": float(factor), "upscaleFactorSquared": float(factor**2)},
+    "Reshape": lambda *sizes: {
+        "size": long_storage(*sizes[:-1]),
+        "batchsize": long_storage(0, *sizes[:-1]),
+        "nelement": float(prod(sizes[:-1])),
+        "batchMode": sizes[-1],
+    },
     "SeqLSTM": lambda width, hidden: dict(
         zip(("inputsize", "hiddensize", "outputsize"), map(float, (width, hidden, hidden)))
     ),

@@ -28,6 +28,8 @@ _HEAD = """\
 --   local source = dofile('model.lua')
 --   local model = source.load(torch.load('weights.t7'))   -- t7bridge convert weights.pt weights.t7
 --   local fresh = source.build()                          -- the same with random weights
+--
+-- {inputs}
 
 require 'nn'
 require 'nngraph'
@@ -186,7 +188,10 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
     more, requires = (", and rnn", "require 'rnn'\n") if rnn else ("", "")
     if PACKAGE in body:
         more, requires = more + ", and layers.lua beside it", requires + _BESIDE
-    head = _HEAD.format(name=safe, version=__version__, more=more, requires=requires)
+    inputs = "Inputs" if len(program.sizes) > 1 else "Input"
+    head = _HEAD.format(
+        inputs=f"{inputs}: {', '.join(program.sizes)}.", name=safe, version=__version__, more=more, requires=requires
+    )
     numbers = _NUMBERS if "numbers(" in body else ""
     parts = {"lstm": "      if torch.type(module) == 'nn.SeqLSTM' then fill_lstm(module, weights) end\n" if rnn else ""}
     parts |= {"if_own": "if own then " if rnn else "", "end_own": " end" if rnn else ""}
@@ -224,7 +229,8 @@ class _Writer:
         self._expression(root, "", 1, root=True)
         uses = Counter(re.findall(r"(?<![.:\w])\w+(?=\()", "".join(block.text for block in self.blocks.values())))
         for block in self.blocks.values():
-            block.inline = block.layer.name != "nn.gModule" and uses[block.name] <= 1
+            is_graph = block.layer.name == "nn.gModule"
+            block.inline = not is_graph and not block.layer.label and uses[block.name] <= 1
         functions = ""
         for block in self.blocks.values():
             if not block.inline:
@@ -255,7 +261,7 @@ class _Writer:
 
     def _name(self, layer: LuaLayer) -> str:
         module = self.program.modules.get(layer.path)
-        kind = layer.name.rpartition(".")[2] if module is None else type(module).__name__
+        kind = layer.label or (layer.name.rpartition(".")[2] if module is None else type(module).__name__)
         word = re.sub(r"[^A-Za-z0-9_]", "", kind) or "block"
         word = word[0].lower() + word[1:] if not word.isupper() else word.lower()
         if word in _WORDS.split() or not word[0].isalpha():

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from attrs import field
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.autograd.function import Function
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
@@ -121,6 +122,7 @@ class Program:
         aliases: other keys of tied tensors → first key.
         static: whether the size of the batch is fixed.
         single: whether the example is a batch of one.
+        sizes: of the inputs that the Lua model takes: `any x 3 x 32 x 32`.
         modules: by their paths.
         notes: path, class and text of what Lua does otherwise.
     """
@@ -139,6 +141,7 @@ class Program:
     aliases: dict[str, str] = field(factory=dict)
     static: bool = False
     single: bool = False
+    sizes: list[str] = field(factory=list)
     modules: dict[str, nn.Module] = field(factory=dict)
     notes: list[tuple[str, str, str]] = field(factory=list)
 
@@ -148,7 +151,13 @@ mapped, leaves = pytree.tree_map, pytree.tree_leaves
 # Tracing
 
 
-def trace(module: Any, inputs: tuple[Any, ...], known: Collection[str] = (), fixed: bool = False) -> Program:
+def trace(
+    module: Any,
+    inputs: tuple[Any, ...],
+    known: Collection[str] = (),
+    fixed: bool = False,
+    compare_modes: bool = True,
+) -> Program:
     """Trace a module in evaluation mode. The module is not changed.
 
     Args:
@@ -158,6 +167,7 @@ def trace(module: Any, inputs: tuple[Any, ...], known: Collection[str] = (), fix
             none if it is not traced.
         known: operations that are not decomposed: `aten.relu.default`.
         fixed: whether all extents are those of the example.
+        compare_modes: whether to note what is computed otherwise in training.
 
     Raises:
         UnsupportedError: the module has control flow that depends on data, or cannot be exported otherwise.
@@ -166,7 +176,7 @@ def trace(module: Any, inputs: tuple[Any, ...], known: Collection[str] = (), fix
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
     called: list[str] = []
     exported = None
-    has_modes = not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
+    has_modes = compare_modes and not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
     if isinstance(module, ExportedProgram):
         if _check_inputs(module, inputs) and not (fixed and inputs):
             exported, module = module, None
@@ -205,6 +215,19 @@ def _exported(module: Any, inputs: tuple[Any, ...], called: list[str], fixed: bo
         return _export(runner, inputs, None, called)
     except Exception as error:
         raise _refused(error) from error
+
+
+def accepts(module: Any, inputs: tuple[Any, ...]) -> bool:
+    """Return whether a module runs with inputs of such sizes; nothing is computed. Graphs are not asked."""
+    if isinstance(module, (ExportedProgram, torch.jit.ScriptModule)):
+        return True
+    copied = _copied(module)
+    with _quiet(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        try:
+            copied(*mapped(lambda value: mode.from_tensor(value) if is_tensor(value) else value, inputs))
+        except Exception:
+            return False
+    return True
 
 
 def _check_inputs(exported: Any, inputs: tuple[Any, ...]) -> bool:

@@ -134,8 +134,7 @@ def _same(b: Builder, input: Wire, total: list[int]) -> tuple[list[int], Wire]:
 def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any) -> Any:
     """Apply nn.SpatialDepthWiseConvolution, which swaps width and height (nn 8726825): on squares.
 
-    Images are padded to a square with zeros, and the output is cropped. nn.View ensures that the image
-    has the size of the example.
+    Images are padded to a square with zeros, and the output is cropped.
     """
     batch, channels, height, width = input.shape
     side = max(height, width)
@@ -143,7 +142,6 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any)
     if height != width:
         square = make("nn.SpatialZeroPadding", 0, side - width, 0, side - height)
         input = b.emit(square, input, shape=(batch, channels, side, side))
-    b.remark("depthwise convolutions are nn.SpatialDepthWiseConvolution, for images of the example's size only")
     layer = make(
         "nn.SpatialDepthWiseConvolution",
         *(channels, 1, *(number for number in numbers for _ in range(2))),
@@ -151,9 +149,8 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any)
         weight=weight.ref.resized((1, channels * kernel * kernel)),
         bias=bias.ref.resized((1, channels)) if bias is not None else None,
     )
-    guard = make("nn.View", channels, side, side, calls=(("setNumInputDims", (3,)),))
     extents = [(side + 2 * pad - kernel) // stride + 1] * 2
-    made = b.emit(make("nn.Contiguous") >> guard >> layer, input, shape=(batch, channels, *extents))
+    made = b.emit(make("nn.Contiguous") >> layer, input, shape=(batch, channels, *extents))
     for place, size in enumerate((1, *b.shape[2:])[-2:], 2):
         made = b.narrow(made, place, 0, size)
     return made

@@ -1,0 +1,178 @@
+"""Extents of the inputs: which are free, found by building the model for others; the rest is checked when Lua runs it.
+
+An extent is free if the model is the same for examples of other extents. Layers such as `nn.Linear` refuse another
+number of features themselves, which needs no check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+from ..data import define
+from .layers import LuaLayer, LuaNode, graph_of, make, sequential
+
+Place = tuple[int, int]
+"""An input and one of its dimensions, both 0-based."""
+Build = Callable[[Callable[[int, Any], Any]], Any]
+"""Builds the model for other examples, which a function makes of each input's number and example; returns the
+`signature`, `None` if PyTorch does not take them."""
+
+_CHECKED = {
+    **dict.fromkeys(["nn.Linear", "nn.TemporalConvolution", "nn.SeqLSTM"], -1),
+    **{
+        f"nn.{space}{kind}": 1
+        for space in ("Spatial", "Volumetric", "")
+        for kind in ("Convolution", "DilatedConvolution", "FullConvolution", "BatchNormalization")
+    },
+}
+"""The dimension whose extent a layer checks itself."""
+_KEEPING = frozenset(
+    [
+        "nn.Copy",
+        "nn.MulConstant",
+        "nn.AddConstant",
+        "nn.ReLU",
+        "nn.Identity",
+        "nn.Contiguous",
+        "nn.SpatialZeroPadding",
+        "nn.SpatialMaxPooling",
+        "nn.SpatialAveragePooling",
+    ]
+)
+"""Layers that keep the dimensions that others check."""
+
+_GROWN: tuple[Callable[[int, int], int], ...] = (
+    lambda extent, place: extent + 1 + place,
+    lambda extent, place: extent * (2 + place % 2),
+)
+"""Other extents of a dimension: even and odd ones, and multiples, which networks of several scales need."""
+
+
+@define(eq=False)
+class Sizes:
+    """What is known of the extents of the inputs.
+
+    Attributes:
+        fixed: those that must be the example's, and that no layer checks.
+        square: pairs of extents that must be equal.
+    """
+
+    fixed: list[Place]
+    square: list[tuple[Place, Place]]
+
+    def text(self, number: int, shape: tuple[int | str, ...], checked: Collection[int]) -> str:
+        """Return the sizes of an input: `any x 3 x 224 x 224`, `any x 3 x n x n`."""
+        equal = {place for pair in self.square for input, place in pair if input == number}
+        return " x ".join(
+            str(extent) if (number, place) in self.fixed or place in checked else "n" if place in equal else "any"
+            for place, extent in enumerate(shape)
+        )
+
+
+def signature(inputs: list[LuaNode], outputs: list[LuaNode]) -> Any:
+    """Return what two models have in common if and only if they are the same but for their weights' elements."""
+
+    def of_layer(layer: LuaLayer | None) -> Any:
+        if layer is None:
+            return None
+        args = [(arg.shape, arg.tobytes()) if hasattr(arg, "tobytes") else arg for arg in layer.args]
+        inside = [of_layer(child) for child in layer.children]
+        return layer.name, args, layer.calls, sorted(layer.weights.items()), inside, of_graph(layer)
+
+    def of_graph(layer: LuaLayer) -> Any:
+        number = {id(step): index for index, step in enumerate(layer.steps)}
+        steps = [(of_layer(step.layer), [number[id(source)] for source in step.inputs]) for step in layer.steps]
+        return steps, [number[id(step)] for step in layer.outputs]
+
+    return of_graph(graph_of(inputs, *outputs))
+
+
+def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
+    """Return the dimensions of an input whose extent the layers that take it check themselves."""
+    found, same = set(), [input]
+    for step in steps:
+        if step.layer is None or not any(source in same for source in step.inputs):
+            continue
+        layer = step.layer.children[0] if step.layer.name in ("nn.Bottle", "nn.Sequential") else step.layer
+        if layer.name in _CHECKED:
+            found.add(_CHECKED[layer.name] % len(step.inputs[0].shape))
+        elif step.layer.name in _KEEPING:
+            same.append(step)
+    return found
+
+
+def find_sizes(inputs: list[LuaNode], checked: list[set[int]], reference: Any, build: Build) -> Sizes:
+    """Return which extents must be checked.
+
+    Args:
+        inputs: the input steps.
+        checked: the dimensions of each that need no check.
+        reference: the signature of the model.
+        build: see `Build`.
+    """
+
+    known: dict[Any, bool] = {}
+
+    def is_same(free: Collection[Place], as_square: bool = False) -> bool:
+        """Return whether the model is the same with larger extents, which differ if they need not be equal."""
+
+        def larger(grow: Callable[[int, int], int], number: int, example: Any) -> Any:
+            for place, extent in enumerate(example.shape):
+                if (number, place) in free:
+                    items = [index % extent for index in range(grow(extent, 0 if as_square else place))]
+                    example = example[(slice(None),) * place + (items,)]
+            return example
+
+        key = frozenset(free), as_square
+        if key not in known:
+            known[key] = False
+            taken = 0
+            for grow in _GROWN:
+                other = build(partial(larger, grow))
+                if other not in (None, reference):
+                    break
+                taken += other is not None
+            else:
+                known[key] = taken > 0
+        return known[key]
+
+    places = [
+        (number, place)
+        for number, step in enumerate(inputs)
+        for place, extent in enumerate(step.shape)
+        if isinstance(extent, int) and place not in checked[number]
+    ]
+    free: set[Place] = set()
+    square: list[tuple[Place, Place]] = []
+    dimensions = [[place for place in places if place[1] == index] for index in sorted({index for _, index in places})]
+    for group in [places, *dimensions, *([place] for place in places)]:
+        if not free.issuperset(group) and is_same(free | set(group)):
+            free.update(group)
+    pairs = [((number, 2), (number, 3)) for number, step in enumerate(inputs) if step.shape[2:3] == step.shape[3:]]
+    for pair in pairs:
+        if free.isdisjoint(pair) and set(pair) <= set(places) and is_same(free | set(pair), as_square=True):
+            free.update(pair)
+            square.append(pair)
+    return Sizes([place for place in places if place not in free], square)
+
+
+def guard(rank: int, fixed: dict[int, int], square: Collection[tuple[int, int]]) -> LuaLayer:
+    """Return a layer that returns its input, and raises an error in Lua for other extents.
+
+    Args:
+        rank: the number of dimensions.
+        fixed: dimension → extent.
+        square: pairs of dimensions of equal extents.
+    """
+
+    def line(place: int) -> list[LuaLayer]:
+        return [make("nn.Select", 1 if index < place else 2, 1) for index in range(rank - 1)]
+
+    checks = [sequential(*line(place), make("nn.Reshape", extent, False)) for place, extent in fixed.items()]
+    for pair in square:
+        both = LuaLayer("nn.ConcatTable", children=[sequential(*line(place)) for place in pair])
+        checks.append(both >> make("nn.CSubTable"))
+    children = [LuaLayer("nn.ConcatTable", children=[make("nn.Identity"), *checks]), make("nn.SelectTable", 1)]
+    return LuaLayer("nn.Sequential", children=children, label="checkSizes")

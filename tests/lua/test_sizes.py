@@ -1,0 +1,97 @@
+"""Extents of the inputs: free ones compute what PyTorch does, others are an error when the model runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import t7bridge
+
+
+class Divided(nn.Module):
+    def forward(self, x):
+        return x.sum(1) / x.shape[1]
+
+
+class LastStep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(3, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x)[0][:, -1]
+
+
+class Pooled(nn.Module):
+    """Free where `kind` is 1, one size where it is 0."""
+
+    def __init__(self, kind=1, groups=1):
+        super().__init__()
+        self.kind = kind
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=groups))
+
+    def forward(self, x):
+        x = self.layers(x)
+        return F.adaptive_avg_pool2d(x, 1) if self.kind else F.avg_pool2d(x, x.shape[2:]).sum((2, 3))
+
+
+class TwoScales(nn.Module):
+    """Its images have even sides."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(3, 3, 2, 2)
+
+    def forward(self, x):
+        return torch.cat([x, self.up(F.max_pool2d(x, 2))], 1)
+
+
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 2)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+
+class Sums(nn.Module):
+    def forward(self, x, y):
+        return x + y
+
+
+CASES = {
+    "divided": (Divided, [(2, 4)], "any x 4", [[(3, 4)]], [[(2, 6)], [(2, 8)]]),
+    "steps": (LastStep, [(2, 3, 3)], "any x 3 x 3", [[(1, 3, 3)]], [[(2, 4, 3)], [(2, 6, 3)]]),
+    "free": (Pooled, [(2, 3, 8, 8)], "", [[(2, 3, 9, 13)], [(4, 3, 8, 8)]], [[(2, 4, 8, 8)]]),
+    "kernel": (lambda: Pooled(0), [(2, 3, 6, 6)], "any x 3 x 6 x 6", [[(1, 3, 6, 6)]], [[(2, 3, 4, 9)]]),
+    "square": (lambda: Pooled(1, 4), [(2, 3, 8, 8)], "any x 3 x n x n", [[(1, 3, 11, 11)]], [[(2, 3, 8, 9)]]),
+    "even": (TwoScales, [(2, 3, 8, 8)], "", [[(1, 3, 6, 10)]], [[(1, 3, 5, 6)]]),
+    "pair": (Sums, [(2, 5), (2, 5)], "", [[(3, 7), (3, 7)]], []),
+    "flat": (Flat, [(2, 3, 4)], "any x 3 x 4", [], [[(2, 3, 8)], [(2, 4, 3)]]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_other_sizes_are_right_or_refused(name: str, tmp_path: Path) -> None:
+    """The note and `model.lua` state the sizes; PyTorch and the saved model agree in all that are free."""
+    make, example, text, right, wrong = CASES[name]
+    torch.manual_seed(1)
+    module = make().eval()
+    report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=tuple(map(torch.randn, example)))
+    stated = [note.message for note in report.notes if note.code == "fixed-sizes"]
+    assert len(stated) == bool(text)
+    assert all(f" {text};" in message for message in stated)
+    model = t7bridge.load_module(tmp_path / "m.t7").eval()
+    for sizes in [example, *right]:
+        inputs = [torch.randn(size) for size in sizes]
+        torch.testing.assert_close(
+            model(inputs if len(inputs) > 1 else inputs[0]), module(*inputs), rtol=1e-5, atol=1e-5
+        )
+    for sizes in wrong:
+        with pytest.raises(Exception, match=r"size|shape|channels"):
+            model(*map(torch.randn, sizes))
