@@ -28,19 +28,10 @@ _CHECKED = {
     },
 }
 """The dimension whose extent a layer checks itself."""
-_KEEPING = frozenset(
-    [
-        "nn.Copy",
-        "nn.MulConstant",
-        "nn.AddConstant",
-        "nn.ReLU",
-        "nn.Identity",
-        "nn.Contiguous",
-        "nn.SpatialZeroPadding",
-        "nn.SpatialMaxPooling",
-        "nn.SpatialAveragePooling",
-    ]
-)
+_KEEPING = {
+    *("nn.Copy", "nn.MulConstant", "nn.AddConstant", "nn.ReLU", "nn.Identity", "nn.Contiguous"),
+    *("nn.SpatialZeroPadding", "nn.SpatialMaxPooling", "nn.SpatialAveragePooling"),
+}
 """Layers that keep the dimensions that others check."""
 
 _GROWN: tuple[Callable[[int, int], int], ...] = (

@@ -29,6 +29,7 @@ from torch.utils import _pytree as pytree
 
 from ..data import define
 from ..errors import ModelError, UnsupportedError
+from ..text import counted, listed
 
 Shape = tuple[Any, ...]
 """Extents: integers, and text for those that depend on the batch size."""
@@ -691,6 +692,7 @@ def _mode_notes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Any) -> l
     if all(kind.__module__.startswith("torch.nn.modules.") for kind in kinds - {nn.RReLU, nn.MultiheadAttention}):
         return []
     module.train()
+    kept = [path for path, inner in module.named_modules() if not inner.training and isinstance(inner, _MODAL)]
     try:
         trained = (_with_any_batch(module, inputs, []) if _has_batch(evaluated) else None) or _export(
             module, inputs, None, []
@@ -709,10 +711,19 @@ def _mode_notes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Any) -> l
             left_out += [] if path in ours else [f"{path}."]
             differing.setdefault(type(modules.get(path, module)).__name__, []).append(path)
     text = "computes otherwise in training; the graph of evaluation is written"
-    return [
+    notes = [
         (paths[0], kind, f"the forward of {kind} {text}" + f" (at {len(paths)} places)" * (len(paths) > 1))
         for kind, paths in differing.items()
     ]
+    if kept:
+        count = counted(len(kept), "layer")
+        text = f"Lua's training() changes {count} that train() leaves in evaluation: {listed(kept, 1)}"
+        notes.append((kept[0], type(modules[kept[0]]).__name__, text))
+    return notes
+
+
+_MODAL = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+"""Layers that compute otherwise in training."""
 
 
 _MODES = re.compile("dropout|norm|lstm|gru|rnn_")

@@ -246,11 +246,19 @@ def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor
     """
     hooked: Any = module
     hooks = _Hooks(record, other, {key: tuple(value.shape) for key, value in module.state_dict().items()})
+    hooked.register_forward_pre_hook(_with_dimensions)
     if record.scalars:
         hooked.register_forward_hook(hooks.without_dimensions)
     # PyTorch sets an attribute of this one, which methods do not allow.
     hooked.register_state_dict_post_hook(partial(hooks.rename))
     hooked.register_load_state_dict_pre_hook(hooks.restore)
+
+
+def _with_dimensions(owner: nn.Module, given: Any) -> Any:
+    """Return inputs as in Lua, which has a number as a tensor of one element."""
+    if isinstance(given, torch.Tensor):
+        return given if given.dim() else given.reshape(1)
+    return type(given)(_with_dimensions(owner, item) for item in given) if type(given) in (list, tuple) else given
 
 
 class _Hooks:

@@ -281,6 +281,43 @@ class TimeFirst(nn.Module):
         return self.attention(x, x, x)
 
 
+class Frozen(nn.Module):
+    """Keeps its normalization in evaluation, as pretrained backbones of detectors do."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def test_layers_that_stay_in_evaluation_are_reported(tmp_path):
+    """`train()` of the module may leave some in evaluation; `training()` of Lua does not."""
+    report = t7bridge.save_module(nn.Sequential(Frozen()), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    (note,) = [note for note in report.notes if note.code == "left-out"]
+    assert (note.level, note.path, note.class_name) == ("warning", "0.norm", "BatchNorm1d")
+
+
+class Scaled(nn.Module):
+    def forward(self, x, scale):
+        return x * scale
+
+
+def test_inputs_without_dimensions(tmp_path):
+    """Lua has a number as a tensor of one element; a loaded model takes both."""
+    inputs = torch.randn(3, 4), torch.tensor(0.3)
+    t7bridge.save_module(Scaled(), tmp_path / "m.t7", example_inputs=inputs)
+    model = t7bridge.load_module(tmp_path / "m.t7")
+    assert torch.equal(model(list(inputs)), inputs[0] * inputs[1])
+    assert torch.equal(model([inputs[0], inputs[1].reshape(1)]), inputs[0] * inputs[1])
+
+
 @pytest.mark.slow
 def test_the_first_dimension_may_be_time(tmp_path):
     """If the first dimension cannot stay variable, all extents are those of the example, and a note says so."""
