@@ -57,6 +57,17 @@ def _turned(x: Tensor) -> Tensor:
     return x + out
 
 
+def _replaced(x: Tensor, y: Tensor) -> Tensor:
+    """Elements replaced by masks, at positions, and in strides."""
+    x = x.clone()
+    x[y > 0] = 0.5
+    x[:, :, 0][x[:, :, 1] < 0] = -2.0
+    x[:, [2, 0]] = y[:, 1:]
+    out = torch.zeros(x.size(0), 6, 4)
+    out[:, ::2], out[:, 1::2, 1::2] = x, y[:, :, :2]
+    return out
+
+
 def _without_gradient(x: Tensor, w: Tensor) -> Tensor:
     with torch.no_grad():
         target = F.normalize(x @ w, dim=1)
@@ -270,6 +281,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "amax": (lambda x: x.amax(2) - x.amin(2), (2, 3, 4)),
     "max_dim": (lambda x: x.max(1)[0] + x.min(1, keepdim=True).values[:, 0], (2, 3, 4)),
     "var": (lambda x: x.var(1) + x.std((1,), correction=0), (2, 5)),
+    "cumulative": (lambda x: x.logcumsumexp(1) + x.cummax(2)[0] * x.cummin(-1).values, (2, 3, 4)),
+    "var_batch": (lambda x: x.var(0, correction=0) + x.std((0, 2), correction=0, keepdim=True) * x, (3, 2, 4)),
     "var_mean": (lambda x: torch.cat(torch.var_mean(x, (1,), correction=0), 1), (2, 5, 3)),
     "norm": (lambda x: F.normalize(x, dim=1) + F.normalize(x, p=1, dim=1), (2, 5)),
     "norm_3": (lambda x: x.norm(3, dim=1) + x.norm(float("inf"), 1), (2, 5)),
@@ -351,6 +364,20 @@ CASES: dict[str, tuple[Any, ...]] = {
     "index": (lambda x: x[:, [2, 0, 0]], (2, 3, 4)),
     "index_parameter": (lambda x, p: x + p[torch.tensor([[2, 0], [1, 1]])].sum(-1), (2, 2, 2), (3, 4)),
     "index_many": (lambda x, p: x + p.exp()[torch.arange(600) % 7].view(3, 100, 4).mean(1), (2, 3, 4), (7, 2)),
+    "index_several": (lambda x: x[:, [0, 2, 1], [[1], [-1]]], (2, 3, 4)),
+    "index_put": (_replaced, "two", (2, 3, 4), (2, 3, 4)),
+    "masked_select": (
+        lambda x: (x @ x.t()).masked_select(torch.eye(3) < 1).view(3, -1).sum(1, keepdim=True) * x,
+        (3, 2),
+    ),
+    "bucketize": (
+        lambda x, p: (
+            x * torch.bucketize(x, torch.tensor([-1.0, 0, 0.5])) + torch.searchsorted(p.detach(), x, right=True)
+        ),
+        (2, 3, 4),
+        (1,),
+    ),
+    "data": (lambda x: x * x.data, (3, 4)),
     "index_select": (lambda x: x.index_select(1, torch.tensor([2, 1])), (2, 3, 4)),
     "embedding": (nn.Embedding(7, 3, padding_idx=2), "int", (2, 5)),
     "embedding_1": (nn.Embedding(7, 3), "int", (4,)),
@@ -462,6 +489,29 @@ def _indexed(x: Tensor, y: Tensor) -> list[Tensor]:
     return [x.gather(1, order) + changed, rows, F.one_hot(first, 4) * x, x[:, y.sum(0).argmin().reshape(1)]]
 
 
+def _of_each(x: Tensor, y: Tensor, p: Tensor) -> list[Tensor]:
+    """Elements at indices of several dimensions, rows that are computed, and indices of maxima."""
+    at, rows = y.argmax(1), torch.arange(x.size(0))
+    values, places = x.max(1)
+    rows_of = F.embedding(y.argsort(1), F.normalize(p, dim=1))
+    return [x[rows, at], y[rows, at], p[at, y.argmin(1)] * values[:, 0], places * values, rows_of * x.sum()]
+
+
+def _unpooled(x: Tensor) -> Tensor:
+    """Maxima put back to their places."""
+    values, places = F.max_pool2d(x, (2, 3), (2, 1), (1, 0), return_indices=True)
+    made = F.max_unpool2d(values * 2, places, (2, 3), (2, 1), (1, 0), output_size=x.shape[2:])
+    return made + F.max_unpool2d(*F.max_pool2d(x, 2, ceil_mode=True, return_indices=True), 2, output_size=x.shape[2:])
+
+
+def _each_its_own(x: Tensor, y: Tensor, p: Tensor) -> Tensor:
+    """A kernel and bias for each example, which are groups."""
+    batch, _, *size = x.shape
+    kernels = (p * y[:, None, :, None, None]).flatten(0, 1)
+    made = F.conv2d(x.reshape(1, -1, *size), kernels, y[:, :1].repeat(1, 2).flatten(), padding=1, groups=batch)
+    return made.view(batch, 2, *size)
+
+
 LAYERS: dict[str, Any] = {
     "function_each": (
         lambda x: x.sin() + x.cos() * 2 + (x / 3).tan() + x.sinh() + x.cosh() + x.asinh() + x.atan(),
@@ -496,6 +546,9 @@ LAYERS: dict[str, Any] = {
     ),
     "function_sampled": (_grid, "two", (2, 3, 4, 5), (2, 2, 3, 4)),
     "function_kernels": (Kernels(), (2, 3, 8, 6)),
+    "function_kernels_of_each": (_each_its_own, "two", (2, 3, 4, 5), (2, 3), (1, 2, 3, 3, 3)),
+    "function_of_each": (_of_each, "two", (3, 4, 2), (3, 4), (4, 4)),
+    "function_unpooled": (_unpooled, (2, 2, 5, 6)),
 }
 """Cases that need `--allow layers`."""
 CASES |= LAYERS

@@ -12,7 +12,7 @@ from attrs import field
 from ..data import define
 from ..errors import T7BridgeError, UnsupportedError
 from ..lazy import np
-from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, make, sequential
+from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, make, sequential, walk
 from .trace import (
     CallRef,
     DynamicExtent,
@@ -263,7 +263,7 @@ class Builder:
         used = [self.env[item.name] for item in leaves(call.args) if isinstance(item, CallRef)]
         missing = [value for value in used if isinstance(value, Missing)]
         args = mapped(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)
-        plain = call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
+        plain = call.op.startswith(("operator.", "aten.sym_", "aten._assert", "aten._has_compatible"))
         if missing:
             reasons = [value.reason for value in missing] + ([] if plain else [self._refusal(entry)])
             self.problems += [self._problem(reason) for reason in reasons if reason]
@@ -385,12 +385,18 @@ class Builder:
             if value.shape == shape:
                 return value
             raise CannotError("a part of the batch is changed in place")
-        start, count = _range(view, number, dim)
+        start, count, step = _range(view, number, dim)
         start = max(start + shape[dim], 0) if start < 0 else min(start, shape[dim])
-        rest = shape[dim] - start - count
-        parts = [self.narrow(base, dim, 0, start)] if start else []
-        parts.append(self.reshape(value, with_extents(shape, dim, count)))
-        return self.concatenate(parts + ([self.narrow(base, dim, start + count, rest)] if rest else []), dim)
+        value = self.reshape(value, with_extents(shape, dim, count))
+        size = count if step == 1 else 1
+        parts, end = [], 0
+        for place in range(0, count, size):
+            at = start + place * step
+            parts += [self.narrow(base, dim, end, at - end)] if at > end else []
+            parts.append(self.narrow(value, dim, place, size))
+            end = at + size
+        parts += [self.narrow(base, dim, end, shape[dim] - end)] if end < shape[dim] else []
+        return self.concatenate(parts, dim)
 
     # Used by operations
 
@@ -447,6 +453,8 @@ class Builder:
         shape = wires[0].shape if shape is None else tuple(shape)
         if 0 in shape:
             raise CannotError("a value without elements, which Lua does not have")
+        if any(isinstance(arg, DynamicExtent) for inner in walk(layer) for arg in inner.args):
+            raise CannotError("an argument depends on the inputs")
         layer.path = layer.path or (self.path if self.call is not None else "")
         step = LuaNode(layer, [wire.step for wire in wires], shape, stack)
         self.steps.append(step)
@@ -614,8 +622,8 @@ class Builder:
         return self.emit(make("nn.JoinTable", place + 1), *wires, shape=with_extents(wires[0].shape, place, total))
 
     def permute(self, value: Any, order: Any) -> Any:
-        """Permute dimensions; `order` is the source, 0-based, of each dimension of the result."""
-        order = tuple(order)
+        """Permute dimensions; `order` is the source of each dimension of the result, negative from the end."""
+        order = tuple(place % len(value.shape) for place in order)
         shape = tuple(value.shape[place] for place in order)
         if list(order) == sorted(order):
             return value
@@ -690,15 +698,13 @@ class Builder:
         return self.reshape(made, shape)
 
 
-def _range(view: TracedCall, number: int, dim: int) -> tuple[int, int]:
-    """Return the first index of a part, negative from the end, and its length."""
+def _range(view: TracedCall, number: int, dim: int) -> tuple[int, int, int]:
+    """Return the first index of a part, negative from the end, its length, and its step."""
     if view.op in ("aten.select.int", "aten.unbind.int"):
-        return view.args.get("index", number), 1
+        return view.args.get("index", number), 1, 1
     if isinstance(view.shape[0], tuple):
-        return sum(part[dim] for part in view.shape[:number]), view.shape[number][dim]
-    if view.args.get("step", 1) != 1:
-        raise CannotError("strided elements of a tensor are changed in place")
-    return view.args.get("start") or 0, view.shape[dim]
+        return sum(part[dim] for part in view.shape[:number]), view.shape[number][dim], 1
+    return view.args.get("start") or 0, view.shape[dim], view.args.get("step", 1)
 
 
 UNKNOWN = "Lua has no such operation, and no composition is known"

@@ -379,21 +379,47 @@ do
    end
 end
 
+-- [MaxPlaces]
+-- The indices, counted along rows, of the maxima of windows of an image.
+do
+   local MaxPlaces = class('MaxPlaces')
+   if MaxPlaces then
+      function MaxPlaces:__init(kW, kH, dW, dH, padW, padH, dilationW, dilationH, ceil_mode)
+         nn.Module.__init(self)
+         self.kW, self.kH, self.dW, self.dH, self.padW, self.padH = kW, kH, dW, dH, padW, padH
+         self.dilationW, self.dilationH, self.ceil_mode = dilationW, dilationH, ceil_mode
+      end
+      function MaxPlaces:updateOutput(input)
+         local pool = nn.SpatialDilatedMaxPooling(self.kW, self.kH, self.dW, self.dH, self.padW, self.padH,
+            self.dilationW, self.dilationH):type(input:type())
+         pool.ceil_mode = self.ceil_mode
+         pool:forward(input)
+         self.output = (pool.indices - 1):typeAs(input)
+         return self.output
+      end
+      function MaxPlaces:updateGradInput(input)
+         self.gradInput:resizeAs(input):zero()
+         return self.gradInput
+      end
+   end
+end
+
 -- [Convolution]
 -- A convolution whose kernels are computed: {images, kernels (out, in / groups, kH, kW)}.
 do
    local Convolution = class('Convolution')
    if Convolution then
-      function Convolution:__init(dW, dH, padW, padH, dilationW, dilationH, groups)
+      function Convolution:__init(dW, dH, padW, padH, dilationW, dilationH)
          nn.Module.__init(self)
          self.dW, self.dH, self.padW, self.padH = dW, dH, padW, padH
-         self.dilationW, self.dilationH, self.groups, self.gradInput = dilationW, dilationH, groups, {}
+         self.dilationW, self.dilationH, self.gradInput = dilationW, dilationH, {}
       end
       -- Calls f(layer, first channel, last, first output, last) for each group, and joins what it returns.
-      function Convolution:each(kernels, f)
+      function Convolution:each(images, kernels, f)
          local made, size = {}, kernels:size()
-         local outputs = size[1] / self.groups
-         for group = 1, self.groups do
+         local groups = images:size(2) / size[2]
+         local outputs = size[1] / groups
+         for group = 1, groups do
             local layer = nn.SpatialDilatedConvolution(size[2], outputs, size[4], size[3], self.dW, self.dH,
                self.padW, self.padH, self.dilationW, self.dilationH):noBias():type(kernels:type())
             layer.weight:copy(kernels:narrow(1, (group - 1) * outputs + 1, outputs))
@@ -402,14 +428,14 @@ do
          return torch.cat(made, 2)
       end
       function Convolution:updateOutput(input)
-         self.output = self:each(input[2], function(layer, first, count)
+         self.output = self:each(input[1], input[2], function(layer, first, count)
             return layer:forward(input[1]:narrow(2, first, count):contiguous()):clone()
          end)
          return self.output
       end
       function Convolution:updateGradInput(input, gradOutput)
          local slopes = input[2].new():resizeAs(input[2])
-         local images = self:each(input[2], function(layer, first, count, from, outputs)
+         local images = self:each(input[1], input[2], function(layer, first, count, from, outputs)
             local part, slope = input[1]:narrow(2, first, count):contiguous(), gradOutput:narrow(2, from, outputs):contiguous()
             layer:forward(part)
             layer:zeroGradParameters()

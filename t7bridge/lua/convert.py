@@ -149,7 +149,7 @@ def _built(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> Any:
         try:
             return program, *builder.run(), builder
         except UnsupportedError as error:
-            failed = failed or error
+            failed = error
             if program.static:
                 break
     assert failed is not None

@@ -387,7 +387,8 @@ Gather (dim) gradInput={}
 Scatter (dim adds=false) gradInput={}
 Fold (height width kH kW dH dW padH padW dilationH dilationW)
 GridSample (mode padding align) gradInput={}
-Convolution (dW dH padW padH dilationW dilationH groups) gradInput={}
+Convolution (dW dH padW padH dilationW dilationH) gradInput={}
+MaxPlaces (kW kH dW dH padW padH dilationW dilationH ceil_mode)
 """
 
 

@@ -25,6 +25,7 @@ from torch.autograd.function import Function
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..data import define
@@ -310,12 +311,21 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def _export(module: nn.Module, inputs: tuple[Any, ...], shapes: Any, called: list[str]) -> Any:
-    with _quiet(), _plain_attention(), _watched(called):
+    with _quiet(), _plain_attention(), _watched(called), _TracedData():
         try:
             return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
         except Exception:
             with torch.no_grad():  # custom autograd functions may only export without gradients
                 return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+
+
+class _TracedData(TorchFunctionMode):
+    """Reads `tensor.data` as `tensor.detach()`, which `torch.export` can trace."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
+            return args[0].detach()
+        return function(*args, **(kwargs or {}))
 
 
 @contextmanager

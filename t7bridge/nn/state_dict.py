@@ -267,6 +267,9 @@ class _Collector:
             name = key.decode("utf-8", "backslashreplace")
             if name in accounted or name in layer.scratch or is_scratch(name) or self._is_own(obj, name, value):
                 continue
+            if name in (FIELD, ROOT_FIELD):
+                self._take_data(place, name, value)
+                continue
             if name in ("modules", "module", "criterions", "criterion") and layer.children is not None:
                 continue
             self._left.append((place, name, value, True))

@@ -139,7 +139,8 @@ def test_weights_go_both_ways(name, tmp_path):
     """`convert` returns the network's state dict, and puts a tuned one into the Lua model."""
     module, inputs = module_of(name)
     t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs)
-    t7bridge.convert(tmp_path / "m.t7", tmp_path / "m.pt")
+    report = t7bridge.convert(tmp_path / "m.t7", tmp_path / "m.pt")
+    assert [note for note in report.notes if note.level == "warning"] == []
     got = torch.load(tmp_path / "m.pt", weights_only=True)
     want = module.state_dict()
     assert list(got) == list(want)
@@ -270,6 +271,24 @@ def test_state_is_state(tmp_path):
     with torch.no_grad():
         for model in (loaded, t7bridge.load_module(tmp_path / "second.t7")):
             torch.testing.assert_close(model(x), second(x))
+
+
+class Masked(nn.Linear):
+    def forward(self, x):
+        self.weight.data *= torch.ones(4, 4).tril()
+        return super().forward(x)
+
+
+def test_parameters_changed_by_data_are_learned(tmp_path):
+    """A weight that `forward` masks by its `data` is masked in Lua, and has a gradient."""
+    module, x = Masked(4, 4), torch.randn(3, 4)
+    t7bridge.save_module(module, tmp_path / "m.t7", x)
+    loaded = t7bridge.load_module(tmp_path / "m.t7")
+    output = loaded(x)
+    torch.testing.assert_close(output, module(x))
+    output.sum().backward()
+    (weight,) = [parameter for parameter in loaded.parameters() if parameter.numel() == 16]
+    assert weight.grad.any()
 
 
 class TimeFirst(nn.Module):

@@ -358,6 +358,18 @@ def logic(b: Builder, self: Any, other: Any) -> Any:
     return made >> make("nn.Abs") if name == "nn.CSubTable" else made
 
 
+@operation("bucketize.Tensor searchsorted.Tensor", f"{PARTS}, nn.Sum", NOTE)
+def bucketize(b: Builder, first: Any, second: Any, /, right: bool) -> Any:
+    """Return the number of boundaries below each element, or not above it."""
+    value, edges = (first, second) if b.kind == "bucketize" else (second, first)
+    if len(edges.shape) != 1:
+        raise CannotError("the boundaries are not one row")
+    wide = b.reshape(value, (*value.shape, 1))
+    layer = is_positive(b, b.dtype_of("self") or "float32")
+    made = 1 - (b.joined("nn.CSubTable", edges, wide) >> layer) if right else wide - edges >> layer
+    return reduced(b, "nn.Sum", made, [-1])
+
+
 @operation("sign sgn", f"nn.ConcatTable, nn.CSubTable, {PARTS}", NOTE)
 def sign(b: Builder, self: Any) -> Any:
     """Return -1, 0 or 1."""
@@ -406,7 +418,8 @@ def where(b: Builder, self: Any, other: Any = None, condition: Any = None, mask:
     return filled(b, self, opposite, 0.0) + filled(b, other, condition, 0.0)
 
 
-POSITIONS = "the positions of extrema are not available in nn"
+MOST_STEPS = 256
+POSITIONS = "the positions of extrema are not available in nn; --allow layers writes a layer"
 
 
 def _places(dim: Any, rank: int) -> list[int]:
@@ -431,7 +444,13 @@ def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False)
 def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
     """Return means, sums, maxima or minima, whose positions must be unused."""
     made = reduced(b, f"nn.{b.kind.removeprefix('a').capitalize()}", self, dim, keepdim)
-    return [made, Missing(POSITIONS)] if b.call.op in ("aten.max.dim", "aten.min.dim") else made
+    if b.call.op not in ("aten.max.dim", "aten.min.dim"):
+        return made
+    if "layers" not in b.allow:
+        return [made, Missing(POSITIONS)]
+    place = dim % len(self.shape)
+    found = b.emit(make("pt.ArgMax", place + 1, b.kind == "min"), self, shape=with_extents(self.shape, place) or (1,))
+    return [made, b.reshape(found, b.shape[1])]
 
 
 @operation(
@@ -442,11 +461,13 @@ def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = No
     """Return variances or standard deviations."""
     places = _places(dim, len(self.shape))
     correction = (unbiased is not False) if correction is None else correction
-    if any(isinstance(self.shape[place], str) for place in places):
-        raise CannotError("the variance over the batch depends on its size")
-    count = prod(self.shape[place] for place in places)
+    if correction and any(isinstance(self.shape[place], str) for place in places):
+        raise CannotError("the unbiased variance over the batch depends on its size")
     middle = reduced(b, "nn.Mean", self, places, True)
-    made = reduced(b, "nn.Sum", (self - middle) ** 2, places, keepdim) * (1 / (count - correction))
+    made = reduced(b, "nn.Mean", (self - middle) ** 2, places, keepdim)
+    if correction:
+        count = prod(self.shape[place] for place in places)
+        made = made * (count / (count - correction))
     if b.kind == "var_mean":
         return [made, middle if keepdim else b.reshape(middle, made.shape)]
     return made >> make("nn.Sqrt") if b.kind == "std" else made
@@ -492,6 +513,21 @@ def along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
     return with_last(b, value, dim, product)
 
 
+@operation("logcumsumexp cummax cummin", "nn.Narrow, nn.JoinTable; as logaddexp, nn.CMaxTable or nn.CMinTable")
+def cumulative(b: Builder, self: Wire, dim: Place) -> Any:
+    """Return cumulative extrema, or logarithms of sums of exponentials."""
+    extent = self.shape[dim]
+    if isinstance(extent, str) or extent > MOST_STEPS:
+        raise CannotError(f"{extent} steps")
+    parts = [b.narrow(self, dim, 0, 1)]
+    for place in range(1, extent):
+        pair = parts[-1], b.narrow(self, dim, place, 1)
+        name = {"cummax": "nn.CMaxTable", "cummin": "nn.CMinTable"}.get(b.kind)
+        parts.append(b.joined(name, *pair) if name else logaddexp(b, *pair))
+    made = b.concatenate(parts, dim)
+    return [made, Missing(POSITIONS)] if b.kind != "logcumsumexp" else made
+
+
 def flattened(lead: Any) -> Any:
     """Return the extent of merged dimensions."""
     return prod(lead) if all(isinstance(extent, int) for extent in lead) else "*".join(map(str, lead))
@@ -501,7 +537,7 @@ def flattened(lead: Any) -> Any:
 def product_along(b: Builder, self: Wire, dim: Place) -> Any:
     """Return products."""
     extent = self.shape[dim]
-    if isinstance(extent, str) or extent > 256:
+    if isinstance(extent, str) or extent > MOST_STEPS:
         raise CannotError(f"multiplies {extent} elements")
     shape = with_extents(self.shape, dim, 1)
     parts = [b.emit(make("nn.Narrow", dim + 1, index + 1, 1), self, shape=shape) for index in range(extent)]

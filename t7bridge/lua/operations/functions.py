@@ -9,6 +9,7 @@ from typing import Any
 
 from ..build import Builder, CannotError, Place, Wire, operation, with_extents
 from ..layers import make
+from .elementwise import flattened
 
 EACH = "sin cos tan asin acos atan sinh cosh asinh atanh floor ceil trunc round"
 """Functions of each element."""
@@ -106,11 +107,9 @@ def scatter(b: Builder, self: Any, dim: Place, index: Any, src: Any = None, valu
 
 def at_indices(b: Builder, value: Any, place: int, index: Wire) -> Any:
     """Return slices of a value at indices of a dimension that are computed."""
-    count = index.shape or (1,)
-    shape = with_extents(value.shape, place, *count)
-    if len(count) != 1:
-        raise CannotError("gathers by a tensor of indices that is computed")
-    spread = b.reshape(index, (*(1,) * place, *count, *(1,) * (len(value.shape) - place - 1)))
+    count = flattened(index.shape)
+    shape = with_extents(value.shape, place, count)
+    spread = b.reshape(index, (*(1,) * place, count, *(1,) * (len(value.shape) - place - 1)))
     like = value if isinstance(value, Wire) else None
     made = b.emit(make("pt.Gather", place + 1), b.wire(value, index), b.expand(spread, shape, like), shape=shape)
     return b.reshape(made, with_extents(value.shape, place, *index.shape))

@@ -25,7 +25,7 @@ from .elementwise import along
 from .linear import apply_scale, scaled_outputs
 from .shape import MOST_PARTS, as_image, constant_pad, on_image, strided
 
-INDICES = "the positions of maxima are not available in nn"
+INDICES = "the positions of maxima are not available in nn; --allow layers writes a layer, but for volumes"
 
 
 def _each(rank: int, value: Any, flat: int) -> tuple[int, ...]:
@@ -83,9 +83,12 @@ def _grouped(name: str, args: Any, weight: Stored, bias: Any, size: Any, widths:
     scaled=True,
 )
 def convolution(
-    b: Builder, input: Wire, weight: Any, bias: Learned | None, stride: Any, padding: Any, dilation: Any, groups: int
+    b: Builder, input: Wire, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     """Convolve."""
+    if bias is not None and not is_parameter(bias):
+        made = convolution(b, input, weight, None, stride, padding, dilation, groups)
+        return made + b.reshape(b.wire(bias, made), (*bias.shape, *(1,) * (len(made.shape) - 2)))
     if isinstance(weight, Scaled):
         if weight.place not in (None, 0):
             raise CannotError("the scale of the kernel is not one for each output channel")
@@ -104,7 +107,7 @@ def convolution(
     padding = _each(rank, 0 if padding == "valid" else padding, 0)[-len(kernel) :]
     dilated = any(step != 1 for step in dilation)
     if not is_parameter(weight):
-        layer = make("pt.Convolution", *_arguments(kernel, stride, padding, dilation)[2:], groups)
+        layer = make("pt.Convolution", *_arguments(kernel, stride, padding, dilation)[2:])
         return _with_kernel(b, layer, input, b.reshape(b.wire(weight, input), (n_out, n_in, *kernel)), bias)
     even = rank < 3 and all(len(set(part)) == 1 for part in (kernel, stride, padding))
     if even and groups == n_in * groups == n_out and groups > 1 and not dilated:
@@ -206,7 +209,7 @@ def any_convolution(
     b: Builder,
     input: Wire,
     weight: Any,
-    bias: Learned | None,
+    bias: Any,
     stride: Any,
     padding: Any,
     dilation: Any,
@@ -215,6 +218,8 @@ def any_convolution(
     groups: int,
 ) -> Any:
     """Convolve, or convolve transposed."""
+    if transposed:
+        check_learned(bias, "bias")
     if transposed:
         return transposed_convolution(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
     return convolution(b, input, weight, bias, stride, padding, dilation, groups)
@@ -275,7 +280,20 @@ def pool(
     kind = f"{'Dilated' if dilated else ''}Max" if largest else "Average"
     layer = make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{kind}Pooling", *args, calls=calls)
     made = on_image(b, layer * (prod(kernel) / divisor_override if divisor_override else 1), self, shape)
-    return [made, Missing(INDICES)] if several else made
+    if not several:
+        return made
+    if "layers" not in b.allow or rank == 3:
+        return [made, Missing(INDICES)]
+    return [made, on_image(b, make("pt.MaxPlaces", *_arguments(*groups), ceil_mode), self, shape)]
+
+
+@operation("max_unpool2d", "pt.Scatter", package="layers")
+def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
+    """Return images with values at the positions of maxima, and 0 elsewhere."""
+    lead = self.shape[:-2]
+    value, places = (b.reshape(each, (*lead, prod(_extents(self.shape[-2:])))) for each in (self, indices))
+    empty = b.wire(b.constant(np.zeros(1, "f4"), (*lead, prod(_extents(b.shape[-2:])))), value)
+    return b.reshape(b.emit(make("pt.Scatter", len(lead) + 1, False), empty, places, value), b.shape)
 
 
 def _check_means(rank: int, padded: bool, ceil_mode: bool, divisor: Any) -> None:

@@ -8,9 +8,23 @@ from typing import Any
 
 from ...data import define
 from ...lazy import np
-from ..build import Builder, CannotError, Const, Missing, Place, Stored, Wire, is_parameter, operation, with_extents
+from ..build import (
+    Builder,
+    CannotError,
+    Const,
+    Missing,
+    Place,
+    Stored,
+    Wire,
+    is_known,
+    is_parameter,
+    number_of,
+    operation,
+    with_extents,
+)
 from ..layers import LuaLayer, make, sequential
 from ..trace import DynamicExtent
+from .elementwise import filled as masked
 from .elementwise import is_nonzero, reduced
 from .functions import at_indices
 
@@ -58,7 +72,8 @@ def same(b: Builder, self: Any) -> Any:
 def detach(b: Builder, self: Any) -> Any:
     """Return the same values without a gradient."""
     if isinstance(self, Stored):
-        return Stored(self.ref, self.shape, False)
+        changed = any(call.inplace and call.source == b.call.name for call in b.program.calls)
+        return self if changed else Stored(self.ref, self.shape, False)  # w.data *= mask: w is still learned
     return self >> make("nn.ZeroGrad") if isinstance(self, Wire) else self
 
 
@@ -285,13 +300,81 @@ def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any
     place, item = used[0]
     if len(used) == 1 and indices and b.dtype_of("indices", place) == "bool":
         raise CannotError("gathers by a mask")
-    if len(used) == 1 and isinstance(item, Wire) and "layers" in b.allow:
+    if len(used) == 2 and place == 0 and isinstance(item, _Steps) and item.shape == self.shape[:1]:
+        return _of_each(b, self, *used[1])
+    if len(used) > 1:
+        self, item = _merged(b, self, used)
+    if isinstance(item, Wire) and "layers" in b.allow:
         return at_indices(b, self, place, item)
-    if len(used) != 1 or not isinstance(item, Const):
-        raise CannotError("gathers by positions that depend on the inputs, or in several dimensions")
+    if not isinstance(item, Const):
+        raise CannotError("gathers by positions that depend on the inputs")
     numbers, extent = item.array(), self.shape[place]
     made = gathered(b, self, numbers % extent if isinstance(extent, int) else numbers, place)
     return b.reshape(made, with_extents(self.shape, place, *numbers.shape))
+
+
+def _of_each(b: Builder, value: Any, place: int, item: Any) -> Any:
+    """Return an element of the second dimension of each example, by an index for each."""
+    if place != 1 or not isinstance(item, Wire) or len(item.shape) != 1 or "layers" not in b.allow:
+        raise CannotError("gathers by positions that depend on the inputs; --allow layers writes one for each example")
+    shape = with_extents(value.shape, 1, 1)
+    wide = b.expand(b.reshape(item, (item.shape[0], *(1,) * (len(shape) - 1))), shape)
+    return b.reshape(b.emit(make("pt.Gather", 2), value, wide, shape=shape), b.shape)
+
+
+def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
+    """Return a value with indexed dimensions merged, and one index for them."""
+    first, count = used[0][0], len(used)
+    extents = value.shape[first : first + count]
+    if [place for place, _ in used] != list(range(first, first + count)) or not is_known(extents):
+        raise CannotError("gathers in dimensions that are apart, or in the batch")
+    if any(isinstance(item, _Steps) for _, item in used):
+        raise CannotError("gathers by positions that depend on the size of the batch")
+    merged = b.reshape(value, (*value.shape[:first], prod(extents), *value.shape[first + count :]))
+    if all(isinstance(item, Const) for _, item in used):
+        numbers = np.ravel_multi_index([item.array() % n for (_, item), n in zip(used, extents)], extents)
+        return merged, b.constant(numbers)
+    total: Any = used[0][1]
+    for (_, item), extent in zip(used[1:], extents[1:]):
+        scaled = b.wire(total) * extent
+        total = b.joined("nn.CAddTable", scaled, item)
+    return merged, total
+
+
+@operation("index_put", "nn.CMaxTable and nn.CMinTable by a mask; nn.Narrow and nn.JoinTable")
+def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool) -> Any:
+    """Replace elements where a mask is true by one number, or slices at constant positions of one dimension."""
+    used = [(place, item) for place, item in enumerate(indices) if item is not None]
+    place, item = used[0]
+    if len(used) > 1 or accumulate:
+        raise CannotError("adds to elements, or replaces them at positions of several dimensions")
+    if b.dtype_of("indices", place) == "bool":
+        number = number_of(values)
+        if number is None:
+            raise CannotError("replaces elements by as many as a mask has")
+        rest = len(self.shape) - place - len(item.shape)
+        mask = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * rest))
+        return b.expand(masked(b, self, mask, number), b.shape)
+    extent = self.shape[place]
+    if not isinstance(item, Const) or isinstance(extent, str):
+        raise CannotError("replaces elements at positions that depend on the inputs")
+    positions = item.array().reshape(-1) % extent
+    order = np.arange(extent)
+    order[positions] = extent + np.arange(len(positions))
+    values = b.reshape(
+        b.expand(values, self.shape[:place] + item.shape + self.shape[place + 1 :]),
+        with_extents(self.shape, place, len(positions)),
+    )
+    return gathered(b, b.concatenate([self, values], place), order, place)
+
+
+@operation("masked_select", "nn.Narrow, nn.JoinTable")
+def masked_select(b: Builder, self: Any, mask: Any) -> Any:
+    """Return the elements where a constant mask is true."""
+    if not isinstance(mask, Const) or not is_known(self.shape):
+        raise CannotError("the number of elements depends on the inputs")
+    numbers = np.flatnonzero(np.broadcast_to(mask.array(), self.shape))
+    return b.reshape(gathered(b, b.reshape(self, (1, prod(self.shape))), numbers, 1), b.shape)
 
 
 @operation("unfold", "nn.Narrow, nn.Transpose, nn.JoinTable")
@@ -321,7 +404,9 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
         made = b.reshape(gathered(b, weight, numbers, 0), (*numbers.shape, *weight.shape[1:]))
         return b.expand(made, b.shape)
     if not is_parameter(weight):
-        raise CannotError("the rows are computed, or are not a parameter")
+        if "layers" not in b.allow:
+            raise CannotError("the rows are computed, or are not a parameter; --allow layers gathers them")
+        return at_indices(b, b.wire(weight, indices), 0, indices)
     lead = indices
     if len(indices.shape) > 2:
         lead = b.reshape(indices, (indices.shape[0], prod(indices.shape[1:])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import flows
-from ..mapping import axes, dim, flag, integer, made, of_runtime, pair
+from ..mapping import axes, dim, flag, made, of_runtime, pair
 from ..output_shapes import same
 from ..registry import Traits, register_layer
 
@@ -27,9 +27,10 @@ register_layer(
             made(lambda lua: lua.text("padding")),
             flag("align"),
         ),
-        "pt.Convolution": of_runtime(
-            "functions.Convolution", axes("d", 2), axes("pad", 2), axes("dilation", 2), integer("groups")
+        "pt.MaxPlaces": of_runtime(
+            "functions.MaxPlaces", *(axes(name, 2) for name in ("k", "d", "pad", "dilation")), flag("ceil_mode")
         ),
+        "pt.Convolution": of_runtime("functions.Convolution", axes("d", 2), axes("pad", 2), axes("dilation", 2)),
     },
     traits={
         "functions.Function": Traits(output=same),

@@ -176,6 +176,36 @@ class GridSample(Layer):
 
 
 @dataclass(eq=False)
+class MaxPlaces(Layer):
+    """The indices, counted along rows, of the maxima of windows of an image.
+
+    Args:
+        kernel_size: of rows and columns.
+        stride: of rows and columns.
+        padding: of rows and columns.
+        dilation: of rows and columns.
+        ceil_mode: whether windows may begin in the padding after the image.
+    """
+
+    kernel_size: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    ceil_mode: bool
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Take (n, channels, h, w)."""
+        options = (
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.ceil_mode,
+        )
+        return F.max_pool2d(x, *options, return_indices=True)[1].to(x.dtype)
+
+
+@dataclass(eq=False)
 class Convolution(Layer):
     """A convolution whose kernels are an input.
 
@@ -183,15 +213,16 @@ class Convolution(Layer):
         stride: of rows and columns.
         padding: of rows and columns.
         dilation: of rows and columns.
-        groups: number of groups of channels.
     """
 
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
-    groups: int
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take (n, in, h, w) and kernels (out, in / groups, kh, kw)."""
-        options = self.stride, self.padding, self.dilation, self.groups
-        return F.conv2d(inputs[0], inputs[1], None, *options)
+        images, kernels = inputs
+        groups = images.shape[1] // kernels.shape[1]
+        return F.conv2d(
+            images, kernels, None, self.stride, self.padding, self.dilation, groups
+        )
