@@ -6,15 +6,19 @@ With `convert`, the only module of this package that imports torch.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
+import io
 import logging
 import operator
+import os
 import re
+import traceback
 import warnings
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from functools import cache, partial
+from importlib.resources import files
 from typing import Any
 
 import torch
@@ -328,20 +332,20 @@ class _TracedData(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Prevent PyTorch from warning of attempts to trace, and from logging those that fail, with their tracebacks."""
+    """Prevent PyTorch from warning of attempts to trace, and from logging and printing what fails."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _plain_attention() -> Iterator[None]:
     """Prevent PyTorch from using fused attention kernels, and from checking a mask's values for causality."""
     home = torch.nn.modules.transformer
@@ -355,7 +359,7 @@ def _plain_attention() -> Iterator[None]:
         home._detect_is_causal_mask = detect
 
 
-@contextmanager
+@contextlib.contextmanager
 def _watched(called: list[str]) -> Iterator[None]:
     """Collect the names of the user's classes with a backward of their own."""
     apply: Any = Function.__dict__["apply"]
@@ -382,16 +386,27 @@ def _has_batch(exported: Any) -> bool:
 
 
 def _refused(error: Exception) -> UnsupportedError:
-    """Return the error for a module that cannot be traced, with the line that PyTorch names."""
-    text = str(error)
-    reason = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    lines = [line.strip() for line in text.splitlines()]
-    places = [line for line in lines if line.startswith("File ") and "site-packages/torch" not in line]
-    if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
+    """Return the error for a module that cannot be traced, with the innermost line that is not PyTorch's."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = ": ".join([type(error).__name__, *lines[:1]]).partition(" (unhinted")[0].rstrip(".")
+    if "data-dependent" in str(error).lower() or "GuardOnDataDependent" in type(error).__name__:
         reason = f"control flow depends on data: {reason}"
+    raised = [f'File "{place.filename}", line {place.lineno}' for place in traceback.extract_tb(error.__traceback__)]
+    named = [line for line in lines if line.startswith("File ")]
+    places = [line for line in [*raised, *named] if not any(f'"{folder}' in line for folder in _FOLDERS)]
     return UnsupportedError(
         "the module cannot be traced", found=reason[:400], hint=f"At {places[-1]}." if places else ""
     )
+
+
+_FOLDERS = (
+    os.path.dirname(torch.__file__),
+    str(files(__package__.partition(".")[0])),
+    contextlib.__file__,
+    inspect.__file__,
+    "<",
+)
+"""Files whose lines are not the user's."""
 
 
 def _shape(value: Any) -> Any:

@@ -323,6 +323,30 @@ def test_layers_that_stay_in_evaluation_are_reported(tmp_path):
     assert (note.level, note.path, note.class_name) == ("warning", "0.norm", "BatchNorm1d")
 
 
+class OwnError(Exception):
+    pass
+
+
+class Raising(nn.Module):
+    def forward(self, x):
+        raise OwnError("for images only")
+
+
+class Signed(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize(("module", "found"), [(Raising(), "OwnError: for images only"), (Signed(), "on data")])
+def test_what_forward_raises_is_named_with_its_line(module, found, tmp_path, capfd):
+    """The user's exception, or PyTorch's, and the user's line; PyTorch prints nothing beside."""
+    with pytest.raises(UnsupportedError, match=found) as caught:
+        t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    line = type(module).forward.__code__.co_firstlineno + 1
+    assert f'test_save_module.py", line {line}' in str(caught.value)
+    assert not capfd.readouterr().err
+
+
 class Scaled(nn.Module):
     def forward(self, x, scale):
         return x * scale
