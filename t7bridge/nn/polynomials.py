@@ -17,6 +17,8 @@ from typing import Any
 from attrs import evolve
 
 from ..data import define
+from ..graph.tensor import Tensor
+from .fields import items_of, lookup
 from .mapping import LAYERS, SEQUENTIAL, GraphSpec, Link, ModuleSpec
 
 # Polynomials
@@ -138,6 +140,7 @@ class Values:
         self._numbers: dict[Atom, int] = {}
         self.links: dict[Poly, Link] = {}
         """The first link to each value."""
+        self._recorded = lookup(spec.obj, "innode.data.input") if spec.obj is not None else None
 
     def atom(self, atom: Atom) -> Poly:
         """Return an atom as a polynomial."""
@@ -147,7 +150,13 @@ class Values:
         return (((number,), 1.0),)
 
     def value(self, link: Link, size: int | None = None) -> Rows:
-        """Return a value of which nothing else is known."""
+        """Return a value of which nothing else is known; the file may have the last input of the graph."""
+        last = None if link[0] else self._recorded
+        for index in link[1]:
+            items = items_of(last) or []
+            last = items[index] if 0 <= index < len(items) else None
+        if isinstance(last, Tensor) and len(last.size) == 2 and not link[0]:
+            size = last.size[1]
         return Rows(self.atom(Atom("value", link)), size)
 
     def run(self) -> Iterator[tuple[int, Rows]]:

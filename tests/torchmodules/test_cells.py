@@ -119,6 +119,16 @@ def test_columns_of_unknown_width_are_not_guessed(name):
     assert any("the sizes of the values that are joined are not known" in note.message for note in notes)
 
 
+@pytest.mark.parametrize(("name", "kind"), list(zip(UNKNOWN_WIDTHS, ("LSTMCell", "LSTMCell", "RNNCell"))))
+def test_columns_of_recorded_width(name, kind):
+    """nngraph keeps the last input of a graph that was not cleared: its widths are those of the columns."""
+    record = next(each for each in records(TESTFILES / "cells.t7") if each["name"] == name.encode())
+    record["model"]["innode"]["data"]["input"] = record["inputs"]
+    module = live_module(record["model"], "root", lift=True)
+    assert cells(module) == [kind]
+    assert not step_differences(module, record, atol=exactness(name))
+
+
 def test_tied_layers_of_other_functions_stay():
     """Two highway layers of the same weights, one with ReLU and one with tanh, are not one module."""
     module = live_module(CELLS["gated_tied_double"]["model"], "root", lift=True)

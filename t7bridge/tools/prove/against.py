@@ -348,19 +348,21 @@ class Subject:
             if not found.theirs.error:
                 break
         assert found is not None
-        sizes = [spec]
+        differences, sizes = found.differences, [spec]
         # In one size, ceil mode, padding and adaptive pooling may make no difference.
-        for other_size in () if inputs or found.differences else _other_sizes(spec):
+        for other_size in () if inputs or found.misplaced else _other_sizes(spec):
             with suppress(ModelError):
                 more = compare(mine, other, name, drawn(other_size, 1), training=False)
                 # With an nn.View after a pooling of fixed size, a larger image is several.
                 batches = [[item.shape[:1] for item in each.mine.result] for each in (found, more)]
                 if not more.theirs.error and batches[0] == batches[1]:
-                    found, sizes = (more if more.differences else found), [spec, other_size]
+                    sizes.append(other_size)
+                    later = [text for text in more.differences if text not in differences]
+                    differences = differences + [f"in {_shown(other_size)}, {text}" for text in later]
+                    found = more if later else found
                     break
-        where = f"in {_shown(sizes[-1])}, " if found.differences and len(sizes) > 1 else ""
-        proof = Proof(self.name, against=f"layers of {name}", reference=name, misplaced=found.misplaced)
-        proof.differences = [where + text for text in found.differences]
+        proof = Proof(self.name, against=f"layers of {name}", reference=name, differences=differences)
+        proof.misplaced = found.misplaced
         for step in found.mine.steps:
             if step.largest and all(layer.path != step.place for layer in proof.layers[-1:]):
                 proof.layers.append(_layer(step, found, mine.get_submodule(step.place)))
@@ -371,7 +373,7 @@ class Subject:
         proof.modes = f"{' and '.join(map(_shown, sizes))} in {mode}"
         if normalizes(mine):
             later = compare(mine, other, name, drawn(spec, 1), training=True).differences
-            later = [f"in training, {text}" for text in later if text not in found.differences]
+            later = [f"in training, {text}" for text in later if text not in differences]
             proof.differences += later
             whole.verdict = DIFFERS if later else whole.verdict
         want, got = found.theirs.result, found.mine.result

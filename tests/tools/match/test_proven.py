@@ -17,15 +17,17 @@ NETS = """
 from torch import nn
 
 class Net(nn.Module):
-    def __init__(self, ceil=False, swapped=False):
+    def __init__(self, ceil=False, swapped=False, soft=False):
         super().__init__()
         self.a, self.b = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
         self.stem, self.fc = nn.Conv2d(3, 8, 1), nn.Linear(8, 5)
-        self.pool, self.swapped = nn.MaxPool2d(2, ceil_mode=ceil), swapped
+        self.pool, self.swapped, self.soft = nn.MaxPool2d(2, ceil_mode=ceil), swapped, soft
     def forward(self, x):
         x = self.a(self.b(x).relu()) if self.swapped else self.b(self.a(x).relu())
-        return self.fc(self.pool(self.stem(x).relu()).mean((2, 3)))
+        x = self.fc(self.pool(self.stem(x).relu()).mean((2, 3)))
+        return x.softmax(1) if self.soft else x
 
+def both(ceil=True, soft=True) -> nn.Module: return Net(ceil, soft=soft)
 def net() -> nn.Module: return Net(swapped=True)
 def nett() -> nn.Module: return Net(ceil=True)
 def right() -> nn.Module: return Net()
@@ -100,6 +102,10 @@ def test_another_size_shows_what_one_does_not(nets: Path, capsys: pytest.Capture
     assert text in capsys.readouterr().err
     assert (nets / "out.pt").exists()
     assert main([*asked, "--force", "--input", "2x3x16x16"]) == 0
+    assert main([asked[0], asked[1], f"{nets}/nets.py:both"]) == 1
+    found = capsys.readouterr().err
+    assert "at the end, " in found.partition(text)[0]
+    assert text in found
 
 
 @pytest.mark.slow
@@ -110,6 +116,7 @@ def test_the_proven_candidate_is_named(nets: Path, capsys: pytest.CaptureFixture
     assert [line.rpartition(":")[2] for line in printed.out.splitlines()] == [
         "right, complete, proven",
         "nett, complete, not proven",
+        "both, complete, not proven",
         "net, complete, not proven",
     ]
     assert "nets.py:right -o right.pt" in printed.err
