@@ -82,5 +82,5 @@ def test_the_input_of_shared_containers_is_guessed_in_linear_time():
     for _ in range(40):
         model = TorchObject("nn.ConcatTable", 1, Table.of({"modules": Table.of([(1.0, model), (2.0, model)])}))
     assert guess_inputs(model) is None
-    with pytest.raises(ModelError, match="--shape"):
+    with pytest.raises(ModelError, match="--input"):
         fitting_inputs(model, "root")

@@ -125,7 +125,7 @@ def test_the_probe_asks_for_what_it_cannot_know(tmp_path: Path, capsys: pytest.C
     """A model that does not tell what it takes needs --shape; with it, the script draws that."""
     path, out = str(TESTFILES / "nn/Tanh.t7"), str(tmp_path / "p.lua")
     assert main(["prove", path, "--probe", out]) != 0
-    assert "--shape" in capsys.readouterr().err
+    assert "--input" in capsys.readouterr().err
     assert main(["prove", path, "--probe", out, "--shape", "2x7"]) == 0
     assert "local input = normal(2, 7)" in Path(out).read_text()
 

@@ -27,7 +27,7 @@ def made() -> torch.nn.Module:
 def test_a_generated_folder_computes_the_same(tmp_path: Path):
     """Every layer with weights of a generated model returns what that of its source does."""
     assert main(["module", str(RESNET), "-o", str(tmp_path / "made")]) == 0
-    proof = t7bridge.prove(RESNET, against=tmp_path / "made", shapes=[(2, 3, 16, 16)])
+    proof = t7bridge.prove(RESNET, against=tmp_path / "made", input=[(2, 3, 16, 16)])
     assert proof.exit_code == 0
     assert len(proof.agreeing()) == 14
     assert "layers of made" in proof.sentence()
