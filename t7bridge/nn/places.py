@@ -377,6 +377,18 @@ def find_models(value: Value, name: str = "root") -> list[tuple[str, TorchObject
     return models if len(models) == 1 else found
 
 
+def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tuple[str, str]]:
+    """Return name (that of the state dict, as `inspect` lists it) and class of each module in a value, by its path."""
+    names: dict[str, tuple[str, str]] = {}
+    several = len(find_models(value)) > 1
+    for path, module in find_modules(value):
+        above = path.removeprefix("root").lstrip(".") if several else ""
+        for place in Places(module, path, limits):
+            name = f"{above}.{place.prefix}".strip(".") or "(model)"
+            names.setdefault(place.path, (name, place.obj.class_name))
+    return names
+
+
 def _is_criterion(module: TorchObject) -> bool:
     layer = layer_of(module.class_name)
     return layer is not None and layer.kind == "criterion"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
-from attrs import asdict, field
+from attrs import asdict, evolve, field
 
 from .. import formats
 from ..conversion.lua_tree import to_lua
@@ -27,6 +27,7 @@ from ..graph.tensor import Tensor, TensorExtras
 from ..graph.walk import Path, pairwise
 from ..io.source import PathLike
 from ..limits import Limits
+from ..nn.places import layer_names
 from ..report import Printed
 from ..text import counted
 from ..values.compare import Comparer, Difference, Pairs, ValueComparer, closest
@@ -236,11 +237,29 @@ def diff(request: Diff) -> DiffReport:
             _, (one, two) = closest(_pairs(a, b, request.limits), partial(ValueComparer, elements=False))
             comparer = ValueComparer(rtol=request.rtol, atol=request.atol)
             report.differences, report.tensors = comparer.run(one, two), comparer.tensors
+            if report.differences and (a.is_lua or b.is_lua):
+                by_path = layer_names(a.value if a.is_lua else b.value, request.limits)
+                names = {**{name: (name, kind) for name, kind in by_path.values()}, **by_path}
+                report.differences = [_with_layer(each, names) for each in report.differences]
         if request.draw is not None:
             from .draw import draw_pair
 
             report.drawn = draw_pair(first, second, request)
         return report
+
+
+def _with_layer(found: Difference, names: dict[str, tuple[str, str]]) -> Difference:
+    """Return a difference with the layer that it is in.
+
+    Args:
+        found: the difference.
+        names: the result of `layer_names`, and the same by the names in it.
+    """
+    path = found.path.removeprefix("root['").removesuffix("']")  # of a state dict
+    while path and path not in names:
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    layer, class_name = names.get(path, ("", ""))
+    return evolve(found, layer=layer, class_name=class_name)
 
 
 def _pairs(a: FileContent, b: FileContent, limits: Limits) -> Iterable[tuple[Any, Any]]:

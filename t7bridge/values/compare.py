@@ -46,13 +46,18 @@ class Difference:
     Attributes:
         path: `root.modules[3].weight`.
         message: what differs, the first graph's side first.
+        layer: the layer that it is in, as `inspect` lists it, `3.0`; empty outside of layers.
+        class_name: of this layer.
     """
 
     path: str
     message: str
+    layer: str = field(default="", kw_only=True)
+    class_name: str = field(default="", kw_only=True)
 
     def __str__(self) -> str:
-        return printable(f"{self.path}: {self.message}")
+        layer = f" ({self.layer} {self.class_name})" if self.layer else ""
+        return printable(f"{self.path}{layer}: {self.message}")
 
 
 @define(frozen=True)

@@ -15,6 +15,7 @@ from looping import new_folder
 import t7bridge
 from t7bridge import Tensor
 from t7bridge.cli import main
+from t7bridge.nn.places import module_at
 from t7bridge.tools import DiffReport
 from t7bridge.values import Difference, TensorDifference
 from t7bridge.values.compare import _blocks
@@ -256,3 +257,20 @@ def test_several_values_in_one_file(subtests: pytest.Subtests, tmp_path: Path) -
             assert t7bridge.diff(folder / "two.t7", folder / f"o{suffix}").same
             assert t7bridge.verify(folder / "two.t7", folder / f"o{suffix}").same
             assert t7bridge.diff(folder / f"o{suffix}", folder / "two.t7").tensors == 2
+
+
+def test_layers_have_the_names_of_inspect(tmp_path: Path) -> None:
+    """Differences name the layer and its class as the table of `inspect`."""
+    source = FILES / "models" / "resnet_small.t7"
+    value = t7bridge.load(source)
+    conv = module_at(value, "root.modules[4].modules[1].modules[1].modules[4]")
+    assert conv is not None
+    conv["weight"] = t7bridge.Tensor.from_numpy(conv["weight"].numpy() + 1)
+    t7bridge.save(value, tmp_path / "b.t7")
+    t7bridge.convert(tmp_path / "b.t7", tmp_path / "b.pt")
+    rows = {row.path: (row.key, row.class_name) for row in t7bridge.inspect(source).layers}
+    for name in ("b.t7", "b.pt"):
+        found = only(t7bridge.diff(source, tmp_path / name))
+        layer = (found.layer, found.class_name)
+        assert layer == rows["root.modules[4].modules[1].modules[1].modules[4]"] == ("3.0.0.3", "nn.SpatialConvolution")
+        assert "(3.0.0.3 nn.SpatialConvolution): " in str(found)

@@ -54,6 +54,7 @@ class LayerProof:
         reason: why it differs, or why it could not be checked.
         blame: where it differs, `FILE` or `CONVERSION`; empty where that is not known.
         container: whether it only contains other layers.
+        layer: its name as `inspect` lists it, `3.0`; empty for one that is not in it, such as a copy of a step.
     """
 
     path: str
@@ -70,6 +71,7 @@ class LayerProof:
     reason: str = ""
     blame: str = ""
     container: bool = False
+    layer: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as plain data; infinities and NaN become `None`."""
@@ -81,22 +83,21 @@ class LayerProof:
         """Return the key that sorts layers, the most important first."""
         return VERDICTS.index(self.verdict), -(self.excess or 0.0)
 
-    def row(self, wide: int, kind: int) -> str:
+    @property
+    def names(self) -> list[str]:
+        """Name, class and path, for a line of a table."""
+        place = self.path if self.layer else ""
+        return [printable(text) for text in (self.layer or self.path, self.class_name, place)]
+
+    def row(self, widths: list[int]) -> str:
         """Return one line of a table.
 
         Args:
-            wide: width of the column of paths, in characters.
-            kind: of that of classes.
+            widths: of the columns of `names`, in characters.
         """
         numbers = "" if self.max_abs is None else f"abs {self.max_abs:.1e}  rel {self.max_rel or 0.0:.1e}"
-        cells = [
-            f"{self.verdict:13}",
-            f"{printable(self.path):{wide}}",
-            f"{printable(self.class_name):{kind}}",
-            f"{numbers:25}",
-            printable(self.reason),
-        ]
-        return "  ".join(cells).rstrip()
+        names = [f"{name:{width}}" for name, width in zip(self.names, widths) if width]
+        return "  ".join([f"{self.verdict:13}", *names, f"{numbers:25}", printable(self.reason)]).rstrip()
 
 
 @define(eq=False)
@@ -200,7 +201,9 @@ class Proof(Printed):
             return f"not possible: {self.problem}"
         if bad:
             begin, checked = "not proven: " if self.modes else "", len(bad) + len(good) + len(stale)
-            return f"{begin}{len(bad)} of {checked} checked layers differ from {self.reference}, first {bad[0].path}"
+            name, kind, place = bad[0].names
+            first = f"{name} {kind} ({place})" if place else name
+            return f"{begin}{len(bad)} of {checked} checked layers differ from {self.reference}, first {first}"
         count = counted(len(stale), "layer is", "layers are")
         moved = f"{count} not known: the weights moved after the last forward"
         if not good:
@@ -219,9 +222,8 @@ class Proof(Printed):
         """
         shown = [layer for layer in self.layers if everything or layer.verdict != NOT_RECORDED]
         shown.sort(key=lambda layer: layer.worst_first())
-        wide = max((len(printable(layer.path)) for layer in shown), default=0)
-        kind = max((len(printable(layer.class_name)) for layer in shown), default=0)
-        yield from (layer.row(wide, kind) for layer in shown)
+        widths = [max(map(len, column)) for column in zip(*(layer.names for layer in shown))]
+        yield from (layer.row(widths) for layer in shown)
         for stretch in self.stretches[: len(self.stretches) if everything else 3]:
             where = f"{printable(stretch.first)} to {printable(stretch.last)}, {stretch.layers} layers"
             numbers = f"abs {stretch.max_abs:.1e}  rel {stretch.max_rel:.1e}"

@@ -14,7 +14,7 @@ from ...graph.lua import Table, TorchObject, Value
 from ...io.platform import require_torch
 from ...io.source import Readable
 from ...limits import DEFAULT_LIMITS, Limits
-from ...nn.places import choose_module
+from ...nn.places import choose_module, layer_names
 from .proof import Proof
 
 
@@ -97,10 +97,15 @@ def prove(request: Prove) -> Proof:
             raise UnsupportedError("only .t7 files hold values recorded by Lua Torch", file=document.path)
         value, name = document.first, document.path
     if request.against is None:
-        return references.recorded_values(value, name, request.at, request.limits)
-    path, model = choose_module(value, request.at, name)
-    subject = references.Subject(model, path, name, request.limits)
-    return subject.against(request.against, request.input, request.factory)
+        proof = references.recorded_values(value, name, request.at, request.limits)
+    else:
+        path, model = choose_module(value, request.at, name)
+        subject = references.Subject(model, path, name, request.limits)
+        proof = subject.against(request.against, request.input, request.factory)
+    names = layer_names(value, request.limits)
+    for layer in proof.layers:
+        layer.layer = names.get(layer.path, ("", ""))[0]
+    return proof
 
 
 def try_proof(

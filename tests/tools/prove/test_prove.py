@@ -136,8 +136,8 @@ def test_the_command_line_answers_by_exit_code(tmp_path: Path, capsys: pytest.Ca
         T7Writer(stream).write_object(value)
     assert main(["prove", str(tmp_path / "bad.t7")]) == 1
     text = capsys.readouterr().out
-    assert "differs        root.modules[4]" in text
-    assert "first root.modules[4]" in text
+    assert "differs        3   nn.SpatialConvolution  root.modules[4]" in text
+    assert "first 3 nn.SpatialConvolution (root.modules[4])" in text
     assert main(["prove", str(TESTFILES / "models/lenet_mm.t7")]) == 0
     out, err = capsys.readouterr()
     assert "nothing in the file could be checked" in out

@@ -59,7 +59,7 @@ def test_module_says_what_was_proved(changed: Path, tmp_path: Path, capsys: pyte
     notes = json.loads(capsys.readouterr().out)["notes"]
     (note,) = [note for note in notes if note["code"] == "prove"]
     assert note["level"] == "warning"
-    assert "first root.modules[4]" in note["message"]
+    assert "first 3 nn.SpatialConvolution (root.modules[4])" in note["message"]
     assert main(["module", str(LENET), "-o", str(tmp_path / "b"), "--json"]) == 0
     assert all(note["code"] != "prove" for note in json.loads(capsys.readouterr().out)["notes"])
 
@@ -83,7 +83,9 @@ def test_zoo_notes_each_file(changed: Path, tmp_path: Path):
     report = t7bridge.convert_zoo([changed, LENET], tmp_path / "out", prove=True, workers=0)
     assert report.ok
     text = (tmp_path / "out" / "report.json").read_text()
-    assert "proof: 1 of 11 checked layers differ from Lua Torch, first root.modules[4]" in text
+    assert (
+        "proof: 1 of 11 checked layers differ from Lua Torch, first 3 nn." in text
+    )
     assert "proof: checked against 11 recorded activations of Lua Torch" in text
 
 
