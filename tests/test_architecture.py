@@ -72,7 +72,7 @@ OPTIONAL = {
     "onnxruntime": "torchmodules/export.py",
     "onnxscript": "torchmodules/export.py",
     "distributed": "zoo/workers.py",
-    "rich": "cli/streams.py cli/zoo.py",
+    "rich": "cli/zoo.py",
     "cairosvg": "tools/draw/pictures.py",
 }
 # What makes values of torch, and imports it when one is asked for.

@@ -16,9 +16,10 @@ from typing import Any
 
 from ..errors import T7BridgeError, T7BridgeWarning
 from ..io.platform import CLOSED_PIPE, STOPPING
+from ..io.progress import progress
 from ..lazy import face
 from ..text import printable_lines
-from .streams import QUIET, WRONG_USAGE, failed, progress, spooled, standard_streams
+from .streams import QUIET, WRONG_USAGE, failed, spooled, standard_streams
 
 FAILED = 1
 """Exit code of a finding: a difference, a threat, a failed file."""

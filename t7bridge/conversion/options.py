@@ -18,6 +18,7 @@ from attrs import evolve, field
 from ..data import define
 from ..errors import ModelError
 from ..formats import FORMATS, LUA, NAMED, PYTHON
+from ..io.progress import in_notebook, progress
 from ..limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
@@ -191,7 +192,10 @@ def takes(
             for name, each in options_of(made).items():
                 if each.python:
                     each.check(getattr(made, name))
-            return function(made)
+            if not in_notebook():
+                return function(made)
+            with progress(function.__name__, str(made.source) if function.__name__ == "convert" else ""):
+                return function(made)
 
         old_names: dict[str, str] = getattr(request, "OLD_NAMES", {})
         made: Any = update_wrapper(call, function)

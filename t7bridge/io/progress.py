@@ -1,0 +1,100 @@
+"""A progress bar on standard error, on terminals and in notebooks, for operations of more than two seconds."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from shutil import get_terminal_size
+from typing import Any
+
+from .platform import bytes_written
+from .source import sizes
+
+_PATIENCE_SECONDS, _REDRAW_SECONDS = 2.0, 0.2
+_WIDE = 30
+"""Characters of the bar."""
+_one = threading.Lock()
+
+
+def in_notebook() -> bool:
+    """Return whether a kernel of Jupyter runs this program."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+@contextmanager
+def progress(text: str, path: str = "") -> Iterator[None]:
+    """Show activity on standard error until the verb ends or prints.
+
+    Args:
+        text: description of the operation.
+        path: of the input, if the output will have about the same size: the bar then shows the fraction done.
+    """
+    done = threading.Event()
+    thread = threading.Thread(target=_watch, args=(done, text, path, sys.stderr), daemon=True)
+    thread.start()
+
+    def end() -> None:
+        done.set()
+        thread.join()
+
+    out, err = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Watched(out, end), _Watched(err, end)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+        end()
+
+
+class _Watched:
+    """A stream whose first output removes the bar, as both share a terminal."""
+
+    def __init__(self, stream: Any, end: Any) -> None:
+        self._stream = stream
+        self._end = end
+
+    def write(self, text: str) -> int:
+        """Remove the bar, and write to the stream."""
+        self._end()
+        return int(self._stream.write(text))
+
+    def writelines(self, lines: Any) -> None:
+        """Remove the bar, and write to the stream."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":
+            self._end()
+        return getattr(self._stream, name)
+
+
+def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
+    start, began = bytes_written() if path else None, time.monotonic()
+    if done.wait(_PATIENCE_SECONDS) or not _one.acquire(blocking=False):  # a verb within another has no bar of its own
+        return
+    total = sizes.get(path) if start is not None else None
+    with suppress(OSError):
+        total = os.path.getsize(path) if start is not None else None
+    mark = "━" if "utf" in str(getattr(terminal, "encoding", "")).lower() else "#"
+    step, line, wide = 0, "", max(get_terminal_size().columns - _WIDE - 18, 8)
+    with suppress(OSError, ValueError):  # a closed terminal
+        while not done.wait(_REDRAW_SECONDS):
+            step += 1
+            seconds = f"{time.monotonic() - began:.0f} s"
+            if total and start is not None:
+                share = min(((bytes_written() or start) - start) / total, 1.0)
+                bar, seconds = mark * int(share * _WIDE), f"{share:4.0%}  {seconds}"
+            else:
+                bar = " " * (step % (_WIDE - 5)) + mark * 5
+            line = f"\r{text[:wide]}  {bar:{_WIDE}}  {seconds}"
+            terminal.write(line)
+            terminal.flush()
+        terminal.write("\r" + " " * len(line) + "\r")
+        terminal.flush()
+    _one.release()
