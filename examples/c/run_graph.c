@@ -199,8 +199,8 @@ int main(int count, char **arguments)
     Json graph = json_parse(bytes, length);
     const Json *version = json_get(&graph, "version");
     nodes = json_get(&graph, "nodes");
-    if (strcmp(text_of(&graph, "format"), "t7bridge-graph") || !version || version->number != 1 || !nodes)
-        fail("%s is not a graph of version 1", arguments[1]);
+    if (strcmp(text_of(&graph, "format"), "t7bridge-graph") || !version || version->number != 2 || !nodes)
+        fail("%s is not a graph of version 2", arguments[1]);
     weights = read_safetensors(arguments[2]);
     add_prefix(text_of(&graph, "prefix"));
     Tensors values = read_safetensors(arguments[3]);

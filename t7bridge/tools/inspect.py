@@ -13,7 +13,7 @@ from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, PART, flag, option, 
 from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
-from ..graph.show import Step, extents
+from ..graph.show import Step
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, entries, step_name, walk
@@ -30,7 +30,6 @@ from .draw import (
     first_places,
     group_of,
     models_in,
-    shape_text,
     shapes_of,
     shared_of,
     shown,
@@ -102,7 +101,7 @@ def inspect(request: Inspect) -> Summary:
             raise ModelError("shapes are computed by running one model", found="no layers")
         if blocks:
             shapes = shapes_of(models, request.input_shape, request.limits)
-            result.shapes = shapes.source
+            result.shapes, result.sizes = shapes.source, shapes.sizes
             result.header.update(_model_facts(blocks, shapes))
             if names := cached_names({each.key: each.tensor for block in blocks for each in block.weights}):
                 result.header["layers of"] = listed(names)
@@ -203,10 +202,11 @@ def _rows(blocks: list[Block]) -> list[LayerRow]:
                     block.key,
                     block.class_name,
                     _torch_class(block),
-                    shape_text(block.shape) if block.shape else _weight_shape(block),
+                    block.shape,
                     block.parameters,
                     block.owner,
                     block.repeat,
+                    {each.name: each.tensor.shape for each in block.weights},
                 )
             )
             depth += 1
@@ -226,14 +226,6 @@ def _torch_class(block: Block) -> str:
     lines = (line for line in block.lines if not line.startswith(notes[0]) and not line.endswith(notes[1]))
     arguments = next(lines, "")
     return f"{block.title}({arguments})" if arguments else block.title
-
-
-def _weight_shape(block: Block) -> str:
-    """Return the shape of the first weight, for a block without a class."""
-    if block.target or not block.weights:
-        return ""
-    first = block.weights[0]
-    return f"{first.name} {extents(first.tensor.shape)}"
 
 
 def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:

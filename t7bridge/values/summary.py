@@ -35,10 +35,11 @@ class LayerRow:
         key: in the state dict.
         class_name: in the file.
         torch: its PyTorch class with the arguments that are not defaults.
-        output: shapes of its last output.
+        output: sizes of each tensor of its last output.
         parameters: number of learned elements, including those of its children.
         shared: the key whose weights it shares, or of the module that it repeats.
         repeat: number of consecutive repetitions.
+        weights: sizes of its own tensors, by name.
     """
 
     depth: int
@@ -47,10 +48,17 @@ class LayerRow:
     key: str = ""
     class_name: str = ""
     torch: str = ""
-    output: str = ""
+    output: tuple[tuple[int, ...], ...] = ()
     parameters: int = 0
     shared: str = ""
     repeat: int = 1
+    weights: dict[str, tuple[int, ...]] = field(factory=dict)
+
+    @property
+    def shape(self) -> str:
+        """Shapes of the output, or of the first weight of a row without a class, as text."""
+        named = [] if self.output or self.torch else list(self.weights.items())
+        return ", ".join([*map(extents, self.output), *(f"{name} {extents(shape)}" for name, shape in named[:1])])
 
 
 @define(frozen=True)
@@ -81,6 +89,7 @@ class Summary:
         others: other content of the file: path and description.
         tensors: statistics, if requested.
         shapes: the origin of the output shapes.
+        sizes: of the tensors of `input` and of `output`, where they are known: `[[1, 3, 224, 224]]`.
         hidden: number of lines of `others` left out.
     """
 
@@ -90,6 +99,7 @@ class Summary:
     others: list[tuple[str, str]] = field(factory=list)
     tensors: list[TensorRow] = field(factory=list)
     shapes: str = ""
+    sizes: dict[str, list[Any]] = field(factory=dict)
     hidden: int = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -97,9 +107,10 @@ class Summary:
         return {
             "file": printable(self.file),
             "header": {
-                name.replace(" ", "_"): value if isinstance(value, int) else printable(str(value))
+                name.replace(" ", "_"): self.sizes.get(name, value if isinstance(value, int) else printable(str(value)))
                 for name, value in self.header.items()
             },
+            "shapes": self.shapes,
             "layers": [{name: _plain(value) for name, value in asdict(row).items()} for row in self.layers],
             "others": [{"path": printable(path), "value": printable(text)} for path, text in self.others],
             "tensors": [
@@ -119,7 +130,7 @@ class Summary:
                         "  " * min(row.depth, 8) + row.name + (f"  ×{row.repeat}" if row.repeat > 1 else ""),
                         row.class_name,
                         row.torch,
-                        row.output,
+                        row.shape,
                         f"{row.parameters:,}" if row.parameters else "",
                         row.shared,
                     ]

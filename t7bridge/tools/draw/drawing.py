@@ -30,14 +30,14 @@ from ...nn.places import choose_module
 from ...text import printable
 from ...values.compare import TensorDifference, deviation
 from ...values.summary import statistics_of
-from .blocks import Block, Weight, blocks_of, group_of, models_in, shape_text, structure_blocks
+from .blocks import Block, Weight, blocks_of, group_of, models_in, structure_blocks
 from .layout import Box, lay_out, readable
 from .pictures import MAX_CHARS, ROOMY, as_dot, as_page, as_png, as_svg
 from .shapes import Shapes, shapes_of
 from .view import MOST, Fold, folds_of, shown
 
 FORMATS = (".html", ".svg", ".png", ".dot", ".json")
-FORMAT, VERSION = "t7bridge-graph", 1
+FORMAT, VERSION = "t7bridge-graph", 2
 _FACT_CHARS = 100
 _TRIED, _READABLE = (20, 40, 64, 100, 160, 240, MOST), 0.55
 """Maximum number of blocks of a still picture, and the minimum scale at which it is readable on one screen."""
@@ -170,8 +170,9 @@ class Drawing:
             "file": printable(self.file),
             "path": printable(self.path),
             **({"prefix": printable(self.prefix)} if self.prefix else {}),
-            "input": self.shapes.input,
-            "output": self.shapes.output or shape_text(self.blocks[0].shape),
+            "input": [],
+            "output": [*map(list, self.blocks[0].shape)],
+            **self.shapes.sizes,
             "shapes": self.shapes.source,
             "parameters": self.blocks[0].parameters,
             "root": 0,

@@ -8,6 +8,7 @@ without a rule have unknown outputs.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from ...conversion.inputs import Inputs, parse_inputs
 from ...data import define
@@ -45,13 +46,18 @@ class Shapes:
         input: of its input, as text; empty where unknown.
         output: of its output.
         source: their origin.
-        values: of input and output, where they were inferred.
+        values: of input and output, where they were inferred or computed.
     """
 
     input: str = ""
     output: str = ""
     source: str = ""
     values: tuple[Value, Value] = (None, None)
+
+    @property
+    def sizes(self) -> dict[str, list[Any]]:
+        """Sizes of each tensor of `input` and `output`, if known: in lists as the tensors are, `None` if one is not."""
+        return {name: _sizes(value) for name, value in zip(("input", "output"), self.values) if value}
 
 
 def shapes_of(models: list[tuple[str, TorchObject, list[Block]]], wanted: Inputs | None, limits: Limits) -> Shapes:
@@ -92,13 +98,14 @@ def infer(blocks: list[Block]) -> Shapes:
     recorded = any(block.shape for block in blocks)
     best = _best_trial(model, blocks, recorded)
     if best is None:
-        return Shapes("", shape_text(root.shape), "of the last forward before the file was saved" if recorded else "")
+        source = "of the last forward before the file was saved" if recorded else ""
+        return Shapes("", shape_text(root.shape), source, (None, [*root.shape]))
     x, trial = best
     for block in blocks:
         if not block.shape and block.kind != "end":
             block.shape = trial.shapes(block)
     source = "as recorded by the last forward" if recorded else f"for an input of {_text(x)}, a guess from the layers"
-    return Shapes(_text(x), shape_text(root.shape) or _text(trial.output), source, (x, trial.output))
+    return Shapes(_text(x), shape_text(root.shape) or _text(trial.output), source, (x, [*root.shape] or trial.output))
 
 
 def _best_trial(model: _Model, blocks: list[Block], recorded: bool) -> tuple[Value, Evaluation] | None:
@@ -157,7 +164,7 @@ def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], li
             block.shape = found.get(block.key, ()) if block.kind != "end" else ()
         text = inputs_text(inputs, "×")
         source = f"for an input of {text}" + (", a guess from the layers" if guess else "")
-        return Shapes(text, shape_text(blocks[0].shape), source)
+        return Shapes(text, shape_text(blocks[0].shape), source, (inputs, [*blocks[0].shape]))
     raise reason
 
 
@@ -300,6 +307,12 @@ def _keeps_batch(x: Value, output: Value) -> bool:
     if not isinstance(first, tuple) or not isinstance(last, tuple) or len(last) < 2:
         return True
     return first[:1] == last[:1]
+
+
+def _sizes(value: Value) -> list[Any]:
+    items = value if isinstance(value, list) else [value]
+    shapes = [getattr(each, "shape", each) for each in items]
+    return [_sizes(each) if isinstance(each, list) else None if each is None else list(each) for each in shapes]
 
 
 def _text(value: Value) -> str:

@@ -275,7 +275,7 @@ def test_graph_as_data(tmp_path: Path) -> None:
     """Nodes name their children, edges, weights and PyTorch classes; edges are between nodes of one container."""
     t7bridge.draw(FILES / "models" / "unet_nngraph.t7", tmp_path / "x.json", weights=True)
     graph = json.loads((tmp_path / "x.json").read_text())
-    assert (graph["format"], graph["version"], graph["parameters"]) == ("t7bridge-graph", 1, 802)
+    assert (graph["format"], graph["version"], graph["parameters"]) == ("t7bridge-graph", 2, 802)
     root = graph["nodes"][graph["root"]]
     assert all({start, end} <= set(root["children"]) for start, end, _ in root["edges"])
     conv = next(node for node in graph["nodes"] if node.get("key") == "1")
@@ -321,7 +321,11 @@ def test_shapes_of_pictures(tmp_path: Path) -> None:
     """Pictures show input and output: given shapes by PyTorch, others as a guess."""
     t7bridge.draw(FILES / "models" / "lenet_mm.t7", tmp_path / "x.json", input_shape=(2, 1, 32, 32))
     graph = json.loads((tmp_path / "x.json").read_text())
-    assert (graph["input"], graph["output"], graph["shapes"]) == ("2×1×32×32", "2×10", "for an input of 2×1×32×32")
+    assert (graph["input"], graph["output"], graph["shapes"]) == (
+        [[2, 1, 32, 32]],
+        [[2, 10]],
+        "for an input of 2×1×32×32",
+    )
     assert graph["nodes"][1]["output"] == [[2, 6, 28, 28]]
     drawing = t7bridge.draw(FILES / "models" / "lenet_mm.t7")
     assert "guess" in drawing.graph()["shapes"]

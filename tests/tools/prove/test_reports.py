@@ -83,9 +83,7 @@ def test_zoo_notes_each_file(changed: Path, tmp_path: Path):
     report = t7bridge.convert_zoo([changed, LENET], tmp_path / "out", prove=True, workers=0)
     assert report.ok
     text = (tmp_path / "out" / "report.json").read_text()
-    assert (
-        "proof: 1 of 11 checked layers differ from Lua Torch, first 3 nn." in text
-    )
+    assert "proof: 1 of 11 checked layers differ from Lua Torch, first 3 nn." in text
     assert "proof: checked against 11 recorded activations of Lua Torch" in text
 
 

@@ -5,7 +5,8 @@ function layouts(nodes, parent, open, spread, room) {
   const PAD = 12, GAP = 30, DAGRE_NODES = 700, DAGRE_EDGES = 2000, FAR = 6, CLOSE = 18;
   const pen = document.createElement("canvas").getContext("2d"), widths = new Map();
   const cut = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text;
-  const shapes = n => (n.output || []).map(s => s.join("×") || "scalar").join(", ");
+  const sizes = list => list.map(s => s === null ? "?" : Array.isArray(s[0]) ? "(" + sizes(s) + ")" : s.join("×") || "scalar").join(", ");
+  const shapes = n => sizes(n.output || []);
   const short = n => n >= 1e9 ? (n / 1e9).toFixed(2) + " G" : n >= 1e6 ? (n / 1e6).toFixed(2) + " M" : n >= 1e4 ? (n / 1e3).toFixed(1) + " k" : String(n);
   const label = n => cut(n.name ? n.name + ": " + n.title : n.title, 60);
   function wide(text, font) {
@@ -355,5 +356,5 @@ function layouts(nodes, parent, open, spread, room) {
     const count = (n.children || []).length - 2;
     return n.kind === "graph" && count > 0 && count <= 8 && (n.edges || []).length === 2 * count && nodes[n.children[count]].kind === "end" && n.edges.every(e => e[0] === n.children[count] || e[1] === n.children[count + 1]);
   };
-  return { box, shown, branching, label, shapes, short, cut, length: text => wide(text, S) };
+  return { box, shown, branching, label, sizes, shapes, short, cut, length: text => wide(text, S) };
 }

@@ -23,7 +23,7 @@
     const open = new Set(), spread = new Set(), host = el("div", null, "host" + (pair ? " half" + number : ""));
     const svg = sv("svg", { class: "view", tabindex: 0, role: "img", "aria-label": "model " + graph.file }), world = sv("g", {});
     const room = () => { const r = svg.getBoundingClientRect(); return { w: r.width || 800, h: (r.height || 600) - 44 }; };  // above the legend
-    const { box, shown, branching, label, shapes, cut, length } = layouts(nodes, parent, open, spread, room);
+    const { box, shown, branching, label, sizes, shapes, cut, length } = layouts(nodes, parent, open, spread, room);
     const depth = new Array(nodes.length).fill(0);
     nodes.forEach(n => { if (parent[n.id] >= 0) depth[n.id] = depth[parent[n.id]] + 1; });
 
@@ -65,7 +65,7 @@
     const header = el("header"), names = el("div", null, "names"), about = el("div", null, "dim"), search = el("input"), hits = el("div", null, "hits"), panel = el("div", null, "panel"), legend = el("div", null, "legend");
     search.placeholder = "Search  ( / )"; search.className = "search"; hits.hidden = true; panel.hidden = true;
     const again = nodes.filter(n => n.mark === "again" || (n.weights || []).some(w => w.shared)).length;
-    const facts = [["input", graph.input && cut(graph.input, 48) + (/guess/.test(graph.shapes) ? " (a guess)" : "")], ["output", graph.output && cut(graph.output, 48)], ["", group3(graph.parameters) + " parameters"], ["", nodes.filter(n => n.kind !== "end").length + " modules"], ["", again ? again + " share weights" : ""], ["", graph.path === "root" ? "" : graph.path]];
+    const facts = [["input", graph.input.length && cut(sizes(graph.input), 48) + (/guess/.test(graph.shapes) ? " (a guess)" : "")], ["output", cut(sizes(graph.output), 48)], ["", group3(graph.parameters) + " parameters"], ["", nodes.filter(n => n.kind !== "end").length + " modules"], ["", again ? again + " share weights" : ""], ["", graph.path === "root" ? "" : graph.path]];
     about.textContent = facts.filter(f => f[1]).map(f => (f[0] ? f[0] + " " : "") + cut(f[1], 70)).join(" · ");
     about.title = about.textContent;
     names.append(el("b", graph.file), about);
