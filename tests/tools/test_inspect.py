@@ -47,12 +47,10 @@ def test_shapes_by_running() -> None:
     channels = next(each for each in live.modules() if isinstance(each, torch.nn.Conv2d)).in_channels
     shape = (2, channels, 16, 16)
     summary = t7bridge.inspect(path, input_shape=shape)
-    found: dict[str, str] = {}
+    found: dict[str, tuple[tuple[int, ...], ...]] = {}
     for name, each in live.named_modules():
         if name and not list(each.children()):
-            each.register_forward_hook(
-                lambda _, __, out, name=name: found.update({name: "×".join(map(str, out.shape))})
-            )
+            each.register_forward_hook(lambda _, __, out, name=name: found.update({name: (tuple(out.shape),)}))
     live(torch.randn(shape))
     rows = {row.key: row.output for row in summary.layers if row.key in found}
     assert rows

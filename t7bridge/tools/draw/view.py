@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import pairwise
 
 from attrs import evolve
 
@@ -14,6 +15,10 @@ from .blocks import Block, Flow
 
 _LONGEST = 12
 """Maximum number of blocks of a period."""
+_LONGEST_GRAPH = 100
+"""The same in a graph."""
+_WORK = 400
+"""Steps of the search for runs in a graph, for each of its blocks."""
 _NAMED = 4
 """Number of places named; for more there is the count."""
 
@@ -64,8 +69,8 @@ def folds_of(blocks: list[Block], marks: Mapping[int, object] | None = None) -> 
         looks[id(block)] = numbers.setdefault(look, len(numbers))
         if block.kind == "chain":
             folds = _runs(inside, [bool(each.inside) for each in block.inside])
-        elif block.kind == "graph" and len(inside) > 4 and len(flows) == 2 * (len(inside) - 2):
-            folds = [each for each in _runs(inside[:-2], [True] * len(inside), 1) if _same_flows(block, each)]
+        elif block.kind == "graph":
+            folds = _graph_runs(block, inside)
         elif block.kind == "side":
             folds = _runs(inside, [True] * len(inside), 1)
         else:
@@ -75,14 +80,72 @@ def folds_of(blocks: list[Block], marks: Mapping[int, object] | None = None) -> 
     return found
 
 
-def _same_flows(block: Block, fold: Fold) -> bool:
-    """Return whether all branches of a run are between the same two ends."""
-    ends: dict[int, set[int]] = {}
+def _graph_runs(block: Block, looks: list[int]) -> list[Fold]:
+    """Return the runs in a graph: repetitions with the same flows inside, from the one before, and from elsewhere."""
+    count = len(looks) - 2
+    takes: list[list[Flow]] = [[] for _ in looks]
+    goes: list[list[Flow]] = [[] for _ in looks]
     for flow in block.flows:
-        ends.setdefault(flow.start, set()).add(flow.end)
-        ends.setdefault(flow.end, set()).add(flow.start)
-    last = len(block.inside)
-    return all(ends.get(number) == {last - 2, last - 1} for number in range(fold.start, fold.start + fold.count))
+        takes[flow.end].append(flow)
+        goes[flow.start].append(flow)
+    found: list[Fold] = []
+    place, few, left = 0, 2 if is_branching(block) else 3, _WORK * count
+    while place < count and left > 0:
+        best: Fold | None = None
+        for period in range(1, min(_LONGEST_GRAPH, (count - place) // 2) + 1):
+            end = place + period
+            while end < count and looks[end] == looks[end - period]:
+                end += 1
+            left -= end - place
+            if (end - place) // period < (2 if period > 3 else few):
+                continue
+            if best is None or (end - place) // period * period > best.count * best.period:
+                folds = [Fold(place + at, period, (end - place - at) // period) for at in range(period)]
+                folds = [fold for fold in folds if fold.count > 1]
+                left -= period * (end - place)
+                crossing = {fold: number for fold in folds if (number := _crossing(fold, takes, goes)) is not None}
+                best = min(crossing, key=lambda fold: (-fold.count, crossing[fold]), default=best)
+        if best is not None:
+            found.append(best)
+        place = place + 1 if best is None else best.start + best.period * best.count
+    return found
+
+
+def _crossing(fold: Fold, takes: list[list[Flow]], goes: list[list[Flow]]) -> int | None:
+    """Return the number of flows from a repetition to the next; `None` if the repetitions have different flows.
+
+    Nodes outside are the same for each, or each has the next of a run, so that their numbers have one distance.
+    """
+    start, period = fold.start, fold.period
+    last = start + period * fold.count
+    crossing = 0
+    for at in range(start, start + period):
+        kinds: list[list[list[tuple[int, str]]]] = []
+        sources: list[list[int]] = []
+        targets: list[list[int]] = []
+        for number in range(at, last, period):
+            first = number - at + start
+            ends = [(flow.start - first, flow.label) for flow in takes[number] if start <= flow.start < last]
+            if any(not -period <= end < period for end, _ in ends):
+                return None
+            kinds.append([sorted(each for each in ends if (each[0] < 0) == before) for before in (False, True)])
+            sources.append(sorted(flow.start for flow in takes[number] if not start <= flow.start < last))
+            targets.append(sorted(flow.end for flow in goes[number] if not start <= flow.end < last))
+        crossing += len(kinds[1][1])
+        own_differ = any(own != kinds[0][0] for own, _ in kinds)
+        if own_differ or any(before != kinds[1][1] for _, before in kinds[1:]):
+            return None
+        if not (_is_even(sources[1:]) and _is_even(targets[:-1])):
+            return None
+    return crossing
+
+
+def _is_even(numbers: list[list[int]]) -> bool:
+    """Return whether each list has the same distance from the list before it."""
+    if len({*map(len, numbers)}) > 1:
+        return False
+    steps = [[b - a for a, b in zip(one, two)] for one, two in pairwise(numbers)]
+    return all(step == steps[0] for step in steps)
 
 
 def _runs(looks: list[int], nested: list[bool], longest: int = _LONGEST) -> list[Fold]:
@@ -129,10 +192,8 @@ def shown(blocks: list[Block], most: int = MOST) -> list[Block]:
         copy.flows = flows
         for each, run in sources:
             if run is not None and run.period > 1:
-                inner = Block("", "", "chain", "repeat", parameters=run.count * each.parameters, repeat=run.count)
-                members = block.inside[run.start : run.start + run.period]
-                inner.inside = [_copy(member) for member in members]
-                queue += zip(inner.inside, members)
+                inner = _repetition(block, run)
+                queue += zip(inner.inside, block.inside[run.start : run.start + run.period])
             else:
                 inner = _copy(each)
                 queue.append((inner, each))
@@ -141,6 +202,28 @@ def shown(blocks: list[Block], most: int = MOST) -> list[Block]:
                     inner.repeat = run.count
             copy.inside.append(inner)
     return list(root.walk())
+
+
+def _repetition(block: Block, run: Fold) -> Block:
+    """Return one repetition of a run; in a graph, an end names each block from which it takes a value."""
+    members = block.inside[run.start : run.start + run.period]
+    count = run.count * sum(each.parameters for each in members)
+    inner = Block("", "", block.kind, "repeat", parameters=count, repeat=run.count)
+    inner.inside = [_copy(member) for member in members]
+    second = run.start + run.period
+    places = {number: number - run.start for number in range(run.start, second)}
+    ends: dict[int, int] = {}
+    for flow in block.flows:
+        if flow.start in places and flow.end in places:
+            inner.flows.append(Flow(places[flow.start], places[flow.end], flow.label))
+        elif flow.end - run.period in places and flow.start - run.period not in places:
+            if flow.start not in ends:
+                source = block.inside[flow.start]
+                name = ": ".join(filter(None, (source.name, source.title, *source.lines[: source.kind == "end"])))
+                ends[flow.start] = len(inner.inside)
+                inner.inside.append(Block("", "", "end", lines=["last " * (flow.start in places) + name]))
+            inner.flows.append(Flow(ends[flow.start], places[flow.end - run.period], flow.label))
+    return inner
 
 
 def _opened(root: Block, folds: dict[int, list[Fold]], most: int) -> set[int]:
@@ -177,17 +260,19 @@ def _visible(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, Fold | N
     """Return the visible blocks of a container, with the run that each begins, and the flows between them."""
     starts = {run.start: run for run in runs}
     visible: list[tuple[Block, Fold | None]] = []
-    numbers: dict[int, int] = {}
-    place = 0
-    while place < len(block.inside):
+    numbers: list[int] = []
+    while len(numbers) < len(block.inside):
+        place = len(numbers)
         run = starts.get(place)
-        numbers[place] = len(visible)
+        numbers += [len(visible)] * (run.period * run.count if run else 1)
         visible.append((block.inside[place], run))
-        place += run.period * run.count if run else 1
+    labels: dict[tuple[int, int], set[str]] = {}
+    for flow in block.flows:
+        labels.setdefault((numbers[flow.start], numbers[flow.end]), set()).add(flow.label)
     flows = [
-        Flow(numbers[flow.start], numbers[flow.end], flow.label)
-        for flow in block.flows
-        if flow.start in numbers and flow.end in numbers
+        Flow(start, end, "".join(found) if len(found) == 1 else "")
+        for (start, end), found in labels.items()
+        if start != end
     ]
     return visible, flows
 

@@ -15,7 +15,7 @@ import t7bridge
 from t7bridge import Table, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import LimitError, ModelError, TargetExistsError
-from t7bridge.tools import Block, Box, Fold, blocks_of, folds_of, lay_out, one_module, shown
+from t7bridge.tools import Block, Box, Flow, Fold, blocks_of, folds_of, lay_out, one_module, shown
 
 FILES = ROOT / "testfiles"
 MODELS = [
@@ -245,6 +245,38 @@ def test_repeated_blocks_are_one() -> None:
     found = blocks_of(pairs, "root")
     assert folds_of(found)[id(found[0])] == [Fold(0, 2, 5)]
     assert [(block.title, block.repeat) for block in shown(found)[1:]] == [("", 5), ("Tanh", 1), ("Sigmoid", 1)]
+
+
+def graph(count: int, skip: int) -> list[Block]:
+    """A graph of `count` residual blocks of four nodes, whose skips are from the block before or from further up."""
+    root = Block("", "Graph", "graph")
+    root.flows = [Flow(4 * count + 2, 0), Flow(0, 1)]
+    for at in range(1, 4 * count + 1, 4):
+        root.flows += [Flow(at, at + 1), Flow(at + 1, at + 2), Flow(at + 2, at + 3, "1"), Flow(at + 3, at + 4)]
+        root.flows.append(Flow(max(at - skip, 0), at + 3, "2"))
+    names = ["Linear", *["Tanh", "Linear", "Sigmoid", "CAddTable"] * count, "Softmax"]
+    root.inside = [Block(str(number), name) for number, name in enumerate(names)]
+    root.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=["output"])]
+    root.flows.append(Flow(4 * count + 1, 4 * count + 3))
+    return [root, *root.inside]
+
+
+def test_repeated_parts_of_graphs_are_one() -> None:
+    """A run of equal parts with equal flows is one part, which names where the part before ends."""
+    blocks = graph(12, 1)
+    assert folds_of(blocks)[id(blocks[0])] == [Fold(1, 4, 12)]
+    root = shown(blocks)[0]
+    part = root.inside[1]
+    assert [block.title for block in root.inside] == ["Linear", "", "Softmax", "", ""]
+    assert [(flow.start, flow.end) for flow in root.flows] == [(3, 0), (0, 1), (1, 2), (2, 4)]
+    assert (part.repeat, part.inside[4].lines) == (12, ["last 4: CAddTable"])
+    ends = {(flow.start, flow.end, flow.label) for flow in part.flows}
+    assert ends == {(0, 1, ""), (1, 2, ""), (2, 3, "1"), (4, 0, ""), (4, 3, "2")}
+    longer = graph(12, 6)  # skips from within the block before the last
+    assert folds_of(longer)[id(longer[0])] == [Fold(1, 8, 6)]
+    crossed = graph(12, 1)
+    crossed[0].flows.append(Flow(20, 31, "3"))
+    assert Fold(1, 4, 12) not in folds_of(crossed)[id(crossed[0])]
 
 
 def test_branches_are_flows() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from browser import PROGRAM, Browser
 from helpers import ROOT
 from looping import new_folder
@@ -57,6 +58,32 @@ def drawn(model: object, folder: Path, **options: Any) -> Path:
     """The page of a model."""
     t7bridge.draw(model, folder / "x.html", force=True, **options)
     return folder / "x.html"
+
+
+class Residual(torch.nn.Module):
+    """Six residual blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Conv2d(4, 4, 3, padding=1) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add each convolution to its input."""
+        for block in self.blocks:
+            x = torch.relu(x + block(x))
+        return x
+
+
+def test_repeated_parts_of_graphs(browser: Browser, tmp_path: Path) -> None:
+    """They are drawn once, with their number; a click opens them."""
+    t7bridge.save_module(Residual(), tmp_path / "x.t7", torch.zeros(1, 4, 8, 8))
+    browser.open(drawn(tmp_path / "x.t7", tmp_path))
+    convolutions = f"{LABELS}.filter(t => t.includes('Conv2d')).length"
+    assert browser.run(convolutions) == 1
+    assert "×6" in browser.run(LABELS)
+    rect = browser.run("(r => [r.x + 5, r.y + 5])(document.querySelector('.repeat .fold').getBoundingClientRect())")
+    browser.click(*rect)
+    assert browser.run(convolutions) == 6
 
 
 def test_mouse(browser: Browser, tmp_path: Path) -> None:

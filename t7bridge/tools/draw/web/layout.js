@@ -21,7 +21,7 @@ function layouts(nodes, parent, open, spread, room) {
     const items = [], kids = n.children, runs = new Map((spread.has(n.id) ? [] : n.repeats || []).map(r => [r[0], r]));
     for (let i = 0; i < kids.length;) {
       const run = runs.get(i) || [i, 1, 1];
-      items.push({ ids: kids.slice(i, i + run[1]), count: run[2] });
+      items.push({ ids: kids.slice(i, i + run[1]), count: run[2], all: kids.slice(i, i + run[1] * run[2]) });
       i += run[1] * run[2];
     }
     return items;
@@ -58,7 +58,17 @@ function layouts(nodes, parent, open, spread, room) {
     if (item.ids.length > 1) {  // a sequence of blocks that repeats
       const kids = item.ids.map(id => box({ ids: [id], count: 1 }));
       const b = { item, id: -1, lines: [["×" + item.count, "t"]], kids, edges: [], repeat: parent[item.ids[0]], cls: "n c repeat" };
-      chain(b);
+      const all = nodes[b.repeat].kind === "graph" && nodes[b.repeat].edges || [], ids = item.ids, second = item.all.slice(ids.length, 2 * ids.length), ends = new Map();
+      const edges = all.map(e => [ids.indexOf(e[0]), ids.indexOf(e[1]), e[2]]).filter(e => e[0] >= 0 && e[1] >= 0);
+      all.filter(e => second.includes(e[1]) && !second.includes(e[0])).forEach(([from, to, text]) => {  // an end names each block that it takes from
+        if (!ends.has(from)) {
+          const n = nodes[from], name = n.kind === "end" ? (n.lines || [""])[0] : label(n);
+          ends.set(from, kids.length);
+          kids.push(size({ item: { ids: [], count: 1 }, id: -1, lines: [[(ids.includes(from) ? "last " : "") + name, "s"]], kids: [], edges: [], cls: "e n ghost" }));
+        }
+        edges.push([ends.get(from), second.indexOf(to), text]);
+      });
+      if (edges.length) flow(b, edges); else chain(b);
       return b;
     }
     const n = nodes[item.ids[0]], isOpen = !!n.children && open.has(n.id);
@@ -72,8 +82,13 @@ function layouts(nodes, parent, open, spread, room) {
     if (!isOpen) return size(b);
     const items = shown(n), place = new Map();
     b.kids = items.map(box);
-    items.forEach((each, at) => each.ids.forEach(id => place.set(id, at)));
-    const edges = (n.edges || []).filter(e => place.has(e[0]) && place.has(e[1])).map(e => [place.get(e[0]), place.get(e[1]), e[2]]);
+    items.forEach((each, at) => each.all.forEach(id => place.set(id, at)));
+    const links = new Map();  // one for all repetitions, without a label if they differ
+    (n.edges || []).map(e => [place.get(e[0]), place.get(e[1]), e[2]]).filter(e => e[0] !== e[1]).forEach(e => {
+      const key = e[0] + " " + e[1], known = links.get(key);
+      if (known) { if (known[2] !== e[2]) known[2] = ""; } else links.set(key, e);
+    });
+    const edges = [...links.values()];
     if (n.kind === "chain") chain(b);
     else if (n.kind === "side" || !edges.length) side(b);
     else if (branches(b, edges)) row(b, edges);
