@@ -13,6 +13,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 from math import isfinite
 from typing import Any
 
@@ -338,8 +339,12 @@ class Subject:
         """Run two models on the same inputs, and compare the outputs of the layers with weights, and of the whole."""
         state = state_dict(self.model, self.path, self.limits, own_keys=True)
         what = recurrence(recognized(build_plan(self.model, self.path, 0, self.limits, state), state).plan.root)
+        problem = None
         if what is not None and what.states != () and not inputs:
-            return self._over_steps(other, name, what)
+            try:
+                return self._over_steps(other, name, what)
+            except ModelError as error:  # it may take one step, as the Lua model does
+                problem = error
         mine = in_double(live_module(self.model, self.path, limits=self.limits))
         specs = [parse_inputs(inputs, limits=self.limits)] if inputs else self._fitting()
         found = None
@@ -348,6 +353,8 @@ class Subject:
             if not found.theirs.error:
                 break
         assert found is not None
+        if found.theirs.error and problem is not None:
+            raise problem
         differences, sizes = found.differences, [spec]
         # In one size, ceil mode, padding and adaptive pooling may make no difference.
         for other_size in () if inputs or found.misplaced else _other_sizes(spec):
@@ -392,14 +399,17 @@ class Subject:
         given: Any = drawn(spec, 1)
         given = given.long() if what.takes_tokens else given
         wanted = _outputs(mine, given, _has_batch_first(mine), what.states)
-        if what.takes_tokens and not any(isinstance(layer, nn.Embedding) for layer in other.modules()):
-            given = nn.functional.one_hot(given, what.inputs).double()
-        found, ends = _same_outputs(other, given, wanted)
+        forms = {f"{_STEPS}x{_BATCH} tokens" if what.takes_tokens else _shown(spec): given}
+        if what.takes_tokens and any(isinstance(layer, nn.Embedding) for layer in other.modules()):
+            forms[f"{_STEPS}x{_BATCH} tokens counted from 1"] = given + 1
+        elif what.takes_tokens:
+            forms = {f"{_STEPS}x{_BATCH} one-hot tokens": nn.functional.one_hot(given, what.inputs).double()}
+        text, found, ends = _same_outputs(other, forms, wanted)
         wanted = wanted[-len(found) :]
         whole = LayerProof("root", type(mine).__name__, DIFFERS if ends != "" else AGREES, runs=len(found))
+        whole.parameters = sum(item.numel() for item in mine.parameters())
         _off(wanted, found).write(whole, [found])
         proof = Proof(self.name, [whole], f"steps of {name}", reference=name, misplaced=ends is None)
-        text = f"{_STEPS}x{_BATCH} tokens" if what.takes_tokens else _shown(spec)
         proof.modes = f"{text} from states of zero in evaluation mode"
         if ends is None:
             proof.differences = [f"the outputs differ by up to {whole.max_abs:.2g}"]
@@ -457,37 +467,45 @@ def _outputs(
         raise ModelError(f"a model does not accept sequences: {type(error).__name__}: {text}") from error
 
 
-def _same_outputs(model: nn.Module, given: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, str | None]:
+def _same_outputs(
+    model: nn.Module, forms: Mapping[str, torch.Tensor], wanted: torch.Tensor
+) -> tuple[str, torch.Tensor, str | None]:
     """Return the outputs of a module over sequences, with the batch first or second, as it takes them.
 
     Args:
         model: the module.
-        given: the sequences, (steps, batch, …).
+        forms: the sequences, (steps, batch, …), by words for them.
         wanted: the outputs of another model.
 
     Returns:
-        The outputs of each step, or of the last; and what only `{0}`, the other model, or only `{1}` computes at the
-        end; empty for nothing, `None` if that is not known.
+        The words; the outputs of each step, or of the last; and what only `{0}`, the other model, or only `{1}`
+        computes at the end; empty for nothing, `None` if that is not known.
 
     Raises:
         ModelError: the module does not accept the sequences, or returns something else.
     """
     first = _has_batch_first(model)
-    found = [_outputs(model, given, first)]
-    with suppress(ModelError):
-        found.append(_outputs(model, given, not first))
-    found = [each for each in found if each.shape[1:] == wanted.shape[1:] and len(each) in (1, len(wanted))]
+    found: list[tuple[str, torch.Tensor]] = []
+    problem = ModelError("the models do not return as many values for each step")
+    for (text, given), is_turned in product(forms.items(), (first, not first)):
+        try:
+            output = _outputs(model, given, is_turned)
+        except ModelError as error:
+            problem = error if not found else problem
+            continue
+        if output.shape[1:] == wanted.shape[1:] and len(output) in (1, len(wanted)):
+            found.append((text, output))
     if not found:
-        raise ModelError("the models do not return as many values for each step")
-    for output in found:
+        raise problem
+    for text, output in found:
         mine = wanted[-len(output) :]
         if _off(mine, output).excess <= 1:
-            return output, ""
+            return text, output, ""
         for name in ("log_softmax", "softmax"):
             for who, one, other in ((0, mine, output), (1, output, mine)):
                 if _off(one, getattr(other, name)(-1)).excess <= 1:
-                    return output, f"{{{who}}} computes {name}, and {{{1 - who}}} does not"
-    return found[0], None
+                    return text, output, f"{{{who}}} computes {name}, and {{{1 - who}}} does not"
+    return *found[0], None
 
 
 def _off(wanted: torch.Tensor, found: torch.Tensor) -> Deviation:
@@ -552,4 +570,4 @@ def _from_factory(name: str, weights: dict[str, Any], path: str) -> nn.Module:
 def _as_module(made: Any, where: str) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise ModelError("the factory's result is not a torch.nn.Module", file=where, found=type(made).__name__)
-    return made.double().eval()
+    return in_double(made).eval()

@@ -175,8 +175,10 @@ def _from_record(value: Any) -> Spec:
 
 def _leaf_shape(obj: TorchObject, name: str, side: int) -> Spec:
     weight, planes = obj.get("weight"), obj.get("nInputPlane")
-    if name in ("LookupTable", "LookupTableMaskZero"):
+    if name in ("LookupTable", "LookupTableMaskZero", "OneHot"):
+        size = obj.get("outputSize")
         rows = weight.size[0] - int(name != "LookupTable") if isinstance(weight, Tensor) else 0
+        rows = int(size) if name == "OneHot" and isinstance(size, float) else rows
         return Example("", (2, 5), bounds=(1, rows)) if rows > 0 else None
     count = obj.get("inputSize") or obj.get("inputsize")
     if name in ("SeqLSTM", "SeqLSTMP", "SeqGRU", "LSTM", "FastLSTM", "GRU") and isinstance(count, float):

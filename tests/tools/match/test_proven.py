@@ -152,6 +152,10 @@ def test_a_language_model(name: str, nets: Path, capsys: pytest.CaptureFixture[s
     printed = capsys.readouterr()
     assert printed.out == sentence + "\n"
     assert f"t7bridge module {model} -o text" in printed.err
+    if name != "zaremba":  # its lists of lists have to be specified
+        t7bridge.write_module(model, nets / "page")
+        proof = t7bridge.prove(model, against=nets / "page")
+        assert proof.sentence().startswith("proven against"), proof.sentence()
     if arguments:
         asked = ["match", str(model), f"{nets}/recurrent.py:Net({arguments})", "-o", str(nets / "out.pt")]
         logs = "torch_rnn" not in name
