@@ -189,8 +189,6 @@ def lua(options: argparse.Namespace) -> int:
 
 def match(options: argparse.Namespace) -> int:
     """Match, write if complete, and print."""
-    from ..tools.match.result import WriteMatch, write_match
-
     if options.target is None and options.out is not None:
         return failed("-o requires TARGET: t7bridge match SRC names models that have its layers")
     found = t7bridge.match(**arguments_of(options, "match"))
@@ -198,21 +196,24 @@ def match(options: argparse.Namespace) -> int:
         return _recognize(options, found)
     done = found.complete or (options.partial and not found.ambiguous)
     proof = _run(options, found) if done else None
-    refused = found.complete and options.out is not None and proof is not None and proof.misplaced
-    written = done and options.out is not None and not refused
-    if written:
-        write_match(found, options.out, **{name: getattr(options, name) for name in options_of(WriteMatch)})
-    lines = _pairs(found) if options.out is None else []
-    if written:
-        lines = [f"{options.out}: {len(found.pairs):,} tensors, {found.report.target_bytes:,} bytes"]
+    lines = _pairs(found) if options.out is None else _written(options, found, proof) if done else []
     ok = done and (proof is None or not proof.exit_code)
     code = _print(options, found.as_dict, lines, found.report.notes, ok=ok)
-    if refused:
-        problem = f"{options.out} is not written: layers may have the weights of others; --no-run writes it"
-        print(f"t7bridge: error: {printable(problem)}", file=sys.stderr)
     if not (found.complete or options.json):
         print(f"t7bridge: {'note' if done else 'error'}: {found.problems(options.partial and done)}", file=sys.stderr)
     return code
+
+
+def _written(options: argparse.Namespace, found: Match, proof: Proof | None) -> list[str]:
+    """Write the result of a match, unless a run shows that pairs may be wrong; return the lines to print."""
+    from ..tools.match.result import WriteMatch, write_match
+
+    if found.complete and proof is not None and proof.misplaced:
+        message = f"{options.out} is not written: layers may have the weights of others; --no-run writes it"
+        found.report.note("warning", message, code="match")
+        return []
+    write_match(found, options.out, **{name: getattr(options, name) for name in options_of(WriteMatch)})
+    return [f"{options.out}: {len(found.pairs):,} tensors, {found.report.target_bytes:,} bytes"]
 
 
 _MOST_RUN = 6

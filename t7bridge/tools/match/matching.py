@@ -147,7 +147,7 @@ def match(request: MatchKeys) -> Match:
     """
     one = side_of(request.source, "the source", request.at, request.limits)
     if request.target is None:
-        return _recognized(one, request)
+        return (None if request.among else _recurrent(one)) or _recognized(one, request)
     other = side_of(request.target, "the target", request.target_at, request.limits)
     lines = _read_mapping(request.mapping)
     one, other = (
@@ -161,15 +161,18 @@ _MOST_CANDIDATES, _MOST_NEAR = 24, 3
 """Models of one library that are matched: with the same layers, and with others."""
 
 
+def _recurrent(source: Side) -> Match | None:
+    """Return what a recurrent model is; `None` for others."""
+    words = recurrent_in_words(source.module) if source.module is not None else ""
+    report = Report(source.name, notes=source.notes)
+    return Match([], [], [*source.tensors], [], report, source, recurrent=words) if words else None
+
+
 def _recognized(source: Side, request: MatchKeys) -> Match:
     """Match with the models of libraries that have the same layers; return the best match.
 
     Models that leave fewer keys open come first; of equal ones that of the library asked first, with the plainest name.
     """
-    recurrent = "" if request.among or source.module is None else recurrent_in_words(source.module)
-    if recurrent:
-        report = Report(source.name, notes=source.notes)
-        return Match(unmatched_source=[*source.tensors], report=report, source_side=source, recurrent=recurrent)
     wanted, lines = signature(source.tensors, source.derived), _read_mapping(request.mapping)
     asked: list[str] = []
     known: list[tuple[int, Match, int | None]] = []

@@ -346,6 +346,40 @@ class Subject:
             except ModelError as error:  # it may take one step, as the Lua model does
                 problem = error
         mine = in_double(live_module(self.model, self.path, limits=self.limits))
+        found, sizes, differences = self._in_two_sizes(mine, other, name, inputs)
+        if found.theirs.error and problem is not None:
+            raise problem
+        proof = Proof(self.name, against=f"layers of {name}", reference=name, differences=differences)
+        proof.misplaced = found.misplaced
+        for step in found.mine.steps:
+            if step.largest and all(layer.path != step.place for layer in proof.layers[-1:]):
+                proof.layers.append(_layer(step, found, mine.get_submodule(step.place)))
+        whole = LayerProof(
+            "root", type(mine).__name__, DIFFERS if found.differences else AGREES, reason="the whole", runs=0
+        )
+        mode = "evaluation and training mode" if normalizes(mine) else "evaluation mode"
+        proof.modes = f"{' and '.join(map(_shown, sizes))} in {mode}"
+        if normalizes(mine):
+            later = compare(mine, other, name, drawn(sizes[0], 1), training=True).differences
+            later = [f"in training, {text}" for text in later if text not in differences]
+            proof.differences += later
+            whole.verdict = DIFFERS if later else whole.verdict
+        want, got = found.theirs.result, found.mine.result
+        largest = max((float(item.abs().max()) for item in want if item.numel()), default=0.0)
+        off = measure(doubles(want), got, [torch.full_like(item, 1e-10 * largest + 1e-300) for item in got])
+        off.write(whole, got)
+        whole.reason = "; ".join(filter(None, (whole.reason, off.reason)))
+        proof.layers.append(whole)
+        return proof
+
+    def _in_two_sizes(
+        self, mine: nn.Module, other: nn.Module, name: str, inputs: Inputs
+    ) -> tuple[Comparison, list[Any], list[str]]:
+        """Compare two models in evaluation mode on an input that both accept, and on one of another size.
+
+        Returns:
+            The comparison, the first that has a difference; the inputs; the differences on all of them.
+        """
         specs = [parse_inputs(inputs, limits=self.limits)] if inputs else self._fitting()
         found = None
         for spec in specs:
@@ -353,8 +387,6 @@ class Subject:
             if not found.theirs.error:
                 break
         assert found is not None
-        if found.theirs.error and problem is not None:
-            raise problem
         differences, sizes = found.differences, [spec]
         # In one size, ceil mode, padding and adaptive pooling may make no difference.
         for other_size in () if inputs or found.misplaced else _other_sizes(spec):
@@ -368,28 +400,7 @@ class Subject:
                     differences = differences + [f"in {_shown(other_size)}, {text}" for text in later]
                     found = more if later else found
                     break
-        proof = Proof(self.name, against=f"layers of {name}", reference=name, differences=differences)
-        proof.misplaced = found.misplaced
-        for step in found.mine.steps:
-            if step.largest and all(layer.path != step.place for layer in proof.layers[-1:]):
-                proof.layers.append(_layer(step, found, mine.get_submodule(step.place)))
-        whole = LayerProof(
-            "root", type(mine).__name__, DIFFERS if found.differences else AGREES, reason="the whole", runs=0
-        )
-        mode = "evaluation and training mode" if normalizes(mine) else "evaluation mode"
-        proof.modes = f"{' and '.join(map(_shown, sizes))} in {mode}"
-        if normalizes(mine):
-            later = compare(mine, other, name, drawn(spec, 1), training=True).differences
-            later = [f"in training, {text}" for text in later if text not in differences]
-            proof.differences += later
-            whole.verdict = DIFFERS if later else whole.verdict
-        want, got = found.theirs.result, found.mine.result
-        largest = max((float(item.abs().max()) for item in want if item.numel()), default=0.0)
-        off = measure(doubles(want), got, [torch.full_like(item, 1e-10 * largest + 1e-300) for item in got])
-        off.write(whole, got)
-        whole.reason = "; ".join(filter(None, (whole.reason, off.reason)))
-        proof.layers.append(whole)
-        return proof
+        return found, sizes, differences
 
     def _over_steps(self, other: nn.Module, name: str, what: Recurrence) -> Proof:
         """Run two recurrent models on the same sequences, and compare what they return for each step."""

@@ -175,11 +175,9 @@ def _from_record(value: Any) -> Spec:
 
 def _leaf_shape(obj: TorchObject, name: str, side: int) -> Spec:
     weight, planes = obj.get("weight"), obj.get("nInputPlane")
-    if name in ("LookupTable", "LookupTableMaskZero", "OneHot"):
-        size = obj.get("outputSize")
-        rows = weight.size[0] - int(name != "LookupTable") if isinstance(weight, Tensor) else 0
-        rows = int(size) if name == "OneHot" and isinstance(size, float) else rows
-        return Example("", (2, 5), bounds=(1, rows)) if rows > 0 else None
+    if name in _WORDS:
+        tokens = _tokens(obj, name)
+        return Example("", (2, 5), bounds=(1, tokens)) if tokens > 0 else None
     count = obj.get("inputSize") or obj.get("inputsize")
     if name in ("SeqLSTM", "SeqLSTMP", "SeqGRU", "LSTM", "FastLSTM", "GRU") and isinstance(count, float):
         return Example("", (3, 2, int(count)) if name.startswith("Seq") else (2, int(count)))
@@ -196,6 +194,17 @@ def _leaf_shape(obj: TorchObject, name: str, side: int) -> Spec:
         rest = {"SpatialBatchNormalization": (side, side), "VolumetricBatchNormalization": (8, 8, 8)}.get(name, ())
         return Example("", (2, mean.numel, *rest))
     return None
+
+
+_WORDS = ("LookupTable", "LookupTableMaskZero", "OneHot")
+"""Layers that take numbers of tokens."""
+
+
+def _tokens(obj: TorchObject, name: str) -> int:
+    weight, size = obj.get("weight"), obj.get("outputSize")
+    if name == "OneHot":
+        return int(size) if isinstance(size, float) else 0
+    return weight.size[0] - int(name != "LookupTable") if isinstance(weight, Tensor) else 0
 
 
 def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> Spec:
