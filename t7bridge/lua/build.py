@@ -455,7 +455,14 @@ class Builder:
             raise CannotError("a value without elements, which Lua does not have")
         if any(isinstance(arg, DynamicExtent) for inner in walk(layer) for arg in inner.args):
             raise CannotError("an argument depends on the inputs")
-        layer.path = layer.path or (self.path if self.call is not None else "")
+        if self.call is not None:
+            layer.path = layer.path or self.path
+            if not layer.label and not layer.weights and len(walk(layer)) > MOST_UNNAMED:
+                is_leaf = self.module is not None and next(self.module.children(), None) is None
+                if not is_leaf:
+                    layer.label = self.kind
+                elif "norm" not in self.kind:  # those have weights in layers of their own
+                    layer.label = type(self.module).__name__
         step = LuaNode(layer, [wire.step for wire in wires], shape, stack)
         self.steps.append(step)
         return Wire(self, step, shape)
@@ -579,6 +586,11 @@ class Builder:
         if is_known(shape) and isinstance(value, Stored) and value.whole:
             return Stored(value.ref.resized(shape), shape, value.learned)
         wire = self.wire(value)
+        if wire.step.layer is not None and wire.step.layer.name == "nn.View":  # only the last shape counts
+            source = wire.step.inputs[0]
+            wire = Wire(self, source, source.shape)
+            if wire.shape == shape:
+                return wire
         if {wire.shape, shape} == {(), (1,)}:
             return Wire(self, wire.step, shape)
         if sum(isinstance(extent, str) for extent in shape) > 1:
@@ -707,6 +719,8 @@ def _range(view: TracedCall, number: int, dim: int) -> tuple[int, int, int]:
     return view.args.get("start") or 0, view.shape[dim], view.args.get("step", 1)
 
 
+MOST_UNNAMED = 4
+"""Layers that an operation may have without being a function of the source."""
 UNKNOWN = "Lua has no such operation, and no composition is known"
 OWN = {"nn.CMulTable": ("nn.CMul", "weight"), "nn.CAddTable": ("nn.CAdd", "bias")}
 """Layers of two values → the layer with a parameter as the second, and its field."""

@@ -20,7 +20,7 @@ from .build import OPERATIONS, Builder
 from .layers import LuaLayer, LuaNode, structured, walk
 from .objects import ROOT_FIELD, ObjectMaker
 from .sizes import checked_by_layers, find_sizes, guard, signature
-from .source import PACKAGE, classes_source, lua_source
+from .source import PACKAGE, classes_source, flatten, lua_source
 from .trace import Program, accepts, is_tensor, mapped, state_arrays, trace
 
 __all__ = ["LuaModel", "convert_module"]
@@ -63,6 +63,7 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
     program, ins, outs, builder = _built(module, inputs, allow)
     has_guards = _with_guards(module, inputs, ins, outs, builder)
     layer = structured(ins, builder.steps, outs)
+    flatten(layer, program)
     arrays = state_arrays(program)
     floats = {array.dtype.str[1:] for array in arrays.values() if array.dtype.kind == "f"}
     wide = "f8" in floats or any(dtype == "float64" for _, _, dtype in program.inputs)

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection
 from importlib.resources import files
-from itertools import groupby
+from itertools import chain, count, groupby
 from typing import Any
 
 from attrs import field
@@ -21,6 +21,34 @@ _WORDS = """
 and break do else elseif end false for function goto if in local nil not or repeat return then true until while nn
 nngraph torch model named numbers prefix tie build load M unpack
 """
+
+_DIGITS = "0123456789"
+_NAMES = {
+    **dict.fromkeys(("dW", "dH", "dT"), "stride"),
+    **dict.fromkeys(("kW", "kH", "kT"), "kernel"),
+    **dict.fromkeys(("padW", "padH", "padT"), "pad"),
+    **dict.fromkeys(("dilationW", "dilationH", "dilationT"), "dilation"),
+    "constant_scalar": "scalar",
+    "p": "dropout",
+    "-": "n",
+}
+"""Arguments of constructors → parameters of our functions."""
+_SETTINGS = {"stride", "kernel", "pad", "dilation", "dimension", "index", "size", "dropout"}
+"""Parameters that stay apart from others of equal values."""
+_POSITIONS = {"Linear": ("nInput", "nOutput"), "LookupTable": ("nIndex", "nOutput"), "View": ("size",) * 9}
+"""Names of arguments that are not stored."""
+_NODES = {
+    "CAddTable": "sum",
+    "CMulTable": "product",
+    "CSubTable": "difference",
+    "CDivTable": "quotient",
+    "JoinTable": "joined",
+    "MM": "product",
+    "SelectTable": "item",
+    "gModule": "out",
+    "ConcatTable": "parts",
+}
+"""Names of nodes, where they are not those of attributes."""
 
 _HEAD = """\
 -- {name}, from PyTorch by t7bridge {version}. Needs torch, nn and nngraph{more}.
@@ -43,6 +71,9 @@ local function named(module, names)
          local tensor = module[field]
          if tensor then names[field] = {{key = prefix .. '.' .. field, size = tensor:size():totable()}} end
       end
+   end
+   for field, entry in pairs(names) do
+      if type(entry) == 'string' then names[field] = {{key = entry, size = module[field]:size():totable()}} end
    end
    module.t7bridge = names
    return module
@@ -81,22 +112,22 @@ local function fill_lstm(module, weights)
 end
 """
 
-_TAIL = """
+_TIE = """
 -- Modules that hold the same tensor share its memory.
 local function tie(model)
-   local places = {{}}
+   local places = {}
    for _, module in ipairs(model:listModules()) do
-      for field, entry in pairs(module.t7bridge or {{}}) do
+      for field, entry in pairs(module.t7bridge or {}) do
          if module[field] then
-            places[entry.key] = places[entry.key] or {{}}
-            table.insert(places[entry.key], {{module, field, entry}})
+            places[entry.key] = places[entry.key] or {}
+            table.insert(places[entry.key], {module, field, entry})
          end
       end
    end
    for _, holders in pairs(places) do
       if #holders > 1 then
          local size = holders[1][3].size
-         local sizes = torch.LongStorage(#size > 0 and size or {{1}})
+         local sizes = torch.LongStorage(#size > 0 and size or {1})
          local weight, gradient
          for _, holder in ipairs(holders) do
             local module, field, entry = unpack(holder)
@@ -120,13 +151,15 @@ local function tie(model)
    end
    return model
 end
+"""
 
+_TAIL = """
 local M = {{}}
 
 -- The model with random weights.
 function M.build()
    local model = {main}
-   return tie(model:{type}())
+   return {tied}
 end
 
 -- The model with the weights of a table: name in the PyTorch state dict → tensor.
@@ -172,6 +205,28 @@ def classes_source(names: Collection[str]) -> str:
     return head + "".join([*called, *used]) if used else ""
 
 
+def flatten(root: LuaLayer, program: Program) -> None:
+    """Move the layers of chains inside of chains into the outer one, and leave out those that do nothing.
+
+    Chains that are repeated, for which the source has a function, stay.
+    """
+    writer = _Writer(program)
+    writer.group(root)
+    for layer in reversed(walk(root)):
+        if layer.name == "nn.Sequential":
+            kept: list[LuaLayer] = []
+            for child in layer.children:
+                block = writer.block_of.get(child)
+                chain_inside = child.name == layer.name and not child.label and (block is None or block.inline)
+                kept += child.children if chain_inside else [child]
+            useful = [
+                child
+                for before, child in zip([None, *kept], kept)
+                if child.name != "nn.Identity" and not (before and before.name == child.name == "nn.Contiguous")
+            ]
+            layer.children = useful or kept[:1]
+
+
 def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = False) -> str:
     """Return the source of a model.
 
@@ -195,140 +250,308 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
     numbers = _NUMBERS if "numbers(" in body else ""
     parts = {"lstm": "      if torch.type(module) == 'nn.SeqLSTM' then fill_lstm(module, weights) end\n" if rnn else ""}
     parts |= {"if_own": "if own then " if rnn else "", "end_own": " end" if rnn else ""}
-    tail = _TAIL.format(main=main, type="double" if double else "float", **parts)
-    return head + numbers + functions + (_LSTM if rnn else "") + tail
+    held = [
+        ref.key for each in dict.fromkeys(walk(layer)) if each.name != "nn.SeqLSTM" for ref in each.weights.values()
+    ]
+    is_tied = len(set(held)) < len(held)
+    typed = f"model:{'double' if double else 'float'}()"
+    tail = _TAIL.format(main=main, tied=f"tie({typed})" if is_tied else typed, **parts)
+    return head + numbers + functions + (_LSTM if rnn else "") + (_TIE if is_tied else "") + tail
+
+
+@define(frozen=True)
+class _Key:
+    """A key of the state dict in the source, relative to the prefix of the function."""
+
+    key: str
+
+
+@define(frozen=True)
+class _Args:
+    """Arguments in the source, those that vary among the layers of a function as its parameters.
+
+    Attributes:
+        texts: of the arguments, defaults included.
+        names: for parameters.
+        needed: the number of arguments without trailing defaults.
+    """
+
+    texts: tuple[str, ...]
+    names: tuple[str, ...]
+    needed: int
+
+
+_Parts = list[Any]
+"""Source: text, `_Key` and `_Args`."""
 
 
 @define(eq=False)
 class _Block:
-    """A function of the source: a module that may occur several times.
+    """A function of the source, or a container that is written where it is used.
 
     Attributes:
+        layers: those that it creates, which differ in arguments and prefix only.
+        prefixes: of the keys of each.
+        height: of its tree.
+        inline: whether it is written where it would be called.
         name: of the function.
-        layer: one of those that it creates.
-        prefix: of that layer's keys; if it is not empty, the function has a parameter.
-        text: its body, which calls functions for all blocks inside.
-        inline: whether its body stands where it would be called.
+        values: the parameters' names, and the texts of their values for each layer.
     """
 
-    name: str
-    layer: LuaLayer
-    prefix: str
-    text: str
+    layers: list[LuaLayer] = field(factory=list)
+    prefixes: list[str] = field(factory=list)
+    height: int = 0
     inline: bool = False
+    name: str = ""
+    values: dict[str, list[str]] = field(factory=dict)
+
+    @property
+    def has_prefix(self) -> bool:
+        """Whether the prefix is a parameter."""
+        return len(set(self.prefixes)) > 1
 
 
 @define(eq=False)
 class _Writer:
+    """The source of one model.
+
+    Attributes:
+        program: the traced program, for names and shapes.
+        blocks: by the shape of their layers, see `_shape`.
+        block_of: the block of a container.
+    """
+
     program: Program
-    blocks: dict[str, _Block] = field(factory=dict)
-    _known: dict[LuaLayer, tuple[_Block, str]] = field(factory=dict)
+    blocks: dict[Any, _Block] = field(factory=dict)
+    block_of: dict[LuaLayer, _Block] = field(factory=dict)
+
+    def group(self, root: LuaLayer) -> None:
+        """Find the blocks."""
+        for layer in dict.fromkeys(walk(root)):
+            if layer.name == "nn.gModule" or (layer is not root and _is_large(layer)):
+                self._add(layer)
+        tops = [root] * (root not in self.block_of) + [block.layers[0] for block in self.blocks.values()]
+        uses = Counter(self.block_of[inner] for layer in tops for inner in self._called(layer))
+        for block in self.blocks.values():
+            first = block.layers[0]
+            block.inline = first.name != "nn.gModule" and not first.label and uses[block] <= 1
 
     def source(self, root: LuaLayer) -> tuple[str, str]:
         """Return the functions, inner ones first, and the expression of the whole model."""
-        self._expression(root, "", 1, root=True)
-        uses = Counter(re.findall(r"(?<![.:\w])\w+(?=\()", "".join(block.text for block in self.blocks.values())))
-        for block in self.blocks.values():
-            is_graph = block.layer.name == "nn.gModule"
-            block.inline = not is_graph and not block.layer.label and uses[block.name] <= 1
-        functions = ""
-        for block in self.blocks.values():
-            if not block.inline:
-                parameter = "prefix" if block.prefix else ""
-                functions += (
-                    f"\nlocal function {block.name}({parameter})\n   {self._body(block.layer, block.prefix)}\nend\n"
-                )
-        return functions, self._expression(root, "", 1, root=True)
+        self.group(root)
+        ordered = sorted((block for block in self.blocks.values() if not block.inline), key=lambda block: block.height)
+        functions = "".join(map(self._function, ordered))
+        return functions, _text(self._expression(root, 1, root=True))
 
-    def _expression(self, layer: LuaLayer, prefix: str, depth: int, root: bool = False) -> str:
-        """Return the expression that creates a layer, its keys after a prefix."""
-        if layer.name != "nn.gModule" and (root or len(walk(layer)) < 3):
-            return self._plain(layer, prefix, depth)
-        if layer not in self._known:
-            own = _common([ref.key for inner in walk(layer) for ref in inner.weights.values()])
-            text = self._body(layer, own)
-            if text not in self.blocks:
-                self.blocks[text] = _Block(self._name(layer), layer, own, text)
-            self._known[layer] = self.blocks[text], own
-        block, own = self._known[layer]
+    def _add(self, layer: LuaLayer) -> None:
+        inner = walk(layer)
+        keys = [ref.key for each in inner for ref in each.weights.values()]
+        is_own = layer.path and all(key.startswith(f"{layer.path}.") for key in keys)
+        prefix = layer.path if keys and is_own else _common(keys)
+        shape = tuple(self._shape(each, prefix) for each in inner)
+        block = self.block_of[layer] = self.blocks.setdefault(shape, _Block())
+        block.layers.append(layer)
+        block.prefixes.append(prefix)
+        block.height = len(inner)
+
+    def _shape(self, layer: LuaLayer, prefix: str) -> Any:
+        """Return what the layers of a function have in common."""
+        weights = [(name, ref.key[len(prefix) :], *self._form(ref)) for name, ref in layer.weights.items()]
+        places = {id(step): number for number, step in enumerate(layer.steps)}
+        steps = [(step.layer is None, *(places[id(source)] for source in step.inputs)) for step in layer.steps]
         return (
-            self._plain(layer, prefix, depth) if block.inline else f"{block.name}({_key(own, prefix) if own else ''})"
+            layer.name,
+            len(_arguments(layer).texts),
+            tuple((name, len(args)) for name, args in layer.calls),
+            tuple(weights),
+            tuple(steps),
+            tuple(places[id(step)] for step in layer.outputs),
+            len(layer.children),
         )
 
-    def _body(self, layer: LuaLayer, prefix: str) -> str:
+    def _form(self, ref: WeightRef) -> tuple[Any, ...]:
+        return self._whole(ref), bool(ref.start), ref.transposed, len(self.program.state[ref.key].shape)
+
+    def _called(self, layer: LuaLayer) -> list[LuaLayer]:
+        """Return the containers that the function of a layer uses, without those inside them."""
+        found: list[LuaLayer] = []
+        stack = [layer]
+        while stack:
+            for inner in _inside(stack.pop()):
+                (found if inner in self.block_of else stack).append(inner)
+        return found
+
+    def _function(self, block: _Block) -> str:
+        """Return a function that creates any of the layers of a block, and name it and its parameters."""
+        bodies = [self._body(layer) for layer in block.layers]
+        block.name = self._name(block.layers[0])
+        words = {word for part in bodies[0] if isinstance(part, str) for word in re.findall(r"\w+", part)}
+        words |= {*_WORDS.split(), *(other.name for other in self.blocks.values())}
+        text = ""
+        for column in zip(*bodies):
+            part = column[0]
+            if isinstance(part, str):
+                text += part
+            elif isinstance(part, _Key):
+                rest = part.key[len(block.prefixes[0]) :]
+                text += _key(rest) if block.has_prefix else lua_string(part.key)
+            else:
+                needed = max(each.needed for each in column)
+                rows = zip(part.names, zip(*(each.texts for each in column)))
+                text += ", ".join([_parameter(block, name, list(values), words) for name, values in rows][:needed])
+        parameters = ", ".join(["prefix"] * block.has_prefix + [*block.values])
+        return f"\nlocal function {block.name}({parameters})\n   {text}\nend\n"
+
+    def _expression(self, layer: LuaLayer, depth: int, root: bool = False) -> _Parts:
+        """Return the expression that creates a layer."""
+        block = self.block_of.get(layer)
+        if block is None or block.inline:
+            return self._plain(layer, depth)
+        number = block.layers.index(layer)
+        prefix: _Parts = [_Key(block.prefixes[number])] if block.has_prefix else []
+        texts = tuple(values[number] for values in block.values.values())
+        args = [_Args(texts, tuple(block.values), len(texts))] if texts else []
+        return [f"{block.name}(", *prefix, ", " if prefix and args else "", *args, ")"]
+
+    def _body(self, layer: LuaLayer) -> _Parts:
         """Return the statements of the function that creates a layer."""
-        return self._graph(layer, prefix) if layer.name == "nn.gModule" else f"return {self._plain(layer, prefix, 1)}"
+        return self._graph(layer) if layer.name == "nn.gModule" else ["return ", *self._plain(layer, 1)]
 
     def _name(self, layer: LuaLayer) -> str:
-        module = self.program.modules.get(layer.path)
-        kind = layer.label or (layer.name.rpartition(".")[2] if module is None else type(module).__name__)
-        word = re.sub(r"[^A-Za-z0-9_]", "", kind) or "block"
-        word = word[0].lower() + word[1:] if not word.isupper() else word.lower()
-        if word in _WORDS.split() or not word[0].isalpha():
-            word += "Block" if word[0].isalpha() else ""
-            word = word if word[0].isalpha() else "block" + word
-        used = {block.name for block in self.blocks.values()}
-        name, number = word, 2
-        while name in used:
-            name, number = f"{word}{number}", number + 1
-        return name
+        kind = type(self.program.modules.get(layer.path)).__name__
+        if kind in ("Sequential", "NoneType"):
+            kind = next((word for word in reversed(layer.path.split(".")) if word.rstrip(_DIGITS)), layer.name[3:])
+        kind = layer.label or kind.rstrip(_DIGITS)
+        word = "".join(part[:1].upper() + part[1:] for part in re.split(r"[^A-Za-z0-9]+", kind)) or "Block"
+        return _unused(word if word[0].isalpha() else f"Block{word}", {block.name for block in self.blocks.values()})
 
-    def _plain(self, layer: LuaLayer, prefix: str, depth: int) -> str:
+    def _plain(self, layer: LuaLayer, depth: int) -> _Parts:
         """Return a constructor call with its additions."""
-        indent = "   " * (depth + 1)
         if layer.name == "nn.Bottle":
-            inner = self._expression(layer.children[0], prefix, depth)
-            return f"nn.Bottle({inner}, {', '.join(map(_value, layer.args))})"
-        text = f"{layer.name}({', '.join(_arguments(layer))})"
-        text += "".join(f":{name}({', '.join(map(_value, args))})" for name, args in layer.calls)
+            return ["nn.Bottle(", *self._expression(layer.children[0], depth), ", ", _arguments(layer), ")"]
+        parts: _Parts = [f"{layer.name}(", _arguments(layer), ")"]
+        for name, args in layer.calls:
+            texts = tuple(map(_value, args))
+            parts += [f":{name}(", _Args(texts, (name.removeprefix("set"),) * len(texts), len(texts)), ")"]
         for child in layer.children:
-            text += f"\n{indent}:add({self._expression(child, prefix, depth + 1)})"
-        return self._named(text, layer, prefix)
+            parts += ["\n" + "   " * (depth + 1) + ":add(", *self._expression(child, depth + 1), ")"]
+        return self._named(parts, layer)
 
-    def _named(self, text: str, layer: LuaLayer, prefix: str) -> str:
+    def _named(self, parts: _Parts, layer: LuaLayer) -> _Parts:
         if not layer.weights:
-            return text
+            return parts
         homes = {ref.key.rpartition(".")[0] for ref in layer.weights.values()}
         plain = all(self._whole(ref) and ref.key.rpartition(".")[2] == name for name, ref in layer.weights.items())
-        if plain and len(homes) == 1 and set(layer.weights) <= set(USUAL):
-            home = homes.pop()
-            if home:
-                return f"named({text}, {_key(home, prefix)})"
-        entries = ", ".join(f"{name} = {self._entry(ref, prefix)}" for name, ref in layer.weights.items())
-        return f"named({text}, {{{entries}}})"
+        if plain and len(homes) == 1 and set(layer.weights) <= set(USUAL) and (home := homes.pop()):
+            return ["named(", *parts, ", ", _Key(home), ")"]
+        entries = [[", "] * (number > 0) + self._entry(*each) for number, each in enumerate(layer.weights.items())]
+        return ["named(", *parts, ", {", *(part for entry in entries for part in entry), "})"]
 
     def _whole(self, ref: WeightRef) -> bool:
         return tuple(self.program.state[ref.key].shape) == ref.size and not ref.start and not ref.transposed
 
-    def _entry(self, ref: WeightRef, prefix: str) -> str:
-        size = ", ".join(str(int(extent)) for extent in self.program.state[ref.key].shape)
-        parts = [f"key = {_key(ref.key, prefix)}", f"size = {{{size}}}"]
+    def _entry(self, name: str, ref: WeightRef) -> _Parts:
+        if self._whole(ref):
+            return [f"{name} = ", _Key(ref.key)]
+        sizes = tuple(str(int(extent)) for extent in self.program.state[ref.key].shape)
+        parts = [
+            f"{name} = {{key = ",
+            _Key(ref.key),
+            ", size = {",
+            _Args(sizes, ("extent",) * len(sizes), len(sizes)),
+            "}",
+        ]
         if ref.start:
-            parts.append(f"start = {ref.start}")
-        if ref.transposed:
-            parts.append("transposed = true")
-        return "{" + ", ".join(parts) + "}"
+            parts += [", start = ", _Args((str(ref.start),), ("start",), 1)]
+        return [*parts, ", transposed = true}" if ref.transposed else "}"]
 
-    def _graph(self, layer: LuaLayer, prefix: str) -> str:
-        """Return the statements that create an nn.gModule."""
+    def _graph(self, layer: LuaLayer) -> _Parts:
+        """Return the statements that create an nn.gModule; its nodes have the names of PyTorch's attributes."""
         many = len(layer.steps) > MOST_LOCALS
         names: dict[int, str] = {}
-        lines = ["local x = {}"] if many else []
-        given = []
-        for number, step in enumerate(layer.steps, 1):
-            name = f"x[{number}]" if many else f"x{number}"
-            names[id(step)] = name
-            mark = "" if many else "local "
+        parts: _Parts = ["local x = {}\n   "] if many else []
+        used = {*_WORDS.split(), *(block.name for block in self.blocks.values())}
+        inputs = [step for step in layer.steps if step.layer is None]
+        for step in layer.steps:
+            word = "input" if step.layer is None else self._local(step.layer, layer.path)
+            names[id(step)] = name = _unused(word, used)
+            used.add(name)
+            names[id(step)] = f"x.{name}" if many else name
+            parts.append(f"{'' if many else 'local '}{names[id(step)]} = ")
             if step.layer is None:
-                lines.append(f"{mark}{name} = nn.Identity()()")
-                given.append(name)
+                parts.append("nn.Identity()()\n   ")
                 continue
             sources = ", ".join(names[id(source)] for source in step.inputs)
             sources = sources if len(step.inputs) == 1 else f"{{{sources}}}"
-            lines.append(f"{mark}{name} = {self._expression(step.layer, prefix, 1)}({sources})")
+            parts += [*self._expression(step.layer, 1), f"({sources})\n   "]
         returned = ", ".join(names[id(step)] for step in layer.outputs)
-        inputs = ", ".join(given)
-        return "\n   ".join([*lines, f"return nn.gModule({{{inputs}}}, {{{returned}}})"])
+        given = ", ".join(names[id(step)] for step in inputs)
+        return [*parts, f"return nn.gModule({{{given}}}, {{{returned}}})"]
+
+    def _local(self, layer: LuaLayer, path: str) -> str:
+        """Return the name of a node: its module's attribute in the module at a path, else of what it computes."""
+        inner = layer.path[len(path) + 1 :] if path else layer.path
+        if layer.path.startswith(path) and inner:
+            word = re.sub(r"\W", "_", inner)
+            return word if word[0].isalpha() or word[0] == "_" else f"layer{word}"
+        while layer.name in ("nn.Bottle", "nn.Sequential") and not layer.label:
+            layer = layer.children[-1]
+        kind = layer.label or layer.name.rpartition(".")[2]
+        return _NODES.get(kind) or kind[0].lower() + kind[1:]
+
+
+def _parameter(block: _Block, name: str, values: list[str], words: set[str]) -> str:
+    """Return an argument of the layers of a block as source: text, a parameter, or a multiple of one."""
+    if len(set(values)) == 1:
+        return values[0]
+    name = name.rstrip(_DIGITS)
+    kinds = {known: known.rstrip(_DIGITS) for known in block.values}
+    for known, kind in kinds.items():
+        if block.values[known] == values and (name in (kind, "extent") or {kind, name}.isdisjoint(_SETTINGS)):
+            return known
+    for known, kind in kinds.items():
+        ratios = {_ratio(*pair) for pair in zip(values, block.values[known])}
+        if len(ratios) == 1 and (ratio := ratios.pop()) and kind.startswith("n") and name.startswith("n"):
+            return f"{ratio} * {known}"
+    known = _unused(name, words)
+    words.add(known)
+    block.values[known] = values
+    return known
+
+
+def _ratio(value: str, other: str) -> int:
+    """Return the whole number, above 1, times which one number is another; 0 if there is none."""
+    if not (value.isdecimal() and other.isdecimal()) or int(other) == 0 or int(value) % int(other):
+        return 0
+    return int(value) // int(other) if int(value) > int(other) else 0
+
+
+def _unused(word: str, used: set[str]) -> str:
+    """Return a name, with a number if it is used already."""
+    return next(name for name in chain([word], (f"{word}{number}" for number in count(2))) if name not in used)
+
+
+def _text(parts: _Parts) -> str:
+    """Return source outside of functions."""
+    words = (
+        part
+        if isinstance(part, str)
+        else lua_string(part.key)
+        if isinstance(part, _Key)
+        else ", ".join(part.texts[: part.needed])
+        for part in parts
+    )
+    return "".join(words)
+
+
+def _inside(layer: LuaLayer) -> list[LuaLayer]:
+    return [step.layer for step in layer.steps if step.layer is not None] or layer.children
+
+
+def _is_large(layer: LuaLayer) -> bool:
+    """Return whether a container is worth a function if it is repeated: a module of PyTorch sooner than a part."""
+    inner = walk(layer)
+    return len(inner) > (3 if layer.path else 8) or (len(inner) == 3 and any(each.weights for each in inner))
 
 
 def _common(keys: list[str]) -> str:
@@ -344,11 +567,8 @@ def _common(keys: list[str]) -> str:
     return ".".join(found)
 
 
-def _key(key: str, prefix: str) -> str:
-    """Return a key as an expression: a string, after the parameter `prefix` if there is one."""
-    if not prefix:
-        return lua_string(key)
-    rest = key[len(prefix) :]
+def _key(rest: str) -> str:
+    """Return a key as an expression: a string after the parameter `prefix`."""
     return f"prefix .. {lua_string(rest)}" if rest else "prefix"
 
 
@@ -361,18 +581,24 @@ def lua_string(text: str) -> str:
     return f"'{plain}'"
 
 
-def _arguments(layer: LuaLayer) -> list[str]:
-    """Return the constructor's arguments, without trailing defaults."""
+def _arguments(layer: LuaLayer) -> _Args:
+    """Return the arguments of the constructor."""
     args = list(layer.args)
-    row = CLASSES.get(layer.name.partition(".")[2])
-    if row is not None:
-        pads = [value for word, value in zip(row.args, args) if word.startswith("pad")]
-        while args and len(args) <= len(row.args) and row.args[len(args) - 1] in row.defaults:
-            word, last = row.args[len(args) - 1], args[-1]
+    kind = layer.name.partition(".")[2]
+    row = CLASSES.get(kind)
+    words = row.args if row is not None else ()
+    needed = len(args)
+    if row is not None and len(args) <= len(words):
+        pads = [value for word, value in zip(words, args) if word.startswith("pad")]
+        while needed and words[needed - 1] in row.defaults:
+            word, last = words[needed - 1], args[needed - 1]
             if last != row.defaults[word] or (word.startswith("pad") and any(pads)):  # Lua pads the height by the width
                 break
-            args.pop()
-    return [_value(value) for value in args]
+            needed -= 1
+        args += [row.defaults[word] for word in words[len(args) :] if word in row.defaults]
+    names = [_NAMES.get(word, word) for word in _POSITIONS.get(kind, words)]
+    names += ["n"] * (len(args) - len(names))
+    return _Args(tuple(map(_value, args)), tuple(names[: len(args)]), needed)
 
 
 def _value(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -80,6 +81,42 @@ def test_source_is_readable(name, tmp_path):
     assert len(bodies) == len(set(bodies))
     assert "@" not in text
     assert "\1" not in text
+
+
+class Block(torch.nn.Module):
+    """A residual block, whose width and stride vary."""
+
+    def __init__(self, width, stride):
+        super().__init__()
+        self.first = torch.nn.Conv2d(width, 2 * width, 3, stride, 1)
+        self.second = torch.nn.Conv2d(2 * width, 2 * width, 3, padding=1)
+        self.shortcut = torch.nn.Conv2d(width, 2 * width, 1, stride)
+        self.act = torch.nn.GELU()
+
+    def forward(self, x):
+        return self.act(self.second(self.act(self.first(x))) + self.shortcut(x))
+
+
+def test_repeated_blocks_are_one_function(tmp_path):
+    """The source of more blocks, of other widths and strides, has equally many constructors; nodes have their names."""
+    counts = []
+    for number in (2, 5):
+        net = torch.nn.Sequential(*(Block(2**i, 1 + i % 2) for i in range(number)))
+        t7bridge.write_lua(net, tmp_path / str(number), torch.randn(2, 1, 32, 32))
+        text = (tmp_path / str(number) / "model.lua").read_text()
+        counts.append((text.count("nn.SpatialConvolution("), text.count("nn.Exp(")))
+        assert all(re.search(rf"local {name}\b", text) for name in ("first", "second", "shortcut", "act"))
+        assert not re.search(r"\btie\b", text)
+    assert counts == [(3, 1)] * 2
+
+
+def test_chains_are_not_nested(tmp_path):
+    """A chain of chains that is used once is one nn.Sequential."""
+    inner = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Identity(), torch.nn.ReLU())
+    net = torch.nn.Sequential(inner, torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Tanh()))
+    t7bridge.save_module(net, tmp_path / "m.t7", torch.randn(2, 3))
+    model = t7bridge.load_module(tmp_path / "m.t7")
+    assert [type(layer).__name__ for layer in model.children()] == ["Linear", "ReLU", "Linear", "Tanh"]
 
 
 def test_names_are_escaped():
