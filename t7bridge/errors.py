@@ -27,8 +27,10 @@ class T7BridgeError(Exception):
         path: path inside the value, `root.modules[3].weight`.
         expected: what the format requires here.
         found: what is there instead.
-        hint: what to do next.
+        hint: what to do next; without one, `HINT` of the class.
     """
+
+    HINT = ""
 
     def __init__(
         self,
@@ -48,11 +50,11 @@ class T7BridgeError(Exception):
         self.path = path
         self.expected = expected
         self.found = found
-        self.hint = hint
+        self.hint = hint or self.HINT
 
     def __str__(self) -> str:
         where = [self.file] if self.file else []
-        place = [f"byte {self.offset:,}".replace(",", " ")] if self.offset is not None else []
+        place = [f"byte {self.offset:,}"] if self.offset is not None else []
         if self.path:
             long = len(self.path) > _LONGEST_PATH
             place.append(f"{self.path[: _LONGEST_PATH // 2]}…{self.path[-_LONGEST_PATH // 2 :]}" if long else self.path)
@@ -95,6 +97,8 @@ class UnknownFormatError(FormatError):
 
 class TruncatedError(FormatError, EOFError):
     """The file ends early, or a count claims more bytes than there are."""
+
+    HINT = "It was cut short or damaged: copy or download it again."
 
 
 class CorruptError(FormatError):

@@ -9,7 +9,7 @@ from attrs import asdict, field, validators
 
 from .data import define
 from .errors import StrictError
-from .text import printable, printable_lines
+from .text import counted, printable, printable_lines
 
 _SHOWN = 5
 
@@ -141,7 +141,7 @@ class Report(Printed):
 
     def lines(self) -> list[str]:
         """Return one line: what was written."""
-        return [f"{self.target}: {self.mode}, {self.tensors:,} tensors, {self.target_bytes:,} bytes"]
+        return [f"{self.target}: {self.mode}, {counted(self.tensors, 'tensor')}, {self.target_bytes:,} bytes"]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON."""

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from helpers import TESTFILES
 
 from t7bridge import Limits, PtReader
@@ -30,6 +31,13 @@ def torch_describe(value: Any) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.describe(value)
+
+
+def torch_type(name: str) -> Any:
+    """The element type of PyTorch of this name; the test is skipped if the installed release lacks it."""
+    import torch
+
+    return getattr(torch, name, None) or pytest.skip(f"PyTorch {torch.__version__} has no {name}")
 
 
 def saved(value: Any, **how: Any) -> bytes:

@@ -84,7 +84,7 @@ def test_verify(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "empty"),
+        (b"", "is empty. It was cut short or damaged: copy or download it again."),
         (b"<!DOCTYPE html><html>", "HTML"),
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         (b"\x1f\x8b\x08\x00\x00\x00", "gunzip"),
@@ -92,6 +92,7 @@ def test_verify(tmp_path: Path) -> None:
         (b"garbage, garbage", "tag"),
         ("# A model\n\nIt was trained on flowers in Zürich.\n".encode(), "is text"),
         (b"import torch\n\nclass Net(torch.nn.Module): ...\n", "t7bridge lua FILE.py:CLASS"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'></svg>", "a picture"),
         (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "a picture"),
         (b"\x08\x07\x12\x07pytorch\x1a\x052.0.0", "an ONNX model"),
     ],
@@ -117,6 +118,17 @@ def test_missing_file(tmp_path: Path) -> None:
     assert run.returncode == 2
     assert "No such file" in run.stderr
     assert len(run.stderr.splitlines()) == 1
+
+    (tmp_path / "nothing_at_all.t7").touch()
+    assert f"Did you mean {tmp_path / 'nothing_at_all.t7'}?" in run_here("describe", tmp_path / "nothing_all.t7").stderr
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    """Every verb for one file names the verb for folders."""
+    for verb, *rest in (["inspect"], ["convert", "x.pt"], ["module", "-o", "x"], ["draw", "-o", "x.svg"], ["prove"]):
+        run = run_here(verb, tmp_path, *rest)
+        assert run.returncode == 2
+        assert run.stderr.endswith("t7bridge zoo FOLDER -o OUT converts all files of a folder.\n")
 
 
 @pytest.mark.parametrize(

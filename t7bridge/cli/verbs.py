@@ -16,7 +16,7 @@ import t7bridge
 
 from ..conversion.options import option, options_of, verb
 from ..errors import ModelError, T7BridgeError
-from ..text import printable
+from ..text import counted, printable
 from . import VERBS
 from .parser import arguments_of, parser_for
 from .streams import failed, is_styled, print_hint, print_json, print_notes
@@ -213,7 +213,7 @@ def _written(options: argparse.Namespace, found: Match, proof: Proof | None) -> 
         found.report.note("warning", message, code="match")
         return []
     write_match(found, options.out, **{name: getattr(options, name) for name in options_of(WriteMatch)})
-    return [f"{options.out}: {len(found.pairs):,} tensors, {found.report.target_bytes:,} bytes"]
+    return [f"{options.out}: {counted(len(found.pairs), 'tensor')}, {found.report.target_bytes:,} bytes"]
 
 
 _MOST_RUN = 6

@@ -23,7 +23,7 @@ from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
 from ..graph.walk import Path
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..report import Report
-from ..text import and_more, listed
+from ..text import and_more, counted, listed
 from ..values.widened import (
     ELEMENTS_KEY,
     HINTS,
@@ -326,7 +326,8 @@ def _note_sharing(named: NamedTensors, apart: list[Name], goal: FormatSpec, repo
         how = "linked where they are the same view" if goal.links else "each is written whole"
         report.note(
             "info",
-            f"{count} tensors of {storages} storages share memory: {how}, and t7bridge ties them again: {shown}",
+            f"{counted(count, 'tensor')} of {counted(storages, 'storage')} share memory: "
+            f"{how}, and t7bridge ties them again: {shown}",
             code="shared",
             count=count,
         )

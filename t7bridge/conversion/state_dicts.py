@@ -121,7 +121,7 @@ class Coverage:
         found = {kind: count for kind, count in counts.items() if count.tensors or count.values}
         if not found:
             return
-        stored = f" ({nbytes} bytes)" if nbytes else ""
+        stored = f" ({nbytes:,} bytes)" if nbytes else ""
         report.note(
             "info",
             "not part of a state dict: "

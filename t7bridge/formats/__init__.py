@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelError, T7BridgeError, UnknownFormatError, UnsupportedError, about_file
 from ..io.output import FileOutput
-from ..io.source import ByteSource
+from ..io.source import FOLDER_HINT, ByteSource
 from ..lazy import face
 from ..limits import DEFAULT_LIMITS
 from .table import FORMATS, HEAD_BYTES, LUA, NAMED, PYTHON, SUFFIXES, FormatSpec, identify
@@ -96,8 +96,8 @@ def _folder_format(path: PathLike) -> FormatSpec:
     for spec in FORMATS.values():
         if spec.folder is not None and spec.folder(names):
             return spec
-    hint = "Give the path of a file; t7bridge zoo FOLDER -o OUT converts all files of a folder."
-    raise UnknownFormatError("is a folder, and no checkpoint in several files", file=os.fspath(path), hint=hint)
+    message = "is a folder, and no checkpoint in several files"
+    raise UnknownFormatError(message, file=os.fspath(path), hint=FOLDER_HINT)
 
 
 def formats_with(kind: str) -> list[FormatSpec]:

@@ -277,7 +277,7 @@ _OTHERS = (
         "Download the file again; look at the page in a browser to see why.",
     ),
     Signature("json", "JSON text", rb"\s*[{\[]\s*(?:[\"{\[\]}]|$)"),
-    Signature("image", "a picture", rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|RIFF.{4}WEBP"),
+    Signature("image", "a picture", rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|RIFF.{4}WEBP|\s*<svg"),
     Signature("pdf", "a PDF document", _starts(b"%PDF-")),
     Signature(
         "onnx",
@@ -290,7 +290,7 @@ _OTHERS = (
         "text",
         "text",
         rb"(?!\s*[-+]?\d)(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){24,}[\xc2-\xf4]?\Z",
-        "PyTorch source is converted by t7bridge lua FILE.py:CLASS --input SHAPE.",
+        "If it is PyTorch source: t7bridge lua FILE.py:CLASS --input SHAPE.",
         late=True,
     ),
 )

@@ -32,6 +32,21 @@ def is_address(name: object) -> bool:
     return isinstance(name, str) and _ADDRESS.match(name) is not None
 
 
+FOLDER_HINT = "Give the path of a file; t7bridge zoo FOLDER -o OUT converts all files of a folder."
+
+
+def _meant(name: str) -> str:
+    """Return a hint with the file of the same folder whose name is nearest; empty if none is near."""
+    from difflib import get_close_matches
+
+    folder, base = os.path.split(name)
+    try:
+        found = get_close_matches(base, os.listdir(folder or "."), 1)
+    except OSError:
+        return ""
+    return f"Did you mean {os.path.join(folder, found[0])}?" if found else ""
+
+
 sizes: dict[str, int] = {}
 """The sizes of files at addresses, for the progress bar."""
 
@@ -74,7 +89,7 @@ class ByteSource:
         try:
             fd = os.open(name, READING)
         except FileNotFoundError as error:
-            raise MissingFileError(f"cannot be read: {error.strerror}", file=name) from error
+            raise MissingFileError(f"cannot be read: {error.strerror}", file=name, hint=_meant(name)) from error
         except OSError as error:
             raise T7BridgeError(f"cannot be read: {error.strerror}", file=name) from error
         except ValueError as error:
@@ -82,6 +97,8 @@ class ByteSource:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             os.close(fd)
+            if stat.S_ISDIR(status.st_mode):
+                raise T7BridgeError("is a folder", file=name, hint=FOLDER_HINT)
             raise T7BridgeError("is not a regular file", file=name, hint="Give the path of a file.")
         add_input(name, fd)
         return cls(name, status.st_size, fd=fd)

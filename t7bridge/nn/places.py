@@ -430,7 +430,7 @@ def choose(found: Sequence[tuple[str, _T]], at: str | None, file: str, what: str
     paths = listed((path for path, _ in found), _SHOWN)
     chosen = [pair for pair in found if at is None or pair[0] in (at, f"root.{at}")]
     if not found:
-        raise NoModuleError(f"the file holds no {what}", file=file)
+        raise NoModuleError(f"the file holds no {what}", file=file, hint="t7bridge inspect shows its content.")
     if not chosen:
         raise ModelError(f"the file holds no {what} at {at}", file=file, hint=f"It has {paths}.")
     if len(chosen) > 1:

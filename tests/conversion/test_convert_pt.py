@@ -82,7 +82,11 @@ def restored(folder: Path, **load: Any) -> Any:
 # Whole files
 
 
-@pytest.mark.parametrize("path", WITH_GOLDEN, ids=name_of)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in WITH_GOLDEN if path.stem != "numpy_mixed" or np.__version__ >= "2"],  # numpy 1 has another repr
+    ids=name_of,
+)
 def test_to_lua_and_back(subtests: pytest.Subtests, path: Path, tmp_path: Path) -> None:
     """PyTorch sees in the file that came back what it saw in the original, and so does the description."""
     for encoding in ENCODINGS:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import description, read, written
-from pt_helpers import saved
+from pt_helpers import saved, torch_type
 
 from t7bridge import PtReader, Storage, Table, Tensor, TorchObject
 from t7bridge.conversion import LuaTree, to_lua
@@ -228,7 +228,7 @@ LUA_OF = {
 @pytest.mark.parametrize("name", LUA_OF)
 def test_types(name: str) -> None:
     """Each of PyTorch's types becomes the Lua type that holds all its numbers, which are the same."""
-    one = torch.tensor([[1.0, 2.0], [4.0, 8.0]]).to(getattr(torch, name))
+    one = torch.tensor([[1.0, 2.0], [4.0, 8.0]]).to(torch_type(name))
     found = lua_of_torch({"whole": one, "row": one[1], "scalar": one[1, 0], "empty": one[:0]})
 
     assert found["whole"].lua_class == f"torch.{LUA_OF[name]}Tensor"
@@ -287,7 +287,7 @@ def test_conjugation_costs_nothing_beforehand() -> None:
 @pytest.mark.parametrize("name", ["complex32", "complex64", "complex128"])
 def test_conjugation_and_sign(name: str, neg: bool, conj: bool) -> None:
     """Both marks are applied together, for every complex type."""
-    one = torch.tensor([1 + 2j, -3 - 0.5j]).to(getattr(torch, name))
+    one = torch.tensor([1 + 2j, -3 - 0.5j]).to(torch_type(name))
     read_one = PtReader(saved(one)).read()
     read_one.extras = TensorExtras(conj=conj, neg=neg)
 

@@ -191,7 +191,7 @@ def test_damage_is_found(tmp_path) -> None:
 @pytest.mark.parametrize(("shape", "shuffle"), [((3, 2_500_000), False), ((5_000_000,), True), ((20, 500, 800), False)])
 def test_a_large_chunk_is_inflated_in_parts(shape, shuffle, tmp_path) -> None:
     """A chunk larger than may be in memory as a whole is read like any other, in any order of reading."""
-    values = np.arange(np.prod(shape), dtype="f4").reshape(shape) // 100_000
+    values = np.arange(np.prod(shape), dtype="f4").reshape(shape) // np.float32(100_000)
     whole = (1, *shape[1:]) if len(shape) == 2 else shape
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("z", data=values, chunks=whole, compression="gzip", shuffle=shuffle)

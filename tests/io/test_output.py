@@ -99,7 +99,7 @@ def test_copy_of_a_file_that_became_shorter(tmp_path):
     source = ByteSource.from_path(path)
     os.truncate(path, CHUNK_BYTES + 7)
     with (
-        pytest.raises(TruncatedError, match=r"in: byte 1 048 576: became shorter"),
+        pytest.raises(TruncatedError, match=r"in: byte 1,048,576: became shorter"),
         FileOutput(tmp_path / "out") as out,
     ):
         out.copy(Extent(source, 0, 3 * CHUNK_BYTES))

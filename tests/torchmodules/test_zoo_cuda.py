@@ -56,9 +56,10 @@ def test_roi_pooling(second):
             np.float32(max(bottom - top + 1, 1)) / np.float32(2),
             np.float32(max(right - left + 1, 1)) / np.float32(3),
         )
+        rows, columns = np.arange(3, dtype="f4") * height, np.arange(4, dtype="f4") * width
         for plane, row, column in itertools.product(range(3), range(2), range(3)):
-            y1, y2 = (min(max(int(f) + top, 0), 9) for f in (np.floor(row * height), np.ceil((row + 1) * height)))
-            x1, x2 = (min(max(int(f) + left, 0), 11) for f in (np.floor(column * width), np.ceil((column + 1) * width)))
+            y1, y2 = (min(max(int(f) + top, 0), 9) for f in (np.floor(rows[row]), np.ceil(rows[row + 1])))
+            x1, x2 = (min(max(int(f) + left, 0), 11) for f in (np.floor(columns[column]), np.ceil(columns[column + 1])))
             cell = image[plane, y1:y2, x1:x2]
             wanted[number, plane, row, column] = cell.max() if cell.size else 0
     same(module([torch.from_numpy(images), torch.from_numpy(boxes)]), wanted)

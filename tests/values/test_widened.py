@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pt_helpers import torch_type
 
 from t7bridge import Storage
 from t7bridge.errors import CorruptError
@@ -34,7 +35,7 @@ def content(storage: Storage, order: str = "little") -> bytes:
 
 def torch_values(name: str, data: bytes) -> torch.Tensor:
     """Return PyTorch's view of bytes."""
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(getattr(torch, name))
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(torch_type(name))
 
 
 @pytest.mark.parametrize("name", FLOAT8)
@@ -152,7 +153,7 @@ def test_unsigned_integers() -> None:
 def test_only_numbers_of_the_type_are_narrowed(name: str) -> None:
     """An element comes back exactly, or is refused: whether PyTorch's type has the number decides."""
     random = np.random.default_rng(2)
-    dtype = getattr(torch, name)
+    dtype = torch_type(name)
     if dtype.is_floating_point:
         changed = (random.standard_normal(60) * np.exp(random.uniform(-12, 5, 60))).astype("f4")
         exact = torch_values(name, bytes(range(0, 256, 2))).float().numpy()

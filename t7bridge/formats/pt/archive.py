@@ -227,7 +227,7 @@ class PtArchive:
         if names:
             text = text.format(few(names))
             if level == "warning":
-                text += f" ({self._size(names)} bytes)"
+                text += f" ({self._size(names):,} bytes)"
             count = len(names) if level == "warning" else 1
             self.origin.notes.append(Note(level, "", text, code="left-out", count=count))
 

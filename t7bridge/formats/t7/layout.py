@@ -16,6 +16,7 @@ from ...data import define
 from ...errors import CorruptError, FormatError, LimitError, ModelError, TruncatedError, UnknownFormatError
 from ...graph.lua import TorchObject
 from ...io.source import ByteSource
+from ...text import counted
 from ..table import HEAD_BYTES, identify
 
 NIL, NUMBER, STRING, TABLE, TORCH, BOOLEAN = 0, 1, 2, 3, 4, 5
@@ -231,7 +232,7 @@ class Window:
             raise self.fault(f"a negative count for {what}", found=f"{count}")
         least = min(each, 2) if self.is_text else each  # a digit and a space; after the last number nothing
         if count * least > self.remaining + (self.is_text and each > 1):
-            expected = f"at most {self.remaining // least} in the {self.remaining} bytes left"
+            expected = f"at most {self.remaining // least} in the {counted(self.remaining, 'byte')} left"
             text = f"a count claims more than the file holds: {what}"
             raise self.fault(text, TruncatedError, expected=expected, found=f"{count}")
 

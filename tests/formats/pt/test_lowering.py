@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pt_helpers import described, saved, torch_describe, unpickled
+from pt_helpers import described, saved, torch_describe, torch_type, unpickled
 
 from t7bridge import PtReader, Storage, Tensor
 from t7bridge.errors import UnsupportedError
@@ -182,7 +182,7 @@ def test_tensors_of_every_type(name: str) -> None:
     """Tensors, views, scalars and parameters of every type that PyTorch saves are the same to it afterwards."""
     if name.startswith("q"):
         tensor = torch.zeros(2, 3)
-        kind = getattr(torch, name)
+        kind = torch_type(name)
         if name in ("quint4x2", "quint2x4"):  # which PyTorch only has by channels
             scales, zeros = torch.ones(2), torch.zeros(2)
             value: Any = torch.quantize_per_channel(tensor, scales, zeros, 0, kind)
@@ -192,7 +192,7 @@ def test_tensors_of_every_type(name: str) -> None:
         assert (back.dtype, back.qscheme(), back.shape) == (value.dtype, value.qscheme(), value.shape)
         assert torch.equal(back.dequantize(), value.dequantize())
         return
-    kind = getattr(torch, name)
+    kind = torch_type(name)
     if re.fullmatch(r"u?int[1-7]", name):  # which PyTorch reads, and has no way to save
         with pytest.raises(KeyError):
             saved(torch.zeros(4, dtype=torch.uint8).view(kind))

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from pt_helpers import written_by
-from torch.utils.serialization import config
 
 from t7bridge import Storage, Table, Tensor
 from t7bridge.errors import UnsupportedError
@@ -175,6 +174,7 @@ def test_memory_map(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     path.write_bytes(written({"a": tensor(5), "b": tensor(3, 4), "c": tensor(100_000)}))
 
+    config = pytest.importorskip("torch.utils.serialization", reason="since PyTorch 2.7").config
     for calculated in (False, True):
         config.load.calculate_storage_offsets = calculated
         try:
@@ -187,6 +187,7 @@ def test_memory_map(tmp_path: Path) -> None:
 
 def test_same_layout_as_pytorch(tmp_path: Path) -> None:
     """Members, order, offsets, flags and alignment are those of `torch.save` of the same value."""
+    pytest.importorskip("torch.utils.serialization", reason="PyTorch 2.6 wrote fewer members")
     value = {"a": torch.arange(5.0), "b": torch.arange(12.0).reshape(3, 4)}
     theirs = tmp_path / "archive.pt"
     torch.save(value, theirs)

@@ -276,7 +276,7 @@ def test_message_names_the_file(tmp_path):
     path = tmp_path / "broken.t7"
     head = Parts(LITTLE8).ints(3, 1, 2).string("text").string(b"x" * 5000).string("w").data
     path.write_bytes(head + Parts(LITTLE8).ints(99, 0, 0, 0).data)
-    with pytest.raises(CorruptError, match=re.escape(f"{path}: byte 5 041, root.w: unknown type tag 99")):
+    with pytest.raises(CorruptError, match=re.escape(f"{path}: byte 5,041, root.w: unknown type tag 99")):
         read(path)
     assert len(head) == 5041
 

@@ -83,7 +83,7 @@ def _marked(tensor: Tensor, requires_grad: Any, hooks: Any, metadata: Any = None
 def _element(dtype: Any) -> ElementType:
     element = ELEMENT_TYPES.get(dtype.name) if isinstance(dtype, TorchConstant) and dtype.kind == "dtype" else None
     if element is None:
-        raise _wrong("an unknown element type", dtype)
+        raise _wrong("an unknown element type", dtype.path if isinstance(dtype, PythonGlobal) else dtype)
     return element
 
 

@@ -89,7 +89,7 @@ class Rest:
             return []
         where = f" of {member}" if member else ""
         pickles = f", {self.pickles} more pickle{'s' * (self.pickles > 1)} among them," if self.pickles else ""
-        text = f"{self.nbytes} bytes after the value{where}{pickles} are left out"
+        text = f"{self.nbytes:,} bytes after the value{where}{pickles} are left out"
         return [Note("warning", "", text, code="trailing")]
 
 
