@@ -131,8 +131,22 @@ def test_a_folder(tmp_path: Path) -> None:
         assert run.stderr.endswith("t7bridge zoo FOLDER -o OUT converts all files of a folder.\n")
 
 
+def test_a_path_without_its_root(tmp_path: Path) -> None:
+    """`modules[1]` is `root.modules[1]`."""
+    run = run_here("convert", ROOT / "models/lenet_mm.t7", tmp_path / "x.pt", "--at", "modules[1]")
+    assert run.stdout.startswith(f"{tmp_path / 'x.pt'}: state dict, 2 tensors")
+
+
 @pytest.mark.parametrize(
-    "arguments", [[], ["frobnicate"], ["convert"], ["convert", "a.t7"], ["describe", "--frob", "x"]]
+    "arguments",
+    [
+        [],
+        ["frobnicate"],
+        ["convert"],
+        ["diff", "a", "b", "--rtol", "x"],
+        ["convert", "a.t7"],
+        ["describe", "--frob", "x"],
+    ],
 )
 def test_wrong_usage(arguments: list[str]) -> None:
     """Wrong usage ends with 2."""
@@ -141,6 +155,7 @@ def test_wrong_usage(arguments: list[str]) -> None:
     assert run.returncode == 2
     assert "usage" in run.stderr
     assert len(run.stderr.splitlines()) == 2 or not arguments
+    assert "invalid _" not in run.stderr
 
 
 def test_help() -> None:
@@ -260,6 +275,19 @@ def test_output_in_ascii(tmp_path: Path) -> None:
 
     assert run.returncode == 0
     assert "\\u4e16" in run.stdout
+
+    run = t7bridge("inspect", ROOT / "models/training_checkpoint.t7", env=environment)
+    assert "  0      nn.Linear      Linear(4 > 3)  1x3             15\n" in run.stdout
+
+
+def test_standard_input_is_named(tmp_path: Path) -> None:
+    """An error about `-` is not about a temporary file; a closed one is an error."""
+    empty = t7bridge("inspect", "-", stdin=subprocess.DEVNULL)
+    assert empty.stderr.startswith("t7bridge: error: standard input: is empty.")
+    closed = subprocess.run(
+        ["bash", "-c", '"$0" -m t7bridge inspect - <&-', sys.executable], capture_output=True, text=True, check=False
+    )
+    assert closed.stderr == "t7bridge: error: standard input: is closed\n"
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:

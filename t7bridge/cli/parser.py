@@ -111,11 +111,14 @@ class _Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments: "):
             wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
             message += _perhaps(wrong, list(self._option_string_actions))
-        operands = [each.metavar or each.dest for each in self._actions if not each.option_strings]
-        print(
-            f"usage: {self.prog} [OPTION]... {' '.join(map(str, operands))}; --help lists the options", file=sys.stderr
-        )
-        raise SystemExit(failed(message))
+        forms = {"?": "[{}]", "*": "[{}...]", "+": "{}..."}
+        operands = [
+            forms.get(str(each.nargs), "{}").format(each.metavar or each.dest)
+            for each in self._actions
+            if not each.option_strings
+        ]
+        print(f"usage: {self.prog} [OPTION]... {' '.join(operands)}; --help lists the options", file=sys.stderr)
+        raise SystemExit(failed(message.replace(": invalid _", ": invalid ")))  # the name of a function
 
 
 class _Formatter(argparse.HelpFormatter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
 import io
 import os
@@ -12,6 +13,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from ..errors import T7BridgeError
 from ..io.platform import IS_WINDOWS
 from ..io.source import add_input
 from ..text import printable, printable_json, printable_lines
@@ -24,6 +26,9 @@ QUIET: ContextVar[bool] = ContextVar("QUIET", default=False)
 WRONG_USAGE = 2
 """Exit code of wrong usage and of errors."""
 _COLOURS = {"error": "31", "warning": "33", "info": "36"}
+_STDIN = "standard input"
+_PLAIN = {"→": ">", "×": "x", "…": "~"}
+"""What stands in tables for characters that a terminal's encoding lacks, in the same width."""
 _PIPE_BYTES = 1 << 20
 
 
@@ -53,10 +58,12 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
     if not wanted:
         yield
         return
+    if sys.stdin is None:
+        raise T7BridgeError("is closed", file=_STDIN)
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="t7bridge-") as folder:
-        path = os.path.join(folder, "standard input")
+        path = os.path.join(folder, _STDIN)
         with suppress(OSError, ValueError):  # a regular file, redirected
             add_input(None, sys.stdin.fileno())
         with open(path, "wb") as file:
@@ -64,7 +71,11 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
                 file.write(piece)
         for name, value in wanted.items():
             setattr(options, name, path if value == "-" else [path if each == "-" else each for each in value])
-        yield
+        try:
+            yield
+        except T7BridgeError as error:
+            error.file = _STDIN if error.file == path else error.file
+            raise
 
 
 def print_notes(notes: Iterable[Note]) -> None:
@@ -94,6 +105,16 @@ def failed(message: str) -> int:
     return WRONG_USAGE
 
 
+def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Replace a character that an encoding lacks: by a plain one, or its escape."""
+    if isinstance(error, UnicodeEncodeError) and error.object[error.start] in _PLAIN:
+        return _PLAIN[error.object[error.start]], error.start + 1
+    return codecs.backslashreplace_errors(error)
+
+
+codecs.register_error("t7bridge", _plain)
+
+
 @contextmanager
 def standard_streams(optional: bool) -> Iterator[None]:
     """Make the standard streams print any name, and replace missing ones: Python has none where a shell closed them
@@ -105,7 +126,7 @@ def standard_streams(optional: bool) -> Iterator[None]:
     out, err = sys.stdout, sys.stderr
     modes = [(each, each.errors) for each in (out, err) if isinstance(each, io.TextIOWrapper)]
     for each, _ in modes:
-        each.reconfigure(errors="backslashreplace")
+        each.reconfigure(errors="t7bridge")
     sys.stdout = out or (io.StringIO() if optional else _Closed())
     sys.stderr = err or io.StringIO()
     try:

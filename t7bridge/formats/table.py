@@ -290,7 +290,7 @@ _OTHERS = (
         "text",
         "text",
         rb"(?!\s*[-+]?\d)(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){24,}[\xc2-\xf4]?\Z",
-        "If it is PyTorch source: t7bridge lua FILE.py:CLASS --input SHAPE.",
+        "If it is PyTorch source: t7bridge lua FILE.py:CLASS --input SHAPE; match takes FILE.py:CLASS, too.",
         late=True,
     ),
 )

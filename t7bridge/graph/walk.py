@@ -74,11 +74,12 @@ class Path:
         """Return the path that a text states.
 
         Args:
-            text: as messages and reports write it.
+            text: as messages and reports write it, with or without the root.
             root: the path of the root.
         """
         path = cls(None, Step(root))
-        for step in _STEP.findall(text.removeprefix(root)):
+        rest = text.removeprefix(root)
+        for step in _STEP.findall(rest if rest[:1] in ("", ".", "[", "<") else f".{text}"):
             path = cls(path, Step(step))
         return path
 

@@ -259,7 +259,8 @@ class FileOutput(Output):
             if replaced is not None:
                 os.chmod(self._temporary, inherited_mode(fd, replaced))
         except FileNotFoundError as error:
-            raise WriteError("cannot be written: its folder does not exist", file=self.path) from error
+            message = "cannot be written: its folder does not exist"
+            raise WriteError(message, file=self.path, hint="Create it first.") from error
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
         super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)

@@ -337,12 +337,16 @@ def _program_of(path: str) -> Any:
     require_torch()
     from ..lua.trace import load_graph
 
+    if path.endswith(".py"):
+        raise ModelError("a module is named FILE.py:CLASS", found=path)
     judged = scan(path)
+    if judged.error:
+        raise UnsupportedError(judged.error)
     if not judged.clean:
         raise UnsupportedError(
             "PyTorch's loader could execute what is in the file",
             file=path,
-            found=judged.error or "; ".join(map(str, judged.findings[:3])),
+            found="; ".join(map(str, judged.findings[:3])),
             hint="If you trust it, pass torch.jit.load(…) or torch.export.load(…) of it to save_module.",
         )
     members: set[str] = set()

@@ -20,7 +20,7 @@ from ..graph.walk import entries, step_name
 from ..lazy import np
 from ..text import printable
 
-_WIDEST = 34
+_WIDEST, _NARROWEST = 34, 10
 """Characters of a cell on a terminal."""
 
 
@@ -152,14 +152,15 @@ class Summary:
             rest = [[f"… {self.hidden} more, --all shows them", ""]] if self.hidden else []
             yield "else in the file", ["path", "value"], [[path, text] for path, text in self.others] + rest
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of the summary."""
+    def lines(self, room: int = 0) -> Iterator[str]:
+        """Yield the lines of the summary; wide columns are cut where `room` has no place for all."""
         width = max(map(len, self.header), default=0)
         for name, value in self.header.items():
             yield printable(f"{name:{width}}  {value:,}" if isinstance(value, int) else f"{name:{width}}  {value}")
         for title, heads, rows in self.tables():
             yield ""
-            yield from _table([heads, *rows], number_columns={"parameters"} & set(heads) and heads.index("parameters"))
+            number = heads.index("parameters") if "parameters" in heads else 0
+            yield from _table([heads, *rows], number, room)
             if title == "layers" and self.shapes:
                 yield f"shapes: {self.shapes}"
 
@@ -194,24 +195,26 @@ def _number(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
-def _table(rows: list[list[str]], number_columns: Any = None) -> Iterator[str]:
-    """Yield rows in columns, cells cut to a width; the last column is not."""
+def _table(rows: list[list[str]], number: int = 0, room: int = 0) -> Iterator[str]:
+    """Yield rows in columns, cells cut to a width, and to what fits in `room`; the last column is not."""
+    texts = [[printable(cell) for cell in row] for row in rows]
     last = len(rows[0]) - 1
-    texts = [
-        [printable(cell) if place == last else _cut(printable(cell)) for place, cell in enumerate(row)] for row in rows
-    ]
-    widths = [max(len(row[place]) for row in texts) for place in range(len(rows[0]))]
+    widths = [max(len(row[place]) for row in texts) for place in range(last)]
+    widths = [min(width, _WIDEST) for width in widths] + [max(len(row[last]) for row in texts)]
+    inner = [place for place in range(1, last) if place != number]
+    while room and sum(widths) + 2 * last > room and max((widths[place] for place in inner), default=0) > _NARROWEST:
+        widths[max(inner, key=widths.__getitem__)] -= 1
     for row in texts:
         cells = [
-            cell.rjust(width) if place == number_columns and number_columns else cell.ljust(width)
+            _cut(cell, width).rjust(width) if place == number != 0 else _cut(cell, width).ljust(width)
             for place, (cell, width) in enumerate(zip(row, widths))
             if width
         ]
         yield "  ".join(cells)[:400].rstrip()
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 _LEVELS = 100

@@ -80,7 +80,7 @@ def test_views_and_sharing(tmp_path: Path) -> None:
 
     read = safetensors.load_file(tmp_path / "views.safetensors")
     np.testing.assert_array_equal(read["t"], base.reshape(3, 4).T)
-    assert "2 tensors of 1 storages share memory" in report.notes[0].message
+    assert "2 tensors of 1 storage share memory" in report.notes[0].message
 
 
 def test_what_is_no_tensor(tmp_path: Path) -> None:

@@ -32,6 +32,17 @@ def test_header_and_layers() -> None:
     assert "<table>" in summary._repr_html_()
 
 
+def test_tables_fit_a_terminal() -> None:
+    """Where columns are cut to the width of a terminal, that of the parameters is whole."""
+    summary = t7bridge.inspect(FILES / "tutorials" / "char_rnn.t7")
+    lines = list(summary.lines(80))
+    table = lines[lines.index("") + 1 :]
+    table = table[: table.index("")][:-1]
+    assert max(map(len, summary.lines())) > 100
+    assert all(len(line) <= 80 for line in table)
+    assert any(line.startswith("  h2h_1 ") and line.endswith(" 4,224") for line in table)
+
+
 def test_parameters_are_those_of_pytorch() -> None:
     """The number of parameters is that of the live module, shared ones once."""
     for name in ("resnet_small", "lenet_mm", "unet_nngraph", "char_lstm_nngraph"):

@@ -25,6 +25,7 @@ from ...io.copy import sha256
 from ...io.source import ByteSource
 from ...limits import Limits
 from ...report import Note
+from ...text import counted
 from ..table import HEAD_BYTES, identify
 from .arrays import read_header
 from .pickle.meaning import Origin, PtMeaning
@@ -246,7 +247,7 @@ class PtArchive:
             raise CorruptError(
                 "holds weights, but its value refers to none of them",
                 expected="a pickle that refers to them",
-                found=f"{len(names)} members of {self._size(names)} bytes that nothing reads: {few(names)}",
+                found=f"{counted(len(names), 'member')}, {self._size(names):,} bytes, that nothing reads: {few(names)}",
                 hint="Load the file in the program that wrote it, and save its state dict with torch.save.",
             )
         what = "member of the archive is" if len(names) == 1 else "members of the archive are"

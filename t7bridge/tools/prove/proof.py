@@ -227,7 +227,7 @@ class Proof(Printed):
         for stretch in self.stretches[: len(self.stretches) if everything else 3]:
             where = f"{printable(stretch.first)} to {printable(stretch.last)}, {stretch.layers} layers"
             numbers = f"abs {stretch.max_abs:.1e}  rel {stretch.max_rel:.1e}"
-            yield f"{stretch.verdict:13}  {where} one behind the other  {numbers}  {stretch.reason}".rstrip()
+            yield f"{stretch.verdict:13}  {where} in sequence  {numbers}  {stretch.reason}".rstrip()
         found = self.summary()
         if found[NOT_RECORDED]:
             text = counted(found[NOT_RECORDED], "layer is", "layers are")

@@ -117,7 +117,7 @@ def test_empty_file(tmp_path):
 
 def test_folder(tmp_path):
     """A folder is not a file."""
-    with pytest.raises(T7BridgeError, match=r"is not a regular file|Is a directory"):
+    with pytest.raises(T7BridgeError, match=r"is a folder|Is a directory"):
         T7Reader(tmp_path)
 
 
