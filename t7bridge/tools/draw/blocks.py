@@ -61,6 +61,20 @@ _DEFAULTS: Mapping[str, Literal] = {
 """Arguments of `torch.nn` that are omitted from labels if they have their default."""
 
 
+_CATEGORIES = {
+    "conv": "conv",
+    "recurrent": "lstm gru rnn recurren sequencer",
+    "join": "cadd cmul csub cdiv cmax cmin concat select split join mm narrow dotproduct pairwise mixture",
+    "linear": "linear embedding lookup add mul",
+    "norm": "norm dropout lrn",
+    "pool": "pool upsample unpool sampling",
+    "shape": "view reshape flatten transpose squeeze pad replicate contiguous permute",
+    "activation": "relu tanh sigmoid softmax elu softplus softsign abs power square",
+    "loss": "loss criterion",
+}
+"""Families of classes, which determine their colours, and parts of the names of their classes."""
+
+
 @define(frozen=True)
 class Flow:
     """An arrow between two blocks of one block.
@@ -103,7 +117,7 @@ class Block:
         name: in the block around it, as in the state dict.
         title: class in PyTorch; in Lua if there is none.
         kind: `layer`; `chain` for containers whose blocks are called in sequence, `side` for others; `graph` with
-            explicit flows; `end` for input and output of a graph.
+            explicit flows; `end` for input and output of a graph; in pictures `closed` for one whose blocks are hidden.
         mark: `weights` for a layer with some, `unmapped` for a class without PyTorch module, `again` for a module that
             is already drawn elsewhere.
         lines: other text of the label: arguments, counts, notes.
@@ -151,6 +165,17 @@ class Block:
         if self.kind == "chain":
             return [Flow(place, place + 1) for place in range(len(self.inside) - 1)]
         return self.flows
+
+    @property
+    def category(self) -> str:
+        """Family of its class, which determines its colour: `conv`, `norm`, `pool`, …, or `other`."""
+        if self.kind == "end" or self.inside or self.kind == "closed":
+            return "end" if self.kind == "end" else "container"
+        if self.mark == "unmapped":
+            return "unmapped"
+        name = (self.target or self.class_name or self.title).rpartition(".")[2].lower()
+        found = (each for each, words in _CATEGORIES.items() if any(word in name for word in words.split()))
+        return next(found, "other")
 
     @property
     def hint(self) -> str:

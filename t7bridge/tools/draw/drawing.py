@@ -47,18 +47,6 @@ _BRIEF = 60
 """Characters of a key or path in a brief graph: the last ones."""
 _LINES, _LINE = 30, 200
 """Maximum number of differences of a block on a page, and their characters."""
-_CATEGORIES = {
-    "conv": "conv",
-    "recurrent": "lstm gru rnn recurren sequencer",
-    "join": "cadd cmul csub cdiv cmax cmin concat select split join mm narrow dotproduct pairwise mixture",
-    "linear": "linear embedding lookup add mul",
-    "norm": "norm dropout lrn",
-    "pool": "pool upsample unpool sampling",
-    "shape": "view reshape flatten transpose squeeze pad replicate contiguous permute",
-    "activation": "relu tanh sigmoid softmax elu softplus softsign abs power square",
-    "loss": "loss criterion",
-}
-"""Families of classes, which determine their colours, and parts of the names of their classes."""
 
 
 @define(eq=False)
@@ -146,8 +134,6 @@ class Drawing:
         found = shown(self.blocks, most)
         facts = {"input": self.shapes.input, "output": self.shapes.output}
         found[0].lines += [f"{name} {clean(text, _FACT_CHARS)}" for name, text in facts.items() if text]
-        if self.blocks[0].parameters:
-            found[0].lines.append(f"{self.blocks[0].parameters:,} parameters")
         if "guess" in self.shapes.source:
             found[0].lines.append("shapes are a guess from the layers")
         return found
@@ -248,7 +234,7 @@ def _node(
         "id": numbers[id(block)],
         "kind": block.kind,
         "title": printable(block.title),
-        "category": _category(block),
+        "category": block.category,
         **{name: fact for name, fact in facts.items() if fact},
     }
     if block.mark == "again":
@@ -280,16 +266,6 @@ def _weight(weight: Weight, statistics: bool) -> dict[str, Any]:
     if statistics and tensor.numel:
         found["statistics"] = statistics_of(tensor, bins=24)
     return found
-
-
-def _category(block: Block) -> str:
-    """Return the family of a block's class, which determines its colour: `conv`, `norm`, `pool`, …, or `other`."""
-    if block.kind == "end" or block.inside:
-        return "end" if block.kind == "end" else "container"
-    if block.mark == "unmapped":
-        return "unmapped"
-    name = (block.target or block.class_name or block.title).rpartition(".")[2].lower()
-    return next((each for each, words in _CATEGORIES.items() if any(word in name for word in words.split())), "other")
 
 
 @verb

@@ -23,7 +23,7 @@ Lines = list[tuple[list[Point], str]]
 
 TITLE, SMALL = 13, 11
 """Text sizes, in pixels."""
-_CHAR = 0.6
+CHAR = 0.6
 """Width of a character, as a fraction of the text size. Few fonts have wider ones."""
 LINE = 16
 """Line height."""
@@ -84,9 +84,11 @@ class Box:
 
 def texts_of(block: Block) -> list[tuple[str, int]]:
     """Return the lines of text in a block, with their sizes in pixels."""
-    title = f"{block.title} × {block.repeat}".lstrip() if block.repeat > 1 else block.title
-    head = ": ".join(filter(None, (block.name, title)))
-    return [(text, size) for text, size in [(head, TITLE), *((line, SMALL) for line in block.lines)] if text]
+    head = ": ".join(filter(None, (block.name, block.title)))
+    head += f"  ×{block.repeat}" if block.repeat > 1 else ""
+    lines = [line for line in block.lines if not line.endswith(" elements")]
+    lines += [f"{block.parameters:,} parameters"] if block.parameters else []
+    return [(text, size) for text, size in [(head.strip(), TITLE), *((line, SMALL) for line in lines)] if text]
 
 
 def lay_out(blocks: list[Block]) -> Box:
@@ -114,7 +116,7 @@ def _box(block: Block, inside: list[Box]) -> Box:
     """Return a box of the size of its text."""
     texts = texts_of(block)
     height = len(texts) * LINE + _PAD
-    width = max((len(text) * size * _CHAR for text, size in texts), default=0) + 2 * _PAD
+    width = max((len(text) * size * CHAR for text, size in texts), default=0) + 2 * _PAD
     return Box(block, width=width, height=height, header=height, inside=inside)
 
 

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -24,42 +25,11 @@ from xml.sax import saxutils
 from ...errors import LimitError, UnsupportedError
 from ...text import printable
 from .blocks import Block
-from .layout import LINE, SMALL, TITLE, Box, Point, texts_of
+from .layout import CHAR, LINE, SMALL, TITLE, Box, Point, texts_of
 
-_OTHER = "#f4f5f7"
-_FILLS = {
-    "weights": ("#e5eefc", "#5b7fbf", "#1f2c44; stroke: #5b7fbf"),
-    "again": ("#fbf6e6", "#b99a3b; stroke-dasharray: 4 3", "#33301f"),
-    "unmapped": ("#fdeaea", "#c0392b", "#3d2222"),
-    "end": ("#eef7ee", "#6a9a6a", "#1f2f22"),
-    "agrees": ("#cdeccd", "#3f8f4f", "#1d4026"),
-    "near": ("#eaf5d0", "#8aa33a", "#35421a"),
-    "stale": ("#fff0b8", "#c09a10", "#4d4210"),
-    "differs": ("#f9c7c2", "#c0392b; stroke-width: 2", "#5c211b"),
-    "unchecked": ("#ececec", "#a8a8a8", "#333333"),
-    "repeat": ("#f7f4fb", "#8a6fb0; stroke-dasharray: 6 3", "#272233"),
-}
-"""Fill, stroke, and fill on dark screens, by the mark or kind of a block."""
-
-_STYLE = "\n".join(
-    [
-        "",
-        "text { font-family: Helvetica, Arial, sans-serif; text-anchor: middle; fill: #1f2430 }",
-        "rect#page { fill: #ffffff; stroke: none }",
-        f"rect {{ fill: {_OTHER}; stroke: #9aa1ad }}",
-        ".chain rect, .side rect, .graph rect { fill: #ffffff; stroke: #c4c9d2 }",
-        *(f".{name} rect {{ fill: {fill}; stroke: {stroke} }}" for name, (fill, stroke, _) in _FILLS.items()),
-        "@media (prefers-color-scheme: dark) {",
-        "  text { fill: #e3e6ec }",
-        "  rect#page { fill: #16181d }",
-        "  rect { fill: #262a32; stroke: #596273 }",
-        "  .chain rect, .side rect, .graph rect { fill: #1c1f26; stroke: #454d5b }",
-        *(f"  .{name} rect {{ fill: {dark} }}" for name, (_, _, dark) in _FILLS.items()),
-        "}",
-        "path { fill: none; stroke: #7b8596; stroke-width: 1.2; marker-end: url(#arrow) }",
-        "",
-    ]
-)
+_STYLE = """text{font-family:Helvetica,Arial,sans-serif;text-anchor:middle}svg .l,svg .first{text-anchor:start}
+svg .page{fill:var(--bg)}
+"""
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _LARGEST = 16_000
 """Maximum pixels of a side in browsers."""
@@ -68,6 +38,7 @@ _PATIENCE = 120
 
 ROOMY, MAX_CHARS = 1_700_000, 2_500_000
 """Characters of the graph as JSON: beyond the first number long texts are cut, beyond the second it is refused."""
+_VARIABLE, _USED = re.compile(r"(--[\w-]+):([^;}]+)"), re.compile(r"var\((--[\w-]+)\)")
 _GENERATOR = '<meta name="generator" content="t7bridge draw">'
 
 
@@ -79,52 +50,94 @@ def as_svg(root: Box, title: str) -> str:
         title: of the picture.
     """
     width, height = root.x + root.width + root.x, root.y + root.height + root.y
+    style, colours = _theme()
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}">',
         f"<title>{_escaped(title)}</title>",
-        f"<style>{_STYLE}</style>",
-        '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        '<polygon points="0,0 8,4 0,8" fill="#5c6370"/></marker></defs>',
-        '<rect id="page" width="100%" height="100%"/>',
+        f"<style>{style}</style>",
+        '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto" '
+        'class="tip"><path d="M0,0 L8,4 L0,8 z"/></marker></defs>',
+        '<rect class="page" width="100%" height="100%"/>',
     ]
-    stack = [root]
-    arrows: list[str] = []
-    while stack:
-        box = stack.pop()
-        parts += _box(box)
-        for points, label in box.lines:
-            arrows += _arrow(points, label)
-        stack += reversed(box.inside)
+    boxes = [root]
+    for box in boxes:  # grows
+        boxes += box.inside
+    labels = _Labels()
+    for box in boxes:
+        parts += _box(box, colours, labels)
+    arrows = [part for box in boxes for points, label in box.lines for part in _arrow(points, label, labels)]
     return "\n".join([*parts, *arrows, "</svg>"]) + "\n"
 
 
-def _box(box: Box) -> list[str]:
-    block = box.block
-    lines = [
-        f'<g class="{block.kind} {block.mark}">',
-        f"<title>{_escaped(block.hint)}</title>" if block.hint else "",
-        f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" '
-        f'rx="{9 if block.kind == "end" else 4}"/>',
+def _theme() -> tuple[str, dict[str, str]]:
+    """Return the style of the pages, for light and dark screens, and its colours; converters know no variables."""
+    light, dark, _, *rules = _web("theme.css").splitlines()
+    colours = dict(_VARIABLE.findall(light))
+    styles = [
+        _USED.sub(lambda found, known=known: known[found[1]], "\n".join([_STYLE, *rules]))  # type: ignore[misc]
+        for known in (colours, {**colours, **dict(_VARIABLE.findall(dark))})
     ]
+    return f"{styles[0]}\n@media (prefers-color-scheme: dark) {{\n{styles[1]}\n}}", colours
+
+
+class _Labels:
+    """The texts of a picture, by the row of pixels that they are in; no label is written over another text."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, list[tuple[float, float, float]]] = {}
+
+    def place(self, x: float, y: float, text: str) -> float | None:
+        """Return the lower edge nearest to `y` where a text has room; `None` if there is none."""
+        end = x + len(text) * SMALL * CHAR
+        for foot in (y, y + 13, y - 13, y + 26, y - 26):
+            row = int(foot // 13)
+            near = [each for number in (row - 1, row, row + 1) for each in self._rows.get(number, ())]
+            if not any(abs(other - foot) < 12 and left < end and x < right for left, other, right in near):
+                self._rows.setdefault(row, []).append((x, foot, end))
+                return foot
+        return None
+
+
+def _box(box: Box, colours: dict[str, str], labels: _Labels) -> list[str]:
+    block = box.block
+    marks = ["n", "e" * (block.kind == "end"), "c" * (block.category == "container"), block.mark]
+    marks += ["shared"] * any(each.shared for each in block.weights) + ["repeat"] * (block.repeat > 1)
+    place = f'width="{box.width:.1f}" height="{box.height:.1f}" rx="{10 if block.kind == "end" else 6}"'
+    frame = f'<rect class="b" x="{box.x:.1f}" y="{box.y:.1f}" {place}/>'
+    lines = [
+        f'<g class="{" ".join(filter(None, marks))}">',
+        f"<title>{_escaped(block.hint)}</title>" if block.hint else "",
+        f'<rect class="b" x="{box.x + 4:.1f}" y="{box.y + 4:.1f}" {place}/>' if block.repeat > 1 else "",
+        frame,
+    ]
+    if block.kind != "end" and not block.inside:
+        fill = colours[f"--k-{block.category}"]
+        lines += [
+            frame.replace('class="b"', f'class="tint" fill="{fill}"'),
+            f'<rect x="{box.x:.1f}" y="{box.y + 3:.1f}" width="4" height="{box.height - 6:.1f}" rx="2" fill="{fill}"/>',
+        ]
     for number, (text, size) in enumerate(texts_of(block), 1):
-        weight = ' font-weight="bold"' if size == TITLE else ""
         x, y = box.x + box.width / 2, box.y + number * LINE + 1
-        lines.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{weight}>{_escaped(text)}</text>')
+        labels.place(x - len(text) * SMALL * CHAR / 2, y, text)
+        lines.append(f'<text x="{x:.1f}" y="{y:.1f}" class="{"t" if size == TITLE else "s"}">{_escaped(text)}</text>')
     return [line for line in [*lines, "</g>"] if line]
 
 
-def _arrow(points: list[Point], label: str) -> list[str]:
+def _arrow(points: list[Point], label: str, labels: _Labels) -> list[str]:
     path = "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    lines = [f'<path d="{path}"/>']
+    lines = [f'<path class="f" d="{path}" marker-end="url(#arrow)"/>']
     if label:
         (x, y), (u, _) = points[0], points[1]
         if len(points) == 2 and abs(x - u) > 1:  # slanted: next to its start, as others may share its end
-            place = f'x="{x + 4:.1f}" y="{y + 11:.1f}"'
+            y += 11
         else:
             (x, y), (_, above) = (points[1], points[0]) if len(points) == 2 else (points[-1], points[-2])
-            place = f'x="{x + 4:.1f}" y="{max(y - 8, (y + above) / 2):.1f}"'
-        lines.append(f'<text {place} font-size="{SMALL}" style="text-anchor: start">{_escaped(label)}</text>')
+            y = max(y - 8, (y + above) / 2)
+        foot = labels.place(x + 4, y, label)
+        if foot is not None:  # twice, as converters paint the outline over the text
+            place = f'<text x="{x + 4:.1f}" y="{foot:.1f}"'
+            lines += [f'{place} class="{name}">{_escaped(label)}</text>' for name in ("l", "s first")]
     return lines
 
 
@@ -139,6 +152,7 @@ def as_dot(blocks: list[Block]) -> str:
         blocks: all of them, each before those inside it.
     """
     numbers = {id(block): number for number, block in enumerate(blocks)}
+    style, colours = _theme()
     lines = ["digraph model {", "  compound=true; node [shape=box, style=filled, fontname=Helvetica];"]
     stack: list[tuple[Block | None, str]] = [(blocks[0], "  ")]
     edges: list[str] = []
@@ -150,7 +164,8 @@ def as_dot(blocks: list[Block]) -> str:
         number = numbers[id(block)]
         label = "\\n".join(_quoted(text) for text, _ in texts_of(block))
         if not block.inside:
-            color, *_ = _FILLS.get(block.mark or block.kind, (_OTHER,))
+            own = re.search(rf"\.{block.mark}>rect\.b{{[^}}]*fill:(#\w+)", style) if block.mark else None
+            color = own[1] if own else colours[f"--k-{block.category}"] + "22"
             lines.append(f'{indent}n{number} [label="{label}", fillcolor="{color}"];')
             continue
         lines.append(f'{indent}subgraph cluster_{number} {{ label="{label}"; fontname=Helvetica;')
@@ -255,21 +270,24 @@ def is_page(path: str) -> bool:
 
 def _html(text: str, title: str) -> str:
     """Return the page around the data."""
-    web = files(__package__).joinpath("web")
-    names = ("page.css", "dagre.LICENSE.txt", "dagre.min.js", "layout.js", "page.js")
-    style, licence, *scripts = (web.joinpath(name).read_text("utf-8") for name in names)
+    names = ("theme.css", "page.css", "dagre.LICENSE.txt", "dagre.min.js", "layout.js", "page.js")
+    theme, style, licence, *scripts = map(_web, names)
     hashes = " ".join(f"'sha256-{_script_hash(each)}'" for each in scripts)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f'{_GENERATOR}\n<meta name="viewport" content="width=device-width">\n<title>{escape(title)}</title>\n'
-        f"<style>{style}</style>\n</head>\n"
+        f"<style>{theme}{style}</style>\n</head>\n"
         f'<body>\n<script type="application/json" id="graph">{text}</script>\n'
         f"<!-- dagre:\n{licence.strip()}\n-->\n"
         + "".join(f"<script>{each}</script>\n" for each in scripts)
         + "</body>\n</html>\n"
     )
+
+
+def _web(name: str) -> str:
+    return files(__package__).joinpath("web").joinpath(name).read_text("utf-8")
 
 
 def _script_hash(script: str) -> str:

@@ -183,11 +183,9 @@ def shown(blocks: list[Block], most: int = MOST) -> list[Block]:
         runs = folds.get(id(block), [])
         sources, flows = _visible(block, runs)
         if block.inside and id(block) not in opened:
-            copy.kind, copy.flows = "layer", []
+            copy.kind, copy.flows = "closed", []
             inner_blocks = sum(each.kind != "end" for each in block.inside)
             copy.lines.append(f"{inner_blocks:,} block{'s' if inner_blocks != 1 else ''} inside")
-            if block.parameters:
-                copy.lines.append(f"{block.parameters:,} parameters")
             continue
         copy.flows = flows
         for each, run in sources:

@@ -43,9 +43,9 @@ def test_a_picture_shows_the_layer_that_differs(changed: Path, tmp_path: Path):
     for picture in pictures[1:]:
         draw_proof(changed, picture, proof)
     text = pictures[0].read_text()
-    assert text.count('class="layer differs"') == 1
-    assert text.count('class="layer agrees"') == 10
-    assert pictures[1].read_text().count("#f9c7c2") == 1
+    assert text.count('class="n differs"') == 1
+    assert text.count('class="n agrees"') == 10
+    assert pictures[1].read_text().count("#c0392b66") == 1
     assert '"mark":"differs"' in pictures[2].read_text()
     with pytest.raises(TargetExistsError):
         draw_proof(changed, pictures[0], proof)

@@ -7,7 +7,6 @@ function layouts(nodes, parent, open, spread, room) {
   const cut = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text;
   const sizes = list => list.map(s => s === null ? "?" : Array.isArray(s[0]) ? "(" + sizes(s) + ")" : s.join("×") || "scalar").join(", ");
   const shapes = n => sizes(n.output || []);
-  const short = n => n >= 1e9 ? (n / 1e9).toFixed(2) + " G" : n >= 1e6 ? (n / 1e6).toFixed(2) + " M" : n >= 1e4 ? (n / 1e3).toFixed(1) + " k" : String(n);
   const label = n => cut(n.name ? n.name + ": " + n.title : n.title, 60);
   function wide(text, font) {
     const key = font + text;
@@ -50,7 +49,7 @@ function layouts(nodes, parent, open, spread, room) {
       if (most.length) lines.push([cut(most.map(([title, count]) => title + (count > 1 ? " ×" + count : "")).join(", "), 56), "s"]);
       if (found.branches) lines.push(["branches inside", "s"]);
     }
-    if (n.parameters) lines.push([short(n.parameters) + " parameters", "s"]);
+    if (n.parameters) lines.push([n.parameters.toLocaleString("en") + " parameters", "s"]);
     if (n.changes_inside && closed) lines.push([n.changes_inside + (n.changes_inside > 1 ? " differences inside" : " difference inside"), "s"]);
     return lines;
   }
@@ -371,5 +370,5 @@ function layouts(nodes, parent, open, spread, room) {
     const count = (n.children || []).length - 2;
     return n.kind === "graph" && count > 0 && count <= 8 && (n.edges || []).length === 2 * count && nodes[n.children[count]].kind === "end" && n.edges.every(e => e[0] === n.children[count] || e[1] === n.children[count + 1]);
   };
-  return { box, shown, branching, label, sizes, shapes, short, cut, length: text => wide(text, S) };
+  return { box, shown, branching, label, sizes, shapes, cut, length: text => wide(text, S) };
 }

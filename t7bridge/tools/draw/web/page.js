@@ -2,13 +2,12 @@
 // A model, or two side by side: zoom, search, folding, and a panel for the selected node.
 (() => {
   const SVG = "http://www.w3.org/2000/svg", FIRST = [8, 14, 20, 28, 36, 48, 64, 84, 110, 140], MOST = 6000, READABLE = .42;
-  const COLORS = { conv: "#2f7de1", linear: "#7a52d6", recurrent: "#cf4aa0", norm: "#2f9e6e", activation: "#d98a1f", pool: "#1aa5b8", shape: "#8a93a3", join: "#96703a", loss: "#c95050", unmapped: "#d33", container: "#8a93a3", other: "#74808f", end: "#6aa36a" };
+  const KINDS = ["conv", "linear", "recurrent", "norm", "activation", "pool", "shape", "join", "loss", "unmapped", "other"], colour = kind => "var(--k-" + kind + ")";
   const DIFFERENCES = { only: "in one model only", shape: "weights of other shapes", options: "other options", weights: "other weights, by size" };
   const data = JSON.parse(document.getElementById("graph").textContent), graphs = data.graphs || [data];
   const hash = new Map(location.hash.slice(1).split("&").filter(Boolean).map(p => [p.split("=")[0], decodeURIComponent(p.split("=")[1] || "")]));
   const el = (name, text, cls) => { const e = document.createElement(name); if (text != null) e.textContent = text; if (cls) e.className = cls; return e; };
   const sv = (name, attrs, text) => { const e = document.createElementNS(SVG, name); for (const k in attrs) e.setAttribute(k, attrs[k]); if (text != null) e.textContent = text; return e; };
-  const group3 = n => String(n).replace(/\B(?=(\d{3})+$)/g, "\u202f");
   const views = [];
   let active = 0;
 
@@ -65,7 +64,7 @@
     const header = el("header"), names = el("div", null, "names"), about = el("div", null, "dim"), search = el("input"), hits = el("div", null, "hits"), panel = el("div", null, "panel"), legend = el("div", null, "legend");
     search.placeholder = "Search  ( / )"; search.className = "search"; hits.hidden = true; panel.hidden = true;
     const again = nodes.filter(n => n.mark === "again" || (n.weights || []).some(w => w.shared)).length;
-    const facts = [["input", graph.input.length && cut(sizes(graph.input), 48) + (/guess/.test(graph.shapes) ? " (a guess)" : "")], ["output", cut(sizes(graph.output), 48)], ["", group3(graph.parameters) + " parameters"], ["", nodes.filter(n => n.kind !== "end").length + " modules"], ["", again ? again + " share weights" : ""], ["", graph.path === "root" ? "" : graph.path]];
+    const facts = [["input", graph.input.length && cut(sizes(graph.input), 48) + (/guess/.test(graph.shapes) ? " (a guess)" : "")], ["output", cut(sizes(graph.output), 48)], ["", graph.parameters.toLocaleString("en") + " parameters"], ["", nodes.filter(n => n.kind !== "end").length + " modules"], ["", again ? again + " share weights" : ""], ["", graph.path === "root" ? "" : graph.path]];
     about.textContent = facts.filter(f => f[1]).map(f => (f[0] ? f[0] + " " : "") + cut(f[1], 70)).join(" · ");
     about.title = about.textContent;
     names.append(el("b", graph.file), about);
@@ -83,7 +82,7 @@
     host.append(header, svg, legend, map, panel, hits);
     document.body.append(host);
     const used = new Set(nodes.map(n => n.category)), mark = (color, text, cls) => { const s = el("span"), i = el("i", null, cls); i.style[cls ? "borderColor" : "background"] = color; s.append(i, text); legend.append(s); };
-    Object.keys(COLORS).filter(c => used.has(c) && c !== "end" && c !== "container").forEach(c => mark(COLORS[c], c));
+    KINDS.filter(c => used.has(c)).forEach(c => mark(colour(c), c));
     if (nodes.some(n => n.mark === "again")) mark("var(--line)", "same module again", "dash");
     if (nodes.some(n => (n.weights || []).some(w => w.shared))) mark("#c98a1b", "shared weights", "dash");
     if (nodes.some(n => n.repeats)) mark("#9373c9", "repeated, shown once", "dash");
@@ -113,7 +112,7 @@
       if (n && n.change && n.change.kind === "weights") frame.style.fillOpacity = n.change.share;
       g.append(frame);
       if (n && n.kind !== "end" && !b.kids.length) {
-        const fill = COLORS[n.category] || COLORS.other;
+        const fill = colour(n.category);
         tiles.append(sv("rect", { x, y, width: b.w, height: b.h, fill }));
         if (!n.change) g.append(sv("rect", { class: "tint", x, y, width: b.w, height: b.h, rx: 6, fill }));
         g.append(sv("rect", { x, y: y + 3, width: 4, height: b.h - 6, rx: 2, fill }));
@@ -228,7 +227,7 @@
     function link(id) { const a = el("a", nodes[id].key || nodes[id].path || nodes[id].title); a.onclick = () => reveal(id); return a; }
     function bars(s) {
       const b = s.bins, m = Math.max(...b), g = sv("svg", { class: "bars", width: 300, height: 44 });
-      b.forEach((v, i) => g.append(sv("rect", { x: i * 300 / b.length, y: 40 - 38 * v / m, width: 300 / b.length - 1, height: 38 * v / m + 1, fill: COLORS.conv })));
+      b.forEach((v, i) => g.append(sv("rect", { x: i * 300 / b.length, y: 40 - 38 * v / m, width: 300 / b.length - 1, height: 38 * v / m + 1, fill: colour("conv") })));
       return g;
     }
     function hide() { panel.hidden = true; selected = -1; emphasize(); }
@@ -239,7 +238,7 @@
       const x = el("button", "×", "x"); x.onclick = hide;
       panel.append(x, el("h2", label(n)));
       if (n.change) { const p = el("div", null, "change d-" + n.change.kind); n.change.text.forEach(t => p.append(el("div", t))); panel.append(p); }
-      rows("", [["Lua class", python ? "" : n.class], ["PyTorch class", n.torch || (n.mark === "unmapped" ? "none" : "")], ["class", python ? n.class : ""], ["path", n.path], ["state dict", n.key], ["output", shapes(n)], ["parameters", n.parameters && group3(n.parameters)], ["the same as", n.same_as != null ? link(n.same_as) : ""]]);
+      rows("", [["Lua class", python ? "" : n.class], ["PyTorch class", n.torch || (n.mark === "unmapped" ? "none" : "")], ["class", python ? n.class : ""], ["path", n.path], ["state dict", n.key], ["output", shapes(n)], ["parameters", n.parameters && n.parameters.toLocaleString("en")], ["the same as", n.same_as != null ? link(n.same_as) : ""]]);
       if (n.lines && n.mark === "unmapped") panel.append(el("p", n.lines[0]));
       rows("arguments", Object.entries(n.arguments || {}));
       if (n.weights) {
