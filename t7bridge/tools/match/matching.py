@@ -67,8 +67,8 @@ _GATES = set("ifgorzn")
 class MatchKeys:
     """Map the keys of one state dict to another model's, by structure, order and shape.
 
-    Without TARGET, name the models of torchvision and timm that have the same layers; the first time, their layers are
-    determined, which takes seconds for torchvision and minutes for timm.
+    Without TARGET, name the models of torchvision and timm that have the same layers, or say what a recurrent model is;
+    the first time, the layers of libraries are determined, which takes seconds for torchvision and minutes for timm.
     Ambiguous keys are listed, never guessed. --map FILE resolves them: one pair a line, source first, `#` for comments;
     two keys, or two module names that end in a dot; `-` for a key without counterpart.
     """
@@ -127,7 +127,7 @@ def match(request: MatchKeys) -> Match:
         target: likewise, of the model to fill; live PyTorch state dicts and modules too; or a text that names a class
             or function that makes it, `"torchvision.models:resnet50"`, `"net.py:Net(10)"`, which is called without
             memory for weights. Without it, the match is with the model of a library that has the same layers, and
-            `models` has all of these.
+            `models` has all of these; of a recurrent model, `recurrent` says what it is.
         mapping: known pairs: pairs of keys, or of prefixes that end in a dot, or the path of a file with a pair a line;
             see `t7bridge.tools.match.matching`.
         at: the path inside the source if it holds several models: `root.protos.rnn`.
