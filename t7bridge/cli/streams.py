@@ -86,8 +86,8 @@ def print_notes(notes: Iterable[Note]) -> None:
 
 
 def print_hint(hint: str) -> None:
-    """Print the hint of a report, if any."""
-    if hint and not QUIET.get():
+    """Print the hint of a report, if any, unless it is about the file that holds standard input."""
+    if hint and not QUIET.get() and _STDIN not in hint:
         print(f"t7bridge: hint: {printable(hint)}", file=sys.stderr)
 
 

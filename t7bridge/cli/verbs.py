@@ -149,7 +149,7 @@ def inspect(options: argparse.Namespace) -> int:
     if options.json:
         print_json(summary.to_json(), indent=1)
         return DONE
-    room = os.get_terminal_size().columns if is_styled(sys.stdout) else 0
+    room = os.get_terminal_size().columns if sys.stdout.isatty() else 0
     for number, line in enumerate(summary.lines(room)):
         sys.stdout.write(_styled(line, number, len(summary.header)) + "\n")
     if summary.layers and sys.stderr.isatty():

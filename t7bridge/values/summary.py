@@ -197,6 +197,8 @@ def _number(value: Any) -> str:
 
 def _table(rows: list[list[str]], number: int = 0, room: int = 0) -> Iterator[str]:
     """Yield rows in columns, cells cut to a width, and to what fits in `room`; the last column is not."""
+    if room and not any(row[-1] for row in rows[1:]):
+        rows = [row[:-1] for row in rows]
     texts = [[printable(cell) for cell in row] for row in rows]
     last = len(rows[0]) - 1
     widths = [max(len(row[place]) for row in texts) for place in range(last)]
