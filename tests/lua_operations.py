@@ -57,6 +57,27 @@ def _turned(x: Tensor) -> Tensor:
     return x + out
 
 
+def _complex(x: Tensor, y: Tensor, p: Tensor) -> list[Tensor]:
+    """Complex numbers from pairs, turned by constants and parameters, in parts, and joined."""
+    turns = torch.polar(torch.ones(4, 3), torch.arange(12.0).view(4, 3))
+    z = torch.view_as_complex(x.unflatten(2, (3, 2))) * turns
+    w = (z * torch.view_as_complex(p) + z.conj() - y).transpose(1, 2).flip(1)
+    return [
+        torch.view_as_real(torch.cat([w, w[:, :1] * 2], 1)).flatten(2),
+        (z * y).abs() + w.mean((1, 2), keepdim=True).real,
+    ]
+
+
+def _fourier(x: Tensor) -> list[Tensor]:
+    """Fourier transforms, of windows too."""
+    z = torch.fft.rfft2(x, norm="ortho")
+    back = torch.fft.irfft2(z * (1 + 2j), s=x.shape[1:], norm="ortho") + torch.fft.irfft(z, n=6, norm="forward")
+    ffts = torch.fft.fft2(x).real + torch.fft.ifft(torch.fft.fft(x, dim=1, norm="forward"), dim=1).imag
+    parts = torch.ops.aten._fft_c2c(torch.ops.aten._fft_r2c(x, [1, 2], 2, False), [1], 0, True)
+    short = torch.stft(x[:, 0], 4, 2, window=torch.hann_window(4), return_complex=True).abs()
+    return [back, ffts + torch.fft.ifft(x).imag, torch.ops.aten._fft_c2r(parts[..., :4], [2], 1, 6), short]
+
+
 def _replaced(x: Tensor, y: Tensor) -> Tensor:
     """Elements replaced by masks, at positions, and in strides."""
     x = x.clone()
@@ -282,6 +303,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "max_dim": (lambda x: x.max(1)[0] + x.min(1, keepdim=True).values[:, 0], (2, 3, 4)),
     "var": (lambda x: x.var(1) + x.std((1,), correction=0), (2, 5)),
     "cumulative": (lambda x: x.logcumsumexp(1) + x.cummax(2)[0] * x.cummin(-1).values, (2, 3, 4)),
+    "complex": (_complex, "two", (2, 4, 6), (2, 4, 3), (4, 3, 2)),
+    "fourier": (_fourier, (2, 5, 6)),
     "var_batch": (lambda x: x.var(0, correction=0) + x.std((0, 2), correction=0, keepdim=True) * x, (3, 2, 4)),
     "var_mean": (lambda x: torch.cat(torch.var_mean(x, (1,), correction=0), 1), (2, 5, 3)),
     "norm": (lambda x: F.normalize(x, dim=1) + F.normalize(x, p=1, dim=1), (2, 5)),

@@ -14,6 +14,7 @@ from ..errors import T7BridgeError, UnsupportedError
 from ..lazy import np
 from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, make, sequential, walk
 from .trace import (
+    VIEWS,
     CallRef,
     DynamicExtent,
     Program,
@@ -109,6 +110,25 @@ class Scaled:
 
 
 @define(eq=False)
+class Complex:
+    """Complex numbers.
+
+    Attributes:
+        real: the real part, a value of any other kind.
+        imag: the imaginary part.
+    """
+
+    real: Any
+    imag: Any
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of both."""
+        shape: Shape = self.real.shape
+        return shape
+
+
+@define(eq=False)
 class Missing:
     """A value that Lua does not have.
 
@@ -162,10 +182,14 @@ class Operation:
 
 OPERATIONS: dict[str, Operation] = {}
 """The table: ATen operation → its composition of Lua layers. `operations/` fills it."""
+OF_COMPLEX: dict[str, Operation] = {}
+"""The same for operations on complex numbers."""
+BY_PARTS = f"{VIEWS} cat stack clone contiguous repeat roll flip index_select add sub neg sum mean"
+"""Names of operations that act on the two parts of complex numbers alike."""
 
 
 def operation(
-    names: str, lua: str, note: str = "", scaled: bool = False, package: str = ""
+    names: str, lua: str, note: str = "", scaled: bool = False, package: str = "", complex: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the builder of some operations.
 
@@ -175,11 +199,14 @@ def operation(
         note: see `Operation`.
         scaled: see `Operation`.
         package: see `Operation`.
+        complex: whether it is for complex numbers.
     """
 
     def decorate(build: Callable[..., Any]) -> Callable[..., Any]:
         full = tuple(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in names.split())
-        OPERATIONS.update(dict.fromkeys(full, Operation(full, lua, build, note, scaled, package)))
+        made = dict.fromkeys(full, Operation(full, lua, build, note, scaled, package))
+        OPERATIONS.update(made if not complex else {**made, **OPERATIONS})
+        OF_COMPLEX.update(made if complex else {})
         return build
 
     return decorate
@@ -232,6 +259,8 @@ class Builder:
         outputs: list[LuaNode] = []
         for item in self.program.outputs:
             value = self.env[item.name] if isinstance(item, CallRef) else item
+            if isinstance(value, Complex):
+                value = Missing("complex numbers")
             if isinstance(value, Missing) and value.reason:
                 self.problems.append(("", "the output", value.reason))
             if value is None or isinstance(value, Missing):
@@ -292,6 +321,9 @@ class Builder:
         folded = self._folded(call, args)
         if folded is not None:
             return folded
+        args = mapped(_complex_constant, args)
+        if any(isinstance(value, Complex) for value in leaves(args)):
+            return self._of_complex(call, entry, args)
         refusal = self._refusal(entry)
         if entry is None or refusal:
             raise CannotError(refusal)
@@ -301,6 +333,20 @@ class Builder:
         if call.inplace:
             self._change(call, value)
         return value
+
+    def _of_complex(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
+        """Build a call on complex numbers: by an entry for these, or one for each part."""
+        own = OF_COMPLEX.get(call.op)
+        if own is not None:
+            return own.call(self, args)
+        if entry is None or self.kind not in BY_PARTS.split() or call.inplace:
+            raise CannotError("no composition for complex numbers is known")
+        zero = self.constant(np.zeros(()))
+        reals = mapped(lambda item: item.real if isinstance(item, Complex) else item, args)
+        imags = mapped(lambda item: _imaginary(item, zero), args)
+        parts = entry.call(self, reals), entry.call(self, imags)
+        several = isinstance(parts[0], list)
+        return [Complex(*pair) for pair in zip(*parts)] if several else Complex(*parts)
 
     def _refusal(self, entry: Operation | None) -> str:
         """Return why an operation cannot be expressed, whatever its arguments; empty if it can."""
@@ -316,7 +362,7 @@ class Builder:
     def _folded(self, call: TracedCall, args: dict[str, Any]) -> Any:
         """Compute a call on constants now; `None` if its arguments are not constants."""
         values = leaves(args)
-        if any(isinstance(value, (Wire, Stored, Scaled, DynamicExtent)) for value in values):
+        if any(isinstance(value, (Wire, Stored, Scaled, Complex, DynamicExtent)) for value in values):
             return None
         if any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values):
             return None
@@ -533,6 +579,8 @@ class Builder:
             return self.wire(value.param) * scale
         if isinstance(value, (int, float)):
             raise CannotError("a number where a tensor is needed")
+        if isinstance(value, Complex):
+            raise CannotError("complex numbers where real ones are needed")
         if isinstance(value, Stored) and value.ref.transposed:  # layers other than nn.Linear need a contiguous weight
             straight = value.ref.size[::-1]
             plain = Stored(WeightRef(value.ref.key, value.ref.start, straight), straight, value.learned)
@@ -717,6 +765,19 @@ def _range(view: TracedCall, number: int, dim: int) -> tuple[int, int, int]:
     if isinstance(view.shape[0], tuple):
         return sum(part[dim] for part in view.shape[:number]), view.shape[number][dim], 1
     return view.args.get("start") or 0, view.shape[dim], view.args.get("step", 1)
+
+
+def _complex_constant(value: Any) -> Any:
+    if not isinstance(value, Const) or not value.value.is_complex():
+        return value
+    return Complex(Const(value.value.real, value.shape), Const(value.value.imag, value.shape))
+
+
+def _imaginary(value: Any, zero: Const) -> Any:
+    """Return the imaginary part of a tensor; numbers that are no tensors, such as dimensions, stay."""
+    if isinstance(value, Complex):
+        return value.imag
+    return zero if isinstance(value, (Wire, Const, Stored)) else value
 
 
 MOST_UNNAMED = 4

@@ -660,7 +660,7 @@ def _decomposition(node: Any, call: TracedCall, known: frozenset[str]) -> Any:
         return target(*args, **kwargs)
 
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _quiet():
             made = make_fx(run, decomposition_table=_table(known))(*(flat[place].meta["val"] for place in places))
     except Exception:  # a rule may need values that only a run has; the operation is then named itself
         return None
