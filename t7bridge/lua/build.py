@@ -292,7 +292,7 @@ class Builder:
         used = [self.env[item.name] for item in leaves(call.args) if isinstance(item, CallRef)]
         missing = [value for value in used if isinstance(value, Missing)]
         args = mapped(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)
-        plain = call.op.startswith(("operator.", "aten.sym_", "aten._assert", "aten._has_compatible"))
+        plain = call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
         if missing:
             reasons = [value.reason for value in missing] + ([] if plain else [self._refusal(entry)])
             self.problems += [self._problem(reason) for reason in reasons if reason]
@@ -318,6 +318,8 @@ class Builder:
             args = mapped(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
         if call.inplace and (name := self.program.buffers.get(call.source)):
             self.remark(f"forward updates the buffer {name}, which stays as it is in Lua", warning=True)
+        if call.inplace:
+            self._warn_of_detached(call.source)
         folded = self._folded(call, args)
         if folded is not None:
             return folded
@@ -333,6 +335,15 @@ class Builder:
         if call.inplace:
             self._change(call, value)
         return value
+
+    def _warn_of_detached(self, name: str) -> None:
+        """Warn of a value that is changed in place, if it is the `data` of another, or detached from it."""
+        source = next((call.source for call in self.program.calls if call.name == name and "detach" in call.op), "")
+        if source in self.program.stored:
+            key = self.program.stored[source][0]
+            self.remark(f"forward changes the parameter {key}, which stays as it is in Lua", warning=True)
+        elif source:
+            self.remark("forward changes values by their data: these have no gradient in Lua", warning=True)
 
     def _of_complex(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
         """Build a call on complex numbers: by an entry for these, or one for each part."""

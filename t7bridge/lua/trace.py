@@ -324,11 +324,13 @@ def _export(module: nn.Module, inputs: tuple[Any, ...], shapes: Any, called: lis
 
 
 class _TracedData(TorchFunctionMode):
-    """Reads `tensor.data` as `tensor.detach()`, which `torch.export` can trace."""
+    """Reads and sets `tensor.data` by operations that `torch.export` can trace."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
             return args[0].detach()
+        if function == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
+            return args[0].detach().copy_(args[1])
         return function(*args, **(kwargs or {}))
 
 

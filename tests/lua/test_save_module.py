@@ -276,19 +276,31 @@ def test_state_is_state(tmp_path):
 class Masked(nn.Linear):
     def forward(self, x):
         self.weight.data *= torch.ones(4, 4).tril()
+        x = x * 1
+        x.data = x.data * 3
         return super().forward(x)
 
 
-def test_parameters_changed_by_data_are_learned(tmp_path):
-    """A weight that `forward` masks by its `data` is masked in Lua, and has a gradient."""
-    module, x = Masked(4, 4), torch.randn(3, 4)
-    t7bridge.save_module(module, tmp_path / "m.t7", x)
+class Clipped(nn.Linear):
+    def forward(self, x):
+        self.weight.data = self.weight.data.clamp(-0.1, 0.1)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [Masked, Clipped])
+def test_parameters_changed_by_data(kind, tmp_path):
+    """A weight whose `data` is changed in `forward` is changed in Lua, with a warning; a mask leaves its gradient."""
+    module, x = kind(4, 4), torch.randn(3, 4)
+    report = t7bridge.save_module(module, tmp_path / "m.t7", x)
+    texts = ["the parameter weight"] + ["values by their data"] * (kind is Masked)
+    for text in texts:
+        assert any(f"forward changes {text}" in note.message for note in report.notes)
     loaded = t7bridge.load_module(tmp_path / "m.t7")
     output = loaded(x)
     torch.testing.assert_close(output, module(x))
     output.sum().backward()
-    (weight,) = [parameter for parameter in loaded.parameters() if parameter.numel() == 16]
-    assert weight.grad.any()
+    weights = [parameter for parameter in loaded.parameters() if parameter.numel() == 16]
+    assert kind is Clipped or weights[0].grad.any()
 
 
 class TimeFirst(nn.Module):
