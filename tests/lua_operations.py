@@ -305,6 +305,25 @@ CASES: dict[str, tuple[Any, ...]] = {
     "cumulative": (lambda x: x.logcumsumexp(1) + x.cummax(2)[0] * x.cummin(-1).values, (2, 3, 4)),
     "complex": (_complex, "two", (2, 4, 6), (2, 4, 3), (4, 3, 2)),
     "fourier": (_fourier, (2, 5, 6)),
+    "truth": (
+        lambda x: [
+            (x > 0).any(1).float() * x[:, 0],
+            x * (x > -0.5).all(2, keepdim=True),
+            (x * (x > 0)).any(1) * x[:, 0],
+        ],
+        (2, 3, 4),
+    ),
+    "lengths": (lambda x, y: torch.hypot(x, y).exp2() + torch.erfc(x), "two", (2, 5), (2, 5)),
+    "diagonal": (
+        lambda x: x.diagonal(1, 1, 3) + torch.einsum("biji->bji", x)[..., :3].transpose(1, 2)[:, :1],
+        (2, 4, 3, 4),
+    ),
+    "same_even": (
+        lambda x, w, v: F.conv2d(F.conv2d(x, w, padding="same"), v, padding="same", groups=4),
+        (2, 3, 5, 6),
+        (4, 3, 2, 4),
+        (4, 1, 2, 2),
+    ),
     "var_batch": (lambda x: x.var(0, correction=0) + x.std((0, 2), correction=0, keepdim=True) * x, (3, 2, 4)),
     "var_mean": (lambda x: torch.cat(torch.var_mean(x, (1,), correction=0), 1), (2, 5, 3)),
     "norm": (lambda x: F.normalize(x, dim=1) + F.normalize(x, p=1, dim=1), (2, 5)),
@@ -527,6 +546,14 @@ def _unpooled(x: Tensor) -> Tensor:
     return made + F.max_unpool2d(*F.max_pool2d(x, 2, ceil_mode=True, return_indices=True), 2, output_size=x.shape[2:])
 
 
+def _transposed(x: Tensor, y: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """Transposed convolutions by kernels that are computed, or with dilation."""
+    kernel = p * y.mean(0).view(4, 1, 1, 1)
+    made = F.conv_transpose2d(x, kernel, y[0, :3], stride=(2, 1), padding=(1, 0), output_padding=(1, 0))
+    made = made + F.conv_transpose2d(x, kernel.repeat(1, 2, 1, 1)[:, :3], groups=2, dilation=2)[:, :3, :6, :6]
+    return made + F.conv_transpose1d(x.flatten(2), q, stride=3, padding=2, dilation=2)[:, :1, :36].view(2, 1, 6, 6)
+
+
 def _each_its_own(x: Tensor, y: Tensor, p: Tensor) -> Tensor:
     """A kernel and bias for each example, which are groups."""
     batch, _, *size = x.shape
@@ -570,7 +597,18 @@ LAYERS: dict[str, Any] = {
     "function_sampled": (_grid, "two", (2, 3, 4, 5), (2, 2, 3, 4)),
     "function_kernels": (Kernels(), (2, 3, 8, 6)),
     "function_kernels_of_each": (_each_its_own, "two", (2, 3, 4, 5), (2, 3), (1, 2, 3, 3, 3)),
+    "function_added": (
+        lambda x, y: (
+            x.index_add(1, y[0].argsort()[:2], y[:, :2, None] * x[:, 1:3], alpha=2)
+            + torch.isnan(x.log()).float() * 2
+            + torch.isinf(1 / x.relu())
+        ),
+        "two",
+        (2, 4, 3),
+        (2, 4),
+    ),
     "function_of_each": (_of_each, "two", (3, 4, 2), (3, 4), (4, 4)),
+    "function_transposed": (_transposed, "two", (2, 4, 3, 5), (2, 4), (4, 3, 3, 2), (4, 2, 3)),
     "function_unpooled": (_unpooled, (2, 2, 5, 6)),
 }
 """Cases that need `--allow layers`."""

@@ -57,6 +57,8 @@ do
       ceil = {torch.ceil, zero},
       trunc = {torch.trunc, zero},
       round = {round, zero},
+      isnan = {function(x) return x:ne(x):typeAs(x) end, zero},
+      isinf = {function(x) return torch.abs(x):eq(math.huge):typeAs(x) end, zero},
    }
    local Function = class('Function')
    if Function then

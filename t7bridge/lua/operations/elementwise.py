@@ -80,6 +80,7 @@ EACH: dict[str, Callable[..., LuaLayer]] = {
     "softshrink": lambda lambd: make("nn.SoftShrink", lambd),
     "exp": lambda: make("nn.Exp"),
     "expm1": lambda: make("nn.Exp") - 1,
+    "exp2": lambda: same() * log(2) >> make("nn.Exp"),
     "log": lambda: make("nn.Log"),
     "log1p": lambda: same() + 1 >> make("nn.Log"),
     "log2": lambda: make("nn.Log") / log(2),
@@ -120,12 +121,19 @@ def gelu(b: Builder, self: Any, approximate: str) -> Any:
     return b.emit((same() + make("nn.Abs") * (same() * sqrt(0.5) >> erf_of_magnitude())) * 0.5, self)
 
 
-@operation("erf", "nn.ReLU, nn.Power, nn.Exp, nn.CMulTable", f"By {ERF}.")
+@operation("erf erfc", "nn.ReLU, nn.Power, nn.Exp, nn.CMulTable", f"By {ERF}.")
 def erf(b: Builder, self: Any) -> Any:
-    """Apply the error function, as erf(relu(x)) - erf(relu(-x))."""
+    """Apply the error function, as erf(relu(x)) - erf(relu(-x)), or 1 minus it."""
     b.remark(f"erf is computed by {ERF}")
     halves = [part >> make("nn.ReLU") >> erf_of_magnitude() for part in (same(), -same())]
-    return b.emit(halves[0] - halves[1], self)
+    made = b.emit(halves[0] - halves[1], self)
+    return 1 - made if b.kind == "erfc" else made
+
+
+@operation("hypot", "nn.Square, nn.CAddTable, nn.Sqrt")
+def hypot(b: Builder, self: Any, other: Any) -> Any:
+    """Return the length of the hypotenuse."""
+    return (b.joined("nn.CAddTable", b.wire(self) ** 2, b.wire(other) ** 2)) ** 0.5
 
 
 @operation("softplus", "nn.SoftPlus")
@@ -426,6 +434,13 @@ def _places(dim: Any, rank: int) -> list[int]:
     """Return dimensions counted from the front: all by default."""
     dims = [dim] if isinstance(dim, int) else dim
     return sorted({place % rank for place in dims}) if dims else list(range(rank))
+
+
+@operation("any any.dim any.dims all all.dim all.dims", f"nn.Max, nn.Min; {PARTS}, nn.Abs", NOTE)
+def any_of(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return whether any or all elements along dimensions are not 0."""
+    mask = self if b.dtype_of("self") == "bool" else self >> is_nonzero(b, b.dtype_of("self"))
+    return reduced(b, "nn.Max" if b.kind == "any" else "nn.Min", mask, dim, keepdim)
 
 
 def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False) -> Any:

@@ -11,7 +11,7 @@ from ..build import Builder, CannotError, Place, Wire, operation, with_extents
 from ..layers import make
 from .elementwise import flattened
 
-EACH = "sin cos tan asin acos atan sinh cosh asinh atanh floor ceil trunc round"
+EACH = "sin cos tan asin acos atan sinh cosh asinh atanh floor ceil trunc round isnan isinf"
 """Functions of each element."""
 
 
@@ -103,6 +103,17 @@ def scatter(b: Builder, self: Any, dim: Place, index: Any, src: Any = None, valu
             raise CannotError("the indices do not cover the other dimensions")
         src = b.narrow(src, place, 0, extent)
     return b.emit(make("pt.Scatter", dim + 1, b.kind == "scatter_add"), self, index, src)
+
+
+@operation("index_add", "pt.Scatter", package="layers")
+def index_add(b: Builder, self: Any, dim: Place, index: Any, source: Any, alpha: float) -> Any:
+    """Add to slices at indices of a dimension."""
+    shape = source.shape
+    source = b.wire(source, self if isinstance(self, Wire) else None) * alpha
+    spread = b.reshape(index, (*(1,) * dim, *index.shape, *(1,) * (len(shape) - dim - 1)))
+    return b.emit(
+        make("pt.Scatter", dim + 1, True), b.wire(self, source), b.expand(b.wire(spread, source), shape, source), source
+    )
 
 
 def at_indices(b: Builder, value: Any, place: int, index: Wire) -> Any:

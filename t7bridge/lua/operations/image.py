@@ -10,7 +10,6 @@ from ..build import (
     Builder,
     CannotError,
     Const,
-    Learned,
     Missing,
     Scaled,
     Stored,
@@ -19,11 +18,12 @@ from ..build import (
     is_known,
     is_parameter,
     operation,
+    with_extents,
 )
 from ..layers import LuaLayer, WeightRef, make
 from .elementwise import along
 from .linear import apply_scale, scaled_outputs
-from .shape import MOST_PARTS, as_image, constant_pad, on_image, strided
+from .shape import MOST_PARTS, as_image, constant_pad, gathered, on_image, strided
 
 INDICES = "the positions of maxima are not available in nn; --allow layers writes a layer, but for volumes"
 
@@ -87,8 +87,7 @@ def convolution(
 ) -> Any:
     """Convolve."""
     if bias is not None and not is_parameter(bias):
-        made = convolution(b, input, weight, None, stride, padding, dilation, groups)
-        return made + b.reshape(b.wire(bias, made), (*bias.shape, *(1,) * (len(made.shape) - 2)))
+        return _plus(b, convolution(b, input, weight, None, stride, padding, dilation, groups), bias)
     if isinstance(weight, Scaled):
         if weight.place not in (None, 0):
             raise CannotError("the scale of the kernel is not one for each output channel")
@@ -118,6 +117,11 @@ def convolution(
     return on_image(b, layer, input, b.shape)
 
 
+def _plus(b: Builder, made: Any, bias: Any) -> Any:
+    """Add a bias that is computed, or no parameter, to channels."""
+    return made + b.reshape(b.wire(bias, made), (*bias.shape, *(1,) * (len(made.shape) - 2)))
+
+
 def _with_kernel(b: Builder, layer: LuaLayer, input: Wire, kernel: Wire, bias: Any) -> Any:
     """Convolve by a kernel that is computed, or is no parameter."""
     rank, image = len(input.shape) - 2, as_image(b, input)
@@ -125,7 +129,7 @@ def _with_kernel(b: Builder, layer: LuaLayer, input: Wire, kernel: Wire, bias: A
         raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
     made = b.emit(layer, image, kernel, shape=(*b.shape[:2], *((1,) * (2 - rank)), *b.shape[2:]))
     made = b.reshape(made, b.shape)
-    return made if bias is None else made + b.reshape(b.wire(bias, made), (b.shape[1], *(1,) * rank))
+    return made if bias is None else _plus(b, made, bias)
 
 
 def _same(b: Builder, input: Wire, total: list[int]) -> tuple[list[int], Wire]:
@@ -168,7 +172,7 @@ def transposed_convolution(
     b: Builder,
     input: Wire,
     weight: Any,
-    bias: Learned | None,
+    bias: Any,
     stride: Any,
     padding: Any,
     output_padding: Any,
@@ -176,6 +180,9 @@ def transposed_convolution(
     dilation: Any,
 ) -> Any:
     """Convolve transposed."""
+    if bias is not None and not is_parameter(bias):
+        rest = (stride, padding, output_padding, groups, dilation)
+        return _plus(b, transposed_convolution(b, input, weight, None, *rest), bias)
     if isinstance(weight, Scaled):
         if weight.place not in (None, 0) and (weight.place, groups) != (1, 1):
             raise CannotError("the scale of the kernel is not one for each channel")
@@ -184,9 +191,11 @@ def transposed_convolution(
             return transposed_convolution(b, apply_scale(b, input, weight, 1), weight.param, bias, *rest)
         made = transposed_convolution(b, input, weight.param, None, *rest)
         return scaled_outputs(b, made, weight, bias, 1)
-    check_learned(weight, "weight")
-    n_in, n_out, *kernel = weight.ref.size
+    n_in, n_out, *kernel = weight.shape
     rank = len(kernel)
+    if "layers" in b.allow and rank < 3 and (not is_parameter(weight) or set(_each(rank, dilation, 1)) != {1}):
+        return _by_zeros(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    check_learned(weight, "weight")
     kernel, stride, dilation = _each(rank, kernel, 1), _each(rank, stride, 1), _each(rank, dilation, 1)
     padding, extra = _each(rank, padding, 0), _each(rank, output_padding, 0)
     if any(step != 1 for step in dilation):
@@ -200,6 +209,44 @@ def transposed_convolution(
     return on_image(
         b, _grouped(name, args, weight, bias, (each, n_out, *kernel), (each, n_out, groups)), input, b.shape
     )
+
+
+def _by_zeros(
+    b: Builder,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: int,
+    dilation: Any,
+) -> Any:
+    """Convolve transposed: convolve by reversed kernels, after zeros are put between the elements."""
+    n_in, n_out, *kernel = weight.shape
+    rank, each = len(kernel), n_in // groups
+    order = (0, 2, 1, *range(3, 3 + rank))
+    kernels = b.permute(b.reshape(b.wire(weight, input), (groups, each, n_out, *kernel)), order)
+    kernels = b.reshape(kernels, (groups * n_out, each, *kernel))
+    sides: list[int] = []
+    options = (_each(rank, value, 0)[-rank:] for value in (stride, padding, output_padding, dilation))
+    for place, (size, step, pad, extra, apart) in enumerate(zip(kernel, *options), 2):
+        kernels = gathered(b, kernels, np.arange(size)[::-1], place)
+        if step > 1:
+            shape = input.shape
+            rows = b.reshape(input, with_extents(shape, place, shape[place], 1))
+            wide = with_extents(shape, place, shape[place], step)
+            spread = b.emit(make("nn.Padding", place + 2, step - 1), rows, shape=wide)
+            input = b.narrow(
+                b.reshape(spread, with_extents(shape, place, shape[place] * step)),
+                place,
+                0,
+                (shape[place] - 1) * step + 1,
+            )
+        reach = apart * (size - 1) - pad
+        sides = [reach, reach + extra, *sides]
+    input = constant_pad(b, input, sides, 0.0)
+    return convolution(b, input, kernels, bias, 1, 0, dilation, groups)
 
 
 @operation(
@@ -218,8 +265,6 @@ def any_convolution(
     groups: int,
 ) -> Any:
     """Convolve, or convolve transposed."""
-    if transposed:
-        check_learned(bias, "bias")
     if transposed:
         return transposed_convolution(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
     return convolution(b, input, weight, bias, stride, padding, dilation, groups)

@@ -245,7 +245,9 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
     """Pad with a number; negative padding cuts."""
     rank = len(value.shape)
     if number == 0 and len(padding) == 4 and rank == 4 and min(padding) >= 0:
-        return b.emit(make("nn.SpatialZeroPadding", *padding), value, shape=b.shape) if any(padding) else value
+        left, right, top, bottom = padding
+        shape = (*value.shape[:2], value.shape[2] + top + bottom, value.shape[3] + left + right)
+        return b.emit(make("nn.SpatialZeroPadding", *padding), value, shape=shape) if any(padding) else value
     for position, amount in enumerate(padding):
         place, first = rank - 1 - position // 2, position % 2 == 0
         extent = value.shape[place] + amount
@@ -311,6 +313,19 @@ def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any
     numbers, extent = item.array(), self.shape[place]
     made = gathered(b, self, numbers % extent if isinstance(extent, int) else numbers, place)
     return b.reshape(made, with_extents(self.shape, place, *numbers.shape))
+
+
+@operation("diagonal", "nn.View, nn.Narrow, nn.JoinTable")
+def diagonal(b: Builder, self: Any, offset: int, dim1: Place, dim2: Place) -> Any:
+    """Return a diagonal of two dimensions as the last."""
+    rank = len(self.shape)
+    order = [place for place in range(rank) if place not in (dim1, dim2)]
+    rows, columns = self.shape[dim1], self.shape[dim2]
+    if not is_known((rows, columns)):
+        raise CannotError("the diagonal of a matrix of unknown size")
+    flat = b.reshape(b.permute(self, [*order, dim1, dim2]), (*(self.shape[place] for place in order), rows * columns))
+    places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
+    return gathered(b, flat, places, rank - 2)
 
 
 def _of_each(b: Builder, value: Any, place: int, item: Any) -> Any:

@@ -24,7 +24,7 @@ class Function(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Keep the shape."""
         output: Tensor = getattr(torch, self.name)(input)
-        return output
+        return output.to(input.dtype)
 
 
 @dataclass(eq=False)
