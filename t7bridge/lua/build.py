@@ -258,9 +258,7 @@ class Builder:
             self.env[call.name] = self.value_of(call)
         outputs: list[LuaNode] = []
         for item in self.program.outputs:
-            value = self.env[item.name] if isinstance(item, CallRef) else item
-            if isinstance(value, Complex):
-                value = Missing("complex numbers")
+            value = _returned(self.env[item.name]) if isinstance(item, CallRef) else item
             if isinstance(value, Missing) and value.reason:
                 self.problems.append(("", "the output", value.reason))
             if value is None or isinstance(value, Missing):
@@ -776,6 +774,11 @@ def _range(view: TracedCall, number: int, dim: int) -> tuple[int, int, int]:
     if isinstance(view.shape[0], tuple):
         return sum(part[dim] for part in view.shape[:number]), view.shape[number][dim], 1
     return view.args.get("start") or 0, view.shape[dim], view.args.get("step", 1)
+
+
+def _returned(value: Any) -> Any:
+    """Return an output; complex numbers are none."""
+    return Missing("complex numbers") if isinstance(value, Complex) else value
 
 
 def _complex_constant(value: Any) -> Any:

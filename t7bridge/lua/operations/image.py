@@ -93,8 +93,6 @@ def convolution(
             raise CannotError("the scale of the kernel is not one for each output channel")
         made = convolution(b, input, weight.param, None, stride, padding, dilation, groups)
         return scaled_outputs(b, made, weight, bias, 1)
-    if not is_parameter(weight) and "layers" not in b.allow:
-        raise CannotError("the weight is computed, or is not a parameter; --allow layers takes it as an input")
     n_out, n_in, *kernel = weight.shape
     rank = len(kernel)
     if len(input.shape) != rank + 2:
@@ -124,6 +122,8 @@ def _plus(b: Builder, made: Any, bias: Any) -> Any:
 
 def _with_kernel(b: Builder, layer: LuaLayer, input: Wire, kernel: Wire, bias: Any) -> Any:
     """Convolve by a kernel that is computed, or is no parameter."""
+    if "layers" not in b.allow:
+        raise CannotError("the weight is computed, or is not a parameter; --allow layers takes it as an input")
     rank, image = len(input.shape) - 2, as_image(b, input)
     if rank > 2:
         raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
