@@ -61,7 +61,7 @@ def _complex(x: Tensor, y: Tensor, p: Tensor) -> list[Tensor]:
     """Complex numbers from pairs, turned by constants and parameters, in parts, and joined."""
     turns = torch.polar(torch.ones(4, 3), torch.arange(12.0).view(4, 3))
     z = torch.view_as_complex(x.unflatten(2, (3, 2))) * turns
-    w = (z * torch.view_as_complex(p) + z.conj() - y).transpose(1, 2).flip(1)
+    w = (z * torch.view_as_complex(p) + z.conj() - y + (1 - 2j) - 0.5).transpose(1, 2).flip(1)
     return [
         torch.view_as_real(torch.cat([w, w[:, :1] * 2], 1)).flatten(2),
         (z * y).abs() + w.mean((1, 2), keepdim=True).real,

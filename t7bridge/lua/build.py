@@ -317,7 +317,7 @@ class Builder:
         if call.inplace and (name := self.program.buffers.get(call.source)):
             self.remark(f"forward updates the buffer {name}, which stays as it is in Lua", warning=True)
         if call.inplace:
-            self._warn_of_detached(call.source)
+            self._warn_of_change(call.source)
         folded = self._folded(call, args)
         if folded is not None:
             return folded
@@ -334,13 +334,13 @@ class Builder:
             self._change(call, value)
         return value
 
-    def _warn_of_detached(self, name: str) -> None:
-        """Warn of a value that is changed in place, if it is the `data` of another, or detached from it."""
-        source = next((call.source for call in self.program.calls if call.name == name and "detach" in call.op), "")
-        if source in self.program.stored:
-            key = self.program.stored[source][0]
+    def _warn_of_change(self, name: str) -> None:
+        """Warn of a value that is changed in place, if it is a parameter, or the `data` of one or of another value."""
+        data = next((call.source for call in self.program.calls if call.name == name and "detach" in call.op), "")
+        key, learned = self.program.stored.get(data or name, ("", False))
+        if learned:
             self.remark(f"forward changes the parameter {key}, which stays as it is in Lua", warning=True)
-        elif source:
+        elif isinstance(self.env.get(data), Wire):
             self.remark("forward changes values by their data: these have no gradient in Lua", warning=True)
 
     def _of_complex(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
@@ -350,9 +350,9 @@ class Builder:
             return own.call(self, args)
         if entry is None or self.kind not in BY_PARTS.split() or call.inplace:
             raise CannotError("no composition for complex numbers is known")
-        zero = self.constant(np.zeros(()))
-        reals = mapped(lambda item: item.real if isinstance(item, Complex) else item, args)
-        imags = mapped(lambda item: _imaginary(item, zero), args)
+        numbers = {name: value for name, value in args.items() if name in ("self", "other")}
+        reals = mapped(lambda item: item.real if isinstance(item, (Complex, complex)) else item, args)
+        imags = mapped(_imaginary, args) | {name: _imaginary(value, 0) for name, value in numbers.items()}
         parts = entry.call(self, reals), entry.call(self, imags)
         several = isinstance(parts[0], list)
         return [Complex(*pair) for pair in zip(*parts)] if several else Complex(*parts)
@@ -787,11 +787,11 @@ def _complex_constant(value: Any) -> Any:
     return Complex(Const(value.value.real, value.shape), Const(value.value.imag, value.shape))
 
 
-def _imaginary(value: Any, zero: Const) -> Any:
-    """Return the imaginary part of a tensor; numbers that are no tensors, such as dimensions, stay."""
-    if isinstance(value, Complex):
+def _imaginary(value: Any, other: Any = None) -> Any:
+    """Return the imaginary part of a value; numbers that are no values, such as dimensions, stay."""
+    if isinstance(value, (Complex, complex)):
         return value.imag
-    return zero if isinstance(value, (Wire, Const, Stored)) else value
+    return 0.0 if isinstance(value, (Wire, Const, Stored)) or other is not None else value
 
 
 MOST_UNNAMED = 4
