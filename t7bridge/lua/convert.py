@@ -124,12 +124,21 @@ def _with_guards(
         square = [(one[1], other[1]) for one, other in sizes.square if one[0] == number]
         if not fixed and not square:
             continue
-        layer = LuaNode(guard(len(step.shape), fixed, square), [step], step.shape)
+        # The layers of a guard are of the model's own type: it is behind the copy from whole numbers.
+        place, last = next(
+            ((index + 1, user) for index, user in enumerate(steps) if user.inputs == [step] and _is_copy(user)),
+            (0, step),
+        )
+        layer = LuaNode(guard(len(step.shape), fixed, square), [last], step.shape)
         for user in steps:
-            user.inputs = [layer if source is step else source for source in user.inputs]
-        outputs[:] = [layer if source is step else source for source in outputs]
-        steps.insert(0, layer)
+            user.inputs = [layer if source is last else source for source in user.inputs]
+        outputs[:] = [layer if source is last else source for source in outputs]
+        steps.insert(place, layer)
     return bool(sizes.fixed or sizes.square)
+
+
+def _is_copy(step: LuaNode) -> bool:
+    return step.layer is not None and step.layer.name == "nn.Copy"
 
 
 def _known(allow: tuple[str, ...]) -> dict[str, Any]:

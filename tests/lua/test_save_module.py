@@ -383,6 +383,15 @@ def test_the_first_dimension_may_be_time(tmp_path):
     assert any("size of the batch is fixed" in note.message for note in report.notes)
 
 
+def test_sizes_of_whole_numbers_are_checked_as_floats(tmp_path):
+    """The layers that check sizes are floats, which Lua's do not take another type: the copy comes first."""
+    module = nn.Sequential(nn.Embedding(9, 2), nn.Flatten(), nn.Linear(6, 2))
+    report = t7bridge.save_module(module, tmp_path / "m.t7", torch.randint(0, 9, (2, 3)))
+    assert any("any x 3; Lua refuses others" in note.message for note in report.notes)
+    kinds = [place.obj.class_name for place in Places(t7bridge.load(tmp_path / "m.t7"))]
+    assert kinds.index("nn.Copy") < kinds.index("nn.ConcatTable")
+
+
 class Losses(nn.Module):
     def forward(self, x, y):
         return (x - y).square().mean(), x.sum(1), (x * y).sum()
