@@ -313,6 +313,13 @@ CASES: dict[str, tuple[Any, ...]] = {
         ],
         (2, 3, 4),
     ),
+    "distances": (
+        lambda x, y, p: torch.cdist(x, p) + torch.cdist(x, y, p=1).sum(2, keepdim=True),
+        "two",
+        (2, 4, 3),
+        (2, 2, 3),
+        (5, 3),
+    ),
     "lengths": (lambda x, y: torch.hypot(x, y).exp2() + torch.erfc(x), "two", (2, 5), (2, 5)),
     "diagonal": (
         lambda x: x.diagonal(1, 1, 3) + torch.einsum("biji->bji", x)[..., :3].transpose(1, 2)[:, :1],

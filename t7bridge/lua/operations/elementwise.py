@@ -501,6 +501,14 @@ def norm(b: Builder, self: Wire, ord: float, dim: Any, keepdim: bool) -> Any:
     return reduced(b, "nn.Sum", size**ord, dim, keepdim) ** (1 / ord)
 
 
+@operation("cdist _cdist_forward", "nn.CSubTable; as linalg_vector_norm")
+def distances(b: Builder, x1: Any, x2: Any, p: float) -> Any:
+    """Return the distances between the rows of two matrices."""
+    rows = b.reshape(x1, (*x1.shape[:-1], 1, x1.shape[-1]))
+    columns = b.reshape(x2, (*x2.shape[:-2], 1, *x2.shape[-2:]))
+    return norm(b, b.joined("nn.CSubTable", rows, columns), p, [-1], False)
+
+
 @operation("logsumexp", "nn.Max, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
 def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
     """Return the logarithm of sums of exponentials."""
