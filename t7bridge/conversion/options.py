@@ -194,7 +194,8 @@ def takes(
                     each.check(getattr(made, name))
             if not in_notebook():
                 return function(made)
-            with progress(function.__name__, str(made.source) if function.__name__ == "convert" else ""):
+            path = made.source if function.__name__ == "convert" else ""
+            with progress(function.__name__, path if isinstance(path, str) else ""):
                 return function(made)
 
         old_names: dict[str, str] = getattr(request, "OLD_NAMES", {})
