@@ -26,7 +26,7 @@ from ..nn.places import is_module
 from ..nn.registry import layer_of
 from ..nn.state_dict import added, assignment, is_close, kept_field, learned_copies, native, recomputed, state_dict
 from ..report import Note
-from ..text import listed
+from ..text import counted, listed
 from ..values.assign import Assignment, assign, same_elements
 from .tree import as_tree, to_torch
 
@@ -333,12 +333,15 @@ class _Filling:
         for item in self._items:
             lost[item.loss].append(f"{item.name} ({item.source.element.name} to {item.target.element.name})")
         for loss, level, text in (
-            ("rounded", "info", "tensors are rounded to Lua's element type"),
-            ("changed", "warning", "tensors have numbers that Lua's element type cannot hold"),
+            ("rounded", "info", "rounded to Lua's element type"),
+            ("changed", "warning", "with numbers that Lua's element type cannot hold"),
         ):
             if lost[loss]:
                 self._note(
-                    level, f"{len(lost[loss])} {text}: {_listed(lost[loss])}", loss="precision", code="precision"
+                    level,
+                    f"{counted(len(lost[loss]), 'tensor')} {text}: {_listed(lost[loss])}",
+                    loss="precision",
+                    code="precision",
                 )
 
 

@@ -111,7 +111,7 @@ class DiffReport(Comparison):
     def lines(self) -> list[str]:
         """Return the differences, and their number."""
         found = counted(len(self.differences), "difference") if self.differences else "no difference"
-        return [*map(str, self.differences), f"{found}; {self.tensors:,} tensors compared"]
+        return [*map(str, self.differences), f"{found}; {counted(self.tensors, 'tensor')} compared"]
 
 
 @define(eq=False)

@@ -285,10 +285,10 @@ def test_tensors_that_overlap(tmp_path):
         ("f4", torch.int64, [3.0, -1.0], ""),
         ("f4", torch.bool, [0.0, 1.0], ""),
         ("f4", torch.float64, [0.5, 2.0], ""),
-        ("f4", torch.float64, [0.1, 2.0], "info: 1 tensors are rounded"),
-        ("f4", torch.float64, [1e300, 2.0], "warning: 1 tensors have numbers"),
-        ("f2", torch.float32, [1e6, 2.0], "warning: 1 tensors have numbers"),
-        ("i8", torch.float32, [0.5, 2.0], "warning: 1 tensors have numbers"),
+        ("f4", torch.float64, [0.1, 2.0], "info: 1 tensor rounded"),
+        ("f4", torch.float64, [1e300, 2.0], "warning: 1 tensor with numbers"),
+        ("f2", torch.float32, [1e6, 2.0], "warning: 1 tensor with numbers"),
+        ("i8", torch.float32, [0.5, 2.0], "warning: 1 tensor with numbers"),
     ],
 )
 def test_element_types(kind, dtype, values, note, tmp_path):

@@ -228,11 +228,11 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     second = save(tmp_path / "b.pt", {"w": torch.tensor([[0, 0], [0.25, math.nan]])})
 
     assert main(["diff", str(first), str(first)]) == 0
-    assert capsys.readouterr().out == "no difference; 1 tensors compared\n"
+    assert capsys.readouterr().out == "no difference; 1 tensor compared\n"
     assert main(["diff", str(first), str(second)]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "root.w: 2 of 4 elements differ, most at [1, 1]: 0 against nan",
-        "1 difference; 1 tensors compared",
+        "1 difference; 1 tensor compared",
     ]
     assert main(["diff", "--json", str(first), str(second)]) == 1
     report = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
