@@ -129,12 +129,11 @@ def _crossing(fold: Fold, takes: list[list[Flow]], goes: list[list[Flow]]) -> in
             if any(not -period <= end < period for end, _ in ends):
                 return None
             kinds.append([sorted(each for each in ends if (each[0] < 0) == before) for before in (False, True)])
+            if kinds[-1][0] != kinds[0][0] or kinds[-1][1] != kinds[min(len(kinds) - 1, 1)][1]:
+                return None
             sources.append(sorted(flow.start for flow in takes[number] if not start <= flow.start < last))
             targets.append(sorted(flow.end for flow in goes[number] if not start <= flow.end < last))
         crossing += len(kinds[1][1])
-        own_differ = any(own != kinds[0][0] for own, _ in kinds)
-        if own_differ or any(before != kinds[1][1] for _, before in kinds[1:]):
-            return None
         if not (_is_even(sources[1:]) and _is_even(targets[:-1])):
             return None
     return crossing
