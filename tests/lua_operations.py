@@ -313,6 +313,15 @@ CASES: dict[str, tuple[Any, ...]] = {
         ],
         (2, 3, 4),
     ),
+    "batch_statistics": (
+        lambda x, w, b: (
+            F.batch_norm(x, None, None, w, b, training=True)
+            + F.batch_norm(w[None, :, None] * b, None, None, training=True)
+        ),
+        (3, 4, 4),
+        (4,),
+        (4,),
+    ),
     "distances": (
         lambda x, y, p: torch.cdist(x, p) + torch.cdist(x, y, p=1).sum(2, keepdim=True),
         "two",

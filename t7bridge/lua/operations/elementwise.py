@@ -606,12 +606,15 @@ def batch_norm(
     """Normalize over the batch, with running statistics in evaluation, or each channel of each example."""
     if use_input_stats:
         return group_norm(b, input, input.shape[1], weight, bias, eps)
+    if running_mean is None:
+        places = [0, *range(2, len(input.shape))]
+        value = input - reduced(b, "nn.Mean", input, places, True)
+        value = value / (reduced(b, "nn.Mean", value**2, places, True) + eps) ** 0.5
+        return _affine(b, value, weight, bias, (1, input.shape[1], *(1,) * (len(input.shape) - 2)))
     check_learned(weight, "weight")
     check_learned(bias, "bias")
-    if training or running_mean is None:
-        raise CannotError(
-            "without running statistics, or in training, a batch normalization has no meaning in evaluation"
-        )
+    if training:
+        raise CannotError("in training, a batch normalization has no meaning in evaluation")
     if b.kind == "instance_norm":
         b.remark("an instance normalization with running statistics uses those of the batch in training", warning=True)
     elif not momentum and getattr(b.module, "momentum", momentum) is None:
