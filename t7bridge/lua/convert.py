@@ -54,8 +54,10 @@ class LuaModel:
         return classes_source({layer.name for layer in walk(self.layer)})
 
 
-def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] = ()) -> LuaModel:
-    """Convert a PyTorch module to a Lua model.
+def convert_module(
+    module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] = (), inference: bool = False
+) -> LuaModel:
+    """Convert a PyTorch module to a Lua model, with `inference` one without the tensors of gradients.
 
     Raises:
         UnsupportedError: see `save_module`.
@@ -67,7 +69,8 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
     arrays = state_arrays(program)
     floats = {array.dtype.str[1:] for array in arrays.values() if array.dtype.kind == "f"}
     wide = "f8" in floats or any(dtype == "float64" for _, _, dtype in program.inputs)
-    maker = ObjectMaker(FLOAT64 if wide else FLOAT32, arrays, bool(getattr(module, "training", False)))
+    is_training = bool(getattr(module, "training", False)) and not inference
+    maker = ObjectMaker(FLOAT64 if wide else FLOAT32, arrays, is_training, not inference)
     root = maker.make(layer)
     root[ROOT_FIELD] = _state_record(layer, program, arrays, builder.scalars)
     notes = [

@@ -336,6 +336,7 @@ SpatialDropout VolumetricDropout (p) train=true stochastic_inference=false noise
 ELU (alpha=1 inplace=false)
 HardShrink SoftShrink (lambda=0.5)
 HardTanh (min_val=-1 max_val=1 inplace=false)
+Index (dimension) gradInput={Tensor,Tensor}
 JoinTable (dimension nInputDims=nil) size=LongStorage0 gradInput={}
 LeakyReLU (negval inplace=false)
 Linear (- -)

@@ -40,11 +40,13 @@ class ObjectMaker:
         element: of all tensors of the model.
         weights: the tensors of the state dict.
         training: whether modules are in training mode.
+        has_gradients: whether weights have gradients beside them, without which Lua can evaluate, but not train.
     """
 
     element: ElementType
     weights: dict[str, np.ndarray]
     training: bool = False
+    has_gradients: bool = True
     _tensors: dict[tuple[WeightRef, bool], Tensor] = field(factory=dict)
     _storages: dict[tuple[str, bool], Storage] = field(factory=dict)
     _made: dict[LuaLayer, TorchObject] = field(factory=dict)
@@ -66,7 +68,7 @@ class ObjectMaker:
         own = {} if layer.name == "nn.SeqLSTM" else layer.weights
         for name, ref in own.items():
             obj[name] = self.tensor(ref)
-            if name in GRADIENTS:
+            if name in GRADIENTS and self.has_gradients:
                 obj[GRADIENTS[name]] = self.tensor(ref, gradient=True)
         if layer.name.endswith("BatchNormalization") and "weight" not in layer.weights:
             obj["affine"] = False
@@ -95,7 +97,8 @@ class ObjectMaker:
             bias += gates(name) if name in refs else 0
         for name, array in (("weight", weight), ("bias", bias)):
             obj[name] = Tensor.from_numpy(np.ascontiguousarray(array))
-            obj[GRADIENTS[name]] = Tensor.from_numpy(np.zeros_like(array, order="C"))
+            if self.has_gradients:
+                obj[GRADIENTS[name]] = Tensor.from_numpy(np.zeros_like(array, order="C"))
 
     def tensor(self, ref: WeightRef, gradient: bool = False) -> Tensor:
         """Return the tensor of a field: one object for each part of the state dict, and one storage for each tensor."""

@@ -153,6 +153,10 @@ class ToLua:
         default=(),
         metavar="NAME",
     )
+    inference: bool = option(
+        "leave out the tensors of gradients, half of the file: Lua can evaluate the model, but not train it",
+        default=False,
+    )
     force: bool = FORCE
     sync: bool = SYNC
 
@@ -219,6 +223,8 @@ def save_module(request: SaveModule) -> Report:
         allow: what the model may need besides nn and nngraph: `layers` for classes of PyTorch's functions that nn lacks
             (sine, sorting, sampling of images), which are written to `layers.lua` beside the model; `rnn`,
             Element-Research's, for `nn.SeqLSTM`, without which recurrent layers are unrolled.
+        inference: leave out the tensors of gradients, half of the file. The Lua model is in evaluation mode, and Lua
+            cannot train it.
 
     Returns:
         The report, with notes for the user, such as the fixed length of unrolled recurrent layers.
@@ -231,7 +237,7 @@ def save_module(request: SaveModule) -> Report:
     Example:
         >>> save_module(model, "model.t7", example_inputs=torch.randn(1, 3, 224, 224))  # doctest: +SKIP
     """
-    model = lua_model(request.module, request.example_inputs, request.allow)
+    model = lua_model(request.module, request.example_inputs, request.allow, request.inference)
     report = _report(request.module, os.fspath(request.target), model)
     with FileOutput(request.target, force=request.force, sync=request.sync) as output:
         T7Writer(output).write_object(model.root)
@@ -259,6 +265,7 @@ def write_lua(request: WriteLua) -> Report:
         example_inputs: see `save_module`.
         weights: a file with the state dict of a module named by a text; random weights if not given.
         allow: see `save_module`.
+        inference: see `save_module`.
         loader: write `loader.lua` and `weights.t7` instead, see `write_loader`; `weights` or `module` is the file.
         train: whether a module named by a text is saved in training mode.
         source: the origin of the module, for the first line of the source.
@@ -287,7 +294,7 @@ def write_lua(request: WriteLua) -> Report:
             )
         name = name or module
         module = _module_of(module, request.weights).train(request.train)
-    model = lua_model(module, request.example_inputs, request.allow)
+    model = lua_model(module, request.example_inputs, request.allow, request.inference)
     folder = _folder(request.target)
     report = _report(module, folder, model, name)
     text = model.source(report.source)
@@ -302,7 +309,7 @@ def write_lua(request: WriteLua) -> Report:
     return report
 
 
-def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = ()) -> LuaModel:
+def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = (), inference: bool = False) -> LuaModel:
     """Convert a PyTorch module to a Lua model in memory.
 
     Raises:
@@ -325,7 +332,7 @@ def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = ()) -> 
     unknown = sorted(set(allow) - set(PACKAGES))
     if unknown:
         raise ModelError("unknown name in allow", expected=" or ".join(PACKAGES), found=", ".join(unknown))
-    return convert_module(module, tuple(inputs), allow)
+    return convert_module(module, tuple(inputs), allow, inference)
 
 
 def _program_of(path: str) -> Any:

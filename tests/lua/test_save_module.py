@@ -429,3 +429,47 @@ def test_rounding_is_reported(tmp_path, name):
     report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs)
     assert any(f"{name} parts are computed in the element type" in note.message for note in report.notes)
     torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(*inputs), module(*inputs), rtol=0.01, atol=0.01)
+
+
+def test_inference_leaves_out_gradients(tmp_path):
+    """The model without gradients is half the size, in evaluation mode, and computes the same."""
+    module, inputs = module_of("unet")
+    t7bridge.save_module(module.train(), tmp_path / "all.t7", inputs)
+    t7bridge.save_module(module, tmp_path / "m.t7", inputs, inference=True)
+    smaller = (tmp_path / "all.t7").stat().st_size - (tmp_path / "m.t7").stat().st_size
+    assert smaller > 0.9 * sum(value.nbytes for value in module.parameters())
+    places = [place.obj for place in Places(t7bridge.load(tmp_path / "m.t7"))]
+    assert not any(name in obj for obj in places for name in ("gradWeight", "gradBias"))
+    assert all(obj["train"] is False for obj in places)
+    again = t7bridge.load_module(tmp_path / "m.t7")
+    with torch.no_grad():
+        torch.testing.assert_close(again(*inputs), module.eval()(*inputs))
+
+
+class RelativePositions(nn.Module):
+    """Biases of a matrix of positions, looked up by their distance, for each head."""
+
+    def __init__(self):
+        super().__init__()
+        self.biases = nn.Parameter(torch.randn(3, 64))
+        places = torch.stack(torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")).flatten(1)
+        self.index = (places[:, :, None] - places[:, None]).abs().mul(torch.tensor([[[8]], [[1]]])).sum(0)
+
+    def forward(self, x):
+        return x[:, None] + self.biases[:, self.index]
+
+
+def test_relative_positions_are_looked_up(tmp_path):
+    """The file has a number for each element looked up, not a table of ones and zeros; gradients are PyTorch's."""
+    module, x = RelativePositions(), torch.randn(2, 64, 64)
+    t7bridge.save_module(module, tmp_path / "m.t7", x)
+    assert (tmp_path / "m.t7").stat().st_size < 60_000
+    again = t7bridge.load_module(tmp_path / "m.t7")
+    slope = torch.randn(2, 3, 64, 64)
+    found = []
+    for each in (module, again):
+        made = each(x)
+        made.backward(slope)
+        found.append((made.detach(), next(each.parameters()).grad))
+    torch.testing.assert_close(found[1][0], found[0][0])
+    torch.testing.assert_close(found[1][1].view(3, 64), found[0][1])

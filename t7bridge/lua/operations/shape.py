@@ -29,7 +29,8 @@ from .elementwise import is_nonzero, reduced
 from .functions import at_indices
 
 MOST_PARTS = 256
-MOST_CHOICES = 1 << 24
+MOST_RANGES = 8
+"""Ranges of positions that are joined; more are looked up by nn.Index."""
 
 
 @operation(
@@ -281,21 +282,18 @@ def gathered(b: Builder, table: Any, index: Any, place: int) -> Any:
             layer = make("nn.LookupTable", rows, width, weight=table.ref.resized((rows, width)))
             made = b.emit(layer, b.constant((index + 1).astype("f4")), shape=(len(index), width))
             return b.reshape(made, (len(index), *table.shape[1:]))
-    if len(cuts) <= MOST_PARTS:
+    if len(cuts) <= MOST_RANGES:
         parts = [b.narrow(table, place, int(index[start]), int(end - start)) for start, end in pairwise(cuts)]
         return b.concatenate(parts, place)
-    # Many elements: the product with a matrix with a single 1 in each row.
-    extent = table.shape[place]
-    if isinstance(extent, str) or len(index) * extent > MOST_CHOICES or len(table.shape) != 2:
-        raise CannotError(f"gathers {len(index)} elements by constant positions")
-    choice = b.constant(np.eye(extent, dtype="f4")[index])
-    made = b.permute(b.wire(table), (1, 0)) if place else b.wire(table)
-    made = b.emit(make("nn.MM"), choice, made, shape=(len(index), made.shape[1]))
-    return b.permute(made, (1, 0)) if place else made
+    # The batch cannot be extended by constant positions, and the layer counts from 1.
+    value = b.wire(table)
+    positions = b.wire(b.constant((index + 1).astype("f4")))
+    positions = positions >> make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True)
+    return b.emit(make("nn.Index", place + 1), value, positions, shape=with_extents(table.shape, place, len(index)))
 
 
-@operation("index_select", "nn.Narrow and nn.JoinTable, nn.LookupTable")
-@operation("index.Tensor", "nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable")
+@operation("index_select", "nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
+@operation("index.Tensor", "nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable, nn.Index")
 def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any = None) -> Any:
     """Take elements at constant positions of one dimension."""
     used = [(place, item) for place, item in enumerate(indices or ()) if item is not None] or [(dim, index)]
