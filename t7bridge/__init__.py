@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .lazy import face
+from .data import face
 
 if TYPE_CHECKING:
     from . import errors, layers, torchfile

@@ -1,4 +1,4 @@
-"""What every room is built with: the version, data classes, and their creation without the garbage collector.
+"""What every room is built with: the version, data classes, and what is loaded when it is first used.
 
 `define` is the decorator of attrs, with one shared `repr`, equality and hash. attrs compiles the methods of each class
 when its module is loaded. Without these it takes half the time: together they were a sixth of the time of converting a
@@ -8,12 +8,14 @@ small file.
 from __future__ import annotations
 
 import gc
+import importlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
 from reprlib import recursive_repr
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from attrs import define as _define
@@ -85,3 +87,37 @@ def collector_paused() -> Iterator[None]:
                 _inside -= 1
                 if not _inside:
                     gc.enable()
+
+
+__all__ = ["face", "np"]
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+
+    class _Lazy(ModuleType):
+        """A module whose attributes are those of another, which is imported with the first of them."""
+
+        def __getattr__(self, name: str) -> Any:
+            value = getattr(importlib.import_module(self.__name__), name)
+            setattr(self, name, value)
+            return value
+
+    np = _Lazy("numpy")
+
+
+def face(package: str, offered: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package that loads the names it offers from its modules.
+
+    Args:
+        package: its name.
+        offered: for each module, the names that it has, separated by spaces.
+    """
+    homes = {name: module for module, names in offered.items() for name in names.split()}
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f".{homes[name]}", package), name)
+
+    return load

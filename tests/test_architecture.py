@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room → the rooms that it may import, apart from itself. `formats` and `tools` are split: a format must not know
 # another one, and a tool in a folder is a floor of its own.
-FLOOR = {"data", "errors", "lazy", "limits", "report", "text"}
+FLOOR = {"data", "errors", "limits", "report", "text"}
 GRAPH = FLOOR | {"io", "graph"}
 LEAVES = {"formats/table", "formats/document", "formats/fields"}
 """What every format may import: the table of formats, what reading results in, checked fields."""
@@ -32,10 +32,10 @@ ALLOWED: dict[str, set[str]] = {
     "errors": {"text"},
     "limits": {"data", "errors"},
     "report": {"data", "errors", "text"},
-    "io": {"errors", "lazy"},
-    "graph": {"data", "errors", "lazy", "limits", "text", "io"},
+    "io": {"data", "errors"},
+    "graph": {"data", "errors", "limits", "text", "io"},
     "values": GRAPH,
-    "formats": LEAVES | {"errors", "lazy", "limits", "io", "formats/pt", "values"},  # of values the element types
+    "formats": LEAVES | {"data", "errors", "limits", "io", "formats/pt", "values"},  # of values the element types
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format
     "formats/ranks": GRAPH | LEAVES | {"formats/named", "formats/pt"},  # its parts are PyTorch's
     "formats/table": {"data", "errors", "io"},

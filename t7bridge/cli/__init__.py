@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from typing import Any
 
+from ..data import face
 from ..errors import T7BridgeError, T7BridgeWarning
 from ..io.platform import CLOSED_PIPE, STOPPING
 from ..io.progress import progress
-from ..lazy import face
 from ..text import printable_lines
 from .streams import QUIET, WRONG_USAGE, failed, spooled, standard_streams
 

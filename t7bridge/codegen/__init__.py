@@ -1,6 +1,6 @@
 """Lua models as Python source that needs only PyTorch: plans become classes; layers that PyTorch lacks are included."""
 
-from ..lazy import face
+from ..data import face
 
 __getattr__ = face(
     __name__,

@@ -2,7 +2,7 @@
 records of what the other side cannot hold (`records`).
 """
 
-from ..lazy import face
+from ..data import face
 
 __getattr__ = face(
     __name__,
@@ -14,8 +14,7 @@ __getattr__ = face(
             "decode_pt_record decode_record encode_record pickle_of read_skeleton restore_value structure_hash "
             "take_skeleton write_pt_record"
         ),
-        "request": "Convert note_ignored",
-        "source_value": "note_foreign",
+        "request": "Convert note_foreign note_ignored",
         "targets": "differences",
         "template": "MAX_LISTED fill_template state_dict_in",
         "tree": "as_tree",

@@ -79,7 +79,7 @@ def _write_tables(document: Document, output: Output, request: Convert, report: 
     """Write Python values as Lua tables, with the record that restores them."""
     from .lua_tree import note_nones, to_lua
     from .records import Hashed, pickle_of, structure_hash, write_pt_record
-    from .source_value import value_of
+    from .request import value_of
 
     value = value_of(document, request, report)
     pickled = pickle_of(value) if request.record else None  # before the tree is there: its writer knows every list
@@ -108,7 +108,7 @@ def _write_tables(document: Document, output: Output, request: Convert, report: 
 
 def _fill_template(document: Document, template: Document, output: Output, request: Convert, report: Report) -> None:
     """Write a template with the weights of a state dict; other content of the source, such as a record, is ignored."""
-    from .source_value import value_of
+    from .request import value_of
     from .template import fill_template
 
     if template.spec.values != LUA:

@@ -39,7 +39,7 @@ from ..graph.walk import SCALARS, Fill, Path, Rebuilder
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note, Report
 from ..values.widened import pairs_of_numbers, parts_of, resolved, widen
-from .source_value import array_of, has_modules
+from .request import array_of, has_modules
 
 _CODES = {"": "name", "type": "type", "sharing": "unshared", "precision": "precision"}
 """The codes of notes, by kind of loss."""

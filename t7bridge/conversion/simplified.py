@@ -33,7 +33,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.registry import own_names
 from ..report import Report
 from ..text import and_more
-from .source_value import array_of, paths_of
+from .request import array_of, paths_of
 from .state_dicts import Coverage
 from .tree import Plain, Replaced
 

@@ -22,7 +22,6 @@ from ..formats.pt.modules import is_module as is_pickled_module
 from ..formats.table import FormatSpec
 from ..graph.lua import LuaFunction, TorchObject, Value
 from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar
-from ..graph.show import Step
 from ..graph.storage import Storage
 from ..graph.tensor import QuantizedTensor, Tensor, place_of
 from ..graph.walk import Path, entries, objects, step_name
@@ -31,7 +30,7 @@ from ..nn.places import is_scratch
 from ..nn.registry import layer_of
 from ..nn.state_dict import find_modules, is_module, state_dict
 from ..report import Report
-from ..text import counted, listed
+from ..text import Step, counted, listed
 from .tree import Replaced, as_tree
 
 GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS = "gradients", "outputs", "buffers", "options of layers", "others"

@@ -22,9 +22,8 @@ from ..nn.named import compact_in
 from ..report import Report
 from .lua_tree import note_nones, to_lua
 from .named_tensors import name_tensors
-from .request import Convert
+from .request import Convert, note_foreign_names, note_target, value_of
 from .simplified import simplified
-from .source_value import note_foreign_names, note_target, value_of
 from .state_dicts import StateDicts, note_texts
 from .tree import as_tree
 

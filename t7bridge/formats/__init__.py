@@ -10,10 +10,10 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from ..data import face
 from ..errors import ModelError, T7BridgeError, UnknownFormatError, UnsupportedError, about_file
 from ..io.output import FileOutput
 from ..io.source import FOLDER_HINT, ByteSource
-from ..lazy import face
 from ..limits import DEFAULT_LIMITS
 from .table import FORMATS, HEAD_BYTES, LUA, NAMED, PYTHON, SUFFIXES, FormatSpec, identify
 

@@ -14,14 +14,13 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field
 
-from ..data import define
+from ..data import define, np
 from ..errors import CorruptError, ModelError
 from ..graph.dtypes import ElementType
 from ..graph.storage import CHUNK_BYTES, Elements, Span, Storage
 from ..graph.tensor import Tensor, byte_strides, contiguous, view_fault
 from ..io.copy import Extent
 from ..io.source import ByteSource, Piece, PiecesSource
-from ..lazy import np
 from ..limits import Limits
 from ..report import Note
 

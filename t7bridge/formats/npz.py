@@ -14,12 +14,12 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from ..data import np
 from ..errors import CorruptError, UnsupportedError
 from ..graph.dtypes import ELEMENT_TYPES, ElementType
 from ..graph.tensor import Tensor
 from ..io.output import Output
 from ..io.source import ByteSource, Readable
-from ..lazy import np
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from .document import Document, Written

@@ -13,12 +13,12 @@ from typing import Any
 
 import torchfile
 
+from ..data import np
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, pairwise, walk
 from ..io.source import PathLike, Readable
-from ..lazy import np
 from ..limits import DEFAULT_LIMITS, Limits
 from .t7.file import refuse_unexplained
 from .t7.layout import T7Layout

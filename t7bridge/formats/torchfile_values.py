@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import Any
 
+from ..data import np
 from ..errors import UnsupportedError
 from ..graph.lua import LuaFunction as GraphFunction
 from ..graph.lua import Table, TdsHash, TdsVec, Value
 from ..graph.lua import TorchObject as GraphObject
-from ..graph.show import Shown, clean
 from ..graph.storage import Storage, storage_array
 from ..graph.tensor import Tensor, byte_strides
 from ..graph.walk import Fill, Path, Rebuilder, fill_list
-from ..lazy import np
-from ..text import counted
+from ..text import Shown, clean, counted
 
 LuaFunction = namedtuple("LuaFunction", ["size", "dumped", "upvalues"])
 """A function: length of the bytecode in bytes, the bytecode, and the upvalues as in the file."""

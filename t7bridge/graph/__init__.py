@@ -3,7 +3,7 @@
 Knows no file format. Imports only `errors`, `limits`, `text` and `io` (a storage knows where its bytes are).
 """
 
-from ..lazy import face
+from ..data import face
 
 __getattr__ = face(
     __name__,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .show import number_text
+from ..text import number_text
 
 _FLOAT_BYTES, _INTEGER_BYTES = b"0123456789+-.eE ", b"0123456789- \n"
 _TO_INTEGERS = bytes.maketrans(b"eE", b"  ")

@@ -6,9 +6,8 @@ from typing import Any
 
 from attrs import field
 
-from ..data import define
+from ..data import define, np
 from ..errors import ModelError, UnsupportedError
-from ..lazy import np
 
 
 @define(frozen=True)

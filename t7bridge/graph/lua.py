@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import field
 
-from ..data import define
-from ..lazy import np
-from ..text import counted
-from .show import Holder, Shown, Step, clean, short
+from ..data import define, np
+from ..text import Holder, Shown, Step, clean, counted, short
 from .storage import Storage
 from .tensor import Tensor, elements
 

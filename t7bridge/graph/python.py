@@ -27,8 +27,7 @@ from attrs import field
 
 from ..data import define
 from ..io.copy import sha256
-from ..text import counted
-from .show import Holder, Shown, Step, clean, sizes
+from ..text import Holder, Shown, Step, clean, counted, sizes
 
 MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 """The attributes that every `nn.Module` has, in the order of its state dict."""

@@ -10,13 +10,12 @@ from typing import Any, Union
 
 from attrs import field
 
-from ..data import define
+from ..data import define, np
 from ..errors import CorruptError, ModelError
 from ..io.copy import NO_CHANGE, WORTH_BYTES, Buffer, Change, Extent, crc32, reversal
 from ..io.source import ByteSource
-from ..lazy import np
+from ..text import Holder, storage_number
 from .dtypes import LUA_ALIASES, LUA_CLASSES, ElementType, dtype_of, element_of, lua_class_name, numpy_dtype
-from .show import Holder, storage_number
 
 CHUNK_BYTES = 1 << 19
 """Bytes converted at a time: they fit the processor's cache."""

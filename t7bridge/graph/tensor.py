@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field
 
-from ..data import define
+from ..data import define, np
 from ..errors import ModelError, T7BridgeError, UnsupportedError
-from ..lazy import np
-from ..text import counted
+from ..text import Holder, Shown, Step, clean, counted, short, sizes, storage_number
 from .dtypes import PACKED, ElementType, dtype_of, lua_class_name, numpy_dtype
 from .python import UNSET, PythonGlobal, TorchSize
-from .show import Holder, Shown, Step, clean, short, sizes, storage_number
 from .storage import CHUNK_BYTES, Derived, Elements, Span, Storage, TextSpan, storage_array
 
 if TYPE_CHECKING:

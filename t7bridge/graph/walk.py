@@ -10,9 +10,9 @@ from typing import Any
 
 from ..data import collector_paused
 from ..errors import ModelError
+from ..text import Holder, Step, short
 from .lua import LuaFunction, Table, TdsHash, TdsVec
 from .python import in_order, key_text
-from .show import Holder, Step, short
 from .tensor import Tensor
 
 Value = Any

@@ -3,7 +3,7 @@
 Knows no format. Imports only `errors`.
 """
 
-from ..lazy import face
+from ..data import face
 
 __getattr__ = face(
     __name__,

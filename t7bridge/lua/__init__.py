@@ -1,6 +1,6 @@
 """PyTorch modules as Lua Torch modules: nn and nngraph objects, and the source that builds them."""
 
-from ..lazy import face
+from ..data import face
 
 __getattr__ = face(
     __name__,

@@ -9,9 +9,8 @@ from typing import Any
 
 from attrs import field
 
-from ..data import define
+from ..data import define, np
 from ..errors import T7BridgeError, UnsupportedError
-from ..lazy import np
 from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, make, sequential, walk
 from .trace import (
     VIEWS,

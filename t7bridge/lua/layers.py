@@ -15,14 +15,13 @@ from typing import Any, Generic, TypeVar
 
 from attrs import field
 
-from ..data import define
+from ..data import define, np
 from ..errors import UnsupportedError
 from ..graph.dtypes import ELEMENT_TYPES, FLOAT32, INT64, ElementType
 from ..graph.lua import Table
 from ..graph.lua import Value as LuaValue
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..lazy import np
 
 Value = TypeVar("Value", bound="Arithmetic[Any]")
 

@@ -19,12 +19,11 @@ from typing import Any
 
 from attrs import field
 
-from ..data import define
+from ..data import define, np
 from ..graph.dtypes import ElementType
 from ..graph.lua import Table, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..lazy import np
 from .layers import CLASSES, CONTAINERS, LuaLayer, WeightRef, fields_of
 
 FIELD = "t7bridge"

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
+from attrs import field
+
 from ..data import define
 from .layers import LuaLayer, LuaNode, graph_of, make, sequential
 
@@ -94,19 +96,20 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
     return found
 
 
-def find_sizes(inputs: list[LuaNode], checked: list[set[int]], reference: Any, build: Build) -> Sizes:
-    """Return which extents must be checked.
+@define(eq=False)
+class _Search:
+    """Compares a model with those for larger examples.
 
-    Args:
-        inputs: the input steps.
-        checked: the dimensions of each that need no check.
-        reference: the signature of the model.
+    Attributes:
+        reference: its signature.
         build: see `Build`.
     """
 
-    known: dict[Any, bool] = {}
+    reference: Any
+    build: Build
+    _known: dict[Any, bool] = field(factory=dict)
 
-    def is_same(free: Collection[Place], as_square: bool = False) -> bool:
+    def is_same(self, free: Collection[Place], as_square: bool = False) -> bool:
         """Return whether the model is the same with larger extents, which differ if they need not be equal."""
 
         def larger(grow: Callable[[int, int], int], number: int, example: Any) -> Any:
@@ -117,18 +120,30 @@ def find_sizes(inputs: list[LuaNode], checked: list[set[int]], reference: Any, b
             return example
 
         key = frozenset(free), as_square
-        if key not in known:
-            known[key] = False
+        if key not in self._known:
+            self._known[key] = False
             taken = 0
             for grow in _GROWN:
-                other = build(partial(larger, grow))
-                if other not in (None, reference):
+                other = self.build(partial(larger, grow))
+                if other not in (None, self.reference):
                     break
                 taken += other is not None
             else:
-                known[key] = taken > 0
-        return known[key]
+                self._known[key] = taken > 0
+        return self._known[key]
 
+
+def find_sizes(inputs: list[LuaNode], checked: list[set[int]], reference: Any, build: Build) -> Sizes:
+    """Return which extents must be checked.
+
+    Args:
+        inputs: the input steps.
+        checked: the dimensions of each that need no check.
+        reference: the signature of the model.
+        build: see `Build`.
+    """
+
+    is_same = _Search(reference, build).is_same
     places = [
         (number, place)
         for number, step in enumerate(inputs)

@@ -3,7 +3,7 @@
 May import graph, errors, limits and report. Knows neither formats nor PyTorch.
 """
 
-from ..lazy import face
+from ..data import face
 from . import layers as layers
 
 __getattr__ = face(

@@ -11,10 +11,9 @@ from typing import Any, Protocol
 
 from attrs import evolve
 
-from ..data import define
+from ..data import define, np
 from ..errors import ModelError
 from ..graph.tensor import Tensor
-from ..lazy import np
 from .fields import Fields
 
 _REPEATED = 1 << 24

@@ -14,11 +14,10 @@ from typing import Any
 
 from attrs import evolve, field
 
-from ..data import define
+from ..data import define, np
 from ..errors import WriteError
 from ..graph.storage import Storage
 from ..graph.tensor import Assembled, Tensor, place_of
-from ..lazy import np
 from ..report import Note
 from .layouts import copied, elements, narrow, reshape
 from .mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in

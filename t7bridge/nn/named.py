@@ -17,12 +17,11 @@ from typing import Any
 
 from attrs import evolve, field
 
-from ..data import define
+from ..data import define, np
 from ..graph.dtypes import PACKED
 from ..graph.lua import Table, TorchObject, Value
 from ..graph.storage import Derived, Span, Storage
 from ..graph.tensor import Tensor
-from ..lazy import np
 from ..report import Note, Report
 from ..text import counted, listed
 from .fields import items_of

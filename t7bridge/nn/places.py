@@ -14,11 +14,10 @@ from attrs import field
 from ..data import define
 from ..errors import LimitError, ModelError, NoModuleError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
-from ..graph.show import Step
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, entries, step_name
 from ..limits import DEFAULT_LIMITS, STEPS_PER_NODE, Limits
-from ..text import listed
+from ..text import Step, listed
 from .fields import items_of
 from .registry import Child, Layer, layer_of
 

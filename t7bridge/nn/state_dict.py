@@ -11,10 +11,10 @@ from typing import Any
 
 from attrs import evolve
 
+from ..data import np
 from ..errors import ModelError, UnsupportedError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.tensor import Tensor
-from ..lazy import np
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from ..values.assign import Assignment, same_elements

@@ -1,6 +1,6 @@
 """Operations on whole files: load, verify, diff, scan, match, draw."""
 
-from ..lazy import face
+from ..data import face
 
 __getattr__ = face(
     __name__,

@@ -12,9 +12,8 @@ from .. import formats
 from ..codegen.generate import generate
 from ..conversion.lua_tree import to_lua
 from ..conversion.named_tensors import flatten, name_tensors
-from ..conversion.request import Convert
+from ..conversion.request import Convert, has_modules, metadata_left_out
 from ..conversion.simplified import simplified
-from ..conversion.source_value import has_modules, metadata_left_out
 from ..conversion.targets import plain_value
 from ..errors import T7BridgeError
 from ..formats.table import FormatSpec

@@ -13,14 +13,13 @@ from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, PART, flag, option, 
 from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
-from ..graph.show import Step
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, entries, step_name, walk
 from ..io.source import Readable
 from ..limits import Limits
 from ..nn.places import is_module
-from ..text import listed
+from ..text import Step, listed
 from ..values.summary import LayerRow, Summary, TensorRow, outline, statistics_of
 from ..values.summary import summary as short_summary
 from .draw import (

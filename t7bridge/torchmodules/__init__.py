@@ -1,6 +1,6 @@
 """Live PyTorch modules from plans. The only package that imports torch for modules."""
 
-from ..lazy import face
+from ..data import face
 
 __getattr__ = face(
     __name__,

@@ -1,6 +1,6 @@
 """Questions about values, whatever their format: compare, diff, describe, outline, widened types."""
 
-from ..lazy import face
+from ..data import face
 
 __getattr__ = face(
     __name__,

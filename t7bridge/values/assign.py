@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from ..data import define
+from ..data import define, np
 from ..graph.dtypes import INT64
 from ..graph.storage import Data, Span, Storage
 from ..graph.tensor import Tensor
-from ..lazy import np
 from ..limits import DEFAULT_LIMITS, Budget
 
 

@@ -13,18 +13,16 @@ from typing import Any
 
 from attrs import evolve, field, fields, has
 
-from ..data import define
+from ..data import define, np
 from ..graph.dtypes import PACKED
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import in_order
-from ..graph.show import Holder, Step
 from ..graph.storage import Span, Storage
 from ..graph.tensor import Tensor, flat_pieces
 from ..graph.walk import SCALARS, KeyStep, Path, pairwise
 from ..io.copy import sha256
-from ..lazy import np
 from ..limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
-from ..text import printable
+from ..text import Holder, Step, printable
 from .widened import widen
 
 _SETS = (set, frozenset)

@@ -9,16 +9,14 @@ from typing import Any
 
 from attrs import asdict, evolve, field
 
-from ..data import define
+from ..data import define, np
 from ..graph.dtypes import numpy_dtype
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject, in_order
-from ..graph.show import Holder, extents
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor, flat_pieces
 from ..graph.walk import entries, step_name
-from ..lazy import np
-from ..text import printable
+from ..text import Holder, extents, printable
 
 _WIDEST, _NARROWEST = 34, 10
 """Characters of a cell on a terminal."""

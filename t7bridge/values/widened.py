@@ -27,14 +27,13 @@ from typing import Any
 
 from attrs import evolve
 
-from ..data import define
+from ..data import define, np
 from ..errors import RecordError, UnsupportedError
 from ..graph.dtypes import ELEMENT_TYPES, PACKED, ElementType
 from ..graph.storage import Derived, Span, Storage, array_chunks
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor
 from ..graph.walk import Path, Rebuilder, fill_dict
 from ..io.source import ByteSource
-from ..lazy import np
 
 _SAME_BYTES = {
     "bool": "uint8", "quint8": "uint8", "quint4x2": "uint8", "quint2x4": "uint8", "qint8": "int8", "qint32": "int32",

@@ -16,10 +16,9 @@ from typing import Any
 
 from attrs import field
 
-from ...data import define
+from ...data import define, np
 from ...errors import CorruptError, T7BridgeError, UnsupportedError
 from ...io.source import ByteSource
-from ...lazy import np
 from ...limits import Inflation
 from .structure import Blocks, Cursor, Structure
 

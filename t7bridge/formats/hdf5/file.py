@@ -15,11 +15,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...data import np
 from ...errors import CorruptError, UnsupportedError, WriteError
 from ...graph.tensor import Tensor
 from ...io.output import FileOutput
 from ...io.source import ByteSource, Readable
-from ...lazy import np
 from ...limits import DEFAULT_LIMITS, Inflation, Limits
 from ...report import Note
 from ..document import Document, Written

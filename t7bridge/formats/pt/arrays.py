@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...data import np
 from ...errors import CorruptError, T7BridgeError, UnsupportedError
 from ...graph.dtypes import ElementType
 from ...graph.python import NumpyArray
 from ...graph.storage import Span, Storage
 from ...graph.tensor import Tensor, contiguous
 from ...io.source import ByteSource
-from ...lazy import np
 from .storages import span_of_bytes
 
 _MAX_DIMENSIONS = 64

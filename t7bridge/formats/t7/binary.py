@@ -7,12 +7,12 @@ import sys
 from array import array
 from typing import Any
 
+from ...data import np
 from ...errors import TruncatedError, WriteError
 from ...graph.dtypes import INT64, ElementType
 from ...graph.storage import Span, Storage
 from ...io.output import Output
 from ...io.source import ByteSource
-from ...lazy import np
 from . import layout as tags
 from .layout import WINDOW_BYTES, T7Layout, Window
 

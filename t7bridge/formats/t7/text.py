@@ -12,13 +12,13 @@ import struct
 import sys
 from typing import Any
 
+from ...data import np
 from ...errors import FormatError, TruncatedError
 from ...graph.dtypes import ElementType
-from ...graph.show import number_text
 from ...graph.storage import Span, Storage, TextSpan, array_chunks
 from ...io.copy import Extent
 from ...io.output import Output
-from ...lazy import np
+from ...text import number_text
 from . import layout as tags
 from .layout import WINDOW_BYTES, T7Layout, Window
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import inf, log, pi, prod, sqrt
 from typing import Any
 
-from ...lazy import np
+from ...data import np
 from ..build import (
     Builder,
     CannotError,

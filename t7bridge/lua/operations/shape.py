@@ -6,8 +6,7 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
-from ...data import define
-from ...lazy import np
+from ...data import define, np
 from ..build import (
     Builder,
     CannotError,

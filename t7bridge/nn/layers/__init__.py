@@ -8,7 +8,6 @@ from . import (  # noqa: F401
     conv,
     criterion,
     dpnn,
-    functions,
     linear,
     norm,
     packages,

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from ...data import np
 from ...graph.dtypes import LUA_CLASSES
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
-from ...lazy import np
 from .. import flows
 from ..fields import Fields, lookup
 from ..graphs import graph_modules

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...data import np
 from ...graph.tensor import Tensor
-from ...lazy import np
 from .. import flows
 from ..compounds import node, require
 from ..fields import Fields

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isclose, sqrt
 
+from ...data import np
 from ...graph.dtypes import INT64
 from ...graph.lua import TorchObject
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
-from ...lazy import np
 from ..compounds import node, recognized
 from ..fields import Fields, lookup
 from ..layouts import REST, DeviationToVariance, Reshape, elements

@@ -3,7 +3,8 @@
 bnn.torch e974791 and XNOR-Net 4006d59; cuda-convnet2.torch ac3d213 `*.lua` and `cudaconv3`; imagine-nn 6fed930 and its
 history; nnx 1c28e23 `*.lua` and `generic/*.c`; deepmask 280a716 `DeepMask.lua`, `SharpMask.lua`; fast-neural-style
 813c834, texture_nets aad2cc6, AdaIN-style 6d8ac28; nagadomi/waifu2x cc385f9 and its history; models of language and of
-text lines: neuraltalk2 bd8c9d8, torch-rnn 6e72b86, crnn f5d41e3, OpenNMT 3ab15e9.
+text lines: neuraltalk2 bd8c9d8, torch-rnn 6e72b86, crnn f5d41e3, OpenNMT 3ab15e9. Last, functions of PyTorch that
+`save_module` writes as classes of `layers.lua`: see `lua/classes.lua`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...data import define
+from ...data import define, np
 from ...errors import ModelError
 from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor
-from ...lazy import np
 from .. import flows
 from ..fields import Fields, items_of, lookup
 from ..layouts import LAST, REST, Merge, Narrow, Permute, Reshape, elements
@@ -546,5 +546,43 @@ register_layer(
             dim("dimensionJoin"),
             n_input_dims=optional("nInputDims"),
         ),
+    },
+)
+
+
+_NAME = made(lambda lua: lua.text("name"))
+
+register_layer(
+    module={
+        "pt.Function": of_runtime("functions.Function", _NAME),
+        "pt.Binary": of_runtime("functions.Pairwise", _NAME),
+        "pt.CumProd": of_runtime("functions.CumProd", dim("dim")),
+        "pt.Sort": of_runtime("functions.Sort", dim("dim"), flag("descending")),
+        "pt.ArgMax": of_runtime("functions.Extremum", dim("dim"), flag("smallest")),
+        "pt.Gather": of_runtime("functions.Gather", dim("dim")),
+        "pt.Scatter": of_runtime("functions.Scatter", dim("dim"), flag("adds")),
+        "pt.Fold": of_runtime(
+            "functions.Fold", pair("height", "width"), *(axes(name, 2) for name in ("k", "d", "pad", "dilation"))
+        ),
+        "pt.GridSample": of_runtime(
+            "functions.GridSample",
+            made(lambda lua: lua.text("mode")),
+            made(lambda lua: lua.text("padding")),
+            flag("align"),
+        ),
+        "pt.MaxPlaces": of_runtime(
+            "functions.MaxPlaces", *(axes(name, 2) for name in ("k", "d", "pad", "dilation")), flag("ceil_mode")
+        ),
+        "pt.Convolution": of_runtime("functions.Convolution", axes("d", 2), axes("pad", 2), axes("dilation", 2)),
+    },
+    traits={
+        "functions.Function": Traits(output=same),
+        "functions.Pairwise": Traits(takes_list=True),
+        "functions.CumProd": Traits(output=same),
+        "functions.Sort": Traits(returns_list=True, flow=flows.tensors),
+        "functions.Gather": Traits(takes_list=True),
+        "functions.Scatter": Traits(takes_list=True),
+        "functions.GridSample": Traits(takes_list=True),
+        "functions.Convolution": Traits(takes_list=True),
     },
 )

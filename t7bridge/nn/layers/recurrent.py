@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from ...data import np
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
-from ...lazy import np
 from .. import flows
 from ..compounds import require
 from ..fields import Fields, items_of

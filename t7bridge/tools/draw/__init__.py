@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...lazy import face
+from ...data import face
 
 if TYPE_CHECKING:
     from .blocks import Block, Flow, blocks_of, group_of, models_in, shape_text, structure_blocks

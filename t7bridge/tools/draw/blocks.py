@@ -17,7 +17,6 @@ from ...data import define
 from ...errors import LimitError, ModelError
 from ...graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ...graph.python import MODULE_PARTS, UNSET, PythonObject
-from ...graph.show import clean, extents, short
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.mapping import SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
@@ -25,7 +24,7 @@ from ...nn.named import StateDict
 from ...nn.places import Places, find_models, is_module, is_scratch
 from ...nn.plan import sketch
 from ...nn.state_dict import state_dict
-from ...text import listed
+from ...text import clean, extents, listed, short
 
 MAX_BLOCKS = 20_000
 _STEPS_PER_WORK = 5

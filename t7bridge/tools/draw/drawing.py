@@ -21,13 +21,12 @@ from ...data import __version__, define
 from ...errors import ModelError, about_file
 from ...formats.document import Document
 from ...graph.lua import Table
-from ...graph.show import clean, extents
 from ...graph.walk import Path, step_name
 from ...io.output import FileOutput
 from ...io.source import PathLike, inputs_protected
 from ...limits import Limits
 from ...nn.places import choose_module
-from ...text import printable
+from ...text import clean, extents, printable
 from ...values.compare import TensorDifference, deviation
 from ...values.summary import statistics_of
 from .blocks import Block, Weight, blocks_of, group_of, models_in, structure_blocks

@@ -14,14 +14,13 @@ from ...conversion.inputs import Inputs, parse_inputs
 from ...data import define
 from ...errors import ModelError
 from ...graph.lua import TorchObject
-from ...graph.show import extents
 from ...io.platform import require_torch
 from ...limits import Limits
 from ...nn.flows import ANY, DataFlow, Kind, kind_of, listed
 from ...nn.mapping import ModuleSpec
 from ...nn.output_shapes import Example, Examples, Mismatch, Shape, Value, fold, one_hot, same, temporal, unknown
 from ...nn.registry import like_of, traits_of
-from ...text import counted
+from ...text import counted, extents
 from .blocks import Block, shape_text
 
 _SIDES = (224, 256, 32, 28, 64, 227, 299, 231, 128, 96, 112, 48, 40, 36, 24, 20, 16, 12, 10, 8, 321, 512, 4, 2, 1)

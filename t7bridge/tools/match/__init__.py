@@ -5,7 +5,7 @@
 models of torchvision and timm.
 """
 
-from ...lazy import face
+from ...data import face
 
 __getattr__ = face(
     __name__,

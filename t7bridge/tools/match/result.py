@@ -12,7 +12,7 @@ from attrs import asdict, field
 
 from ...conversion.options import FORCE, STRICT, SYNC, option, takes, verb
 from ...conversion.template import fill_template
-from ...data import define
+from ...data import define, np
 from ...errors import ModelError
 from ...formats import LUA, format_for
 from ...formats.pt.writer import PtWriter
@@ -21,7 +21,6 @@ from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike, inputs_protected
-from ...lazy import np
 from ...nn.layouts import reblocked, reshape
 from ...nn.named import compacted
 from ...report import Report, check_strict

@@ -20,7 +20,7 @@ from attrs import evolve, field
 from ... import formats, torchmodules
 from ...conversion.adopt import adopt
 from ...conversion.template import state_dict_in
-from ...data import define
+from ...data import define, np
 from ...errors import ModelError, T7BridgeError, about_file
 from ...formats.document import Document
 from ...formats.pt.modules import VisitedModules, module_state_dict
@@ -31,7 +31,6 @@ from ...graph.storage import Elements, Storage, array_chunks
 from ...graph.tensor import Tensor
 from ...graph.walk import walk
 from ...io.platform import require_torch
-from ...lazy import np
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.graphs import graphs_in
 from ...nn.lift import Lifted, undo

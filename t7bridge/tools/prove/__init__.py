@@ -1,6 +1,6 @@
 """Comparison of a model's layers with the values that Lua Torch recorded in the same file."""
 
-from ...lazy import face
+from ...data import face
 
 __getattr__ = face(
     __name__,

@@ -25,12 +25,11 @@ from ... import formats
 from ...conversion.inputs import Inputs, parse_inputs
 from ...conversion.template import torch_weights
 from ...conversion.tree import to_torch as torch_values
-from ...data import define
+from ...data import define, np
 from ...errors import ModelError, T7BridgeError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
 from ...io.source import add_input
-from ...lazy import np
 from ...limits import Limits
 from ...nn.output_shapes import Example
 from ...nn.places import Places, choose_module, module_at

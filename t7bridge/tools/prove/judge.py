@@ -18,11 +18,10 @@ from typing import Any
 import torch
 from attrs import field
 
-from ...data import define
+from ...data import define, np
 from ...errors import T7BridgeError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
-from ...lazy import np
 from ...limits import Limits
 from .layer import (
     TINY,

@@ -17,11 +17,10 @@ import torch.nn.functional as F
 from attrs import evolve, field
 from torch import nn
 
-from ...data import define
+from ...data import define, np
 from ...errors import ModelError, T7BridgeError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
-from ...lazy import np
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import Fields
 from ...nn.registry import traits_of

@@ -15,10 +15,9 @@ from typing import Any
 
 from attrs import evolve, field
 
-from ...data import define
+from ...data import define, np
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor, contiguous
-from ...lazy import np
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...nn import flows
 from ...nn.fields import items_of, lookup

@@ -1,16 +1,18 @@
-"""Criterions of an input and a target of the same shape, or of distances."""
+"""Criterions: of equal shapes, of distances, of classes, and composed ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, rows
+from .base import Layer, first_tensor, nested, rows
 from .linear import cosines
+from .recurrent import Masked, known_mask
 
 # Inputs and targets have equally many elements, in the same order; their shapes may
 # differ, as in Lua.
@@ -419,3 +421,417 @@ class TVLossCriterion(nn.Module):
     def forward(self, input: Tensor, target: Any = None) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w), and an unused target; return a scalar."""
         return input.diff(dim=-1).square().sum() + input.diff(dim=-2).square().sum()
+
+
+def wanted_classes(target: Any, input: Tensor, index_base: int) -> Tensor:
+    """Return classes counted from 0, beside the input."""
+    return torch.as_tensor(target, device=input.device).long() - index_base
+
+
+@dataclass(eq=False)
+class ClassNLLCriterion(WeightedCriterion):
+    """The negative log-likelihood of the right class.
+
+    Args:
+        classes: number of weights, one a class; `None` for none.
+        average: whether to return the weighted mean, not the sum.
+        ignore_index: a target that does not count.
+        index_base: number of the first class.
+    """
+
+    ignore_index: int = -100
+    index_base: int = 1
+
+    def forward(self, input: Tensor, target: Any = None) -> Tensor:
+        """Take logarithms (n), (batch, n) or (batch, n, h, w) and classes (), (batch)
+        or (batch, h, w).
+        """
+        scores = input if input.dim() > 1 else input.unsqueeze(0)
+        wanted = wanted_classes(target, input, self.index_base)
+        wanted = wanted.reshape(scores.size(0), *scores.shape[2:])
+        ignored = self.ignore_index - self.index_base
+        total = F.nll_loss(
+            scores, wanted, self.weight, ignore_index=ignored, reduction="sum"
+        )
+        if not self.average:
+            return total
+        share = (wanted != ignored).to(total.dtype)
+        if self.weight is not None:
+            share = share * self.weight[wanted.clamp(min=0)]
+        share = share.sum()
+        return total / share.masked_fill(share == 0, 1)
+
+
+class CrossEntropyCriterion(ClassNLLCriterion):
+    """`ClassNLLCriterion` of the log-softmax of the input. Arguments as there."""
+
+    def forward(self, input: Tensor, target: Any = None) -> Tensor:
+        """Take scores (n) or (batch, n) and classes, with any dimensions of one
+        element; return a scalar.
+        """
+        scores = input.squeeze() if input.dim() < 4 else input
+        scores = torch.log_softmax(scores, 1 if scores.dim() > 1 else 0)
+        return super().forward(scores, target)
+
+
+@dataclass(eq=False)
+class MultiMarginCriterion(WeightedCriterion):
+    """The amounts by which other classes violate a margin below the right one.
+
+    Args:
+        classes: number of weights, one a class; `None` for none.
+        p: 1, or 2 for squares.
+        margin: the margin.
+        average: whether to divide the sum by the number of examples.
+        index_base: number of the first class.
+    """
+
+    p: int = 1
+    margin: float = 1.0
+    index_base: int = 1
+
+    def losses(self, input: Tensor, target: Any) -> Tensor:
+        """Take scores (n) or (batch, n) and classes."""
+        scores = input if input.dim() > 1 else input.unsqueeze(0)
+        wanted = wanted_classes(target, input, self.index_base).reshape(-1)
+        weight = None if self.weight is None else self.weight.to(scores.dtype)
+        return F.multi_margin_loss(
+            scores, wanted, self.p, self.margin, weight, reduction="none"
+        )
+
+
+@dataclass(eq=False)
+class MultiLabelMarginCriterion(Criterion):
+    """The amounts by which wrong classes come closer than 1 to each right one.
+
+    Args:
+        average: whether to divide the sum by the number of examples.
+        index_base: number of the first class; the one before it ends a list of classes.
+    """
+
+    index_base: int = 1
+
+    def losses(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take scores (n) or (batch, n) and lists of classes of the same shape."""
+        wanted = target.long() - self.index_base
+        return F.multilabel_margin_loss(input, wanted, reduction="none")
+
+
+class MultiLabelSoftMarginCriterion(WeightedCriterion):
+    """Binary cross entropy of each class separately. Arguments as for
+    `WeightedCriterion`.
+    """
+
+    def losses(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take scores and targets 0 or 1, (n) or (batch, n)."""
+        return F.binary_cross_entropy_with_logits(
+            input, target.reshape(input.shape), self.weight, reduction="none"
+        )
+
+
+@dataclass(eq=False)
+class ClassSimplexCriterion(Criterion):
+    """Squared differences from the corner of a regular simplex that represents the
+    class.
+
+    Args:
+        classes: number of classes.
+        average: whether to return the mean, not the sum.
+        index_base: number of the first class.
+    """
+
+    classes: int
+    index_base: int = 1
+
+    def losses(self, input: Tensor, target: Any) -> Tensor:
+        """Take (n) or (batch, n) and classes."""
+        wanted = torch.as_tensor(target).long().reshape(-1) - self.index_base
+        corners = self._corners()[wanted].to(input).reshape(input.shape)
+        return (input - corners).square()
+
+    def _corners(self) -> Tensor:
+        n = self.classes - 1
+        corners = torch.zeros(self.classes, self.classes, dtype=torch.float64)
+        for k in range(n):
+            own = sqrt(1 - float(corners[k, :k].square().sum())) if k else 1.0
+            corners[k, k] = own
+            corners[k + 1 :, k] = (own**2 - 1 - 1 / n) / own
+        return corners
+
+
+class ParallelCriterion(nn.Sequential):
+    """The weighted sum of several criterions of one input and target each.
+
+    Args:
+        criterions: the criterions.
+        weights: one for each.
+        repeat_target: whether all have the same target.
+    """
+
+    def __init__(
+        self,
+        *criterions: nn.Module,
+        weights: tuple[float, ...],
+        repeat_target: bool = False,
+    ) -> None:
+        super().__init__(*criterions)
+        self.weights = weights
+        self.repeat_target = repeat_target
+
+    def forward(self, inputs: Any, targets: Any = None) -> Tensor:
+        """Take lists of inputs and targets; return a scalar."""
+        if self.repeat_target:
+            targets = [targets] * len(self)
+        losses = [
+            weight * self[index](inputs[index], targets[index])
+            for index, weight in enumerate(self.weights)
+        ]
+        return torch.stack(losses).sum()
+
+
+class MultiCriterion(ParallelCriterion):
+    """The weighted sum of several criterions of the same input and target.
+
+    Args:
+        criterions: the criterions.
+        weights: one for each.
+    """
+
+    def __init__(self, *criterions: nn.Module, weights: tuple[float, ...]) -> None:
+        super().__init__(*criterions, weights=weights, repeat_target=True)
+
+    def forward(self, input: Any, target: Any = None) -> Tensor:
+        """Return a scalar."""
+        return super().forward([input] * len(self), target)
+
+
+@dataclass(eq=False)
+class CriterionTable(Layer):
+    """A criterion as a layer of a list of input and target.
+
+    Args:
+        criterion: the criterion.
+    """
+
+    criterion: nn.Module
+
+    def forward(self, inputs: list[Any]) -> Any:
+        """Return the output of the criterion."""
+        return self.criterion(*inputs)
+
+
+@dataclass(eq=False)
+class ModuleFromCriterion(Layer):
+    """A criterion as a layer of a list of input and target, which gets no gradient.
+
+    Args:
+        criterion: the criterion.
+    """
+
+    criterion: nn.Module
+
+    def forward(self, inputs: list[Any]) -> Tensor:
+        """Return the output of the criterion, (1)."""
+        input, target = inputs[:2]
+        if isinstance(target, Tensor):
+            target = target.detach()
+        loss: Tensor = self.criterion(input, target)
+        return loss.reshape(1)
+
+
+class ModuleCriterion(nn.Module):
+    """A criterion after modules that transform its input and its target.
+
+    Args:
+        criterion: the criterion.
+        inputModule: transforms the input.
+        targetModule: transforms the target.
+    """
+
+    def __init__(
+        self,
+        criterion: nn.Module,
+        inputModule: nn.Module | None = None,
+        targetModule: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.inputModule = inputModule
+        self.targetModule = targetModule
+        self.criterion = criterion
+
+    def forward(self, input: Any, target: Any) -> Any:
+        """Return the output of the criterion."""
+        if self.inputModule is not None:
+            input = self.inputModule(input)
+        if self.targetModule is not None:
+            target = self.targetModule(target)
+        return self.criterion(input, target)
+
+
+@dataclass(eq=False, kw_only=True)
+class SequencerCriterion(Criterion):
+    """The sum of a criterion over the steps of a sequence.
+
+    Args:
+        criterion: the criterion.
+        average: whether to divide the sum by the number of steps.
+        repeat_target: whether all steps have the same target.
+    """
+
+    criterion: nn.Module
+    average: bool = False
+    repeat_target: bool = False
+
+    def losses(self, input: Any, target: Any) -> Tensor:
+        """Take lists, or tensors with time as first dimension."""
+        targets = [target] * len(input) if self.repeat_target else target
+        pairs = zip(input, targets, strict=True)
+        return torch.stack([self.criterion(*pair) for pair in pairs])
+
+
+class MaskZeroCriterion(Masked):
+    """Omits the examples of a batch that are zeros.
+
+    Args:
+        criterion: the criterion.
+        zero_mask: whether zero examples are not detected but passed to
+            `set_zero_mask`: (batch), 1 where they are.
+    """
+
+    def __init__(self, criterion: nn.Module, zero_mask: bool = False) -> None:
+        super().__init__()
+        self.criterion = criterion
+        self.mask_zero = "mask" if zero_mask else "zeros"
+
+    def forward(self, input: Any, target: Any) -> Any:
+        """Take a tensor, or a list whose first tensor is checked, with a batch; return
+        the output of the criterion, or 0.
+        """
+        first = first_tensor(input)
+        empty = (first.flatten(1) == 0).all(1)
+        if self.mask_zero == "mask":
+            mask = known_mask(self.zero_mask)
+            empty = torch.zeros_like(empty) if mask is None else mask
+        if empty.all():
+            return first.sum() * 0
+        return self.criterion(
+            *(nested(lambda part: part[~empty], each) for each in (input, target))
+        )
+
+
+class NCECriterion(Criterion):
+    """The loss of noise-contrastive estimation. Arguments as for `Criterion`; the mean
+    is that of the batch.
+    """
+
+    def forward(self, inputs: list[Tensor], target: Any = None) -> Tensor:
+        """Take the output of an `NCE` layer, (batch) or (batch, k) probabilities;
+        return a scalar.
+        """
+        by_model, sampled_by_model, *noise = inputs
+        # Lua's derivatives omit the probabilities of the noise.
+        by_noise, sampled_by_noise = (
+            each.detach() * sampled_by_model.size(1) for each in noise
+        )
+        right = by_model / (by_model + by_noise + 1e-7)
+        wrong = sampled_by_noise / (sampled_by_model + sampled_by_noise + 1e-7)
+        loss = -(right.log().sum() + wrong.log().sum())
+        return loss / by_model.size(0) if self.average else loss
+
+
+@dataclass(eq=False)
+class ClassReward(Layer):
+    """Rewards right classes, minus a baseline; the loss is the negative reward, and
+    only the baseline learns from it.
+
+    Args:
+        criterion: compares baseline and reward.
+        scale: the reward of a right class.
+        average: whether the loss is the mean of the batch, not the sum.
+        index_base: number of the first class; `None` for one probability, where the
+            classes are 0 and 1.
+
+    Attributes:
+        rewarded: modules whose samples are rewarded; users add them.
+    """
+
+    criterion: nn.Module
+    scale: float = 1.0
+    average: bool = True
+    index_base: int | None = 1
+
+    def __post_init__(self) -> None:
+        self.rewarded: list[nn.Module] = []
+
+    def forward(self, inputs: list[Tensor], target: Tensor) -> Tensor:
+        """Take a list of scores (batch, classes) and baseline, and classes (batch);
+        return a scalar.
+        """
+        scores, baseline = inputs[:2]
+        if self.index_base is None:
+            right = (scores > 0.5) == (target > 0.5)
+        else:
+            chosen = scores.reshape(-1, scores.size(-1)).argmax(1) + self.index_base
+            right = chosen == target.reshape(-1)
+        reward = right.to(scores) * self.scale
+        advantage = reward - baseline.detach().reshape(reward.shape)
+        shared = advantage / len(reward) if self.average else advantage
+        for module in self.rewarded:
+            for part in module.modules():
+                if "reward" in vars(part):
+                    vars(part)["reward"] = shared
+        learned = self.criterion(baseline, reward.reshape(baseline.shape))
+        loss = -reward.mean() if self.average else -reward.sum()
+        result: Tensor = loss + (learned - learned.detach())
+        return result
+
+
+@dataclass(eq=False)
+class CaptionCriterion(Layer):
+    """The mean negative log-likelihood of the words of sentences, and of their ends.
+
+    Args:
+        index_base: number of the first word.
+    """
+
+    index_base: int = 1
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take logarithms (length + 2, batch, words) and words (length, batch), smaller
+        than the first after the end of a sentence; return a scalar.
+        """
+        words = target.long() - self.index_base
+        wanted = torch.cat((words, words.new_full((1, words.size(1)), -1)))
+        missing = wanted < 0
+        # The first missing word is the end of the sentence, which is the last of the
+        # words.
+        wanted = wanted.masked_fill(
+            missing & (missing.long().cumsum(0) == 1), input.size(-1) - 1
+        )
+        counted = wanted >= 0
+        chosen = input[1:].gather(-1, wanted.clamp(min=0)[..., None])[..., 0]
+        return -(chosen * counted).sum() / counted.sum()
+
+
+@dataclass(eq=False)
+class TemporalCrossEntropyCriterion(Layer):
+    """The negative log-softmax of the right class at each step.
+
+    Args:
+        batch_average: whether to divide the sum by the number of sequences.
+        time_average: whether to divide it by the number of steps.
+        index_base: number of the first class; smaller targets do not count.
+    """
+
+    batch_average: bool = True
+    time_average: bool = False
+    index_base: int = 1
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take (batch, steps, classes) and (batch, steps); return a scalar."""
+        wanted = (target.long() - self.index_base).clamp(min=-1)
+        loss = nn.functional.cross_entropy(
+            input.flatten(0, 1), wanted.flatten(), ignore_index=-1, reduction="sum"
+        )
+        parts = input.size(0) if self.batch_average else 1
+        return loss / (parts * (input.size(1) if self.time_average else 1))
