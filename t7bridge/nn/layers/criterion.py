@@ -36,7 +36,7 @@ register_layer(
             average=_AVERAGE,
         ),
         "nn.ClassSimplexCriterion": of_runtime(
-            "classes.ClassSimplexCriterion", integer("nClasses"), average=_AVERAGE, index_base=BASE
+            "criterion.ClassSimplexCriterion", integer("nClasses"), average=_AVERAGE, index_base=BASE
         ),
         "nn.CosineEmbeddingCriterion": of_runtime(
             "criterion.CosineEmbeddingCriterion", number("margin", 0.0), average=_IF_AVERAGE
@@ -52,7 +52,7 @@ register_layer(
             "criterion.MarginRankingCriterion", number("margin", 1.0), average=_IF_AVERAGE
         ),
         "nn.MultiLabelMarginCriterion": of_runtime(
-            "classes.MultiLabelMarginCriterion", average=_AVERAGE, index_base=BASE
+            "criterion.MultiLabelMarginCriterion", average=_AVERAGE, index_base=BASE
         ),
         "nn.SpatialAutoCropMSECriterion": of_runtime("criterion.AutoCropMSECriterion", average=_AVERAGE),
     },
@@ -87,7 +87,7 @@ def _cross_entropy_average(lua: Lua) -> bool:
 
 
 _CLASS_NLL = of_runtime(
-    "classes.ClassNLLCriterion",
+    "criterion.ClassNLLCriterion",
     classes=_CLASSES,
     average=_AVERAGE,
     ignore_index=_target("ignoreIndex"),
@@ -119,7 +119,7 @@ register_layer(
         "nn.SpatialClassNLLCriterion": _CLASS_NLL,
         "nn.BCECriterion": of_runtime("criterion.BCECriterion", classes=_CLASSES, average=_AVERAGE),
         "nn.MultiMarginCriterion": of_runtime(
-            "classes.MultiMarginCriterion",
+            "criterion.MultiMarginCriterion",
             classes=_CLASSES,
             p=integer("p", 1),
             margin=number("margin", 1.0),
@@ -127,16 +127,16 @@ register_layer(
             index_base=BASE,
         ),
         "nn.MultiLabelSoftMarginCriterion": of_runtime(
-            "classes.MultiLabelSoftMarginCriterion", classes=_CLASSES, average=made(_soft_margin_average)
+            "criterion.MultiLabelSoftMarginCriterion", classes=_CLASSES, average=made(_soft_margin_average)
         ),
     },
     traits={
         name: Traits(shapes=_shapes)
         for name in (
-            "classes.ClassNLLCriterion",
-            "classes.CrossEntropyCriterion",
-            "classes.MultiMarginCriterion",
-            "classes.MultiLabelSoftMarginCriterion",
+            "criterion.ClassNLLCriterion",
+            "criterion.CrossEntropyCriterion",
+            "criterion.MultiMarginCriterion",
+            "criterion.MultiLabelSoftMarginCriterion",
             "criterion.BCECriterion",
         )
     },
@@ -155,7 +155,7 @@ register_layer(
     kind="criterion",
     scratch=f"{_SCRATCH} scec",
     module=of_runtime(
-        "classes.CrossEntropyCriterion", classes=_CLASSES, average=flag("scec.sizeAverage", True), index_base=BASE
+        "criterion.CrossEntropyCriterion", classes=_CLASSES, average=flag("scec.sizeAverage", True), index_base=BASE
     ),
 )
 # torch.nn.CrossEntropyLoss.
@@ -166,7 +166,7 @@ register_layer(
     kind="criterion",
     scratch=f"{_SCRATCH} lsm slsm nll",
     module=of_runtime(
-        "classes.CrossEntropyCriterion",
+        "criterion.CrossEntropyCriterion",
         classes=_CLASSES,
         average=made(_cross_entropy_average),
         ignore_index=_target("nll.ignoreIndex"),
@@ -193,9 +193,9 @@ register_layer(
     kind="criterion",
     scratch="weights",
     module={
-        "nn.MultiCriterion": of_runtime("classes.MultiCriterion", weights=_WEIGHTS),
+        "nn.MultiCriterion": of_runtime("criterion.MultiCriterion", weights=_WEIGHTS),
         "nn.ParallelCriterion": of_runtime(
-            "classes.ParallelCriterion", weights=_WEIGHTS, repeat_target=flag("repeatTarget")
+            "criterion.ParallelCriterion", weights=_WEIGHTS, repeat_target=flag("repeatTarget")
         ),
     },
 )
@@ -203,20 +203,20 @@ register_layer(
     children=named_modules("criterion"),
     kind="criterion",
     scratch="clones zeroMask",
-    module={"nn.CriterionTable": of_runtime("classes.CriterionTable")},
-    traits={"classes.CriterionTable": Traits(flow=flows.unknown)},
+    module={"nn.CriterionTable": of_runtime("criterion.CriterionTable")},
+    traits={"criterion.CriterionTable": Traits(flow=flows.unknown)},
 )
 # A layer: of nngraph.
 register_layer(
     children=named_modules("criterion"),
     kind="layer",
-    module={"nn.ModuleFromCriterion": of_runtime("classes.ModuleFromCriterion")},
-    traits={"classes.ModuleFromCriterion": Traits(takes_list=True)},
+    module={"nn.ModuleFromCriterion": of_runtime("criterion.ModuleFromCriterion")},
+    traits={"criterion.ModuleFromCriterion": Traits(takes_list=True)},
 )
 register_layer(
     "nn.ModuleCriterion",
     children=named_modules("inputModule", "targetModule", "criterion"),
     kind="criterion",
     scratch=_SCRATCH,
-    module=of_runtime("classes.ModuleCriterion"),
+    module=of_runtime("criterion.ModuleCriterion"),
 )

@@ -177,7 +177,7 @@ def _step_criterion(obj: TorchObject) -> Iterator[Child]:
 def _sequencer_criterion(repeats: bool) -> Row:
     """Map a sequence criterion: Element-Research's RepeaterCriterion has no `sizeAverage`."""
     options: Any = {"repeat_target": True} if repeats else {}
-    return of_runtime("classes.SequencerCriterion", average=_AVERAGE.unless(False), **options)
+    return of_runtime("criterion.SequencerCriterion", average=_AVERAGE.unless(False), **options)
 
 
 register_layer(
@@ -196,14 +196,14 @@ register_layer(
     children=named_modules("criterion"),
     kind="criterion",
     scratch="zeroMask input target",
-    module=of_runtime("classes.MaskZeroCriterion", zero_mask=flag("v2").unless(False)),
+    module=of_runtime("criterion.MaskZeroCriterion", zero_mask=flag("v2").unless(False)),
 )
 register_layer(
     kind="criterion",
     scratch=_SCRATCH,
     module={
         **same_names("criterion", "BinaryLogisticRegression SpatialBinaryLogisticRegression", average=_AVERAGE),
-        "nn.NCECriterion": of_runtime("classes.NCECriterion", average=_AVERAGE),
+        "nn.NCECriterion": of_runtime("criterion.NCECriterion", average=_AVERAGE),
     },
 )
 register_layer(
@@ -212,10 +212,10 @@ register_layer(
     scratch="module reward vrReward",
     module={
         "nn.VRClassReward": of_runtime(
-            "classes.ClassReward", scale=number("scale", 1.0), average=_AVERAGE, index_base=BASE
+            "criterion.ClassReward", scale=number("scale", 1.0), average=_AVERAGE, index_base=BASE
         ),
         "nn.BinaryClassReward": of_runtime(
-            "classes.ClassReward", scale=number("scale", 1.0), average=_AVERAGE, index_base=None
+            "criterion.ClassReward", scale=number("scale", 1.0), average=_AVERAGE, index_base=None
         ),
     },
 )
