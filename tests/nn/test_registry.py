@@ -52,7 +52,7 @@ def test_every_case_of_nn_has_an_entry():
         "cudnn.BLSTM",
         "cunn.Linear",
         "fbcunn.LookupTable",
-        "conv.SpatialConvolution",
+        "ccn2.SpatialConvolution",
         "inn.ROIPooling",
         "w2nn.LeakyReLU",
         "nn.gModule",
@@ -123,7 +123,7 @@ def test_origins_lead_back():
 def test_ccn2_kernel():
     """Kernels of cuda-convnet2 have the output plane last."""
     weight = numbers(2 * 3 * 3, 16)
-    tensors = state_dict(obj("conv.SpatialConvolution", weight=weight, kH=3.0)).tensors
+    tensors = state_dict(obj("ccn2.SpatialConvolution", weight=weight, kH=3.0)).tensors
     assert tensors["weight"].storage is weight.storage
     np.testing.assert_array_equal(tensors["weight"].numpy(), weight.numpy().reshape(2, 3, 3, 16).transpose(3, 0, 1, 2))
 

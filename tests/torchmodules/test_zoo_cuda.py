@@ -89,7 +89,7 @@ def test_ccn2_convolution(groups, stride, padding, size):
     weight, bias, images = random(4 // groups * 9, 16), random(16), random(4, size, size, 2)
     module = live_module(
         obj(
-            "conv.SpatialConvolution",
+            "ccn2.SpatialConvolution",
             nInputPlane=4, nOutputPlane=16, kH=3, dH=stride, padding=padding, groups=groups, weight=weight, bias=bias,
         )
     )  # fmt: skip
@@ -109,7 +109,7 @@ def test_ccn2_local():
     """A filter for each place, and as many offsets as planes."""
     weight, bias, images = random(16 * 4 * 9, 16), random(16 * 16), random(4, 6, 6, 2)
     fields = {"nInputPlane": 4, "nOutputPlane": 16, "kH": 3, "dH": 2, "padding": 1, "oH": 4}
-    module = live_module(obj("conv.SpatialConvolutionLocal", **fields, weight=weight, bias=bias))
+    module = live_module(obj("ccn2.SpatialConvolutionLocal", **fields, weight=weight, bias=bias))
     padded = np.pad(images, ((0, 0), (1, 9), (1, 9), (0, 0)))
     wanted = np.zeros((16, 4, 4, 2), "f4")
     for plane, row, column in itertools.product(range(16), range(4), range(4)):
@@ -129,17 +129,17 @@ def test_ccn2_pooling(kernel, stride, size):
         y, x = row * stride, column * stride
         window = images[:, y : y + kernel, x : x + kernel]
         largest[:, row, column], means[:, row, column] = window.max((1, 2)), window.mean((1, 2))
-    same(live_module(obj("conv.SpatialMaxPooling", kW=kernel, dW=stride))(torch.from_numpy(images)), largest)
-    same(live_module(obj("conv.SpatialAvgPooling", kW=kernel, dW=stride))(torch.from_numpy(images)), means)
+    same(live_module(obj("ccn2.SpatialMaxPooling", kW=kernel, dW=stride))(torch.from_numpy(images)), largest)
+    same(live_module(obj("ccn2.SpatialAvgPooling", kW=kernel, dW=stride))(torch.from_numpy(images)), means)
 
 
 def test_ccn2_cross_max_pooling():
     """Maxima over windows of planes."""
     images = random(7, 3, 3, 2)
     wanted = np.stack([images[first : first + 3].max(0) for first in (0, 2, 4)])
-    same(live_module(obj("conv.SpatialCrossMaxPooling", kD=3, dD=2))(torch.from_numpy(images)), wanted)
+    same(live_module(obj("ccn2.SpatialCrossMaxPooling", kD=3, dD=2))(torch.from_numpy(images)), wanted)
     wanted = np.stack([images[first : first + 4].max(0) for first in (0, 2, 4)])
-    same(live_module(obj("conv.SpatialCrossMaxPooling", kD=4, dD=2))(torch.from_numpy(images)), wanted)
+    same(live_module(obj("ccn2.SpatialCrossMaxPooling", kD=4, dD=2))(torch.from_numpy(images)), wanted)
 
 
 @pytest.mark.parametrize("size", [3, 4])
@@ -156,8 +156,8 @@ def test_ccn2_response_normalization(size):
         y, x = row - size // 2, column - size // 2
         sums = (images[:, max(0, y) : y + size, max(0, x) : x + size] ** 2).sum((1, 2))
         within[:, row, column] = images[:, row, column] * (1.5 + 0.3 * sums) ** -0.75
-    same(live_module(obj("conv.SpatialCrossResponseNormalization", **fields))(torch.from_numpy(images)), across)
-    same(live_module(obj("conv.SpatialResponseNormalization", **fields))(torch.from_numpy(images)), within)
+    same(live_module(obj("ccn2.SpatialCrossResponseNormalization", **fields))(torch.from_numpy(images)), across)
+    same(live_module(obj("ccn2.SpatialResponseNormalization", **fields))(torch.from_numpy(images)), within)
 
 
 def test_bnn_convolution():

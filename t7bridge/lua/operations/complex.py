@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import pi, prod, sqrt
 from typing import Any
 
-from ...lazy import np
+from ...data import np
 from ..build import Builder, CannotError, Complex, Wire, operation
 from .elementwise import along
 from .shape import windows

@@ -84,7 +84,7 @@ register_layer(module={"bnn.Binary": _BINARY, "nn.BinActiveZ": _BINARY})
 
 
 _CCN2_CONVOLUTION = of_runtime(
-    "conv.SpatialConvolution",
+    "ccn2.SpatialConvolution",
     made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1)),
     extent("weight"),
     made(lambda lua: lua.shape("weight")[2:]),
@@ -94,14 +94,14 @@ _CCN2_CONVOLUTION = of_runtime(
 )
 # (in / groups * kH * kW, out).
 register_layer(
-    "conv.SpatialConvolution",
+    "ccn2.SpatialConvolution",
     params=(param("weight", Reshape((REST, "kH", "kH", LAST)), Permute((3, 0, 1, 2))), param("bias")),
     defaults={"groups": 1.0, "padding": 0.0},
     module=_CCN2_CONVOLUTION,
 )
 # (oH * oH * in * kH * kH, out). The bias has an element for every position, but only as many as planes are read.
 register_layer(
-    "conv.SpatialConvolutionLocal",
+    "ccn2.SpatialConvolutionLocal",
     params=(
         param(
             "weight",
@@ -111,9 +111,9 @@ register_layer(
         param("bias", Narrow(0, 0, "nOutputPlane")),
     ),
     defaults={"padding": 0.0},
-    module=of_runtime("conv.SpatialConvolutionLocal", shape("weight"), integer("dH", 1), integer("padding", 0)),
+    module=of_runtime("ccn2.SpatialConvolutionLocal", shape("weight"), integer("dH", 1), integer("padding", 0)),
     traits={
-        "conv.SpatialConvolutionLocal": Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2],)}),
+        "ccn2.SpatialConvolutionLocal": Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2],)}),
     },
 )
 
@@ -126,17 +126,17 @@ def _scale(lua: Lua) -> float:
 
 def _response(across: bool) -> Row:
     options: Any = {"beta": number("powScale", 0.75), "k": number("minDiv", 1.0), "across": across}
-    return of_runtime("conv.SpatialResponseNormalization", integer("size"), made(_scale), **options)
+    return of_runtime("ccn2.SpatialResponseNormalization", integer("size"), made(_scale), **options)
 
 
 register_layer(
     scratch="denoms",
     module={
-        "conv.SpatialMaxPooling": of_runtime("conv.SpatialMaxPooling", integer("kW"), integer("dW")),
-        "conv.SpatialAvgPooling": of_runtime("conv.SpatialAvgPooling", integer("kW"), integer("dW")),
-        "conv.SpatialCrossMaxPooling": of_runtime("conv.SpatialCrossMaxPooling", integer("kD"), integer("dD")),
-        "conv.SpatialResponseNormalization": _response(False),
-        "conv.SpatialCrossResponseNormalization": _response(True),
+        "ccn2.SpatialMaxPooling": of_runtime("ccn2.SpatialMaxPooling", integer("kW"), integer("dW")),
+        "ccn2.SpatialAvgPooling": of_runtime("ccn2.SpatialAvgPooling", integer("kW"), integer("dW")),
+        "ccn2.SpatialCrossMaxPooling": of_runtime("ccn2.SpatialCrossMaxPooling", integer("kD"), integer("dD")),
+        "ccn2.SpatialResponseNormalization": _response(False),
+        "ccn2.SpatialCrossResponseNormalization": _response(True),
     },
 )
 

@@ -1,0 +1,173 @@
+"""Layers of cuda-convnet2: images are (planes, h, w, batch), and as high as they are
+wide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .base import Layer
+from .conv import local_convolution
+
+
+def _beyond(extent: int, kernel: int, stride: int) -> int:
+    """Return how far the last window reaches beyond an image: every element is in a
+    window.
+    """
+    return -(extent - kernel) % stride
+
+
+class SpatialConvolution(nn.Conv2d):
+    """torch.nn.Conv2d whose last windows may reach beyond the right and the lower
+    border.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (in, h, h, batch); return (out, h_out, h_out, batch)."""
+        margin = int(self.padding[0])
+        beyond = _beyond(
+            input.size(1) + 2 * margin, self.kernel_size[0], self.stride[0]
+        )
+        images = F.pad(
+            input.permute(3, 0, 1, 2),
+            (margin, margin + beyond, margin, margin + beyond),
+        )
+        output = F.conv2d(
+            images, self.weight, self.bias, self.stride, 0, self.dilation, self.groups
+        )
+        return output.permute(1, 2, 3, 0)
+
+
+@dataclass(eq=False)
+class SpatialConvolutionLocal(Layer):
+    """A convolution with a kernel of its own for each position.
+
+    Args:
+        weight_shape: of the weight: (h_out, h_out, out, in, h, h).
+        stride: of the places.
+        padding: zeros around the input.
+    """
+
+    weight_shape: tuple[int, ...]
+    stride: int = 1
+    padding: int = 0
+
+    def __post_init__(self) -> None:
+        self.weight = nn.Parameter(torch.zeros(self.weight_shape))
+        self.bias = nn.Parameter(torch.zeros(self.weight_shape[2]))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (in, h, h, batch); return (out, h_out, h_out, batch)."""
+        height = self.weight.size(-1)
+        beyond = self.padding + _beyond(
+            input.size(1) + 2 * self.padding, height, self.stride
+        )
+        images = F.pad(
+            input.permute(3, 0, 1, 2), (self.padding, beyond, self.padding, beyond)
+        )
+        output = local_convolution(images, self.weight, self.stride)
+        return output.permute(1, 2, 3, 0) + self.bias[:, None, None, None]
+
+
+@dataclass(eq=False)
+class SpatialMaxPooling(Layer):
+    """The largest elements of windows, which may reach beyond the right and the lower
+    border.
+
+    Args:
+        kernel_size: of the windows.
+        stride: between windows.
+    """
+
+    kernel_size: int
+    stride: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n, h, h, batch); return (n, h_out, h_out, batch)."""
+        beyond = _beyond(input.size(1), self.kernel_size, self.stride)
+        images = F.pad(
+            input.permute(0, 3, 1, 2), (0, beyond, 0, beyond), value=float("-inf")
+        )
+        return F.max_pool2d(images, self.kernel_size, self.stride).permute(0, 2, 3, 1)
+
+
+@dataclass(eq=False)
+class SpatialAvgPooling(Layer):
+    """The means of windows, which may reach beyond the right and the lower border.
+
+    Args:
+        kernel_size: of the windows.
+        stride: between windows.
+    """
+
+    kernel_size: int
+    stride: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n, h, h, batch); return (n, h_out, h_out, batch)."""
+        images = input.permute(0, 3, 1, 2)
+        return F.avg_pool2d(
+            images, self.kernel_size, self.stride, ceil_mode=True
+        ).permute(0, 2, 3, 1)
+
+
+@dataclass(eq=False)
+class SpatialCrossMaxPooling(Layer):
+    """The largest elements of windows of planes, which may reach beyond the last plane.
+
+    Args:
+        kernel_size: planes of a window.
+        stride: planes between windows.
+    """
+
+    kernel_size: int
+    stride: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n, h, h, batch); return (n_out, h, h, batch)."""
+        beyond = _beyond(input.size(0), self.kernel_size, self.stride)
+        padded = F.pad(input, (0, 0, 0, 0, 0, 0, 0, beyond), value=float("-inf"))
+        return padded.unfold(0, self.kernel_size, self.stride).max(-1).values
+
+
+@dataclass(eq=False)
+class SpatialResponseNormalization(Layer):
+    """Divides each element by a power of the sum of squares around it, in its plane or
+    across planes.
+
+    Args:
+        size: planes of the windows, or their rows and columns.
+        alpha: factor of the sum.
+        beta: the power.
+        k: added to the product.
+        across: whether the windows are across planes.
+    """
+
+    size: int
+    alpha: float
+    beta: float = 0.75
+    k: float = 1.0
+    across: bool = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n, h, h, batch); return the same shape."""
+        before, behind = self.size // 2, (self.size - 1) // 2
+        squares = input.square()
+        if self.across:
+            sums = (
+                F.pad(squares, (0, 0, 0, 0, 0, 0, before, behind))
+                .unfold(0, self.size, 1)
+                .sum(-1)
+            )
+        else:
+            padded = F.pad(
+                squares.permute(0, 3, 1, 2), (before, behind, before, behind)
+            )
+            sums = F.avg_pool2d(padded, self.size, 1, divisor_override=1).permute(
+                0, 2, 3, 1
+            )
+        return input * (self.k + self.alpha * sums).pow(-self.beta)
