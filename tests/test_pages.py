@@ -135,6 +135,7 @@ def agrees(printed: str, shown: str) -> bool:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A fresh folder with `testfiles/`, as the current one; layers and modules of the page are forgotten."""
     (tmp_path / "testfiles").symlink_to(ROOT / "testfiles", target_is_directory=True)
+    forget(set(), tmp_path.parent)  # other tests have a `net.py` too
     modules, layers = set(sys.modules), set(registered_layers())
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)

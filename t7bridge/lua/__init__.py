@@ -5,7 +5,7 @@ from ..data import face
 __getattr__ = face(
     __name__,
     {
-        "build": "OPERATIONS",
+        "build": "OF_COMPLEX OPERATIONS",
         "source": "lua_string",
     },
 )

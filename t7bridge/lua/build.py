@@ -641,12 +641,9 @@ class Builder:
             return Const(value.value.expand(value.shape).reshape(shape), shape)
         if is_known(shape) and isinstance(value, Stored) and value.whole:
             return Stored(value.ref.resized(shape), shape, value.learned)
-        wire = self.wire(value)
-        if wire.step.layer is not None and wire.step.layer.name == "nn.View":  # only the last shape counts
-            source = wire.step.inputs[0]
-            wire = Wire(self, source, source.shape)
-            if wire.shape == shape:
-                return wire
+        wire = self._before_view(self.wire(value))
+        if wire.shape == shape:
+            return wire
         if {wire.shape, shape} == {(), (1,)}:
             return Wire(self, wire.step, shape)
         if sum(isinstance(extent, str) for extent in shape) > 1:
@@ -656,6 +653,13 @@ class Builder:
             layer = make("nn.View", *shape[1:], calls=(("setNumInputDims", (len(wire.shape) - 1,)),))
         repeated = wire.step.layer is not None and last_layer(wire.step.layer).name == "nn.Replicate"
         return self.emit(make("nn.Contiguous") >> layer if repeated else layer, wire, shape=shape)
+
+    def _before_view(self, wire: Wire) -> Wire:
+        """Return the value that an `nn.View` shapes, as only the last of several shapes counts; others unchanged."""
+        if wire.step.layer is None or wire.step.layer.name != "nn.View":
+            return wire
+        source = wire.step.inputs[0]
+        return Wire(self, source, source.shape)
 
     def narrow(self, value: Any, place: int, start: int, count: int) -> Any:
         """Return elements `start` … of a dimension, 0-based."""

@@ -125,19 +125,21 @@ def _with_guards(
     for number, step in enumerate(inputs):
         fixed = {place: int(step.shape[place]) for input, place in sizes.fixed if input == number}
         square = [(one[1], other[1]) for one, other in sizes.square if one[0] == number]
-        if not fixed and not square:
-            continue
-        # The layers of a guard are of the model's own type: it is behind the copy from whole numbers.
-        place, last = next(
-            ((index + 1, user) for index, user in enumerate(steps) if user.inputs == [step] and _is_copy(user)),
-            (0, step),
-        )
-        layer = LuaNode(guard(len(step.shape), fixed, square), [last], step.shape)
-        for user in steps:
-            user.inputs = [layer if source is last else source for source in user.inputs]
-        outputs[:] = [layer if source is last else source for source in outputs]
-        steps.insert(place, layer)
+        if fixed or square:
+            _insert(guard(len(step.shape), fixed, square), step, steps, outputs)
     return bool(sizes.fixed or sizes.square)
+
+
+def _insert(layer: LuaLayer, step: LuaNode, steps: list[LuaNode], outputs: list[LuaNode]) -> None:
+    """Put a layer behind an input, or behind its copy from whole numbers, as layers are of the model's own type."""
+    place, last = next(
+        ((index + 1, user) for index, user in enumerate(steps) if user.inputs == [step] and _is_copy(user)), (0, step)
+    )
+    made = LuaNode(layer, [last], step.shape)
+    for user in steps:
+        user.inputs = [made if source is last else source for source in user.inputs]
+    outputs[:] = [made if source is last else source for source in outputs]
+    steps.insert(place, made)
 
 
 def _is_copy(step: LuaNode) -> bool:

@@ -11,7 +11,7 @@ from lua_nets import flat
 from lua_operations import CASES, allowed, case_of
 
 import t7bridge
-from t7bridge.lua import OPERATIONS, operations
+from t7bridge.lua import OF_COMPLEX, OPERATIONS, operations
 
 
 def check(name, path):
@@ -47,8 +47,9 @@ def test_operations(subtests, tmp_path, monkeypatch):
 
         return evolve(entry, build=build)
 
-    for name, entry in list(OPERATIONS.items()):
-        monkeypatch.setitem(OPERATIONS, name, counted(entry))
+    for table in (OPERATIONS, OF_COMPLEX):
+        for name, entry in list(table.items()):
+            monkeypatch.setitem(table, name, counted(entry))
     for name in CASES:
         with subtests.test(name):
             check(name, tmp_path / "m.t7")
