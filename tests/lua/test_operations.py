@@ -12,6 +12,7 @@ from lua_operations import CASES, allowed, case_of
 
 import t7bridge
 from t7bridge.lua import OF_COMPLEX, OPERATIONS, operations
+from t7bridge.lua.sizes import Sizes
 
 
 def check(name, path):
@@ -50,6 +51,7 @@ def test_operations(subtests, tmp_path, monkeypatch):
     for table in (OPERATIONS, OF_COMPLEX):
         for name, entry in list(table.items()):
             monkeypatch.setitem(table, name, counted(entry))
+    monkeypatch.setattr("t7bridge.lua.convert.find_sizes", lambda *args: Sizes([], []))  # test_sizes.py
     for name in CASES:
         with subtests.test(name):
             check(name, tmp_path / "m.t7")
