@@ -70,6 +70,7 @@ def test_inspect() -> None:
     assert run_here("inspect", ROOT / "models/siamese_shared.t7").stdout.startswith("file ")
 
 
+@pytest.mark.slow
 def test_verify(tmp_path: Path) -> None:
     """Equal files end with 0, others with 1 and the differences."""
     same = t7bridge("verify", ROOT / "format/checkpoint.t7", ROOT / "format/checkpoint.big.t7")
@@ -280,6 +281,7 @@ def test_output_in_ascii(tmp_path: Path) -> None:
     assert "  0      nn.Linear      Linear(4 > 3)  1x3             15\n" in run.stdout
 
 
+@pytest.mark.slow
 def test_standard_input_is_named(tmp_path: Path) -> None:
     """An error about `-` is not about a temporary file; a closed one is an error."""
     empty = t7bridge("inspect", "-", stdin=subprocess.DEVNULL)

@@ -191,9 +191,16 @@ def test_paths_with_nul_and_missing_files(
 # Each run is a copy of a process that has loaded PyTorch, and ends as a process of its own does: with `run`, Python's
 # last flush of standard output, and its exit code.
 FORKS = """
-import json, os, sys
+import contextlib, gc, importlib, json, os, pkgutil, sys
 import torch, torch.export
+import t7bridge
 from t7bridge.__main__ import run
+
+for module in pkgutil.walk_packages(t7bridge.__path__, "t7bridge."):
+    with contextlib.suppress(ImportError):  # of the script that `module` copies
+        importlib.import_module(module.name)
+torch.export.export(torch.nn.ReLU(), (torch.ones(1),))
+gc.freeze()
 
 codes = []
 for closed, arguments, errors in json.load(sys.stdin):

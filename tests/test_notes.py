@@ -56,6 +56,7 @@ def test_types_that_numpy_lacks_come_back(tmp_path):
         }
 
 
+@pytest.mark.slow
 def test_results_in_notebooks(tmp_path: Path) -> None:
     """A notebook shows what the command line prints, escaped."""
     model, other = TESTFILES / "models/lenet_mm.t7", tmp_path / "<b>.pt"

@@ -45,6 +45,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_outputs_have_their_schema(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No field is missing, undocumented, or of another type; numbers are finite."""

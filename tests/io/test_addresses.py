@@ -306,6 +306,7 @@ def test_outputs_are_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "url", "extra"),
     [("fsspec.core", "https://h/x", "url"), ("aiohttp", "http://h/x", "url"), ("s3fs", "s3://b/x", "s3"),

@@ -48,6 +48,7 @@ def test_verb(tmp_path, capsys):
     assert main([*args, "--force"]) == 0
 
 
+@pytest.mark.slow
 def test_inputs(tmp_path):
     """Several inputs are a table in brackets or one option each; a file and a range of whole numbers are inputs too."""
     torch.save(torch.ones(2, 3), tmp_path / "x.pt")
@@ -97,6 +98,7 @@ class Block(torch.nn.Module):
         return self.act(self.second(self.act(self.first(x))) + self.shortcut(x))
 
 
+@pytest.mark.slow
 def test_repeated_blocks_are_one_function(tmp_path):
     """The source of more blocks, of other widths and strides, has equally many constructors; nodes have their names."""
     counts = []

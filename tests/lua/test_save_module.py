@@ -24,6 +24,7 @@ def test_the_size_of_the_batch_stays_open(name, tmp_path):
             torch.testing.assert_close(again(more), module(more), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_module_is_not_changed(tmp_path):
     """Saving changes neither the weights, nor the moving means, nor the mode of a module."""
     module, inputs = module_of("resnet")
@@ -364,6 +365,7 @@ class Scaled(nn.Module):
         return x * scale
 
 
+@pytest.mark.slow
 def test_inputs_without_dimensions(tmp_path):
     """Lua has a number as a tensor of one element; a loaded model takes both."""
     inputs = torch.randn(3, 4), torch.tensor(0.3)
@@ -431,6 +433,7 @@ def test_rounding_is_reported(tmp_path, name):
     torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(*inputs), module(*inputs), rtol=0.01, atol=0.01)
 
 
+@pytest.mark.slow
 def test_inference_leaves_out_gradients(tmp_path):
     """The model without gradients is half the size, in evaluation mode, and computes the same."""
     module, inputs = module_of("unet")

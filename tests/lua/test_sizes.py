@@ -76,6 +76,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_other_sizes_are_right_or_refused(name: str, tmp_path: Path) -> None:
     """The note and `model.lua` state the sizes; PyTorch and the saved model agree in all that are free."""

@@ -29,6 +29,7 @@ def test_shared_values_are_repeated():
     assert describe_python([shared, shared])["v"][0] == describe_python([shared, shared])["v"][1]
 
 
+@pytest.mark.slow
 def test_exponential_sharing_meets_a_limit():
     """A value whose description would have 2^100 parts is refused; one without sharing never is."""
     value: list[object] = []

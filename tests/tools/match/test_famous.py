@@ -54,6 +54,7 @@ def alexnet() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(6), *head, nn.Linear(256, 62))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "factory", "net", "said"),
     [

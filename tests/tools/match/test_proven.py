@@ -71,6 +71,7 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_wrong_pairs_are_not_written(nets: Path, capsys: pytest.CaptureFixture[str]):
     """Layers that look alike and run in another order than they are defined in: the run shows it first."""
     out = nets / "out.pt"
@@ -142,6 +143,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_language_model(name: str, nets: Path, capsys: pytest.CaptureFixture[str]):
     """It is named without asking libraries, and proven against a user's own model, which Lua's outputs agree with."""

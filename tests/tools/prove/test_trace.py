@@ -121,6 +121,7 @@ def lua_model(tmp_path: Path) -> Path:
     return tmp_path / "lua" / "model.t7"
 
 
+@pytest.mark.slow
 def test_twins(tmp_path, subtests):
     """Of each wrong twin the difference is named, once, and with the right one nothing differs."""
     source = lua_model(tmp_path)
@@ -145,6 +146,7 @@ def wrong(): return Net(pool=nn.MaxPool2d(3, 2))
 """
 
 
+@pytest.mark.slow
 def test_match_runs_the_factory(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """`match` with a factory says that both compute the same, or what differs; what is written is the same."""
     source = str(lua_model(tmp_path))
@@ -166,6 +168,7 @@ def test_match_runs_the_factory(tmp_path, monkeypatch: pytest.MonkeyPatch, capsy
     assert all(torch.equal(state[key], written[0][key]) for state in written for key in written[0])
 
 
+@pytest.mark.slow
 def test_match_says_how_the_input_is_prepared(tmp_path, capsys: pytest.CaptureFixture[str]):
     """What a checkpoint says of means, ranges and sizes is shown, and nothing of its layers."""
     model = t7bridge.load(lua_model(tmp_path))

@@ -134,6 +134,7 @@ def test_gates_in_another_order_are_named():
     assert "the gates in the order 2 1 3 agree" in layer.reason
 
 
+@pytest.mark.slow
 def test_constants_and_gates_are_among_the_changes():
     """The changes that are tried have those of constants in place and of gates, and they are found."""
     for name in ("constants.eval", "rnn_seq.train"):
