@@ -7,7 +7,6 @@ from . import (  # noqa: F401
     containers,
     conv,
     criterion,
-    dpnn,
     linear,
     norm,
     packages,

@@ -3,8 +3,9 @@
 bnn.torch e974791 and XNOR-Net 4006d59; cuda-convnet2.torch ac3d213 `*.lua` and `cudaconv3`; imagine-nn 6fed930 and its
 history; nnx 1c28e23 `*.lua` and `generic/*.c`; deepmask 280a716 `DeepMask.lua`, `SharpMask.lua`; fast-neural-style
 813c834, texture_nets aad2cc6, AdaIN-style 6d8ac28; nagadomi/waifu2x cc385f9 and its history; models of language and of
-text lines: neuraltalk2 bd8c9d8, torch-rnn 6e72b86, crnn f5d41e3, OpenNMT 3ab15e9. Last, functions of PyTorch that
-`save_module` writes as classes of `layers.lua`: see `lua/classes.lua`.
+text lines: neuraltalk2 bd8c9d8, torch-rnn 6e72b86, crnn f5d41e3, OpenNMT 3ab15e9. Functions of PyTorch that
+`save_module` writes as classes of `layers.lua`: see `lua/classes.lua`. Last, layers and criterions of dpnn c0a8ca6, and
+rnn's sequence criterions (83a5f17).
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from ...errors import ModelError
 from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor
 from .. import flows
+from ..compounds import node, require
 from ..fields import Fields, items_of, lookup
 from ..layouts import LAST, REST, Merge, Narrow, Permute, Reshape, elements
 from ..mapping import (
     BASE,
     LAYERS,
     Call,
+    Literal,
     Lua,
     NotMappedError,
     Row,
@@ -38,13 +41,15 @@ from ..mapping import (
     of_runtime,
     of_torch,
     optional,
+    optional_number,
     pair,
+    same_names,
     shape,
 )
 from ..output_shapes import same
 from ..registry import Child, Param, Traits, buffer, keeps, modules, named_modules, param, register_layer
-from ..torch_nn import constructed
-from .conv import KERNEL_2D, convolution
+from ..torch_nn import Tensors, constructed
+from .conv import BIAS, CONVOLUTION_2D, KERNEL_2D, convolution, kernel_2d
 from .pooling import windows
 
 
@@ -584,5 +589,194 @@ register_layer(
         "functions.Scatter": Traits(takes_list=True),
         "functions.GridSample": Traits(takes_list=True),
         "functions.Convolution": Traits(takes_list=True),
+    },
+)
+
+
+_AVERAGE = flag("sizeAverage")
+_SCRATCH = "output_tensor total_weight_tensor target noise"
+
+
+@becomes("resample.SpatialGlimpse")
+def _glimpse(lua: Lua) -> Call:
+    if lua.number("scale", 2.0) != 2:
+        raise NotMappedError("resamples its crops by another factor than 2", path=lua.path)
+    require(lua, "module", node("SpatialAveragePooling", "x", 2.0, 2.0, 2.0, 2.0, 0.0, 0.0, None))
+    return Call(
+        f"{LAYERS}resample.SpatialGlimpse", ((lua.integer("height"), lua.integer("width")), lua.integer("depth", 3))
+    )
+
+
+def _scales(lua: Lua) -> tuple[Literal, ...]:
+    if not lua.has("scale"):
+        return ()
+    ends = ("scale.min", "scale.max") if lua.has("scale.min") else ("scale.1", "scale.2")
+    return (tuple(float(lua.number(end)) for end in ends),)
+
+
+def _ranges(lua: Lua) -> tuple[float, ...]:
+    return tuple(map(float, elements(lua.tensor("range")).reshape(-1).tolist()))
+
+
+def _entropy_scale(lua: Lua) -> float:
+    """Return the scale of the entropy of the modules inside: `minusOne` is the negative one, `_mul` makes the sum one.
+
+    Raises:
+        NotMappedError: somebody changed the modules.
+    """
+    shares = node("MulConstant", node("Sum", "x", 1.0, None, None), lua.get("module.modules.2.constant_scalar"), None)
+    logarithms = node("Log", node("AddConstant", shares, 1e-6, None))
+    product = node("Sum", node("CMulTable", [shares, logarithms]), 1.0, None, None)
+    require(lua, "module", node("MulConstant", product, -1.0, None))
+    if lua.get("_mul") is not lua.get("module.modules.2") or not lua.flag("sizeAverage", True):
+        raise NotMappedError("its modules inside were changed", path=lua.path)
+    negative = lua.find_tensor("minusOne")
+    return float(lua.number("scale", 1.0) if negative is None else -elements(negative).reshape(-1)[0])
+
+
+def _reinforce(name: str, argument: str = "", field: str = "") -> Row:
+    """Map REINFORCE layers: `stdev` and `scale` may be missing: then they are an input."""
+    given: Any = {argument: optional_number(field).unless(None)} if field else {}
+    return of_runtime(f"training.{name}", **given, stochastic=flag("stochastic").unless(False))
+
+
+register_layer(
+    "nn.Reinforce",
+    scratch=f"{_SCRATCH} modules module reward range regionType coord scales scaler minusOne entropy maxIdx",
+    module={
+        "nn.SpatialGlimpse": _glimpse,
+        "nn.SpatialUniformCrop": of_runtime(
+            "resample.SpatialUniformCrop", integer("oheight"), integer("owidth|oheight"), made(_scales).each
+        ),
+        "nn.SimpleColorTransform": of_runtime("training.SimpleColorTransform", made(_ranges).each),
+        "nn.SpatialRegionDropout": of_runtime("training.SpatialRegionDropout", number("p", 0.2)),
+        "nn.TotalDropout": of_runtime("training.TotalDropout", number("p", 0.5)),
+        "nn.CategoricalEntropy": of_runtime(
+            "training.CategoricalEntropy",
+            scale=made(_entropy_scale),
+            smallest=optional_number("minEntropy").unless(None),
+        ),
+        "nn.ReinforceBernoulli": _reinforce("ReinforceBernoulli"),
+        "nn.ReinforceCategorical": _reinforce("ReinforceCategorical"),
+        "nn.ReinforceNormal": _reinforce("ReinforceNormal", "deviation", "stdev"),
+        "nn.ReinforceGamma": _reinforce("ReinforceGamma", "scale", "scale"),
+    },
+)
+register_layer(
+    "nn.SpatialFeatNormalization",
+    params=(buffer("mean"), buffer("std")),
+    module=of_runtime("linear.SpatialFeatNormalization", extent("mean")),
+    traits={
+        "linear.SpatialFeatNormalization": Traits(shapes=lambda features: {"mean": (features,), "std": (features,)}),
+    },
+)
+register_layer(
+    "nn.PCAColorTransform",
+    params=(buffer("eigenVectors"), buffer("eigenValues", Reshape(("*",)))),
+    scratch="noise alphas",
+    module=of_runtime("training.PCAColorTransform", extent("eigenVectors"), number("std", 0.1)),
+    traits={
+        "training.PCAColorTransform": Traits(
+            shapes=lambda channels, *_: {"eigenVectors": (channels, channels), "eigenValues": (channels,)}
+        )
+    },
+)
+
+
+register_layer(
+    "nn.SpatialBinaryConvolution",
+    params=kernel_2d,
+    scratch=(*CONVOLUTION_2D.scratch, "tempWeight", "alphas", "wmask"),
+    defaults=CONVOLUTION_2D.defaults,
+    module=convolution(2, f"{LAYERS}conv.SpatialBinaryConvolution"),
+    traits={"conv.SpatialBinaryConvolution": Traits(like="Conv2d")},
+)
+
+
+def _nce_shapes(in_features: int, out_features: int, *_: Any, **__: Any) -> Tensors:
+    linear = constructed("Linear", (in_features, out_features), {})
+    return {**linear, "unigrams": (out_features,), "Z": (1,)}
+
+
+register_layer(
+    "nn.NCEModule",
+    params=(param("weight"), BIAS, buffer("unigrams"), buffer("Z")),
+    scratch="addBuffer sampleidx sampleprob linout aliasmultinomial",
+    module=of_runtime(
+        "linear.NCE",
+        extent("weight", 1),
+        extent("weight"),
+        integer("k"),
+        shared=flag("batchnoise"),
+        normalized=flag("normalized"),
+        logarithms=flag("logsoftmax"),
+        index_base=BASE,
+    ),
+    traits={"linear.NCE": Traits(flow=flows.unknown, shapes=_nce_shapes)},
+)
+# Rows are 0-based, and the first is zero whatever the file has there.
+register_layer(
+    "nn.LookupTableMaskZero",
+    params=(param("weight"),),
+    scratch="inputs",
+    module=of_runtime("linear.LookupTableMaskZero", extent("weight"), extent("weight", 1)),
+    traits={"linear.LookupTableMaskZero": Traits(like="Embedding")},
+)
+
+
+# Criterions.
+
+
+def _step_criterion(obj: TorchObject) -> Iterator[Child]:
+    """Return the criterion of one step: torch's rnn has it as the first of its clones."""
+    if obj.get("criterion") is not None:
+        yield Child("criterion", ".criterion", obj.get("criterion"))
+    elif lookup(obj, "clones.1") is not None:
+        yield Child("criterion", ".clones[1]", lookup(obj, "clones.1"))
+
+
+def _sequencer_criterion(repeats: bool) -> Row:
+    """Map a sequence criterion: Element-Research's RepeaterCriterion has no `sizeAverage`."""
+    options: Any = {"repeat_target": True} if repeats else {}
+    return of_runtime("criterion.SequencerCriterion", average=_AVERAGE.unless(False), **options)
+
+
+register_layer(
+    children=_step_criterion,
+    kind="criterion",
+    scratch="clones",
+    module={
+        "nn.SequencerCriterion": _sequencer_criterion(False),
+        "nn.RepeaterCriterion": _sequencer_criterion(True),
+    },
+)
+
+
+register_layer(
+    "nn.MaskZeroCriterion",
+    children=named_modules("criterion"),
+    kind="criterion",
+    scratch="zeroMask input target",
+    module=of_runtime("criterion.MaskZeroCriterion", zero_mask=flag("v2").unless(False)),
+)
+register_layer(
+    kind="criterion",
+    scratch=_SCRATCH,
+    module={
+        **same_names("criterion", "BinaryLogisticRegression SpatialBinaryLogisticRegression", average=_AVERAGE),
+        "nn.NCECriterion": of_runtime("criterion.NCECriterion", average=_AVERAGE),
+    },
+)
+register_layer(
+    children=named_modules("criterion"),
+    kind="criterion",
+    scratch="module reward vrReward",
+    module={
+        "nn.VRClassReward": of_runtime(
+            "criterion.ClassReward", scale=number("scale", 1.0), average=_AVERAGE, index_base=BASE
+        ),
+        "nn.BinaryClassReward": of_runtime(
+            "criterion.ClassReward", scale=number("scale", 1.0), average=_AVERAGE, index_base=None
+        ),
     },
 )
