@@ -309,11 +309,15 @@ class _Search:
         spec: the graph.
         prefix: that of its tensors in the state dict.
         tensors: the state dict.
+        carried: the places of inputs and of outputs that another step of the graph passes to them.
     """
 
-    def __init__(self, spec: ModuleSpec, prefix: str, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, spec: ModuleSpec, prefix: str, tensors: Mapping[str, Tensor], carried: frozenset[tuple[int, int]]
+    ) -> None:
         inside = frozenset(key[len(prefix) :] for key in tensors if key.startswith(prefix))
         self._spec, self._graph, self._prefix, self._tensors = spec, graph_of(spec), prefix, tensors
+        self._carried_over = carried
         self._values = Values(spec, inside)
         self._begun: dict[int, tuple[Cell, dict[str, Any]]] = {}
         """A cell and what its letters stand for, by the atom of the value of it that was found last."""
@@ -579,8 +583,8 @@ class _Search:
 
         Returns:
             3 if it is the output of a cell that this one continues: by its cell, or, in a simple one, its weights; 2 if
-            it is an input of the graph, and the places of the state among inputs and outputs differ by one number; 1 if
-            it is another input, or the output of another layer.
+            it is an input of the graph, and the places of the state among inputs and outputs differ by one number, or
+            another step of the graph passes its output; 1 if it is another input, or the output of another layer.
         """
         continued = self._continues(value, bound, gates)
         if continued is not None:
@@ -591,7 +595,10 @@ class _Search:
             if number or not path:
                 return 0
             link = (bound[f"node {letter}"], ())
-            shifts.append(path[0] - self._graph.outputs.index(link) if link in self._graph.outputs else None)
+            place = self._graph.outputs.index(link) if link in self._graph.outputs else None
+            if (path[0], place) in self._carried_over:
+                return 2
+            shifts.append(None if place is None else path[0] - place)
         # The input of a simple cell comes before its state.
         return 2 if len(set(shifts)) == 1 and shifts[0] is not None and (shifts[0] > 0 or "c" in bound) else 1
 
@@ -715,9 +722,10 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
     """
     result = Lifted(plan, state)
     prefixes = _prefixes(plan.root)
+    carried = _carried_over(prefixes, state)
     cells: list[_Found] = []
     for spec, prefix in prefixes.values():
-        search = _Search(spec, prefix, state).run()
+        search = _Search(spec, prefix, state, frozenset(carried[id(spec)])).run()
         cells += [cell for cell in search.found if not only_torch or cell.target.partition(".")[2] in TORCH]
         result.notes += [Note("info", spec.path, message, code="lift") for message in search.against]
     groups = _tied(cells, plan.root, state)
@@ -747,6 +755,28 @@ def _prefixes(root: ModuleSpec) -> dict[int, tuple[ModuleSpec, str]]:
             found[id(spec)] = spec, prefix
         stack += [(child, f"{prefix}{name}.") for name, child in reversed(spec.children.items())]
     return found
+
+
+def _carried_over(
+    graphs: Mapping[int, tuple[ModuleSpec, str]], state: StateDict
+) -> dict[int, set[tuple[int, int]]]:
+    """Return the places of inputs of graphs and of outputs that another step, a graph of the same tensors, passes to them.
+
+    Args:
+        graphs: the graphs of a model, as `_prefixes` returns them.
+        state: the state dict.
+    """
+    places = {key: place_of(tensor) for key, tensor in state.items()}
+    own = {at: tuple(places[key] for key in places if key.startswith(prefix)) for at, (_, prefix) in graphs.items()}
+    found: dict[Any, set[tuple[int, int]]] = {tensors: set() for tensors in own.values()}
+    for spec, _ in graphs.values():
+        nodes = graph_of(spec).nodes
+        steps = [own.get(id(spec.children[node.module])) if node.module else None for node in nodes]
+        for node, tensors in zip(nodes, steps):
+            for at, (source, path) in enumerate(node.takes if tensors else ()):
+                if source and steps[source - 1] == tensors:
+                    found[tensors].add((at, path[0] if path else 0))
+    return {at: found[tensors] for at, tensors in own.items()}
 
 
 def _tied(cells: list[_Found], root: ModuleSpec, state: StateDict) -> list[list[_Found]]:

@@ -1,7 +1,7 @@
 -- Recurrent cells, highway layers and attention as published programs build them in nngraph, written again here, and what Lua Torch
 -- computes with them over 50 steps whose state is carried: one list of records.
 --   cd testfiles/gen && th cells.lua OUT.t7 [FOLDER]       (needs nngraph and rnn; with FOLDER, each record as a file too, and more of them)
---   cd testfiles/gen && th cells.lua OUT.t7 '' gated attend   (only records of such names, those made on request too: highway_attention.t7)
+--   cd testfiles/gen && th cells.lua OUT.t7 '' gated attend fed_back   (only records of such names, those made on request too: highway_attention.t7)
 -- A record: name, model (in evaluation mode), inputs: of the first step; what differs between the steps: steps, by the path of an input ("1", "3.2",
 -- "" is the input itself) a tensor with a row for each step, and carry, by the path of an input the path of the output of the step before;
 -- outputs, by number of the step: for the first three and the last; and for models without dropout, of the first step in training:
@@ -464,6 +464,21 @@ end
 for _, T in ipairs{2, 5} do
   double('unrolled_flat_' .. T, function() return flat(8, 8, T) end, unrolled_inputs(T, 8, 8, 2), over(T, 8), carried(T, 2), T == 5)
 end
+
+-- A simple cell whose state comes first, unrolled: only the outer graph says which input is the state. The decoder has all steps in common.
+case('fed_back_rnn', function()
+  local h, x = id(), id()
+  local inner, score = nn.gModule({h, x}, {tanh(add(lin(h, 9, 9), lin(x, 5, 9)))}), nn.Sequential():add(nn.Linear(9, 5)):add(nn.LogSoftMax())
+  local inputs, outputs = {id()}, {}
+  local now = inputs[1]
+  for t = 1, 3 do
+    inputs[t + 1] = id()
+    now = (t == 1 and inner or inner:clone('weight', 'bias', 'gradWeight', 'gradBias'))({now, inputs[t + 1]})
+    outputs[t] = (t == 1 and score or score:clone('weight', 'bias', 'gradWeight', 'gradBias'))(now)
+  end
+  outputs[4] = now
+  return nn.gModule(inputs, outputs)
+end, function() return {torch.zeros(B, 9), torch.randn(B, 5), torch.randn(B, 5), torch.randn(B, 5)} end, {['2'] = row(5), ['3'] = row(5), ['4'] = row(5)}, {['1'] = '4'}, nil, true)
 
 -- torch-rnn's nn.LanguageModel: it keeps its state from call to call
 do

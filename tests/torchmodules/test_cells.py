@@ -55,7 +55,7 @@ RECOGNIZED = {
     "PeepholeLSTMCell": {"lstm_peephole": 1},
     "GRUCell": {"gru_after": 1, "opennmt_gru_1": 1},
     "ResetGRUCell": {"charrnn_gru_1": 1, "gru_joined": 1},
-    "RNNCell": {"charrnn_rnn_1": 1, "rnn_relu": 1},
+    "RNNCell": {"charrnn_rnn_1": 1, "rnn_relu": 1, "fed_back_rnn": 1},
     "Highway": {"highway": 2, "highway_tanh_double": 1, "gated_network": 3, "gated_network_double": 3},
 }
 """Class of a cell → names of the models, and how many different cells of it each has."""
