@@ -223,11 +223,12 @@ _MOST_RUN = 6
 
 def _recognize(options: argparse.Namespace, found: Match) -> int:
     """Print which models of libraries have the same layers, which of them computes the same, and the command."""
-    if found.recurrent:
+    if found.recurrent or not found.models:
         where = ["--at", options.at] if options.at else []
         folder = os.path.splitext(os.path.basename(options.source))[0]
         hint = shlex.join(["t7bridge", "module", options.source, *where, "-o", folder])
-        return _print(options, found.as_dict, [found.sentence()], hint=hint)
+        hint *= found.source_side.module is not None
+        return _print(options, found.as_dict, [found.sentence()], hint=hint, ok=bool(found.recurrent))
     rows: list[tuple[tuple[bool, int], KnownModel, Match]] = []
     """The models: the proven one first, then those with fewer differences."""
     for place, (known, each) in enumerate(zip(found.models, found.candidates)):
@@ -239,7 +240,7 @@ def _recognize(options: argparse.Namespace, found: Match) -> int:
             rank = proof.misplaced, len(proof.differences)
         rows.append((rank, known, each))
         rows.sort(key=lambda row: row[0])
-    best = rows[0][2] if rows else found
+    best = rows[0][2]
     best.models, best.asked = [known for _, known, _ in rows], found.asked
     notes = [note for note in best.report.notes if note.code == "prove"]
     lines = [best.sentence(), *(f"also {each}" for each in best.models[1:])]
@@ -280,8 +281,6 @@ def _pairs(found: Match) -> list[str]:
 
 def _next_command(options: argparse.Namespace, found: Match) -> str:
     """Return the command that writes the weights under the keys of the best model."""
-    if not found.models:
-        return ""
     factory = found.target_side.factory
     assert factory is not None
     stem = str(factory.args[0]) if factory.args else factory.attribute

@@ -34,7 +34,7 @@ _MAX_BYTES = 1 << 26
 _VARIANTS: tuple[dict[str, Any], ...] = ({}, {"aux_logits": False})
 """Arguments with which each factory is called, where its module has them: training needs other classifiers too."""
 _NEAR = 0.3
-"""Least share of equal layers of a model that is called the nearest."""
+"""Least share of equal layers of a model whose keys are compared."""
 
 _FEWEST = 5
 """Least number of layers that are more than a coincidence where nobody asked."""
@@ -54,8 +54,8 @@ def signature(tensors: Mapping[str, Any], derived: Iterable[str] = ()) -> Signat
 
 
 def _in_words(layers: Signature) -> str:
-    """Return the most frequent layers of a signature."""
-    return listed([f"{count} of {shape}" for shape, count in layers.most_common()], 3)
+    """Return the most frequent shapes of a signature."""
+    return "weights of " + listed([f"{shape} ({count})" for shape, count in layers.most_common()], 3)
 
 
 def other_classes(source: Signature, target: Signature) -> int | None:
@@ -77,17 +77,31 @@ class Candidate:
         classes: its number of classes; `None` if it has none to choose.
         equal: number of layers that both have.
         of: number of layers of the side that has more.
-        difference: the layers that only one of them has, in words.
+        lacks: the layers of the state dict that it has not.
+        adds: the layers that only it has.
     """
 
     factory: Factory
     classes: int | None
     equal: int
     of: int
-    difference: str = ""
+    lacks: Signature = field(factory=Counter)
+    adds: Signature = field(factory=Counter)
+
+    @property
+    def share(self) -> float:
+        """The share of equal layers."""
+        return self.equal / self.of
+
+    @property
+    def is_near(self) -> bool:
+        """Whether its keys are worth comparing."""
+        return self.share >= _NEAR
 
     def __str__(self) -> str:
-        return f"{self.factory}: {self.equal} of {self.of} layers{self.difference}"
+        sides = ("lacks", self.lacks), ("adds", self.adds)
+        words = [f"; it {verb} {_in_words(layers)}" for verb, layers in sides if layers]
+        return f"{self.factory}, with {self.equal} of {self.of} layers in common{''.join(words)}"
 
 
 @define(frozen=True)
@@ -126,7 +140,7 @@ class Library:
         count = wanted.total()
         for name, arguments, known in self._variants():
             equal, most = (known.layers & wanted).total(), max(known.layers.total(), count)
-            if not equal or equal < _NEAR * most:
+            if not equal:
                 continue
             factory, classes = Factory.parse(name).calling(**arguments), known.classes
             if known.layers == wanted:
@@ -134,11 +148,9 @@ class Library:
             elif classes is not None and (other := other_classes(wanted, known.layers)) is not None:
                 found.append(Candidate(factory.calling(num_classes=other), other, equal, most))
             else:
-                sides = ("only here", wanted - known.layers), ("only there", known.layers - wanted)
-                words = [f"; {where}: {_in_words(layers)}" for where, layers in sides if layers]
-                near.append(Candidate(factory, classes, equal, most, "".join(words)))
+                near.append(Candidate(factory, classes, equal, most, wanted - known.layers, known.layers - wanted))
         found.sort(key=lambda each: (len(str(each.factory)), str(each.factory)))
-        near.sort(key=lambda each: (-each.equal / each.of, len(str(each.factory)), str(each.factory)))
+        near.sort(key=lambda each: (-each.share, len(str(each.factory)), str(each.factory)))
         return found, near
 
     def _variants(self) -> Iterator[tuple[str, dict[str, Any], Variant]]:

@@ -189,7 +189,7 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
         asked.append(f"{home} {made.release}".strip())
         same, other = made.candidates(wanted)
         near += other[:_MOST_NEAR]
-        for candidate in (*same[:_MOST_CANDIDATES], *other[:_MOST_NEAR]):
+        for candidate in (*same[:_MOST_CANDIDATES], *(each for each in other[:_MOST_NEAR] if each.is_near)):
             found = _Matching(source, side_of(candidate.factory, "")).run(lines)
             if found.complete or candidate in same:
                 known.append((found.open_keys, found, candidate.classes))
@@ -207,7 +207,7 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
     else:
         best = Match([], [], list(source.tensors), [], Report(source.name), source, Side(""))
     best.asked = asked
-    near.sort(key=lambda each: -each.equal / each.of)
+    near.sort(key=lambda each: -each.share)
     best.nearest = "" if known or not near else str(near[0])
     return best
 

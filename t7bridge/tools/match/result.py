@@ -135,7 +135,7 @@ class Match:
             return str(self.models[0])
         if self.asked:
             near = f"; the nearest is {self.nearest}" if self.nearest else ""
-            return f"no model of {listed(self.asked)} has these layers{near}"
+            return f"no model of {' or '.join(self.asked)} has these layers{near}"
         return "complete" if self.complete else f"{counted(self.open_keys, 'key')} without certain counterpart"
 
     @property

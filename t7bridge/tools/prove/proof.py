@@ -200,6 +200,9 @@ class Proof(Printed):
         if self.problem:
             return f"not possible: {self.problem}"
         if bad:
+            if self.modes and good and {layer.layer for layer in bad} == {"(model)"}:
+                agrees = counted(len(good), "layer agrees", "layers agree")
+                return f"not proven: {agrees} with {self.reference}, but not the output of the model"
             begin, checked = "not proven: " if self.modes else "", len(bad) + len(good) + len(stale)
             name, kind, place = bad[0].names
             first = f"{name} {kind} ({place})" if place else name
@@ -211,7 +214,8 @@ class Proof(Printed):
         runs = sum(layer.runs for layer in good)
         verb, modes = ("proven", f", on {self.modes}") if self.modes else ("checked", "")
         against = f"{runs} {self.against}" if runs else f"the outputs of {self.reference}"
-        text = f"{verb} against {against}{modes}, largest difference {self.max_abs:.1g}"
+        largest = max(min(layer.max_abs or 0.0, layer.max_rel or 0.0) for layer in good)  # relative for outputs above 1
+        text = f"{verb} against {against}{modes}, largest difference {largest:.1g}"
         return f"{text}; {moved}" if stale else text
 
     def lines(self, *, everything: bool = False) -> Iterator[str]:

@@ -142,7 +142,7 @@ def test_a_model_of_no_library(tmp_path, capsys):
     source = saved(tmp_path, factories.DenseNet(layers=4))
     assert main(["match", source, "--among", HERE]) == 1
     assert (
-        f"no model of {HERE} has these layers; the nearest is {HERE}:densenet: 8 of 11 layers"
+        f"no model of {HERE} has these layers; the nearest is {HERE}:densenet, with 8 of 11 layers in common; it lacks "
         in capsys.readouterr().out
     )
     assert main(["match", source, "--among", HERE, "--json"]) == 1
