@@ -757,10 +757,8 @@ def _prefixes(root: ModuleSpec) -> dict[int, tuple[ModuleSpec, str]]:
     return found
 
 
-def _carried_over(
-    graphs: Mapping[int, tuple[ModuleSpec, str]], state: StateDict
-) -> dict[int, set[tuple[int, int]]]:
-    """Return the places of inputs of graphs and of outputs that another step, a graph of the same tensors, passes to them.
+def _carried_over(graphs: Mapping[int, tuple[ModuleSpec, str]], state: StateDict) -> dict[int, set[tuple[int, int]]]:
+    """Return the places of inputs of graphs, and of the outputs that another step of the same tensors passes to them.
 
     Args:
         graphs: the graphs of a model, as `_prefixes` returns them.

@@ -24,7 +24,7 @@ from ...io.source import ByteSource, PathLike, inputs_protected
 from ...nn.layouts import reblocked, reshape
 from ...nn.named import compacted
 from ...report import Report, check_strict
-from ...text import counted, listed
+from ...text import counted
 from .libraries import calling, other_classes, signature
 from .sides import BATCHES, Gates, Shape, Side, fits, in_target_order
 

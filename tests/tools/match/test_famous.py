@@ -60,7 +60,12 @@ def alexnet() -> nn.Module:
     [
         ("resnet18", "resnet18", resnet18, "in evaluation and training mode"),
         ("resnet18", "resnet18(1)", lambda: resnet18(1), "stride of convolution is [2, 2] in the .t7 and [1, 1] in "),
-        ("alexnet_owt", "alexnet", alexnet, "but not the output of the model; at the end, the .t7 computes log_softmax, and "),
+        (
+            "alexnet_owt",
+            "alexnet",
+            alexnet,
+            "but not the output of the model; at the end, the .t7 computes log_softmax",
+        ),
     ],
 )
 def test_famous(name, factory, net, said, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
