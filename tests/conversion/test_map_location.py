@@ -74,7 +74,7 @@ def test_pytorch_asks_for_the_mapped_device(several, tmp_path):
     assert [float(value[0]) for value in values] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("wrong", ["", "gpu zero", "a=b c", {"cpu": "../x"}, lambda name: 5])
+@pytest.mark.parametrize("wrong", ["", "gpu", "gpu zero", "cuda:x", "a=b c", {"cpu": "../x"}, lambda name: 5])
 def test_wrong_devices(several, tmp_path, wrong):
     """Invalid names of devices are refused, and no file is left behind."""
     with pytest.raises(ModelError, match="device"):

@@ -29,7 +29,11 @@ MapLocation = Location | None
 Place = Callable[[str], str]
 """Maps the device of a storage to the name to write."""
 
-_DEVICE = re.compile(r"[a-z][a-z0-9_]{0,30}(?::\d{1,4})?\Z")
+_DEVICE = re.compile(
+    "(cpu|cuda|ipu|xpu|mkldnn|opengl|opencl|ideep|hip|ve|fpga|maia|xla|lazy|vulkan|mps|meta|hpu|mtia|privateuseone|npu)"
+    r"(:\d{1,4})?\Z"
+)
+"""PyTorch 2.13 `c10/core/Device.cpp` `parse_type`, and the name that Ascend's extension gives `privateuseone`."""
 _MACHINE = {
     "protocol_version": layout.LEGACY_PROTOCOL,
     "little_endian": True,
@@ -74,7 +78,8 @@ def _checked(device: Any) -> str:
     """
     name = str(device)
     if not _DEVICE.match(name):
-        raise ModelError("is not the name of a device", expected="a name such as cpu or cuda:0", found=repr(name[:40]))
+        expected = "a name that torch.load knows, such as cpu, cuda:0 or mps"
+        raise ModelError("map_location is not the name of a device", expected=expected, found=repr(name[:40]))
     return name
 
 
