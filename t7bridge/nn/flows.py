@@ -231,6 +231,14 @@ def stepped(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     return listed([apply(name, item) for item in kind.items])
 
 
+def stacked(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
+    """Pass the steps of a list through the children as one tensor."""
+    if not kind.is_list:
+        return sequence(spec, kind, apply)
+    each = sequence(spec, TENSOR, apply)
+    return many(each) if kind.items is None else listed([each] * len(kind.items))
+
+
 def repeated(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     """Return a list of the outputs of several calls; their number is the first argument, or that of a sequence."""
     each = sequence(spec, kind, apply)

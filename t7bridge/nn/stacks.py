@@ -25,6 +25,9 @@ STATEFUL = LAYERS + "containers.Stateful"
 """The graph whose inputs after the first are states."""
 _TEXT_MODEL = LAYERS + "sequence.TextModel"
 _SEQUENCER = LAYERS + "sequence.Sequencer"
+_STEPS = LAYERS + "sequence.Steps"
+"""Layers over sequences that take a list of steps."""
+_MASK = LAYERS + "recurrent.MaskZero"
 _OTHERS = (LAYERS + "sequence.MaskedSequencer", LAYERS + "sequence.SteppedLSTM")
 """Layers over sequences that torch.nn lacks."""
 _EMBEDDING = LAYERS + "linear.LookupTable"
@@ -65,7 +68,7 @@ def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted
     for prefix, spec in [*once.values()][::-1]:  # inside first: what is outside has its keys until all are moved
         inside = [each for child in spec.children.values() for each in (child, *child.children.values())]
         is_own = id(spec) not in unrolled or spec is plan.root
-        if spec.target == SEQUENTIAL and is_own and all(id(each) in once for each in inside):
+        if spec.target in (SEQUENTIAL, _STEPS) and is_own and all(id(each) in once for each in inside):
             result.notes += _merge(moved, prefix, spec, unrolled, tied)
             once.update((id(each), (prefix, each)) for each in spec.children.values())
     _move(result, moved)
@@ -101,6 +104,7 @@ _CELLS = {
 
 
 _NO_LIST = "recognized: layers over sequences, which take a tensor (steps, batch, features) and no list"
+_LIST = "recognized: layers over sequences, which take a list of steps of one shape"
 
 
 class _Inputs(DataFlow):
@@ -122,10 +126,10 @@ class _Inputs(DataFlow):
 
 
 def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]:
-    """Make Sequentials over sequences of sequencers that forget, whose modules treat each step by itself.
+    """Make containers over sequences of sequencers that forget, whose modules treat each step by itself.
 
     Returns:
-        Their ids.
+        The ids of those that are Sequentials.
     """
     own = {id(spec): prefix for prefix, spec in once.values() if all(id(each) in once for each in specs_in(spec))}
     every = [*specs_in(result.plan.root)]
@@ -146,13 +150,17 @@ def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]
         against, message = "a module in it has several places", ""
         if id(spec) in own:
             prefix = own[id(spec)]
+            inside = (_unmasked(*step) for step in _inside(spec, prefix))
             against = _against_unrolling(spec, kinds) or _against_moving(
-                tied, (place for place, each in _inside(spec, prefix) if each.target in _CELLS)
+                tied, (place for place, each in inside if each.target in _CELLS)
             )
         if not against:
-            unrolled.add(id(spec))
-            _as_sequential(prefix, spec, pieces, shapes, moved)
-            message = _NO_LIST * (kinds != {"tensor"})
+            is_list = _takes_list(spec, kinds)
+            message = _LIST if is_list else _NO_LIST * (kinds != {"tensor"})
+            if not is_list:
+                unrolled.add(id(spec))
+            _over_sequences(prefix, spec, pieces, shapes, moved)
+            spec.target = _STEPS if is_list else SEQUENTIAL
         elif any(each.target.startswith(_RECURRENT) for each in specs_in(spec)):
             message = f"{spec.class_name} stays as it is: {against}"
         if message:
@@ -161,10 +169,10 @@ def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]
     return unrolled
 
 
-def _as_sequential(
+def _over_sequences(
     prefix: str, spec: ModuleSpec, pieces: list[Piece], shapes: dict[str, tuple[int, ...]], moved: Moves
 ) -> None:
-    """Make a Sequential of a sequencer, and layers over sequences of its cells.
+    """Make layers over sequences of the cells of a sequencer, and its children of all its modules.
 
     Args:
         prefix: of the sequencer's keys.
@@ -174,15 +182,16 @@ def _as_sequential(
         moved: receives the new beginnings of the keys of other modules.
     """
     steps = list(_inside(spec, prefix))
-    for at, (place, step) in enumerate(steps):
-        home = f"{prefix}{at}."
-        if step.target in _CELLS:
-            pieces += _as_layer(place, home, step, shapes)
+    for at, (above, step) in enumerate(steps):
+        place, layer = _unmasked(above, step)
+        home = f"{prefix}{at}.{place[len(above) :]}"
+        if layer.target in _CELLS:
+            pieces += _as_layer(place, home, layer, shapes)
         elif place != home:
             moved[place] = home
-        if step.target in _LAST:
-            step.target, step.args, step.plain = _LAST[step.target], (-1,), ""
-    spec.target, spec.kwargs, spec.children = SEQUENTIAL, {}, {str(at): each for at, (_, each) in enumerate(steps)}
+        if layer.target in _LAST:
+            layer.target, layer.args, layer.plain = _LAST[layer.target], (-1,), ""
+    spec.kwargs, spec.children = {}, {str(at): each for at, (_, each) in enumerate(steps)}
 
 
 def _inside(spec: ModuleSpec, prefix: str) -> Iterator[tuple[str, ModuleSpec]]:
@@ -194,12 +203,26 @@ def _inside(spec: ModuleSpec, prefix: str) -> Iterator[tuple[str, ModuleSpec]]:
             yield f"{prefix}{name}.", child
 
 
+def _unmasked(place: str, spec: ModuleSpec) -> Named:
+    """Return the module inside of one that returns zeros for rows of zeros, or the module itself."""
+    if spec.target == _MASK and spec.kwargs.get("n_input_dims") == 1 and not spec.kwargs.get("zero_mask"):
+        name, child = next(iter(spec.children.items()))
+        return f"{place}{name}.", child
+    return place, spec
+
+
+def _takes_list(spec: ModuleSpec, kinds: set[str]) -> bool:
+    """Return whether the input of a sequencer is a list, or was one in its last call."""
+    last = spec.obj.get("output") if spec.obj is not None else None
+    return "list" in kinds or (kinds != {"tensor"} and not isinstance(last, Tensor))
+
+
 def _against_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
     """Return what stands against a sequencer as layers over sequences; empty for nothing."""
     if spec.target in _OTHERS:
         is_masked = spec.target == _OTHERS[0] or spec.kwargs.get("mask_zero")
         return "it skips steps of zeros" if is_masked else "its projection is not smaller than its cell"
-    inside = [child for _, child in _inside(spec, "")]
+    inside = [_unmasked(*step)[1] for step in _inside(spec, "")]
     other = next((each for each in inside if each.target not in (*_CELLS, *_BY_ROW, *_LAST)), None)
     if other is not None:
         return f"it has {other.class_name}"
@@ -210,9 +233,7 @@ def _against_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
         return "its gates see the cell"
     if any(each.kwargs.get(name) for each in (spec, *cells) for name in _STATES if each.kwargs.get(name) != "neither"):
         return "it remembers a state, or skips steps"
-    last = spec.obj.get("output") if spec.obj is not None else None
-    is_list = "list" in kinds or (kinds != {"tensor"} and not isinstance(last, Tensor))
-    return "its input is a list, or was one in its last call" if is_list else ""
+    return ""
 
 
 def _tied_in(state: StateDict) -> set[str]:

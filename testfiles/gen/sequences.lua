@@ -9,7 +9,8 @@ local all = {}
 local function case(name, layers, model, input)
   for _, p in ipairs(model:parameters()) do p:normal(0, 0.4) end
   model:evaluate()
-  local output = model:forward(input):clone()
+  local output = model:forward(input)
+  output = torch.isTensor(output) and output:clone() or nn.utils.recursiveCopy({}, output)
   model:clearState()
   for _, q in ipairs(model:listModules()) do
     if q.forget then q:forget() end
@@ -45,4 +46,11 @@ case('shared', 0, chain(nn.Sequencer(nn.Linear(5, 4)), nn.Sequencer(once), nn.Se
 case('inside', 4, chain(nn.SeqLSTM(5, 4), nn.SeqLSTM(4, 4), chain(nn.SeqLSTM(4, 3), nn.SeqLSTM(3, 3), nn.Sequencer(nn.Linear(3, 2))), nn.Tanh()), x)
 local tied = nn.Sequencer(fast(4, 4))
 case('tied', 0, chain(nn.Sequencer(nn.Linear(5, 4)), tied, tied:clone('weight', 'bias')), x)
+local padded, steps = x:clone(), {}
+padded[1][2]:zero() padded[2][2]:zero() padded[2][3]:zero() padded[5][1]:zero()
+for t = 1, T do steps[t] = padded[t]:clone() end
+local function mask(layer) return nn.MaskZero(layer, 1, true) end
+case('masked outputs', 0, each(mask(fast(5, 4)), nn.Dropout(0.3), mask(nn.Linear(4, 2)), mask(nn.LogSoftMax())), padded)
+case('a list of masked outputs', 0, each(mask(fast(5, 4)), mask(fast(4, 4)), mask(nn.Linear(4, 2)), mask(nn.LogSoftMax())), steps)
+case('a list of cells', 0, chain(nn.Sequencer(fast(5, 4)), each(fast(4, 4), fast(4, 4), nn.Linear(4, 2))), steps)
 torch.save(arg[1] or 'sequences.t7', all)

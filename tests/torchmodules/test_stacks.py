@@ -41,6 +41,19 @@ def test_layers(name, tmp_path):
     assert sum(each.num_layers for each in page.modules() if type(each) is torch.nn.LSTM) == record["layers"]
 
 
+LISTS = {"a list": 1, "masked outputs": 1, "a list of masked outputs": 2, "a list of cells": 2}
+"""Models with lists of steps or masks, whose layers are in containers of their own."""
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_and_masks(name, tmp_path):
+    """Layers in a container return only their outputs, but have the keys of torch.nn's."""
+    _, page = run_source(SEQUENCES[name]["model"], tmp_path)
+    layers = [each for each in page.modules() if isinstance(each, torch.nn.LSTM)]
+    assert len(layers) == LISTS[name]
+    assert all(type(each).__name__ == "OutputsLSTM" for each in layers)
+
+
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_layers_back(name, tmp_path):
     """The weights of the page go back to Lua's order of gates bit for bit."""
@@ -86,7 +99,6 @@ def test_layers_between(tmp_path):
 REASONS = {
     "peepholes": "its gates see the cell",
     "zeros": "it remembers a state, or skips steps",
-    "a list": "its input is a list",
     "another cell": "it has nn.GRU",
     "normalized": "it has nn.BatchNormalization",
     "shared": "a module in it has several places",

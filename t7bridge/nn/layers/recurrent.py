@@ -229,6 +229,7 @@ register_layer(
         "sequence.MaskedSequencer": Traits(flow=flows.stepped),
         "sequence.VariableLength": Traits(flow=flows.unknown),
         "sequence.Sequencer": Traits(flow=flows.stepped),
+        "sequence.Steps": Traits(flow=flows.stacked),
         "sequence.Repeater": Traits(flow=flows.repeated),
         "sequence.BiSequencerLM": Traits(flow=flows.unknown),
         "sequence.RecurrentAttention": Traits(flow=flows.unknown),

@@ -644,9 +644,8 @@ class MaskZero(Masked, nn.Sequential):
         if self.mask_zero == "mask":
             return known_mask(self.zero_mask)
         zero = first_tensor(input) == 0
-        if zero.dim() == self.n_input_dims:
-            return zero.all()
-        return zero.flatten(1).all(1) if zero.dim() > 1 else zero
+        dims = zero.dim() - 1 if self.n_input_dims is None else self.n_input_dims
+        return zero.flatten(-dims).all(-1) if dims else zero
 
 
 class _Once(torch.autograd.Function):

@@ -273,6 +273,18 @@ def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
 
 
+class Steps(nn.Sequential):
+    """Layers over whole sequences, for lists of steps."""
+
+    def forward(self, inputs: Any) -> Any:
+        """Take a list of steps of one shape, or a tensor with time as first dimension;
+        return the outputs in the same way.
+        """
+        if isinstance(inputs, Tensor):
+            return super().forward(inputs)
+        return list(super().forward(torch.stack(list(inputs))))
+
+
 class Repeater(Resuming, nn.Sequential):
     """Applies a module to the same input several times, from the start of a sequence.
 
