@@ -280,9 +280,10 @@ class Steps(nn.Sequential):
         """Take a list of steps of one shape, or a tensor with time as first dimension;
         return the outputs in the same way.
         """
-        if isinstance(inputs, Tensor):
-            return super().forward(inputs)
-        return list(super().forward(torch.stack(list(inputs))))
+        value = inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs))
+        for module in self:
+            value = module(value)
+        return value if isinstance(inputs, Tensor) else list(value)
 
 
 class Repeater(Resuming, nn.Sequential):
