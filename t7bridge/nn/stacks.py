@@ -141,32 +141,26 @@ def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]
     for spec in layers:
         if not _keeps(spec) and flow.names(spec) == {"tensor"}:
             spec.plain = f"torch.nn.{_kind(spec)}"
-    unrolled: set[int] = set()
     pieces: list[Piece] = []
     shapes: dict[str, tuple[int, ...]] = {}
     moved, tied = Moves(), _tied_in(result.state)
     for spec in sequencers:
-        kinds = flow.names(spec)
-        against, message = "a module in it has several places", ""
-        if id(spec) in own:
-            prefix = own[id(spec)]
-            inside = (_unmasked(*step) for step in _inside(spec, prefix))
-            against = _against_unrolling(spec, kinds) or _against_moving(
-                tied, (place for place, each in inside if each.target in _CELLS)
-            )
-        if not against:
-            is_list = _takes_list(spec, kinds)
-            message = _LIST if is_list else _NO_LIST * (kinds != {"tensor"})
-            if not is_list:
-                unrolled.add(id(spec))
+        kinds, prefix = flow.names(spec), own.get(id(spec))
+        against = (
+            "a module in it has several places" if prefix is None else _against_unrolling(spec, prefix, kinds, tied)
+        )
+        message = ""
+        if prefix is not None and not against:
             _over_sequences(prefix, spec, pieces, shapes, moved)
+            is_list = _takes_list(spec, kinds)
             spec.target = _STEPS if is_list else SEQUENTIAL
+            message = _LIST if is_list else _NO_LIST * (kinds != {"tensor"})
         elif any(each.target.startswith(_RECURRENT) for each in specs_in(spec)):
             message = f"{spec.class_name} stays as it is: {against}"
         if message:
             result.notes.append(Note("info", spec.path, message, code="lift"))
     _move(result, moved, pieces, shapes)
-    return unrolled
+    return {id(spec) for spec in sequencers if spec.target == SEQUENTIAL}
 
 
 def _over_sequences(
@@ -217,23 +211,30 @@ def _takes_list(spec: ModuleSpec, kinds: set[str]) -> bool:
     return "list" in kinds or (kinds != {"tensor"} and not isinstance(last, Tensor))
 
 
-def _against_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
-    """Return what stands against a sequencer as layers over sequences; empty for nothing."""
+def _against_unrolling(spec: ModuleSpec, prefix: str, kinds: set[str], tied: set[str]) -> str:
+    """Return what stands against a sequencer as layers over sequences; empty for nothing.
+
+    Args:
+        spec: the sequencer.
+        prefix: of its keys.
+        kinds: the kinds of its inputs.
+        tied: see `_tied_in`.
+    """
     if spec.target in _OTHERS:
         is_masked = spec.target == _OTHERS[0] or spec.kwargs.get("mask_zero")
         return "it skips steps of zeros" if is_masked else "its projection is not smaller than its cell"
-    inside = [_unmasked(*step)[1] for step in _inside(spec, "")]
-    other = next((each for each in inside if each.target not in (*_CELLS, *_BY_ROW, *_LAST)), None)
+    inside = [_unmasked(*step) for step in _inside(spec, prefix)]
+    other = next((each for _, each in inside if each.target not in (*_CELLS, *_BY_ROW, *_LAST)), None)
     if other is not None:
         return f"it has {other.class_name}"
-    cells = [each for each in inside if each.target in _CELLS]
+    cells = [each for _, each in inside if each.target in _CELLS]
     if not cells and kinds != {"tensor"}:
         return "its input may be a list"
     if any(each.kwargs.get("peephole") is not False for each in cells if each.target.endswith(".LSTM")):
         return "its gates see the cell"
     if any(each.kwargs.get(name) for each in (spec, *cells) for name in _STATES if each.kwargs.get(name) != "neither"):
         return "it remembers a state, or skips steps"
-    return ""
+    return _against_moving(tied, (place for place, each in inside if each.target in _CELLS))
 
 
 def _tied_in(state: StateDict) -> set[str]:
