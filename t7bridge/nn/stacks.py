@@ -138,9 +138,7 @@ def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]
     flow = _Inputs()
     if sequencers or layers:
         flow(result.plan.root, ANY)
-    for spec in layers:
-        if not _keeps(spec) and flow.names(spec) == {"tensor"}:
-            spec.plain = f"torch.nn.{_kind(spec)}"
+    _take_tensors(layers, flow)
     pieces: list[Piece] = []
     shapes: dict[str, tuple[int, ...]] = {}
     moved, tied = Moves(), _tied_in(result.state)
@@ -161,6 +159,13 @@ def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]
             result.notes.append(Note("info", spec.path, message, code="lift"))
     _move(result, moved, pieces, shapes)
     return {id(spec) for spec in sequencers if spec.target == SEQUENTIAL}
+
+
+def _take_tensors(layers: list[ModuleSpec], flow: _Inputs) -> None:
+    """Make layers of torch.nn of layers over sequences that begin with zeros and take tensors."""
+    for spec in layers:
+        if not _keeps(spec) and flow.names(spec) == {"tensor"}:
+            spec.plain = f"torch.nn.{_kind(spec)}"
 
 
 def _over_sequences(
