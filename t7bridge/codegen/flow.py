@@ -182,6 +182,11 @@ class CodeBlock:
     whole: bool = False
 
     @property
+    def input_kind(self) -> Kind:
+        """Whether the input is a tensor or a list, as far as it is known."""
+        return self.steps[0].kind if self.steps[0] is not None else ANY
+
+    @property
     def is_stateful(self) -> bool:
         """Whether its inputs are arguments, those after the first states, and its outputs a tuple."""
         return self.spec.target == STATEFUL
@@ -660,6 +665,21 @@ class Lists:
         assert step is not None
         step.parts, step.takes = ("", "state"), [*items]
         return [Ref(ref.step, (at,)) for at in range(2)]
+
+    def stacked(self) -> Value | None:
+        """Apply every module to the steps of a list as one tensor."""
+        body, value = self._body, self._value
+        # No layer may write into the results of `unbind`.
+        if body.kind(value) == TENSOR or body.builder.inplace:
+            return None
+        first = body.block.steps[0]
+        if value == Ref(0) and first is not None:
+            first.kind = many(TENSOR)
+        value = body.add(Step(formula("lambda x: torch.stack(x)"), [value], kind=TENSOR))
+        for child in self._children:
+            value = body.apply(child, value)
+        unbound = formula("lambda x: x.unbind(0)")
+        return body.add(Step(unbound, [value], kind=many(TENSOR), hint="outputs", same=True, element=Form()))
 
     # Lists to tensors
 

@@ -408,7 +408,8 @@ def _arguments(block: CodeBlock, writer: Writer) -> list[str]:
         return [f"{first}: Tensor", *(f"{state}: Any = None" for state in states)]
     nested = any(not ref.step and len(ref.path) > 1 for _, ref in block.links())
     listed = f"list[{'Any' if nested else 'Tensor'}]"
-    taken = listed if writer.unpacked else "Any" if writer.source == "inputs" else "Tensor"
+    known = _annotation(block.input_kind) if block.input_kind.is_list else "Any"
+    taken = listed if writer.unpacked else known if writer.source == "inputs" else "Tensor"
     return [f"{writer.source}: {taken}", *["target: Any = None"] * writer.reads("target")]
 
 
@@ -435,7 +436,7 @@ def _summary(block: CodeBlock, names: list[str]) -> str:
     first = block.spec
     while first.target == SEQUENTIAL and first.children:
         first = next(iter(first.children.values()))
-    taken = f"a list of {len(names)}" if names else ""
+    taken = f"a list of {len(names)}" if names else "a list" * block.input_kind.is_list
     known = TORCH.get(first.target.removeprefix("torch.nn."))
     if known is not None and known.shape and block.base == "Model":
         taken = known.shape.format(first.args[0])
@@ -462,7 +463,7 @@ def _load(extra: Extra, weights: str, state: str) -> list[str]:
 # Check of the finished page
 
 _TORCH_FUNCTIONS = {known.function.partition(".")[2] for known in TORCH.values() if known.function} | {
-    *("cat", "where", "load", "max_pool1d"),
+    *("cat", "stack", "where", "load", "max_pool1d"),
 }
 _WORDS_OF_VALUES = """
 abs exp log square pow gt lt squeeze unsqueeze transpose select narrow sum mean max min values flip to mT long clone

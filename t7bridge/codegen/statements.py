@@ -217,7 +217,7 @@ class Writer:
         """Return the names of the elements of the input, if only they are used."""
         block, paths = self._block, {ref.path for _, ref in self._block.links() if not ref.step}
         positions = {path[0] if path else None for path in paths}
-        if positions - {None}:
+        if positions - {None} or block.input_kind.is_list:
             self.source = "inputs"
         if not block.width or not all(isinstance(at, int) and 0 <= at < block.width for at in positions):
             self._nodes[0] = ast.Name(self.source)
