@@ -38,6 +38,7 @@ from ...nn.stacks import Recurrence, recognized, recurrence
 from ...nn.state_dict import find_modules, state_dict
 from ...torchmodules.build import live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
+from ...torchmodules.layers.recurrent import MaskZero
 from .judge import ATOL, NO_INPUT, RTOL, Deviation, Judge, Node, measure
 from .layer import UNIT, LiveLayer, NotRunError, doubles, drawn, flat, in_double, mapped, to_torch, unit_of
 from .probe import fitting_inputs, guess_inputs
@@ -415,8 +416,15 @@ class Subject:
         elif what.takes_tokens:
             forms = {f"{_STEPS}x{_BATCH} one-hot tokens": nn.functional.one_hot(given, what.inputs).double()}
         text, found, ends = _same_outputs(other, forms, wanted)
+        is_masked = ends == "" and not what.takes_tokens and any(isinstance(each, MaskZero) for each in mine.modules())
+        if is_masked:
+            given = torch.cat([given, torch.zeros_like(given[:1])])
+            is_masked = bool(
+                _same_outputs(other, {text: given}, _outputs(mine, given, _has_batch_first(mine)))[2] != ""
+            )
         wanted = wanted[-len(found) :]
-        whole = LayerProof("root", type(mine).__name__, DIFFERS if ends != "" else AGREES, runs=len(found))
+        verdict = DIFFERS if ends != "" or is_masked else AGREES
+        whole = LayerProof("root", type(mine).__name__, verdict, runs=len(found))
         whole.parameters = sum(item.numel() for item in mine.parameters())
         _off(wanted, found).write(whole, [found])
         proof = Proof(self.name, [whole], f"steps of {name}", reference=name, misplaced=ends is None)
@@ -425,6 +433,8 @@ class Subject:
             proof.differences = [f"the outputs differ by up to {whole.max_abs:.2g}"]
         elif ends:
             proof.differences = [f"at the end, {ends.format('the .t7', name)}"]
+        elif is_masked:
+            proof.differences = [f"for steps that are zeros, the .t7 returns zeros, and {name} does not"]
         return proof
 
     def _fitting(self) -> list[Any]:

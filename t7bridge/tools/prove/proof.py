@@ -200,7 +200,9 @@ class Proof(Printed):
         if self.problem:
             return f"not possible: {self.problem}"
         if bad:
-            if self.modes and good and {layer.layer for layer in bad} == {"(model)"}:
+            if self.modes and {layer.layer for layer in bad} == {"(model)"}:
+                if not good:
+                    return f"not proven: the output differs from {self.reference}"
                 agrees = counted(len(good), "layer agrees", "layers agree")
                 return f"not proven: {agrees} with {self.reference}, but not the output of the model"
             begin, checked = "not proven: " if self.modes else "", len(bad) + len(good) + len(stale)

@@ -54,6 +54,10 @@ class Layers(nn.Module):
         self.rnn, self.out = nn.LSTM(5, 4, layers), nn.Linear(4, outputs)
     def forward(self, x):
         return self.out(self.rnn(x)[0])
+
+class Scores(Layers):
+    def forward(self, x):
+        return super().forward(x).log_softmax(-1)
 """
 
 
@@ -165,3 +169,16 @@ def test_a_language_model(name: str, nets: Path, capsys: pytest.CaptureFixture[s
         error = capsys.readouterr().err
         proven = "proven against 7 steps of" if logs else "the .t7 does not"
         assert proven in error, error
+
+
+@pytest.mark.slow
+def test_masks_are_named(nets: Path, capsys: pytest.CaptureFixture[str]):
+    """What returns zeros for steps of zeros differs from what does not, though the weights belong together."""
+    records_of = {record["name"].decode(): record for record in records(TESTFILES / "sequences.t7")}
+    model, out = nets / "masked.t7", nets / "out.pt"
+    model.write_bytes(written(records_of["masked outputs"]["model"]))
+    assert main(["match", str(model), f"{nets}/recurrent.py:Scores(1, 2)", "-o", str(out)]) == 1
+    assert "for steps that are zeros, the .t7 returns zeros, and " in capsys.readouterr().err
+    assert sorted(torch.load(out)) == sorted(
+        ["rnn.weight_ih_l0", "rnn.weight_hh_l0", "rnn.bias_ih_l0", "rnn.bias_hh_l0", "out.weight", "out.bias"]
+    )
