@@ -126,8 +126,14 @@ class Fields:
         return int(value)
 
     def index0(self, path: str, default: int | None = None) -> int:
-        """Return a 1-based position of Lua as a 0-based one; one from the end stays negative."""
+        """Return a 1-based position of Lua as a 0-based one; one from the end stays negative.
+
+        Raises:
+            ModelError: it is 0, which layers add to and count from in ways of their own.
+        """
         value = self.integer(path, default)
+        if value == 0:
+            raise self.wrong(path, "a position from 1, or from -1 backwards", 0.0)
         return value - 1 if value > 0 else value
 
     def flag(self, path: str, default: bool = False) -> bool:

@@ -57,4 +57,7 @@ save('Dropout, its output is changed', seq(nn.Tanh(), both(nn.Identity(), seq(nn
 save('Dropout in place, its input goes elsewhere', seq(nn.Tanh(), both(nn.Identity(), seq(nn.Dropout(0, nil, true), nn.MulConstant(3, true)))), torch.randn(2, 3))
 n = nn.Identity()() t = nn.Linear(3, 4)(n) local d = nn.Dropout(0)(t)
 save('Dropout in a graph, its input is changed later', nn.gModule({n}, {nn.View(2, 2)(d), nn.AddConstant(1, true)(t), nn.Linear(4, 2)(d)}), torch.randn(2, 3))
+-- Elements of a tensor that is taken as a list.
+save('steps of a tensor, changed in place', seq(nn.Linear(3, 4), nn.Sequencer(seq(nn.ReLU(true), nn.Linear(4, 2)))), torch.randn(3, 3))
+save('NarrowTable of a tensor, changed in place', seq(nn.Linear(3, 4), nn.NarrowTable(1, 2), nn.ParallelTable():add(nn.ReLU(true)):add(nn.Tanh()), nn.CAddTable()), torch.randn(3, 3))
 torch.save(out, list)

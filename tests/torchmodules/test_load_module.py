@@ -188,3 +188,19 @@ def test_without_torch():
     command = [sys.executable, "-c", code, str(TESTFILES / "nn/Linear.t7")]
     found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     assert "pip install 't7bridge[torch]'" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("Unsqueeze", {"pos": 0.0, "numInputDims": 1.0}),
+        ("Unsqueeze", {"pos": -1.0}),
+        ("JoinTable", {"dimension": 0.0, "nInputDims": 1.0}),
+        ("Sum", {"dimension": 0.0, "nInputDims": 1.0}),
+        ("SelectTable", {"index": 0.0}),
+    ],
+)
+def test_positions_of_zero_are_refused(name, fields):
+    """Lua adds the batch to 0, or raises an error; `nn.Unsqueeze` does not count from the end."""
+    with pytest.raises(UnsupportedLayerError, match="a position from 1"):
+        live_module(TorchObject(f"nn.{name}", 1, Table.of(fields)))

@@ -77,6 +77,13 @@ def _index(lua: Lua) -> int | str:
     return lua.text("index") if named else lua.index0("index")
 
 
+def _position(lua: Lua) -> int:
+    position = lua.index0("pos")
+    if position < 0:
+        raise lua.wrong("pos", "a position from 1", position + 0.0)
+    return position
+
+
 _IDENTITY = of_torch("Identity")
 register_layer(
     "nn.Module",
@@ -96,7 +103,9 @@ register_layer(
         ),
         "nn.View": of_runtime("shape.View", sizes("size").each, n_input_dims=optional("numInputDims").unless(None)),
         "nn.Squeeze": of_runtime("shape.Squeeze", optional_dim("dim"), n_input_dims=optional("numInputDims")),
-        "nn.Unsqueeze": of_runtime("shape.Unsqueeze", dim("pos"), n_input_dims=optional("numInputDims")),
+        "nn.Unsqueeze": of_runtime(
+            "shape.Unsqueeze", Read("dim", _position, ("pos",)), n_input_dims=optional("numInputDims")
+        ),
         "nn.Transpose": of_runtime(
             "shape.Transpose", made(_pairs).each, n_input_dims=optional("numInputDims").unless(None)
         ),

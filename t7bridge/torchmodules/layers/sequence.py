@@ -255,9 +255,9 @@ class Sequencer(Remembering, nn.Sequential):
             if vars(module).get("as_sequence"):
                 vars(module)["steps"] = len(inputs)
         outputs = []
-        for number, input in enumerate(inputs):
+        for number in range(len(inputs)):
             self.prepare(number)
-            output = self[0](input)
+            output = self[0](inputs[number])
             # As in Lua, a step of its own even where the module returns its input.
             outputs.append(output if self.training else nested(torch.clone, output))
         for module in self.modules():

@@ -236,7 +236,9 @@ class NarrowTable(Layer):
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return the elements."""
-        return list(inputs[self.start : self.start + self.length])
+        stop = min(self.start + self.length, len(inputs))
+        # Not a slice: what iterating over a tensor gives cannot be changed in place.
+        return [inputs[at] for at in range(self.start, stop)]
 
 
 class JustTable(nn.Module):
