@@ -233,9 +233,11 @@ def stepped(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
 
 def stacked(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     """Pass the steps of a list through the children as one tensor."""
-    if not kind.is_list:
+    if kind.name == "tensor":
         return sequence(spec, kind, apply)
     each = sequence(spec, TENSOR, apply)
+    if not kind.is_list:
+        return ANY
     return many(each) if kind.items is None else listed([each] * len(kind.items))
 
 

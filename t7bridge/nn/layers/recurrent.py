@@ -229,9 +229,7 @@ register_layer(
         "sequence.MaskedSequencer": Traits(flow=flows.stepped),
         "sequence.VariableLength": Traits(flow=flows.unknown),
         "sequence.Sequencer": Traits(flow=flows.stepped),
-        "sequence.Steps": Traits(
-            takes_list=True, returns_list=True, flow=flows.stacked, written=("stacked",), block="Steps"
-        ),
+        "sequence.Steps": Traits(takes_list=True, returns_list=True, flow=flows.stacked, written=("stacked",)),
         "sequence.Repeater": Traits(flow=flows.repeated),
         "sequence.BiSequencerLM": Traits(flow=flows.unknown),
         "sequence.RecurrentAttention": Traits(flow=flows.unknown),

@@ -283,7 +283,8 @@ class Steps(nn.Sequential):
         value = inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs))
         for module in self:
             value = module(value)
-        return value if isinstance(inputs, Tensor) else list(value)
+        # As in Lua, each step has memory of its own.
+        return value if isinstance(inputs, Tensor) else [step.clone() for step in value]
 
 
 class Repeater(Resuming, nn.Sequential):
