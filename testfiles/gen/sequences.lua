@@ -53,6 +53,6 @@ local function mask(layer) return nn.MaskZero(layer, 1, true) end
 case('masked outputs', 0, each(mask(fast(5, 4)), nn.Dropout(0.3), mask(nn.Linear(4, 2)), mask(nn.LogSoftMax())), padded)
 case('a list of masked outputs', 0, each(mask(fast(5, 4)), mask(fast(4, 4)), mask(nn.Linear(4, 2)), mask(nn.LogSoftMax())), steps)
 case('a list of cells', 3, chain(nn.Sequencer(fast(5, 4)), each(fast(4, 4), fast(4, 4), nn.Linear(4, 2))), steps)
-case('a list and its last', 1, chain(nn.Sequencer(fast(5, 4)), nn.ConcatTable():add(nn.Identity()):add(nn.SelectTable(-1)), nn.FlattenTable()), steps)
+case('a list and its last', 1, chain(nn.Sequencer(fast(5, 4)), nn.ConcatTable():add(nn.FlattenTable()):add(nn.SelectTable(-1)), nn.FlattenTable()), steps)
 case('a list changed in place', 0, chain(nn.Sequencer(fast(5, 4)), nn.MapTable(nn.ReLU(true))), steps)
 torch.save(arg[1] or 'sequences.t7', all)
