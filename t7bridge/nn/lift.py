@@ -19,6 +19,7 @@ from ..errors import WriteError
 from ..graph.storage import Storage
 from ..graph.tensor import Assembled, Tensor, place_of
 from ..report import Note
+from ..text import counted
 from .layouts import copied, elements, narrow, reshape
 from .mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in
 from .named import Origin, StateDict
@@ -972,11 +973,16 @@ def _rewrite(result: Lifted, groups: list[list[_Found]]) -> None:
         for cell in group:
             cell.made = made
     owners: dict[int, dict[str, list[_Found]]] = {}
+    steps: dict[tuple[Any, ...], list[str]] = {}
+    """The graphs of equal cells, which an unrolled one repeats."""
     for graph in {id(cell.graph): cell.graph for cell in cells}.values():
         inside = [cell for cell in cells if cell.graph is graph]
         owners[id(graph)] = _replace(graph, inside)
         names = ", ".join(dict.fromkeys(f"{cell.name} ({cell.target.partition('.')[2]})" for cell in inside))
-        result.notes.append(Note("info", graph.path, f"recognized: {names}", code="lift"))
+        steps.setdefault((names, *(id(cell.made) for cell in inside)), []).append(graph.path)
+    for (names, *_), paths in steps.items():
+        more = f" (and at {counted(len(paths) - 1, 'more place')})" if len(paths) > 1 else ""
+        result.notes.append(Note("info", paths[0], f"recognized: {names}{more}", code="lift", count=len(paths)))
     _rename(result, owners)
 
 

@@ -94,6 +94,12 @@ def test_pages_of_recognized_cells(name, kind, count, tmp_path):
     assert (tmp_path / "back.t7").read_bytes() == (tmp_path / "model.t7").read_bytes()
 
 
+def test_steps_are_noted_once():
+    """Of an unrolled graph, one note names the cell and counts the steps."""
+    notes = [note for note in generate(CELLS["fed_back_rnn"]["model"]).notes if note.code == "lift"]
+    assert [(note.message, note.count) for note in notes] == [("recognized: rnn (RNNCell) (and at 2 more places)", 3)]
+
+
 def test_inputs_have_names(tmp_path):
     """Lists of states are unpacked under the names of their cells; parts of a sum that become gates are gates."""
     written(CELLS["zaremba"], tmp_path)
