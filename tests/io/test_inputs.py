@@ -100,6 +100,7 @@ LINES = [
 def test_verbs(tmp_path, monkeypatch, capsys, line) -> None:
     """No verb replaces what it reads with --force, whatever the role of the file."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # beside classes.py
     shutil.copy(MODEL, "a.t7")
     t7bridge.convert("a.t7", "a.pt")
     for name in ("a.svg", "a.lua"):
