@@ -125,9 +125,10 @@ def forget(known: set[str], folder: Path) -> None:
 
 
 def agrees(printed: str, shown: str) -> bool:
-    """Tell whether a text is the one shown, in which `...` is any text."""
+    """Tell whether a text is the one shown, in which `...` is any text and errors of rounding are any of them."""
     lines = [line.rstrip() for line in printed.strip("\n").splitlines()]
     pattern = re.escape("\n".join(line.rstrip() for line in shown.strip("\n").splitlines()))
+    pattern = re.sub(r"\d(\\\.\d+)?e\\-(0[5-9]|1\d)", r"\\d(\\.\\d+)?e-(0[5-9]|1\\d)", pattern)
     return re.fullmatch(pattern.replace(r"\.\.\.", "(?s:.*)"), "\n".join(lines)) is not None
 
 

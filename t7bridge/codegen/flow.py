@@ -14,6 +14,7 @@ from attrs import field
 from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..limits import Budget, Limits
+from ..nn.fields import items_of
 from ..nn.flows import ANY, NEVER, NOTHING, TENSOR, DataFlow, Kind, listed, many
 from ..nn.lift import attention_names
 from ..nn.mapping import LAYERS, SEQUENTIAL, Link, ModuleSpec, specs_in
@@ -669,17 +670,22 @@ class Lists:
     def stacked(self) -> Value | None:
         """Apply every module to the steps of a list as one tensor."""
         body, value = self._body, self._value
-        # No layer may write into the results of `unbind`.
-        if body.kind(value) == TENSOR or body.builder.inplace:
+        if body.builder.inplace:  # no layer may write into the results of `unbind`
             return None
         first = body.block.steps[0]
-        if value == Ref(0) and first is not None:
+        if value == Ref(0) and first is not None and first.kind == ANY and self._returned_list():
             first.kind = many(TENSOR)
+        if not body.kind(value).is_list:
+            return None
         value = body.add(Step(formula("lambda x: torch.stack(x)"), [value], kind=TENSOR))
         for child in self._children:
             value = body.apply(child, value)
         unbound = formula("lambda x: x.unbind(0)")
         return body.add(Step(unbound, [value], kind=many(TENSOR), hint="outputs", same=True, element=Form()))
+
+    def _returned_list(self) -> bool:
+        """Return whether the layer returned a list in its last call in Lua."""
+        return self._spec.obj is not None and bool(items_of(self._spec.obj.get("output")))
 
     # Lists to tensors
 

@@ -40,6 +40,7 @@ FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "ccn2.SpatialResponseNormalization": ((3, 0.1), {}),
     "sequence.BareRNN": ((4,), {"bidirectional": True}),
     "sequence.BatchRNN": ((), {"0": IDENTITY}),
+    "sequence.Steps": ((), {"0": IDENTITY}),
     "sequence.OutputsGRU": ((3, 4), {"num_layers": 2, "remember": True}),
     "sequence.OutputsLSTM": ((3, 4), {"bidirectional": True, "dropout": 0.5, "num_layers": 2}),
     "training.PCAColorTransform": ((3,), {}),
