@@ -7,6 +7,7 @@ names.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
@@ -120,6 +121,7 @@ class Block:
         mark: `weights` for a layer with some, `unmapped` for a class without PyTorch module, `again` for a module that
             is already drawn elsewhere.
         lines: other text of the label: arguments, counts, notes.
+        summary: text of a container whose blocks are hidden: the most frequent classes of these.
         class_name: class in the file.
         target: dotted name of the PyTorch class.
         key: its name in the state dict.
@@ -135,6 +137,7 @@ class Block:
         repeat: number of consecutive blocks that it stands for.
         inside: the blocks in it, in order.
         flows: of a graph.
+        source: in pictures, the block that is shown; none for one that stands for several, or is named once more.
     """
 
     name: str
@@ -142,6 +145,7 @@ class Block:
     kind: str = "layer"
     mark: str = ""
     lines: list[str] = field(factory=list)
+    summary: list[str] = field(factory=list)
     class_name: str = ""
     target: str = ""
     key: str = ""
@@ -157,6 +161,7 @@ class Block:
     repeat: int = 1
     inside: list[Block] = field(factory=list)
     flows: list[Flow] = field(factory=list)
+    source: Block | None = field(default=None, repr=False)
 
     @property
     def arrows(self) -> list[Flow]:
@@ -289,7 +294,7 @@ class _Sketcher:
             blocks += block.inside
             stack += reversed(below)
             _check_count(len(blocks))
-        _count_parameters(blocks)
+        _summarize(blocks)
         return blocks
 
     def _block(self, name: str, spec: ModuleSpec, place: str) -> Block:
@@ -347,13 +352,24 @@ def _mark_weights(block: Block) -> None:
         block.lines.append(f"shares {clean(block.owner, 40)}")
 
 
-def _count_parameters(blocks: list[Block]) -> None:
-    """Sum the learned elements of each block and of those inside.
+def _summarize(blocks: list[Block]) -> None:
+    """Sum the learned elements of each block and of those inside, and name the most frequent classes inside.
 
     Args:
         blocks: all of them, each before those inside it.
     """
+    classes: dict[int, Counter[str]] = {}
+    branching: set[int] = set()
     for block in reversed(blocks):
+        if block.inside:
+            found = classes[id(block)] = Counter[str]()
+            for each in block.inside:
+                found.update(classes.pop(id(each), {each.title: 1} if each.kind != "end" else {}))
+            names = [f"{name} ×{count}" if count > 1 else name for name, count in found.most_common(3) if name]
+            block.summary = [clean(", ".join(names), _DETAIL_CHARS)] if names else []
+            if len(block.flows) >= len(block.inside) or not branching.isdisjoint(map(id, block.inside)):
+                branching.add(id(block))
+                block.summary.append("branches inside")
         own = sum(prod(each.tensor.shape) for each in block.weights if each.kind == "parameter" and not each.shared)
         block.parameters = own + sum(each.parameters for each in block.inside)
 
@@ -533,7 +549,7 @@ def structure_blocks(value: Any, title: str) -> list[Block]:
     root = known[""]
     root.title, root.target, root.kind = root.class_name or title, "", "side" if root.inside else "layer"
     blocks = list(root.walk())
-    _count_parameters(blocks)
+    _summarize(blocks)
     return blocks
 
 

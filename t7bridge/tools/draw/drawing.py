@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from difflib import SequenceMatcher
 from html import escape
 from itertools import zip_longest
@@ -26,14 +26,15 @@ from ...io.output import FileOutput
 from ...io.source import PathLike, inputs_protected
 from ...limits import Limits
 from ...nn.places import choose_module
+from ...nn.torch_nn import TORCH
 from ...text import clean, extents, printable
 from ...values.compare import TensorDifference, deviation
 from ...values.summary import statistics_of
 from .blocks import Block, Weight, blocks_of, group_of, models_in, structure_blocks
 from .layout import Box, lay_out, readable
-from .pictures import MAX_CHARS, ROOMY, as_dot, as_page, as_png, as_svg
+from .pictures import MAX_CHARS, ROOMY, as_dot, as_page, as_png, as_svg, places_of
 from .shapes import Shapes, shapes_of
-from .view import MOST, Fold, folds_of, shown
+from .view import MOST, Fold, folds_of, opened_of, view_of
 
 FORMATS = (".html", ".svg", ".png", ".dot", ".json")
 FORMAT, VERSION = "t7bridge-graph", 2
@@ -82,7 +83,7 @@ class Drawing:
         most = MAX_CHARS if self.weights else ROOMY
         graphs = ((self._graph(brief=brief), MAX_CHARS if brief else most) for brief in (False, True))
         hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
-        return as_page(graphs, self._title, hint)
+        return as_page(graphs, [self._places()], self._title, hint)
 
     def svg(self) -> str:
         """Return a still picture."""
@@ -90,18 +91,41 @@ class Drawing:
 
     def layout(self) -> Box:
         """Return the still picture's boxes: as many levels as are readable on one screen."""
-        best, *larger = _TRIED
-        box = lay_out(self._shown(best))
-        for most in larger:
-            next_box = lay_out(self._shown(most))
-            if readable(next_box) < _READABLE:
-                break
-            box = next_box
-        return box
+        return self._first(folds_of(self.blocks))[0]
+
+    def _first(self, folds: dict[int, list[Fold]], wanted: Container[int] | None = None) -> tuple[Box, set[int]]:
+        """Return what is seen first, and the containers that are open in it, by id.
+
+        Args:
+            folds: the runs in each container that are shown once, by id.
+            wanted: the only containers that are opened below the first, by id.
+        """
+        found: tuple[Box, set[int]] | None = None
+        for most in _TRIED:
+            opened = opened_of(self.blocks[0], folds, most, wanted)
+            if found is None or opened != found[1]:
+                box = lay_out(self._shown(folds, opened))
+                if found is not None and readable(box) < _READABLE:
+                    break
+                found = box, opened
+        assert found is not None
+        return found
+
+    def _places(self, marks: Mapping[int, object] | None = None, wanted: Container[int] | None = None) -> Any:
+        """Return the positions that a page needs.
+
+        Args:
+            marks: further values that must be equal in repeated blocks, by the id of a block.
+            wanted: the only containers that are opened below the first, by id.
+        """
+        folds = folds_of(self.blocks, marks)
+        root, opened = self._first(folds, wanted)
+        return places_of(self.blocks, folds, opened, root)
 
     def dot(self) -> str:
         """Return text for Graphviz."""
-        return as_dot(self._shown())
+        folds = folds_of(self.blocks)
+        return as_dot(self._shown(folds, opened_of(self.blocks[0], folds, MOST)))
 
     def graph(self) -> dict[str, Any]:
         """Return the graph as data, see docs/graph-json.md. Every text is escaped for terminals and pages."""
@@ -128,9 +152,9 @@ class Drawing:
     def _title(self) -> str:
         return f"{self.file}, {self.path}"
 
-    def _shown(self, most: int = MOST) -> list[Block]:
-        """Return the blocks of a still picture; the first shows input and output of the model."""
-        found = shown(self.blocks, most)
+    def _shown(self, folds: dict[int, list[Fold]], opened: set[int]) -> list[Block]:
+        """Return the blocks of a picture; the first shows input and output of the model."""
+        found = view_of(self.blocks[0], folds, opened)
         facts = {"input": self.shapes.input, "output": self.shapes.output}
         found[0].lines += [f"{name} {clean(text, _FACT_CHARS)}" for name, text in facts.items() if text]
         if "guess" in self.shapes.source:
@@ -169,8 +193,7 @@ class Drawing:
 
     def _marked(self, other: Drawing, pairing: Pairing, *, brief: bool) -> dict[str, Any]:
         """Return the graph with its differences from another model, and the counterparts."""
-        marks = {place: (change.kind, change.share) for place, change in pairing.changes.items()}
-        graph = self._graph(brief=brief, marks=marks)
+        graph = self._graph(brief=brief, marks=pairing.marks)
         numbers = {id(block): number for number, block in enumerate(other.blocks)}
         inside = pairing.inside(self.blocks)
         for block, node in zip(self.blocks, graph["nodes"]):
@@ -225,6 +248,7 @@ def _node(
         "lines": [printable(line) for line in block.lines],
         "output": [list(sizes) for sizes in block.shape],
         "arguments": _texts(block.arguments),
+        "argument_names": _names(block),
         "fields": {} if brief else _texts(block.fields),
         "parameters": block.parameters,
         "weights": [_weight(each, statistics) for each in block.weights],
@@ -244,6 +268,13 @@ def _node(
     if folds:
         node["repeats"] = [[run.start, run.period, run.count] for run in folds]
     return node
+
+
+def _names(block: Block) -> list[str]:
+    """Return the names of the positional arguments of a class of torch.nn."""
+    known = TORCH.get(block.target.rpartition(".")[2]) if block.target.startswith("torch.nn.") else None
+    count = sum(name.isdigit() for name in block.arguments)
+    return [] if known is None else list(known.arguments)[:count]
 
 
 def _texts(values: dict[str, str]) -> dict[str, str]:
@@ -361,7 +392,15 @@ def draw_pair(first: Document, second: Document, request: Any) -> dict[str, int]
         }
         for brief in (False, True)
     )
-    text = as_page(((graph, MAX_CHARS) for graph in graphs), f"{one.file}, {two.file}", "Draw each model by itself.")
+    places = []
+    for drawing in (one, two):
+        inside = pairing.inside(drawing.blocks)
+        for block in drawing.blocks:
+            if count := inside[id(block)]:
+                block.summary.append(f"{count} difference{'s' if count > 1 else ''} inside")
+        places.append(drawing._places(pairing.marks, {place for place, count in inside.items() if count}))
+    title = f"{one.file}, {two.file}"
+    text = as_page(((graph, MAX_CHARS) for graph in graphs), places, title, "Draw each model by itself.")
     with FileOutput(dst, force=request.force) as output:
         output.write(text.encode("utf-8", "replace"))
     return pairing.counts
@@ -483,6 +522,11 @@ class Pairing:
                 else:
                     self._only(a, "first")
                     self._only(b, "second")
+
+    @property
+    def marks(self) -> dict[int, object]:
+        """What must be equal in repeated blocks, by the id of a block."""
+        return {place: (change.kind, change.share) for place, change in self.changes.items()}
 
     def inside(self, blocks: list[Block]) -> dict[int, int]:
         """Return the number of differing blocks inside each, by its id."""

@@ -1,8 +1,9 @@
-"""Layout of still pictures: chains in columns, and graphs in layers from their inputs down to their outputs, in time
+"""Layout of drawings: chains in columns, and graphs in layers from their inputs down to their outputs, in time
 proportional to their size.
 
 Layers by longest path, order by the barycenters of neighbours, and positions by isotonic regression: in each layer the
-order is kept and the squared distance from the neighbours is minimal.
+order is kept and the squared distance from the neighbours is minimal. Pages have these positions too, and make room
+around a container that opens (web/page.js).
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from .blocks import Block, Flow, carried_text
 from .view import is_branching, ranks_of
 
 Point = tuple[float, float]
-Lines = list[tuple[list[Point], str]]
-"""Arrows: points, and a label."""
 
 TITLE, SMALL = 13, 11
 """Text sizes, in pixels."""
@@ -27,11 +26,19 @@ CHAR = 0.6
 """Width of a character, as a fraction of the text size. Few fonts have wider ones."""
 LINE = 16
 """Line height."""
-_PAD, _GAP, _PORT = 10, 30, 24
+SIGN = 16
+"""Width of the sign in pages that opens and closes a block."""
+_PAD, _GAP, _PORT = 12, 30, 24
+_ROW = 13
+"""Height of a label of an arrow."""
+_MOST_ROWS = 6
+"""Maximum number of rows of labels between two layers."""
 _COLUMN = 900.0
 """Maximum height of a chain in one column, in pixels."""
 SCREEN = (1880.0, 960.0)
 """Intended width and height of pictures, in pixels."""
+_BROAD = 1200.0
+"""Width from which on blocks without flows stand in several rows."""
 _LONGEST, _MOST_COLUMNS = 6, 40
 """Maximum layers that an arrow to an end of a graph passes; maximum number of columns."""
 _LABELLED = 600
@@ -41,6 +48,36 @@ _SWEEPS = 6
 _MAX_BENDS = 30_000
 """Maximum bends of edges that pass through layers; beyond, edges are straight."""
 _BEND_WIDTH = 8.0
+_TITLE_CHARS, _LABEL_CHARS, _CHARS = 60, 44, 56
+
+
+@define(eq=False)
+class Line:
+    """An arrow between two boxes of a box.
+
+    Attributes:
+        start: number of the box it leaves.
+        end: number of the box it enters.
+        points: its ends and bends.
+        label: its text.
+        at: left end of the text's base line.
+    """
+
+    start: int
+    end: int
+    points: list[Point]
+    label: str = ""
+    at: Point = (0.0, 0.0)
+
+    def move(self, dx: float, dy: float) -> None:
+        """Move the arrow with its label."""
+        self.points = [(x + dx, y + dy) for x, y in self.points]
+        self.at = self.at[0] + dx, self.at[1] + dy
+
+    def extent(self) -> list[Point]:
+        """Return its points, and the corners of its label."""
+        x, y = self.at
+        return [*self.points, *([(x, y - SMALL), (x + width_of(self.label), y + 3)] if self.label else [])]
 
 
 @define(eq=False)
@@ -53,9 +90,9 @@ class Box:
         y: upper edge.
         width: in pixels.
         height: in pixels.
-        header: height of the text.
         inside: the boxes of the blocks inside.
         lines: arrows between these.
+        columns: where each column of its content but the first begins.
     """
 
     block: Block
@@ -63,9 +100,9 @@ class Box:
     y: float = 0.0
     width: float = 0.0
     height: float = 0.0
-    header: float = 0.0
     inside: list[Box] = field(factory=list)
-    lines: Lines = field(factory=list)
+    lines: list[Line] = field(factory=list)
+    columns: list[float] = field(factory=list)
 
     @property
     def middle(self) -> float:
@@ -77,18 +114,46 @@ class Box:
         """Where arrows leave."""
         return self.middle, self.y + self.height
 
+    @property
+    def header(self) -> float:
+        """Height of the text."""
+        return len(texts_of(self.block)) * LINE + 10.0
+
     def move(self, dx: float, dy: float) -> None:
         """Move the box, without its content."""
         self.x, self.y = self.x + dx, self.y + dy
 
+    def move_content(self, dx: float, dy: float) -> None:
+        """Move what is inside."""
+        for each in self.inside:
+            each.move(dx, dy)
+        for line in self.lines:
+            line.move(dx, dy)
+        self.columns = [x + dx for x in self.columns]
 
-def texts_of(block: Block) -> list[tuple[str, int]]:
-    """Return the lines of text in a block, with their sizes in pixels."""
-    head = ": ".join(filter(None, (block.name, block.title)))
+
+def width_of(text: str, size: int = SMALL) -> float:
+    """Return the width of a text in pixels, estimated."""
+    return len(text) * size * CHAR
+
+
+def texts_of(block: Block) -> list[str]:
+    """Return the lines of text in a block, the title first; those about hidden content are last."""
+    head = _cut(": ".join(filter(None, (block.name, block.title))), _TITLE_CHARS)
     head += f"  ×{block.repeat}" if block.repeat > 1 else ""
     lines = [line for line in block.lines if not line.endswith(" elements")]
     lines += [f"{block.parameters:,} parameters"] if block.parameters else []
-    return [(text, size) for text, size in [(head.strip(), TITLE), *((line, SMALL) for line in lines)] if text]
+    lines += block.summary if block.kind == "closed" else []
+    return [text for text in [head.strip(), *(_cut(line, _CHARS) for line in lines)] if text]
+
+
+def has_sign(block: Block) -> bool:
+    """Return whether a block opens and closes in pages."""
+    return bool(block.inside) or block.kind == "closed" or block.repeat > 1
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def lay_out(blocks: list[Block]) -> Box:
@@ -107,27 +172,18 @@ def lay_out(blocks: list[Block]) -> Box:
     stack = [root]
     while stack:  # relative positions become absolute
         box = stack.pop()
-        _move_content(box, box.x, box.y)
+        box.move_content(box.x, box.y)
         stack += box.inside
     return root
 
 
 def _box(block: Block, inside: list[Box]) -> Box:
     """Return a box of the size of its text."""
-    texts = texts_of(block)
-    height = len(texts) * LINE + _PAD
-    width = max((len(text) * size * CHAR for text, size in texts), default=0) + 2 * _PAD
-    return Box(block, width=width, height=height, header=height, inside=inside)
-
-
-def _moved(lines: Lines, dx: float, dy: float) -> Lines:
-    return [([(x + dx, y + dy) for x, y in points], label) for points, label in lines]
-
-
-def _move_content(box: Box, dx: float, dy: float) -> None:
-    for each in box.inside:
-        each.move(dx, dy)
-    box.lines = _moved(box.lines, dx, dy)
+    head, *lines = texts_of(block) or [""]
+    width = max(width_of(head, SMALL if block.kind == "end" else TITLE), *map(width_of, lines), 0.0) + 2 * _PAD
+    box = Box(block, width=width + (SIGN if has_sign(block) else 0), inside=inside)
+    box.height = box.header
+    return box
 
 
 def readable(root: Box) -> float:
@@ -141,8 +197,7 @@ def _scale(width: float, height: float) -> float:
 
 def _around(box: Box, width: float, height: float) -> None:
     """Let a box enclose its content, which is centred in it."""
-    spare = max(box.width - width - 2 * _PAD, 0) / 2
-    _move_content(box, _PAD + spare, box.header)
+    box.move_content(_PAD + max(box.width - width - 2 * _PAD, 0) / 2, box.header)
     box.width = max(box.width, width + 2 * _PAD)
     box.height = box.header + height + _PAD
 
@@ -162,7 +217,7 @@ class _Group:
     """
 
     members: list[int]
-    lines: Lines = field(factory=list)
+    lines: list[Line] = field(factory=list)
     above: int = -1
     label: str = ""
     width: float = 0.0
@@ -172,11 +227,14 @@ class _Group:
     def measure(self, box: Box) -> Point:
         """Determine the extent of the content; return its upper left corner."""
         boxes = [box.inside[number] for number in self.members]
-        points = [point for line, _ in self.lines for point in line]
-        xs = [x for each in boxes for x in (each.x, each.x + each.width)] + [x for x, _ in points]
-        ys = [y for each in boxes for y in (each.y, each.y + each.height)] + [y for _, y in points]
-        self.width, self.height, self.port = max(xs) - min(xs), max(ys) - min(ys), boxes[0].middle - min(xs)
-        return min(xs), min(ys)
+        corners = [point for line in self.lines for point in line.extent()]
+        corners += [
+            point for each in boxes for point in ((each.x, each.y), (each.x + each.width, each.y + each.height))
+        ]
+        (left, top), (right, low) = (tuple(map(pick, zip(*corners))) for pick in (min, max))
+        self.port = boxes[0].middle - left
+        self.width, self.height = max(right - left, self.port + 6 + width_of(self.label)), low - top
+        return left, top
 
 
 @define(frozen=True)
@@ -234,28 +292,41 @@ def _packed(groups: list[_Group], limit: float) -> _Columns:
 
 def _place_groups(box: Box, groups: list[_Group]) -> None:
     """Put the groups of a box into columns, with the arrows between them."""
+    for group in groups:
+        if group.above >= 0:
+            group.label = _label(group.label, box.inside[group.above])
     corners = [group.measure(box) for group in groups]
     found = _columns(groups)
     for group, (left, top), (x, y) in zip(groups, corners, found.places):
         for number in group.members:
             each = box.inside[number]
             each.x, each.y = each.x + x - left, each.y + y - top
-        box.lines += _moved(group.lines, x - left, y - top)
+        for line in group.lines:
+            line.move(x - left, y - top)
+        box.lines += group.lines
     for number, group in enumerate(groups):
         if group.above < 0:
             continue
         last, each = box.inside[group.above], box.inside[group.members[0]]
         start, end = last.foot, (each.middle, each.y)
+        at = end[0] + 4, (start[1] + end[1]) / 2 + 4
         if number in found.starts:  # from the bottom of a column to the top of the next
             foot, side, head = start[1] + _GAP / 3, found.starts[number] - _GAP, end[1] - _GAP / 3
             points = [start, (start[0], foot), (side, foot), (side, head), (end[0], head), end]
+            at = end[0] + 4, end[1] - 4
         elif abs(start[0] - end[0]) > 1:
             middle = (start[1] + end[1]) / 2
             points = [start, (start[0], middle), (end[0], middle), end]
+            at = end[0] + 4, end[1] - 4
         else:
             points = [start, end]
-        box.lines.append((points, carried_text(group.label, last.block.shape)))
+        box.lines.append(Line(group.above, group.members[0], points, group.label, at))
+    box.columns = [x - _GAP / 2 for x in found.starts.values() if x]
     _around(box, found.width, found.height)
+
+
+def _label(label: str, source: Box) -> str:
+    return _cut(carried_text(label, source.block.shape), _LABEL_CHARS)
 
 
 def _chain(box: Box) -> None:
@@ -264,12 +335,17 @@ def _chain(box: Box) -> None:
 
 
 def _side(box: Box) -> None:
-    """Arrange blocks side by side."""
-    x: float = -_GAP
+    """Arrange blocks side by side, in rows if they would be too wide."""
+    area = sum((each.width + _GAP) * (each.height + _GAP) for each in box.inside)
+    most = max(_BROAD, sqrt(area * SCREEN[0] / SCREEN[1]))
+    x = y = tall = width = 0.0
     for each in box.inside:
-        each.x = x + _GAP
-        x = each.x + each.width
-    _around(box, x, max(each.height for each in box.inside))
+        if x and x + each.width > most:
+            x, y, tall = 0.0, y + tall + _GAP, 0.0
+        each.x, each.y = x, y
+        x, tall = x + each.width + _GAP, max(tall, each.height)
+        width = max(width, x - _GAP)
+    _around(box, width, y + tall)
 
 
 def _graph(box: Box) -> None:
@@ -284,9 +360,9 @@ def _graph(box: Box) -> None:
         _place_groups(box, _groups(box, levels, leaving, cuts))
         return
     box.lines = _layered(box, list(range(len(box.inside))), flows, keep_order=branching)
-    width = max(each.x + each.width for each in box.inside)
-    reach = [x for points, _ in box.lines for x, _ in points]
-    _around(box, max([width, *reach]), max(each.y + each.height for each in box.inside))
+    corners = [(each.x + each.width, each.y + each.height) for each in box.inside]
+    corners += [point for line in box.lines for point in line.extent()]
+    _around(box, max(x for x, _ in corners), max(y for _, y in corners))
 
 
 def _levels(count: int, flows: list[Flow]) -> tuple[list[list[int]], list[list[Flow]], list[int]]:
@@ -366,11 +442,13 @@ def _attach(box: Box, groups: list[_Group], top: int, added: list[int], flows: l
     dx, dy = x - above.x, y - above.y
     for number in (top, *added):
         box.inside[number].move(dx, dy)
+    for line in lines:
+        line.move(dx, dy)
     groups[-1].members += added
-    groups[-1].lines += _moved(lines, dx, dy)
+    groups[-1].lines += lines
 
 
-def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: bool = False) -> Lines:
+def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: bool = False) -> list[Line]:
     """Lay out a subset of the nodes of a graph in layers; return the arrows between them.
 
     Args:
@@ -379,78 +457,135 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
         flows: the edges between them.
         keep_order: whether the nodes of a layer stay in their order.
     """
+    nodes, edges = _ends(box, members, flows)
+    levels = ranks_of(len(nodes), [Flow(*edge) for edge in edges])
+    links, bends = _with_bends(levels, edges)
+    layers = _by_level(levels)
+    across = _across(layers, links, nodes, len(levels), keep_order=keep_order)
+    leave = _ports(nodes, edges, [across[each[0]] if each else None for each in bends])
+    enter = _ports(nodes, [edge[::-1] for edge in edges], [across[each[-1]] if each else None for each in bends])
+    labels = [_label(flow.label, box.inside[flow.start]) if len(flows) <= _LABELLED else "" for flow in flows]
+    rows = _rows(labels, leave, [levels[start] for start, _ in edges])
+    extents = _down(nodes, layers, [(levels[start], row) for (start, _), row in zip(edges, rows)])
+    lines: list[Line] = []
+    for number, ((start, end), flow) in enumerate(zip(edges, flows)):
+        x, low = leave[number], extents[levels[start]][1]
+        points = [(x, nodes[start].foot[1]), (x, low)]
+        points += [(across[bend], y) for bend in bends[number] for y in extents[levels[bend]]]
+        points = _without_straight([*points, (enter[number], nodes[end].y)])
+        label = labels[number] if rows[number] >= 0 else ""
+        lines.append(Line(flow.start, flow.end, points, label, (x + 4, low + (rows[number] + 1) * _ROW - 1)))
+    return lines
+
+
+def _ends(box: Box, members: list[int], flows: list[Flow]) -> tuple[list[Box], list[tuple[int, int]]]:
+    """Return boxes, wide enough for their arrows, and the arrows between them."""
     for ends in (Counter(flow.start for flow in flows), Counter(flow.end for flow in flows)):
         for number, times in ends.items():
             box.inside[number].width = max(box.inside[number].width, (times + 1) * _PORT if times > 1 else 0)
     numbers = {number: place for place, number in enumerate(members)}
-    nodes = [box.inside[number] for number in members]
-    edges = [Flow(numbers[flow.start], numbers[flow.end]) for flow in flows]
-    bends = _place(nodes, edges, keep_order=keep_order)
-    leave = _ports(nodes, [(edge.start, edge.end) for edge in edges], [points[:1] for points in bends])
-    enter = _ports(nodes, [(edge.end, edge.start) for edge in edges], [points[-1:] for points in bends])
-    lines: Lines = []
-    for number, (flow, edge) in enumerate(zip(flows, edges)):
-        start, end = nodes[edge.start], nodes[edge.end]
-        points = [(leave[number], start.y + start.height), *bends[number], (enter[number], end.y)]
-        lines.append((points, carried_text(flow.label, start.block.shape) if len(flows) <= _LABELLED else ""))
-    return lines
+    return [box.inside[number] for number in members], [(numbers[flow.start], numbers[flow.end]) for flow in flows]
 
 
-def _place(nodes: list[Box], edges: list[Flow], *, keep_order: bool) -> list[list[Point]]:
-    """Compute a position for each node; return the bends of each edge around nodes."""
-    levels = ranks_of(len(nodes), edges)
-    links, passed = _with_bends(levels, edges)
-    widths = [node.width for node in nodes] + [_BEND_WIDTH] * (len(levels) - len(nodes))
-    layers = _by_level(levels)
-    middle = _places(layers, links, widths, len(nodes), keep_order=keep_order)
-    heights = [max((nodes[node].height for node in layer if node < len(nodes)), default=0.0) for layer in layers]
-    tops = list(accumulate((height + 0.9 * _GAP for height in heights), initial=0.0))
-    left = min((x - width / 2 for x, width in zip(middle, widths)), default=0.0)
-    for number, node in enumerate(nodes):
-        node.x, node.y = middle[number] - node.width / 2 - left, tops[levels[number]]
-    return [
-        [(middle[node] - left, tops[levels[node]] + below) for node in each for below in (0, heights[levels[node]])]
-        for each in passed
-    ]
-
-
-def _ports(nodes: list[Box], flows: list[tuple[int, int]], bends: list[list[Point]]) -> list[float]:
-    """Return the point where each arrow meets its node: spread over the width, in the order of the other ends.
+def _down(nodes: list[Box], layers: list[list[int]], rows: list[tuple[int, int]]) -> list[Point]:
+    """Place nodes below each other; return upper and lower edge of each layer.
 
     Args:
-        nodes: the nodes, in their positions.
-        flows: for each arrow the node that it meets, and the one at its other end.
+        nodes: of the graph; those of `layers` beyond are bends.
+        layers: the nodes of each.
+        rows: the layer above each label, and its row.
+    """
+    space = [0.9 * _GAP] * len(layers)
+    for level, row in rows:
+        space[level] = max(space[level], (row + 1) * _ROW + 14.0)
+    found: list[Point] = []
+    y = 0.0
+    for layer, below in zip(layers, space):
+        boxes = [nodes[node] for node in layer if node < len(nodes)]
+        found.append((y, y + max((box.height for box in boxes), default=0.0)))
+        for box in boxes:
+            box.y = y
+        y = found[-1][1] + below
+    return found
+
+
+def _without_straight(points: list[Point]) -> list[Point]:
+    """Return a line without points that are on a vertical one anyway."""
+    kept = points[:1]
+    for point, after in pairwise(points[1:]):
+        if not kept[-1][0] == point[0] == after[0]:
+            kept.append(point)
+    return [*kept, points[-1]]
+
+
+def _rows(labels: list[str], left: list[float], bands: list[int]) -> list[int]:
+    """Return the row of each label in the space below its layer, from 0; -1 if there is no room.
+
+    Args:
+        labels: the texts.
+        left: left end of each.
+        bands: the layer of each.
+    """
+    rows = [-1] * len(labels)
+    free: dict[tuple[int, int], float] = {}
+    for number in sorted(range(len(labels)), key=left.__getitem__):
+        for row in range(_MOST_ROWS if labels[number] else 0):
+            if free.get((bands[number], row), -inf) <= left[number]:
+                rows[number] = row
+                free[bands[number], row] = left[number] + width_of(labels[number]) + 8
+                break
+    return rows
+
+
+def _across(
+    layers: list[list[int]], links: list[tuple[int, int]], nodes: list[Box], count: int, *, keep_order: bool
+) -> list[float]:
+    """Place nodes and bends across their layers, from the left edge of all; return the centre of each."""
+    widths = [node.width for node in nodes] + [_BEND_WIDTH] * (count - len(nodes))
+    middle = _places(layers, links, widths, len(nodes), keep_order=keep_order)
+    left = min((x - width / 2 for x, width in zip(middle, widths)), default=0.0)
+    for node, x in zip(nodes, middle):
+        node.x = x - node.width / 2 - left
+    return [x - left for x in middle]
+
+
+def _ports(nodes: list[Box], edges: list[tuple[int, int]], bends: list[float | None]) -> list[float]:
+    """Return where each arrow meets its node: spread over the width, in the order of the other ends.
+
+    Args:
+        nodes: the nodes, in their positions across.
+        edges: for each arrow the node that it meets, and the one at its other end.
         bends: its bend next to the node, if there is one.
     """
     at_node: dict[int, list[tuple[float, int]]] = {}
-    for number, (own, other) in enumerate(flows):
-        towards = bends[number][0][0] if bends[number] else nodes[other].middle
-        at_node.setdefault(own, []).append((towards, number))
-    ports = [0.0] * len(flows)
+    for number, (own, other) in enumerate(edges):
+        bend = bends[number]
+        at_node.setdefault(own, []).append((nodes[other].middle if bend is None else bend, number))
+    ports = [0.0] * len(edges)
     for own, found in at_node.items():
         for rank, (_, number) in enumerate(sorted(found), 1):
             ports[number] = nodes[own].x + nodes[own].width * rank / (len(found) + 1)
     return ports
 
 
-def _with_bends(levels: list[int], flows: list[Flow]) -> tuple[list[tuple[int, int]], list[list[int]]]:
+def _with_bends(levels: list[int], edges: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[list[int]]]:
     """Add a node for each bend of an edge in a layer that it passes.
 
     Args:
         levels: the layer of each node, extended by those of the bends.
-        flows: the edges.
+        edges: the edges.
 
     Returns:
-        The edges between all nodes, each from one layer to the next, and the bends of each flow.
+        The edges between all nodes, each from one layer to the next, and the bends of each edge.
     """
     links: list[tuple[int, int]] = []
     bends: list[list[int]] = []
-    straight = sum(max(levels[flow.end] - levels[flow.start] - 1, 0) for flow in flows) > _MAX_BENDS
-    for flow in flows:
-        between = range(0) if straight else range(levels[flow.start] + 1, levels[flow.end])
+    straight = sum(max(levels[end] - levels[start] - 1, 0) for start, end in edges) > _MAX_BENDS
+    for start, end in edges:
+        between = range(0) if straight else range(levels[start] + 1, levels[end])
         bends.append(list(range(len(levels), len(levels) + len(between))))
         levels += between
-        links += pairwise([flow.start, *bends[-1], flow.end])
+        links += pairwise([start, *bends[-1], end])
     return links, bends
 
 

@@ -1,8 +1,8 @@
 """Printers of drawings: SVG for any browser, PNG by any installed converter of SVG, text for Graphviz, which has a
-layout of its own, and a self-contained page: the graph as data, the program that draws it, and dagre.
+layout of its own, and a self-contained page: the graph and its positions as data, and the program that draws it.
 
-No text of a file becomes markup. In a page the graph is JSON with escaped `<`, `>` and `&`, the program sets
-`textContent` only, and the page forbids every script but its own two.
+No text of a file becomes markup. In a page data are JSON with escaped `<`, `>` and `&`, the program sets `textContent`
+only, and the page forbids every script but its own two.
 """
 
 from __future__ import annotations
@@ -18,22 +18,26 @@ import tempfile
 from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
-from math import ceil
+from math import ceil, dist
 from typing import Any
 from xml.sax import saxutils
 
 from ...errors import LimitError, UnsupportedError
 from ...text import printable
 from .blocks import Block
-from .layout import CHAR, LINE, SMALL, TITLE, Box, Point, texts_of
+from .layout import LINE, SIGN, Box, Line, Point, has_sign, lay_out, texts_of
+from .view import Fold, view_of
 
-_STYLE = """text{font-family:Helvetica,Arial,sans-serif;text-anchor:middle}svg .l,svg .first{text-anchor:start}
+_STYLE = """text{font-family:system-ui,Helvetica,Arial,sans-serif;text-anchor:middle}
+svg .l,svg .first{text-anchor:start}
 svg .page{fill:var(--bg)}
 """
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _LARGEST = 16_000
 """Maximum pixels of a side in browsers."""
 _PATIENCE = 120
+_ROUND = 8.0
+"""Radius of corners of arrows, in pixels."""
 
 
 ROOMY, MAX_CHARS = 1_700_000, 2_500_000
@@ -63,10 +67,9 @@ def as_svg(root: Box, title: str) -> str:
     boxes = [root]
     for box in boxes:  # grows
         boxes += box.inside
-    labels = _Labels()
     for box in boxes:
-        parts += _box(box, colours, labels)
-    arrows = [part for box in boxes for points, label in box.lines for part in _arrow(points, label, labels)]
+        parts += _box(box, colours)
+    arrows = [part for box in boxes for line in box.lines for part in _arrow(line)]
     return "\n".join([*parts, *arrows, "</svg>"]) + "\n"
 
 
@@ -81,27 +84,10 @@ def _theme() -> tuple[str, dict[str, str]]:
     return f"{styles[0]}\n@media (prefers-color-scheme: dark) {{\n{styles[1]}\n}}", colours
 
 
-class _Labels:
-    """The texts of a picture, by the row of pixels that they are in; no label is written over another text."""
-
-    def __init__(self) -> None:
-        self._rows: dict[int, list[tuple[float, float, float]]] = {}
-
-    def place(self, x: float, y: float, text: str) -> float | None:
-        """Return the lower edge nearest to `y` where a text has room; `None` if there is none."""
-        end = x + len(text) * SMALL * CHAR
-        for foot in (y, y + 13, y - 13, y + 26, y - 26):
-            row = int(foot // 13)
-            near = [each for number in (row - 1, row, row + 1) for each in self._rows.get(number, ())]
-            if not any(abs(other - foot) < 12 and left < end and x < right for left, other, right in near):
-                self._rows.setdefault(row, []).append((x, foot, end))
-                return foot
-        return None
-
-
-def _box(box: Box, colours: dict[str, str], labels: _Labels) -> list[str]:
+def _box(box: Box, colours: dict[str, str]) -> list[str]:
     block = box.block
-    marks = ["n", "e" * (block.kind == "end"), "c" * (block.category == "container"), block.mark]
+    ghost = _ghost(box)
+    marks = ["e" * (block.kind == "end"), "n", "c" * (block.category == "container"), block.mark, "ghost" * bool(ghost)]
     marks += ["shared"] * any(each.shared for each in block.weights) + ["repeat"] * (block.repeat > 1)
     place = f'width="{box.width:.1f}" height="{box.height:.1f}" rx="{10 if block.kind == "end" else 6}"'
     frame = f'<rect class="b" x="{box.x:.1f}" y="{box.y:.1f}" {place}/>'
@@ -111,34 +97,50 @@ def _box(box: Box, colours: dict[str, str], labels: _Labels) -> list[str]:
         f'<rect class="b" x="{box.x + 4:.1f}" y="{box.y + 4:.1f}" {place}/>' if block.repeat > 1 else "",
         frame,
     ]
-    if block.kind != "end" and not block.inside:
+    if block.kind != "end" and not block.inside and not ghost:
         fill = colours[f"--k-{block.category}"]
         lines += [
             frame.replace('class="b"', f'class="tint" fill="{fill}"'),
             f'<rect x="{box.x:.1f}" y="{box.y + 3:.1f}" width="4" height="{box.height - 6:.1f}" rx="2" fill="{fill}"/>',
         ]
-    for number, (text, size) in enumerate(texts_of(block), 1):
-        x, y = box.x + box.width / 2, box.y + number * LINE + 1
-        labels.place(x - len(text) * SMALL * CHAR / 2, y, text)
-        lines.append(f'<text x="{x:.1f}" y="{y:.1f}" class="{"t" if size == TITLE else "s"}">{_escaped(text)}</text>')
+    middle = box.middle - (SIGN / 2 if has_sign(block) else 0)
+    for number, text in enumerate(texts_of(block), 1):
+        size = "t" if number == 1 and block.kind != "end" else "s"
+        place = f'x="{middle:.1f}" y="{box.y + number * LINE + 1:.1f}"'
+        lines.append(f'<text {place} class="{size}">{_escaped(text)}</text>')
     return [line for line in [*lines, "</g>"] if line]
 
 
-def _arrow(points: list[Point], label: str, labels: _Labels) -> list[str]:
-    path = "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    lines = [f'<path class="f" d="{path}" marker-end="url(#arrow)"/>']
-    if label:
-        (x, y), (u, _) = points[0], points[1]
-        if len(points) == 2 and abs(x - u) > 1:  # slanted: next to its start, as others may share its end
-            y += 11
-        else:
-            (x, y), (_, above) = (points[1], points[0]) if len(points) == 2 else (points[-1], points[-2])
-            y = max(y - 8, (y + above) / 2)
-        foot = labels.place(x + 4, y, label)
-        if foot is not None:  # twice, as converters paint the outline over the text
-            place = f'<text x="{x + 4:.1f}" y="{foot:.1f}"'
-            lines += [f'{place} class="{name}">{_escaped(label)}</text>' for name in ("l", "s first")]
+def _ghost(box: Box) -> str:
+    """Return the classes of a block that is named once more; empty for any other."""
+    block = box.block
+    return " ".join(["e"] * (block.kind == "end") + ["again"] * (block.kind != "end") + ["ghost"]) * (
+        block.source is None and not box.inside
+    )
+
+
+def _arrow(line: Line) -> list[str]:
+    lines = [f'<path class="f" d="{_path(line.points)}" marker-end="url(#arrow)"/>']
+    if line.label:  # twice, as converters paint the outline over the text
+        place = f'<text x="{line.at[0]:.1f}" y="{line.at[1]:.1f}"'
+        lines += [f'{place} class="{name}">{_escaped(line.label)}</text>' for name in ("l", "s first")]
     return lines
+
+
+def _path(points: list[Point]) -> str:
+    """Return a line with rounded corners."""
+    parts = ["M{:.1f},{:.1f}".format(*points[0])]
+    for before, point, after in zip(points, points[1:], points[2:]):
+        numbers = *_towards(point, before), *point, *_towards(point, after)
+        parts.append("L{:.1f},{:.1f} Q{:.1f},{:.1f} {:.1f},{:.1f}".format(*numbers))
+    return " ".join([*parts, "L{:.1f},{:.1f}".format(*points[-1])])
+
+
+def _towards(point: Point, other: Point) -> Point:
+    """Return where a corner begins: at most half the way to the next point."""
+    far = dist(point, other)
+    share = min(_ROUND, far / 2) / far if far else 0.0
+    return point[0] + (other[0] - point[0]) * share, point[1] + (other[1] - point[1]) * share
 
 
 def _escaped(text: str) -> str:
@@ -162,7 +164,7 @@ def as_dot(blocks: list[Block]) -> str:
             lines.append(f"{indent}}}")
             continue
         number = numbers[id(block)]
-        label = "\\n".join(_quoted(text) for text, _ in texts_of(block))
+        label = "\\n".join(map(_quoted, texts_of(block)))
         if not block.inside:
             own = re.search(rf"\.{block.mark}>rect\.b{{[^}}]*fill:(#\w+)", style) if block.mark else None
             color = own[1] if own else colours[f"--k-{block.category}"] + "22"
@@ -242,11 +244,12 @@ def _by_browser(program: str, svg: bytes, width: int, height: int) -> bytes:
             return b""
 
 
-def as_page(graphs: Iterable[tuple[dict[str, Any], int]], title: str, hint: str) -> str:
+def as_page(graphs: Iterable[tuple[dict[str, Any], int]], places: list[dict[str, Any]], title: str, hint: str) -> str:
     """Return HTML of the first graph that is small enough.
 
     Args:
         graphs: the data in full, then brief, each with its maximum of characters.
+        places: the result of `places_of` for each model.
         title: of the page.
         hint: what to do if none is.
 
@@ -254,12 +257,82 @@ def as_page(graphs: Iterable[tuple[dict[str, Any], int]], title: str, hint: str)
         LimitError: the content exceeds a page.
     """
     for graph, most in graphs:
-        text = json.dumps(graph, separators=(",", ":"))
-        for char in "<>&":
-            text = text.replace(char, f"\\u{ord(char):04x}")
+        text = _json(graph)
         if len(text) <= most:
-            return _html(text, title)
+            return _html(text, _json(places), title)
     raise LimitError("the graph is too large for a page", found=f"{len(text):,} characters", hint=hint)
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, separators=(",", ":"))
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int], root: Box) -> dict[str, Any]:
+    """Return the positions that a page needs, as JSON: of the content of each container, equal ones once.
+
+    `of` has up to three for each container: with those inside closed, with repeated blocks one by one, and, of those
+    open at first, this. Content is `[width, height, columns, boxes, arrows]`; a box `[number in the container or -1, x,
+    y, width, height, text, lines of it about hidden content, repetitions, content of a sequence that repeats, or class
+    of a block that is named once more]`; an arrow `[start, end, points, label, its place]`.
+
+    Args:
+        blocks: all of them, each before those inside it.
+        folds: the runs in each container that are shown once, by id.
+        opened: the containers that are open at first, by id.
+        root: what is seen first.
+    """
+    contents: list[Any] = []
+    known: dict[str, int] = {}
+    of: dict[int, list[int]] = {}
+    numbers = {id(block): number for number, block in enumerate(blocks)}
+
+    def add(box: Box, block: Block) -> int:
+        content = _content(box, {id(each): number for number, each in enumerate(block.inside)})
+        place = known.setdefault(json.dumps(content), len(contents))
+        contents.extend([content] * (place == len(contents)))
+        return place
+
+    for block in blocks:
+        if block.inside:
+            views = [view_of(block, kept, {id(block)}) for kept in ([folds, {}] if id(block) in folds else [folds])]
+            if block is blocks[0]:
+                for view in views:
+                    view[0].lines = root.block.lines
+            of[numbers[id(block)]] = [add(lay_out(view), block) for view in views]
+    boxes = [root]
+    for box in boxes:  # grows
+        boxes += box.inside
+        source = box.block.source
+        if box.inside and source is not None:
+            views_of = of[numbers[id(source)]]
+            views_of += [views_of[0]] * (2 - len(views_of)) + [add(box, source)]
+    entry = [0, 0, 0, *_rounded((root.width, root.height)), "\n".join(map(printable, texts_of(root.block)))]
+    return {"root": entry, "open": sorted(numbers[each] for each in opened), "of": of, "contents": contents}
+
+
+def _content(box: Box, numbers: dict[int, int]) -> list[Any]:
+    boxes = []
+    for each in box.inside:
+        block = each.block
+        number = -1 if block.source is None else numbers.get(id(block.source), -1)
+        sizes = _rounded((each.x - box.x, each.y - box.y, each.width, each.height))
+        own: Any = _content(each, numbers) if each.inside and number < 0 else _ghost(each)
+        rest = [len(block.summary) if block.kind == "closed" else 0, block.repeat, own]
+        text = "\n".join(map(printable, texts_of(block)))
+        boxes.append([number, *sizes, text, *(rest if rest != [0, 1, ""] else [])])
+    arrows = []
+    for line in box.lines:
+        flat = [number for x, y in line.points for number in (x - box.x, y - box.y)]
+        label = [printable(line.label), *_rounded((line.at[0] - box.x, line.at[1] - box.y))] if line.label else []
+        arrows.append([line.start, line.end, _rounded(flat), *label])
+    return [*_rounded((box.width, box.height)), _rounded(x - box.x for x in box.columns), boxes, arrows]
+
+
+def _rounded(numbers: Iterable[float]) -> list[float]:
+    return [int(found) if (found := round(each, 1)) == int(found) else found for each in numbers]
 
 
 def is_page(path: str) -> bool:
@@ -268,10 +341,9 @@ def is_page(path: str) -> bool:
         return _GENERATOR.encode() in file.read(1000)
 
 
-def _html(text: str, title: str) -> str:
+def _html(graph: str, places: str, title: str) -> str:
     """Return the page around the data."""
-    names = ("theme.css", "page.css", "dagre.LICENSE.txt", "dagre.min.js", "layout.js", "page.js")
-    theme, style, licence, *scripts = map(_web, names)
+    theme, style, *scripts = map(_web, ("theme.css", "page.css", "layout.js", "page.js"))
     hashes = " ".join(f"'sha256-{_script_hash(each)}'" for each in scripts)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
     return (
@@ -279,8 +351,8 @@ def _html(text: str, title: str) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f'{_GENERATOR}\n<meta name="viewport" content="width=device-width">\n<title>{escape(title)}</title>\n'
         f"<style>{theme}{style}</style>\n</head>\n"
-        f'<body>\n<script type="application/json" id="graph">{text}</script>\n'
-        f"<!-- dagre:\n{licence.strip()}\n-->\n"
+        f'<body>\n<script type="application/json" id="graph">{graph}</script>\n'
+        f'<script type="application/json" id="places">{places}</script>\n'
         + "".join(f"<script>{each}</script>\n" for each in scripts)
         + "</body>\n</html>\n"
     )

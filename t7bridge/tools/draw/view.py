@@ -5,7 +5,7 @@ places where the data flow branches or skips layers, in a few words.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from itertools import pairwise
 
 from attrs import evolve
@@ -175,18 +175,25 @@ def shown(blocks: list[Block], most: int = MOST) -> list[Block]:
         most: maximum number shown before containers are closed; those nearer to the root are opened first.
     """
     folds = folds_of(blocks)
-    opened = _opened(blocks[0], folds, most)
-    root = _copy(blocks[0])
-    queue = [(root, blocks[0])]
+    return view_of(blocks[0], folds, opened_of(blocks[0], folds, most))
+
+
+def view_of(root: Block, folds: Mapping[int, list[Fold]], opened: Container[int]) -> list[Block]:
+    """Return what is shown of a block, each before those inside it: copies, labelled with what is folded.
+
+    Args:
+        root: the block.
+        folds: the runs in each container that are shown once, by id.
+        opened: the containers whose content is shown, by id.
+    """
+    copied = _copy(root)
+    queue = [(copied, root)]
     for copy, block in queue:  # grows: level by level
-        runs = folds.get(id(block), [])
-        sources, flows = _visible(block, runs)
         if block.inside and id(block) not in opened:
             copy.kind, copy.flows = "closed", []
-            inner_blocks = sum(each.kind != "end" for each in block.inside)
-            copy.lines.append(f"{inner_blocks:,} block{'s' if inner_blocks != 1 else ''} inside")
             continue
-        copy.flows = flows
+        runs = folds.get(id(block), [])
+        sources, copy.flows = _visible(block, runs)
         for each, run in sources:
             if run is not None and run.period > 1:
                 inner = _repetition(block, run)
@@ -198,14 +205,14 @@ def shown(blocks: list[Block], most: int = MOST) -> list[Block]:
                     inner.name = f"{each.name} … {block.inside[run.start + run.count - 1].name}"
                     inner.repeat = run.count
             copy.inside.append(inner)
-    return list(root.walk())
+    return list(copied.walk())
 
 
 def _repetition(block: Block, run: Fold) -> Block:
     """Return one repetition of a run; in a graph, an end names each block from which it takes a value."""
     members = block.inside[run.start : run.start + run.period]
     count = run.count * sum(each.parameters for each in members)
-    inner = Block("", "", block.kind, "repeat", parameters=count, repeat=run.count)
+    inner = Block("", "", block.kind, "repeat", parameters=count, repeat=run.count, shape=members[-1].shape)
     inner.inside = [_copy(member) for member in members]
     second = run.start + run.period
     places = {number: number - run.start for number in range(run.start, second)}
@@ -223,15 +230,24 @@ def _repetition(block: Block, run: Fold) -> Block:
     return inner
 
 
-def _opened(root: Block, folds: dict[int, list[Fold]], most: int) -> set[int]:
+def opened_of(
+    root: Block, folds: Mapping[int, list[Fold]], most: int, wanted: Container[int] | None = None
+) -> set[int]:
     """Return the open containers, by id: level by level, as long as there is room for a whole level.
 
     Branches open together with their container, so that skips are visible.
+
+    Args:
+        root: the block that contains all.
+        folds: the runs in each container that are shown once, by id.
+        most: maximum number of blocks shown.
+        wanted: the only ones that are opened below the first, by id.
     """
     opened: set[int] = set()
     count, level = 1, [root]
     for depth in range(_DEEPEST):
-        queue, below = [block for block in level if block.inside], list[Block]()
+        queue = [block for block in level if block.inside and (not depth or wanted is None or id(block) in wanted)]
+        below = list[Block]()
         group = set[int]()
         added = 0
         for block in queue:  # grows: branches
@@ -250,7 +266,7 @@ def _opened(root: Block, folds: dict[int, list[Fold]], most: int) -> set[int]:
 
 
 def _copy(block: Block) -> Block:
-    return evolve(block, inside=[], lines=list(block.lines))
+    return evolve(block, inside=[], lines=list(block.lines), source=block)
 
 
 def _visible(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, Fold | None]], list[Flow]]:

@@ -1,10 +1,12 @@
 "use strict";
 // A model, or two side by side: zoom, search, folding, and a panel for the selected node.
 (() => {
-  const SVG = "http://www.w3.org/2000/svg", FIRST = [8, 14, 20, 28, 36, 48, 64, 84, 110, 140], MOST = 6000, READABLE = .42;
+  const SVG = "http://www.w3.org/2000/svg", MOST = 6000, ROUND = 8;
   const KINDS = ["conv", "linear", "recurrent", "norm", "activation", "pool", "shape", "join", "loss", "unmapped", "other"], colour = kind => "var(--k-" + kind + ")";
   const DIFFERENCES = { only: "in one model only", shape: "weights of other shapes", options: "other options", weights: "other weights, by size" };
-  const data = JSON.parse(document.getElementById("graph").textContent), graphs = data.graphs || [data];
+  const read = id => JSON.parse(document.getElementById(id).textContent), data = read("graph"), graphs = data.graphs || [data], places = read("places");
+  const cut = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text, label = n => cut(n.name ? n.name + ": " + n.title : n.title, 60);
+  const sizes = list => list.map(s => s === null ? "?" : Array.isArray(s[0]) ? "(" + sizes(s) + ")" : s.join("×") || "scalar").join(", "), shapes = n => sizes(n.output || []);
   const hash = new Map(location.hash.slice(1).split("&").filter(Boolean).map(p => [p.split("=")[0], decodeURIComponent(p.split("=")[1] || "")]));
   const el = (name, text, cls) => { const e = document.createElement(name); if (text != null) e.textContent = text; if (cls) e.className = cls; return e; };
   const sv = (name, attrs, text) => { const e = document.createElementNS(SVG, name); for (const k in attrs) e.setAttribute(k, attrs[k]); if (text != null) e.textContent = text; return e; };
@@ -17,48 +19,12 @@
   }
 
   function view(graph, number) {
-    const nodes = graph.nodes, pair = graphs.length > 1, root = nodes[0], parent = new Array(nodes.length).fill(-1);
+    const nodes = graph.nodes, pair = graphs.length > 1, parent = new Array(nodes.length).fill(-1);
     nodes.forEach(n => (n.children || []).forEach(c => { parent[c] = n.id; }));
-    const open = new Set(), spread = new Set(), host = el("div", null, "host" + (pair ? " half" + number : ""));
+    const open = new Set(places[number].open), spread = new Set(), host = el("div", null, "host" + (pair ? " half" + number : ""));
     const svg = sv("svg", { class: "view", tabindex: 0, role: "img", "aria-label": "model " + graph.file }), world = sv("g", {});
     const room = () => { const r = svg.getBoundingClientRect(); return { w: r.width || 800, h: (r.height || 600) - 44 }; };  // above the legend
-    const { box, shown, branching, label, sizes, shapes, cut, length } = layouts(nodes, parent, open, spread, room);
-    const depth = new Array(nodes.length).fill(0);
-    nodes.forEach(n => { if (parent[n.id] >= 0) depth[n.id] = depth[parent[n.id]] + 1; });
-
-    // Containers that are open at first: level by level, as long as there are not too many blocks. Branches open with the
-    // container they are in, so that skips are seen.
-    function unfoldSome(most) {
-      open.clear(); spread.clear();
-      let count = 1, level = [0];
-      while (level.length && count <= MOST) {
-        const wanted = level.filter(id => nodes[id].children && (!pair || !id || most === MOST || nodes[id].changes_inside));
-        const opened = [], next = [];
-        let total = 0;
-        for (let queue = wanted, below; queue.length; queue = below) {
-          below = [];
-          for (const id of queue) {
-            opened.push(id);
-            for (const inner of shown(nodes[id]).flatMap(i => i.ids)) { total++; (branching(nodes[inner]) ? below : next).push(inner); }
-          }
-        }
-        if (level[0] && count + total > most) break;
-        opened.forEach(id => open.add(id));
-        count += total; level = next;
-      }
-      return count;
-    }
-    function unfoldReadable() {
-      let best = 0;
-      for (const most of FIRST) {
-        const count = unfoldSome(most);
-        if (most === FIRST[0] && count > 400) return unfoldSome(FIRST[0]);
-        const b = box({ ids: [0], count: 1 }), r = room(), k = Math.min((r.w - 40) / b.w, (r.h - 40) / b.h);
-        if (k < READABLE && best) break;
-        best = most;
-      }
-      unfoldSome(best);
-    }
+    const { root: whole, shown } = layouts(nodes, places[number], open, spread);
 
     // What is around the drawing.
     const header = el("header"), names = el("div", null, "names"), about = el("div", null, "dim"), search = el("input"), hits = el("div", null, "hits"), panel = el("div", null, "panel"), legend = el("div", null, "legend");
@@ -71,7 +37,7 @@
     header.append(names, el("span", null, "space"));
     const button = (text, tip, act) => { const b = el("button", text); b.title = tip; b.onclick = act; header.append(b); };
     button("−", "zoom out ( - )", () => zoom(1 / 1.3)); button("+", "zoom in ( + )", () => zoom(1.3)); button("fit", "show all ( 0 )", () => fit(true));
-    button("unfold", "unfold all ( e )", () => unfold(MOST)); button("fold", "fold ( c )", () => unfold(1));
+    button("unfold", "unfold all ( e )", () => unfold(true)); button("fold", "fold ( c )", () => unfold(false));
     if (!number) button("◐", "light or dark ( t )", () => theme());
     if (pair) button("next", "next difference ( n )", () => next(1));
     header.append(search);
@@ -92,23 +58,15 @@
     // Drawing.
     let top = null, selected = -1, found = new Set(), at = { x: 0, y: 0, k: 1 }, moved = false;
     const spots = new Map(), lines = new Map();
-    function path(points, curve) {
-      if (!curve || points.length < 3) return "M" + points.map(p => p[0].toFixed(1) + "," + p[1].toFixed(1)).join(" L");
-      let d = "M" + points[0].map(v => v.toFixed(1)).join(",");
-      for (let i = 1; i < points.length - 1; i++) { const [x, y] = points[i], n = points[i + 1], last = i === points.length - 2; d += " Q" + x.toFixed(1) + "," + y.toFixed(1) + " " + (last ? n[0] : (x + n[0]) / 2).toFixed(1) + "," + (last ? n[1] : (y + n[1]) / 2).toFixed(1); }
-      return d;
-    }
-    const written = new Map();  // labels by the row of pixels that they are in: none is written over another
-    function claim(x, y, w) {
-      const row = Math.floor(y / 13);
-      for (const near of [row - 1, row, row + 1]) if ((written.get(near) || []).some(o => Math.abs(o[1] - y) < 12 && o[0] < x + w && x < o[0] + o[2])) return false;
-      written.set(row, [...(written.get(row) || []), [x, y, w]]);
-      return true;
+    function path(points) {  // with rounded corners
+      const at = p => p.map(v => v.toFixed(1)).join(",");
+      const towards = (p, q) => { const d = Math.hypot(q[0] - p[0], q[1] - p[1]), t = d ? Math.min(ROUND, d / 2) / d : 0; return [p[0] + (q[0] - p[0]) * t, p[1] + (q[1] - p[1]) * t]; };
+      return "M" + points.map((p, i) => i && i < points.length - 1 ? "L" + at(towards(p, points[i - 1])) + " Q" + at(p) + " " + at(towards(p, points[i + 1])) : at(p)).join(" L").replace(/LL/g, "L");
     }
     function paint(b, x, y, into) {
-      const n = b.id >= 0 ? nodes[b.id] : null, g = sv("g", { class: b.cls });
-      if (b.item.count > 1) g.append(sv("rect", { class: "b", x: x + 4, y: y + 4, width: b.w, height: b.h, rx: 6 }));
-      const frame = sv("rect", { class: "b", x, y, width: b.w, height: b.h, rx: n && n.kind === "end" ? 10 : 6 });
+      const n = b.id >= 0 ? nodes[b.id] : null, isEnd = b.cls.startsWith("e "), g = sv("g", { class: b.cls });
+      if (b.count > 1) g.append(sv("rect", { class: "b", x: x + 4, y: y + 4, width: b.w, height: b.h, rx: 6 }));
+      const frame = sv("rect", { class: "b", x, y, width: b.w, height: b.h, rx: isEnd ? 10 : 6 });
       if (n && n.change && n.change.kind === "weights") frame.style.fillOpacity = n.change.share;
       g.append(frame);
       if (n && n.kind !== "end" && !b.kids.length) {
@@ -118,7 +76,7 @@
         g.append(sv("rect", { x, y: y + 3, width: 4, height: b.h - 6, rx: 2, fill }));
       }
       const fold = n && n.children || b.repeat >= 0, mid = x + b.w / 2 - (fold ? 8 : 0);
-      b.lines.forEach(([t, c], i) => g.append(sv("text", { class: c, x: mid, y: y + 18 + i * 16, "text-anchor": "middle" }, t)));
+      b.lines.forEach((text, i) => g.append(sv("text", { class: i || isEnd ? "s" : "t", x: mid, y: y + 17 + i * 16, "text-anchor": "middle" }, text)));
       if (fold) {
         const f = sv("g", { class: "fold" }), isOpen = b.kids.length && b.id >= 0;
         f.append(sv("rect", { x: x + b.w - 24, y: y + 5, width: 18, height: 18, rx: 4 }), sv("text", { class: "t", x: x + b.w - 15, y: y + 18.5, "text-anchor": "middle" }, isOpen ? "−" : b.repeat >= 0 && !(n && n.children) || b.id < 0 ? "×" : "+"));
@@ -128,24 +86,19 @@
       g.addEventListener("click", e => { e.stopPropagation(); if (n && !moved) select(b.id); });
       if (fold) g.addEventListener("dblclick", e => { e.stopPropagation(); toggle(b); });
       into.append(g);
-      if (n && !b.again) spots.set(b.id, { x, y, w: b.w, h: b.h, g });
+      if (n) spots.set(b.id, { x, y, w: b.w, h: b.h, g });
+      x += b.aside;
       b.kids.forEach(k => paint(k, x + k.x, y + k.y, into));
       b.edges.forEach(e => {
-        const points = e.points.map(p => [p[0] + x, p[1] + y]), line = sv("path", { class: "f", d: path(points, e.curve), "marker-end": "url(#tip" + number + ")" });
+        const line = sv("path", { class: "f", d: path(e.points.map(p => [p[0] + x, p[1] + y])), "marker-end": "url(#tip" + number + ")" });
         [b.kids[e.a].id, b.kids[e.b].id].forEach(id => { if (id >= 0) lines.set(id, [...(lines.get(id) || []), line]); });
         into.append(line);
-        if (!e.text) return;
-        const p = e.at ? [e.at[0] + x, e.at[1] + y] : points.length > 2 ? (e.curve ? points[points.length >> 1] : [points[0][0], points[0][1] + 12]) : [points[0][0], (points[0][1] + points[1][1]) / 2 + 4];
-        const left = e.curve && !e.at && p[0] < b.kids[e.a].x + x + b.kids[e.a].w / 2 - 8;  // outside of what it passes by
-        const text = sv("text", { class: "l", x: p[0] + (left ? -6 : 6), y: p[1], "text-anchor": left ? "end" : "start" }, cut(e.text, 44));
-        const w = length(text.textContent), x0 = left ? p[0] - 6 - w : p[0] + 6, aside = [0, 13, -13, 26, -26].find(dy => claim(x0, p[1] + dy, w));
-        if (aside === undefined) return;
-        text.setAttribute("y", p[1] + aside); into.append(text);
+        if (e.text) into.append(sv("text", { class: "l", x: x + e.at[0], y: y + e.at[1] }, e.text));
       });
     }
     function render() {
-      spots.clear(); lines.clear(); written.clear(); world.replaceChildren(); tiles.replaceChildren();
-      top = box({ ids: [0], count: 1 }); top.x = top.y = 0;
+      spots.clear(); lines.clear(); world.replaceChildren(); tiles.replaceChildren();
+      top = whole();
       map.setAttribute("viewBox", "0 0 " + top.w + " " + top.h);
       paint(top, 0, 0, world); emphasize(); move();
     }
@@ -161,9 +114,9 @@
       for (const name in place) sight.setAttribute(name, place[name].toFixed(1));
       map.style.display = place.width < top.w || place.height < top.h ? "" : "none";
     }
-    // The whole, or as much as is readable: then from the input on.
+    // The whole, or as much as is readable: then from the input or the first block on.
     function fit(whole) {
-      const r = room(), k = Math.min((r.w - 40) / top.w, (r.h - 40) / top.h, 1.3), input = nodes.find(n => n.kind === "end" && spots.has(n.id)), s = input && spots.get(input.id);
+      const r = room(), k = Math.min((r.w - 40) / top.w, (r.h - 40) / top.h, 1.3), first = nodes.find(n => n.kind === "end" && parent[n.id] === 0) || nodes[(nodes[0].children || [0])[0]], s = spots.get(first.id);
       const start = (middle, size, space) => size * at.k <= space ? (space - size * at.k) / 2 : Math.max(space - 20 - size * at.k, Math.min(20, space / 2 - middle * at.k));
       at.k = whole ? k : Math.max(k, 1);
       at.x = start(s ? s.x + s.w / 2 : 0, top.w, r.w); at.y = start(s ? s.y : 0, top.h, r.h);
@@ -173,7 +126,16 @@
       const r = room(), x = px == null ? r.w / 2 : px, y = py == null ? r.h / 2 : py, k = Math.min(6, Math.max(.01, at.k * f));
       at.x = x - (x - at.x) * k / at.k; at.y = y - (y - at.y) * k / at.k; at.k = k; move();
     }
-    function unfold(most) { unfoldSome(most); render(); fit(); }
+    function unfold(all) {  // level by level, as long as there are not too many blocks
+      open.clear(); spread.clear(); open.add(0);
+      for (let level = [0], count = 1; all && level.length;) {
+        const next = level.flatMap(shown);
+        count += next.length; level = next.filter(id => nodes[id].children);
+        if (count + level.reduce((sum, id) => sum + shown(id).length, 0) > MOST) break;
+        level.forEach(id => open.add(id));
+      }
+      render(); fit();
+    }
     function set(id, isOpen) {
       if (isOpen) open.add(id); else open.delete(id);
       const other = views[1 - number], twin = nodes[id].other;
@@ -203,7 +165,7 @@
       let changed = !spots.has(id);
       for (let p = parent[id], c = id; p >= 0; c = p, p = parent[p]) {
         if (!open.has(p)) { open.add(p); changed = true; }
-        if (!shown(nodes[p]).some(i => i.ids.includes(c))) { spread.add(p); changed = true; }
+        if (!shown(p).includes(c)) { spread.add(p); changed = true; }
       }
       if (changed) render();
     }
@@ -240,7 +202,7 @@
       if (n.change) { const p = el("div", null, "change d-" + n.change.kind); n.change.text.forEach(t => p.append(el("div", t))); panel.append(p); }
       rows("", [["Lua class", python ? "" : n.class], ["PyTorch class", n.torch || (n.mark === "unmapped" ? "none" : "")], ["class", python ? n.class : ""], ["path", n.path], ["state dict", n.key], ["output", shapes(n)], ["parameters", n.parameters && n.parameters.toLocaleString("en")], ["the same as", n.same_as != null ? link(n.same_as) : ""]]);
       if (n.lines && n.mark === "unmapped") panel.append(el("p", n.lines[0]));
-      rows("arguments", Object.entries(n.arguments || {}));
+      rows("arguments", Object.entries(n.arguments || {}).map(([name, text]) => [(n.argument_names || [])[name] || name, text]));
       if (n.weights) {
         panel.append(el("h3", "weights"));
         n.weights.forEach(w => {
@@ -285,7 +247,7 @@
     }
     function flip() { if (selected >= 0 && nodes[selected].children) { set(selected, !open.has(selected)); render(); } }
     const keys = {
-      "/": () => search.focus(), "+": () => zoom(1.3), "=": () => zoom(1.3), "-": () => zoom(1 / 1.3), "0": () => fit(true), e: () => unfold(MOST), c: () => unfold(1), t: () => theme(), n: () => next(1), p: () => next(-1),
+      "/": () => search.focus(), "+": () => zoom(1.3), "=": () => zoom(1.3), "-": () => zoom(1 / 1.3), "0": () => fit(true), e: () => unfold(true), c: () => unfold(false), t: () => theme(), n: () => next(1), p: () => next(-1),
       ArrowDown: () => step(1), ArrowUp: () => step(-1), ArrowRight: () => { const kids = selected >= 0 && nodes[selected].children; if (kids) reveal(kids[0]); else step(1); }, ArrowLeft: () => { if (selected > 0) reveal(parent[selected]); },
       Enter: flip, " ": flip, Escape: () => { hits.hidden = true; found = new Set(); hide(); },
     };
@@ -302,8 +264,7 @@
     svg.addEventListener("pointermove", e => { if (!drag) return; if (Math.abs(e.clientX - drag.sx) + Math.abs(e.clientY - drag.sy) > 4) { moved = true; svg.classList.add("drag"); } if (moved) { at.x = e.clientX - drag.x; at.y = e.clientY - drag.y; move(); } });
     addEventListener("pointerup", () => { drag = null; svg.classList.remove("drag"); });
     addEventListener("resize", () => { if (!moved && selected < 0) fit(); });
-    if (hash.get("unfold") === "all") unfoldSome(MOST); else if (hash.get("unfold") === "none") unfoldSome(1); else unfoldReadable();
-    render(); fit();
+    if (hash.has("unfold")) unfold(hash.get("unfold") === "all"); else { render(); fit(); }
     if (hash.get("select")) { const n = nodes.find(n => n.key === hash.get("select") || n.path === hash.get("select")); if (n) reveal(n.id); }
     return {
       key: name => { if (!keys[name]) return false; keys[name](); return true; },
