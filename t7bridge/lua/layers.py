@@ -244,25 +244,45 @@ def structured(inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNod
 
 
 def _group(steps: list[LuaNode], depth: int, users: dict[int, list[int]]) -> list[LuaNode]:
-    """Replace the runs of one PyTorch module's call that have one input and one output by single steps."""
+    """Replace the runs of one PyTorch module's call that have one input and one output by single steps.
+
+    A first step that joins several values stays apart.
+    """
     result: list[LuaNode] = []
     for call, group in groupby(steps, lambda step: step.stack[depth] if len(step.stack) > depth else ""):
         run = list(group)
-        inside = {id(step) for step in run}
-        sources = {id(source): source for step in run for source in step.inputs if id(source) not in inside}
-        leaving = [step for step in run if any(user not in inside for user in users.get(id(step), ()))]
+        if call and len(run) > 2 and len(run[0].inputs) > 1 and _is_block(run[1:], users) and not _is_block(run, users):
+            first = run.pop(0)
+            first.stack = first.stack[:depth]
+            if first.layer is not None:
+                first.layer.path = call.partition("|")[2].rpartition(".")[0]
+            result.append(first)
+        sources, is_block = _sources(run), bool(call) and len(run) > 1 and _is_block(run, users)
         inner = _group(run, depth + 1, users) if call else run
-        if not call or len(run) == 1 or len(sources) != 1 or leaving != run[-1:]:
+        if not is_block:
             result.extend(inner)
             continue
-        ((known, source),), step = sources.items(), run[-1]
+        source, step = sources[0], run[-1]
         gate, last = LuaNode(None, [], source.shape), LuaNode(step.layer, step.inputs, step.shape, step.stack)
         # The last step, which others refer to, becomes the step of them all.
-        step.layer = _assemble([gate], [*inner[:-1], last], [last], {known: gate})
+        step.layer = _assemble([gate], [*inner[:-1], last], [last], {id(source): gate})
         step.layer.path = call.partition("|")[2]
         step.inputs, step.stack = [source], step.stack[:depth]
         result.append(step)
     return result
+
+
+def _sources(run: list[LuaNode]) -> list[LuaNode]:
+    """Return the steps outside of a run that its steps take."""
+    inside = {id(step) for step in run}
+    return [*{id(source): source for step in run for source in step.inputs if id(source) not in inside}.values()]
+
+
+def _is_block(run: list[LuaNode], users: dict[int, list[int]]) -> bool:
+    """Return whether a run takes one value and returns one, its last."""
+    inside = {id(step) for step in run}
+    leaving = [step for step in run if any(user not in inside for user in users.get(id(step), ()))]
+    return len(_sources(run)) == 1 and leaving == run[-1:]
 
 
 def _assemble(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Collection
 from importlib.resources import files
-from itertools import chain, count, groupby
+from itertools import chain, count, groupby, takewhile
 from typing import Any
 
 from attrs import field
@@ -17,9 +18,11 @@ from .trace import Program
 
 USUAL = ("weight", "bias", "running_mean", "running_var")
 MOST_LOCALS = 120
+_WIDTH = 100
+"""Columns of a line."""
 _WORDS = """
 and break do else elseif end false for function goto if in local nil not or repeat return then true until while nn
-nngraph torch model named numbers prefix tie build load M unpack
+nngraph torch model named numbers prefix suffix tie build load M unpack
 """
 
 _DIGITS = "0123456789"
@@ -62,18 +65,19 @@ _HEAD = """\
 require 'nn'
 require 'nngraph'
 {requires}
--- Says which tensors of the PyTorch state dict a module holds: by their common prefix, or one by one.
+-- Says which tensors of the PyTorch state dict a module holds: by their prefix, or one by one.
 local function named(module, names)
    if type(names) == 'string' then
       local prefix = names
       names = {{}}
       for _, field in ipairs({{'weight', 'bias', 'running_mean', 'running_var'}}) do
-         local tensor = module[field]
-         if tensor then names[field] = {{key = prefix .. '.' .. field, size = tensor:size():totable()}} end
+         names[field] = module[field] and prefix .. '.' .. field
       end
    end
    for field, entry in pairs(names) do
-      if type(entry) == 'string' then names[field] = {{key = entry, size = module[field]:size():totable()}} end
+      if type(entry) == 'string' then
+         names[field] = {{key = entry, size = module[field]:size():totable()}}
+      end
    end
    module.t7bridge = names
    return module
@@ -85,7 +89,7 @@ _NUMBERS = """
 local function numbers(sizes, text)
    local values = {}
    for number, times in text:gmatch('([^%s*]+)%*?(%d*)') do
-      local value = number == 'inf' and math.huge or number == '-inf' and -math.huge or tonumber(number)
+      local value = ({inf = math.huge, ['-inf'] = -math.huge})[number] or tonumber(number)
       for _ = 1, tonumber(times) or 1 do values[#values + 1] = value end
    end
    return torch.Tensor(values):view(torch.LongStorage(sizes))
@@ -174,7 +178,9 @@ function M.load(weights)
          local elements = tensor:contiguous():view(-1)
          local count = 1
          for _, extent in ipairs(entry.size) do count = count * extent end
-         if elements:nElement() ~= count then error('the tensor ' .. entry.key .. ' has another size') end
+         if elements:nElement() ~= count then
+            error('the tensor ' .. entry.key .. ' has another size')
+         end
          {if_own}own:copy(elements:narrow(1, (entry.start or 0) + 1, own:nElement())){end_own}
       end
    end
@@ -238,6 +244,7 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
     """
     functions, main = _Writer(program).source(layer)
     safe = "".join(char if char.isprintable() else "?" for char in name)
+    functions, main = (re.sub(f".{{{_WIDTH + 1},}}", _wrapped, text) for text in (functions, main))
     body = functions + main
     rnn = "nn.SeqLSTM(" in body
     more, requires = (", and rnn", "require 'rnn'\n") if rnn else ("", "")
@@ -261,7 +268,7 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
 
 @define(frozen=True)
 class _Key:
-    """A key of the state dict in the source, relative to the prefix of the function."""
+    """A key of the state dict in the source, relative to the prefix and the suffix of the function."""
 
     key: str
 
@@ -292,6 +299,7 @@ class _Block:
     Attributes:
         layers: those that it creates, which differ in arguments and prefix only.
         prefixes: of the keys of each.
+        suffixes: likewise: `_hh_l0`.
         height: of its tree.
         inline: whether it is written where it would be called.
         name: of the function.
@@ -300,6 +308,7 @@ class _Block:
 
     layers: list[LuaLayer] = field(factory=list)
     prefixes: list[str] = field(factory=list)
+    suffixes: list[str] = field(factory=list)
     height: int = 0
     inline: bool = False
     name: str = ""
@@ -309,6 +318,19 @@ class _Block:
     def has_prefix(self) -> bool:
         """Whether the prefix is a parameter."""
         return len(set(self.prefixes)) > 1
+
+    @property
+    def has_suffix(self) -> bool:
+        """Whether the suffix is a parameter."""
+        return len(set(self.suffixes)) > 1
+
+    def key(self, key: str) -> str:
+        """Return a key of the first layer as an expression of the parameters."""
+        start = len(self.prefixes[0]) if self.has_prefix else 0
+        own = self.suffixes[0] if self.has_suffix else ""
+        end = len(key) - len(own) if key.endswith(own) else len(key)
+        words = ["prefix"] * (start > 0) + [lua_string(key[start:end])] * (start < end)
+        return " .. ".join(words + ["suffix"] * (end < len(key)))
 
 
 @define(eq=False)
@@ -348,15 +370,19 @@ class _Writer:
         keys = [ref.key for each in inner for ref in each.weights.values()]
         is_own = layer.path and all(key.startswith(f"{layer.path}.") for key in keys)
         prefix = layer.path if keys and is_own else _common(keys)
-        shape = tuple(self._shape(each, prefix) for each in inner)
+        suffix = _suffix(keys)
+        shape = tuple(self._shape(each, prefix, suffix) for each in inner)
         block = self.block_of[layer] = self.blocks.setdefault(shape, _Block())
         block.layers.append(layer)
         block.prefixes.append(prefix)
+        block.suffixes.append(suffix)
         block.height = len(inner)
 
-    def _shape(self, layer: LuaLayer, prefix: str) -> Any:
+    def _shape(self, layer: LuaLayer, prefix: str, suffix: str) -> Any:
         """Return what the layers of a function have in common."""
-        weights = [(name, ref.key[len(prefix) :], *self._form(ref)) for name, ref in layer.weights.items()]
+        weights = [
+            (name, ref.key[len(prefix) :].removesuffix(suffix), *self._form(ref)) for name, ref in layer.weights.items()
+        ]
         places = {id(step): number for number, step in enumerate(layer.steps)}
         steps = [(step.layer is None, *(places[id(source)] for source in step.inputs)) for step in layer.steps]
         return (
@@ -393,13 +419,12 @@ class _Writer:
             if isinstance(part, str):
                 text += part
             elif isinstance(part, _Key):
-                rest = part.key[len(block.prefixes[0]) :]
-                text += _key(rest) if block.has_prefix else lua_string(part.key)
+                text += block.key(part.key)
             else:
                 needed = max(each.needed for each in column)
                 rows = zip(part.names, zip(*(each.texts for each in column)))
                 text += ", ".join([_parameter(block, name, list(values), words) for name, values in rows][:needed])
-        parameters = ", ".join(["prefix"] * block.has_prefix + [*block.values])
+        parameters = ", ".join(["prefix"] * block.has_prefix + ["suffix"] * block.has_suffix + [*block.values])
         return f"\nlocal function {block.name}({parameters})\n   {text}\nend\n"
 
     def _expression(self, layer: LuaLayer, depth: int, root: bool = False) -> _Parts:
@@ -409,8 +434,9 @@ class _Writer:
             return self._plain(layer, depth)
         number = block.layers.index(layer)
         prefix: _Parts = [_Key(block.prefixes[number])] if block.has_prefix else []
-        texts = tuple(values[number] for values in block.values.values())
-        args = [_Args(texts, tuple(block.values), len(texts))] if texts else []
+        given = {"suffix": lua_string(block.suffixes[number])} if block.has_suffix else {}
+        given |= {name: values[number] for name, values in block.values.items()}
+        args = [_Args(tuple(given.values()), tuple(given), len(given))] if given else []
         return [f"{block.name}(", *prefix, ", " if prefix and args else "", *args, ")"]
 
     def _body(self, layer: LuaLayer) -> _Parts:
@@ -497,7 +523,7 @@ class _Writer:
         while layer.name in ("nn.Bottle", "nn.Sequential") and not layer.label:
             layer = layer.children[-1]
         kind = layer.label or layer.name.rpartition(".")[2]
-        return _NODES.get(kind) or kind[0].lower() + kind[1:]
+        return _NODES.get(kind) or (kind.lower() if kind.isupper() else kind[0].lower() + kind[1:])
 
 
 def _parameter(block: _Block, name: str, values: list[str], words: set[str]) -> str:
@@ -567,9 +593,32 @@ def _common(keys: list[str]) -> str:
     return ".".join(found)
 
 
-def _key(rest: str) -> str:
-    """Return a key as an expression: a string after the parameter `prefix`."""
-    return f"prefix .. {lua_string(rest)}" if rest else "prefix"
+def _suffix(keys: list[str]) -> str:
+    """Return what the last words of keys have in common from an underscore on: `_hh_l0` of `weight_hh_l0`."""
+    words = [key.rpartition(".")[2] for key in keys]
+    if not words or not set(words).isdisjoint(USUAL):
+        return ""
+    columns = takewhile(lambda column: len(set(column)) == 1, zip(*map(reversed, words)))
+    return "".join("".join(column[0] for column in columns)[::-1].partition("_")[1:])
+
+
+def _wrapped(line: re.Match[str]) -> str:
+    """Return a long line as several, broken behind commas, the outermost that fit."""
+    rest = line[0]
+    indent = " " * (len(rest) - len(rest.lstrip()) + 6)
+    found = []
+    while len(rest) > _WIDTH:
+        depth, commas = 0, []
+        for part in re.finditer(r"'[^']*'|[(){},]", rest[:_WIDTH]):
+            depth += (part[0] in "({") - (part[0] in ")}")
+            if part[0] == ",":
+                commas.append((depth, -part.end()))
+        if not commas:
+            break
+        end = -min(commas)[1]
+        found.append(rest[:end])
+        rest = indent + rest[end:].lstrip()
+    return "\n".join([*found, rest])
 
 
 def lua_string(text: str) -> str:
@@ -636,4 +685,7 @@ def _tensor(array: Any) -> str:
     for value, group in groupby(flat.tolist()):
         text, times = f"{value:.9g}" if array.dtype.itemsize == 4 else repr(value), len(list(group))
         words.append(text if times == 1 else f"{text}*{times}")
-    return f"numbers({{{sizes}}}, '{' '.join(words)}')"
+    text = " ".join(words)
+    if len(text) <= _WIDTH // 2:
+        return f"numbers({{{sizes}}}, '{text}')"
+    return f"numbers({{{sizes}}}, [[\n{textwrap.fill(text, _WIDTH, break_on_hyphens=False)}]])"

@@ -80,6 +80,7 @@ def test_source_is_readable(name, tmp_path):
     assert "function M.load(weights)" in text
     bodies = [part.partition("\n")[2] for part in text.split("\nlocal function ")[2:]]
     assert len(bodies) == len(set(bodies))
+    assert max(map(len, text.splitlines())) <= 100
     assert "@" not in text
     assert "\1" not in text
 
@@ -110,6 +111,44 @@ def test_repeated_blocks_are_one_function(tmp_path):
         assert all(re.search(rf"local {name}\b", text) for name in ("first", "second", "shortcut", "act"))
         assert not re.search(r"\btie\b", text)
     assert counts == [(3, 1)] * 2
+
+
+class Dense(torch.nn.Module):
+    """Each layer takes what all before returned, joined inside it."""
+
+    def __init__(self, width, count):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Joining((place + 1) * width, width) for place in range(count))
+
+    def forward(self, x):
+        found = [x]
+        for layer in self.layers:
+            found.append(layer(*found))
+        return torch.cat(found, 1)
+
+
+class Joining(torch.nn.Module):
+    """Joins its arguments first."""
+
+    def __init__(self, width, out):
+        super().__init__()
+        self.norm, self.linear = torch.nn.BatchNorm1d(width), torch.nn.Linear(width, out)
+
+    def forward(self, *values):
+        return self.linear(self.norm(torch.cat(values, 1)).relu())
+
+
+@pytest.mark.parametrize(
+    ("make", "size", "word"),
+    [
+        (lambda: torch.nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True), (2, 3, 3), "nn.Tanh()(sum2)"),
+        (lambda: Dense(3, 4), (2, 3), "nn.BatchNormalization("),
+    ],
+)
+def test_alike_parts_are_one_function(make, size, word, tmp_path):
+    """So are the cells of all layers and directions, and blocks that join their inputs, but for the join."""
+    t7bridge.write_lua(make(), tmp_path, torch.randn(size))
+    assert (tmp_path / "model.lua").read_text().count(word) == 1
 
 
 def test_chains_are_not_nested(tmp_path):
