@@ -22,8 +22,10 @@ Point = tuple[float, float]
 
 TITLE, SMALL = 13, 11
 """Text sizes, in pixels."""
-CHAR = 0.6
-"""Width of a character, as a fraction of the text size. Few fonts have wider ones."""
+_CHAR, _BOLD = 0.62, 1.08
+"""Width of a character, as a fraction of the text size, and of bold ones to others. Few fonts have wider ones."""
+_WIDE = frozenset("×→#%@MWmw…")
+"""Characters that are a third wider."""
 LINE = 16
 """Line height."""
 SIGN = 16
@@ -134,7 +136,8 @@ class Box:
 
 def width_of(text: str, size: int = SMALL) -> float:
     """Return the width of a text in pixels, estimated."""
-    return len(text) * size * CHAR
+    count = len(text) + sum(char in _WIDE for char in text) / 3
+    return count * size * _CHAR * (_BOLD if size == TITLE else 1)
 
 
 def texts_of(block: Block) -> list[str]:

@@ -29,7 +29,7 @@ from .layout import LINE, SIGN, Box, Line, Point, has_sign, lay_out, texts_of
 from .view import Fold, view_of
 
 _STYLE = """text{font-family:system-ui,Helvetica,Arial,sans-serif;text-anchor:middle}
-svg .l,svg .first{text-anchor:start}
+svg .l,svg .first{text-anchor:start}svg text.l{fill:none}
 svg .page{fill:var(--bg)}
 """
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -121,7 +121,7 @@ def _ghost(box: Box) -> str:
 
 def _arrow(line: Line) -> list[str]:
     lines = [f'<path class="f" d="{_path(line.points)}" marker-end="url(#arrow)"/>']
-    if line.label:  # twice, as converters paint the outline over the text
+    if line.label:  # after an outline of its own: converters paint that over the text
         place = f'<text x="{line.at[0]:.1f}" y="{line.at[1]:.1f}"'
         lines += [f'{place} class="{name}">{_escaped(line.label)}</text>' for name in ("l", "s first")]
     return lines
