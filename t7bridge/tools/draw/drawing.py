@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from attrs import field
 
 from ... import formats
+from ...codegen.copied import LAYERS, constructor
 from ...conversion.adopt import adopt
 from ...conversion.inputs import Inputs
 from ...conversion.options import AT, FORCE, INPUT_SHAPE, LIMITS, flag, option, takes, verb
@@ -248,7 +249,7 @@ def _node(
         "lines": [printable(line) for line in block.lines],
         "output": [list(sizes) for sizes in block.shape],
         "arguments": _texts(block.arguments),
-        "argument_names": _names(block),
+        "argument_names": [] if brief else _names(block),
         "fields": {} if brief else _texts(block.fields),
         "parameters": block.parameters,
         "weights": [_weight(each, statistics) for each in block.weights],
@@ -271,10 +272,17 @@ def _node(
 
 
 def _names(block: Block) -> list[str]:
-    """Return the names of the positional arguments of a class of torch.nn."""
-    known = TORCH.get(block.target.rpartition(".")[2]) if block.target.startswith("torch.nn.") else None
+    """Return the names of the positional arguments of a class of torch.nn or of ours."""
     count = sum(name.isdigit() for name in block.arguments)
-    return [] if known is None else list(known.arguments)[:count]
+    if not count or not block.target.startswith(("torch.nn.", LAYERS)):
+        return []
+    signature, base = constructor(block.target)
+    if signature is None:
+        return list(TORCH[base].arguments)[:count] if base in TORCH else []
+    found: list[str] = []
+    for known in signature.parameters.values():
+        found += [known.name] * (count - len(found) if known.kind == known.VAR_POSITIONAL else 1)
+    return found[:count]
 
 
 def _texts(values: dict[str, str]) -> dict[str, str]:

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from helpers import ROOT
 
 import t7bridge
-from t7bridge import Table, TorchObject
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import LimitError, ModelError, TargetExistsError
 from t7bridge.tools import Block, Box, Flow, Fold, blocks_of, folds_of, lay_out, one_module, shown
@@ -328,12 +329,24 @@ def test_graph_as_data(tmp_path: Path) -> None:
     assert all({start, end} <= set(root["children"]) for start, end, _ in root["edges"])
     conv = next(node for node in graph["nodes"] if node.get("key") == "1")
     assert (conv["torch"], conv["class"]) == ("torch.nn.Conv2d", "nn.SpatialConvolution")
+    assert conv["argument_names"] == ["in_channels", "out_channels", "kernel_size"]
     weight = conv["weights"][0]
     module = t7bridge.load(FILES / "models" / "unet_nngraph.t7")["modules"][2]
     values = module["weight"].numpy()
     assert (weight["key"], weight["shape"]) == ("1.weight", list(values.shape))
     assert weight["statistics"]["min"] == values.min()
     assert sum(weight["statistics"]["bins"]) == values.size
+
+
+def test_arguments_have_names() -> None:
+    """Of classes of torch.nn, of ours, and of those that take any number of arguments."""
+    names = ("View", "AddConstant", "Dropout")
+    sizes = Tensor.from_numpy(np.asarray([2, 3, 4]))
+    fields = [{"size": sizes, "numElements": 24.0}, {"constant_scalar": 1.0, "inplace": False}, {"p": 0.5, "v2": True}]
+    made = [TorchObject(f"nn.{name}", 1, Table.of(own)) for name, own in zip(names, fields)]
+    nodes = t7bridge.draw(chain(*made)).graph()["nodes"][1:]
+    found = {node["title"]: node["argument_names"] for node in nodes}
+    assert found == {"View": ["size"] * 3, "AddConstant": ["constant"], "Dropout": ["p"]}
 
 
 def test_state_dicts_are_drawn_by_names(tmp_path: Path) -> None:
