@@ -127,17 +127,27 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
             raise ModelError(f"unknown output format {to!r}", expected=written)
         return FORMATS[to]
     name = os.fspath(path)
-    found = SUFFIXES.get(os.path.splitext(name)[1].lower())
+    suffix = os.path.splitext(name)[1].lower()
+    found = SUFFIXES.get(suffix)
     if found is None:
+        names = ", ".join(name for name, spec in FORMATS.items() if spec.suffixes)
         raise UnsupportedError(
             "the output format is not clear from this name",
             file=name,
             expected="a name that ends in " + ", ".join(SUFFIXES),
-            hint="Name it with --to (to=…): "
-            + ", ".join(name for name, spec in FORMATS.items() if spec.suffixes)
-            + ".",
+            hint=_OTHERS.get(suffix, f"Name it with --to (to=…): {names}."),
         )
     return found
+
+
+_OTHERS = {
+    **dict.fromkeys((".onnx", ".pt2"), "t7bridge export writes it: a model with its computation."),
+    **dict.fromkeys((".html", ".svg", ".png", ".dot"), "t7bridge draw makes pictures."),
+    ".json": "t7bridge describe writes values, t7bridge draw the graph of a model.",
+    ".lua": "t7bridge lua writes a PyTorch model as Lua.",
+    ".py": "t7bridge module writes the model's source.",
+}
+"""The verbs that write what no format is."""
 
 
 def write(value: Any, path: PathLike, format: str | None = None, *, force: bool = False, **options: Any) -> Written:

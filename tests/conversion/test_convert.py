@@ -316,6 +316,9 @@ def test_wrong_options(tmp_path: Path) -> None:
         t7bridge.convert(source, tmp_path / "x.pt", to="onnx")
     with pytest.raises(UnsupportedError, match=r"\.pt"):
         t7bridge.convert(source, tmp_path / "x")
+    for name, verb in {"x.onnx": "export", "x.SVG": "draw", "x.py": "module", "x.lua": "lua"}.items():
+        with pytest.raises(UnsupportedError, match=f"t7bridge {verb}"):  # the verb that writes it
+            t7bridge.convert(source, tmp_path / name)
     t7bridge.convert(source, tmp_path / "x", to="pt")
     assert torch.load(tmp_path / "x", weights_only=True) == ["hello", "world", "third", 124, True]
 
