@@ -35,7 +35,8 @@ def progress(text: str, path: str = "") -> Iterator[None]:
         path: of the input, if the output will have about the same size: the bar then shows the fraction done.
     """
     done = threading.Event()
-    thread = threading.Thread(target=_watch, args=(done, text, path, sys.stderr), daemon=True)
+    terminal = _Cell() if in_notebook() else sys.stderr
+    thread = threading.Thread(target=_watch, args=(done, text, path, terminal), daemon=True)
     thread.start()
 
     def end() -> None:
@@ -72,6 +73,26 @@ class _Watched:
         if name == "buffer":
             self._end()
         return getattr(self._stream, name)
+
+
+class _Cell:
+    """A display in a notebook's cell, which shows the last line only: a saved stream would hold all of them."""
+
+    encoding = "utf-8"
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+
+    def write(self, line: str) -> None:
+        """Replace the line."""
+        data = {"text/plain": line.strip("\r ")}
+        if self._shown is None:
+            self._shown = sys.modules["IPython"].display.display(data, raw=True, display_id=True)
+        else:
+            self._shown.update(data, raw=True)
+
+    def flush(self) -> None:
+        """Do nothing: what is displayed is shown."""
 
 
 def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from attrs import field
 
 from ... import formats
-from ...codegen.copied import LAYERS, constructor
+from ...codegen.copied import constructor
 from ...conversion.adopt import adopt
 from ...conversion.inputs import Inputs
 from ...conversion.options import AT, FORCE, INPUT_SHAPE, LIMITS, flag, option, takes, verb
@@ -26,6 +26,7 @@ from ...graph.walk import Path, step_name
 from ...io.output import FileOutput
 from ...io.source import PathLike, inputs_protected
 from ...limits import Limits
+from ...nn.mapping import LAYERS
 from ...nn.places import choose_module
 from ...nn.torch_nn import TORCH
 from ...text import clean, extents, printable
