@@ -45,7 +45,6 @@ from ..graph.lua import TorchObject, Value
 from ..graph.tensor import place_of
 from ..io.copy import digest
 from ..io.output import FileOutput, check_replaceable, local_target
-from ..io.platform import require_torch
 from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Budget, Limits
 from ..nn.named import compacted
@@ -451,10 +450,9 @@ def export(request: Export) -> ExportReport | HubReport:
         raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
     check_replaceable(os.path.realpath(target), request.force)
     inputs = parse_inputs(request.input, limits=request.limits)
-    require_torch()
+    module = load_module(request.source, request.at, index_base=request.index_base, limits=request.limits)
     from ..torchmodules.export import export_onnx, export_pt2
 
-    module = load_module(request.source, request.at, index_base=request.index_base, limits=request.limits)
     with about_file(os.fspath(request.source)), ByteSource.from_path(request.source) as source:
         _check_calls(module, source.size, request.limits)
     # Under its own name, as ONNX finds the weights by the name of the file next to it.

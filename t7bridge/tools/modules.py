@@ -33,7 +33,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.named import Recorded
 from ..nn.places import choose_module
 from ..report import Report
-from ..torchmodules.factories import Factory
+from ..torchmodules.factories import Factory, is_factory
 from .scan import scan
 
 if TYPE_CHECKING:
@@ -83,16 +83,16 @@ def load_module(
         >>> model = load_module("model.t7")  # doctest: +SKIP
         >>> model(torch.randn(1, 3, 224, 224))  # doctest: +SKIP
     """
+    if index_base not in (0, 1):
+        raise ModelError("the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
+    path, module = one_module(source, at, limits)
     require_torch()
     from ..torchmodules.build import live_module
 
-    if index_base not in (0, 1):
-        raise ModelError("the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
     place = None
     if map_location is not None:
         location = map_location if callable(map_location) or isinstance(map_location, Mapping) else str(map_location)
         place = placed(location, keep_device=False)
-    path, module = one_module(source, at, limits)
 
     def keys() -> Recorded:
         return generate(module, path, index_base=index_base, limits=limits, only_keys=True).record()
@@ -279,7 +279,7 @@ def write_lua(request: WriteLua) -> Report:
     if request.loader:
         weights: Any = request.weights or module
         return write_loader(request.target, weights, force=request.force, sync=request.sync)
-    if isinstance(module, (str, os.PathLike)) and os.path.isfile(module):
+    if isinstance(module, (str, os.PathLike)) and not is_factory(module):
         if request.weights is not None:
             raise ModelError("the weights are in the file of the program", found=os.fspath(request.weights))
         name = name or os.path.basename(module)
@@ -339,13 +339,12 @@ def _program_of(path: str) -> Any:
     """Return the exported program or script module of a file, which `scan` finds harmless.
 
     Raises:
+        MissingFileError: there is no file.
         UnsupportedError: PyTorch's loader could execute something in the file, or the file has no program.
     """
-    require_torch()
-    from ..lua.trace import load_graph
-
     if path.endswith(".py"):
         raise ModelError("a module is named FILE.py:CLASS", found=path)
+    ByteSource.from_path(path).close()
     judged = scan(path)
     if judged.error:
         raise UnsupportedError(judged.error)
@@ -367,6 +366,9 @@ def _program_of(path: str) -> Any:
             expected="a .pt2 of torch.export.save, or TorchScript of torch.jit.save",
             hint=f"State its module too: t7bridge lua PACKAGE:FACTORY {os.path.basename(path)} --input SIZES.",
         )
+    require_torch()
+    from ..lua.trace import load_graph
+
     return load_graph(path, members.isdisjoint(PT2_MEMBERS))
 
 

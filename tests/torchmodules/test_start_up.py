@@ -8,6 +8,8 @@ import sys
 import pytest
 from helpers import TESTFILES
 
+from t7bridge.cli import main
+
 
 @pytest.mark.slow
 def test_an_embedding_imports_no_more_of_pytorch():
@@ -25,3 +27,16 @@ def test_an_embedding_imports_no_more_of_pytorch():
     added, sympy, dynamo = run.stdout.split()
     assert int(added) <= 5
     assert (sympy, dynamo) == ("False", "False")
+
+
+def test_a_missing_file_is_told_before_pytorch_is_imported(monkeypatch, capsys):
+    """Its import takes seconds."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for verb, *options in (
+        ("prove",),
+        ("lua", "-o", "out"),
+        ("export", "out.onnx", "--input", "1x3"),
+        ("module", "-o", "out"),
+    ):
+        assert main([verb, "missing.pt2", *options]) == 2
+        assert "missing.pt2: cannot be read: No such file" in capsys.readouterr().err, verb

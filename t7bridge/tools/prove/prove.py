@@ -87,15 +87,15 @@ def prove(request: Prove) -> Proof:
         >>> proof.sentence()  # doctest: +SKIP
         'checked against 298 recorded activations of Lua Torch, largest difference 3e-06'
     """
-    require_torch()
-    from . import against as references
-
     value, name = request.source, ""
     if not isinstance(value, (Table, TorchObject)):
         document = formats.open(value, limits=request.limits)
         if document.spec.values != formats.LUA:
             raise UnsupportedError("only .t7 files hold values recorded by Lua Torch", file=document.path)
         value, name = document.first, document.path
+    require_torch()
+    from . import against as references
+
     if request.against is None:
         proof = references.recorded_values(value, name, request.at, request.limits)
     else:
