@@ -53,7 +53,10 @@ def _array(draw: Any, element: ElementType) -> np.ndarray:
         return array % 2**31
     if array.dtype.kind in "fc":
         parts = array.view(f"f{element.itemsize // (2 if array.dtype.kind == 'c' else 1)}")
-        parts[np.isnan(parts)] = np.nan
+        missing = np.isnan(parts)
+        parts[missing] = np.nan
+        if parts.itemsize == 2:  # Lua Torch reads the text as this one
+            parts.view("u2")[missing] = 0x7FFF
     return array
 
 
