@@ -50,8 +50,8 @@ function layouts(nodes, places, open, spread) {
       for (let i = 0; i < flat.length; i += 2) points.push(moved(flat[i], flat[i + 1]));
       const from = kids[a], to = kids[b], dock = (k, x) => Math.min(Math.max(x, k.x + 6), k.x + k.w - 6);
       const ends = [[dock(from, points[0][0]), from.y + from.h], [dock(to, points[points.length - 1][0]), to.y]];
-      if (apart(points[0], ends[0])) points.unshift(ends[0]);
-      if (apart(points[points.length - 1], ends[1])) points.push(ends[1]);
+      if (apart(points[0], ends[0])) points.unshift(ends[0]); else points[0] = ends[0];
+      if (apart(points[points.length - 1], ends[1])) points.push(ends[1]); else points[points.length - 1] = ends[1];
       return { a, b, points, text, at: moved(x, y) };
     });
     return { kids, edges, w: w + across(Infinity), h: h + Math.max(...below.map(by => by(Infinity))) };
