@@ -140,6 +140,33 @@ def test_keyboard_and_search(browser: Browser, tmp_path: Path) -> None:
     assert browser.errors == []
 
 
+@pytest.mark.parametrize("kind", ["Linear", "Sequential"])
+def test_every_key(browser: Browser, tmp_path: Path, kind: str) -> None:
+    """Keys work in every model, also in one of a single layer, whatever is selected."""
+    model = linear(2, 3) if kind == "Linear" else sequence(sequence(linear(2, 3)), layer("Tanh"))
+    browser.open(drawn(model, tmp_path))
+    keys = [
+        "e",
+        "c",
+        "0",
+        "+",
+        "-",
+        "t",
+        "n",
+        "p",
+        "Enter",
+        "ArrowDown",
+        "ArrowRight",
+        "ArrowLeft",
+        "ArrowUp",
+        "Escape",
+    ]
+    for key in [*keys, *reversed(keys)]:
+        browser.press(key)
+        assert browser.run("document.querySelectorAll('svg.view rect.b').length") > 0
+    assert browser.errors == []
+
+
 def test_branches_stand_in_their_order(browser: Browser, tmp_path: Path) -> None:
     """The branches of a container, and the nodes of a graph on one level, are drawn from left to right in order."""
     names = ("Tanh", "Sigmoid", "ReLU", "Identity")

@@ -5,7 +5,7 @@ function layouts(nodes, places, open, spread) {
   const contents = places.contents, built = new Map();
   const inside = entries => entries.flatMap(e => Array.isArray(e[8]) ? inside(e[8][3]) : e[0] < 0 ? [] : [e[0]]);
   // The ids of the blocks that a container shows, if it is open: of repeated ones the first.
-  const shown = id => inside(contents[places.of[id][spread.has(id) ? 1 : 0]][3]).map(child => nodes[id].children[child]);
+  const shown = id => places.of[id] ? inside(contents[places.of[id][spread.has(id) ? 1 : 0]][3]).map(child => nodes[id].children[child]) : [];
 
   function box(owner, [child, x, y, w, h, text, hidden = 0, repeat = 1, own = ""]) {
     const n = child < 0 ? null : owner < 0 ? nodes[0] : nodes[nodes[owner].children[child]], lines = text.split("\n");
