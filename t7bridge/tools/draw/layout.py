@@ -15,6 +15,7 @@ from math import ceil, inf, sqrt
 from attrs import field
 
 from ...data import define
+from ...text import counted
 from .blocks import Block, Flow, carried_text
 from .view import is_branching, ranks_of
 
@@ -145,7 +146,7 @@ def texts_of(block: Block) -> list[str]:
     head = _cut(": ".join(filter(None, (block.name, block.title))), _TITLE_CHARS)
     head += f"  ×{block.repeat}" if block.repeat > 1 else ""
     lines = [line for line in block.lines if not line.endswith(" elements")]
-    lines += [f"{block.parameters:,} parameters"] if block.parameters else []
+    lines += [counted(block.parameters, "parameter")] if block.parameters else []
     lines += block.summary if block.kind == "closed" else []
     return [text for text in [head.strip(), *(_cut(line, _CHARS) for line in lines)] if text]
 
