@@ -11,7 +11,7 @@ from attrs import field
 
 from ..data import define, np
 from ..errors import T7BridgeError, UnsupportedError
-from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, make, sequential, walk
+from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, sequential, walk
 from .trace import (
     VIEWS,
     CallRef,
@@ -220,12 +220,14 @@ class Builder:
         steps: the emitted steps, in order.
         problems: inexpressible operations: line in the user's source, operation and reason.
         allow: other Lua packages than nn and nngraph that may be used.
+        is_free: whether layers are for images of any size where there are such; others are simpler.
         notes: notes for the user: text → whether it is a warning.
         scalars: the outputs without dimensions, counted from 1, which have one of extent 1 in Lua.
     """
 
     program: Program
     allow: tuple[str, ...] = ()
+    is_free: bool = True
     steps: list[LuaNode] = field(factory=list)
     problems: list[tuple[str, str, str]] = field(factory=list)
     notes: dict[str, bool] = field(factory=dict)
@@ -649,14 +651,18 @@ class Builder:
         if sum(isinstance(extent, str) for extent in shape) > 1:
             raise CannotError("more than one extent of the result depends on the inputs")
         layer = make("nn.View", *(tuple(-1 if isinstance(extent, str) else extent for extent in shape) or (1,)))
-        if len(shape) > 1 and shape[:1] == wire.shape[:1] and isinstance(shape[0], str):
+        if (place := _single(wire.shape, shape)) is not None:
+            layer = make("nn.Unsqueeze", place + 1)
+        elif (place := _single(shape, wire.shape)) is not None:
+            layer = make("nn.Squeeze", place + 1)
+        elif len(shape) > 1 and shape[:1] == wire.shape[:1] and isinstance(shape[0], str):
             layer = make("nn.View", *shape[1:], calls=(("setNumInputDims", (len(wire.shape) - 1,)),))
         repeated = wire.step.layer is not None and last_layer(wire.step.layer).name == "nn.Replicate"
         return self.emit(make("nn.Contiguous") >> layer if repeated else layer, wire, shape=shape)
 
     def _before_view(self, wire: Wire) -> Wire:
         """Return the value that an `nn.View` shapes, as only the last of several shapes counts; others unchanged."""
-        if wire.step.layer is None or wire.step.layer.name != "nn.View":
+        if wire.step.layer is None or wire.step.layer.name not in ("nn.View", "nn.Unsqueeze", "nn.Squeeze"):
             return wire
         source = wire.step.inputs[0]
         return Wire(self, source, source.shape)
@@ -740,6 +746,10 @@ class Builder:
         value = Wire(self, value.step, value.shape or (1,))
         if shape and isinstance(shape[0], str) and (len(value.shape) < len(shape) or value.shape[0] == 1):
             return self._for_each_example(value, shape, like)
+        if self.is_free and like is not None and like.shape == shape and len(shape) == len(value.shape) > 3:
+            places = [place for place, extents in enumerate(zip(value.shape, shape)) if extents[0] == 1 != extents[1]]
+            if len(places) >= len(shape) - 2:
+                return self.emit(expand_as(len(shape), places), value, like, shape=shape)
         while len(value.shape) < len(shape):
             extent = shape[len(shape) - len(value.shape) - 1]
             value = self._repeated(value, make("nn.Replicate", extent, 1), (extent, *value.shape))
@@ -814,9 +824,16 @@ def number_of(value: Any) -> float | None:
 
 
 def first_wire(values: Sequence[Any], shape: Shape | None = None) -> Wire | None:
-    """Return the first value that is computed when the model runs, perhaps one with the batch of a shape."""
-    wires = (value for value in values if isinstance(value, Wire))
-    return next((wire for wire in wires if shape is None or wire.shape[:1] == shape[:1]), None)
+    """Return the first value that is computed when the model runs, perhaps one of a shape, or at least its batch."""
+    wires = [value for value in values if isinstance(value, Wire)]
+    fitting = [wire for wire in wires if shape is None or wire.shape[:1] == shape[:1]]
+    return min(fitting, key=lambda wire: wire.shape != shape, default=None)
+
+
+def _single(shape: Shape, other: Shape) -> int | None:
+    """Return where another shape has a dimension of extent 1 more; `None` if that is not all that differs."""
+    places = (place for place, extent in enumerate(other) if extent == 1 and with_extents(other, place) == shape)
+    return next(places, None) if shape else None
 
 
 def broadcast(*shapes: Shape) -> Shape:

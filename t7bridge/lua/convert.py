@@ -19,7 +19,7 @@ from . import operations as _operations
 from .build import OPERATIONS, Builder
 from .layers import LuaLayer, LuaNode, structured, walk
 from .objects import ROOT_FIELD, ObjectMaker
-from .sizes import checked_by_layers, find_sizes, guard, signature
+from .sizes import Sizes, checked_by_layers, find_sizes, guard, signature
 from .source import PACKAGE, classes_source, flatten, lua_source
 from .trace import Program, accepts, is_tensor, mapped, state_arrays, trace
 
@@ -63,7 +63,11 @@ def convert_module(
         UnsupportedError: see `save_module`.
     """
     program, ins, outs, builder = _built(module, inputs, allow)
-    has_guards = _with_guards(module, inputs, ins, outs, builder)
+    sizes = _sizes(module, inputs, ins, outs, builder)
+    if sizes.is_known:
+        builder = Builder(program, allow, is_free=False)
+        ins, outs = builder.run()
+    has_guards = _with_guards(sizes, ins, outs, builder)
     layer = structured(ins, builder.steps, outs)
     flatten(layer, program)
     arrays = state_arrays(program)
@@ -98,11 +102,11 @@ def convert_module(
     return LuaModel(layer, root, program, notes, len(arrays))
 
 
-def _with_guards(
+def _sizes(
     module: Any, examples: tuple[Any, ...], inputs: list[LuaNode], outputs: list[LuaNode], builder: Builder
-) -> bool:
-    """Put a guard behind each input some of whose extents must be the example's; return whether there is one."""
-    program, steps = builder.program, builder.steps
+) -> Sizes:
+    """Find which extents of the inputs must be the example's."""
+    program = builder.program
     known = _known(builder.allow)
 
     def build(changed: Callable[[int, Any], Any]) -> Any:
@@ -119,14 +123,18 @@ def _with_guards(
         except UnsupportedError as error:
             return str(error)
 
-    checked = [checked_by_layers(step, steps) for step in inputs]
-    sizes = find_sizes(inputs, checked, signature(inputs, outputs), build)
-    program.sizes = [sizes.text(*each) for each in zip(count(), (step.shape for step in inputs), checked)]
+    checked = [checked_by_layers(step, builder.steps) for step in inputs]
+    return find_sizes(inputs, checked, signature(inputs, outputs), build)
+
+
+def _with_guards(sizes: Sizes, inputs: list[LuaNode], outputs: list[LuaNode], builder: Builder) -> bool:
+    """Put a guard behind each input some of whose extents must be the example's; return whether there is one."""
+    builder.program.sizes = [sizes.text(number, step.shape) for number, step in enumerate(inputs)]
     for number, step in enumerate(inputs):
         fixed = {place: int(step.shape[place]) for input, place in sizes.fixed if input == number}
         square = [(one[1], other[1]) for one, other in sizes.square if one[0] == number]
         if fixed or square:
-            _insert(guard(len(step.shape), fixed, square), step, steps, outputs)
+            _insert(guard(len(step.shape), fixed, square), step, builder.steps, outputs)
     return bool(sizes.fixed or sizes.square)
 
 

@@ -186,6 +186,24 @@ def _chain(layer: LuaLayer) -> list[LuaLayer]:
     return layer.children if layer.name == "nn.Sequential" else [layer]
 
 
+def row(rank: int, place: int) -> LuaLayer:
+    """Return layers that take the first row along a dimension, 0-based."""
+    return sequential(*(make("nn.Select", 1 if index < place else 2, 1) for index in range(rank - 1)))
+
+
+def expand_as(rank: int, places: list[int]) -> LuaLayer:
+    """Return a graph of {value, other} that repeats a value along dimensions, 0-based, to the extents of another."""
+    inputs = [LuaNode(None, index=index) for index in range(2)]
+    made, other = inputs
+    for place in places:
+        ones = [make("nn.Constant", np.ones(1, "f4"), 0), make("nn.Select", 2, 1)]
+        positions = make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True)
+        made = LuaNode(make("nn.Index", place + 1), [made, other >> (row(rank, place) >> sequential(*ones, positions))])
+    graph = graph_of(inputs, made)
+    graph.label = "ExpandAs"
+    return graph
+
+
 def graph_of(inputs: list[LuaNode], *outputs: LuaNode) -> LuaLayer:
     """Return an `nn.gModule` of the nodes that lead from the inputs to the outputs."""
     steps = {id(node): node for node in inputs}
@@ -387,7 +405,9 @@ SpatialReflectionPadding SpatialReplicationPadding SpatialZeroPadding (pad_l pad
 SpatialUpSamplingBilinear inputSize=LongStorage4 outputSize=LongStorage4
 SpatialUpSamplingNearest (scale_factor) inputSize=LongStorage4 outputSize=LongStorage4
 Sqrt (eps=0)
+Squeeze (dim)
 Threshold (threshold val inplace=false)
+Unsqueeze (pos)
 VolumetricAveragePooling (kT kW kH dT dW dH)
 VolumetricConvolution (nInputPlane nOutputPlane kT kW kH dT=1 dW=1 dH=1 padT=0 padW=0 padH=0)
 VolumetricDilatedConvolution (nInputPlane nOutputPlane kT kW kH dT=1 dW=1 dH=1 padT=0 padW=0 padH=0 dilationT=1 \

@@ -13,7 +13,7 @@ from typing import Any
 from attrs import field
 
 from ..data import define
-from .layers import LuaLayer, LuaNode, graph_of, make, sequential
+from .layers import LuaLayer, LuaNode, graph_of, make, row
 
 Place = tuple[int, int]
 """An input and one of its dimensions, both 0-based."""
@@ -33,6 +33,7 @@ _CHECKED = {
 _KEEPING = {
     *("nn.Copy", "nn.MulConstant", "nn.AddConstant", "nn.ReLU", "nn.Identity", "nn.Contiguous"),
     *("nn.SpatialZeroPadding", "nn.SpatialMaxPooling", "nn.SpatialAveragePooling"),
+    *("nn.SpatialReflectionPadding", "nn.SpatialReplicationPadding", "nn.Unsqueeze"),
 }
 """Layers that keep the dimensions that others check."""
 
@@ -50,16 +51,24 @@ class Sizes:
     Attributes:
         fixed: those that must be the example's, and that no layer checks.
         square: pairs of extents that must be equal.
+        checked: the dimensions of each input whose extents layers check.
+        is_known: whether only batches are free.
     """
 
     fixed: list[Place]
     square: list[tuple[Place, Place]]
+    checked: list[set[int]]
+    is_known: bool
 
-    def text(self, number: int, shape: tuple[int | str, ...], checked: Collection[int]) -> str:
+    def text(self, number: int, shape: tuple[int | str, ...]) -> str:
         """Return the sizes of an input: `any x 3 x 224 x 224`, `any x 3 x n x n`."""
         equal = {place for pair in self.square for input, place in pair if input == number}
         return " x ".join(
-            str(extent) if (number, place) in self.fixed or place in checked else "n" if place in equal else "any"
+            str(extent)
+            if (number, place) in self.fixed or place in self.checked[number]
+            else "n"
+            if place in equal
+            else "any"
             for place, extent in enumerate(shape)
         )
 
@@ -89,9 +98,10 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
         if step.layer is None or not any(source in same for source in step.inputs):
             continue
         layer = step.layer.children[0] if step.layer.name in ("nn.Bottle", "nn.Sequential") else step.layer
-        if layer.name in _CHECKED:
-            found.add(_CHECKED[layer.name] % len(step.inputs[0].shape))
-        elif step.layer.name in _KEEPING:
+        place, rank = _CHECKED.get(layer.name), len(step.inputs[0].shape)
+        if place is not None and (place > 0 or rank == len(input.shape)):
+            found.add(place % rank)
+        elif step.layer.name in _KEEPING and (step.layer.name != "nn.Unsqueeze" or step.layer.args[0] > 2):
             same.append(step)
     return found
 
@@ -161,7 +171,8 @@ def find_sizes(inputs: list[LuaNode], checked: list[set[int]], reference: Any, b
         if free.isdisjoint(pair) and set(pair) <= set(places) and is_same(free | set(pair), as_square=True):
             free.update(pair)
             square.append(pair)
-    return Sizes([place for place in places if place not in free], square)
+    fixed = [place for place in places if place not in free]
+    return Sizes(fixed, square, checked, not free)
 
 
 def guard(rank: int, fixed: dict[int, int], square: Collection[tuple[int, int]]) -> LuaLayer:
@@ -172,13 +183,9 @@ def guard(rank: int, fixed: dict[int, int], square: Collection[tuple[int, int]])
         fixed: dimension → extent.
         square: pairs of dimensions of equal extents.
     """
-
-    def line(place: int) -> list[LuaLayer]:
-        return [make("nn.Select", 1 if index < place else 2, 1) for index in range(rank - 1)]
-
-    checks = [sequential(*line(place), make("nn.Reshape", extent, False)) for place, extent in fixed.items()]
+    checks = [row(rank, place) >> make("nn.Reshape", extent, False) for place, extent in fixed.items()]
     for pair in square:
-        both = LuaLayer("nn.ConcatTable", children=[sequential(*line(place)) for place in pair])
+        both = LuaLayer("nn.ConcatTable", children=[row(rank, place) for place in pair])
         checks.append(both >> make("nn.CSubTable"))
     children = [LuaLayer("nn.ConcatTable", children=[make("nn.Identity"), *checks]), make("nn.SelectTable", 1)]
     return LuaLayer("nn.Sequential", children=children, label="checkSizes")

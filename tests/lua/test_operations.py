@@ -51,7 +51,11 @@ def test_operations(subtests, tmp_path, monkeypatch):
     for table in (OPERATIONS, OF_COMPLEX):
         for name, entry in list(table.items()):
             monkeypatch.setitem(table, name, counted(entry))
-    monkeypatch.setattr("t7bridge.lua.convert.find_sizes", lambda *args: Sizes([], []))  # test_sizes.py
+
+    def found(inputs, checked, *args):
+        return Sizes([], [], checked, False)
+
+    monkeypatch.setattr("t7bridge.lua.convert.find_sizes", found)  # test_sizes.py
     monkeypatch.setattr("t7bridge.lua.trace._mode_notes", lambda *args: [])  # test_save_module.py
     for name in CASES:
         with subtests.test(name):

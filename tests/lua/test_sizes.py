@@ -59,6 +59,18 @@ class Flat(nn.Module):
         return self.layer(x.flatten(1))
 
 
+class Gated(nn.Module):
+    """Channels are scaled by what is in them anywhere, and parts are cut from each side."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x):
+        x = x * x.mean((2, 3), keepdim=True).sigmoid() + x.mean(1, keepdim=True)
+        return self.layer(x[:, :, 1:, 2:-1])
+
+
 class Sums(nn.Module):
     def forward(self, x, y):
         return x + y
@@ -71,6 +83,15 @@ CASES = {
     "kernel": (lambda: Pooled(0), [(2, 3, 6, 6)], "any x 3 x 6 x 6", [[(1, 3, 6, 6)]], [[(2, 3, 4, 9)]]),
     "square": (lambda: Pooled(1, 4), [(2, 3, 8, 8)], "any x 3 x n x n", [[(1, 3, 11, 11)]], [[(2, 3, 8, 9)]]),
     "even": (TwoScales, [(2, 3, 8, 8)], "", [[(1, 3, 6, 10)]], [[(1, 3, 5, 6)]]),
+    "gate": (Gated, [(2, 4, 6, 7)], "any x 4 x any x any", [[(3, 4, 5, 9)]], [[(2, 3, 6, 7)]]),
+    "instance": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.GroupNorm(2, 4)),
+        [(2, 3, 6, 8)],
+        "",
+        [[(1, 3, 9, 5)]],
+        [[(2, 4, 6, 8)]],
+    ),
+    "signal": (lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.MaxPool1d(2)), [(2, 3, 8)], "", [[(3, 3, 13)]], []),
     "pair": (Sums, [(2, 5), (2, 5)], "", [[(3, 7), (3, 7)]], []),
     "flat": (Flat, [(2, 3, 4)], "any x 3 x 4", [], [[(2, 3, 8)], [(2, 4, 3)]]),
 }

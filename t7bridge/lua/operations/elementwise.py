@@ -688,6 +688,21 @@ def group_norm(b: Builder, input: Wire, num_groups: int, weight: Any, bias: Any,
     shape = input.shape
     if any(isinstance(extent, str) for extent in shape[1:]):
         raise CannotError("an extent of the image depends on the inputs")
+    size = (1, shape[1], *(1,) * (len(shape) - 2))
+    if len(shape) > 3 and b.is_free:
+        value = input - _means(b, input, num_groups)
+        value = value / (_means(b, value**2, num_groups) + eps) ** 0.5
+        return _affine(b, value, weight, bias, size)
     count = prod(shape[1:]) // num_groups
     value = b.emit(normalized(3, count, eps), b.reshape(input, (shape[0], num_groups, count)))
-    return _affine(b, b.reshape(value, shape), weight, bias, (1, shape[1], *(1,) * (len(shape) - 2)))
+    return _affine(b, b.reshape(value, shape), weight, bias, size)
+
+
+def _means(b: Builder, value: Wire, groups: int) -> Any:
+    """Return the means of groups of channels of images or volumes, of any size."""
+    batch, channels, *rest = value.shape
+    made = reduced(b, "nn.Mean", value, range(2, len(value.shape)))
+    if groups < channels:
+        made = b.reshape(made, (batch, groups, channels // groups))
+        made = b.expand(reduced(b, "nn.Mean", made, [2], True), made.shape)
+    return b.reshape(made, (batch, channels, *(1 for _ in rest)))

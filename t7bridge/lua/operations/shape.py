@@ -28,6 +28,8 @@ from .elementwise import is_nonzero, reduced
 from .functions import at_indices
 
 MOST_PARTS = 256
+_END = 2**63 - 1
+"""The end of a slice that has none."""
 MOST_RANGES = 8
 """Ranges of positions that are joined; more are looked up by nn.Index."""
 
@@ -123,7 +125,7 @@ def select(b: Builder, self: Any, dim: Place, index: int) -> Any:
 
 
 @operation("slice.Tensor", "nn.Narrow; with a step nn.View and nn.Select")
-def slice_(b: Builder, self: Any, dim: Place, start: Any, step: int) -> Any:
+def slice_(b: Builder, self: Any, dim: Place, start: Any, end: Any, step: int) -> Any:
     """Take a range of a dimension."""
     if b.shape == self.shape:
         return self
@@ -131,6 +133,10 @@ def slice_(b: Builder, self: Any, dim: Place, start: Any, step: int) -> Any:
     if isinstance(extent, str) or isinstance(count, str) or isinstance(start, DynamicExtent):
         raise CannotError("takes a part of the batch")
     begin = start or 0
+    if isinstance(self, Wire) and begin >= 0 and step == 1 and isinstance(end, (int, type(None))):
+        behind = -end if end is not None and end < 0 else 0  # elements at the end that are left out
+        if behind or end is None or end >= _END:
+            return b.emit(make("nn.Narrow", dim + 1, begin + 1, -1 - behind), self, shape=b.shape)
     return strided(b, self, dim, max(begin + extent, 0) if begin < 0 else min(begin, extent), count, step)
 
 
