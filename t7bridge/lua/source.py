@@ -603,19 +603,23 @@ def _suffix(keys: list[str]) -> str:
 
 
 def _wrapped(line: re.Match[str]) -> str:
-    """Return a long line as several, broken behind commas, the outermost that fit."""
+    """Return a long line as several, broken behind the outermost commas, or where their bracket opens."""
     rest = line[0]
     indent = " " * (len(rest) - len(rest.lstrip()) + 6)
     found = []
     while len(rest) > _WIDTH:
-        depth, commas = 0, []
-        for part in re.finditer(r"'[^']*'|[(){},]", rest[:_WIDTH]):
+        depth, commas, opened = 0, [], {}
+        for part in re.finditer(r"'[^']*'|[(){},]", rest[: 2 * _WIDTH]):
             depth += (part[0] in "({") - (part[0] in ")}")
             if part[0] == ",":
                 commas.append((depth, -part.end()))
-        if not commas:
+            elif part[0] in "({" and part.end() <= _WIDTH:
+                opened[depth] = part.end()
+        fitting = [(depth, end) for depth, end in commas if -end <= _WIDTH]
+        if not fitting:
             break
-        end = -min(commas)[1]
+        outer, (depth, end) = min(commas)[0], min(fitting)
+        end = -end if depth == outer else opened.get(outer, -end)
         found.append(rest[:end])
         rest = indent + rest[end:].lstrip()
     return "\n".join([*found, rest])
