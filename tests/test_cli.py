@@ -269,6 +269,7 @@ def test_nohup_is_kept(tmp_path: Path) -> None:
     assert run.stdout.splitlines()[-1] == "True"
 
 
+@pytest.mark.slow
 def test_output_in_ascii(tmp_path: Path) -> None:
     """A terminal that knows only ascii gets escapes, not an error."""
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}

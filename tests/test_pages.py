@@ -219,6 +219,7 @@ def notebooks() -> Any:
     return module
 
 
+@pytest.mark.slow
 def test_notebooks_are_those_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`examples/*.ipynb` are what `docs/generate_notebooks.py` makes of the tutorials, and begin in a fresh folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

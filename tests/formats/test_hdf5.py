@@ -188,6 +188,7 @@ def test_damage_is_found(tmp_path) -> None:
         t7bridge.load(tmp_path / "x.h5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "shuffle"), [((3, 2_500_000), False), ((5_000_000,), True), ((20, 500, 800), False)])
 def test_a_large_chunk_is_inflated_in_parts(shape, shuffle, tmp_path) -> None:
     """A chunk larger than may be in memory as a whole is read like any other, in any order of reading."""

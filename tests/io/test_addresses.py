@@ -155,6 +155,7 @@ def test_what_is_an_address(name: str, wanted: bool) -> None:
     assert is_address(name) is wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["large.t7", "large.pt"])
 def test_headers_only(server: Server, folder: Path, name: str) -> None:
     """A summary costs the headers of a file, a conversion its bytes once."""
@@ -178,6 +179,7 @@ def test_same_output(server: Server, folder: Path, tmp_path: Path, manner: str, 
         assert server.asked < 120
 
 
+@pytest.mark.slow
 def test_arrays(server: Server) -> None:
     """Storages are fetched when their elements are."""
     value = t7bridge.load(f"{server.url}/ranges/large.t7")

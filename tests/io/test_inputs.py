@@ -96,6 +96,7 @@ LINES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 def test_verbs(tmp_path, monkeypatch, capsys, line) -> None:
     """No verb replaces what it reads with --force, whatever the role of the file."""

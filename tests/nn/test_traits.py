@@ -96,6 +96,7 @@ def test_writers_exist_and_are_used() -> None:
     assert named == {*IDIOMS, *LISTS}
 
 
+@pytest.mark.slow
 def test_the_source_writer_knows_no_layer_by_name() -> None:
     """No string in codegen is a class of `torchmodules/layers`; those are in the entries."""
     home = CODEGEN.parent / "torchmodules" / "layers"

@@ -135,6 +135,7 @@ def test_large_files_are_summarized_at_once(tmp_path: Path) -> None:
     assert time.process_time() - begin < 0.1
 
 
+@pytest.mark.slow
 def test_start_is_light(tmp_path: Path) -> None:
     """A summary loads neither numpy nor PyTorch: small storages of sizes and tables of numbers are decoded without."""
     model = t7bridge.load(FILES / "models" / "char_lstm_nngraph.t7")

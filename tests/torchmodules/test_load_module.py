@@ -178,6 +178,7 @@ def test_file_is_not_needed_any_more(tmp_path):
     assert path.read_bytes() == data
 
 
+@pytest.mark.slow
 def test_without_torch():
     """If PyTorch is not installed, the error names the package to install."""
     code = (

@@ -105,6 +105,7 @@ def detached(value: Any) -> Any:
     return [detached(part) for part in value] if isinstance(value, list) else value.detach()
 
 
+@pytest.mark.slow
 def test_there_are_many_cases():
     """The three files have the content of the generator."""
     counts = [sum(name.startswith(f"{package}/") for name in cases()) for package in PACKAGES]

@@ -286,6 +286,7 @@ def test_odd_names(tmp_path: Path, rng) -> None:  # type: ignore[no-untyped-def]
     assert json.loads((tmp_path / "out/report.json").read_text())["done"] == 6
 
 
+@pytest.mark.slow
 def test_one_run_at_a_time(small: Path, tmp_path: Path) -> None:
     """A second run in the same folder is refused while the first is at work."""
 

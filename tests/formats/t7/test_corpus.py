@@ -50,6 +50,7 @@ def test_corpus_is_whole():
     assert len(corpus(*(f"{folder}/*.t7" for folder in folders))) == 924
 
 
+@pytest.mark.slow
 def test_read_write_is_byte_identical(subtests):
     """Reading with no option and writing with the detected layout restores the file's bytes."""
     for path in ALL:
@@ -120,6 +121,7 @@ def test_other_forms_become_the_binary_file(subtests):
             assert description(read(data)) == description(read(plain))
 
 
+@pytest.mark.slow
 def test_models_hold_tensors_inside_their_storages(subtests):
     """Every tensor of a model file is a view of its storage, has a path, and its elements can be read."""
     for path in corpus("nn/*.t7", "rnn/*.t7", "models/*.t7"):

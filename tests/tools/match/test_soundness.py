@@ -162,6 +162,7 @@ def test_never_wrong_with_a_block_missing(side):
 WRONG_ONCE = ["2 298", "2 829", "2 1231", "2 1460", "3 137", "4 2553", "7 1333", "7 2760", "8 1256"]
 
 
+@pytest.mark.slow
 def test_altered_twins_are_never_wrong():
     """Networks of all kinds and twins with one change: pairs are right or listed."""
     for seed in [*WRONG_ONCE, *(f"5 {number}" for number in range(150))]:
