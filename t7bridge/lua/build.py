@@ -650,13 +650,7 @@ class Builder:
             return Wire(self, wire.step, shape)
         if sum(isinstance(extent, str) for extent in shape) > 1:
             raise CannotError("more than one extent of the result depends on the inputs")
-        layer = make("nn.View", *(tuple(-1 if isinstance(extent, str) else extent for extent in shape) or (1,)))
-        if (place := _single(wire.shape, shape)) is not None:
-            layer = make("nn.Unsqueeze", place + 1)
-        elif (place := _single(shape, wire.shape)) is not None:
-            layer = make("nn.Squeeze", place + 1)
-        elif len(shape) > 1 and shape[:1] == wire.shape[:1] and isinstance(shape[0], str):
-            layer = make("nn.View", *shape[1:], calls=(("setNumInputDims", (len(wire.shape) - 1,)),))
+        layer = _shaping(wire.shape, shape)
         repeated = wire.step.layer is not None and last_layer(wire.step.layer).name == "nn.Replicate"
         return self.emit(make("nn.Contiguous") >> layer if repeated else layer, wire, shape=shape)
 
@@ -830,10 +824,15 @@ def first_wire(values: Sequence[Any], shape: Shape | None = None) -> Wire | None
     return min(fitting, key=lambda wire: wire.shape != shape, default=None)
 
 
-def _single(shape: Shape, other: Shape) -> int | None:
-    """Return where another shape has a dimension of extent 1 more; `None` if that is not all that differs."""
-    places = (place for place, extent in enumerate(other) if extent == 1 and with_extents(other, place) == shape)
-    return next(places, None) if shape else None
+def _shaping(given: Shape, shape: Shape) -> LuaLayer:
+    """Return the layer that gives a value another shape; only the first extent may depend on the batch."""
+    for more, less, name in ((shape, given, "nn.Unsqueeze"), (given, shape, "nn.Squeeze")):
+        for place, extent in enumerate(more):
+            if less and extent == 1 and with_extents(more, place) == less:
+                return make(name, place + 1)
+    if len(shape) > 1 and shape[:1] == given[:1] and isinstance(shape[0], str):
+        return make("nn.View", *shape[1:], calls=(("setNumInputDims", (len(given) - 1,)),))
+    return make("nn.View", *(tuple(-1 if isinstance(extent, str) else extent for extent in shape) or (1,)))
 
 
 def broadcast(*shapes: Shape) -> Shape:
