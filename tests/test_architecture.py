@@ -197,6 +197,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
+@pytest.mark.slow
 def test_imports_point_down(subtests):
     """A file imports only its own room and the rooms below it."""
     for path in FILES:

@@ -88,6 +88,7 @@ def test_modules_and_their_source_agree(tmp_path):
     assert "'same'" in run.stdout
 
 
+@pytest.mark.slow
 def test_modules_that_once_differed_agree():
     """Dimensions beyond an example's, lists where tensors belong, and sums of other shapes."""
     cases = read(TESTFILES / "found_modules.t7").as_list()

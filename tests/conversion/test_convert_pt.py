@@ -82,6 +82,7 @@ def restored(folder: Path, **load: Any) -> Any:
 # Whole files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [path for path in WITH_GOLDEN if path.stem != "numpy_mixed" or np.__version__ >= "2"],  # numpy 1 has another repr

@@ -138,6 +138,7 @@ class Joining(torch.nn.Module):
         return self.linear(self.norm(torch.cat(values, 1)).relu())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "size", "word"),
     [
@@ -151,6 +152,7 @@ def test_alike_parts_are_one_function(make, size, word, tmp_path):
     assert (tmp_path / "model.lua").read_text().count(word) == 1
 
 
+@pytest.mark.slow
 def test_chains_are_not_nested(tmp_path):
     """A chain of chains that is used once is one nn.Sequential."""
     inner = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Identity(), torch.nn.ReLU())

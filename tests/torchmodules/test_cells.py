@@ -81,6 +81,7 @@ def test_recognized_cells(name, kind, count):
     assert not step_differences(module, CELLS[name], atol=exactness(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind", "count"), WANTED)
 def test_pages_of_recognized_cells(name, kind, count, tmp_path):
     """The page has the same classes and computes the same; its weights return to the original's bytes."""
@@ -125,6 +126,7 @@ def test_columns_of_unknown_width_are_not_guessed(name):
     assert any("the sizes of the values that are joined are not known" in note.message for note in notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), list(zip(UNKNOWN_WIDTHS, ("LSTMCell", "LSTMCell", "RNNCell"))))
 def test_columns_of_recorded_width(name, kind):
     """nngraph keeps the last input of a graph that was not cleared: its widths are those of the columns."""
@@ -159,6 +161,7 @@ def test_attention_has_names(name, tmp_path):
 FOUND = {record["name"].decode(): record for record in records(TESTFILES / "found_cells.t7")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOUND)
 def test_former_differences(name, tmp_path):
     """Cells that were once recognized wrongly are computed right, live and as pages, or stay as they are."""

@@ -48,6 +48,7 @@ def gradients(name: str) -> str:
     return gradient_difference(module, as_torch(case["input"]), {key: as_torch(value) for key, value in case.items()})
 
 
+@pytest.mark.slow
 def test_output_is_that_of_lua(subtests):
     """The live module returns what Lua's returned."""
     for name in names():

@@ -121,12 +121,14 @@ def test_calls_give_what_lua_gave(subtests):
             assert not disagreement(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNEQUAL)
 def test_exceptions_are_still_needed(name):
     """A case that is named as unequal is."""
     assert disagreement(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rnn/lstm.both", "rnn/stack.both", "rnn/seq.gru.both", "rnn2/reclstm.both"])
 def test_a_module_that_was_called_can_be_copied(name):
     """The state after a call is detached from the graph, so that a module can be copied, saved and trained on."""

@@ -89,6 +89,7 @@ def test_wrong_pairs_are_not_written(nets: Path, capsys: pytest.CaptureFixture[s
     assert out.exists()
 
 
+@pytest.mark.slow
 def test_into_lua(nets: Path, capsys: pytest.CaptureFixture[str]):
     """A Lua model gets the weights of a factory only if it then computes the same, and it does."""
     model, out = str(nets / "model.t7"), nets / "out.t7"
@@ -99,6 +100,7 @@ def test_into_lua(nets: Path, capsys: pytest.CaptureFixture[str]):
     assert (nets / "model.t7").read_bytes() != out.read_bytes()
 
 
+@pytest.mark.slow
 def test_another_size_shows_what_one_does_not(nets: Path, capsys: pytest.CaptureFixture[str]):
     """Of an even size ceil mode makes no difference; the file is written, and the exit code is that of a difference."""
     asked = ["match", str(nets / "model.t7"), f"{nets}/nets.py:nett", "-o", str(nets / "out.pt")]
