@@ -52,7 +52,7 @@ def test_commands_of_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     shutil.copyfile(TESTFILES / "pt/checkpoint_adam.pt", "weights.pt")
     for name in ("tuned.pt", "mine.pt", "b.pt"):
         run_here("convert", "model.t7", name)
-    Path("nets.py").write_text(NET)
+    Path("net.py").write_text(NET)
     scope: dict[str, Any] = {}
     exec(NET, scope)
     torch.save(scope["Net"]().state_dict(), "net.pt")
