@@ -6,6 +6,7 @@ and what to do next. All fields are keywords with defaults, so that an error can
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import ENOENT
@@ -13,6 +14,7 @@ from typing import Any
 
 from .text import printable_lines
 
+_PACKAGE = os.path.dirname(__file__) + os.sep
 _LONGEST_PATH = 400
 """Characters of a path that are shown; the attribute has all of them."""
 
@@ -66,6 +68,17 @@ class T7BridgeError(Exception):
         if self.found:
             text += f"; found {self.found}"
         return printable_lines(f"{text}. {self.hint}" if self.hint else text)
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what notebooks show of the error: the caller's lines, without those of this package and IPython.
+
+        Source: IPython 9 `InteractiveShell.showtraceback`.
+        """
+        from traceback import extract_tb, format_list
+
+        frames = extract_tb(self.__traceback__)[1:]
+        own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+        return [*format_list(own), f"{type(self).__name__}: {self}"]
 
 
 @contextmanager

@@ -312,8 +312,8 @@ def scan(options: argparse.Namespace) -> int:
         except T7BridgeError as error:
             reports.append(ScanReport(path, error=str(error)))
     for report in () if options.json else reports:
-        for finding in report.findings or (() if report.error else ("nothing found",)):
-            print(printable(f"{report.file}: {finding}"))
+        for line in report.lines():
+            print(printable(line))
         if report.error:
             failed(report.error)
     if options.json:

@@ -24,6 +24,8 @@ from ..graph.lua import LuaFunction, TorchObject
 from ..graph.walk import walk
 from ..io.source import ByteSource, PathLike
 from ..limits import Limits
+from ..report import Printed
+from ..text import printable
 
 _MOST_NILS = 1_000
 _SHOWN_LETTERS = 200
@@ -65,7 +67,7 @@ class Finding:
 
 
 @define
-class ScanReport:
+class ScanReport(Printed):
     """The result of `scan` for one file.
 
     Attributes:
@@ -84,6 +86,14 @@ class ScanReport:
     def clean(self) -> bool:
         """Return whether the file was read to its end and nothing was found."""
         return not self.findings and not self.error
+
+    def lines(self) -> list[str]:
+        """Return a line for each finding."""
+        found = self.findings or ([] if self.error else ["nothing found"])
+        return [f"{self.file}: {each}" for each in found]
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *[printable(f"error: {self.error}")] * bool(self.error)]).lstrip()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON."""

@@ -150,11 +150,15 @@ class Summary:
             rest = [[f"… {self.hidden} more, --all shows them", ""]] if self.hidden else []
             yield "else in the file", ["path", "value"], [[path, text] for path, text in self.others] + rest
 
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        for name, value in self.header.items():
+            yield name, f"{value:,}" if isinstance(value, int) else str(value)
+
     def lines(self, room: int = 0) -> Iterator[str]:
         """Yield the lines of the summary; wide columns are cut where `room` has no place for all."""
         width = max(map(len, self.header), default=0)
-        for name, value in self.header.items():
-            yield printable(f"{name:{width}}  {value:,}" if isinstance(value, int) else f"{name:{width}}  {value}")
+        for name, text in self._facts():
+            yield printable(f"{name:{width}}  {text}")
         for title, heads, rows in self.tables():
             yield ""
             number = heads.index("parameters") if "parameters" in heads else 0
@@ -173,7 +177,7 @@ class Summary:
             style = "style='text-align:left;white-space:pre'"
             return "<tr>" + "".join(f"<{tag} {style}>{escape(printable(cell))}</{tag}>" for cell in cells) + "</tr>"
 
-        head = "".join(row([name, str(value)], "td") for name, value in self.header.items())
+        head = "".join(row([name, text], "td") for name, text in self._facts())
         parts = [f"<b>{escape(printable(self.file))}</b><table>{head}</table>"]
         for title, heads, rows in self.tables():
             body = row(heads, "th") + "".join(row(cells, "td") for cells in rows)

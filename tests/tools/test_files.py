@@ -23,6 +23,20 @@ def test_public_names() -> None:
         _ = t7bridge.frobnicate
 
 
+def test_errors_in_notebooks(tmp_path: Path) -> None:
+    """IPython shows the user's frames, without its own first one and those of the package, and one message."""
+
+    def cell() -> None:
+        t7bridge.load(tmp_path / "missing.t7")
+
+    with pytest.raises(t7bridge.T7BridgeError) as caught:
+        cell()
+    frame, message = caught.value._render_traceback_()
+    assert "in cell" in frame
+    assert 'missing.t7")' in frame
+    assert message == f"MissingFileError: {caught.value}"
+
+
 def test_load_by_content(tmp_path: Path) -> None:
     """A file is identified by its content, whatever its name."""
     (tmp_path / "a.pt").write_bytes((ROOT / "format/table_list.t7").read_bytes())

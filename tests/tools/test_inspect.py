@@ -30,6 +30,7 @@ def test_header_and_layers() -> None:
     assert rows["0.1.0"].shared == "0.0.0.weight"
     assert len(str(summary).splitlines()) < 40
     assert "<table>" in summary._repr_html_()
+    assert f">{summary.header['bytes']:,}<" in summary._repr_html_()
 
 
 def test_tables_fit_a_terminal() -> None:

@@ -128,6 +128,9 @@ def test_command_line(tmp_path, capsys):
     assert "\x1b" not in err
     assert "No such file" in err
     assert out == f"{sound}: nothing found\n"
+    shown = f"{attack}: forbidden global: posix.system\nerror: {attack}: holds weights"
+    assert scan(attack)._repr_html_().startswith(f"<pre>{shown}")
+    assert str(scan(TESTFILES / "bad/cut.t7")).startswith("error: ")
     assert cli.main(["scan", "--json", sound, attack, missing]) == 1
     reports = json.loads(capsys.readouterr().out)
     assert [report["clean"] for report in reports] == [True, False, False]
