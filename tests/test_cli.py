@@ -91,8 +91,8 @@ def test_verify(tmp_path: Path) -> None:
         (b"\x1f\x8b\x08\x00\x00\x00", "gunzip"),
         (b"\x03\x00\x00\x00\x01\x00\x00\x00\xff\xff\xff\x7f", "byte 12"),
         (b"garbage, garbage", "tag"),
-        ("# A model\n\nIt was trained on flowers in Zürich.\n".encode(), "is text"),
-        (b"import torch\n\nclass Net(torch.nn.Module): ...\n", "t7bridge lua FILE.py:CLASS"),
+        ("# A model\n\nIt was trained on flowers in Zürich.\n".encode(), "does not read. t7bridge reads"),
+        (b'"""A net."""\n\nimport torch\n\nclass Net(torch.nn.Module): ...\n', "t7bridge lua FILE.py:CLASS"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'></svg>", "a picture"),
         (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "a picture"),
         (b"\x08\x07\x12\x07pytorch\x1a\x052.0.0", "an ONNX model"),
@@ -122,6 +122,7 @@ def test_missing_file(tmp_path: Path) -> None:
 
     (tmp_path / "nothing_at_all.t7").touch()
     assert f"Did you mean {tmp_path / 'nothing_at_all.t7'}?" in run_here("describe", tmp_path / "nothing_all.t7").stderr
+    assert "nothing_at_all.t7:Net --input SHAPE" in run_here("inspect", f"{tmp_path}/nothing_at_all.t7:Net").stderr
 
 
 def test_a_folder(tmp_path: Path) -> None:

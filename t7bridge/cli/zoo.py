@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from ..text import printable, printable_json
+from ..text import counted, listed, printable, printable_json
 from ..zoo import convert_zoo
 from .parser import arguments_of
 from .streams import print_json
@@ -94,12 +94,12 @@ class Display:
     def start(self, plan: Any) -> None:
         """Print a summary of the plan."""
         for names, what in (
-            (plan.changed, "have changed since they were converted"),
-            (plan.lost, "have lost their outputs"),
-            (plan.gone, "no longer exist; their outputs stay"),
+            (plan.changed, "changed since they were converted"),
+            (plan.lost, "without their outputs"),
+            (plan.gone, "not among the sources now; their outputs stay"),
         ):
             if names:
-                self._line(f"{len(names)} inputs {what}: {', '.join(names[:_NAMES])}{', …' * (len(names) > _NAMES)}")
+                self._line(f"{counted(len(names), 'input')} {what}: {listed(names, _NAMES)}")
 
     def file(self, row: Any) -> None:
         """Print why a file failed, for the first ones."""

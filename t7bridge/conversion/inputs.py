@@ -35,6 +35,7 @@ _SHAPE = re.compile(
     re.ASCII,
 )
 _NAME = re.compile(r"([A-Za-z_]\w*)=(.+)", re.ASCII | re.DOTALL)
+_FILE = re.compile(r"[^:]*[^:.]\.[A-Za-z]\w*\Z", re.ASCII)
 _TOKEN = re.compile(r"\s*([\[\],]|[^\[\],]+)")
 _DEEPEST = 32
 """Levels of tables in tables: far more than any model takes."""
@@ -53,6 +54,7 @@ def parse_inputs(given: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples:
 
     Raises:
         ModelError: a text is not an input, two inputs have one name, or a file holds no tensor.
+        MissingFileError: a text is the name of a missing file.
         FormatError: a file is damaged.
     """
     if given and not isinstance(given, str) and all(isinstance(size, int) for size in given):
@@ -93,8 +95,8 @@ def _input(text: str, limits: Limits) -> Examples:
     for name, path in (("", text), *([(named[1], named[2])] if named else [])):
         if os.path.exists(path) or is_address(path):
             return _from_file(name, path, limits)
-    if os.path.sep in text:
-        return _from_file("", text, limits)
+    if os.path.sep in text or _FILE.match(path):
+        return _from_file(name, path, limits)
     return _leaf(text)
 
 

@@ -79,7 +79,7 @@ class Coverage:
         """Add a module, and note its data."""
         self.modules.append(Path(None, Step(path), module))
         rows = [(f"{path}.{name}", class_name, item) for name, item in replaced.beside.items()]
-        note_data(rows, report, beside=replaced.placed)
+        note_data(rows, report, "beside the state dict" if replaced.placed else "")
 
     def add_notes(self, report: Report, result: Any) -> None:
         """Note the leaves of the modules that are not in the result.
@@ -218,21 +218,21 @@ def note_texts(written: Written, named: NamedTensors, goal: FormatSpec, report: 
         report.note("warning", message, name, code="left-out", count=count)
 
 
-def note_data(data: Iterable[tuple[str, str, Any]], report: Report, *, beside: bool = False) -> None:
+def note_data(data: Iterable[tuple[str, str, Any]], report: Report, kept: str = "") -> None:
     """Name data of modules: tables one by one, scalars of a class by the names of their fields.
 
     Args:
         data: for each its path, the class of its module, and its value.
         report: receives the notes.
-        beside: whether they are beside the state dict of their module; otherwise they have no place in the result.
+        kept: where they are in the result; empty if they have no place there.
     """
     level, code, message = (
         "warning",
         "left-out",
         "left out, as a state dict has no place for {} of {}; --mode tree keeps them",
     )
-    if beside:
-        level, code, message = "info", "beside", "beside the state dict of {1}: {0}"
+    if kept:
+        level, code, message = "info", "beside", kept + ": {} of {}"
     groups: dict[tuple[str, str], list[tuple[str, Any]]] = {}
     for path, class_name, value in data:
         name = path.rpartition(".")[2] if isinstance(value, _SCALARS) else path

@@ -287,10 +287,16 @@ _OTHERS = (
     ),
     # A `.t7` in ascii begins with a number.
     Signature(
+        "python",
+        "Python source",
+        rb"(?!\s*[-+]?\d)(?:[\t\r\x20-\x7e]*\n)*?(?:import|from) [\w.]+[ \r\n]",
+        "Of a PyTorch module: t7bridge lua FILE.py:CLASS --input SHAPE; match takes FILE.py:CLASS, too.",
+        late=True,
+    ),
+    Signature(
         "text",
         "text",
         rb"(?!\s*[-+]?\d)(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){24,}[\xc2-\xf4]?\Z",
-        "If it is PyTorch source: t7bridge lua FILE.py:CLASS --input SHAPE; match takes FILE.py:CLASS, too.",
         late=True,
     ),
 )

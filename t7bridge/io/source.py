@@ -39,12 +39,24 @@ def _meant(name: str) -> str:
     """Return a hint with the file of the same folder whose name is nearest; empty if none is near."""
     from difflib import get_close_matches
 
+    if os.path.isfile(name.rpartition(":")[0]):
+        return f"A class is no file: t7bridge lua {name} --input SHAPE -o lua/ makes lua/model.t7 of it."
     folder, base = os.path.split(name)
     try:
         found = get_close_matches(base, os.listdir(folder or "."), 1)
     except OSError:
         return ""
     return f"Did you mean {os.path.join(folder, found[0])}?" if found else ""
+
+
+def require_file(path: PathLike) -> None:
+    """Refuse the path of a missing file, before work that takes long; addresses are not looked up.
+
+    Raises:
+        MissingFileError: there is no such file or folder.
+    """
+    if not is_address(path) and not os.path.exists(path):
+        ByteSource.from_path(path)
 
 
 sizes: dict[str, int] = {}

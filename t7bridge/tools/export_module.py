@@ -126,9 +126,9 @@ def write_module(request: WriteModule) -> Report:
         report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
         data = state_dict(module, path, request.limits).data
         found = _json_data(data, request.limits)
-        for beside in (True, False):
+        for kept in ("in config.json", ""):
             rows = [(f"{path}.{name}", module.class_name, item) for name, item in data.items()]
-            note_data([row for row, name in zip(rows, data) if (name in found) is beside], report, beside=beside)
+            note_data([row for row, name in zip(rows, data) if (name in found) is bool(kept)], report, kept)
         check_strict(report, request.strict)
         config = _config(found, document.first, request.limits)
         sampling = sampling_of(module, path, document.first, request.index_base, made.is_stateful, request.limits)
@@ -438,6 +438,7 @@ def export(request: Export) -> ExportReport | HubReport:
             raise ModelError("a hub folder has no example inputs", expected="hub without input, output and dynamic")
         return write_hub(request)
     if not request.input:
+        one_module(request.source, request.at, request.limits)
         known = inspect(request.source, at=request.at, limits=request.limits).header.get("input", "")
         raise ModelError(
             "no input is given",

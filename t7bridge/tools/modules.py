@@ -26,9 +26,9 @@ from ..formats.pt.file import PtReader
 from ..formats.pt.writer import placed
 from ..formats.t7.writer import T7Writer
 from ..graph.lua import TorchObject
-from ..io.output import FileOutput, local_target
+from ..io.output import FileOutput, check_replaceable, local_target
 from ..io.platform import require_torch
-from ..io.source import ByteSource, PathLike, Readable
+from ..io.source import ByteSource, PathLike, Readable, require_file
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.named import Recorded
 from ..nn.places import choose_module
@@ -279,7 +279,12 @@ def write_lua(request: WriteLua) -> Report:
     if request.loader:
         weights: Any = request.weights or module
         return write_loader(request.target, weights, force=request.force, sync=request.sync)
+    for each in ("model.t7", "model.lua"):
+        check_replaceable(os.path.realpath(os.path.join(local_target(request.target), each)), request.force)
     if isinstance(module, (str, os.PathLike)) and not is_factory(module):
+        if os.fspath(module).endswith(".py"):
+            hint = f"Name the class: t7bridge lua {os.fspath(module)}:Net"
+            raise ModelError("a module is named FILE.py:CLASS", found=os.fspath(module), hint=hint)
         if request.weights is not None:
             raise ModelError("the weights are in the file of the program", found=os.fspath(request.weights))
         name = name or os.path.basename(module)
@@ -342,19 +347,12 @@ def _program_of(path: str) -> Any:
         MissingFileError: there is no file.
         UnsupportedError: PyTorch's loader could execute something in the file, or the file has no program.
     """
-    if path.endswith(".py"):
-        raise ModelError("a module is named FILE.py:CLASS", found=path)
-    ByteSource.from_path(path).close()
+    require_file(path)
     judged = scan(path)
     if judged.error:
         raise UnsupportedError(judged.error)
-    if not judged.clean:
-        raise UnsupportedError(
-            "PyTorch's loader could execute what is in the file",
-            file=path,
-            found="; ".join(map(str, judged.findings[:3])),
-            hint="If you trust it, pass torch.jit.load(…) or torch.export.load(…) of it to save_module.",
-        )
+    if judged.format == "t7":
+        raise UnsupportedError("is a file of Lua Torch already", file=path, hint=f"t7bridge inspect {path} shows it.")
     members: set[str] = set()
     if judged.format == "pt":
         with ByteSource.from_path(path) as source:
@@ -366,6 +364,13 @@ def _program_of(path: str) -> Any:
             expected="a .pt2 of torch.export.save, or TorchScript of torch.jit.save",
             hint=f"State its module too: t7bridge lua PACKAGE:FACTORY {os.path.basename(path)} --input SIZES.",
         )
+    if not judged.clean:
+        raise UnsupportedError(
+            "PyTorch's loader could execute what is in the file",
+            file=path,
+            found="; ".join(map(str, judged.findings[:3])),
+            hint="If you trust it, pass torch.jit.load(…) or torch.export.load(…) of it to save_module.",
+        )
     require_torch()
     from ..lua.trace import load_graph
 
@@ -374,6 +379,8 @@ def _program_of(path: str) -> Any:
 
 def _module_of(factory: str, weights: PathLike | None) -> nn.Module:
     """Return the module that a factory makes, with its weights."""
+    if weights:
+        require_file(weights)
     require_torch()
     from ..torchmodules.build import load_weights, make_module
 

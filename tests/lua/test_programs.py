@@ -123,3 +123,22 @@ def test_files_without_a_graph(tmp_path, capsys):
     args = ["lua", str(tmp_path / "net.pt"), str(tmp_path / "other.pt"), "-o", str(tmp_path / "out")]
     assert main(args) != 0
     assert "the weights are in the file" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_program_says_what_to_do(tmp_path, monkeypatch, capsys):
+    """A pickled module, a `.t7`, a `.py` without a class, and an output that exists are refused."""
+    monkeypatch.chdir(tmp_path)
+    torch.save(Net(), "whole.pt")
+    t7bridge.save({"a": 1}, "a.t7")
+    (tmp_path / "net.py").write_text("import torch\n")
+    for source, found in (
+        ("whole.pt", "t7bridge lua PACKAGE:FACTORY whole.pt"),
+        ("a.t7", "is a file of Lua Torch already"),
+        ("net.py", "t7bridge lua net.py:Net"),
+    ):
+        assert main(["lua", source, "--input", "2x2", "-o", "out"]) == 2
+        assert found in capsys.readouterr().err
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/model.lua").touch()
+    assert main(["lua", "missing:Net", "--input", "2x2", "-o", "out"]) == 2
+    assert "exists already" in capsys.readouterr().err

@@ -74,6 +74,14 @@ def test_command_line(tmp_path, capsys):
     assert os.listdir(tmp_path) == ["x.onnx"]
 
 
+def test_no_input(tmp_path, capsys):
+    """The shape that the layers imply is offered; a file without a model is refused for that."""
+    assert main(["export", str(MODEL), str(tmp_path / "x.onnx")]) == 2
+    assert "--input 1x3x224x224" in capsys.readouterr().err
+    assert main(["export", str(TESTFILES / "format/nil.t7"), str(tmp_path / "x.onnx")]) == 2
+    assert "holds no module" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("shape", "message"),
     [("1x3x16", "cannot compute"), ("1x3xa", "not a shape"), ("0x3", "not a shape"), (["a=1x2", "a=1x2"], "one name")],

@@ -40,3 +40,12 @@ def test_a_missing_file_is_told_before_pytorch_is_imported(monkeypatch, capsys):
     ):
         assert main([verb, "missing.pt2", *options]) == 2
         assert "missing.pt2: cannot be read: No such file" in capsys.readouterr().err, verb
+    model = str(TESTFILES / "models/lenet_mm.t7")
+    for verb, *options in (
+        ("prove", model, "missing.pt2"),
+        ("prove", model, "--with", "missing.pt2"),
+        ("lua", "net.py:Net", "missing.pt2", "--input", "1x3", "-o", "out"),
+        ("export", model, "out.onnx", "--input", "x=missing.pt2"),
+    ):
+        assert main([verb, *options]) == 2
+        assert "missing.pt2: cannot be read: No such file" in capsys.readouterr().err, verb

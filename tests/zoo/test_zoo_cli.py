@@ -96,6 +96,14 @@ def test_dry_run(folder: Path) -> None:
     assert tree(folder) == before
 
 
+@pytest.mark.slow
+def test_inputs_that_are_not_among_the_sources(folder: Path) -> None:
+    """A run of fewer inputs into the same folder names the others, which may well exist."""
+    here(folder / "zoo", "-o", folder / "out")
+    run = here(folder / "zoo/a.t7", folder / "zoo/c.txt", "-o", folder / "out")
+    assert "1 input not among the sources now; their outputs stay: b.t7" in run.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("--module", "--to", "pt"), ("--module", "--compact"), ("--partial",), ("--scheduler", "tcp://x"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar
 
 from attrs import field
@@ -12,7 +13,7 @@ from ...conversion.options import AT, FORCE, INPUT, JSON, LIMITS, flag, option, 
 from ...errors import T7BridgeError, UnsupportedError
 from ...graph.lua import Table, TorchObject, Value
 from ...io.platform import require_torch
-from ...io.source import Readable
+from ...io.source import Readable, require_file
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.places import choose_module, layer_names
 from .proof import Proof
@@ -22,7 +23,7 @@ from .proof import Proof
 class Prove:
     """Compare each layer of a model with the values that Lua Torch recorded in the same file.
 
-    Exit codes: 0 all that could be checked agrees, 1 something differs, 2 nothing could be checked.
+    Exit codes: 0 all that could be checked agrees, also if that is nothing; 1 something differs.
     """
 
     EXAMPLES = (
@@ -93,6 +94,8 @@ def prove(request: Prove) -> Proof:
         if document.spec.values != formats.LUA:
             raise UnsupportedError("only .t7 files hold values recorded by Lua Torch", file=document.path)
         value, name = document.first, document.path
+    if isinstance(request.against, (str, os.PathLike)):
+        require_file(request.against)
     require_torch()
     from . import against as references
 
