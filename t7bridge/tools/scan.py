@@ -89,7 +89,7 @@ class ScanReport(Printed):
 
     def lines(self) -> list[str]:
         """Return a line for each finding."""
-        found = self.findings or ([] if self.error else ["nothing found"])
+        found = list(map(str, self.findings)) or ["nothing found"] * (not self.error)
         return [f"{self.file}: {each}" for each in found]
 
     def __str__(self) -> str:
