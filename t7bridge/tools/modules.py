@@ -130,11 +130,9 @@ def lua_document(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS)
     document = formats.open(source, limits=limits)
     if document.spec.values != formats.LUA:
         raise UnsupportedError(
-            "modules are made from .t7 files",
+            f"is {document.spec.title}; modules are made from files of Lua Torch, which hold their layers",
             file=document.path,
-            hint="A state dict in a .pt is loaded by torch.load(weights_only=True)."
-            if document.format == "pt"
-            else f"A {document.spec.suffix} holds tensors, but not their layers.",
+            hint=f"t7bridge convert {document.path} weights.pt writes the weights for torch.load.",
         )
     document.warn(5)
     return document

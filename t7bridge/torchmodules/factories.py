@@ -71,7 +71,8 @@ class Factory:
             for attribute in self.attribute.split("."):
                 value = getattr(value, attribute)
         except (ImportError, AttributeError, OSError, SyntaxError) as error:
-            raise ModelError(f"{self} cannot be imported: {error}") from error
+            hint = "Install it, or name a file: net.py:Net." if isinstance(error, ModuleNotFoundError) else ""
+            raise ModelError(f"{self} cannot be imported: {error}", hint=hint) from error
         return value
 
 

@@ -64,8 +64,8 @@ def test_no_module():
 
 
 def test_checkpoint_of_pytorch():
-    """Modules are not made from a .pt; the error names the function that loads it."""
-    with pytest.raises(UnsupportedError, match=r"torch\.load"):
+    """Modules are not made from a .pt; the error names the format and how to load the weights."""
+    with pytest.raises(UnsupportedError, match=r"is a PyTorch file; .*t7bridge convert .* torch\.load"):
         t7bridge.load_module(sorted((TESTFILES / "pt").glob("*.pt"))[0])
 
 

@@ -92,7 +92,9 @@ def prove(request: Prove) -> Proof:
     if not isinstance(value, (Table, TorchObject)):
         document = formats.open(value, limits=request.limits)
         if document.spec.values != formats.LUA:
-            raise UnsupportedError("only .t7 files hold values recorded by Lua Torch", file=document.path)
+            raise UnsupportedError(
+                f"is {document.spec.title}; only files of Lua Torch hold recorded values", file=document.path
+            )
         value, name = document.first, document.path
     if isinstance(request.against, (str, os.PathLike)):
         require_file(request.against)
