@@ -93,6 +93,7 @@ def test_verify(tmp_path: Path) -> None:
         (b"garbage, garbage", "tag"),
         ("# A model\n\nIt was trained on flowers in Zürich.\n".encode(), "does not read. t7bridge reads"),
         (b'"""A net."""\n\nimport torch\n\nclass Net(torch.nn.Module): ...\n', "t7bridge lua FILE.py:CLASS"),
+        (b"What we learned\nfrom the first day on, and why\nimport the weights by hand.\n", "is text, which"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'></svg>", "a picture"),
         (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "a picture"),
         (b"\x08\x07\x12\x07pytorch\x1a\x052.0.0", "an ONNX model"),

@@ -289,7 +289,7 @@ _OTHERS = (
     Signature(
         "python",
         "Python source",
-        rb"(?!\s*[-+]?\d)(?:[\t\r\x20-\x7e]*\n)*?(?:import|from) [\w.]+[ \r\n]",
+        rb"(?!\s*[-+]?\d)(?:[\t\r\x20-\x7e]*\n)*?(?:import [\w.]+(?: as \w+)?\s*[,\r\n]|from [\w.]+ import )",
         "Of a PyTorch module: t7bridge lua FILE.py:CLASS --input SHAPE; match takes FILE.py:CLASS, too.",
         late=True,
     ),
