@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from importlib.util import find_spec
 from typing import Any
 
 from attrs import evolve, field
@@ -126,6 +127,10 @@ class Zoo(Conversion):
             (wrong, f"{listed(wrong)} does not apply to {self.to}"),
             (self.partial and not template, "partial requires template"),
             (self.verify and template, "verify and template exclude each other"),
+            (
+                self.verify and self.to == "safetensors" and self.engine == "local" and not find_spec("safetensors"),
+                "verify of .safetensors needs its library: pip install 't7bridge[safetensors]'",
+            ),
             (self.scheduler and self.engine != "dask", "only the Dask engine has a scheduler"),
             (self.workers == 0 and (self.timeout or self.memory), "time and memory limits need worker processes"),
         ):

@@ -96,6 +96,14 @@ def test_dry_run(folder: Path) -> None:
     assert tree(folder) == before
 
 
+def test_a_missing_library_is_told_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for every file, and before the first."""
+    monkeypatch.setattr("t7bridge.zoo.run.find_spec", lambda name: None)
+    run = here(folder / "zoo", "-o", folder / "out", "--to", "safetensors", "--verify")
+    assert (run.returncode, run.stderr.count("t7bridge[safetensors]")) == (2, 1)
+    assert not (folder / "out").exists()
+
+
 @pytest.mark.slow
 def test_inputs_that_are_not_among_the_sources(folder: Path) -> None:
     """A run of fewer inputs into the same folder names the others, which may well exist."""
