@@ -88,9 +88,13 @@ def main() -> None:
     tokens, states = sampling["tokens"], sampling["states"]
     base = sampling["index_base"]
     step = over_sequences(load(), base) if states is None else step_by_step(load(), base, states)
+    has_words = any(len(token) > 1 for token in tokens)
+    lacking = [part for part in (options.text.split() if has_words else options.text) if not split(part, tokens)]
+    if lacking:
+        sys.stderr.write(f"not in the vocabulary, left out: {', '.join(map(ascii, dict.fromkeys(lacking)))}\n")
     start = split(options.text, tokens)
     found = generate(step, tokens, start, options.length, options.temperature)
-    text = (" " if any(len(token) > 1 for token in tokens) else "").join([*start, *found])
+    text = (" " if has_words else "").join([*start, *found])
     sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape") + b"\n")
 
 

@@ -32,12 +32,14 @@ def vocabulary(letters: str) -> Table:
 
 @pytest.mark.slow
 def test_a_checkpoint_talks(tmp_path: Path) -> None:
-    """`sample.py` chooses the letters that the model finds most likely, one after another."""
+    """`sample.py` chooses the letters that the model finds most likely, one after another, and names those it lacks."""
     opt = Table.of({"rnn_size": 6, "model": "lstm"})
     path = checkpoint(tmp_path / "c.t7", vocab=vocabulary(LETTERS), opt=opt, losses=Table.from_list([1.0, 2.0]))
     t7bridge.write_module(path, tmp_path / "m")
-    command = [sys.executable, str(tmp_path / "m/sample.py"), "ab", "--length", "20", "--temperature", "0"]
-    text = subprocess.run(command, check=True, capture_output=True).stdout.decode()
+    command = [sys.executable, str(tmp_path / "m/sample.py"), "aXbX", "--length", "20", "--temperature", "0"]
+    run = subprocess.run(command, check=True, capture_output=True)
+    assert run.stderr.decode().splitlines() == ["not in the vocabulary, left out: 'X'"]
+    text = run.stdout.decode()
     model = t7bridge.load_module(path)
     state, wanted = [torch.zeros(1, 6) for _ in range(4)], "ab"
     number = 1
