@@ -173,6 +173,6 @@ def test_missing_libraries(tmp_path: Path, hidden: str, arguments: tuple[str, ..
     run = subprocess.run([*start, *asked, "--workers", "0"], **options)  # type: ignore[call-overload]
     plain = subprocess.run([*start, ".", "-o", tmp_path / "plain", "--workers", "0"], **options)  # type: ignore[call-overload]
 
-    assert run.returncode == (2 if hidden in ("fsspec", "distributed") else 1)
+    assert run.returncode == (1 if hidden == "h5py" else 2)
     assert hint in run.stderr + run.stdout
     assert plain.returncode == 0
