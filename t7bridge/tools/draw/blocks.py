@@ -21,10 +21,9 @@ from ...graph.python import MODULE_PARTS, UNSET, PythonObject
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.mapping import SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
-from ...nn.named import StateDict
 from ...nn.places import Places, find_models, is_module, is_scratch
 from ...nn.plan import sketch
-from ...nn.state_dict import state_dict
+from ...nn.state_dict import StateDict, state_dict
 from ...text import clean, extents, listed, short
 
 MAX_BLOCKS = 20_000

@@ -20,7 +20,7 @@ from ...conversion.inputs import Inputs
 from ...conversion.options import AT, FORCE, INPUT_SHAPE, LIMITS, flag, option, takes, verb
 from ...data import __version__, define
 from ...errors import ModelError, about_file
-from ...formats.document import Document
+from ...formats.table import Document
 from ...graph.lua import Table
 from ...graph.walk import Path, step_name
 from ...io.output import FileOutput
@@ -83,9 +83,10 @@ class Drawing:
             LimitError: the content exceeds a page.
         """
         most = MAX_CHARS if self.weights else ROOMY
-        graphs = ((self._graph(brief=brief), MAX_CHARS if brief else most) for brief in (False, True))
+        folds = folds_of(self.blocks)
+        graphs = ((self._graph(folds, brief=brief), MAX_CHARS if brief else most) for brief in (False, True))
         hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
-        return as_page(graphs, [self._places()], self._title, hint)
+        return as_page(graphs, [self._places(folds)], self._title, hint)
 
     def svg(self) -> str:
         """Return a still picture."""
@@ -102,25 +103,23 @@ class Drawing:
             folds: the runs in each container that are shown once, by id.
             wanted: the only containers that are opened below the first, by id.
         """
-        found: tuple[Box, set[int]] | None = None
+        found: list[tuple[Box, set[int]]] = []
         for most in _TRIED:
             opened = opened_of(self.blocks[0], folds, most, wanted)
-            if found is None or opened != found[1]:
-                box = lay_out(self._shown(folds, opened))
-                if found is not None and readable(box) < _READABLE:
+            if not found or opened != found[-1][1]:
+                root = lay_out(self._shown(folds, opened))
+                if found and readable(root) < _READABLE:
                     break
-                found = box, opened
-        assert found is not None
-        return found
+                found.append((root, opened))
+        return found[-1]
 
-    def _places(self, marks: Mapping[int, object] | None = None, wanted: Container[int] | None = None) -> Any:
+    def _places(self, folds: dict[int, list[Fold]], wanted: Container[int] | None = None) -> dict[str, Any]:
         """Return the positions that a page needs.
 
         Args:
-            marks: further values that must be equal in repeated blocks, by the id of a block.
+            folds: the runs in each container that are shown once, by id.
             wanted: the only containers that are opened below the first, by id.
         """
-        folds = folds_of(self.blocks, marks)
         root, opened = self._first(folds, wanted)
         return places_of(self.blocks, folds, opened, root)
 
@@ -131,7 +130,7 @@ class Drawing:
 
     def graph(self) -> dict[str, Any]:
         """Return the graph as data, see docs/graph-json.md. Every text is escaped for terminals and pages."""
-        return self._graph()
+        return self._graph(folds_of(self.blocks))
 
     def write(self, path: PathLike, *, force: bool = False) -> None:
         """Write the picture in the format of the path's suffix, one of `FORMATS`.
@@ -163,14 +162,13 @@ class Drawing:
             found[0].lines.append("shapes are a guess from the layers")
         return found
 
-    def _graph(self, *, brief: bool = False, marks: Mapping[int, object] | None = None) -> dict[str, Any]:
+    def _graph(self, folds: dict[int, list[Fold]], *, brief: bool = False) -> dict[str, Any]:
         """Return the graph as data.
 
         Args:
+            folds: the runs in each container that are shown once, by id.
             brief: whether fields of objects and statistics are left out, and long keys and paths cut.
-            marks: further values that must be equal in repeated blocks, by the id of a block.
         """
-        folds = folds_of(self.blocks, marks)
         numbers = {id(block): number for number, block in enumerate(self.blocks)}
         keys = {block.key: numbers[id(block)] for block in reversed(self.blocks) if block.kind != "end"}
         statistics = self.weights and not brief
@@ -193,9 +191,9 @@ class Drawing:
             ],
         }
 
-    def _marked(self, other: Drawing, pairing: Pairing, *, brief: bool) -> dict[str, Any]:
+    def _marked(self, other: Drawing, pairing: Pairing, folds: dict[int, list[Fold]], *, brief: bool) -> dict[str, Any]:
         """Return the graph with its differences from another model, and the counterparts."""
-        graph = self._graph(brief=brief, marks=pairing.marks)
+        graph = self._graph(folds, brief=brief)
         numbers = {id(block): number for number, block in enumerate(other.blocks)}
         inside = pairing.inside(self.blocks)
         for block, node in zip(self.blocks, graph["nodes"]):
@@ -394,20 +392,21 @@ def draw_pair(first: Document, second: Document, request: Any) -> dict[str, int]
     one, two = (_drawn_file(document, Draw(document, limits=request.limits)) for document in (first, second))
     pairing = Pairing(request.rtol, request.atol)
     pairing.run(one.blocks, two.blocks)
+    sides = [(drawing, other, folds_of(drawing.blocks, pairing.marks)) for drawing, other in ((one, two), (two, one))]
     graphs = (
         {
-            "graphs": [one._marked(two, pairing, brief=brief), two._marked(one, pairing, brief=brief)],
+            "graphs": [drawing._marked(other, pairing, folds, brief=brief) for drawing, other, folds in sides],
             "differences": pairing.counts,
         }
         for brief in (False, True)
     )
     places = []
-    for drawing in (one, two):
+    for drawing, _, folds in sides:
         inside = pairing.inside(drawing.blocks)
         for block in drawing.blocks:
             if count := inside[id(block)]:
                 block.summary.append(f"{count} difference{'s' if count > 1 else ''} inside")
-        places.append(drawing._places(pairing.marks, {place for place, count in inside.items() if count}))
+        places.append(drawing._places(folds, {place for place, count in inside.items() if count}))
     title = f"{one.file}, {two.file}"
     text = as_page(((graph, MAX_CHARS) for graph in graphs), places, title, "Draw each model by itself.")
     with FileOutput(dst, force=request.force) as output:

@@ -113,10 +113,9 @@ def _box(box: Box, colours: dict[str, str]) -> list[str]:
 
 def _ghost(box: Box) -> str:
     """Return the classes of a block that is named once more; empty for any other."""
-    block = box.block
-    return " ".join(["e"] * (block.kind == "end") + ["again"] * (block.kind != "end") + ["ghost"]) * (
-        block.source is None and not box.inside
-    )
+    if box.block.source is not None or box.inside:
+        return ""
+    return "e ghost" if box.block.kind == "end" else "again ghost"
 
 
 def _arrow(line: Line) -> list[str]:
@@ -309,8 +308,15 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
         if box.inside and source is not None:
             views_of = of[numbers[id(source)]]
             views_of += [views_of[0]] * (2 - len(views_of)) + [add(box, source)]
-    entry = [0, 0, 0, *_rounded((root.width, root.height)), "\n".join(map(printable, texts_of(root.block)))]
-    return {"root": entry, "open": sorted(numbers[each] for each in opened), "of": of, "contents": contents}
+    shut = view_of(blocks[0], folds, set())
+    shut[0].lines = root.block.lines
+    closed = lay_out(shut)
+    return {
+        "root": _entry(closed, closed, 0, ""),
+        "open": sorted(numbers[each] for each in opened),
+        "of": of,
+        "contents": contents,
+    }
 
 
 def _content(box: Box, numbers: dict[int, int]) -> list[Any]:
@@ -318,17 +324,22 @@ def _content(box: Box, numbers: dict[int, int]) -> list[Any]:
     for each in box.inside:
         block = each.block
         number = -1 if block.source is None else numbers.get(id(block.source), -1)
-        sizes = _rounded((each.x - box.x, each.y - box.y, each.width, each.height))
         own: Any = _content(each, numbers) if each.inside and number < 0 else _ghost(each)
-        rest = [len(block.summary) if block.kind == "closed" else 0, block.repeat, own]
-        text = "\n".join(map(printable, texts_of(block)))
-        boxes.append([number, *sizes, text, *(rest if rest != [0, 1, ""] else [])])
+        boxes.append(_entry(each, box, number, own))
     arrows = []
     for line in box.lines:
         flat = [number for x, y in line.points for number in (x - box.x, y - box.y)]
         label = [printable(line.label), *_rounded((line.at[0] - box.x, line.at[1] - box.y))] if line.label else []
         arrows.append([line.start, line.end, _rounded(flat), *label])
     return [*_rounded((box.width, box.height)), _rounded(x - box.x for x in box.columns), boxes, arrows]
+
+
+def _entry(box: Box, outer: Box, number: int, own: Any) -> list[Any]:
+    block = box.block
+    sizes = _rounded((box.x - outer.x, box.y - outer.y, box.width, box.height))
+    rest = [len(block.summary) if block.kind == "closed" else 0, block.repeat, own]
+    text = "\n".join(map(printable, texts_of(block)))
+    return [number, *sizes, text, *(rest if rest != [0, 1, ""] else [])]
 
 
 def _rounded(numbers: Iterable[float]) -> list[float]:

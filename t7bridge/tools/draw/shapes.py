@@ -255,11 +255,8 @@ class _Model:
 
     def evaluate(self, x: Value, steps: int | None = None) -> Evaluation:
         """Return the shapes of all blocks for one input, with a budget of steps of its own or the model's."""
-        return self._run(_input_kind(x), steps)
-
-    def _run(self, kind: Kind, steps: int | None) -> Evaluation:
         trial = Evaluation(self.left if steps is None else steps)
-        trial.run(self._spec, kind)
+        trial.run(self._spec, _input_kind(x))
         if steps is None:
             self.left = trial.left
         return trial
@@ -267,7 +264,7 @@ class _Model:
     def inputs(self) -> Iterator[Value]:
         """Yield inputs that the first layers may accept, the most likely first."""
         batches = {sizes[0] for block in self._blocks for sizes in block.shape[:1] if sizes} or {1}
-        entered = self._run(Kind("any", origin=()), None).entered
+        entered = self.evaluate(None).entered
         found: list[Value] = []
         for batch in sorted(batches)[:3]:
             for number in range(len(_SIDES)):

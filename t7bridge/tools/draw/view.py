@@ -5,7 +5,7 @@ places where the data flow branches or skips layers, in a few words.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from itertools import pairwise
 
 from attrs import evolve
@@ -92,10 +92,7 @@ def _graph_runs(block: Block, looks: list[int]) -> list[Fold]:
     place, few, left = 0, 2 if is_branching(block) else 3, _WORK * count
     while place < count and left > 0:
         best: Fold | None = None
-        for period in range(1, min(_LONGEST_GRAPH, (count - place) // 2) + 1):
-            end = place + period
-            while end < count and looks[end] == looks[end - period]:
-                end += 1
+        for period, end in _repeating(looks, place, count, _LONGEST_GRAPH):
             left -= end - place
             if (end - place) // period < (2 if period > 3 else few):
                 continue
@@ -109,6 +106,15 @@ def _graph_runs(block: Block, looks: list[int]) -> list[Fold]:
             found.append(best)
         place = place + 1 if best is None else best.start + best.period * best.count
     return found
+
+
+def _repeating(looks: list[int], place: int, stop: int, longest: int) -> Iterator[tuple[int, int]]:
+    """Yield each period, and where the sequence that begins at a place ceases to repeat it."""
+    for period in range(1, min(longest, (stop - place) // 2) + 1):
+        end = place + period
+        while end < stop and looks[end] == looks[end - period]:
+            end += 1
+        yield period, end
 
 
 def _crossing(fold: Fold, takes: list[list[Flow]], goes: list[list[Flow]]) -> int | None:
@@ -153,10 +159,7 @@ def _runs(looks: list[int], nested: list[bool], longest: int = _LONGEST) -> list
     place = 0
     while place < len(looks):
         best = Fold(place, 1, 1)
-        for period in range(1, min(longest, (len(looks) - place) // 2) + 1):
-            end = place + period
-            while end < len(looks) and looks[end] == looks[end - period]:
-                end += 1
+        for period, end in _repeating(looks, place, len(looks), longest):
             count = (end - place) // period
             enough = 2 if period > 3 or nested[place] else 3
             if count >= enough and count * period > best.count * best.period:

@@ -303,6 +303,21 @@ def test_whatever_is_open(browser: Browser, tmp_path: Path, name: str) -> None:
     assert browser.errors == []
 
 
+def test_closing_gives_the_room_back(browser: Browser, tmp_path: Path) -> None:
+    """A container that is closed inside a repeated pair leaves no room behind."""
+    inner = [sequence(linear(4, 4), layer("Tanh"), linear(4, 4)) for _ in range(4)]
+    browser.open(drawn(sequence(*[each for one in inner for each in (one, layer("ReLU"))]), tmp_path))
+    height = "Math.max(...[...document.querySelectorAll('svg.view g.n > rect.b')].map(e => e.getBBox().height))"
+    before = browser.run(height)
+    signs = "[...document.querySelectorAll('svg.view .fold')]"
+    # of the model, of the pair that repeats, and of the container in it
+    assert browser.run(f"{signs}.map(e => e.textContent)") == ["−", "×", "−"]
+    browser.run(f"{signs}[2].dispatchEvent(new MouseEvent('click', {{ bubbles: true }}))")
+    assert browser.run(height) < before - 100
+    assert browser.run(FAULTS) == []
+    assert browser.errors == []
+
+
 def test_pages_and_pictures_are_the_same(browser: Browser, tmp_path: Path) -> None:
     """A page shows at first what the still picture shows: the same boxes, arrows and texts at the same places."""
     parts = """((root, names) => names.map(name => [...root.querySelectorAll(name)].map(e =>

@@ -7,14 +7,16 @@ function layouts(nodes, places, open, spread) {
   // The ids of the blocks that a container shows, if it is open: of repeated ones the first.
   const shown = id => places.of[id] ? inside(contents[places.of[id][spread.has(id) ? 1 : 0]][3]).map(child => nodes[id].children[child]) : [];
 
-  function box(owner, [child, x, y, w, h, text, hidden = 0, repeat = 1, own = ""]) {
+  function box(owner, [child, x, y, w, h, text, hidden = 0, repeat = 1, own = ""], strict) {
     const n = child < 0 ? null : owner < 0 ? nodes[0] : nodes[nodes[owner].children[child]], lines = text.split("\n");
     const b = { id: n ? n.id : -1, x, y, w, h, lines, aside: 0, kids: [], edges: [], count: repeat, repeat: repeat > 1 ? owner : -1, cls: "" };
-    const content = n && n.children && open.has(n.id) ? contentOf(n.id) : Array.isArray(own) ? arranged(owner, own) : null;
+    const content = n && n.children && open.has(n.id) ? contentOf(n.id) : Array.isArray(own) ? arranged(owner, own, strict) : null;
+    if (strict && !content && Array.isArray(own)) return null;
     b.cls = n ? classes(n, !!content) : content ? "n c" : own + " n";
     if (repeat > 1) b.cls += " repeat";
     if (!content) return b;
     if (n && hidden) lines.length -= hidden;
+    if (owner < 0) return Object.assign(b, content);  // the model itself: its content has room for its texts
     b.w = Math.max(w, content.w); b.h = Math.max(h, content.h); b.aside = (b.w - content.w) / 2; b.kids = content.kids; b.edges = content.edges;
     return b;
   }
@@ -34,8 +36,8 @@ function layouts(nodes, places, open, spread) {
     return built.get(id);
   }
   function arranged(owner, [w, h, columns, entries, arrows], strict) {
-    const kids = entries.map(e => box(owner, e));
-    if (strict && kids.some((k, i) => k.w < entries[i][3] - 1 || k.h < entries[i][4] - 1 || k.id >= 0 && nodes[k.id].children && !k.kids.length && isFirst.has(k.id))) return null;
+    const kids = entries.map(e => box(owner, e, strict));
+    if (strict && kids.some((k, i) => !k || k.w < entries[i][3] - 1 || k.h < entries[i][4] - 1 || k.id >= 0 && nodes[k.id].children && !k.kids.length && isFirst.has(k.id))) return null;
     const column = x => { let i = 0; while (i < columns.length && columns[i] <= x) i++; return i; };
     const down = [...columns, 0].map(() => []);
     kids.forEach((k, i) => { const e = entries[i]; down[column(e[1])].push([e[2], e[2] + e[4], k.h - e[4]]); });
