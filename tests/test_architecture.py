@@ -21,10 +21,10 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # another one, and a tool in a folder is a floor of its own.
 FLOOR = {"data", "errors", "limits", "report", "text"}
 GRAPH = FLOOR | {"io", "graph"}
-LEAVES = {"formats/table", "formats/document", "formats/fields"}
-"""What every format may import: the table of formats, what reading results in, checked fields."""
+LEAVES = {"formats/table", "formats/fields"}
+"""What every format may import: the table of formats, with what reading results in, and checked fields."""
 HOMES = {f"formats/{spec.home.partition('.')[0]}" for spec in FORMATS.values()}
-ALL_FORMATS = LEAVES | HOMES | {"formats", "formats/named", "formats/torchfile", "formats/torchfile_values"}
+ALL_FORMATS = LEAVES | HOMES | {"formats", "formats/named", "formats/torchfile"}
 BELOW_TOOLS = GRAPH | ALL_FORMATS | {"values", "nn", "torchmodules", "codegen", "conversion", "lua"}
 ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(HOMES, GRAPH | LEAVES | {"formats/named"}),
@@ -38,14 +38,12 @@ ALLOWED: dict[str, set[str]] = {
     "formats": LEAVES | {"data", "errors", "limits", "io", "formats/pt", "values"},  # of values the element types
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format
     "formats/ranks": GRAPH | LEAVES | {"formats/named", "formats/pt"},  # its parts are PyTorch's
-    "formats/table": {"data", "errors", "io"},
-    "formats/document": {"data", "errors", "io", "report", "formats/table"},
+    "formats/table": {"data", "errors", "io", "report"},
     "formats/fields": GRAPH,
     "formats/named": GRAPH,
     "formats/npz": GRAPH | LEAVES | {"formats/named", "formats/pt"},  # of pt its zip archives
-    "formats/torchfile": GRAPH | {"formats/t7", "formats/torchfile_values"},
-    "formats/torchfile_values": GRAPH,
-    "torchfile": GRAPH | {"formats/t7", "formats/torchfile_values"},
+    "formats/torchfile": GRAPH | {"formats/t7", "torchfile"},
+    "torchfile": GRAPH | {"formats/t7"},
     "nn": GRAPH | {"values"},
     "layers": {"nn"},
     "torchmodules": GRAPH | {"nn"},
@@ -99,12 +97,6 @@ def room_in(names: list[str]) -> str:
     return "/".join(names[:2]) if nested else names[0]
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    """The syntax tree of a file."""
-    return ast.parse(path.read_text())
-
-
 @define(frozen=True)
 class Facts:
     """The statements of a file that the tests ask about.
@@ -121,7 +113,7 @@ class Facts:
 def facts(path: Path) -> Facts:
     """Read a file's tree once for all tests."""
     imports = []
-    stack: list[tuple[ast.AST, bool, bool]] = [(parsed(path), True, False)]
+    stack: list[tuple[ast.AST, bool, bool]] = [(ast.parse(path.read_text()), True, False)]
     while stack:
         node, at_start, never = stack.pop()
         kind = type(node)
@@ -237,7 +229,7 @@ def test_torch_and_torchfile_have_one_place_each(subtests):
                 assert "torch" not in imported
             elif name_of(path) in TORCH_VALUES:
                 assert "torch" not in foreign_imports(path, at_start=True)
-            if not name_of(path).startswith("formats/torchfile"):
+            if name_of(path) != "formats/torchfile.py":
                 assert "torchfile" not in imported
             assert "pickle" not in imported, "nothing in a pickle is ever called"
 
@@ -255,9 +247,11 @@ def test_optional_libraries_have_one_place_each(subtests):
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "torchmodules" / "layers").glob("*.py")), ids=name_of)
 def test_layers_stand_alone(path):
-    """The layers of the runtime need torch and the standard library only: their source goes into other programs."""
+    """The layers need torch, what torch requires and the standard library: their source goes into other programs."""
     assert {node.level for node, _, _ in facts(path).imports if isinstance(node, ast.ImportFrom)} <= {0, 1}
-    assert foreign_imports(path) <= {"__future__", "collections", "dataclasses", "math", "torch", "typing"}
+    assert foreign_imports(path) <= {
+        *("__future__", "collections", "dataclasses", "math", "torch", "typing", "typing_extensions")
+    }
 
 
 def test_numpy_is_imported_when_it_is_wanted(subtests):
