@@ -22,15 +22,15 @@ from ..graph.lua import TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Budget, Limits
+from ..nn.layouts import check_size
 from ..nn.lift import Lifted
 from ..nn.mapping import ModuleSpec, Plan
 from ..nn.memory import copy_as_lua
-from ..nn.named import ROOT_FIELD, Recorded, recorded
 from ..nn.output_shapes import Example, Examples
 from ..nn.plan import build_plan
 from ..nn.registry import class_of
 from ..nn.stacks import recognized
-from ..nn.state_dict import state_dict
+from ..nn.state_dict import ROOT_FIELD, Recorded, recorded, state_dict
 from .factories import Factory, imported
 
 
@@ -61,13 +61,13 @@ def live_module(
     """
     state = state_dict(value, path, limits, own_keys=True)
     plan = build_plan(value, path, index_base, limits, state)
-    check_size(state.tensors, limits, f"loading {path}")
+    check_size(state, limits, f"loading {path}")
     cells = recognized(plan, state) if lift and ROOT_FIELD not in value else Lifted(plan, state)
     plan, state = cells.plan, cells.state
     try:
         copy_as_lua(plan.root)
         module = construct(plan.root)
-        fill(module, state.tensors, plan, path, place)
+        fill(module, state, plan, path, place)
         record = recorded(value, state) if ROOT_FIELD in value else None
         if keys is not None and cells.pieces:
             record = keys()
@@ -167,18 +167,6 @@ def fill(
     _tie(module, tensors, plan)
 
 
-def check_size(tensors: dict[str, Tensor], limits: Limits, task: str) -> None:
-    """Refuse tensors that are much larger than the storages they view: a stride of 0 repeats endlessly.
-
-    Raises:
-        LimitError: together they exceed the storages by more bytes than the limit `work` allows.
-    """
-    budget = Budget(limits, task)
-    for key, tensor in tensors.items():
-        storage = tensor.storage
-        budget.allocate(tensor.numel * tensor.element.itemsize, storage.nbytes if storage else 0, key)
-
-
 def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None = None) -> dict[str, torch.Tensor]:
     """Convert tensors of the graph to tensors of torch, in memory of their own, with their sharing preserved.
 
@@ -272,16 +260,14 @@ class _Hooks:
 
     def __init__(self, record: Recorded, other: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
         self.record, self.other, self.shapes = record, other, shapes
-        self.held = {piece.key for key in record.pieces for piece in record.places(key)}
+        self.held = record.held()
 
     def rename(self, owner: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
         """Replace the module's own keys."""
         record = self.record
         own = {key[len(prefix) :]: state.pop(key) for key in list(state) if key.startswith(prefix)}
         made = {key: _joined(record, key, own, self.other.get(key)) for key in record.pieces}
-        for key in record.keys:
-            first = record.tied.get(key, key)
-            state[prefix + key] = made[first] if first in made else self.other[first]
+        state.update((prefix + key, value) for key, value in record.by_keys(made, self.other).items())
 
     def restore(self, owner: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Replace the recorded keys, if all are there."""

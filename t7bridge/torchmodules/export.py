@@ -46,14 +46,13 @@ class Exported:
     runner: str
 
 
-def example(module: nn.Module, inputs: Examples, indices: bool = False, seed: int = 0, first: int = 1) -> Any:
+def example(module: nn.Module, inputs: Examples, indices: bool = False, first: int = 1) -> Any:
     """Return seeded example inputs: normal numbers, or indices valid for every table of the model.
 
     Args:
         module: the model, for the type of floats and the sizes of embeddings.
         inputs: their shapes and types; those with a value are used as they are.
         indices: also use indices for inputs of floats: Lua's DoubleTensors often are indices.
-        seed: of the generator.
         first: the number of a table's first row: 1 as in Lua, or 0.
 
     Returns:
@@ -62,7 +61,7 @@ def example(module: nn.Module, inputs: Examples, indices: bool = False, seed: in
     Raises:
         ModelError: a type has no such name.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     floats = [parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()]
     rows = [each.weight.shape[0] for each in module.modules() if isinstance(each, nn.Embedding)]
     most = max(1, min(rows, default=1))
@@ -412,7 +411,7 @@ def _stepped(layer: Any) -> nn.Module:
     """Replace projected LSTMs, which ONNX lacks, by steps."""
     if not layer.proj_size:
         return layer  # type: ignore[no-any-return]
-    made = SteppedLSTM(
+    made: nn.Module = SteppedLSTM(
         layer.input_size, layer.hidden_size, layer.proj_size, layer.batch_first, "", layer.remember, layer.state
     )
     made.load_state_dict(layer.state_dict())

@@ -8,6 +8,7 @@ from helpers import corpus, name_of
 from runtime_helpers import gradient_difference, recorded
 
 import t7bridge
+from t7bridge.torchmodules import live_module
 
 CASES = [path.with_suffix("").with_suffix(".t7") for path in corpus("nn/*.grad.t7")]
 
@@ -38,3 +39,15 @@ def test_gradients_are_those_of_lua(subtests):
 def test_exceptions_are_still_needed(path):
     """A case that is named as unequal is."""
     assert disagreement(path)
+
+
+def test_infinite_elements_are_clipped():
+    """An infinite element becomes a bound like any other, and its gradient passes."""
+    fields = t7bridge.Table.of({"minval": -1.0, "maxval": 2.0})
+    module = live_module(t7bridge.TorchObject("nn.Clip", 1, fields))
+    input = torch.tensor([[float("-inf"), 0.5, float("inf")]], requires_grad=True)
+    output = module(input)
+    output.sum().backward()
+    assert output.tolist() == [[-1.0, 0.5, 2.0]]
+    assert input.grad is not None
+    assert input.grad.tolist() == [[1.0, 1.0, 1.0]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -40,7 +38,6 @@ class LogSoftmax(nn.Module):
         return torch.log_softmax(input, 0 if input.dim() in (1, 3) else 1)
 
 
-@dataclass(eq=False)
 class ExampleSoftmax(Layer):
     """Softmax over all numbers of an example together: (n), (batch, n), (n, h, w) or
     (batch, n, h, w).
@@ -90,7 +87,6 @@ class Log(nn.Module):
         return input.log()
 
 
-@dataclass(eq=False)
 class Power(Layer):
     """Each element to a power.
 
@@ -121,7 +117,6 @@ class Sqrt(nn.Module):
         return root(input)
 
 
-@dataclass(eq=False)
 class CReLU(Layer):
     """The positive and the negative parts, side by side: twice as many features.
 
@@ -187,7 +182,6 @@ class Overlapping(nn.Sequential):
         return output.expand(input.shape)
 
 
-@dataclass(eq=False)
 class SaturatedLU(Layer):
     """Replaces elements below and above two bounds by constants.
 

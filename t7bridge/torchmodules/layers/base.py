@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import dataclass_transform
 
 
+@dataclass_transform(eq_default=False)
 class Layer(nn.Module):
-    """A module that may be a dataclass: its constructor sets its fields."""
+    """A module whose fields are the arguments of its constructor, as in a dataclass."""
+
+    def __init_subclass__(cls, kw_only: bool = False) -> None:
+        """Make a constructor of the fields; `kw_only` if they are keywords only."""
+        super().__init_subclass__()
+        dataclass(cls, eq=False, kw_only=kw_only)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make the module ready for its fields."""

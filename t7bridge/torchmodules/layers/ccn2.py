@@ -4,8 +4,6 @@ wide.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -42,7 +40,6 @@ class SpatialConvolution(nn.Conv2d):
         return output.permute(1, 2, 3, 0)
 
 
-@dataclass(eq=False)
 class SpatialConvolutionLocal(Layer):
     """A convolution with a kernel of its own for each position.
 
@@ -73,7 +70,6 @@ class SpatialConvolutionLocal(Layer):
         return output.permute(1, 2, 3, 0) + self.bias[:, None, None, None]
 
 
-@dataclass(eq=False)
 class SpatialMaxPooling(Layer):
     """The largest elements of windows, which may reach beyond the right and the lower
     border.
@@ -95,7 +91,6 @@ class SpatialMaxPooling(Layer):
         return F.max_pool2d(images, self.kernel_size, self.stride).permute(0, 2, 3, 1)
 
 
-@dataclass(eq=False)
 class SpatialAvgPooling(Layer):
     """The means of windows, which may reach beyond the right and the lower border.
 
@@ -115,7 +110,6 @@ class SpatialAvgPooling(Layer):
         ).permute(0, 2, 3, 1)
 
 
-@dataclass(eq=False)
 class SpatialCrossMaxPooling(Layer):
     """The largest elements of windows of planes, which may reach beyond the last plane.
 
@@ -134,7 +128,6 @@ class SpatialCrossMaxPooling(Layer):
         return padded.unfold(0, self.kernel_size, self.stride).max(-1).values
 
 
-@dataclass(eq=False)
 class SpatialResponseNormalization(Layer):
     """Divides each element by a power of the sum of squares around it, in its plane or
     across planes.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -213,7 +212,6 @@ class MapTable(nn.Sequential):
         return self[index if index < len(self) else 0]
 
 
-@dataclass(eq=False)
 class SharedParallelTable(Layer):
     """Applies the same module to each element of a list.
 
@@ -348,7 +346,6 @@ class WeightNorm(nn.Sequential):
         return torch.func.functional_call(self[0], {"weight": weight}, (input,))
 
 
-@dataclass(eq=False)
 class DeepMask(Layer):
     """A mask and a score for each patch of an image.
 
@@ -433,7 +430,6 @@ class SpatialClassifier(nn.Sequential):
         return rows.t().reshape(-1, *input.shape[1:]) if self.spatial else rows
 
 
-@dataclass(eq=False)
 class Wrapper(Layer):
     """A module under the name `net`.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -115,7 +114,6 @@ def local_convolution(images: Tensor, weight: Tensor, stride: Any) -> Tensor:
     return torch.einsum("bprc,rcop->borc", patches, weight.flatten(3))
 
 
-@dataclass(eq=False)
 class LocalConv2d(Layer):
     """A convolution with a kernel of its own for each position.
 
@@ -148,7 +146,6 @@ class LocalConv2d(Layer):
         return output.contiguous()
 
 
-@dataclass(eq=False)
 class ConvMap2d(Layer):
     """A convolution with kernels for some pairs of planes only.
 
@@ -190,7 +187,6 @@ class ConvMap2d(Layer):
         return output if input.dim() == 4 else output.squeeze(0)
 
 
-@dataclass(eq=False)
 class SubSampling2d(Layer):
     """Sums of windows, with a learned factor and offset for each plane.
 
@@ -260,7 +256,6 @@ class TemporalRowConv(nn.Conv1d):
         return super().forward(input.transpose(-1, -2)).transpose(-1, -2)
 
 
-@dataclass(eq=False)
 class TemporalMaxPool(Layer):
     """The largest elements of windows in time.
 
@@ -279,7 +274,6 @@ class TemporalMaxPool(Layer):
         ).transpose(-1, -2)
 
 
-@dataclass(eq=False)
 class TemporalDynamicKMaxPool(Layer):
     """The largest elements of each feature, in their order in time.
 
@@ -298,7 +292,6 @@ class TemporalDynamicKMaxPool(Layer):
         return input.gather(-2, index)
 
 
-@dataclass(eq=False)
 class TemporalSubSampling(Layer):
     """Sums of windows in time, with a learned factor and offset for each feature.
 
@@ -322,7 +315,6 @@ class TemporalSubSampling(Layer):
         return sums * self.weight + self.bias
 
 
-@dataclass(eq=False)
 class BinaryConv2d(Layer):
     """A convolution of the signs of images with kernels of signs; non-positive values
     count as -1, and so does the border.

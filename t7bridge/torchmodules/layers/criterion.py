@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
@@ -18,8 +17,7 @@ from .recurrent import Masked, known_mask
 # differ, as in Lua.
 
 
-@dataclass(eq=False, kw_only=True)
-class Criterion(Layer):
+class Criterion(Layer, kw_only=True):
     """The mean or the sum of losses.
 
     Args:
@@ -38,7 +36,6 @@ class Criterion(Layer):
         return losses.mean() if self.average else losses.sum()
 
 
-@dataclass(eq=False)
 class WeightedCriterion(Criterion):
     """A criterion with a weight for each class.
 
@@ -81,7 +78,6 @@ class SmoothL1Criterion(Criterion):
         return F.smooth_l1_loss(input, target.reshape(input.shape), reduction="none")
 
 
-@dataclass(eq=False)
 class WeightedMSECriterion(Criterion):
     """Squares of differences to the weighted target.
 
@@ -130,7 +126,6 @@ class BCECriterion(WeightedCriterion):
         return losses if self.weight is None else losses * self.weight
 
 
-@dataclass(eq=False)
 class MarginCriterion(Criterion):
     """Hinge loss: products of input and target, 1 or -1, below a margin.
 
@@ -179,7 +174,6 @@ class HingeEmbeddingCriterion(MarginCriterion):
         return alike + torch.where(target == 1, 0, (self.margin - input).clamp(min=0))
 
 
-@dataclass(eq=False)
 class L1HingeEmbeddingCriterion(Layer):
     """The distance of two similar inputs (target 1), or of others (-1) the rest to a
     margin.
@@ -198,7 +192,6 @@ class L1HingeEmbeddingCriterion(Layer):
         )
 
 
-@dataclass(eq=False)
 class CosineEmbeddingCriterion(Criterion):
     """One minus the cosine of similar pairs (target 1), and of others (-1) the amount
     by which the cosine exceeds a margin.
@@ -272,7 +265,6 @@ class SpatialBinaryLogisticRegression(Criterion):
         return loss / input.size(0) if self.average and input.dim() == 4 else loss
 
 
-@dataclass(eq=False)
 class WeightedSquaresCriterion(Layer):
     """The mean of squared differences, each multiplied by a weight before it is
     squared.
@@ -300,7 +292,6 @@ class WeightedSquaresCriterion(Layer):
         return input + (difference - input).detach()
 
 
-@dataclass(eq=False)
 class HuberCriterion(WeightedSquaresCriterion):
     """Halves of squared differences below a bound, and absolute ones above; differences
     are weighted first.
@@ -323,7 +314,6 @@ class HuberCriterion(WeightedSquaresCriterion):
         return F.huber_loss(difference, torch.zeros_like(difference), delta=self.gamma)
 
 
-@dataclass(eq=False)
 class ClippedMSECriterion(Layer):
     """The mean of squared differences, after the input was clipped between two bounds.
 
@@ -356,7 +346,6 @@ class PSNRCriterion(nn.Module):
         return -10 * error.clamp(min=(0.1 / 255) ** 2).log10()
 
 
-@dataclass(eq=False)
 class LBPCriterion(Layer):
     """The Huber loss of a fixed network's outputs for two images.
 
@@ -385,7 +374,6 @@ class LBPCriterion(Layer):
         return input.reshape(input.size(0), self.planes, side, side)
 
 
-@dataclass(eq=False)
 class SSIMCriterion(Layer):
     """Structural similarity of two images: 1 for equal ones.
 
@@ -428,7 +416,6 @@ def wanted_classes(target: Any, input: Tensor, index_base: int) -> Tensor:
     return torch.as_tensor(target, device=input.device).long() - index_base
 
 
-@dataclass(eq=False)
 class ClassNLLCriterion(WeightedCriterion):
     """The negative log-likelihood of the right class.
 
@@ -474,7 +461,6 @@ class CrossEntropyCriterion(ClassNLLCriterion):
         return super().forward(scores, target)
 
 
-@dataclass(eq=False)
 class MultiMarginCriterion(WeightedCriterion):
     """The amounts by which other classes violate a margin below the right one.
 
@@ -500,7 +486,6 @@ class MultiMarginCriterion(WeightedCriterion):
         )
 
 
-@dataclass(eq=False)
 class MultiLabelMarginCriterion(Criterion):
     """The amounts by which wrong classes come closer than 1 to each right one.
 
@@ -529,7 +514,6 @@ class MultiLabelSoftMarginCriterion(WeightedCriterion):
         )
 
 
-@dataclass(eq=False)
 class ClassSimplexCriterion(Criterion):
     """Squared differences from the corner of a regular simplex that represents the
     class.
@@ -605,7 +589,6 @@ class MultiCriterion(ParallelCriterion):
         return super().forward([input] * len(self), target)
 
 
-@dataclass(eq=False)
 class CriterionTable(Layer):
     """A criterion as a layer of a list of input and target.
 
@@ -620,7 +603,6 @@ class CriterionTable(Layer):
         return self.criterion(*inputs)
 
 
-@dataclass(eq=False)
 class ModuleFromCriterion(Layer):
     """A criterion as a layer of a list of input and target, which gets no gradient.
 
@@ -668,8 +650,7 @@ class ModuleCriterion(nn.Module):
         return self.criterion(input, target)
 
 
-@dataclass(eq=False, kw_only=True)
-class SequencerCriterion(Criterion):
+class SequencerCriterion(Criterion, kw_only=True):
     """The sum of a criterion over the steps of a sequence.
 
     Args:
@@ -739,7 +720,6 @@ class NCECriterion(Criterion):
         return loss / by_model.size(0) if self.average else loss
 
 
-@dataclass(eq=False)
 class ClassReward(Layer):
     """Rewards right classes, minus a baseline; the loss is the negative reward, and
     only the baseline learns from it.
@@ -786,7 +766,6 @@ class ClassReward(Layer):
         return result
 
 
-@dataclass(eq=False)
 class CaptionCriterion(Layer):
     """The mean negative log-likelihood of the words of sentences, and of their ends.
 
@@ -813,7 +792,6 @@ class CaptionCriterion(Layer):
         return -(chosen * counted).sum() / counted.sum()
 
 
-@dataclass(eq=False)
 class TemporalCrossEntropyCriterion(Layer):
     """The negative log-softmax of the right class at each step.
 

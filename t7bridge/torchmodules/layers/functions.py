@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -11,7 +9,6 @@ from torch.nn import functional as F
 from .base import Layer
 
 
-@dataclass(eq=False)
 class Function(Layer):
     """A function of each element.
 
@@ -27,7 +24,6 @@ class Function(Layer):
         return output.to(input.dtype)
 
 
-@dataclass(eq=False)
 class Pairwise(Layer):
     """A function of each pair of elements.
 
@@ -45,7 +41,6 @@ class Pairwise(Layer):
         return output
 
 
-@dataclass(eq=False)
 class CumProd(Layer):
     """The products of the elements up to each one.
 
@@ -60,7 +55,6 @@ class CumProd(Layer):
         return input.cumprod(self.dim)
 
 
-@dataclass(eq=False)
 class Sort(Layer):
     """The elements of a dimension in order.
 
@@ -78,7 +72,6 @@ class Sort(Layer):
         return [values, indices.to(input.dtype)]
 
 
-@dataclass(eq=False)
 class Extremum(Layer):
     """The index of the largest element, or of the smallest.
 
@@ -96,7 +89,6 @@ class Extremum(Layer):
         return found.to(input.dtype)
 
 
-@dataclass(eq=False)
 class Gather(Layer):
     """The elements at indices of a dimension.
 
@@ -111,7 +103,6 @@ class Gather(Layer):
         return inputs[0].gather(self.dim, inputs[1].long())
 
 
-@dataclass(eq=False)
 class Scatter(Layer):
     """A tensor with other elements at indices of a dimension.
 
@@ -131,7 +122,6 @@ class Scatter(Layer):
         return tensor.scatter(self.dim, index.long(), elements)
 
 
-@dataclass(eq=False)
 class Fold(Layer):
     """Sums of overlapping blocks, the opposite of unfolding.
 
@@ -155,7 +145,6 @@ class Fold(Layer):
         return F.fold(input, self.size, self.kernel, *rest)
 
 
-@dataclass(eq=False)
 class GridSample(Layer):
     """An image at the places of a grid.
 
@@ -175,7 +164,6 @@ class GridSample(Layer):
         return F.grid_sample(image, grid, self.mode, self.padding, self.align)
 
 
-@dataclass(eq=False)
 class MaxPlaces(Layer):
     """The indices, counted along rows, of the maxima of windows of an image.
 
@@ -205,7 +193,6 @@ class MaxPlaces(Layer):
         return F.max_pool2d(x, *options, return_indices=True)[1].to(x.dtype)
 
 
-@dataclass(eq=False)
 class Convolution(Layer):
     """A convolution whose kernels are an input.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -83,7 +82,7 @@ class PartialLinear(nn.Linear):
         return F.linear(input, self.weight[self.partition], bias)
 
 
-class Highway(nn.Module):
+class Highway(Layer):
     """A highway layer: a gate mixes a transform of the input with the input itself.
 
     Args:
@@ -93,18 +92,14 @@ class Highway(nn.Module):
         bias: whether the two linear layers have biases.
     """
 
-    def __init__(
-        self,
-        size: int,
-        nonlinearity: str = "relu",
-        gate_bias: float = 0.0,
-        bias: bool = True,
-    ) -> None:
-        super().__init__()
-        self.transform = nn.Linear(size, size, bias)
-        self.gate = nn.Linear(size, size, bias)
-        self.nonlinearity = nonlinearity
-        self.gate_bias = gate_bias
+    size: int
+    nonlinearity: str = "relu"
+    gate_bias: float = 0.0
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        self.transform = nn.Linear(self.size, self.size, self.bias)
+        self.gate = nn.Linear(self.size, self.size, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (size) or (batch, size); return the shape of the input."""
@@ -113,7 +108,6 @@ class Highway(nn.Module):
         return gate * transform + (1 - gate) * input
 
 
-@dataclass(eq=False)
 class SparseLinear(Layer):
     """A linear layer of sparse inputs.
 
@@ -145,7 +139,6 @@ class SparseLinear(Layer):
         return columns @ rows[:, 1].to(self.weight.dtype) + self.bias
 
 
-@dataclass(eq=False)
 class IndexLinear(Layer):
     """A linear layer of inputs that are lists of keys and values.
 
@@ -192,7 +185,6 @@ class IndexLinear(Layer):
         return values.to(rows.dtype) @ rows + self.bias
 
 
-@dataclass(eq=False)
 class Add(Layer):
     """Adds a learned offset for each element of an example.
 
@@ -299,7 +291,6 @@ class _InPlace(torch.autograd.Function):
 _in_place: Callable[..., Tensor] = _InPlace.apply
 
 
-@dataclass(eq=False)
 class MulConstant(Layer):
     """Multiplies by a constant.
 
@@ -320,7 +311,6 @@ class MulConstant(Layer):
         return input.mul_(self.constant)
 
 
-@dataclass(eq=False)
 class SAdd(Layer):
     """Adds a constant, and negates the sum.
 
@@ -337,7 +327,6 @@ class SAdd(Layer):
         return -(input + self.addend) if self.negate else input + self.addend
 
 
-@dataclass(eq=False)
 class AddConstant(Layer):
     """Adds a constant.
 
@@ -410,7 +399,6 @@ class LookupTableMaskZero(nn.Embedding):
         return super().forward(input.long())
 
 
-@dataclass(eq=False)
 class ConstAffine(Layer):
     """A fixed factor and offset for each plane.
 
@@ -432,7 +420,6 @@ class ConstAffine(Layer):
         return input * self.a.view(shape) + self.b.view(shape)
 
 
-@dataclass(eq=False)
 class MeanSubtraction(Layer):
     """Subtracts a mean image.
 
@@ -451,7 +438,6 @@ class MeanSubtraction(Layer):
         return input - self.mean.reshape(input.shape[-3:])
 
 
-@dataclass(eq=False)
 class SpatialFeatNormalization(Layer):
     """Subtracts a mean from each feature and divides by a deviation.
 
@@ -566,7 +552,6 @@ class CosineDistance(nn.Module):
         return cosines(*rows(inputs))
 
 
-@dataclass(eq=False)
 class PairwiseDistance(Layer):
     """The distances of two inputs, row by row.
 
@@ -583,7 +568,6 @@ class PairwiseDistance(Layer):
         return distance
 
 
-@dataclass(eq=False)
 class MM(Layer):
     """The products of two matrices.
 
@@ -605,7 +589,6 @@ class MM(Layer):
         return first @ second
 
 
-@dataclass(eq=False)
 class MV(Layer):
     """The products of a matrix and a vector.
 
@@ -623,7 +606,6 @@ class MV(Layer):
         return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
-@dataclass(eq=False)
 class Cosine(Layer):
     """The cosines of the input with learned directions.
 
@@ -646,7 +628,6 @@ class Cosine(Layer):
         return cosines
 
 
-@dataclass(eq=False)
 class Euclidean(Layer):
     """The distances of the input to learned points.
 
@@ -711,7 +692,6 @@ class _Nearest(torch.autograd.Function):
 _nearest: Callable[..., Tensor] = _Nearest.apply
 
 
-@dataclass(eq=False)
 class Kmeans(Layer):
     """The index of the nearest of some points; the gradient moves each point to the
     mean of the inputs nearest to it.
@@ -736,7 +716,6 @@ class Kmeans(Layer):
         return _nearest(input, self.weight, self.scale, self.index_base)
 
 
-@dataclass(eq=False)
 class GramMatrix(Layer):
     """The products of all pairs of planes, summed over an image.
 

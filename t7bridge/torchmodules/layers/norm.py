@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import sqrt
 
 import torch
@@ -52,7 +51,6 @@ class LocalResponseNorm(nn.LocalResponseNorm):
         return with_batch(super().forward, input, 4)
 
 
-@dataclass(eq=False)
 class Normalize(Layer):
     """Divides each row by its p-norm.
 
@@ -72,7 +70,6 @@ class Normalize(Layer):
         return input / (powers.sum(-1, keepdim=True) + self.eps).pow(1 / self.p)
 
 
-@dataclass(eq=False)
 class LayerNormalization(Layer):
     """Normalizes each row; the means of a batch are subtracted in the order of Lua's
     layer.
@@ -105,7 +102,6 @@ class LayerNormalization(Layer):
         return output
 
 
-@dataclass(eq=False)
 class LocalNormalization(Layer):
     """Subtracts the weighted mean around each position of an image, or divides by the
     deviation there, or both.
@@ -210,7 +206,6 @@ class NoInstanceNorm2d(nn.InstanceNorm2d):
         return input
 
 
-@dataclass(eq=False)
 class AdaptiveInstanceNormalization(Layer):
     """Sets the means and deviations of an image's planes to those of another's.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import floor, prod
 from typing import Any
 
@@ -43,7 +42,6 @@ class SumPool3d(SumPool, nn.AvgPool3d):
     dims = 3
 
 
-@dataclass(eq=False)
 class CeiledPool(Layer):
     """Pooling in Lua's ceil mode without padding, where the last windows begin behind
     the input: empty averages are 0 / 0, empty maxima the lowest number.
@@ -155,7 +153,6 @@ class MaxUnpool(nn.Module):
         return filled.reshape(*flat.shape[:-1], *extents)
 
 
-@dataclass(eq=False)
 class FractionalMaxPool(Layer):
     """The largest elements of windows at random distances.
 
@@ -200,7 +197,6 @@ class FractionalMaxPool(Layer):
         return output
 
 
-@dataclass(eq=False)
 class FeatureLPPool(Layer):
     """The p-norms of windows of features.
 
@@ -224,7 +220,6 @@ class FeatureLPPool(Layer):
         return total.masked_fill(zero, 1).pow(1 / self.power).masked_fill(zero, 0)
 
 
-@dataclass(eq=False)
 class ROIPooling(Layer):
     """The largest elements of the cells of a grid over each box of an image.
 
@@ -285,7 +280,6 @@ class ROIPooling(Layer):
         )
 
 
-@dataclass(eq=False)
 class SpatialStochasticPooling(Layer):
     """In training a random element of each window, with probability proportional to its
     size; else the mean with these weights.

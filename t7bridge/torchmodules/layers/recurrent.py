@@ -5,7 +5,7 @@ they forget it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -124,8 +124,7 @@ class Stepper(Resuming):
         return parts[0]
 
 
-@dataclass(eq=False, kw_only=True)
-class Cell(Stepper, Layer):
+class Cell(Stepper, Layer, kw_only=True):
     """One step of a sequence per call.
 
     Args:
@@ -141,7 +140,6 @@ class Cell(Stepper, Layer):
     state: Any = field(default=None, repr=False)
 
 
-@dataclass(eq=False)
 class FastLSTM(Cell):
     """An LSTM that processes one step of a sequence per call and resumes from the last.
 
@@ -170,7 +168,6 @@ class FastLSTM(Cell):
         return lstm(gates + F.linear(output, self.weight_hh), cell)
 
 
-@dataclass(eq=False)
 class LSTM(Cell):
     """An LSTM with peepholes, one step of a sequence per call, resuming from the last.
 
@@ -216,7 +213,6 @@ class LSTM(Cell):
         return total
 
 
-@dataclass(eq=False)
 class GRU(Cell):
     """A GRU that processes one step of a sequence per call and resumes from the last;
     the last output is reset before it is multiplied by its weight, in PyTorch after.
@@ -251,7 +247,6 @@ class GRU(Cell):
         return [(1 - z) * n + z * last]
 
 
-@dataclass(eq=False)
 class MuFuRu(Cell):
     """A unit that mixes the results of several operations on its last output and on the
     candidate; one step of a sequence per call, resuming from the last.
@@ -303,7 +298,6 @@ class MuFuRu(Cell):
         }[name]
 
 
-@dataclass(eq=False)
 class StepLSTM(Masked, Layer):
     """One step of an LSTM, from a given state.
 
@@ -341,7 +335,6 @@ class StepLSTM(Masked, Layer):
         return self.masked(input, [output, cell])
 
 
-@dataclass(eq=False)
 class StepGRU(Masked, Layer):
     """One step of a GRU, from a given output.
 
@@ -663,7 +656,6 @@ class _Once(torch.autograd.Function):
 _once: Callable[..., Tensor] = _Once.apply
 
 
-@dataclass(eq=False)
 class NormStabilizer(Resuming, Layer):
     """Passes one step of a sequence through; in training, changes of the norm from step
     to step are penalized, also those before an unused output.
@@ -692,7 +684,6 @@ class NormStabilizer(Resuming, Layer):
         return output
 
 
-@dataclass(eq=False)
 class SequenceDropout(Resuming, Layer):
     """Sets the same elements to zero in all steps of a sequence, in training: others
     after backward, and `forget`.

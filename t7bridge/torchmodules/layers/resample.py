@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, floor
 
 import torch
@@ -21,7 +20,6 @@ def interpolate(images: Tensor, size: Sequence[int]) -> Tensor:
     return F.interpolate(images, list(size), mode=mode, align_corners=True)
 
 
-@dataclass(eq=False)
 class UpsamplingNearest2d(Layer):
     """Repeats rows and columns.
 
@@ -38,7 +36,6 @@ class UpsamplingNearest2d(Layer):
         )
 
 
-@dataclass(eq=False)
 class UpsamplingBilinear2d(Layer):
     """Interpolates between rows and columns, with aligned corners.
 
@@ -57,7 +54,6 @@ class UpsamplingBilinear2d(Layer):
         return with_batch(lambda images: interpolate(images, size), input, 4)
 
 
-@dataclass(eq=False)
 class UpSampling(Layer):
     """Repeats or interpolates between the rows and columns of images, and the layers of
     volumes.
@@ -106,7 +102,6 @@ def _back(images: Tensor, before: list[int], behind: list[int]) -> Tensor:
     )
 
 
-@dataclass(eq=False)
 class SpatialUpSampling(Layer):
     """Repeats rows and columns.
 
@@ -124,7 +119,6 @@ class SpatialUpSampling(Layer):
         return tall.repeat_interleave(self.scale[1], self.rows + 1)
 
 
-@dataclass(eq=False)
 class SpatialDownSampling(Layer):
     """Means of neighbouring elements; remaining rows and columns are dropped.
 
@@ -139,7 +133,6 @@ class SpatialDownSampling(Layer):
         return F.avg_pool2d(input, self.scale)
 
 
-@dataclass(eq=False)
 class SpatialReSampling(Layer):
     """Interpolates between rows and columns, with aligned corners.
 
@@ -161,7 +154,6 @@ class SpatialReSampling(Layer):
         return with_batch(lambda images: interpolate(images, size), input, 4)
 
 
-@dataclass(eq=False)
 class SpatialReSamplingEx(Layer):
     """Resizes images.
 
@@ -201,7 +193,6 @@ class SpatialReSamplingEx(Layer):
         return _back(images, before, behind)
 
 
-@dataclass(eq=False)
 class SpatialMaxSampling(Layer):
     """The largest elements of the cells of a grid, for a smaller image; repeated
     elements for a larger one.
@@ -234,7 +225,6 @@ class SpatialMaxSampling(Layer):
         ]
 
 
-@dataclass(eq=False)
 class Padding(Layer):
     """Inserts a constant between, before or after the elements of one dimension.
 
@@ -267,7 +257,6 @@ class Padding(Layer):
         return torch.cat((start, input.new_full(filled, self.value), end), dim)
 
 
-@dataclass(eq=False)
 class ShaveImage(Layer):
     """Crops the same border from all four sides of (…, h, w).
 
@@ -282,7 +271,6 @@ class ShaveImage(Layer):
         return F.pad(input, (-self.size,) * 4)
 
 
-@dataclass(eq=False)
 class SpatialPadding(Layer):
     """Pads two dimensions with a constant, or crops where a border is negative.
 
@@ -338,7 +326,6 @@ class DepthExpand2x(nn.Module):
         )
 
 
-@dataclass(eq=False)
 class SpatialCircularPadding(Layer):
     """Pads an image with its opposite border.
 
@@ -353,7 +340,6 @@ class SpatialCircularPadding(Layer):
         return F.pad(input, self.padding, mode="circular")
 
 
-@dataclass(eq=False)
 class SpatialSymmetricPadding(Layer):
     """Mirrors an image at its borders, including the outermost row or column; negative
     widths crop.
@@ -379,7 +365,6 @@ class SpatialSymmetricPadding(Layer):
         return torch.cat(columns, -1)
 
 
-@dataclass(eq=False)
 class SpatialGlimpse(Layer):
     """Crops of an image around a point, each twice as large as the one before and
     shrunk to the same size.
@@ -424,7 +409,6 @@ class SpatialGlimpse(Layer):
         return F.avg_pool2d(crop, factor) if factor > 1 else crop
 
 
-@dataclass(eq=False)
 class SpatialUniformCrop(Layer):
     """Crops images in the middle; in training, each at a random place.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -125,7 +125,6 @@ class SeqLSTM(Sequence, nn.LSTM):
         return outputs
 
 
-@dataclass(eq=False)
 class Stepped(Masked, Sequence, Layer):
     """A recurrent layer over whole sequences, computed step by step."""
 
@@ -150,7 +149,6 @@ class Stepped(Masked, Sequence, Layer):
         return torch.stack(outputs, time)
 
 
-@dataclass(eq=False)
 class SteppedLSTM(Stepped):
     """An LSTM of one layer that is computed step by step, for options that
     torch.nn.LSTM lacks.
@@ -196,7 +194,6 @@ class SteppedLSTM(Stepped):
         return output, cell
 
 
-@dataclass(eq=False)
 class SeqGRU(Stepped):
     """A GRU over whole sequences: the last output is reset before it is multiplied by
     its weight, in PyTorch after.
@@ -528,7 +525,6 @@ class StatefulRNN(WithState, nn.RNN):
     """torch.nn.RNN that takes a list of input and state."""
 
 
-@dataclass(eq=False)
 class BareRNN(Layer):
     """torch.nn.RNN of one layer whose input is added directly.
 
@@ -594,7 +590,6 @@ class BatchRNN(nn.Sequential):
         return output
 
 
-@dataclass(eq=False)
 class CaptionModel(Layer):
     """Returns the log-probabilities of the next word, for the words of sentences
     about images.
@@ -667,7 +662,6 @@ class TextModel(nn.Sequential):
         return output
 
 
-@dataclass(eq=False)
 class LstmLayer(Layer):
     """Runs one step of an LSTM over a list.
 
@@ -692,7 +686,6 @@ class LstmLayer(Layer):
         return outputs[::-1] if self.reverse else outputs
 
 
-@dataclass(eq=False)
 class BiRnnJoin(Layer):
     """Applies one module to the elements of two lists, pair by pair.
 

@@ -4,7 +4,6 @@ dimension.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from .base import Layer, dim_of
 
 
-@dataclass(eq=False)
 class FeatExpander(Layer):
     """Repeats each row.
 
@@ -77,7 +75,6 @@ class Reshape(nn.Module):
         return input.reshape((input.size(0), *self.size) if batched else self.size)
 
 
-@dataclass(eq=False)
 class Collapse(Layer):
     """Merges all dimensions but the batch into one.
 
@@ -92,7 +89,6 @@ class Collapse(Layer):
         return input.flatten(1) if input.dim() > self.n_input_dims else input.flatten()
 
 
-@dataclass(eq=False)
 class Squeeze(Layer):
     """Removes dimensions of one element.
 
@@ -116,7 +112,6 @@ class Squeeze(Layer):
         return output if output.dim() else output.reshape(1)
 
 
-@dataclass(eq=False)
 class Unsqueeze(Layer):
     """Inserts a dimension of one element.
 
@@ -161,7 +156,6 @@ class Transpose(nn.Module):
         return input.clone(memory_format=torch.contiguous_format)
 
 
-@dataclass(eq=False)
 class Replicate(Layer):
     """Repeats the input along a new dimension.
 
@@ -282,7 +276,6 @@ class Convert(nn.Module):
         return first.flatten(1)
 
 
-@dataclass(eq=False)
 class Select(Layer):
     """One slice along a dimension.
 
@@ -299,7 +292,6 @@ class Select(Layer):
         return input.select(self.dim, self.index).clone()
 
 
-@dataclass(eq=False)
 class Narrow(Layer):
     """A part along a dimension.
 
@@ -324,7 +316,6 @@ class Narrow(Layer):
         return input.narrow(self.dim, start, length).clone()
 
 
-@dataclass(eq=False)
 class Index(Layer):
     """Slices of the first input that the second, a list of numbers, selects.
 
@@ -370,7 +361,6 @@ class OneHot(nn.Module):
         return nn.functional.one_hot(index, self.size).to(self.dtype)
 
 
-@dataclass(eq=False)
 class Sum(Layer):
     """The sum or mean over a dimension.
 
@@ -395,7 +385,6 @@ class Sum(Layer):
         return output.squeeze(dim) if self.squeeze and output.dim() > 1 else output
 
 
-@dataclass(eq=False)
 class Max(Layer):
     """The largest elements along a dimension.
 
@@ -457,7 +446,6 @@ class ArgMax(nn.Module):
         return (index + self.index_base).to(self.dtype)
 
 
-@dataclass(eq=False)
 class Reverse(Layer):
     """The slices along a dimension in the opposite order.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 from .base import Layer, dim_of, same_memory
 
 
-@dataclass(eq=False)
 class JoinReplicateTable(Layer):
     """Tensors concatenated along a dimension, after those of extent 1 along another
     were repeated there.
@@ -78,7 +76,6 @@ class _SumInPlace(torch.autograd.Function):
 _sum_in_place: Callable[..., Tensor] = _SumInPlace.apply
 
 
-@dataclass(eq=False)
 class CAddTable(Layer):
     """The sum of all inputs.
 
@@ -172,7 +169,6 @@ class CAddTensorTable(nn.Module):
         return [other.reshape(first.shape) + first for other in others]
 
 
-@dataclass(eq=False)
 class JoinTable(Layer):
     """The inputs concatenated along a dimension.
 
@@ -189,7 +185,6 @@ class JoinTable(Layer):
         return torch.cat(tuple(inputs), dim_of(inputs[0], self.dim, self.n_input_dims))
 
 
-@dataclass(eq=False)
 class SplitTable(Layer):
     """The slices along a dimension.
 
@@ -207,7 +202,6 @@ class SplitTable(Layer):
         return [input.select(dim, index) for index in range(input.size(dim))]
 
 
-@dataclass(eq=False)
 class SelectTable(Layer):
     """One element of a list.
 
@@ -222,7 +216,6 @@ class SelectTable(Layer):
         return inputs[self.index]
 
 
-@dataclass(eq=False)
 class NarrowTable(Layer):
     """Consecutive elements of a list.
 
@@ -289,7 +282,6 @@ class ZipTableOneToMany(nn.Module):
         return [[first, other] for other in others]
 
 
-@dataclass(eq=False)
 class MixtureTable(Layer):
     """The sum of experts, each weighted by its gate.
 
@@ -316,7 +308,6 @@ class MixtureTable(Layer):
         return mixed
 
 
-@dataclass(eq=False)
 class AuxiliaryLossTable(Layer):
     """Returns the whole list of its inputs in training, and one of them otherwise.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,7 +25,6 @@ class Binary(nn.Module):
         )
 
 
-@dataclass(eq=False)
 class GradientReversal(Layer):
     """Passes its input through, and the negated gradient back.
 
@@ -49,7 +47,6 @@ class ZeroGrad(nn.Module):
         return input.detach()
 
 
-@dataclass(eq=False)
 class L1Penalty(Layer):
     """Passes its input through, and adds the gradient of an L1 penalty on it.
 
@@ -100,8 +97,7 @@ class _Choose(torch.autograd.Function):
 _choose: Callable[..., Tensor] = _Choose.apply
 
 
-@dataclass(eq=False)
-class _Reinforce(Layer):
+class _Reinforce(Layer, kw_only=True):
     stochastic: bool = False
 
     def __post_init__(self) -> None:
@@ -159,11 +155,7 @@ class ReinforceNormal(_Reinforce):
         stochastic: whether to sample in evaluation too.
     """
 
-    def __init__(
-        self, deviation: float | None = None, stochastic: bool = False
-    ) -> None:
-        super().__init__(stochastic)
-        self.deviation = deviation
+    deviation: float | None = None
 
     def forward(self, input: Any) -> Tensor:
         """Take means, or a list of means and deviations; return the shape of the
@@ -203,9 +195,7 @@ class ReinforceGamma(_Reinforce):
         stochastic: whether to sample in evaluation too.
     """
 
-    def __init__(self, scale: float | None = None, stochastic: bool = False) -> None:
-        super().__init__(stochastic)
-        self.scale = scale
+    scale: float | None = None
 
     def forward(self, input: Any) -> Tensor:
         """Take shapes of the distribution, or a list of shapes and scales; return the
@@ -233,17 +223,6 @@ class ReinforceGamma(_Reinforce):
         )
 
 
-class Clip01(nn.Module):
-    """Clips elements between 0 and 1, and passes the gradient back unchanged."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the shape of the input."""
-        return with_gradient(
-            input, lambda gradient, _: gradient, lambda input: input.clamp(0, 1)
-        )
-
-
-@dataclass(eq=False)
 class GradWeight(Layer):
     """Passes its input through, and the gradient multiplied by a factor.
 
@@ -258,7 +237,6 @@ class GradWeight(Layer):
         return with_gradient(input, lambda gradient, _: gradient * self.factor)
 
 
-@dataclass(eq=False)
 class TotalVariation(Layer):
     """Passes its input through, and adds the gradient of a penalty on differences
     between neighbours.
@@ -283,7 +261,6 @@ class TotalVariation(Layer):
         return gradient + self.strength * penalty
 
 
-@dataclass(eq=False)
 class DeepDreamLoss(Layer):
     """Passes its input through, and subtracts a fraction of it from the gradient.
 
@@ -305,7 +282,6 @@ class DeepDreamLoss(Layer):
         )
 
 
-@dataclass(eq=False)
 class Clip(Layer):
     """Clips values and passes the whole gradient through.
 
@@ -319,12 +295,13 @@ class Clip(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return a tensor in the shape of the input."""
-        return input.detach().clamp(self.smallest, self.largest) + (
-            input - input.detach()
+        return with_gradient(
+            input,
+            lambda gradient, _: gradient,
+            lambda input: input.clamp(self.smallest, self.largest),
         )
 
 
-@dataclass(eq=False)
 class CategoricalEntropy(Layer):
     """Passes probabilities through, and adds the gradient that increases the entropy of
     their sum over the batch larger.
@@ -346,7 +323,6 @@ class CategoricalEntropy(Layer):
         return with_penalty(input, -self.scale / input.size(0) * entropy)
 
 
-@dataclass(eq=False)
 class Dropout(Layer):
     """Sets elements to zero at random.
 
@@ -371,7 +347,6 @@ class Dropout(Layer):
         return input * (noise / (1 - self.p) if self.scale_training else noise)
 
 
-@dataclass(eq=False)
 class FeatureDropout(Layer):
     """Sets whole features to zero at random in training, and multiplies everything by 1
     - p in evaluation.
@@ -400,7 +375,6 @@ class FeatureDropout(Layer):
         return input * noise.bernoulli()
 
 
-@dataclass(eq=False)
 class WhiteNoise(Layer):
     """Adds normal noise in training, and its mean in evaluation.
 
@@ -419,7 +393,6 @@ class WhiteNoise(Layer):
         return input + self.mean
 
 
-@dataclass(eq=False)
 class NoiseFill(Layer):
     """Replaces the last planes by noise.
 
@@ -437,7 +410,6 @@ class NoiseFill(Layer):
         return torch.cat((input[:, : input.size(1) - self.planes], noise), 1)
 
 
-@dataclass(eq=False)
 class LeadingNoise(Layer):
     """Replaces the first planes by noise, uniform from 0 to 1; gradients pass through.
 
@@ -454,7 +426,6 @@ class LeadingNoise(Layer):
         return torch.cat((noise, input[:, self.planes :]), 1)
 
 
-@dataclass(eq=False)
 class GenNoise(Layer):
     """Noise of the height and width of its input.
 
@@ -493,7 +464,6 @@ class SimpleColorTransform(nn.Module):
         return input + noise * input.new_tensor(self.ranges)[:, None, None]
 
 
-@dataclass(eq=False)
 class PCAColorTransform(Layer):
     """Adds random colours along the principal components of the colours of natural
     images, in training.
@@ -524,7 +494,6 @@ class PCAColorTransform(Layer):
         return input + (factors @ self.eigenVectors.T)[..., None, None]
 
 
-@dataclass(eq=False)
 class SpatialRegionDropout(Layer):
     """Sets rows at the top or bottom, or columns at the left or right, to zero in
     training.
@@ -547,7 +516,6 @@ class SpatialRegionDropout(Layer):
         return output
 
 
-@dataclass(eq=False)
 class TotalDropout(Layer):
     """Sets everything or nothing to zero in training.
 
