@@ -35,7 +35,7 @@ from t7bridge import Table, Tensor, TorchObject
 from t7bridge.codegen.generate import generate
 from t7bridge.errors import T7BridgeError
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.nn.state_dict import find_modules
+from t7bridge.nn.places import find_modules
 from t7bridge.torchmodules.build import live_module, materialize
 
 _FILES = ("random_nn.t7", "random_expr.t7", "random_graph.t7", "found_nets.t7", "found_pages.t7", "found_windows.t7")

@@ -1,8 +1,13 @@
-"""The layers that PyTorch lacks: their source, copied from the runtime's files, as whole classes with dependencies."""
+"""The layers that PyTorch lacks: their source, copied from the runtime's files, as whole classes with dependencies.
+
+Their constructors are read from it, to check without PyTorch whether the modules of a plan can be constructed, and
+whether their tensors fit.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from functools import cache
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -11,8 +16,11 @@ from typing import Any
 
 from ..data import define
 from ..errors import ModelError
-from ..nn.mapping import LAYERS, ModuleSpec
-from ..nn.torch_nn import REQUIRED, TORCH
+from ..graph.dtypes import ELEMENT_TYPES
+from ..graph.tensor import Tensor
+from ..nn.mapping import LAYERS, ModuleSpec, Plan, specs_in
+from ..nn.registry import traits_of
+from ..nn.torch_nn import REQUIRED, TORCH, Refused, Shape, constructed, shape
 
 Import = tuple[str, str, str]
 """An import: module, name and alias; the name is empty for `import module`."""
@@ -32,6 +40,7 @@ class Copied:
         inputs: for a layer, the number of its inputs; 0 if the base of torch.nn defines them.
         remembers: whether a method sets an attribute, to keep state between calls or because it is notified.
         base: for a layer, its base in torch.nn: `Module`.
+        has_fields: whether the arguments of its constructor are its fields, as `Layer` makes them.
         signature: for a layer, the arguments of its constructor, with annotations as text; a default that is no literal
             is `...`. `None` if the constructor is that of the base in torch.nn.
     """
@@ -43,6 +52,7 @@ class Copied:
     inputs: int = 0
     remembers: bool = False
     base: str = ""
+    has_fields: bool = False
     signature: Signature | None = None
 
 
@@ -127,13 +137,16 @@ def _piece(name: str, statement: ast.stmt, in_torch: list[str], bases: list[Copi
     methods = {inner.name: inner for inner in getattr(statement, "body", ()) if isinstance(inner, ast.FunctionDef)}
     inputs = [len(methods["forward"].args.args) - 1] if "forward" in methods else []
     in_torch = sorted((*in_torch, *(base.base for base in bases)), key=lambda base: base in ("Module", ""))
+    has_fields = name == "Layer" or any(base.has_fields for base in bases)
+    inherited = [base.signature for base in bases if base.signature is not None]
     others = [method for name, method in methods.items() if name not in ("__init__", "__post_init__")]
     return Copied(
         name,
         inputs=next(filter(None, (*inputs, *(base.inputs for base in bases))), 0),
         remembers=any(map(_sets_attributes, others)),
         base=in_torch[0] if in_torch else "",
-        signature=_signature(statement, methods, [base.signature for base in bases if base.signature is not None]),
+        has_fields=has_fields,
+        signature=_signature(statement, methods, inherited, has_fields),
     )
 
 
@@ -165,9 +178,9 @@ def _sets_attributes(method: ast.FunctionDef) -> bool:
 
 
 def _signature(
-    statement: ast.stmt, methods: dict[str, ast.FunctionDef], inherited: list[Signature]
+    statement: ast.stmt, methods: dict[str, ast.FunctionDef], inherited: list[Signature], has_fields: bool
 ) -> Signature | None:
-    """Return the arguments of a class's constructor, of which those of a data class are its fields."""
+    """Return the arguments of a class's constructor."""
     if "__init__" in methods:
         given = methods["__init__"].args
         nodes = [*[None] * (len(given.args) - len(given.defaults)), *given.defaults, *given.kw_defaults]
@@ -177,12 +190,12 @@ def _signature(
         kinds += [(each, Parameter.KEYWORD_ONLY) for each in given.kwonlyargs]
         kinds += [(given.kwarg, Parameter.VAR_KEYWORD)]
         return Signature([_parameter(each, kind, defaults.get(each.arg)) for each, kind in kinds if each])
-    decorators = [ast.unparse(each) for each in getattr(statement, "decorator_list", ())]
-    if not any(each.startswith("dataclass") for each in decorators):
+    if not has_fields:
         return inherited[0] if inherited else None
     found = {name: each for base in inherited for name, each in base.parameters.items()}
-    kind: Any = Parameter.KEYWORD_ONLY if "kw_only" in decorators[0] else Parameter.POSITIONAL_OR_KEYWORD
-    for field in getattr(statement, "body", ()):
+    assert isinstance(statement, ast.ClassDef)
+    kind: Any = Parameter.KEYWORD_ONLY if statement.keywords else Parameter.POSITIONAL_OR_KEYWORD
+    for field in statement.body:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             found[field.target.id] = _parameter(ast.arg(field.target.id, field.annotation), kind, field.value)
     return Signature(sorted(found.values(), key=lambda each: each.kind))
@@ -240,7 +253,12 @@ def import_lines(imports: set[Import]) -> list[str]:
     rows: dict[tuple[bool, bool, str, str], list[str]] = {}
     for module, name, alias in imports:
         word = (name or module) + f" as {alias}" * bool(alias)
-        row = (module.startswith(("torch", "safetensors")), bool(name), module, word if alias or not name else "")
+        row = (
+            module.startswith(("torch", "safetensors", "typing_extensions")),
+            bool(name),
+            module,
+            word if alias or not name else "",
+        )
         rows.setdefault(row, []).append(word)
     groups: list[list[str]] = [[], []]
     for (is_torch, is_from, module, _), words in sorted(rows.items(), key=lambda row: (row[0][:3], row[1][0])):
@@ -252,3 +270,136 @@ def import_lines(imports: set[Import]) -> list[str]:
 def _isort(name: str) -> tuple[int, str]:
     """Sort constants first, then classes, then the rest."""
     return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name)
+
+
+# Constructors: arguments are bound to the signature in a layer's source; tensors, and what a constructor refuses, are
+# the facts that `Traits` and `torch_nn` declare. Nothing is allocated, and nothing of a file is run.
+
+Owned = dict[int, dict[str, Tensor]]
+"""The tensors of each module by its own names for them, by the module's id."""
+
+
+@define(eq=False)
+class Inside:
+    """A module among the arguments of a constructor.
+
+    Attributes:
+        spec: the module.
+        tensors: the shapes of its own tensors.
+    """
+
+    spec: ModuleSpec
+    tensors: Mapping[str, Shape]
+
+
+def check_construction(plan: Plan, owned: Owned) -> None:
+    """Refuse a plan whose modules could not be constructed, or whose tensors would not fit into them.
+
+    Args:
+        plan: the plan.
+        owned: the tensors of its modules.
+
+    Raises:
+        ModelError: a constructor would raise, or a tensor is missing, unexpected or of another shape.
+    """
+    found = {key: {name: tensor.shape for name, tensor in own.items()} for key, own in owned.items()}
+    known = [spec for spec in specs_in(plan.root) if spec.graph is None and _is_known(spec.target)]
+    wanted = {}
+    for spec in reversed(known):  # children first
+        inside = {
+            name: Inside(child, found.get(id(child), {})) for name, child in {**spec.children, **spec.refers}.items()
+        }
+        numbered = [module for name, module in inside.items() if name.isdigit()]
+        named = {name: module for name, module in inside.items() if not name.isdigit()}
+        try:
+            wanted[id(spec)] = expected(spec.target, (*numbered, *spec.args), {**spec.kwargs, **named})
+        except (ArithmeticError, LookupError, Refused, TypeError, ValueError) as error:
+            raise ModelError(
+                f"a {spec.class_name} cannot be made a {spec.target.removeprefix(LAYERS)}: {error}", path=spec.path
+            ) from error
+    for spec in known:
+        tensors, modules = wanted[id(spec)]
+        _check_modules(spec, {name: each.spec for name, each in modules.items()})
+        _check_tensors(spec, tensors, found.get(id(spec), {}))
+
+
+def _is_known(target: str) -> bool:
+    """Return whether a class is one of this package or of torch.nn; the tensors of others are unknown."""
+    return target.startswith(LAYERS) or target.removeprefix("torch.nn.") in TORCH
+
+
+def expected(
+    target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Shape], dict[str, Inside]]:
+    """Return the tensors and the children of a module constructed with these arguments, by name.
+
+    Args:
+        target: a class of this package's layers, or of torch.nn whose arguments are known.
+        args: positional arguments; each module is an `Inside`.
+        kwargs: arguments by keyword, likewise.
+
+    Raises:
+        Refused, ArithmeticError, LookupError, TypeError, ValueError: the constructor would raise.
+    """
+    signature, base = constructor(target)
+    if signature is None:
+        return constructed(base, args, kwargs), {}
+    given = signature.bind(*args, **kwargs)
+    given.apply_defaults()
+    modules = _held(signature, given.arguments, base == "Sequential")
+    default = signature.parameters["dtype"].default if "dtype" in signature.parameters else None
+    dtype = given.arguments.get("dtype")
+    if (dtype or default is not None) and dtype not in ELEMENT_TYPES:
+        raise Refused(f"torch has no element type {dtype!r:.40}")
+    facts = traits_of(target)
+    if facts.shapes is not None:
+        tensors = facts.shapes(*given.args, **given.kwargs)
+    elif facts.like:
+        known = TORCH[facts.like].arguments
+        tensors = constructed(facts.like, (), {key: each for key, each in given.arguments.items() if key in known})
+    else:
+        tensors = {}
+    return {name: shape(size) for name, size in tensors.items()}, modules
+
+
+def _held(signature: Signature, arguments: Mapping[str, Any], is_sequential: bool) -> dict[str, Inside]:
+    """Return the modules that a constructor stores: a `Sequential` numbers them, others use the parameter's name."""
+    modules: dict[str, Inside] = {}
+    for name, argument in arguments.items():
+        parameter = signature.parameters[name]
+        declared = "nn." in parameter.annotation
+        values: Mapping[Any, Any] = {name: argument}
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            values = dict(enumerate(argument))
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            values = argument
+        for key, value in values.items():
+            if isinstance(value, Inside) and (declared or parameter.annotation == "Any"):
+                modules[str(len(modules)) if is_sequential and declared else key] = value
+            elif isinstance(value, Inside) or (declared and value is not parameter.default):
+                raise Refused(f"the argument {key} is {'no' if declared else 'a'} module")
+    return modules
+
+
+def _check_modules(spec: ModuleSpec, found: Mapping[str, ModuleSpec]) -> None:
+    """Refuse a class that accepts other modules than those inside, or stores them under other names."""
+    wanted = spec.children
+    for name in {**wanted, **found}:
+        if found.get(name) is not wanted.get(name) and name not in spec.refers:
+            raise ModelError(
+                f"a {spec.class_name} does not hold the modules that a {spec.target.removeprefix(LAYERS)} takes",
+                path=spec.path,
+                expected=f"the modules {', '.join(found) or 'none'}",
+                found=", ".join(wanted) or "none",
+            )
+
+
+def _check_tensors(spec: ModuleSpec, wanted: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
+    for name in {**wanted, **found}:
+        if wanted.get(name) != found.get(name):
+            raise ModelError(
+                f"the weights do not fit the layer: {spec.class_name} as {spec.target.removeprefix(LAYERS)}",
+                path=f"{spec.path}.{name}",
+                expected=f"the shape {wanted[name]}" if name in wanted else "no such tensor",
+                found=f"{found[name]}" if name in found else "no such tensor",
+            )

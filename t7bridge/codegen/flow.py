@@ -17,7 +17,7 @@ from ..limits import Budget, Limits
 from ..nn.fields import items_of
 from ..nn.flows import ANY, NEVER, NOTHING, TENSOR, DataFlow, Kind, listed, many
 from ..nn.lift import attention_names
-from ..nn.mapping import LAYERS, SEQUENTIAL, Link, ModuleSpec, specs_in
+from ..nn.mapping import LAYERS, SEQUENTIAL, Link, ModuleSpec, end_of, specs_in
 from ..nn.memory import MemoryEffects
 from ..nn.registry import traits_of
 from ..nn.stacks import STATEFUL
@@ -363,16 +363,12 @@ def _block_base(spec: ModuleSpec) -> str:
 
 def _returns_list(spec: ModuleSpec) -> bool:
     """Return whether a module is known to return a list."""
-    while spec.target == SEQUENTIAL and spec.children:
-        spec = next(reversed(spec.children.values()))
-    return traits(spec).returns_list
+    return traits(end_of(spec, last=True)).returns_list
 
 
 def _takes_list(spec: ModuleSpec) -> bool:
     """Return whether a module is known to accept a list."""
-    while spec.target == SEQUENTIAL and spec.children:
-        spec = next(iter(spec.children.values()))
-    return traits(spec).takes_list
+    return traits(end_of(spec)).takes_list
 
 
 # Steps of one class
@@ -633,39 +629,39 @@ class Lists:
         Args:
             letters: those of its state.
         """
-        body, spec, items = self._body, self._spec, self._items
-        if items is None:
+        spec = self._spec
+        if self._items is None:
             return None
         name = spec.target.rpartition(".")[2]
-        call, write = body.builder.copy(spec), applied
+        call, write = self._body.builder.copy(spec), applied
         if name in TORCH:
             call = torch_call(name, spec.args, dict(spec.kwargs), spec)
             write = formula(
                 "lambda module, x, h, c: module(x, (h, c))" if letters == "hc" else "lambda module, x, h: module(x, h)"
             )
-        step = body.block.steps[
-            body.module(spec, call, items, TORCH.get(traits(spec).like, TORCH["LSTMCell"]).base, Form(1), write).step
-        ]
+        base = TORCH.get(traits(spec).like, TORCH["LSTMCell"]).base
+        return self._with_state(self._items, call, base, Form(1), write, tuple(letters))
+
+    def _with_state(
+        self, items: list[Value], call: Construction, base: str, form: Form, write: Write, parts: tuple[str, ...]
+    ) -> Value:
+        """Apply a module with a state to a list; its results have names. One of torch.nn takes the elements."""
+        ref = self._body.module(self._spec, call, items, base, form, write)
+        step = self._body.block.steps[ref.step]
         assert step is not None
-        step.parts = tuple(letters)
-        if name in TORCH:
+        step.parts = parts
+        if write is not applied:
             step.takes = [*items]
-        number = len(body.block.steps) - 1
-        return [Ref(number, (at,)) for at in range(len(letters))] if len(letters) > 1 else Ref(number)
+        return [Ref(ref.step, (at,)) for at in range(len(parts))] if len(parts) > 1 else ref
 
     def recurrent(self) -> Value | None:
         """Apply a layer of torch.nn to sequences and a state."""
-        body, spec, items = self._body, self._spec, self._items
-        if items is None:
+        if self._items is None:
             return None
-        name = spec.target.rpartition(".Stateful")[2]
+        name = self._spec.target.rpartition(".Stateful")[2]
         write = formula("lambda module, x, state: module(x, state)")
-        call = torch_call(name, spec.args, dict(spec.kwargs), spec)
-        ref = body.module(spec, call, items, TORCH[name].base, Form(2), write)
-        step = body.block.steps[ref.step]
-        assert step is not None
-        step.parts, step.takes = ("", "state"), [*items]
-        return [Ref(ref.step, (at,)) for at in range(2)]
+        call = torch_call(name, self._spec.args, dict(self._spec.kwargs), self._spec)
+        return self._with_state(self._items, call, TORCH[name].base, Form(2), write, ("", "state"))
 
     def stacked(self) -> Value | None:
         """Apply every module to the steps of a list as one tensor."""

@@ -12,6 +12,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from attrs import evolve, field
@@ -22,41 +23,31 @@ from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn import named
 from ..nn.flows import ANY, TENSOR, Kind
+from ..nn.layouts import check_size
 from ..nn.lift import Lifted, Piece, undo
-from ..nn.mapping import SEQUENTIAL, ModuleSpec, Plan, specs_in
-from ..nn.named import Recorded, StateDict
+from ..nn.mapping import SEQUENTIAL, ModuleSpec, Plan, end_of, specs_in, way_to
+from ..nn.memory import copy_as_lua
+from ..nn.places import Places
 from ..nn.plan import build_plan
 from ..nn.registry import layer_of
 from ..nn.stacks import recognized
-from ..nn.state_dict import state_dict
-from ..nn.torch_nn import TORCH
+from ..nn.state_dict import Recorded, Run, StateDict, state_dict
+from ..nn.torch_nn import SAME, TORCH
 from ..report import Note
 from .code import TAKEN, WIDTH, Construction, attribute, bracketed, checked_name, expression, lines, method
-from .copied import import_lines, pieces, statement_text
+from .copied import Owned, check_construction, import_lines, pieces, remembers, statement_text
 from .flow import TOO_DEEP, USE_CONVERT, Attribute, CodeBlock, SourceBuilder
-from .prepare import (
-    Owned,
-    check_construction,
-    check_depth,
-    check_size,
-    choose_classes,
-    owned_tensors,
-    owner_of,
-    shared_specs,
-    size_of,
-    unify_tied,
-)
+from .idioms import traits
 from .statements import Writer, merge_alike, tidy
 
 _METHODS = {"float64": "double", "float16": "half", "bfloat16": "bfloat16", "float32": "float"}
 """Methods of torch.nn.Module that change the element type of all floating point parameters and buffers."""
 _FREE = 20
 """Steps that one module, argument or link of a plan accounts for."""
-Place = tuple[str, ...]
+AttributePath = tuple[str, ...]
 """The path of a module or tensor from an instance of the model's class."""
-Places = list[tuple[Place, ModuleSpec]]
+AttributePaths = list[tuple[AttributePath, ModuleSpec]]
 """The path of each module, in the order of the state dict."""
 
 
@@ -88,10 +79,10 @@ class Generated:
         record = Recorded([*self.tensors])
         for key, (first, *others) in self.keys.items():
             if first in record.pieces:
-                record.copies.setdefault(first, []).append(named.Piece(key, 0, self.tensors[first].numel))
+                record.copies.setdefault(first, []).append(Run(key, 0, self.tensors[first].numel))
                 continue
             record.sizes[first] = self.tensors[first].shape
-            record.pieces[first] = [named.Piece(key, 0, self.tensors[first].numel)]
+            record.pieces[first] = [Run(key, 0, self.tensors[first].numel)]
             record.tied.update(dict.fromkeys(others, first))
         return record
 
@@ -143,11 +134,11 @@ def _generate(
     check_depth(value, path, limits)
     state = state_dict(value, path, limits, own_keys=True)
     plan = build_plan(value, path, index_base, limits, state)
-    check_size(state.tensors, limits)
+    check_size(state, limits, "constructing the model")
     cells = recognized(plan, state) if lift else Lifted(plan, state)
     original, state = state, cells.state
-    owned = owned_tensors(plan, state.tensors)
-    computed = {id(state.tensors[key]) for key, origin in state.origins.items() if origin.tensor is None}
+    owned = owned_tensors(plan, state)
+    computed = {id(state[key]) for key, origin in state.origins.items() if origin.tensor is None}
     unify_tied(plan, owned, computed)
     check_construction(plan, owned)
     shared = shared_specs(plan)
@@ -161,7 +152,7 @@ def _generate(
     tensors = {
         ".".join((*place, name)): tensor for place, spec in places for name, tensor in owned.get(id(spec), {}).items()
     }
-    _check_tensors(plan, state.tensors, places, tensors)
+    _check_tensors(plan, state, places, tensors)
     found: dict[object, list[str]] = {}
     for key, tensor in tensors.items():
         found.setdefault(place_of(tensor), []).append(key)
@@ -176,10 +167,137 @@ def _generate(
     return Generated(text, tensors, keys, notes, moved, original, is_stateful)
 
 
-def _places(attributes: list[Attribute], path: Place = ()) -> Iterator[tuple[Place, ModuleSpec]]:
+# The plan before generation
+
+_MOST_DEEP = 250
+"""Maximum nesting of modules."""
+_MOST_COMPARED = 64
+"""Maximum elements of a computed tensor that is compared by value; larger ones are compared by identity."""
+
+
+def check_depth(value: TorchObject, path: str, limits: Limits) -> None:
+    """Refuse a model whose modules are nested too deep for Python to read the generated source.
+
+    Raises:
+        UnsupportedError: they are.
+    """
+    if any(place.depth >= _MOST_DEEP for place in Places(value, path, limits)):
+        expected = f"at most {_MOST_DEEP} modules inside one another"
+        raise UnsupportedError(TOO_DEEP, path=path, expected=expected, hint=USE_CONVERT)
+
+
+def size_of(root: ModuleSpec) -> int:
+    """Count the modules, arguments and links of a plan."""
+    total = 0
+    for spec in specs_in(root):
+        total += 1 + len(spec.args) + len(spec.kwargs) + len(spec.children)
+        if spec.graph is not None:
+            total += sum(1 + len(node.takes) for node in spec.graph.nodes) + len(spec.graph.outputs)
+    return total
+
+
+def owned_tensors(plan: Plan, tensors: dict[str, Tensor]) -> Owned:
+    """Return the tensors of a state dict by the module that owns them."""
+    owned: Owned = {}
+    for key, tensor in tensors.items():
+        spec, name = owner_of(plan, key)
+        owned.setdefault(id(spec), {})[name] = tensor
+    return owned
+
+
+def owner_of(plan: Plan, key: str) -> tuple[ModuleSpec, str]:
+    """Return the module that a key of a state dict leads to, and the name of the tensor there."""
+    *_, (spec, _, name) = way_to(plan.root, key)
+    return spec, name
+
+
+def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
+    """Merge modules that are identical, down to the memory of all their tensors, into one module at several places.
+
+    Args:
+        plan: the plan; it is modified.
+        owned: the tensors of its modules.
+        computed: the tensors, by id, that are not views of the file's memory; they are compared by content.
+    """
+    numbers: dict[Any, int] = {}
+    first: dict[int, ModuleSpec] = {}
+
+    def content(tensor: Tensor) -> Any:
+        if not tensor.numel or (id(tensor) in computed and tensor.numel <= _MOST_COMPARED):
+            return tensor.element.name, tensor.shape, tensor.numpy().tobytes()
+        return id(tensor) if id(tensor) in computed else place_of(tensor)
+
+    @cache
+    def facts(spec: ModuleSpec) -> tuple[int, bool, bool]:
+        """Return a number that only identical modules share, whether there are tensors, and any other state."""
+        inside = {name: facts(child) for name, child in spec.children.items()}
+        own = owned.get(id(spec), {})
+        said = (spec.target, spec.plain, repr(spec.args), repr(sorted(spec.kwargs.items())))
+        refers = tuple((name, id(other)) for name, other in spec.refers.items())
+        views = tuple((name, content(tensor)) for name, tensor in own.items())
+        children = tuple((name, number) for name, (number, _, _) in inside.items())
+        number = numbers.setdefault((said, children, refers, views), len(numbers))
+        has_tensors = bool(own) or any(has for _, has, _ in inside.values())
+        return number, has_tensors, remembers(spec) or any(resumes for _, _, resumes in inside.values())
+
+    for spec in specs_in(plan.root):
+        for name, child in spec.children.items():
+            number, has_tensors, resumes = facts(child)
+            if has_tensors and not resumes:
+                spec.children[name] = first.setdefault(number, child)
+
+
+def shared_specs(plan: Plan) -> set[int]:
+    """Return the modules that occur at several places, or in several nodes of a graph, by id."""
+    times: Counter[int] = Counter()
+    applied: set[int] = set()
+    for spec in specs_in(plan.root):
+        times.update(id(child) for child in spec.children.values())
+        if spec.graph is not None:
+            nodes = Counter(node.module for node in spec.graph.nodes if node.module is not None)
+            applied.update(id(spec.children[name]) for name, number in nodes.items() if number > 1)
+    return {key for key, number in times.items() if number > 1} | applied
+
+
+def choose_classes(plan: Plan, shared: set[int]) -> None:
+    """Keep layers' own classes where those of torch.nn refuse an input that Lua's accept, or do not copy as Lua's do.
+
+    The plain class of a layer requires a batch dimension. A `View` without the dimensions of one
+    example removes that of a batch of one, as in Lua; what follows it must accept single examples. A shared module
+    may receive a tensor at one place and a list at another.
+    """
+    copy_as_lua(plan.root)
+    lost = False
+    for spec in specs_in(plan.root):
+        facts = traits(spec)
+        if spec.target == SEQUENTIAL:
+            _flatten_views([*spec.children.values()])
+        refuses_examples = spec.args != facts.plain_examples
+        if refuses_examples and (lost or (id(spec) in shared and facts.may_take_list)):
+            spec.plain = ""
+        lost = lost or (facts.loses_batch and not spec.kwargs.get(facts.keeps_batch_if))
+
+
+def _flatten_views(modules: list[ModuleSpec]) -> None:
+    """Replace a `View(n)` by `Flatten` if the linear layer after it has n features, and so refuses anything else."""
+    for at, spec in enumerate(modules):
+        if traits(spec).written != ("view",) or len(spec.args) != 1:
+            continue
+        for following in modules[at + 1 :]:
+            name = following.target.removeprefix("torch.nn.")
+            if name == "Linear" and following.args[:1] == spec.args:
+                spec.plain = "torch.nn.Flatten"
+            if name not in TORCH or TORCH[name].rank != SAME:
+                break
+
+
+# Places
+
+
+def _places(attributes: list[Attribute], path: AttributePath = ()) -> Iterator[tuple[AttributePath, ModuleSpec]]:
     """Yield the path of each module that is held by these attributes."""
 
-    def inside(call: Construction, path: Place) -> Iterator[tuple[Place, ModuleSpec]]:
+    def inside(call: Construction, path: AttributePath) -> Iterator[tuple[AttributePath, ModuleSpec]]:
         if call.spec is not None:
             yield path, call.spec
         if call.origin is not None:
@@ -191,7 +309,7 @@ def _places(attributes: list[Attribute], path: Place = ()) -> Iterator[tuple[Pla
         yield from inside(each.call, (*path, each.name))
 
 
-def _at(path: Place, start: str = "self") -> ast.expr:
+def _at(path: AttributePath, start: str = "self") -> ast.expr:
     """Return a path as an expression: `self.layers[3].weight`."""
     node: ast.expr = ast.Name(start)
     for name in path:
@@ -199,15 +317,15 @@ def _at(path: Place, start: str = "self") -> ast.expr:
     return node
 
 
-def _first_places(places: Places) -> dict[int, Place]:
+def _first_places(places: AttributePaths) -> dict[int, AttributePath]:
     """Return the first path of each module, by id."""
     return {id(spec): place for place, spec in reversed(places)}
 
 
-def _shared(places: Places, owned: Owned) -> Iterator[ast.stmt]:
+def _shared(places: AttributePaths, owned: Owned) -> Iterator[ast.stmt]:
     """Yield a statement for each shared module, which is constructed at each place and then made one."""
     first = _first_places(places)
-    done: list[Place] = []
+    done: list[AttributePath] = []
     for place, spec in places:
         known = first[id(spec)]
         if known == place or any(place[: len(above)] == above for above in done):
@@ -217,7 +335,7 @@ def _shared(places: Places, owned: Owned) -> Iterator[ast.stmt]:
             done.append(place)
 
 
-def _referring(places: Places) -> Iterator[ast.stmt]:
+def _referring(places: AttributePaths) -> Iterator[ast.stmt]:
     """Yield the modules that others refer to without containing them."""
     first = _first_places(places)
     for place, spec in places:
@@ -226,10 +344,10 @@ def _referring(places: Places) -> Iterator[ast.stmt]:
                 yield ast.Expr(method(_at(place), "refer", **{name: _at(first[id(other)])}))
 
 
-def _ties(places: Places, owned: Owned, plan: Plan, state: StateDict) -> Iterator[ast.stmt]:
+def _ties(places: AttributePaths, owned: Owned, plan: Plan, state: StateDict) -> Iterator[ast.stmt]:
     """Yield the parameters of different modules that are one in Lua."""
-    learned = {id(state.tensors[key]) for key in plan.parameters}
-    first: dict[object, tuple[Place, int]] = {}
+    learned = {id(state[key]) for key in plan.parameters}
+    first: dict[object, tuple[AttributePath, int]] = {}
     for place, spec in places:
         for name, tensor in owned.get(id(spec), {}).items():
             if id(tensor) not in learned or tensor.storage is None or not tensor.numel:
@@ -239,7 +357,7 @@ def _ties(places: Places, owned: Owned, plan: Plan, state: StateDict) -> Iterato
                 yield ast.Assign([_at((*place, name))], _at(known))
 
 
-def _dtypes(places: Places, owned: Owned) -> tuple[str, list[ast.stmt]]:
+def _dtypes(places: AttributePaths, owned: Owned) -> tuple[str, list[ast.stmt]]:
     """Return the method that sets the element type of most modules, and statements for the others."""
     kinds = [
         (place, {tensor.element.name for tensor in owned.get(id(spec), {}).values()} & {*_METHODS})
@@ -255,13 +373,13 @@ def _dtypes(places: Places, owned: Owned) -> tuple[str, list[ast.stmt]]:
     return ("" if usual == "float32" else _METHODS[usual]), statements
 
 
-def _check_tensors(plan: Plan, source: dict[str, Tensor], places: Places, made: dict[str, Tensor]) -> None:
+def _check_tensors(plan: Plan, source: dict[str, Tensor], places: AttributePaths, made: dict[str, Tensor]) -> None:
     """Compare every tensor of a model's file with the corresponding Lua tensor.
 
     Raises:
         ModelError: a tensor is missing, or replaced by another one.
     """
-    paths: dict[int, list[Place]] = {}
+    paths: dict[int, list[AttributePath]] = {}
     for place, spec in places:
         paths.setdefault(id(spec), []).append(place)
     for key, tensor in source.items():
@@ -352,7 +470,7 @@ def model_source(builder: SourceBuilder, blocks: list[CodeBlock], extra: Extra, 
     imports = {each for name, each in _BASE_IMPORTS.items() if name in names}
     imports = imports.union(*(piece.imports for piece in builder.copied.values()))
     imports |= {(home, name, "") for name, home in builder.foreign.items()}
-    # Python evaluates the fields of data classes; as text, only where the module is registered.
+    # Python evaluates the fields of layers; as text, only where the module is registered.
     postponed = [] if ("dataclasses", "dataclass", "") in imports else ["from __future__ import annotations", ""]
     head = [
         f'"""The model of {_safe(source)} in PyTorch, made from Lua Torch by t7bridge {__version__}."""',
@@ -433,9 +551,7 @@ def _annotation(kind: Kind) -> str:
 
 def _summary(block: CodeBlock, names: list[str]) -> str:
     """Describe inputs and outputs, as far as they are known."""
-    first = block.spec
-    while first.target == SEQUENTIAL and first.children:
-        first = next(iter(first.children.values()))
+    first = end_of(block.spec)
     taken = f"a list of {len(names)}" if names else "a list" * block.input_kind.is_list
     known = TORCH.get(first.target.removeprefix("torch.nn."))
     if known is not None and known.shape and block.base == "Model":

@@ -16,7 +16,7 @@ from ..graph.lua import TorchObject, Value
 from ..graph.storage import Storage
 from .fields import Fields, items_of, lookup
 from .graphs import graph_modules, graph_spec
-from .mapping import Lua, NotMappedError
+from .mapping import GraphNode, Lua, NotMappedError
 from .registry import modules
 
 _OPTIONS = {
@@ -151,21 +151,14 @@ class _Run:
 
     def _graph(self, module: TorchObject, path: str, value: Expression) -> Expression:
         inside = {child.name: child for child in graph_modules(module)}
-        graph = graph_spec(module, path)
-        values = [value]
 
-        def fetch(link: tuple[int, tuple[int, ...]]) -> Expression:
-            found = values[link[0]]
-            for index in link[1]:
-                found = self._listed(found)[index]
-            return found
+        def apply(_: int, step: GraphNode, taken: Expression) -> Expression:
+            if step.module is None:
+                return taken
+            child = inside[step.module]
+            return self.output(child.value, _below(path, child.path), taken)
 
-        for step in graph.nodes:
-            taken = fetch(step.takes[0]) if len(step.takes) == 1 else [fetch(link) for link in step.takes]
-            child = inside[step.module] if step.module is not None else None
-            values.append(taken if child is None else self.output(child.value, _below(path, child.path), taken))
-        outputs = [fetch(link) for link in graph.outputs]
-        return outputs if graph.returns_list else outputs[0]
+        return graph_spec(module, path).run(value, lambda found, index: self._listed(found)[index], apply)
 
     def _split(self, fields: Fields, value: Expression) -> Expression:
         """Return the parts of a value that was reshaped before."""

@@ -16,7 +16,7 @@ from typing import Any
 from attrs import field
 
 from ..data import define
-from .mapping import LAYERS, ModuleSpec
+from .mapping import LAYERS, GraphNode, ModuleSpec
 from .output_shapes import Arguments, Shape, Value, joined
 
 _LARGEST = 400
@@ -261,19 +261,12 @@ def recurrence(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
 def graph(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     """Follow the links of a graph."""
     assert spec.graph is not None
-    kinds = [kind]
 
-    def fetch(link: tuple[int, tuple[int, ...]]) -> Kind:
-        found = kinds[link[0]]
-        for index in link[1]:
-            found = found.at(index)
-        return found
+    def step(number: int, node: GraphNode, taken: Kind) -> Kind:
+        return taken if node.module is None else apply(node.module, taken, number - 1)
 
-    for number, node in enumerate(spec.graph.nodes):
-        taken = fetch(node.takes[0]) if len(node.takes) == 1 else listed(map(fetch, node.takes))
-        kinds.append(taken if node.module is None else apply(node.module, taken, number))
-    outputs = [fetch(link) for link in spec.graph.outputs]
-    return listed(outputs) if spec.graph.returns_list else outputs[0]
+    found: Kind = spec.graph.run(kind, Kind.at, step, listed)
+    return found
 
 
 # Layers.
@@ -284,29 +277,18 @@ def unchanged(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     return kind
 
 
-def constant(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
-    """Return a tensor, whatever the input."""
-    return TENSOR
+def always(kind: Kind) -> Flow:
+    """Return the flow of a module whose outputs are of one kind, whatever its input."""
+    return lambda spec, taken, apply: kind
 
 
-def unknown(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
-    """Return something that is not known before the model runs."""
-    return ANY
-
-
-def tensors(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
-    """Return a list of tensors."""
-    return many(TENSOR)
-
-
-def pair(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
-    """Return a list of two tensors."""
-    return listed([TENSOR, TENSOR])
-
-
-def with_state(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
-    """Return a list of a tensor and a state."""
-    return listed([TENSOR, ANY])
+constant = always(TENSOR)
+unknown = always(ANY)
+"""Of a module whose output is not known before it runs."""
+tensors = always(many(TENSOR))
+pair = always(listed([TENSOR, TENSOR]))
+with_state = always(listed([TENSOR, ANY]))
+"""Of a module that returns a list of a tensor and a state."""
 
 
 def element(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:

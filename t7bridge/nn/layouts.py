@@ -1,19 +1,29 @@
 """Layout changes between a Lua tensor and PyTorch's, as data: each is a step with an inverse.
 
 A change that a view can express is a view of the same storage, so that tied weights stay tied and nothing is read from
-the file; only what no view can express is copied. May import graph and errors.
+the file; only what no view can express is copied.
+
+A tensor is written with its whole storage, which after `getParameters()` is that of the whole model. Compacting copies
+each view to elements of its own. Overlapping views keep a common storage, cut to the range that they use, and so do
+tied tensors; views that lie between each other's elements (the columns of a matrix) count as overlapping. May import
+graph, limits and errors.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from attrs import evolve
 
 from ..data import define, np
 from ..errors import ModelError
+from ..graph.dtypes import PACKED
+from ..graph.storage import Derived, Span, Storage
 from ..graph.tensor import Tensor
+from ..limits import Budget, Limits
 from .fields import Fields
 
 _REPEATED = 1 << 24
@@ -370,3 +380,196 @@ def undo_layout(layout: Layout, tensor: Tensor, template: Tensor, fields: Fields
     for step, size in zip(reversed(layout), reversed(before)):
         tensor = step.undo(tensor, size, fields)
     return tensor
+
+
+# Compacting
+
+
+@define(eq=False)
+class _Cluster:
+    """Overlapping views of one storage, and the range that they use.
+
+    Attributes:
+        storage: their storage.
+        first: the first element used.
+        end: the element after the last one.
+        views: the views, of any geometry.
+    """
+
+    storage: Storage
+    first: int
+    end: int
+    views: list[Tensor]
+
+    def rows(self) -> list[tuple[int, int]] | None:
+        """Extents and strides, the largest stride first, if all views are the same one and it leaves elements out."""
+        view = self.views[0]
+        if any(_geometry(other) != _geometry(view) for other in self.views):
+            return None
+        rows = sorted(
+            ((extent, step) for extent, step in zip(view.size, view.stride) if extent > 1 and step),
+            key=lambda row: -row[1],
+        )
+        reach = 0
+        for extent, step in reversed(rows):
+            if step <= reach:
+                return None  # it repeats elements
+            reach += (extent - 1) * step
+        return rows if prod(extent for extent, _ in rows) < self.end - self.first else None
+
+
+def compacted(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
+    """Return a state dict with the same tensors on storages that hold no more than they use.
+
+    Args:
+        tensors: tensors by name; other values are unchanged.
+
+    Returns:
+        A new dict, in the same order. Elements are still read on demand only.
+    """
+    result = OrderedDict(tensors)
+    if hasattr(tensors, "_metadata"):
+        result._metadata = tensors._metadata  # type: ignore[attr-defined]
+    compact_in(result)
+    return result
+
+
+def compact_in(value: Any) -> Any:
+    """Compact all tensors in a value's dicts and lists, which receive new tensors in their place.
+
+    A storage that occurs in the value outside of tensors is kept whole, with the tensors on it.
+
+    Returns:
+        The value; another one if it is a tensor itself.
+    """
+    holder = [value]
+    fresh: dict[int, Tensor] = {}
+    for cluster in list(_clusters(holder)):
+        _cut(cluster, fresh)
+    for place, key, item in list(_entries(holder)):
+        if isinstance(item, Tensor) and id(item) in fresh:
+            place[key] = fresh[id(item)]
+    return holder[0]
+
+
+def _entries(value: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield everything in dicts and lists: holder, key or index, item."""
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        holder = stack.pop()
+        if id(holder) in seen or not isinstance(holder, (dict, list)):
+            continue
+        seen.add(id(holder))
+        for place, item in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
+            yield holder, place, item
+            if isinstance(item, (dict, list)):
+                stack.append(item)
+
+
+def _geometry(view: Tensor) -> tuple[Any, ...]:
+    return view.offset, view.size, view.stride
+
+
+def _clusters(value: Any) -> Iterator[_Cluster]:
+    """Yield the tensors of a value grouped by shared memory, without those whose storage is kept whole."""
+    views: dict[int, list[Tensor]] = {}
+    pinned: set[int] = set()
+    known: set[int] = set()
+    for _, _, item in _entries(value):
+        if isinstance(item, Storage):
+            pinned.add(id(item))
+        if not isinstance(item, Tensor) or item.storage is None or id(item) in known:
+            continue
+        known.add(id(item))
+        views.setdefault(id(item.storage), []).append(item)
+        if item.storage.base is not None:
+            pinned.update((id(item.storage), id(item.storage.base)))
+    for tensors in views.values():
+        storage = tensors[0].storage
+        assert storage is not None
+        if id(storage) in pinned or storage.element.name in PACKED:
+            continue
+        for group in overlapping((*(view.reach() if view.numel else (0, 0)), view) for view in tensors):
+            yield _Cluster(storage, group[0][0], max(end for _, end, _ in group), [view for *_, view in group])
+
+
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
+
+
+def overlapping(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
+    """Yield rows that start with begin and end, in order, in groups: each but the first begins before another ends."""
+    group: list[_Row] = []
+    reach = 0
+    for row in sorted(rows, key=lambda row: row[:2]):
+        if group and row[0] >= reach:
+            yield group
+            group = []
+        group.append(row)
+        reach = max(reach, row[1])
+    if group:
+        yield group
+
+
+def check_size(tensors: Mapping[str, Tensor], limits: Limits, task: str) -> None:
+    """Refuse tensors that are much larger than the storages they view: a stride of 0 repeats endlessly.
+
+    Raises:
+        LimitError: together they exceed the storages by more bytes than the limit `work` allows.
+    """
+    budget = Budget(limits, task)
+    for key, tensor in tensors.items():
+        storage = tensor.storage
+        budget.allocate(tensor.numel * tensor.element.itemsize, storage.nbytes if storage else 0, key)
+
+
+def _cut(cluster: _Cluster, fresh: dict[int, Tensor]) -> None:
+    """Move the views of a cluster to a storage of their own."""
+    storage = cluster.storage
+    rows = cluster.rows()
+    if rows is not None:
+        part = _gathered(storage, cluster.first, cluster.end, rows)
+        steps, left = {}, 1
+        for extent, step in reversed(rows):
+            steps[step] = left
+            left *= extent
+        for view in cluster.views:
+            stride = tuple(steps.get(step, step) for step in view.stride)
+            fresh[id(view)] = evolve(view, storage=part, offset=0, stride=stride)
+    elif cluster.end - cluster.first < storage.count:
+        part = _part(storage, cluster.first, cluster.end)
+        for view in cluster.views:
+            fresh[id(view)] = evolve(view, storage=part, offset=view.offset - cluster.first if view.numel else 0)
+
+
+def _part(storage: Storage, first: int, end: int) -> Storage:
+    """Return a contiguous part of a storage. Nothing is read if the file has the elements in this form."""
+    data = storage.data
+    if isinstance(data, Span):
+        return evolve(
+            storage,
+            count=end - first,
+            data=Span(data.source, data.offset + first * data.width, data.width, data.order),
+        )
+    array = storage.data = storage.array  # text has no random access, so it is read once
+    return evolve(storage, count=end - first, data=array[first:end])
+
+
+def _gathered(storage: Storage, first: int, end: int, rows: list[tuple[int, int]]) -> Storage:
+    """Yield the elements of a view, the largest stride first, in pieces of whole outer rows."""
+    count, step = rows[0]
+    # The rows are cut so that the last one ends with the storage, if it is shorter than the others.
+    shift = max(0, first + count * step - storage.count)
+    whole = first >= shift
+    if whole:
+        origin = _part(storage, first - shift, first - shift + count * step)
+    else:
+        origin, shift, step = _part(storage, first, end), 0, end - first
+
+    def pick(flat: np.ndarray) -> np.ndarray:
+        shape = [extent for extent, _ in rows]
+        shape[0] = len(flat) // step if whole else shape[0]
+        strides = [each * flat.dtype.itemsize for _, each in rows]
+        return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat[shift:], shape, strides)).reshape(-1)
+
+    return evolve(storage, count=prod(extent for extent, _ in rows), data=Derived(origin, pick, step))

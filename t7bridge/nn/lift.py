@@ -17,15 +17,15 @@ from attrs import evolve, field
 from ..data import define, np
 from ..errors import WriteError
 from ..graph.storage import Storage
-from ..graph.tensor import Assembled, Tensor, place_of
+from ..graph.tensor import Assembled, Tensor, contiguous, place_of
 from ..report import Note
 from ..text import counted
-from .layouts import copied, elements, narrow, reshape
-from .mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in
-from .named import Origin, StateDict
+from .layouts import copied, elements, narrow, overlapping, reshape
+from .mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to
 from .plan import graph_arguments
 from .polynomials import FUNCTIONS, Atom, Poly, UnknownValue, Values, formula, graph_of, polynomial, times
 from .registry import Param, traits_of
+from .state_dict import Origin, StateDict
 from .torch_nn import TORCH
 
 
@@ -145,6 +145,10 @@ class Lifted:
     pieces: list[Piece] = field(factory=list)
     notes: list[Note] = field(factory=list)
 
+    def note(self, path: str, message: str, count: int = 1) -> None:
+        """Add a note about a module, by its path."""
+        self.notes.append(Note("info", path, message, code="lift", count=count))
+
 
 def compose(
     pieces: Iterable[Piece], shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor]
@@ -178,8 +182,7 @@ def compose(
             first = found[0][1]
             assert first.storage is not None
             storage = Storage(first.element, prod(shape), Assembled(shape, tuple(found)), first.storage.device)
-            strides = tuple(prod(shape[at + 1 :]) for at in range(len(shape)))
-            made[key] = evolve(first, storage=storage, size=shape, stride=strides, offset=0)
+            made[key] = evolve(first, storage=storage, size=shape, stride=contiguous(shape), offset=0)
     return made
 
 
@@ -217,7 +220,10 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
         whole = np.empty(shape, first.array.dtype)
         flat = whole if len(shape) == len(blocks[0].size) else whole.reshape(-1)
         for piece in blocks:
-            there = tuple(slice(at, at + length) for at, length in zip(piece.at, piece.size))
+            there, here = (
+                tuple(slice(at, at + length) for at, length in zip(start, piece.size))
+                for start in (piece.at, piece.start)
+            )
             for name in filter(None, (piece.target, piece.adds)):
                 if name not in rest:
                     rest[name] = state[name].array != 0
@@ -226,7 +232,6 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
             other = state[piece.adds].array[there] if piece.adds else None
             if other is not None and other.any():
                 block = (block.astype("f8") + other).astype(block.dtype)
-            here = tuple(slice(start, start + length) for start, length in zip(piece.start, piece.size))
             flat[here] = -block if piece.negated else block
         made[key] = copied(first, whole)
     for name, each in rest.items():
@@ -238,6 +243,10 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
                 found=str(state[name].array[each][0]),
             )
     return made
+
+
+def _region(start: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...]:
+    return tuple(slice(at, at + length) for at, length in zip(start, size))
 
 
 # Cells in a graph
@@ -728,14 +737,14 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
     for spec, prefix in prefixes.values():
         search = _Search(spec, prefix, state, frozenset(carried[id(spec)])).run()
         cells += [cell for cell in search.found if not only_torch or cell.target.partition(".")[2] in TORCH]
-        result.notes += [Note("info", spec.path, message, code="lift") for message in search.against]
+        for message in search.against:
+            result.note(spec.path, message)
     groups = _tied(cells, plan.root, state)
     _check_writes(cells, plan.root)
     _settle(groups)
     for cell in cells:
         if cell.against:
-            message = f"{cell.cell.name} stays as it is: {cell.against}"
-            result.notes.append(Note("info", cell.graph.path, message, code="lift"))
+            result.note(cell.graph.path, f"{cell.cell.name} stays as it is: {cell.against}")
     kept = [group for group in groups if not group[0].against]
     if kept:
         _rewrite(result, kept)
@@ -793,43 +802,18 @@ def _tied(cells: list[_Found], root: ModuleSpec, state: StateDict) -> list[list[
     memory: dict[int, list[tuple[int, int, Any, Any]]] = {}
     for key, tensor in state.items() if cells else ():
         if tensor.storage is not None and tensor.numel:
-            user = next((users[place] for place in _graphs_above(root, key) if place in users), None)
+            places = ((id(spec), rest) for spec, _, rest in way_to(root, key))
+            user = next((users[place] for place in places if place in users), None)
             memory.setdefault(id(tensor.storage), []).append((*tensor.reach(), place_of(tensor), user))
     shared: set[Any] = set()
     for rows in memory.values():
-        rows.sort(key=lambda row: row[:2])
-        for overlapping in _overlapping(rows):
-            if len({row[2:] for row in overlapping}) > 1:
-                shared.update(row[2] for row in overlapping)
+        for touching in overlapping(rows):
+            if len({row[2:] for row in touching}) > 1:
+                shared.update(row[2] for row in touching)
     for (_, views), group in groups.items():
         if any(view in shared for view, _ in views):
             group[0].against = "its tensors are also those of something else"
     return list(groups.values())
-
-
-def _overlapping(rows: list[tuple[int, int, Any, Any]]) -> Iterator[list[tuple[int, int, Any, Any]]]:
-    """Yield the rows of begin and end, in order, in groups: each but the first begins before another in it ends."""
-    group: list[tuple[int, int, Any, Any]] = []
-    reach = 0
-    for row in rows:
-        if group and row[0] >= reach:
-            yield group
-            group = []
-        group.append(row)
-        reach = max(reach, row[1])
-    if group:
-        yield group
-
-
-def _graphs_above(root: ModuleSpec, key: str) -> Iterator[tuple[int, str]]:
-    """Yield the modules on the way to a tensor, by id, with its key in each."""
-    spec, rest = root, key
-    while True:
-        yield id(spec), rest
-        step, dot, rest = rest.partition(".")
-        if not dot or step not in spec.children:
-            return
-        spec = spec.children[step]
 
 
 def _settle(groups: list[list[_Found]]) -> None:
@@ -982,7 +966,7 @@ def _rewrite(result: Lifted, groups: list[list[_Found]]) -> None:
         steps.setdefault((names, *(id(cell.made) for cell in inside)), []).append(graph.path)
     for (names, *_), paths in steps.items():
         more = f" (and at {counted(len(paths) - 1, 'more place')})" if len(paths) > 1 else ""
-        result.notes.append(Note("info", paths[0], f"recognized: {names}{more}", code="lift", count=len(paths)))
+        result.note(paths[0], f"recognized: {names}{more}", len(paths))
     _rename(result, owners)
 
 
@@ -1073,15 +1057,10 @@ def _rename(result: Lifted, owners: dict[int, dict[str, list[_Found]]]) -> None:
 
 def _owners_of(root: ModuleSpec, key: str, owners: dict[int, dict[str, list[_Found]]]) -> tuple[str, list[_Found]]:
     """Return the prefix of the graph that had a tensor, and the cells that have it now; none if it is where it was."""
-    spec, prefix = root, ""
-    for step in key.split(".")[:-1]:
-        found = owners.get(id(spec), {}).get(step)
-        if found:
+    for spec, prefix, rest in way_to(root, key):
+        if found := owners.get(id(spec), {}).get(rest.partition(".")[0]):
             return prefix, found
-        if step not in spec.children:
-            break
-        spec, prefix = spec.children[step], f"{prefix}{step}."
-    return prefix, []
+    return "", []
 
 
 # Attention

@@ -7,6 +7,7 @@ more than values. May import graph and errors. Knows neither formats nor PyTorch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from attrs import evolve, field
@@ -343,6 +344,32 @@ class GraphSpec:
     outputs: tuple[Link, ...]
     returns_list: bool
 
+    def run(
+        self,
+        value: Any,
+        pick: Callable[[Any, int], Any],
+        apply: Callable[[int, GraphNode, Any], Any],
+        joined: Callable[[list[Any]], Any] = list,
+    ) -> Any:
+        """Return the output for an input.
+
+        Args:
+            value: the input.
+            pick: returns an element of a value.
+            apply: returns the output of a node, by its number from 1 on and its input.
+            joined: makes a list of values one value.
+        """
+        values = [value]
+
+        def fetch(links: tuple[Link, ...]) -> list[Any]:
+            return [reduce(pick, path, values[source]) for source, path in links]
+
+        for number, node in enumerate(self.nodes, 1):
+            taken = fetch(node.takes)
+            values.append(apply(number, node, taken[0] if len(taken) == 1 else joined(taken)))
+        outputs = fetch(self.outputs)
+        return joined(outputs) if self.returns_list else outputs[0]
+
 
 @define(eq=False)
 class ModuleSpec:
@@ -385,6 +412,29 @@ class Plan:
 
     root: ModuleSpec
     parameters: frozenset[str] = frozenset()
+
+
+def end_of(spec: ModuleSpec, last: bool = False) -> ModuleSpec:
+    """Return the first module of a Sequential, or the last one, which is no Sequential with modules itself."""
+    while spec.target == SEQUENTIAL and spec.children:
+        children = spec.children.values()
+        spec = next(reversed(children) if last else iter(children))
+    return spec
+
+
+def way_to(root: ModuleSpec, key: str) -> Iterator[tuple[ModuleSpec, str, str]]:
+    """Yield the modules on the way to a tensor of a state dict, the root first.
+
+    Yields:
+        The module; the prefix of its keys; the rest of the key, which is the tensor's name in the last module.
+    """
+    spec, prefix = root, ""
+    while True:
+        yield spec, prefix, key
+        name, dot, rest = key.partition(".")
+        if not dot or name not in spec.children:
+            return
+        spec, prefix, key = spec.children[name], f"{prefix}{name}.", rest
 
 
 def specs_in(root: ModuleSpec) -> Iterator[ModuleSpec]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from ..data import define
-from .mapping import SEQUENTIAL, GraphSpec, ModuleSpec, specs_in
+from .mapping import SEQUENTIAL, GraphSpec, ModuleSpec, end_of, specs_in
 from .registry import traits_of
 
 
@@ -122,8 +122,7 @@ def _places(root: ModuleSpec, effects: MemoryEffects) -> Iterator[tuple[ModuleSp
 
 def _makes_new(spec: ModuleSpec) -> bool:
     """Return whether a module returns memory of its own, not needed for gradients: those with weights do."""
-    while spec.target == SEQUENTIAL and spec.children:
-        spec = next(reversed(spec.children.values()))
+    spec = end_of(spec, last=True)
     is_layer = _is_of_torch(spec) and not spec.children
     return is_layer and spec.obj is not None and "weight" in spec.obj and not traits_of(spec.target).shares_memory
 

@@ -17,10 +17,9 @@ from ..graph.lua import TorchObject
 from ..limits import DEFAULT_LIMITS, Limits
 from .graphs import graph_spec
 from .mapping import LAYERS, Call, GraphSpec, Lua, ModuleSpec, Plan
-from .named import StateDict
 from .places import Place, Places
 from .registry import layer_of, registered_layers, tensor_shapes, traits_of
-from .state_dict import state_dict
+from .state_dict import StateDict, state_dict
 
 MAX_DEPTH = 1_000
 """Depth up to which a module has a path of its own; PyTorch can call modules nested a third as deep."""
@@ -91,7 +90,7 @@ class _Planner:
         """The shapes of the tensors of each place by its prefix, and of each object by its id."""
         self._found: dict[int, dict[str, tuple[int, ...]]] = {}
         """The shapes with which each object was planned, by its id."""
-        for key, tensor in state.tensors.items():
+        for key, tensor in state.items():
             prefix, _, name = key.rpartition(".")
             self._shapes.setdefault(f"{prefix}." if prefix else "", {})[name] = tensor.shape
             self._shapes.setdefault(id(state.origins[key].obj), {})[name] = tensor.shape

@@ -142,13 +142,6 @@ def add_traits(traits: Mapping[str, Traits]) -> None:
     _RESOLVED.clear()
 
 
-def remove_traits(traits: Mapping[str, Traits]) -> None:
-    """Remove a declaration."""
-    for target in traits:
-        _TRAITS.pop(target, None)
-    _RESOLVED.clear()
-
-
 def declared_traits() -> dict[str, Traits]:
     """Return all facts by class, sorted: for tests."""
     return dict(sorted(_TRAITS.items()))
@@ -469,7 +462,9 @@ def unregister_layer(name: str) -> None:
     layer = _LAYERS.pop(name, None)
     TEXTS.pop(name, None)
     if layer is not None and all(other is not layer for other in _LAYERS.values()):
-        remove_traits(layer.traits)
+        for target in layer.traits:
+            _TRAITS.pop(target, None)
+        _RESOLVED.clear()
 
 
 def layer_of(class_name: str) -> Layer | None:

@@ -13,13 +13,12 @@ from attrs import evolve
 
 from ..data import define
 from ..graph.tensor import Tensor, place_of
-from ..report import Note
 from .flows import ANY, DataFlow, Kind
 from .lift import Lifted, Piece, compose, lifted
 from .mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in
-from .named import Origin, StateDict
 from .plan import graph_arguments
 from .registry import Param, tensor_shapes, traits_of
+from .state_dict import Origin, StateDict
 
 STATEFUL = LAYERS + "containers.Stateful"
 """The graph whose inputs after the first are states."""
@@ -69,7 +68,7 @@ def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted
         inside = [each for child in spec.children.values() for each in (child, *child.children.values())]
         is_own = id(spec) not in unrolled or spec is plan.root
         if spec.target in (SEQUENTIAL, _STEPS) and is_own and all(id(each) in once for each in inside):
-            result.notes += _merge(moved, prefix, spec, unrolled, tied)
+            _merge(result, moved, prefix, spec, unrolled, tied)
             once.update((id(each), (prefix, each)) for each in spec.children.values())
     _move(result, moved)
     if is_tree:
@@ -156,7 +155,7 @@ def _unroll(result: Lifted, once: dict[int, tuple[str, ModuleSpec]]) -> set[int]
         elif any(each.target.startswith(_RECURRENT) for each in specs_in(spec)):
             message = f"{spec.class_name} stays as it is: {against}"
         if message:
-            result.notes.append(Note("info", spec.path, message, code="lift"))
+            result.note(spec.path, message)
     _move(result, moved, pieces, shapes)
     return {id(spec) for spec in sequencers if spec.target == SEQUENTIAL}
 
@@ -285,17 +284,17 @@ def _as_layer(prefix: str, home: str, spec: ModuleSpec, shapes: dict[str, tuple[
 # Layers in a row
 
 
-def _merge(moved: Moves, prefix: str, spec: ModuleSpec, unrolled: set[int], tied: set[str]) -> list[Note]:
+def _merge(result: Lifted, moved: Moves, prefix: str, spec: ModuleSpec, unrolled: set[int], tied: set[str]) -> None:
     """Make one layer of recurrent layers of a Sequential that follow one another; the others get new numbers.
 
     Args:
+        result: receives notes.
         moved: receives the new beginnings of keys.
         prefix: of the Sequential's keys.
         spec: the Sequential.
         unrolled: the Sequentials inside, by id, that are no modules of their own.
         tied: see `_tied_in`.
     """
-    notes: list[Note] = []
     steps: list[Named] = []
     for name, child in spec.children.items():
         inside = [(f"{prefix}{name}.{step}.", each) for step, each in child.children.items()]
@@ -309,7 +308,7 @@ def _merge(moved: Moves, prefix: str, spec: ModuleSpec, unrolled: set[int], tied
             if not children[name].plain:
                 children[name].plain = f"torch.nn.{_kind(group[0][1])}"
                 message = f"recognized: {_kind(group[0][1])} layers in a row, which take a tensor and no list"
-                notes.append(Note("info", group[0][1].path, message, code="lift"))
+                result.note(group[0][1].path, message)
             moved.update(_levels(f"{prefix}{name}", group))
             continue
         for step, each in group:
@@ -318,7 +317,6 @@ def _merge(moved: Moves, prefix: str, spec: ModuleSpec, unrolled: set[int], tied
                 moved[step] = home
             children[str(len(children))] = each
     spec.children = children
-    return notes
 
 
 def _kind(spec: ModuleSpec) -> str:
@@ -415,7 +413,7 @@ def _take_state(result: Lifted) -> None:
     against = next(filter(None, (_against(spec) for _, spec in steps)), "")
     against = against or _against_moving(_tied_in(result.state), [step for step, spec in steps if _kind(spec)])
     if against:
-        result.notes.append(Note("info", root.path, f"the state stays inside of the model: {against}", code="lift"))
+        result.note(root.path, f"the state stays inside of the model: {against}")
         return
     made = ModuleSpec(STATEFUL, class_name=root.class_name, obj=root.obj, path=root.path)
     groups = list(_groups(steps))
@@ -449,7 +447,7 @@ def _take_state(result: Lifted) -> None:
     message = f"recognized: {found}; the model takes the state and returns it"
     if any(spec.kwargs.get(name) is not None for _, spec in steps for name in ("state", "hidden")):
         message += "; that of the last sequence, which is in the file, is left out"
-    result.notes.append(Note("info", root.path, message, code="lift"))
+    result.note(root.path, message)
 
 
 def _steps(root: ModuleSpec) -> list[Named]:

@@ -1,39 +1,98 @@
 """A Lua model as a PyTorch state dict, and PyTorch's tensors as new elements of the Lua tensors that they come from.
 
-Knows neither formats nor PyTorch.
+`save_module` writes a field `t7bridge` into each module with weights, and one into the root; see `lua/objects.py`. They
+are read back here: the model's current state dict becomes the recorded one, and vice versa. Knows neither formats nor
+PyTorch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
+from math import prod
 from typing import Any
 
-from attrs import evolve
+from attrs import evolve, field
 
-from ..data import np
+from ..data import define, np
 from ..errors import ModelError, UnsupportedError
-from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
-from ..graph.tensor import Tensor
+from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value, index_key
+from ..graph.tensor import Tensor, contiguous
 from ..limits import DEFAULT_LIMITS, Limits
-from ..report import Note
+from ..report import Note, Report
+from ..text import counted, listed
 from ..values.assign import Assignment, same_elements
 from ..values.widened import widen
-from .fields import Fields, path_steps
+from .fields import Fields, items_of, path_steps
 from .layers.containers import clones
-from .layouts import apply_layout, copied, elements, undo_layout
+from .layouts import apply_layout, compacted, copied, elements, undo_layout
 from .mapping import Lua, Read, Row
-from .named import FIELD, ROOT_FIELD, Origin, StateDict, compacted, recorded
-from .places import NameBudget, Place, Places, find_modules, is_module, is_scratch
+from .places import NameBudget, Place, Places, is_scratch
 from .registry import Layer, Param, Source, first_module, layer_of, modules, own_names
-
-__all__ = ["Origin", "StateDict", "find_modules", "is_module", "state_dict"]
 
 _SCALARS = (bytes, str, float, int)
 """Text, numbers and truth values."""
 _DATA = (Table, TdsHash, TdsVec, *_SCALARS)
 _USUAL = ("weight", "bias", "running_mean", "running_var")
 """The tensors of most layers, whose names are the same in PyTorch."""
+
+
+@define(eq=False)
+class Origin:
+    """Origin of a tensor of a state dict.
+
+    Attributes:
+        obj: the Lua object.
+        param: the entry that named it; `None` for a class without an entry.
+        source: its field and layout; `None` if it was computed, or its layout could not be changed.
+        tensor: the Lua tensor; `None` if it was computed.
+    """
+
+    obj: TorchObject
+    param: Param | None
+    source: Source | None
+    tensor: Tensor | None
+
+
+class StateDict(OrderedDict[str, Tensor]):
+    """A PyTorch state dict, made from a Lua model: tensors by PyTorch's names, in PyTorch's order.
+
+    Tensors that shared memory in Lua do so here.
+
+    Attributes:
+        notes: notes for the user.
+        origins: the origin of each tensor.
+        data: strings, numbers and tables of them in fields of the model that its classes do not set, such as a
+            vocabulary: under the prefix of the module and the name of the field.
+        data_fields: identity of the object and name of the field of each of these, and of the record of `save_module`.
+    """
+
+    __slots__ = ("data", "data_fields", "notes", "origins")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[Note] = []
+        self.origins: dict[str, Origin] = {}
+        self.data: dict[str, Value] = {}
+        self.data_fields: set[tuple[int, str]] = set()
+
+    @property
+    def tensors(self) -> StateDict:
+        """The state dict itself."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"<StateDict: {counted(len(self), 'tensor')}>"
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
 
 
 def state_dict(
@@ -110,12 +169,12 @@ class _Collector:
         self._copies: dict[object, list[Tensor]] = {}
         """Copied tensors, by their originals, so that tied weights stay tied."""
         self._notes: dict[tuple[str, str], Note] = {}
-        self._data: dict[int, bool] = {}
         """The note of each level and message, with its first path and the number of occurrences."""
         self._left: list[tuple[Place, str, Value, bool]] = []
         """Fields that the entries do not name: place, step, value, whether the class is known."""
-        self._own: dict[str, frozenset[str]] = {}
-        """The names of the fields that each class sets itself."""
+        self._own = cache(own_names)
+        self._is_data = cache(is_data)
+        """A table that many objects hold is searched once."""
         self._options: dict[int, frozenset[str]] = {}
         """The fields that the entry of each object's class reads, by the object's id."""
 
@@ -221,7 +280,7 @@ class _Collector:
     def _put(self, place: Place, name: str, tensor: Tensor, origin: Origin) -> None:
         key = place.prefix + name
         self._budget.spend(len(key))
-        tensors = self._result.tensors
+        tensors = self._result
         if key in tensors:
             if tensors[key] is tensor:
                 return
@@ -251,7 +310,7 @@ class _Collector:
             self._note("warning", place, "", f"no mapping yet for class {obj.class_name}: {kept}", "unmapped")
         self._left.extend((place, find.path, find.value, False) for find in finds if usual and find not in usual)
         for key, value in obj.fields.raw_items() if obj.fields is not None else ():
-            if isinstance(key, bytes) and not is_scratch(name := key.decode("utf-8", "backslashreplace")):
+            if isinstance(key, bytes) and not is_scratch(name := _text(key)):
                 self._take_data(place, name, value)
 
     # What is left out
@@ -264,7 +323,7 @@ class _Collector:
         for key, value in obj.fields.raw_items():
             if not isinstance(key, bytes) or not isinstance(value, (Tensor, TorchObject, *_DATA)):
                 continue
-            name = key.decode("utf-8", "backslashreplace")
+            name = _text(key)
             if name in accounted or name in layer.scratch or is_scratch(name) or self._is_own(obj, name, value):
                 continue
             if name in (FIELD, ROOT_FIELD):
@@ -276,11 +335,7 @@ class _Collector:
 
     def _is_own(self, obj: TorchObject, name: str, value: Value) -> bool:
         """Return whether a field holds a scalar and is one that the class itself sets."""
-        if not isinstance(value, _SCALARS):
-            return False
-        if obj.class_name not in self._own:
-            self._own[obj.class_name] = own_names(obj.class_name)
-        return name in self._own[obj.class_name]
+        return isinstance(value, _SCALARS) and name in self._own(obj.class_name)
 
     def _take_data(self, place: Place, name: str, value: Value) -> None:
         """Take a field that holds data, such as a vocabulary, and is not an option of the layer."""
@@ -296,12 +351,6 @@ class _Collector:
                 return
         self._result.data.setdefault(place.prefix + name, value)
         self._result.data_fields.add((id(place.obj), name))
-
-    def _is_data(self, value: Value) -> bool:
-        """Return whether a value is data; a table that many objects hold is searched once."""
-        if id(value) not in self._data:
-            self._data[id(value)] = is_data(value)
-        return self._data[id(value)]
 
     def _report_left(self) -> None:
         """Note content that was left out and is not in the state dict under another name."""
@@ -357,31 +406,13 @@ class _Recording(Table):
 
     def __init__(self, table: Table) -> None:
         super().__init__(table.raw_keys, table.raw_values)
-        self._index = table._positions()
         self.asked: set[str] = set()
 
-    def _positions(self) -> dict[Value, int]:
-        return _Asked(super()._positions(), self.asked)
-
-
-class _Asked(dict[Any, int]):
-    """Positions of fields; records the keys."""
-
-    def __init__(self, positions: dict[Any, int], asked: set[str]) -> None:
-        super().__init__(positions)
-        self._asked = asked
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        self._record(key)
-        return super().get(key, default)
-
-    def __contains__(self, key: object) -> bool:
-        self._record(key)
-        return super().__contains__(key)
-
-    def _record(self, key: object) -> None:
-        if isinstance(key, bytes):
-            self._asked.add(key.decode("utf-8", "backslashreplace"))
+    def _place(self, key: Value) -> int:
+        name = index_key(key)
+        if isinstance(name, bytes):
+            self.asked.add(_text(name))
+        return super()._place(key)
 
 
 def options_of(obj: TorchObject, layer: Layer) -> frozenset[str]:
@@ -393,25 +424,19 @@ def options_of(obj: TorchObject, layer: Layer) -> frozenset[str]:
     """
     fields = _Recording(obj.fields or Table())
     copy = TorchObject(obj.class_name, obj.version, fields, obj.payload)
-    module = layer.module_of(obj.class_name)
-    for read in (layer.params_of, layer.note_of):
-        _ask(lambda read=read: read(Fields(copy, "", layer.defaults)))
-    if layer.children is not None:
-        _ask(lambda: list(layer.children(copy)))
     lua = Lua(copy, "", layer.defaults)
+    module, children = layer.module_of(obj.class_name), layer.children
+    reads: list[Callable[[Lua], Any]] = [layer.params_of, layer.note_of]
+    if children is not None:
+        reads.append(lambda _: list(children(copy)))
     if isinstance(module, Row):  # each by itself: one that needs tensors does not hide the next
-        for argument in (*module.args, *module.kwargs.values()):
-            if isinstance(argument, Read):
-                _ask(lambda argument=argument: argument.get(lua))
+        reads += [each.get for each in (*module.args, *module.kwargs.values()) if isinstance(each, Read)]
     elif module is not None:
-        _ask(lambda: module(lua))
+        reads.append(module)
+    for read in reads:  # fields may be missing or damaged
+        with suppress(ModelError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
+            read(lua)
     return frozenset(fields.asked)
-
-
-def _ask(read: Any) -> None:
-    """Call what reads fields, which may be missing or damaged."""
-    with suppress(ModelError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
-        read()
 
 
 def native(tensor: Tensor) -> Tensor:
@@ -499,9 +524,216 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
             found = state_dict(child.value, own_keys=True)
             for key, origin in found.origins.items():
                 if origin.param is not None and origin.param.kind == "parameter":
-                    yield f"{place.prefix}0.{key}", place.path + child.path, origin, found.tensors[key]
+                    yield f"{place.prefix}0.{key}", place.path + child.path, origin, found[key]
 
 
 def _fields(origin: Origin) -> Fields:
     layer = layer_of(origin.obj.class_name)
     return Fields(origin.obj, "", layer.defaults if layer else {})
+
+
+# Records of `save_module`, and sharing that is lost
+
+
+_SHOWN = 8
+
+
+def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
+    """Note the tensors that were copied into another layout, and share their original memory with others of the result.
+
+    Args:
+        models: the state dicts of the result.
+        report: receives the note.
+    """
+    places: dict[int, list[tuple[int, int, str, Tensor, int]]] = {}
+    for model in models:
+        for key, origin in model.origins.items():
+            before, now = origin.tensor, model[key]
+            if before is not None and before.storage is not None and before.numel:
+                first, end = before.reach()
+                places.setdefault(id(before.storage), []).append((first, end, key, now, id(before)))
+    lost: dict[str, None] = {}
+    for found in places.values():
+        found.sort(key=lambda place: place[:3])
+        reach, last = -1, found[0]
+        for place in found:
+            is_part = place[4] == last[4]  # parts of one tensor share nothing
+            if place[0] < reach and place[3].storage is not last[3].storage and not is_part:
+                lost[last[2]] = lost[place[2]] = None
+            if place[1] > reach:
+                reach, last = place[1], place
+    if lost:
+        names = listed(lost, _SHOWN)
+        message = f"memory that Lua shares between tensors of different layouts is no longer shared: {names}"
+        report.notes.append(Note("info", "", message, "sharing", code="unshared"))
+
+
+FIELD = "t7bridge"
+
+
+ROOT_FIELD = "t7bridge_state_dict"
+
+
+@define(frozen=True)
+class Run:
+    """A part of a recorded tensor.
+
+    Attributes:
+        key: of the model's own state dict; its elements are a run of the tensor's.
+        start: of the run, in elements, 0-based.
+        count: elements of the run.
+        transposed: whether the model holds the transpose of the tensor.
+    """
+
+    key: str
+    start: int
+    count: int
+    transposed: bool = False
+
+
+@define(eq=False)
+class Recorded:
+    """A recorded state dict.
+
+    Attributes:
+        keys: in order.
+        sizes: of the tensors held by modules, by key.
+        pieces: their locations.
+        copies: parts that other pieces hold as well, as in the cells of an unrolled layer.
+        tied: other keys of a tensor → its first key.
+        other: tensors that no module holds, or holds only in part.
+        scalars: outputs without dimensions, counted from 1.
+    """
+
+    keys: list[str] = field(factory=list)
+    sizes: dict[str, tuple[int, ...]] = field(factory=dict)
+    pieces: dict[str, list[Run]] = field(factory=dict)
+    copies: dict[str, list[Run]] = field(factory=dict)
+    tied: dict[str, str] = field(factory=dict)
+    other: dict[str, Tensor] = field(factory=dict)
+    scalars: list[int] = field(factory=list)
+
+    def outer(self, found: StateDict) -> dict[str, Tensor]:
+        """Convert a model's own state dict to the recorded one: views of the same memory where possible."""
+        return self.by_keys({key: self._joined(key, found) for key in self.pieces}, self.other)
+
+    def by_keys(self, made: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+        """Return tensors by the recorded keys, in order: those composed of pieces, and others."""
+        found = {**other, **made}
+        return {key: found[self.tied.get(key, key)] for key in self.keys}
+
+    def _joined(self, key: str, found: StateDict) -> Tensor:
+        size, pieces = self.sizes[key], self.pieces[key]
+        tensors = [found[piece.key] for piece in pieces]
+        first = tensors[0]
+        places = {
+            (id(tensor.storage), tensor.offset - piece.start) if tensor.is_contiguous else None
+            for piece, tensor in zip(pieces, tensors)
+        }
+        if len(pieces) == 1 and pieces[0].transposed:
+            return Tensor(first.element, first.storage, size, first.stride[::-1], first.offset)
+        if len(places) == 1 and None not in places and key not in self.other:
+            return Tensor(
+                first.element, first.storage, size, contiguous(size), first.offset - pieces[0].start, not size
+            )
+        rest = self.other.get(key)
+        whole = np.empty(prod(size), np.dtype(first.element.code)) if rest is None else rest.numpy().reshape(-1).copy()
+        for piece, tensor in zip(pieces, tensors):
+            whole[piece.start : piece.start + piece.count] = tensor.numpy().reshape(-1)
+        return Tensor.from_numpy(whole.reshape(size))  # one without dimensions is a scalar
+
+    def inner(self, state: dict[Any, Any], found: StateDict) -> dict[Any, Any]:
+        """Convert a recorded state dict to the model's own; tensors that no module holds are left out."""
+        result: dict[Any, Any] = {}
+        for key in self.pieces:
+            names = [key, *(other for other, first in self.tied.items() if first == key)]
+            tensor = next((state[name] for name in names if isinstance(state.get(name), Tensor)), None)
+            if tensor is None:
+                continue
+            array = tensor.numpy()
+            for piece in self.places(key):
+                part = (array.T if piece.transposed else array).reshape(-1)[piece.start : piece.start + piece.count]
+                wanted = found[piece.key].shape
+                fits = part.size == prod(wanted) and array.size == prod(self.sizes[key])
+                result[piece.key] = Tensor.from_numpy(part.reshape(wanted)) if fits else tensor
+        held, origins = self.held(), found.origins.items()
+        kept = {key: found[key] for key, origin in origins if key not in held and origin.tensor is not None}
+        return {**result, **kept}
+
+    def held(self) -> set[str]:
+        """Return the keys of the model's own state dict that hold parts of recorded tensors."""
+        return {piece.key for key in self.pieces for piece in self.places(key)}
+
+    def places(self, key: str) -> list[Run]:
+        """Return all pieces that hold parts of a tensor, including copies."""
+        return [*self.pieces[key], *self.copies.get(key, [])]
+
+
+def recorded(root: TorchObject, found: StateDict) -> Recorded | None:
+    """Return the state dict recorded in a model, `None` if there is none, or it does not match.
+
+    Args:
+        root: the model.
+        found: its own state dict.
+    """
+    record = root.get(ROOT_FIELD)
+    if not isinstance(record, Table):
+        return None
+    result = Recorded([_text(key) for key in items_of(record.get("keys")) or ()])
+    result.tied = {_text(key): _text(value) for key, value in _pairs(record.get("tied"))}
+    result.scalars = [int(place) for place in items_of(record.get("scalars")) or () if isinstance(place, (int, float))]
+    for key, value in _pairs(record.get("other")):
+        scalar = value.get("scalar") if isinstance(value, Table) else None
+        if isinstance(scalar, Tensor) and scalar.numel == 1:
+            result.other[_text(key)] = Tensor(scalar.element, scalar.storage, (), (), scalar.offset, is_scalar=True)
+        elif isinstance(value, Tensor):
+            result.other[_text(key)] = value
+    for own, origin in found.origins.items():
+        name = own.rpartition(".")[2]
+        entry = origin.obj.get(FIELD)
+        entry = entry.get(name) if isinstance(entry, Table) else None
+        if isinstance(entry, Table):
+            _add(result, own, entry, found[own].numel)
+    fits = all(_whole(result, key) for key in result.pieces)
+    known = {*result.pieces, *result.other}
+    return result if fits and all(result.tied.get(key, key) in known for key in result.keys) else None
+
+
+def _add(result: Recorded, own: str, entry: Table, count: int) -> None:
+    key = _text(entry.get("key"))
+    size = tuple(int(extent) for extent in items_of(entry.get("size")) or () if isinstance(extent, (int, float)))
+    start = entry.get("start", 0)
+    start = int(start) if isinstance(start, (int, float)) else 0
+    piece = Run(own, start, count, entry.get("transposed") is True)
+    known = result.pieces.setdefault(key, [])
+    result.sizes.setdefault(key, size)
+    same = any((other.start, other.count) == (start, count) for other in known)
+    (result.copies.setdefault(key, []) if same else known).append(piece)
+
+
+def _whole(result: Recorded, key: str) -> bool:
+    """Return whether the pieces of a tensor cover all of it, in order and without overlap."""
+    pieces = sorted(result.pieces[key], key=lambda piece: piece.start)
+    total = prod(result.sizes[key])
+    for piece in pieces:
+        if (piece.start, piece.count) == (0, total):  # one holds all: further parts share its memory
+            result.copies.setdefault(key, []).extend(other for other in pieces if other is not piece)
+            result.pieces[key] = [piece]
+            return not piece.transposed or len(result.sizes[key]) == 2
+    place, gaps = 0, False
+    for piece in pieces:
+        if piece.start < place or piece.transposed:
+            return False
+        gaps |= piece.start > place
+        place = piece.start + piece.count
+    result.pieces[key] = pieces
+    kept = result.other.get(key)
+    return place <= total and ((place == total and not gaps) or (kept is not None and kept.numel == total))
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _pairs(value: Any) -> list[tuple[Any, Any]]:
+    return list(value.items()) if isinstance(value, Table) else []

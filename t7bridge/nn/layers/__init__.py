@@ -13,5 +13,4 @@ from . import (  # noqa: F401
     pooling,
     recurrent,
     shape,
-    torch_2010,
 )

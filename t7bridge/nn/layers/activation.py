@@ -31,9 +31,7 @@ register_layer(
     defaults={"nOutputPlane": 0.0},
     module=of_runtime("activation.PReLU", extent("weight"), plain="PReLU"),
     # One slope is for inputs of any shape.
-    traits={
-        "activation.PReLU": Traits(plain_examples=(1,), plain_rank=2, written=("plain", "PReLU"), like="PReLU"),
-    },
+    traits=Traits(plain_examples=(1,), plain_rank=2, written=("plain", "PReLU"), like="PReLU"),
 )
 
 _NOISE = "noise mininput tempgrad temp tanh"
@@ -213,3 +211,4 @@ register_layer(
         "training.ZeroGrad": Traits(shares_memory=True, output=same),
     },
 )
+register_layer(module={"nn.AbsModule": of_runtime("activation.Abs")})

@@ -11,10 +11,22 @@ from ...graph.dtypes import LUA_CLASSES
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
 from .. import flows
-from ..fields import Fields, lookup
+from ..fields import Fields, items_of, lookup
 from ..graphs import graph_modules
 from ..layouts import Layout, Permute, Reshape, apply_layout, copied, elements
-from ..mapping import LAYERS, Call, Lua, Mapped, NotMappedError, becomes, dim, integer, of_runtime, of_torch
+from ..mapping import (
+    LAYERS,
+    Call,
+    Lua,
+    Mapped,
+    NotMappedError,
+    becomes,
+    dim,
+    flag,
+    integer,
+    of_runtime,
+    of_torch,
+)
 from ..places import is_scratch
 from ..registry import (
     Child,
@@ -98,23 +110,20 @@ register_layer(
         "torch.nn.Sequential": Traits(flow=flows.sequence),
     },
 )
+_MAPPED = Traits(takes_list=True, returns_list=True, flow=flows.mapped, written=("map",))
 # CRNN: one module for every element of a table.
 register_layer(
     "nn.SharedParallelTable",
     children=named_modules("unit"),
     module=of_runtime("containers.SharedParallelTable"),
-    traits={
-        "containers.SharedParallelTable": Traits(
-            takes_list=True, returns_list=True, flow=flows.mapped, written=("map",)
-        )
-    },
+    traits=_MAPPED,
 )
 register_layer(
     "nn.Convert",
     children=modules,
     scratch="converter",
     module=dpnn_convert,
-    traits={"shape.Convert": Traits(shares_memory=True)},
+    traits=Traits(shares_memory=True),
 )
 
 
@@ -185,7 +194,7 @@ register_layer(
     children=clones,
     scratch="sharedparams",
     module=of_runtime("containers.MapTable"),
-    traits={"containers.MapTable": Traits(takes_list=True, returns_list=True, flow=flows.mapped, written=("map",))},
+    traits=_MAPPED,
 )
 # Older files hold the copies that Lua made for other devices; cunn writes only the first replica since class version 2,
 # and all of them before.
@@ -288,5 +297,21 @@ register_layer(
     scratch="weight bias",
     defaults={"outputDim": 1.0},
     module=_weight_norm,
-    traits={"containers.WeightNorm": Traits(flow=flows.sequence, shapes=_weight_norm_shapes)},
+    traits=Traits(flow=flows.sequence, shapes=_weight_norm_shapes),
+)
+
+
+def _classifier(obj: TorchObject) -> Iterator[Child]:
+    """Return the modules of a classifier: `modules` was added later than `classifier`."""
+    if items_of(obj.get("modules")):
+        yield from modules(obj)
+    elif obj.get("classifier") is not None:
+        yield Child("0", ".classifier", obj.get("classifier"))
+
+
+register_layer(
+    "nn.SpatialClassifier",
+    children=_classifier,
+    scratch="classifier inputF inputT outputF outputT gradOutputF gradOutputT gradInputF gradInputT",
+    module=of_runtime("containers.SpatialClassifier", spatial=flag("spatialOutput", True)),
 )

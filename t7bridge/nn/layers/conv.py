@@ -1,4 +1,7 @@
-"""Convolutions. Kernels stored as matrices get PyTorch's dimensions. Sources: nn 8726825, cudnn.torch."""
+"""Convolutions. Kernels stored as matrices get PyTorch's dimensions. Sources: nn 8726825, cudnn.torch.
+
+Those of 2010 to 2012: xLearn bfbe47b, nnx 1c28e23, torch7-distro 0f97e8a.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ from typing import Any
 
 from attrs import evolve
 
+from ...data import define
+from ...graph.tensor import Tensor
 from ..fields import Fields
-from ..layouts import FIRST, REST, Merge, Narrow, Permute, Reshape
+from ..layouts import FIRST, REST, Merge, Narrow, Permute, Reshape, permute
 from ..mapping import (
     LAYERS,
     Choice,
@@ -22,13 +27,91 @@ from ..mapping import (
     integer,
     made,
     of_runtime,
+    of_torch,
     pair,
     shape,
 )
 from ..output_shapes import temporal
 from ..registry import Param, Traits, buffer, keeps, param, register_layer
 from ..torch_nn import Tensors, constructed
-from .torch_2010 import CONNECTIONS, TURNED_KERNEL, has_turned_kernel
+
+# The files of 2010 have images of (w, h, planes) with the first dimension contiguous; Torch 7 reversed both, so that
+# the memory is the same. Modules made from them accept (planes, h, w), as those of all later files.
+
+
+def is_turned(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
+    """Return whether a tensor has its dimensions in the order of 2010.
+
+    Args:
+        tensor: the tensor.
+        sizes: its sizes in Torch 7, by the fields of its object.
+    """
+    if tensor.size != sizes[::-1]:
+        return False
+    return tensor.size != sizes or tensor.stride[0] < tensor.stride[-1]
+
+
+@define(frozen=True)
+class Turn:
+    """The dimensions in reverse order, for a tensor that has them in the order of 2010.
+
+    Attributes:
+        extents: the fields with its sizes in Torch 7; `REST` for the connections of a table.
+    """
+
+    extents: tuple[str, ...]
+
+    def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
+        """See `Step.apply`."""
+        return permute(tensor, self._backwards) if self._applies(tensor, fields) else tensor
+
+    def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
+        """See `Step.undo`."""
+        return permute(tensor, self._backwards) if tensor.size[::-1] == before != tensor.size else tensor
+
+    @property
+    def _backwards(self) -> tuple[int, ...]:
+        return tuple(reversed(range(len(self.extents))))
+
+    def _applies(self, tensor: Tensor, fields: Fields) -> bool:
+        connections = fields.find_tensor("connTable")
+        many = connections.size[0] if connections is not None else 0
+        return is_turned(tensor, tuple(many if name == REST else fields.integer(name) for name in self.extents))
+
+
+# torch.nn.Conv2d with kernels (kW, kH, in, out); other files are handled as in `conv`.
+TURNED_KERNEL = param("weight", Permute((3, 2, 1, 0)))
+
+
+def has_turned_kernel(fields: Fields) -> bool:
+    """Return whether a convolution has its kernels in the order of 2010."""
+    weight = fields.find_tensor("weight")
+    names = ("nOutputPlane", "nInputPlane", "kH", "kW")
+    if weight is None or len(weight.size) != 4 or not all(fields.has(name) for name in names):
+        return False
+    return is_turned(weight, tuple(fields.integer(name) for name in names))
+
+
+# A linear layer at each position of an image: torch.nn.Conv2d with kernels of one element.
+register_layer(
+    "nn.SpatialLinear",
+    params=(param("weight", Turn(("fanout", "fanin")), Reshape((*("fanout", "fanin"), 1, 1))), param("bias")),
+    module=of_torch("Conv2d", integer("fanin"), integer("fanout"), 1),
+)
+
+
+CONNECTIONS = of_runtime(
+    "conv.ConvMap2d", integer("nInputPlane"), integer("nOutputPlane"), shape("weight"), stride=axes("d", 2, 1)
+)
+
+
+# A kernel for each connection, (connections, kH, kW).
+register_layer(
+    params=(param("weight", Turn((REST, "kH", "kW"))), param("bias"), buffer("connTable")),
+    scratch="connTableRev",
+    module=dict.fromkeys(("nn.SpatialConvolutionTable", "nn.SpatialConvolutionSparse"), CONNECTIONS),
+)
+
 
 BIAS = param("bias")
 # (out, in / groups, kH, kW); SpatialConvolutionMM, and nn.SpatialConvolution of February 2015, keep it as a matrix.
@@ -42,8 +125,8 @@ _CUDNN = "iSize input_offset output_offset weight_offset workspace buffer autotu
 
 
 _GROUPS = integer("groups", 1)
-_KERNEL = made(lambda lua: lua.shape("weight")[2:])
-_INPUTS = made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1))
+KERNEL = made(lambda lua: lua.shape("weight")[2:])
+INPUTS = made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1))
 
 
 def _places(dims: int, groups: Read = _GROUPS) -> dict[str, Any]:
@@ -59,7 +142,7 @@ def _places(dims: int, groups: Read = _GROUPS) -> dict[str, Any]:
 def convolution(dims: int, target: str) -> Row:
     """Return the mapping of objects to a class with the arguments of torch.nn.Conv2d or Conv3d."""
     dilation = axes("dilation", dims, 1).unless((1,) * dims)
-    return Row(target, (_INPUTS, extent("weight"), _KERNEL), {**_places(dims), "dilation": dilation})
+    return Row(target, (INPUTS, extent("weight"), KERNEL), {**_places(dims), "dilation": dilation})
 
 
 def _rounded(dims: int) -> Choice:
@@ -80,7 +163,7 @@ def _rounded(dims: int) -> Choice:
 def _full_convolution(dims: int) -> Row:
     """Map to torch.nn.ConvTranspose2d or 3d, whose weight is (in, out / groups, …)."""
     extra = axes("adj", dims, 0).unless((0,) * dims)
-    args = (extent("weight"), _INPUTS, _KERNEL)
+    args = (extent("weight"), INPUTS, KERNEL)
     kwargs = {**_places(dims), "output_padding": extra}
     return Row(f"{LAYERS}conv.FullConvolution{dims}d", args, kwargs, f"torch.nn.ConvTranspose{dims}d")
 
@@ -141,7 +224,7 @@ register_layer(
         "conv.DepthWiseConv2d",
         integer("nInputPlane"),
         extent("weight"),
-        _KERNEL,
+        KERNEL,
         **_places(2, integer("nInputPlane")),
     ),
 )
@@ -155,9 +238,7 @@ register_layer(
     defaults=_NO_PADDING,
     scratch=_UNFOLDED,
     module=of_runtime("conv.LocalConv2d", shape("weight"), pair("dH", "dW"), pair("padH", "padW", default=0)),
-    traits={
-        "conv.LocalConv2d": Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2], *shape[:2])}),
-    },
+    traits=Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2], *shape[:2])}),
 )
 _CONNECTIONS_BACK = evolve(CONNECTIONS, kwargs={**CONNECTIONS.kwargs, "transposed": True})
 # A kernel for each connection, (connections, kH, kW); the table of connections counts planes from 1.
@@ -168,15 +249,13 @@ register_layer(
         "nn.SpatialConvolutionMap": CONNECTIONS,
         "nn.SpatialFullConvolutionMap": _CONNECTIONS_BACK,
     },
-    traits={
-        "conv.ConvMap2d": Traits(
-            shapes=lambda inputs, outputs, shape, *_, **__: {
-                "weight": shape,
-                "bias": (outputs,),
-                "connTable": (shape[0], 2),
-            }
-        )
-    },
+    traits=Traits(
+        shapes=lambda inputs, outputs, shape, *_, **__: {
+            "weight": shape,
+            "bias": (outputs,),
+            "connTable": (shape[0], 2),
+        }
+    ),
 )
 # (in, out / groups, kH, kW): torch.nn.ConvTranspose2d.
 register_layer(
@@ -204,7 +283,7 @@ register_layer(
     "nn.TemporalSubSampling",
     params=(param("weight"), BIAS),
     module=of_runtime("conv.TemporalSubSampling", extent("weight"), integer("kW"), integer("dW", 1)),
-    traits={"conv.TemporalSubSampling": Traits(shapes=_each)},
+    traits=Traits(shapes=_each),
 )
 
 # (out, kW * in), the kernel's columns before the features; cuDNN's fields kH and kW have other meanings.

@@ -147,7 +147,7 @@ register_layer(
     kind="criterion",
     scratch=_SCRATCH,
     module=of_runtime("criterion.WeightedMSECriterion", shape("weight"), average=_AVERAGE),
-    traits={"criterion.WeightedMSECriterion": Traits(shapes=lambda shape, *_, **__: {"weight": shape})},
+    traits=Traits(shapes=lambda shape, *_, **__: {"weight": shape}),
 )
 register_layer(
     "cudnn.VolumetricCrossEntropyCriterion",
@@ -204,14 +204,14 @@ register_layer(
     kind="criterion",
     scratch="clones zeroMask",
     module={"nn.CriterionTable": of_runtime("criterion.CriterionTable")},
-    traits={"criterion.CriterionTable": Traits(flow=flows.unknown)},
+    traits=Traits(flow=flows.unknown),
 )
 # A layer: of nngraph.
 register_layer(
     children=named_modules("criterion"),
     kind="layer",
     module={"nn.ModuleFromCriterion": of_runtime("criterion.ModuleFromCriterion")},
-    traits={"criterion.ModuleFromCriterion": Traits(takes_list=True)},
+    traits=Traits(takes_list=True),
 )
 register_layer(
     "nn.ModuleCriterion",

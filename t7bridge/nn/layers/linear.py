@@ -52,7 +52,7 @@ register_layer(
     params=(WEIGHT, BIAS),
     scratch="lastInput formatted_input shardBuffer",
     module=of_runtime("linear.SparseLinear", _COLUMNS, _ROWS, index_base=BASE),
-    traits={"linear.SparseLinear": Traits(like="Linear", output=unknown)},
+    traits=Traits(like="Linear", output=unknown),
 )
 
 
@@ -77,7 +77,7 @@ register_layer(
     scratch="gradWeightBuffer valuesBuffer normalizedValues cumSumSizes cumSumSizesCache sizes sizesCache "
     "keys values lkeys lvalues running",
     module=_INDEX_LINEAR,
-    traits={"linear.IndexLinear": Traits(shapes=_index_shapes)},
+    traits=Traits(shapes=_index_shapes),
 )
 
 
@@ -108,7 +108,7 @@ register_layer(
     ),
     scratch="network allcolumns partition addBuffer buffer",
     module=_partial_linear,
-    traits={"linear.PartialLinear": Traits(like="Linear", shapes=_partial_shapes)},
+    traits=Traits(like="Linear", shapes=_partial_shapes),
 )
 
 
@@ -150,7 +150,7 @@ register_layer(
         bias=has("bias"),
         eps=number("eps", 1e-16),
     ),
-    traits={"linear.LinearWeightNorm": Traits(shapes=_weight_norm_shapes)},
+    traits=Traits(shapes=_weight_norm_shapes),
 )
 # weight (out, in1, in2), bias (out): torch.nn.Bilinear.
 register_layer(
@@ -158,7 +158,7 @@ register_layer(
     params=(WEIGHT, BIAS),
     scratch="buff1 buff2",
     module=of_runtime("linear.Bilinear", _COLUMNS, extent("weight", 2), _ROWS, bias=has("bias")),
-    traits={"linear.Bilinear": Traits(takes_list=True, like="Bilinear")},
+    traits=Traits(takes_list=True, like="Bilinear"),
 )
 
 # bias (n), or (1) if one number is added to everything.
@@ -166,26 +166,26 @@ register_layer(
     "nn.Add",
     params=(BIAS,),
     module=of_runtime("linear.Add", extent("bias"), scalar=flag("scalar")),
-    traits={"linear.Add": Traits(output=same, shapes=lambda size, *_, **__: {"bias": (size,)})},
+    traits=Traits(output=same, shapes=lambda size, *_, **__: {"bias": (size,)}),
 )
 # With the sizes given to the layer, which broadcast as in PyTorch.
 register_layer(
     "nn.CAdd",
     params=(BIAS,),
     module=of_runtime("linear.CAdd", shape("bias").each),
-    traits={"linear.CAdd": Traits(output=same, shapes=lambda *shape: {"bias": shape})},
+    traits=Traits(output=same, shapes=lambda *shape: {"bias": shape}),
 )
 register_layer(
     "nn.CMul",
     params=(WEIGHT,),
     module=of_runtime("linear.CMul", shape("weight").each),
-    traits={"linear.CMul": Traits(output=same, shapes=lambda *shape: {"weight": shape})},
+    traits=Traits(output=same, shapes=lambda *shape: {"weight": shape}),
 )
 register_layer(
     "nn.Mul",
     params=(WEIGHT,),
     module=of_runtime("linear.Mul"),
-    traits={"linear.Mul": Traits(output=same, shapes=lambda: {"weight": (1,)})},
+    traits=Traits(output=same, shapes=lambda: {"weight": (1,)}),
 )
 
 
@@ -193,7 +193,7 @@ register_layer(
     "nn.Constant",
     params=(buffer("value"),),
     module=of_runtime("shape.Constant", shape("value").each, n_input_dims=optional("nInputDim")),
-    traits={"shape.Constant": Traits(flow=flows.constant, shapes=lambda *shape, n_input_dims=None: {"value": shape})},
+    traits=Traits(flow=flows.constant, shapes=lambda *shape, n_input_dims=None: {"value": shape}),
 )
 
 
@@ -226,21 +226,21 @@ register_layer(
     "nn.Cosine",
     params=(WEIGHT,),
     module=of_runtime("linear.Cosine", _COLUMNS, _ROWS),
-    traits={"linear.Cosine": Traits(shapes=lambda inputs, outputs: {"weight": (outputs, inputs)})},
+    traits=Traits(shapes=lambda inputs, outputs: {"weight": (outputs, inputs)}),
 )
 # weight (in, out): one column for each point.
 register_layer(
     "nn.Euclidean",
     params=(WEIGHT,),
     module=of_runtime("linear.Euclidean", _ROWS, _COLUMNS),
-    traits={"linear.Euclidean": Traits(shapes=lambda *sizes: {"weight": sizes})},
+    traits=Traits(shapes=lambda *sizes: {"weight": sizes}),
 )
 register_layer(
     "nn.WeightedEuclidean",
     params=(WEIGHT, param("diagCov")),
     scratch="gradDiagCov",
     module=of_runtime("linear.WeightedEuclidean", _ROWS, _COLUMNS),
-    traits={"linear.WeightedEuclidean": Traits(shapes=lambda *sizes: {"weight": sizes, "diagCov": sizes})},
+    traits=Traits(shapes=lambda *sizes: {"weight": sizes, "diagCov": sizes}),
 )
 # weight (k, dim): the centres.
 register_layer(
@@ -248,7 +248,7 @@ register_layer(
     params=(WEIGHT,),
     scratch="clusterSampleCount",
     module=of_runtime("linear.Kmeans", _ROWS, _COLUMNS, scale=number("scale", 1.0), index_base=BASE),
-    traits={"linear.Kmeans": Traits(shapes=lambda k, features, *_, **__: {"weight": (k, features)})},
+    traits=Traits(shapes=lambda k, features, *_, **__: {"weight": (k, features)}),
 )
 
 

@@ -12,11 +12,12 @@ from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from ..compounds import node, recognized
 from ..fields import Fields, lookup
-from ..layouts import REST, DeviationToVariance, Reshape, elements
+from ..layouts import REST, DeviationToVariance, Permute, Reshape, elements
 from ..mapping import (
     LAYERS,
     Call,
     Choice,
+    Literal,
     Lua,
     NotMappedError,
     Row,
@@ -24,8 +25,10 @@ from ..mapping import (
     extent,
     has,
     integer,
+    made,
     number,
     of_runtime,
+    optional_number,
 )
 from ..output_shapes import same
 from ..registry import Child, Param, Source, Traits, buffer, keeps, modules, param, register_layer
@@ -174,7 +177,7 @@ register_layer(
     scratch="modules",
     note="subtracts the means of a batch in the wrong order; torch.nn.LayerNorm computes the intended function",
     module=_layer_normalization,
-    traits={"norm.LayerNormalization": Traits(output=same, shapes=_layer_norm_shapes)},
+    traits=Traits(output=same, shapes=_layer_norm_shapes),
 )
 _ESTIMATOR = {"Sequential", "SpatialZeroPadding", "Square", "Replicate", "Sqrt", "CDivTable"}
 _WEIGHTED = {"SpatialConvolution", "SpatialConvolutionMap", "SpatialConvolutionMM"}
@@ -257,20 +260,55 @@ register_layer(
         "nn.SpatialDivisiveNormalization": _local(False, True),
         "nn.SpatialContrastiveNormalization": _local(True, True),
     },
-    traits={"norm.LocalNormalization": Traits(output=same, shapes=lambda shape, *_, **__: {"kernel": shape})},
+    traits=Traits(output=same, shapes=lambda shape, *_, **__: {"kernel": shape}),
 )
+
+
+def local_response(k: str) -> Row:
+    """Map a normalization across planes, by the name of the field of its constant."""
+    return of_runtime(
+        "norm.LocalResponseNorm",
+        integer("size"),
+        plain="LocalResponseNorm",
+        alpha=number("alpha", 1e-4),
+        beta=number("beta", 0.75),
+        k=number(k, 1.0),
+    )
+
+
 register_layer(
     module={
-        "nn.SpatialCrossMapLRN": of_runtime(
-            "norm.LocalResponseNorm",
-            integer("size"),
-            plain="LocalResponseNorm",
-            alpha=number("alpha", 1e-4),
-            beta=number("beta", 0.75),
-            k=number("k|K", 1.0),
-        ),
+        "nn.SpatialCrossMapLRN": local_response("k|K"),
         "nn.Normalize": of_runtime("norm.Normalize", number("p"), eps=number("eps", 1e-10)),
     },
     scratch="paddedRatio accumRatio scale cross norm normp buffer2",
     traits={"norm.LocalResponseNorm": Traits(like="LocalResponseNorm"), "norm.Normalize": Traits(output=same)},
+)
+
+
+@keeps("kernel", "kernel2")
+def _kernels(fields: Fields) -> tuple[Param, ...]:
+    """Return one kernel, or a row and a column. `nn.LocalNorm` is of 2010."""
+    turn = (Permute((1, 0)),) if fields.obj.class_name == "nn.LocalNorm" else ()
+    if isinstance(fields.get("kernel"), Tensor):
+        return (buffer("kernel", *turn),)
+    return (buffer("kernel", *turn, field="kernel.1"), buffer("kernel2", *turn, field="kernel.2"))
+
+
+def _kernel_shapes(lua: Lua) -> tuple[Literal, ...]:
+    return tuple(lua.shape(name) for name in ("kernel", "kernel2") if name in lua.shapes) or (lua.shape("kernel"),)
+
+
+_NORMALIZATION = of_runtime(
+    "norm.SpatialNormalization", made(_kernel_shapes).each, threshold=optional_number("fixedThres").unless(None)
+)
+
+
+# The modules that Lua built from the kernel are left out.
+register_layer(
+    params=_kernels,
+    scratch="convo convostd squareMod sqrtMod subtractMod substractMod meanDiviseMod stdDiviseMod thresMod diviseMod "
+    "coef inConvo inMean inputZeroMean inputZeroMeanSq inConvoVar inVar inStdDev inStdDevNotUnit stdDev thstd input",
+    module=dict.fromkeys(("nn.SpatialNormalization", "nn.LocalNorm"), _NORMALIZATION),
+    traits={"norm.SpatialNormalization": Traits(shapes=lambda *shapes, **_: dict(zip(("kernel", "kernel2"), shapes)))},
 )

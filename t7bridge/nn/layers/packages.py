@@ -49,7 +49,8 @@ from ..mapping import (
 from ..output_shapes import same
 from ..registry import Child, Param, Traits, buffer, keeps, modules, named_modules, param, register_layer
 from ..torch_nn import Tensors, constructed
-from .conv import BIAS, CONVOLUTION_2D, KERNEL_2D, convolution, kernel_2d
+from .conv import BIAS, CONVOLUTION_2D, INPUTS, KERNEL, KERNEL_2D, convolution, kernel_2d
+from .norm import local_response
 from .pooling import windows
 
 
@@ -80,9 +81,7 @@ register_layer(
     params=(buffer("weight", Signs()), buffer("alphas")),
     scratch="finput columns_binary",
     module=_BINARY_CONVOLUTION,
-    traits={
-        "conv.BinaryConv2d": Traits(shapes=lambda shape, *_, **__: {"weight": shape, "alphas": (shape[0],)}),
-    },
+    traits=Traits(shapes=lambda shape, *_, **__: {"weight": shape, "alphas": (shape[0],)}),
 )
 _BINARY = of_runtime("training.Binary")
 register_layer(module={"bnn.Binary": _BINARY, "nn.BinActiveZ": _BINARY})
@@ -90,9 +89,9 @@ register_layer(module={"bnn.Binary": _BINARY, "nn.BinActiveZ": _BINARY})
 
 _CCN2_CONVOLUTION = of_runtime(
     "ccn2.SpatialConvolution",
-    made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1)),
+    INPUTS,
     extent("weight"),
-    made(lambda lua: lua.shape("weight")[2:]),
+    KERNEL,
     stride=integer("dH", 1),
     padding=integer("padding", 0),
     groups=integer("groups", 1).unless(1),
@@ -117,9 +116,7 @@ register_layer(
     ),
     defaults={"padding": 0.0},
     module=of_runtime("ccn2.SpatialConvolutionLocal", shape("weight"), integer("dH", 1), integer("padding", 0)),
-    traits={
-        "ccn2.SpatialConvolutionLocal": Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2],)}),
-    },
+    traits=Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2],)}),
 )
 
 
@@ -154,7 +151,7 @@ register_layer(
     params=(buffer("a"), buffer("b")),
     scratch="repeated",
     module=of_runtime("linear.ConstAffine", extent("a")),
-    traits={"linear.ConstAffine": Traits(shapes=lambda features: {"a": (features,), "b": (features,)})},
+    traits=Traits(shapes=lambda features: {"a": (features,), "b": (features,)}),
 )
 
 
@@ -170,7 +167,7 @@ register_layer(
     "inn.MeanSubtraction",
     params=_mean,
     module=of_runtime("linear.MeanSubtraction", shape("mean")),
-    traits={"linear.MeanSubtraction": Traits(shapes=lambda shape: {"mean": shape})},
+    traits=Traits(shapes=lambda shape: {"mean": shape}),
 )
 
 
@@ -209,14 +206,7 @@ register_layer("inn.SpatialSameResponseNormalization", children=modules, module=
 register_layer(
     scratch="paddedRatio accumRatio scale",
     module={
-        "inn.SpatialCrossResponseNormalization": of_runtime(
-            "norm.LocalResponseNorm",
-            integer("size"),
-            plain="LocalResponseNorm",
-            alpha=number("alpha", 1e-4),
-            beta=number("beta", 0.75),
-            k=number("k", 1.0),
-        ),
+        "inn.SpatialCrossResponseNormalization": local_response("k"),
         "inn.SpatialStochasticPooling": of_runtime(
             "pooling.SpatialStochasticPooling", pair("kH", "kW"), pair("dH", "dW")
         ),
@@ -281,7 +271,7 @@ register_layer(
     "nn.DeepMask",
     children=named_modules("trunk", "maskBranch", "scoreBranch"),
     module=of_runtime("containers.DeepMask"),
-    traits={"containers.DeepMask": Traits(flow=flows.tensors)},
+    traits=Traits(flow=flows.tensors),
 )
 
 
@@ -347,7 +337,7 @@ register_layer(
 register_layer(
     scratch="output_table output_tensor alpha beta first second scale grad_tmp negative",
     module={
-        "w2nn.InplaceClip01": of_runtime("training.Clip01"),
+        "w2nn.InplaceClip01": of_runtime("training.Clip", 0.0, 1.0),
         "w2nn.AuxiliaryLossTable": of_runtime("table.AuxiliaryLossTable", dim("i", 0)),
         "w2nn.ScaleTable": of_runtime("table.ScaleTable"),
         "w2nn.ShakeShakeTable": of_runtime("table.ShakeShakeTable"),
@@ -492,13 +482,13 @@ register_layer(
     children=named_modules("lstmUnit"),
     scratch="rnnState drnnState initState",
     module=of_runtime("sequence.LstmLayer", hidden_size=integer("nHidden"), reverse=flag("reverse")),
-    traits={"sequence.LstmLayer": Traits(flow=flows.tensors)},
+    traits=Traits(flow=flows.tensors),
 )
 register_layer(
     "nn.BiRnnJoin",
     children=named_modules("joinUnit"),
     module=of_runtime("sequence.BiRnnJoin"),
-    traits={"sequence.BiRnnJoin": Traits(flow=flows.tensors)},
+    traits=Traits(flow=flows.tensors),
 )
 
 # OpenNMT's layers are named networks: they compute what `net` computes. Encoders and decoders are loops over steps in
@@ -540,7 +530,7 @@ register_layer(
         "onmt.Generator": of_runtime("containers.Wrapper", first=True),
         "onmt.FeaturesGenerator": of_runtime("containers.Wrapper", first=True),
     },
-    traits={"containers.Wrapper": Traits(flow=flows.unknown)},
+    traits=Traits(flow=flows.unknown),
 )
 register_layer(
     scratch="noiseInit sharedNoise size",
@@ -666,20 +656,14 @@ register_layer(
     "nn.SpatialFeatNormalization",
     params=(buffer("mean"), buffer("std")),
     module=of_runtime("linear.SpatialFeatNormalization", extent("mean")),
-    traits={
-        "linear.SpatialFeatNormalization": Traits(shapes=lambda features: {"mean": (features,), "std": (features,)}),
-    },
+    traits=Traits(shapes=lambda features: {"mean": (features,), "std": (features,)}),
 )
 register_layer(
     "nn.PCAColorTransform",
     params=(buffer("eigenVectors"), buffer("eigenValues", Reshape(("*",)))),
     scratch="noise alphas",
     module=of_runtime("training.PCAColorTransform", extent("eigenVectors"), number("std", 0.1)),
-    traits={
-        "training.PCAColorTransform": Traits(
-            shapes=lambda channels, *_: {"eigenVectors": (channels, channels), "eigenValues": (channels,)}
-        )
-    },
+    traits=Traits(shapes=lambda channels, *_: {"eigenVectors": (channels, channels), "eigenValues": (channels,)}),
 )
 
 
@@ -689,7 +673,7 @@ register_layer(
     scratch=(*CONVOLUTION_2D.scratch, "tempWeight", "alphas", "wmask"),
     defaults=CONVOLUTION_2D.defaults,
     module=convolution(2, f"{LAYERS}conv.SpatialBinaryConvolution"),
-    traits={"conv.SpatialBinaryConvolution": Traits(like="Conv2d")},
+    traits=Traits(like="Conv2d"),
 )
 
 
@@ -712,7 +696,7 @@ register_layer(
         logarithms=flag("logsoftmax"),
         index_base=BASE,
     ),
-    traits={"linear.NCE": Traits(flow=flows.unknown, shapes=_nce_shapes)},
+    traits=Traits(flow=flows.unknown, shapes=_nce_shapes),
 )
 # Rows are 0-based, and the first is zero whatever the file has there.
 register_layer(
@@ -720,7 +704,7 @@ register_layer(
     params=(param("weight"),),
     scratch="inputs",
     module=of_runtime("linear.LookupTableMaskZero", extent("weight"), extent("weight", 1)),
-    traits={"linear.LookupTableMaskZero": Traits(like="Embedding")},
+    traits=Traits(like="Embedding"),
 )
 
 
