@@ -87,8 +87,8 @@ def test_deep_and_wide_pickles_cost_little_in_every_verb(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_deep_values_take_memory_in_proportion_to_the_file(tmp_path: Path) -> None:
-    """Of a list nested 50 000 deep each verb holds 8 times its files and 70 MB, with the record of the `.pt` too."""
-    source = _pickled(tmp_path / "deep.pt", b"]" * 50_000 + b"a" * 49_999)
+    """Of a list nested 100 000 deep each verb holds 8 times its files and 80 MB, with the record of the `.pt` too."""
+    source = _pickled(tmp_path / "deep.pt", b"]" * 100_000 + b"a" * 99_999)
     lua, back = tmp_path / "deep.t7", tmp_path / "back.pt"
     for verb, read, *target in (
         ("convert", source, lua),
@@ -102,18 +102,18 @@ def test_deep_values_take_memory_in_proportion_to_the_file(tmp_path: Path) -> No
 
 
 def _assert_in_proportion(*arguments: str | Path) -> None:
-    """Assert that a run takes 8 times the files that there are before it, and 70 MB."""
+    """Assert that a run takes 8 times the files that there are before it, and 80 MB."""
     size = sum(file.stat().st_size for file in arguments if isinstance(file, Path) and file.exists())
-    assert peak_mib(*arguments) * 2**20 <= 8 * size + 70e6, arguments
+    assert peak_mib(*arguments) * 2**20 <= 8 * size + 80e6, arguments
 
 
 @pytest.mark.slow
 def test_deep_tuples_and_objects_take_memory_in_proportion_to_the_file(tmp_path: Path) -> None:
-    """Of tuples and Torch objects nested 50 000 deep, copies and comparisons hold 8 times their files and 70 MB."""
-    tuples = _pickled(tmp_path / "tuples.pt", b")" + b"\x85" * 50_000)
+    """Of tuples and Torch objects nested 100 000 deep, copies and comparisons hold 8 times their files and 80 MB."""
+    tuples = _pickled(tmp_path / "tuples.pt", b")" + b"\x85" * 100_000)
     _assert_in_proportion("convert", tuples, tmp_path / "copy.pt")
     objects, parts = tmp_path / "objects.t7", Parts(T7Layout())
-    for number in range(1, 100_000, 2):
+    for number in range(1, 200_000, 2):
         parts.torch(number, "C").ints(3, number + 1, 1).string("a")
     objects.write_bytes(parts.ints(0).data)
     _assert_in_proportion("convert", objects, tmp_path / "copy.t7")
@@ -124,9 +124,9 @@ def test_deep_tuples_and_objects_take_memory_in_proportion_to_the_file(tmp_path:
 
 @pytest.mark.slow
 def test_deep_string_keys_take_memory_in_proportion_to_the_file(tmp_path: Path) -> None:
-    """Of tables nested 50 000 deep under a string each verb holds 8 times its files and 70 MB."""
+    """Of tables nested 100 000 deep under a string each verb holds 8 times its files and 80 MB."""
     source, parts = tmp_path / "deep.t7", Parts(T7Layout())
-    for number in range(1, 50_001):
+    for number in range(1, 100_001):
         parts.ints(3, number, 1).string("a")
     source.write_bytes(parts.ints(0).data)
     _assert_in_proportion("convert", source, tmp_path / "tree.pt", "--mode", "tree")

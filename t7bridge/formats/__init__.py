@@ -20,7 +20,7 @@ from .table import FORMATS, HEAD_BYTES, LUA, NAMED, PYTHON, SUFFIXES, FormatSpec
 if TYPE_CHECKING:
     from ..io.source import ByteSource, PathLike, Readable
     from ..limits import Limits
-    from .document import Document, Written
+    from .table import Document, Written
 
 __all__ = ["FORMATS", "LUA", "NAMED", "PYTHON", "SUFFIXES", "FormatSpec", "format_for", "format_of", "open", "write"]
 

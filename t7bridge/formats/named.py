@@ -23,6 +23,7 @@ from ..io.copy import Extent
 from ..io.source import ByteSource, Piece, PiecesSource
 from ..limits import Limits
 from ..report import Note
+from ..text import few
 
 Name = tuple[str, ...]
 """The steps of a tensor's path: `("model", "0.weight")`."""
@@ -190,34 +191,29 @@ def write_order(named: NamedTensors) -> list[Name]:
     return sorted(named.tensors, key=key)
 
 
-def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], notes: list[Note]) -> None:
+def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], notes: list[Note]) -> dict[_Key, Tensor]:
     """Put tensors that were views of one storage back on one storage, if they still agree.
 
     Args:
         tensors: the tensors of a file, each on a storage of its own; tied ones are replaced.
         views: from the file's metadata.
         notes: receives disagreements.
+
+    Returns:
+        The tensors.
     """
     groups: dict[int, list[_Key]] = {}
     for name, view in views.items():
         if name in tensors:
             groups.setdefault(view.storage, []).append(name)
-    for names in groups.values():
-        made = _tied(tensors, views, names) if len(names) > 1 else None
+    for names in (names for names in groups.values() if len(names) > 1):
+        made = _tied(tensors, views, names)
         if made is None:
-            if len(names) > 1:
-                shown = ", ".join(map(_shown, names[:5])) + (", …" if len(names) > 5 else "")
-                notes.append(
-                    Note(
-                        "info",
-                        "",
-                        f"tensors that shared memory no longer agree: {shown}",
-                        "sharing",
-                        code="unshared",
-                    )
-                )
-            continue
-        tensors.update(made)
+            message = f"tensors that shared memory no longer agree: {few(map(_shown, names))}"
+            notes.append(Note("info", "", message, "sharing", code="unshared"))
+        else:
+            tensors.update(made)
+    return tensors
 
 
 def _shown(name: Any) -> str:
@@ -273,16 +269,11 @@ def _from_pieces(
         inside, end = start - views[name].offset, views[name].offset + tensor.numel
         place = span.offset + (tensor.offset + inside) * span.width
         length = (end - start) * span.width
-        if parts and parts[-1][0] is span.source and parts[-1][1] + parts[-1][2] == place:
-            parts[-1] = (span.source, parts[-1][1], parts[-1][2] + length)
-        else:
-            parts.append((span.source, place, length))
+        parts.append((span.source, place, length))
     if len(kinds) > 1:
         return None
     ((order, width),) = kinds
-    if len(parts) == 1:
-        return Storage(element, count, Span(parts[0][0], parts[0][1], width, order))
-    return Storage(element, count, Span(PiecesSource(parts[0][0].name, parts), 0, width, order))
+    return Storage(element, count, Span(*PiecesSource(parts[0][0].name, parts).resolve(0), width, order))
 
 
 def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int) -> Storage:

@@ -22,7 +22,6 @@ from ..io.output import Output
 from ..io.source import ByteSource, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
-from .document import Document, Written
 from .named import (
     NamedTensors,
     compared,
@@ -38,6 +37,7 @@ from .named import (
 )
 from .pt.arrays import MAGIC, read_header
 from .pt.zip import ZipArchive, ZipWriter
+from .table import Document, Written
 
 _CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
 _ALIGNMENT = 64
@@ -58,47 +58,40 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     archive = ZipArchive(opened, limits, exact_case=True)
     metadata, views = _read_comment(archive)
     notes: list[Note] = []
-    reader = _Reader(archive, limits, views, notes)
-    return Document("npz", opened, reader.roots, content=lambda: archive, metadata=metadata, notes=notes)
+    return Document(
+        "npz", opened, lambda: [tie(_arrays(archive, limits, notes), views, notes)], content=lambda: archive,
+        metadata=metadata, notes=notes,
+    )  # fmt: skip
 
 
-class _Reader:
-    """Reader of the headers of an archive's arrays."""
+def _arrays(archive: ZipArchive, limits: Limits, notes: list[Note]) -> dict[str, Tensor]:
+    """Return the arrays by name: their headers are read."""
+    tensors: dict[str, Tensor] = {}
+    for member in archive.members:
+        name = member.removesuffix(".npy")
+        if name == member:
+            notes.append(Note("warning", name, "a member that is not an array is left out", code="left-out"))
+        elif name in tensors:
+            raise CorruptError("two arrays have one name", path=name)
+        else:
+            tensor = _array(archive, member, name, limits, notes)
+            if tensor is not None:
+                tensors[name] = tensor
+    return tensors
 
-    def __init__(self, archive: ZipArchive, limits: Limits, views: dict[str, Any], notes: list[Note]) -> None:
-        self._archive = archive
-        self._limits = limits
-        self._views = views
-        self._notes = notes
 
-    def roots(self) -> list[Any]:
-        """Return the arrays by name."""
-        tensors: dict[str, Tensor] = {}
-        for member in self._archive.members:
-            name = member.removesuffix(".npy")
-            if name == member:
-                self._notes.append(Note("warning", name, "a member that is not an array is left out", code="left-out"))
-            elif name in tensors:
-                raise CorruptError("two arrays have one name", path=name)
-            else:
-                tensor = self._array(member, name)
-                if tensor is not None:
-                    tensors[name] = tensor
-        tie(tensors, self._views, self._notes)
-        return [tensors]
-
-    def _array(self, member: str, name: str) -> Tensor | None:
-        source, start = self._archive.span(member)
-        end = start + self._archive.members[member].size
-        descr, fortran, shape, start = read_header(source, start, end, name)
-        element, order = _element(descr)
-        if element is None:
-            kind = "of Python objects, which are pickled" if "O" in str(descr) else f"with elements {descr!s:.40}"
-            self._notes.append(Note("warning", name, f"an array {kind}, is left out", "type", code="left-out"))
-            return None
-        return tensor_of_bytes(
-            source, start, end - start, element, shape, path=name, limits=self._limits, order=order, by_columns=fortran
-        )
+def _array(archive: ZipArchive, member: str, name: str, limits: Limits, notes: list[Note]) -> Tensor | None:
+    source, start = archive.span(member)
+    end = start + archive.members[member].size
+    descr, fortran, shape, start = read_header(source, start, end, name)
+    element, order = _element(descr)
+    if element is None:
+        kind = "of Python objects, which are pickled" if "O" in str(descr) else f"with elements {descr!s:.40}"
+        notes.append(Note("warning", name, f"an array {kind}, is left out", "type", code="left-out"))
+        return None
+    return tensor_of_bytes(
+        source, start, end - start, element, shape, path=name, limits=limits, order=order, by_columns=fortran
+    )
 
 
 def _element(descr: Any) -> tuple[ElementType | None, str]:

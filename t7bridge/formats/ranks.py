@@ -8,9 +8,9 @@ dimension d as `torch.chunk` does, `Replicate()` not at all. Source: PyTorch 2.1
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
-from ..data import define
 from ..errors import CorruptError, UnknownFormatError, UnsupportedError
 from ..graph.python import PythonObject
 from ..graph.storage import Storage
@@ -20,20 +20,13 @@ from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..report import Note
 from ..text import and_more
-from .document import Document
 from .named import same_rows
 from .pt.distributed import whole_of_chunks
 from .pt.file import PtReader
 from .pt.pickle.tensors import Part, check_whole, part_of
+from .table import Document
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
-
-
-@define(eq=False)
-class _Content:
-    """What the files of a folder have in common."""
-
-    foreign: list[str]
 
 
 def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
@@ -51,7 +44,13 @@ def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
     foreign = [name for name in names if not name.startswith("torch.distributed.")]
     joined = _Joined(path, values, limits)
     value = joined.run()
-    return Document("ranks", readers[0].source, lambda: [value], content=lambda: _Content(foreign), notes=joined.notes)
+    return Document(
+        "ranks",
+        readers[0].source,
+        lambda: [value],
+        content=lambda: SimpleNamespace(foreign=foreign),
+        notes=joined.notes,
+    )
 
 
 class _Joined:

@@ -18,7 +18,6 @@ from ..io.output import Output
 from ..io.source import ByteSource, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
-from .document import Document, Written
 from .named import (
     METADATA_KEY,
     NamedTensors,
@@ -31,6 +30,7 @@ from .named import (
     tie,
     write_order,
 )
+from .table import Document, Written
 
 DTYPES = {
     "float64": "F64",
@@ -80,12 +80,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     _check_gaps(opened, start, ends)
     views = parse_views(metadata.pop(METADATA_KEY)) if METADATA_KEY in metadata else {}
     notes: list[Note] = []
-    return Document("safetensors", opened, lambda: [_tied(tensors, views, notes)], metadata=metadata, notes=notes)
-
-
-def _tied(tensors: dict[str, Tensor], views: Any, notes: list[Note]) -> dict[str, Tensor]:
-    tie(tensors, views, notes)
-    return tensors
+    return Document("safetensors", opened, lambda: [tie(tensors, views, notes)], metadata=metadata, notes=notes)
 
 
 def _read_header(source: ByteSource) -> tuple[dict[str, Any], int]:

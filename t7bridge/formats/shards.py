@@ -16,8 +16,8 @@ from ..io.source import ByteSource, PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from . import open as open_file
-from .document import Document
 from .fields import Fields
+from .table import Document
 
 INDEX_SUFFIX = ".index.json"
 _INDEX_BYTES = 100_000_000

@@ -20,10 +20,10 @@ from ..graph.tensor import Tensor
 from ..graph.walk import Path, pairwise, walk
 from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
+from ..torchfile import TorchfileBuilder
 from .t7.file import refuse_unexplained
 from .t7.layout import T7Layout
 from .t7.reader import T7Reader
-from .torchfile_values import Kinds, TorchfileBuilder
 
 
 def load_as_torchfile(
@@ -55,8 +55,7 @@ def load_as_torchfile(
     reader = T7Reader(source, limits=limits, **layout)
     value = reader.read_object()
     refuse_unexplained(reader, value)
-    kinds = Kinds(torchfile.hashable_uniq_dict, torchfile.TorchObject, torchfile.LuaFunction)
-    return TorchfileBuilder(use_list_heuristic, use_int_heuristic, utf8_decode_strings, kinds).run(value)
+    return TorchfileBuilder(use_list_heuristic, use_int_heuristic, utf8_decode_strings, torchfile).run(value)
 
 
 def can_read(layout: T7Layout) -> bool:

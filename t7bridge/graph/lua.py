@@ -493,6 +493,16 @@ class TdsVec(_Entries):
 COMPOSITE = (Table, TorchObject, Tensor, Storage, LuaFunction, TdsHash, TdsVec)
 """The types of values that have an identity."""
 
+
+def class_of(value: Value) -> str | None:
+    """Return the name of the class that a value has in Lua, `torch.FloatTensor`; `None` where it has none."""
+    if isinstance(value, (Tensor, Storage)):
+        return value.lua_class or value.element.name
+    if isinstance(value, TorchObject):
+        return value.class_name
+    return value.lua_class if isinstance(value, (TdsHash, TdsVec)) else None
+
+
 Key = bool | int | float | str | bytes | Table | TorchObject | Tensor | Storage | LuaFunction | TdsHash | TdsVec
 """Types of a table's keys in iteration and lookup, for type checkers."""
 LuaValue = Key | None
@@ -556,14 +566,15 @@ class _Formatted:
         raise _Absent
 
 
-class _Template(dict[str, Any]):
+class _Fields:
     """The fields of a layer, by name; `without` is a text."""
 
     def __init__(self, obj: TorchObject) -> None:
-        super().__init__(without=" without bias" if obj.get("bias") in (None, False) else "")
         self._obj = obj
 
-    def __missing__(self, name: str) -> _Formatted:
+    def __getitem__(self, name: str) -> str | _Formatted:
+        if name == "without":
+            return " without bias" if self._obj.get("bias") in (None, False) else ""
         return _Formatted(self._obj.get(name))
 
 
@@ -647,7 +658,7 @@ def _after(obj: TorchObject, name: str) -> str:
         planes, extra, always = window
         form = _window(obj, axes, planes=planes, extra=extra, always=always)
         forms = (form + "{without}" if planes and axes == "WH" else form,)
-    fields = _Template(obj)
+    fields = _Fields(obj)
     for form in forms:
         with suppress(_Absent, TypeError, ValueError, OverflowError):  # a field is missing or has another type
             return form.format_map(fields)
@@ -674,29 +685,29 @@ def layer_text(obj: TorchObject) -> str:
     return shown + _after(obj, name)
 
 
-_Work = tuple[str, Value, str, int]
-"""The start of the first line, what to show after it (`None`: nothing), the start of further lines, depth."""
+_Work = str | tuple[str, Value, str, int]
+"""A line; or the start of the first line, what to show after it, the start of further lines, depth."""
 
 
 def _module_lines(obj: TorchObject, head: str, indent: str, depth: int) -> list[_Work]:
     """Return the lines of a module; those of the modules inside it are still to be expanded."""
     package, name = _family(obj)
     if package != "nn":
-        return [(head + layer_text(obj), None, "", 0)]
+        return [head + layer_text(obj)]
     modules = obj.get("modules")
     inner = modules.as_list() if isinstance(modules, Table) else None
     shown = clean(str(obj.class_name))
     if name == "MapTable":
         module = obj.get("module")
         if module is None:
-            return [(f"{head}{shown} {{ }}", None, "", 0)]
+            return [f"{head}{shown} {{ }}"]
         return [
-            (f"{head}{shown} {{", None, "", 0),
+            f"{head}{shown} {{",
             (indent + "  ", module, indent + "        ", depth + 1),
-            (indent + "}", None, "", 0),
+            indent + "}",
         ]
     if inner is None:
-        return [(head + layer_text(obj), None, "", 0)]
+        return [head + layer_text(obj)]
     if name in _DECORATORS and inner:
         about = {"GPU": "device", "NaN": "id"}.get(name)
         number = obj.get(about) if about else None
@@ -705,19 +716,19 @@ def _module_lines(obj: TorchObject, head: str, indent: str, depth: int) -> list[
     if name in _SEQUENTIAL:
         arrows = "".join(f" -> ({number})" for number in range(1, min(len(inner), _LINES) + 1))
         work: list[_Work] = [
-            (head + "nn.Sequential {", None, "", 0),
-            (f"{indent}  [input{arrows}{' -> …' if len(inner) > _LINES else ''} -> output]", None, "", 0),
+            head + "nn.Sequential {",
+            f"{indent}  [input{arrows}{' -> …' if len(inner) > _LINES else ''} -> output]",
         ]
         work += [(f"{indent}  ({number}): ", item, indent + "  ", depth + 1) for number, item in enumerate(inner, 1)]
-        return [*work, (indent + "}", None, "", 0)]
+        return [*work, indent + "}"]
     if name in _BRANCHES:
-        work = [(f"{head}{shown} {{", None, "", 0), (indent + "  input", None, "", 0)]
+        work = [f"{head}{shown} {{", indent + "  input"]
         for number, item in enumerate(inner, 1):
             last = number == len(inner)
             start = f"{indent}{'     `-> ' if last else '    |`-> '}({number}): "
             work.append((start, item, indent + ("         " if last else "    |    "), depth + 1))
-        return [*work, (indent + "     ... -> output", None, "", 0), (indent + "}", None, "", 0)]
-    return [(head + layer_text(obj), None, "", 0)]
+        return [*work, indent + "     ... -> output", indent + "}"]
+    return [head + layer_text(obj)]
 
 
 def module_text(value: TorchObject) -> str:
@@ -725,10 +736,14 @@ def module_text(value: TorchObject) -> str:
     lines: list[str] = []
     stack: list[_Work] = [("", value, "", 0)]
     while stack:
-        head, item, indent, depth = stack.pop()
+        work = stack.pop()
         if len(lines) >= _LINES:
             lines.append("…")
             break
+        if isinstance(work, str):
+            lines.append(work)
+            continue
+        head, item, indent, depth = work
         if item is None:
             lines.append(head)
         elif depth >= _DEPTH:

@@ -61,17 +61,13 @@ class Span(Elements):
     order: str = "little"
     crc: int | None = None
 
-    def is_plain(self, element: ElementType, order: str, width: int) -> bool:
-        """Return whether the bytes are already in the order and width of the target."""
-        return self.width == width and (self.order == order or width == 1)
-
     def change(self, element: ElementType, order: str, width: int) -> Change | None:
         """Return how a copy of the bytes becomes what a target wants: as they are, or by reversing words.
 
         Returns:
             `None` where that does not suffice.
         """
-        if self.is_plain(element, order, width):
+        if self.width == width and (self.order == order or width == 1):
             return NO_CHANGE
         word = self.width // 2 if element.code[0] == "c" else self.width
         return reversal(word) if self.width == width and word in _WORDS else None
@@ -324,7 +320,7 @@ class Storage(Holder):
             ModelError: a 64-bit integer does not fit 4 bytes.
         """
         width = width or self.element.itemsize
-        if isinstance(self.data, Span) and self.data.is_plain(self.element, order, width):
+        if isinstance(self.data, Span) and self.data.change(self.element, order, width) is NO_CHANGE:
             yield from self.data.pieces(self.count)
             return
         if isinstance(self.data, Span) and self.count <= _FEW and self.data.width != width:

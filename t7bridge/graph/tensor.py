@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field
@@ -231,10 +232,7 @@ class Tensor(Holder):
     @property
     def numel(self) -> int:
         """Number of elements of the view."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
+        return math.prod(self.shape)
 
     @property
     def lua_class(self) -> str | None:
@@ -298,6 +296,15 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
         steps.append(count)
         count *= max(extent, 1)
     return tuple(reversed(steps))
+
+
+def covered(ranges: Iterable[tuple[int, int]]) -> int:
+    """Return the number of elements in a union of ranges, each its first element and the one after its last."""
+    total, end = 0, 0
+    for first, last in sorted(ranges):
+        total += max(last - max(first, end), 0)
+        end = max(end, last)
+    return total
 
 
 def place_of(tensor: Tensor) -> tuple[object, ...]:
@@ -547,11 +554,6 @@ def elements(tensor: Tensor, count: int) -> list[Any]:
 def _is_readable(tensor: Tensor) -> bool:
     """Return whether single elements can be read without converting a large part of the storage."""
     storage = tensor.storage
-    return storage is None or isinstance(storage.data, Span) or _small(tensor)
-
-
-def _small(tensor: Tensor) -> bool:
-    storage = tensor.storage
     return storage is None or not isinstance(storage.data, (Derived, TextSpan)) or storage.nbytes <= _TEXT_BYTES
 
 
@@ -568,7 +570,7 @@ def _text(tensor: Tensor) -> str:
     try:
         if not tensor.numel or not _is_readable(tensor) or len(tensor.shape) > 8:
             return about
-        return "\n".join([*_rows(tensor)[:_ROWS], about])
+        return "\n".join([*islice(_rows(tensor), _ROWS), about])
     except T7BridgeError as error:
         return f"<{clean(str(error), 200)}>\n{about}"
 
@@ -580,27 +582,16 @@ def _edges(extent: int) -> list[int | None]:
     return [*range(_EDGE), None, *range(extent - _EDGE, extent)]
 
 
-def _rows(tensor: Tensor) -> list[str]:
+def _rows(tensor: Tensor, place: str = "") -> Iterator[str]:
     if not tensor.shape:
-        return [_number(tensor.item())]
-    rows: list[str] = []
-    stack: list[tuple[Tensor, str] | str] = [(tensor, "")]
-    while stack and len(rows) < _ROWS:
-        entry = stack.pop()
-        if isinstance(entry, str):
-            rows.append(entry)
-            continue
-        view, place = entry
-        if len(view.shape) == 1:
-            shown = ["…" if at is None else _number(elements(view[at : at + 1], 1)[0]) for at in _edges(view.shape[0])]
-            rows.append(f"{place} {'  '.join(shown)}" if place else "  ".join(shown))
-            continue
-        inside: list[tuple[Tensor, str] | str] = []
-        for at in _edges(view.shape[0]):
-            name = "" if at is None or (len(view.shape) == 2 and not place) else f"{place}[{at}]"
-            inside.append("…" if at is None else (view[at], name))
-        stack += reversed(inside)
-    return rows
+        yield _number(tensor.item())
+    elif len(tensor.shape) == 1:
+        shown = ["…" if at is None else _number(elements(tensor[at : at + 1], 1)[0]) for at in _edges(tensor.shape[0])]
+        yield f"{place} {'  '.join(shown)}" if place else "  ".join(shown)
+    else:
+        for at in _edges(tensor.shape[0]):
+            name = "" if len(tensor.shape) == 2 and not place else f"{place}[{at}]"
+            yield from ("…",) if at is None else _rows(tensor[at], name)
 
 
 def _figures(tensor: Tensor) -> dict[str, str]:

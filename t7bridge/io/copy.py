@@ -25,56 +25,80 @@ MAX_THREADS = 2
 """Threads with two megabytes between them saturate memory; more of them only wait for the file's lock."""
 
 
-class _Run:
-    """An extent to copy to a place of the target, and the CRC-32 of the pieces copied so far."""
+class Run:
+    """An extent to copy to a place of a target, piece by piece, and the CRC-32 of the pieces copied so far.
+
+    Args:
+        extent: the bytes, and their change.
+        position: of the first byte in the target.
+        done: is given the CRC-32 of what was written; without it none is computed.
+    """
 
     def __init__(self, extent: Extent, position: int, done: Done) -> None:
         self.extent = extent
-        self.source = extent.source
-        self.offset = extent.offset
-        self.length = extent.length
-        self.change = extent.change
-        self.position = position
-        self.done = done
+        self._position = position
+        self._done = done
         self._plain = extent.change is NO_CHANGE
-        self.reads_crc = extent.check is not None and not self._plain
-        self.writes_crc = done is not None or (extent.check is not None and self._plain)
-        self.crcs: dict[int, tuple[int, int]] = {}
+        self._reads_crc = extent.check is not None and not self._plain
+        self._writes_crc = done is not None or (extent.check is not None and self._plain)
+        self._crcs: dict[int, tuple[int, int]] = {}
         """By the start of a piece the CRC-32 of its bytes in the source and in the target, if computed."""
 
     def pieces(self) -> Iterator[tuple[int, int]]:
         """Yield start and end of each piece, in bytes of the source from the beginning of the run."""
-        start = 0
-        if not self._plain:
-            step = max(1, PIECE_BYTES // max(self.change.taken, self.change.made)) * self.change.taken
-            while start < self.length:
-                yield start, min(start + step, self.length)
-                start += step
-            return
-        while start < self.length:
-            end = min(start + PIECE_BYTES - (self.position + start) % PIECE_BYTES, self.length)
-            yield start, end
+        start, change, length = 0, self.extent.change, self.extent.length
+        while start < length:
+            if self._plain:
+                end = start + PIECE_BYTES - (self._position + start) % PIECE_BYTES
+            else:
+                end = start + max(1, PIECE_BYTES // max(change.taken, change.made)) * change.taken
+            yield start, min(end, length)
             start = end
 
-    def room(self, start: int, buffer: Buffer) -> int:
-        """Return the number of bytes read at once from an offset in the run."""
-        return CHUNK_BYTES - (self.position + start) % CHUNK_BYTES if self._plain else len(buffer.view)
+    def copied(self, start: int, end: int, buffer: Buffer, name: str) -> Iterator[tuple[int, memoryview]]:
+        """Yield what a piece becomes, in parts that are valid until the next, each with its position in the target.
 
-    def place(self, start: int) -> int:
-        """Return the position in the target of an offset in the run."""
-        return self.position + self.change.length(start)
+        Args:
+            start: of the piece.
+            end: of the piece.
+            buffer: of the extent's change.
+            name: the target's, for messages.
+
+        Raises:
+            TruncatedError: the source has become shorter than it was.
+            WriteError: the target cannot hold what the bytes mean.
+        """
+        extent, at = self.extent, start
+        read = written = 0
+        while at < end:
+            room = CHUNK_BYTES - (self._position + at) % CHUNK_BYTES if self._plain else len(buffer.view)
+            chunk = buffer.view[: min(room, end - at)]
+            if extent.source.read_into(extent.offset + at, chunk) != len(chunk):
+                message = "became shorter while it was read"
+                raise TruncatedError(message, file=extent.source.name, offset=extent.offset + at)
+            if self._reads_crc:
+                read = crc32(chunk, read)
+            try:
+                data = buffer.changed(len(chunk))
+            except ModelError as error:
+                raise unwritable(error, name) from error
+            if self._writes_crc:
+                written = crc32(data, written)
+            yield self._position + extent.change.length(at), data
+            at += len(chunk)
+        self._crcs[start] = read, written
 
     def finish(self) -> None:
         """Compute the CRC-32 of the whole from those of its pieces, and call `check` and `done`."""
         read = written = 0
-        for start, end in self.pieces() if self.reads_crc or self.writes_crc else ():
-            of_read, of_written = self.crcs[start]
-            read = combine(read, of_read, end - start) if self.reads_crc else 0
-            written = combine(written, of_written, self.change.length(end - start)) if self.writes_crc else 0
+        for start, end in self.pieces() if self._reads_crc or self._writes_crc else ():
+            of_read, of_written = self._crcs[start]
+            read = combine(read, of_read, end - start) if read else of_read
+            written = combine(written, of_written, self.extent.change.length(end - start)) if written else of_written
         if self.extent.check is not None:
             self.extent.check(written if self._plain else read)
-        if self.done is not None:
-            self.done(written)
+        if self._done is not None:
+            self._done(written)
 
 
 class Transfers:
@@ -91,8 +115,8 @@ class Transfers:
     def __init__(self, target: int, name: str) -> None:
         self._target = target
         self._name = name
-        self._runs: list[_Run] = []
-        self._pieces: deque[tuple[_Run, int, int]] = deque()
+        self._runs: list[Run] = []
+        self._pieces: deque[tuple[Run, int, int]] = deque()
         """Pieces not yet started: runs, and the start and end of a piece of them."""
         self._error: BaseException | None = None
         self._started = 0
@@ -110,7 +134,7 @@ class Transfers:
             position: of the first byte in the target.
             done: called with the CRC-32 of the written bytes by :meth:`wait`; without it none is computed.
         """
-        run = _Run(extent, position, done)
+        run = Run(extent, position, done)
         self._runs.append(run)
         self._pieces.extend((run, start, end) for start, end in run.pieces())
         if self._started - len(self._ended) < min(MAX_THREADS, cores()) - 1:
@@ -164,51 +188,10 @@ class Transfers:
                 run, start, end = self._pieces.popleft()
             except IndexError:  # another thread was faster
                 return
-            if run.change is not change:
-                change, buffer = run.change, run.change.buffer()
-            run.crcs[start] = self._piece(run, start, end, buffer)
-
-    def _piece(self, run: _Run, start: int, end: int, buffer: Buffer) -> tuple[int, int]:
-        done = start
-        read = written = 0
-        while done < end:
-            chunk = buffer.view[: min(run.room(done, buffer), end - done)]
-            fill(chunk, run.source, run.offset + done)
-            if run.reads_crc:
-                read = crc32(chunk, read)
-            data = changed(buffer, len(chunk), self._name)
-            if run.writes_crc:
-                written = crc32(data, written)
-            write_at(self._target, data, run.place(done), self._name)
-            done += len(chunk)
-        return read, written
-
-
-def fill(chunk: memoryview, source: ByteSource, offset: int) -> None:
-    """Fill memory with bytes of a source from an offset on.
-
-    Raises:
-        TruncatedError: the source has become shorter than it was.
-    """
-    if source.read_into(offset, chunk) != len(chunk):
-        raise TruncatedError("became shorter while it was read", file=source.name, offset=offset)
-
-
-def changed(buffer: Buffer, length: int, name: str) -> memoryview:
-    """Return what bytes in a buffer become.
-
-    Args:
-        buffer: with the bytes in its view.
-        length: how many.
-        name: the target's, for messages.
-
-    Raises:
-        WriteError: the target cannot hold it.
-    """
-    try:
-        return buffer.changed(length)
-    except ModelError as error:
-        raise unwritable(error, name) from error
+            if run.extent.change is not change:
+                change, buffer = run.extent.change, run.extent.change.buffer()
+            for position, data in run.copied(start, end, buffer, self._name):
+                write_at(self._target, data, position, self._name)
 
 
 def unwritable(error: ModelError, name: str) -> WriteError:

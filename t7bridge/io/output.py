@@ -16,10 +16,9 @@ from .copy import (
     Change,
     Done,
     Extent,
+    Run,
     Transfers,
-    changed,
     crc32,
-    fill,
     unwritable,
     write_at,
 )
@@ -116,11 +115,8 @@ class Output:
             self._flushed += extent.nbytes
             self._file.seek(self._flushed)
             return
-        crcs = [0, 0]
-        for _, data in self._changed(extent, crcs, done is not None):
+        for _, data in self._copied(Run(extent, self.position, done)):
             self.write(data)
-        if done is not None:
-            done(crcs[1])
 
     def append(self, content: Content, done: Done = None) -> None:
         """Append bytes, bytes of an open file, or pieces; `done` as in :meth:`copy`.
@@ -141,28 +137,14 @@ class Output:
         if done is not None:
             done(crc)
 
-    def _changed(self, extent: Extent, crcs: list[int], wants_crc: bool) -> Iterator[tuple[int, memoryview]]:
-        """Yield what an extent becomes, with the position of each piece in it; check what was read.
-
-        Args:
-            extent: the bytes.
-            crcs: receives the CRC-32 of what was read and of what it became, as far as they are needed.
-            wants_crc: whether the second is.
-        """
-        if self._changing is None or self._changing[0] is not extent.change:
-            self._changing = (extent.change, extent.change.buffer())
-        buffer = self._changing[1]
-        for start in range(0, extent.length, len(buffer.view)):
-            piece = buffer.view[: min(len(buffer.view), extent.length - start)]
-            fill(piece, extent.source, extent.offset + start)
-            if extent.check is not None:
-                crcs[0] = crc32(piece, crcs[0])
-            data = changed(buffer, len(piece), self.name)
-            if wants_crc:
-                crcs[1] = crc32(data, crcs[1])
-            yield extent.change.length(start), data
-        if extent.check is not None:
-            extent.check(crcs[0])
+    def _copied(self, run: Run) -> Iterator[tuple[int, memoryview]]:
+        """Yield what the extent of a run becomes, with the position of each part; then finish the run."""
+        change = run.extent.change
+        if self._changing is None or self._changing[0] is not change:
+            self._changing = (change, change.buffer())
+        for start, end in run.pieces():
+            yield from run.copied(start, end, self._changing[1], self.name)
+        run.finish()
 
     def wait(self) -> None:
         """Return when all copies are complete, and each `done` was called.
@@ -290,8 +272,8 @@ class FileOutput(Output):
         elif self._transfers is not None and content.source.fd is not None and content.length >= WORTH_BYTES:
             self._transfers.add(content, position)
         else:
-            for start, data in self._changed(content, [0, 0], False):
-                self.put(position + start, data)
+            for place, data in self._copied(Run(content, position, None)):
+                self.put(place, data)
 
     def commit(self) -> None:
         """Flush, fsync if requested, and rename the file to its name.

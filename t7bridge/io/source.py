@@ -276,7 +276,7 @@ class ByteSource:
         """Return the underlying source, and the offset of a byte in it: for a window, its file."""
         return self, offset
 
-    def window(self, offset: int, size: int, name: str = "") -> ByteSource:
+    def window(self, offset: int, size: int) -> ByteSource:
         """Return a part of the source as a source of its own, with offsets from the part's first byte.
 
         The part shares the file: it is readable as long as this source is open, and closing it does nothing.
@@ -284,7 +284,6 @@ class ByteSource:
         Args:
             offset: first byte of the part, 0-based.
             size: of the part, in bytes.
-            name: of the part, for messages; the source's by default.
 
         Raises:
             TruncatedError: the source has fewer bytes.
@@ -297,7 +296,7 @@ class ByteSource:
                 expected=f"{size} bytes",
                 found=f"{max(0, self.size - offset)}",
             )
-        return _Window(self, offset, size, name or self.name)
+        return PiecesSource(self.name, [(*self.resolve(offset), size)])
 
     def close(self) -> None:
         """Close the file. Storages whose bytes are still in it can no longer be read."""
@@ -312,7 +311,20 @@ class ByteSource:
         self.close()
 
 
-class _RemoteSource(ByteSource):
+class DerivedSource(ByteSource):
+    """A source whose bytes are neither those of one open file nor in memory: a subclass has `read_into`."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `ByteSource.read`."""
+        data = bytearray(max(0, min(length, self.size - offset)))
+        return bytes(memoryview(data)[: self.read_into(offset, memoryview(data))])
+
+    def mapped(self, offset: int, length: int) -> memoryview:
+        """Return the bytes, in memory."""
+        return memoryview(self.read_exact(offset, length, "its data"))
+
+
+class _RemoteSource(DerivedSource):
     """A file at an address."""
 
     def __init__(self, name: str) -> None:
@@ -322,52 +334,19 @@ class _RemoteSource(ByteSource):
         super().__init__(name, self._remote.size)
         sizes[name] = self.size
 
-    def read(self, offset: int, length: int) -> bytes:
-        data = bytearray(max(0, min(length, self.size - offset)))
-        self.read_into(offset, memoryview(data))
-        return bytes(data)
-
     def read_into(self, offset: int, buffer: memoryview) -> int:
         return self._remote.read_into(offset, buffer)
 
-    def mapped(self, offset: int, length: int) -> memoryview:
-        return memoryview(self.read_exact(offset, length, "its data"))
-
     def close(self) -> None:
         self._remote.close()
-
-
-class _Window(ByteSource):
-    """A part of a source."""
-
-    def __init__(self, whole: ByteSource, start: int, size: int, name: str) -> None:
-        super().__init__(name, size)
-        self._whole, self._start = whole.resolve(start)
-
-    def _within(self, offset: int, length: int) -> int:
-        return max(0, min(length, self.size - offset))
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self._whole.read(self._start + offset, self._within(offset, length))
-
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        return self._whole.read_into(self._start + offset, buffer[: self._within(offset, len(buffer))])
-
-    def mapped(self, offset: int, length: int) -> memoryview:
-        if offset + length > self.size:
-            self.read_exact(offset, length, "its data")
-        return self._whole.mapped(self._start + offset, length)
-
-    def resolve(self, offset: int) -> tuple[ByteSource, int]:
-        return self._whole, self._start + offset
 
 
 Piece = tuple[ByteSource, int, int]
 """A source, an offset in it, and a length, both in bytes."""
 
 
-class PiecesSource(ByteSource):
-    """A source made of consecutive pieces of others.
+class PiecesSource(DerivedSource):
+    """A source made of consecutive pieces of others; adjacent ones are one. Closing it does nothing.
 
     Args:
         name: for messages.
@@ -375,23 +354,18 @@ class PiecesSource(ByteSource):
     """
 
     def __init__(self, name: str, pieces: Iterable[Piece]) -> None:
-        self._pieces = [piece for piece in pieces if piece[2]]
+        self._pieces: list[Piece] = []
         self._starts: list[int] = []
         size = 0
-        for _, _, length in self._pieces:
-            self._starts.append(size)
+        for source, start, length in pieces:
+            before, first, count = self._pieces[-1] if self._pieces else (None, 0, 0)
+            if before is source and first + count == start:
+                self._pieces[-1] = (source, first, count + length)
+            elif length:
+                self._pieces.append((source, start, length))
+                self._starts.append(size)
             size += length
         super().__init__(name, size)
-
-    def read(self, offset: int, length: int) -> bytes:
-        """See `ByteSource.read`."""
-        parts = []
-        for source, start, count in self._parts(offset, length):
-            part = source.read(start, count)
-            parts.append(part)
-            if len(part) < count:
-                break
-        return b"".join(parts)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """See `ByteSource.read_into`."""
@@ -409,10 +383,17 @@ class PiecesSource(ByteSource):
         if len(parts) == 1 and parts[0][2] == length:
             source, start, count = parts[0]
             return source.mapped(start, count)
-        return memoryview(self.read_exact(offset, length, "its data"))
+        return super().mapped(offset, length)
+
+    def resolve(self, offset: int) -> tuple[ByteSource, int]:
+        """See `ByteSource.resolve`."""
+        if len(self._pieces) != 1:
+            return self, offset
+        source, start, _ = self._pieces[0]
+        return source, start + offset
 
     def _parts(self, offset: int, length: int) -> list[Piece]:
-        """Yield the parts of pieces that cover a range."""
+        """Return the parts of pieces that cover a range."""
         parts = []
         number = bisect_right(self._starts, offset) - 1
         while length > 0 and 0 <= number < len(self._pieces):
@@ -423,14 +404,6 @@ class PiecesSource(ByteSource):
                 parts.append((source, start + inside, count))
             offset, length, number = offset + count, length - count, number + 1
         return parts
-
-    def close(self) -> None:
-        """Close the sources of all pieces."""
-        for source in {id(piece[0]): piece[0] for piece in self._pieces}.values():
-            source.close()
-
-    def _open_fd(self, offset: int) -> int:
-        raise T7BridgeError("is not a single file", file=self.name, offset=offset)
 
 
 _files: ContextVar[set[Any] | None] = ContextVar("files", default=None)

@@ -15,7 +15,7 @@ from attrs import evolve, field, fields, has
 
 from ..data import define, np
 from ..graph.dtypes import PACKED
-from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, class_of
 from ..graph.python import in_order
 from ..graph.storage import Span, Storage
 from ..graph.tensor import Tensor, flat_pieces
@@ -329,10 +329,8 @@ def _digest(storage: Storage) -> bytes:
 
 
 def _short(value: Value) -> str:
-    if isinstance(value, (Tensor, Storage)):
-        return value.lua_class or value.element.name
-    if isinstance(value, (TorchObject, TdsHash, TdsVec)):
-        return (value.class_name if isinstance(value, TorchObject) else value.lua_class)[:_LETTERS]
+    if (name := class_of(value)) is not None:
+        return name[:_LETTERS]
     if isinstance(value, (Table, LuaFunction, dict, list, tuple, *_SETS)):
         return f"a {type(value).__name__.lower()}"
     if has(type(value)):
@@ -478,7 +476,8 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     if a.element.name in PACKED:
         shape = (_array(a).size,)
     differing, largest, index, values = 0, -1.0, tuple[int, ...](), tuple[Any, ...]()
-    for start, x, y in _pairs(a, b, shape, repeats):
+    start = 0
+    for x, y in _blocks(a, b, shape, repeats):
         apart = _apart(x, y)
         with np.errstate(invalid="ignore", over="ignore"):
             allowed = atol + rtol * np.abs(y) if rtol else atol
@@ -487,12 +486,10 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
         if count:
             differing += count
             place = int(np.argmax(np.where(wrong, apart, -1.0)))
-            if (far := float(apart.flat[place])) > largest:
-                inside = np.unravel_index(place, apart.shape)
-                index = tuple(int(step) + first for step, first in zip(inside, start))
-                if len(inside) < len(shape):  # of consecutive elements
-                    index = tuple(int(step) for step in np.unravel_index(index[0], shape))
-                largest, values = far, (x.flat[place], y.flat[place])
+            if (far := float(apart[place])) > largest:
+                index = tuple(map(int, np.unravel_index(start + place, shape)))
+                largest, values = far, (x[place], y[place])
+        start += len(apart)
     if not differing:
         return None
     index = () if a.is_scalar else index
@@ -504,8 +501,8 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     return TensorDifference(path, message, prod(shape), differing, largest, index)
 
 
-def _pairs(a: Tensor, b: Tensor, shape: tuple[int, ...], stored: bool) -> Iterator[tuple[tuple[int, ...], Any, Any]]:
-    """Yield blocks of the elements of two tensors, in order, each with the position of its first element.
+def _blocks(a: Tensor, b: Tensor, shape: tuple[int, ...], stored: bool) -> Iterator[tuple[Any, Any]]:
+    """Yield the elements of two tensors in index order, some at once, each time of shape (n,).
 
     Args:
         a: a tensor.
@@ -515,13 +512,12 @@ def _pairs(a: Tensor, b: Tensor, shape: tuple[int, ...], stored: bool) -> Iterat
     """
     reads = [None if stored else flat_pieces(each, _BLOCK_ELEMENTS) for each in (a, b)]
     if reads[0] is not None and reads[1] is not None:
-        for start in range(0, prod(shape), _BLOCK_ELEMENTS):
-            yield (start,), reads[0](start), reads[1](start)
+        yield from ((reads[0](start), reads[1](start)) for start in range(0, prod(shape), _BLOCK_ELEMENTS))
         return
-    arrays = [np.atleast_1d(each.storage.array if stored and each.storage else _array(each)) for each in (a, b)]
-    for block in _blocks(arrays[0].shape):
-        first, second = (_numbers(array[block], each) for array, each in zip(arrays, (a, b)))
-        yield tuple(each.start or 0 for each in block), first, second
+    arrays = [each.storage.array if stored and each.storage else _array(each) for each in (a, b)]
+    arrays = [np.atleast_1d(array)[: shape[0]] for array in arrays]  # behind packed elements may be others
+    for first, second in np.nditer(arrays, ["buffered", "external_loop"], order="C", buffersize=_BLOCK_ELEMENTS):
+        yield _numbers(first, a), _numbers(second, b)
 
 
 def _count(tensor: Tensor) -> int:
@@ -538,29 +534,12 @@ def _array(tensor: Tensor) -> np.ndarray:
     return tensor.array
 
 
-def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Yield slices that together cover an array of this shape, in order, none much larger than a block."""
-    axis, rest = len(shape), 1
-    while axis and rest * shape[axis - 1] <= _BLOCK_ELEMENTS:
-        axis -= 1
-        rest *= shape[axis]
-    whole = tuple(slice(None) for _ in shape[axis:])
-    if not axis:
-        yield whole
-        return
-    step = max(1, _BLOCK_ELEMENTS // rest)
-    for outer in np.ndindex(*shape[: axis - 1]):
-        head = tuple(slice(place, place + 1) for place in outer)
-        for start in range(0, shape[axis - 1], step):
-            yield (*head, slice(start, start + step), *whole)
-
-
 def _numbers(block: np.ndarray, tensor: Tensor) -> Any:
-    """Return elements as numbers: numpy has no complex numbers of two halves."""
+    """Return elements, of shape (n,), as numbers: numpy has no complex numbers of two halves."""
     if tensor.element.name != "complex32":
         return block
     with np.errstate(invalid="ignore"):  # signaling NaNs
-        return np.ascontiguousarray(block)[..., None].view("f2").astype("f4").view("c8")[..., 0]
+        return block.view("f2").astype("f4").view("c8")
 
 
 def _apart(x: np.ndarray, y: np.ndarray) -> Any:

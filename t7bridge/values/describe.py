@@ -25,7 +25,7 @@ from itertools import islice, repeat
 from typing import Any
 
 from ..graph.dtypes import NUMPY_ELEMENTS
-from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, index_key
+from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, class_of, index_key
 from ..graph.python import (
     MODULE_PARTS,
     UNSET,
@@ -123,15 +123,8 @@ def _sort_key(key: Value) -> bytes:
         return b"1" + text.encode()
     if isinstance(key, bytes):
         return b"2" + key
-    if isinstance(key, TorchObject):
-        return b"4" + key.class_name.encode()
-    return b"4" + (_lua_class(key) or ("function" if isinstance(key, LuaFunction) else "table")).encode()
-
-
-def _lua_class(value: Value) -> str:
-    if isinstance(value, (Tensor, Storage)):
-        return value.lua_class or value.element.name
-    return value.lua_class if isinstance(value, (TdsHash, TdsVec)) else ""
+    name = class_of(key)
+    return b"4" + (("function" if isinstance(key, LuaFunction) else "table") if name is None else name).encode()
 
 
 def _live_pairs(table: Table) -> list[tuple[Value, Value]]:
@@ -172,9 +165,9 @@ class _LuaDescriber(_Describer):
             return node | {"t": "object", "class": value.class_name, "kv": self.pairs(_live_pairs(value.fields))}
         if isinstance(value, Storage):
             crc = value.crc32() if value.count else 0
-            return node | {"t": "storage", "class": _lua_class(value), "n": value.count, "crc32": crc}
+            return node | {"t": "storage", "class": class_of(value), "n": value.count, "crc32": crc}
         if isinstance(value, Tensor):
-            node |= {"t": "tensor", "class": _lua_class(value), "size": list(value.size), "stride": list(value.stride)}
+            node |= {"t": "tensor", "class": class_of(value), "size": list(value.size), "stride": list(value.stride)}
             return node | {"offset": value.offset, "storage": None if value.storage is None else _Later(value.storage)}
         if isinstance(value, LuaFunction):
             upvalues = value.upvalue_list()

@@ -11,7 +11,7 @@ from attrs import asdict, evolve, field
 
 from ..data import define, np
 from ..graph.dtypes import numpy_dtype
-from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.lua import LuaFunction, Table, Value, class_of
 from ..graph.python import PythonObject, in_order
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor, flat_pieces
@@ -243,12 +243,13 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
     numbers: dict[int, int] = {}
     shown: set[int] = set()
     marks: dict[int, bytes] = {}
-    stack: list[tuple[int, str, Value]] = [(0, "root", root)]
+    stack: list[str | tuple[int, str, Value]] = [(0, "root", root)]
     while stack:
-        level, name, value = stack.pop()
-        if isinstance(value, _Rest):
-            yield f"{_indent(level)}… {value.count} more"
+        entry = stack.pop()
+        if isinstance(entry, str):
+            yield entry
             continue
+        level, name, value = entry
         if isinstance(value, _UNNUMBERED):
             if id(value) in shown:
                 yield printable(f"{_indent(level)}{name}: {summary(value)}{', shown above' if len(value) else ''}")
@@ -266,25 +267,15 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
         if isinstance(value, (Tensor, Storage)):
             continue
         inside = list(_inside(value, marks))
-        if level + 1 >= depth:
-            if inside:
-                stack.append((level + 1, "", _Rest(len(inside))))
-            continue
-        if len(inside) > items:
-            stack.append((level + 1, "", _Rest(len(inside) - items)))
-        stack.extend((level + 1, step.lstrip("."), child) for step, child in reversed(inside[:items]))
+        expanded = inside[:items] if level + 1 < depth else []
+        if len(inside) > len(expanded):
+            stack.append(f"{_indent(level + 1)}… {len(inside) - len(expanded)} more")
+        stack.extend((level + 1, step.lstrip("."), child) for step, child in reversed(expanded))
 
 
 def _indent(level: int) -> str:
     """Return two spaces a level, up to a maximum: lines must not grow with the depth."""
     return "  " * min(level, _LEVELS)
-
-
-@define(frozen=True)
-class _Rest:
-    """Marks entries that are not shown."""
-
-    count: int
 
 
 def _inside(value: Value, marks: dict[int, bytes]) -> Iterator[tuple[str, Value]]:
@@ -300,10 +291,8 @@ def summary(value: Value) -> str:
         return _tensor_summary(value)
     if isinstance(value, Storage):
         return f"{value.element.name} storage of {value.count}"
-    if isinstance(value, TorchObject):
-        return value.class_name
-    if isinstance(value, (TdsHash, TdsVec)):
-        return value.lua_class
+    if (name := class_of(value)) is not None:
+        return name
     if isinstance(value, LuaFunction):
         return f"function, {len(value.code)} bytes of bytecode"
     if isinstance(value, (Table, dict, list, tuple, *_SETS)):

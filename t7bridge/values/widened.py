@@ -96,12 +96,11 @@ def _float8_table(name: str) -> np.ndarray:
     return bits
 
 
-def wider_types(element: ElementType) -> tuple[ElementType, ...]:
-    """Return the element types that `widen` may choose for a storage of this type, and `narrow` undoes."""
+def wider_type(element: ElementType) -> ElementType:
+    """Return the element type that `widen` chooses where it is exact, and `narrow` undoes."""
     if element.lua:
-        return (element,)
-    name = _SAME_BYTES.get(element.name) or _WIDER.get(element.name, "float32")
-    return (ELEMENT_TYPES[name],)
+        return element
+    return ELEMENT_TYPES[_SAME_BYTES.get(element.name) or _WIDER.get(element.name, "float32")]
 
 
 def widen(storage: Storage) -> tuple[Storage, int, bool]:
@@ -116,7 +115,7 @@ def widen(storage: Storage) -> tuple[Storage, int, bool]:
     element = storage.element
     if element.lua:
         return storage, 1, True
-    (wider,) = wider_types(element)
+    wider = wider_type(element)
     if element.name in _SAME_BYTES:
         return _same_bytes(storage, wider), element.itemsize // wider.itemsize, True
     exact = True
@@ -234,21 +233,6 @@ def _float8_heads(name: str) -> np.ndarray:
     return heads
 
 
-def restore_elements(value: Any, wanted: Mapping[str, Any], check: bool) -> tuple[Any, list[str]]:
-    """Return a value of dicts with the element types that its tensors had before they were widened.
-
-    Args:
-        value: dicts of tensors.
-        wanted: the recorded type of each tensor, by name.
-        check: whether all elements are read, and a type is used only where it has them all.
-
-    Returns:
-        The value, with new dicts; and the names of the tensors whose recorded type lacks an element.
-    """
-    restorer = _Restorer(wanted, check)
-    return restorer.run(value), restorer.refused
-
-
 class _Restorer(Rebuilder):
     """Rebuilds dicts of tensors with the element types that are recorded for them."""
 
@@ -271,7 +255,7 @@ class _Restorer(Rebuilder):
         element = ELEMENT_TYPES.get(str(self._wanted.get(name)))
         if element is None:
             return value
-        if value.element not in wider_types(element) or not element.name.startswith(("bfloat16", "float8", "complex")):
+        if value.element is not wider_type(element) or not element.name.startswith(("bfloat16", "float8", "complex")):
             return value
         narrower = _complex_of_pairs(value) if element.name.startswith("complex") else value
         if narrower is None:
@@ -388,7 +372,8 @@ def restore_values(value: Any, metadata: Mapping[str, str], check: bool) -> tupl
         value = {name: _numbers_of(item, kinds.get(name)) for name, item in value.items()}
     if not wanted or not isinstance(value, dict):
         return value, []
-    return restore_elements(value, wanted, check)
+    restorer = _Restorer(wanted, check)
+    return restorer.run(value), restorer.refused
 
 
 def _recorded(metadata: Mapping[str, str], key: str) -> dict[str, Any]:

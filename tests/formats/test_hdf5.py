@@ -164,6 +164,19 @@ def test_trees_that_hold_themselves(tmp_path) -> None:
     assert {"read", "CorruptError"} <= outcomes
 
 
+def test_a_number_in_chunks(tmp_path) -> None:
+    """A data set without dimensions has no chunks: one that says so is refused."""
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        file.create_dataset("x", data=np.ones(1, "f4"), chunks=(1,), maxshape=(1,))
+    data = bytearray(path.read_bytes())
+    shape, layout = data.index(bytes([1, 1, 1, 0]) + bytes(4)), data.index(bytes([3, 2, 2]))
+    data[shape + 1 : shape + 3], data[layout + 2] = b"\0\0", 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptError, match="rank"):
+        t7bridge.load(path)
+
+
 def _places(data: bytes, mark: bytes) -> list[int]:
     return [at for at in range(len(data)) if data[at : at + 4] == mark]
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 import math
 import zlib
 from bisect import bisect_left
+from functools import cached_property
 from typing import Any
-
-from attrs import field
 
 from ...data import define, np
 from ...errors import CorruptError, T7BridgeError, UnsupportedError
-from ...io.source import ByteSource
+from ...io.source import ByteSource, DerivedSource
 from ...limits import Inflation
 from .structure import Blocks, Cursor, Structure
 
@@ -168,20 +167,7 @@ class _ShuffledStream:
         return self._streams[-1].ends()
 
 
-@define(eq=False)
-class Chunks:
-    """The chunks that a data set has.
-
-    Attributes:
-        numbers: of each, in the order of memory and ascending.
-        places: for each address, size in bytes and the filters that were left out, as bits.
-    """
-
-    numbers: Any
-    places: Any = field(repr=False)
-
-
-class ChunkedSource(ByteSource):
+class ChunkedSource(DerivedSource):
     """The elements of a data set that is not in one piece, in the byte order of the file.
 
     Args:
@@ -216,7 +202,7 @@ class ChunkedSource(ByteSource):
         super().__init__(file.source.name, nbytes)
         if layout.kind != 2:
             shape, most, layout = (math.prod(shape),), (math.prod(shape),), Layout(2, chunk=(1,))
-        if len(layout.chunk) != len(shape) or not all(layout.chunk):
+        if not shape or len(layout.chunk) != len(shape) or not all(layout.chunk):
             raise file.damaged("a data set's chunks have another rank or no elements", path=path)
         self._file = file
         self._shape = shape
@@ -235,7 +221,6 @@ class ChunkedSource(ByteSource):
         self._per_band = math.prod(self._grid[self._axis + 1 :])
         band = min(layout.chunk[self._axis], shape[self._axis]) * self._inner * itemsize
         self._bands = max(1, _SEGMENT_BYTES // band)
-        self._chunks: Chunks | None = None
         self._kept: tuple[int, memoryview] = (0, memoryview(b""))
         expanding = max(1, len([number for number, _ in filters if number in EXPANDING]))
         at_once = max(band, self._chunk_bytes if layout.index != _NO_CHUNKS else 0)
@@ -251,27 +236,17 @@ class ChunkedSource(ByteSource):
                 "inflate_bytes", "a chunk would grow too large when read", path=path, found=f"{at_once} bytes"
             )
 
-    def read(self, offset: int, length: int) -> bytes:
-        """See `ByteSource.read`."""
-        parts = []
-        end = min(offset + length, self.size)
-        while offset < end:
-            start, kept = self._kept
-            if not start <= offset < start + len(kept):
-                start, kept = self._kept = self._segment(offset)
-            parts.append(kept[offset - start : end - start])
-            offset += len(parts[-1])
-        return b"".join(parts)
-
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """See `ByteSource.read_into`."""
-        data = self.read(offset, len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def mapped(self, offset: int, length: int) -> memoryview:
-        """Return the bytes, in memory."""
-        return memoryview(self.read_exact(offset, length, "a data set"))
+        done, wanted = 0, min(len(buffer), self.size - offset)
+        while done < wanted:
+            start, kept = self._kept
+            if not start <= offset + done < start + len(kept):
+                start, kept = self._kept = self._segment(offset + done)
+            part = kept[offset + done - start :][: wanted - done]
+            buffer[done : done + len(part)] = part
+            done += len(part)
+        return max(done, 0)
 
     def _start(self, band: int) -> int:
         """Return the first element of a band."""
@@ -289,11 +264,9 @@ class ChunkedSource(ByteSource):
         size = self._itemsize
         if self._layout.index == _NO_CHUNKS or self._layout.address is None:
             return start * size, memoryview(bytes(self._fill * (end - start) or (end - start) * size))
-        if self._chunks is None:
-            self._chunks = self._find_chunks()
         if self._streamed:
             return self._piece(offset, band)
-        numbers = self._chunks.numbers
+        numbers, _ = self._chunks
         begin, stop = (bisect_left(numbers, each * self._per_band) for each in (first, last))
         if stop - begin == 1 and self._chunk_bytes == (end - start) * size and self._per_band == last - first == 1:
             return start * size, memoryview(self._decoded(begin))
@@ -307,7 +280,7 @@ class ChunkedSource(ByteSource):
                 -1, *self._shape[self._axis + 1 :]
             )
             chunk = np.frombuffer(self._decoded(place), f"V{size}").reshape(self._layout.chunk[self._axis :])
-            corner = _coordinates(number % self._per_band, self._grid[self._axis + 1 :])
+            corner = np.unravel_index(number % self._per_band, self._grid[self._axis + 1 :])
             inside = [slice(None)]
             for at_chunk, part, extent in zip(corner, self._layout.chunk[self._axis + 1 :], target.shape[1:]):
                 inside.append(slice(at_chunk * part, min((at_chunk + 1) * part, extent)))
@@ -317,14 +290,14 @@ class ChunkedSource(ByteSource):
 
     def _piece(self, offset: int, band: int) -> tuple[int, memoryview]:
         """Read the elements of a large chunk from a byte on."""
-        assert self._chunks is not None
+        numbers, places = self._chunks
         start, end = (self._start(each) * self._itemsize for each in (band, band + 1))
-        place = bisect_left(self._chunks.numbers, band)
-        if place == len(self._chunks.numbers) or self._chunks.numbers[place] != band:
+        place = bisect_left(numbers, band)
+        if place == len(numbers) or numbers[place] != band:
             first = offset - offset % self._itemsize
             count = min(_SEGMENT_BYTES, end - first) // self._itemsize or 1
             return first, memoryview((self._fill or bytes(self._itemsize)) * count)
-        address, size, left_out = (int(each) for each in self._chunks.places[place])
+        address, size, left_out = (int(each) for each in places[place])
         source = self._file.source
         applied = [number for bit, (number, _) in enumerate(self._filters) if not left_out >> bit & 1]
         if not applied or (self._layout.whole_only and end - start < self._chunk_bytes):
@@ -366,13 +339,12 @@ class ChunkedSource(ByteSource):
 
     def _decoded(self, place: int) -> bytes | memoryview:
         """Read a chunk and undo its filters."""
-        assert self._chunks is not None
-        address, size, left_out = (int(each) for each in self._chunks.places[place])
-        source = self._file.source
-        data: bytes = source.read_exact(address, size, "a chunk")
+        numbers, places = self._chunks
+        address, size, left_out = (int(each) for each in places[place])
+        data: bytes = self._file.source.read_exact(address, size, "a chunk")
         filters = self._filters
         if self._layout.whole_only:
-            corner = _coordinates(int(self._chunks.numbers[place]), self._grid)
+            corner = np.unravel_index(numbers[place], self._grid)
             if any((at + 1) * part > extent for at, part, extent in zip(corner, self._layout.chunk, self._shape)):
                 filters = ()
         for bit, (number, values) in reversed(list(enumerate(filters))):
@@ -380,10 +352,7 @@ class ChunkedSource(ByteSource):
                 try:
                     data = DECODERS[number](data, values, self._itemsize, self._chunk_bytes)
                 except FilterErrors as error:
-                    raise self._fault(
-                        f"a chunk cannot be read: {error}",
-                        address,
-                    ) from error
+                    raise self._fault(f"a chunk cannot be read: {error}", address) from error
         if len(data) < self._chunk_bytes:
             raise self._fault(
                 "a chunk is too short", address, expected=f"{self._chunk_bytes} bytes", found=f"{len(data)}"
@@ -395,14 +364,15 @@ class ChunkedSource(ByteSource):
 
     # Indexes
 
-    def _find_chunks(self) -> Chunks:
-        """Read the index of the chunks.
+    @cached_property
+    def _chunks(self) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of the chunks in the order of memory, ascending; and address, size and filters left out of each.
 
         Raises:
             CorruptError: it is damaged, or names a chunk twice.
             LimitError: the chunks reach so far beyond the data set that they would grow too large.
         """
-        rank, layout = len(self._shape), self._layout
+        layout = self._layout
         if layout.index in (_TREE, _TREE_2):
             corners, places = self._tree() if layout.index == _TREE else self._second_tree()
         else:
@@ -411,14 +381,13 @@ class ChunkedSource(ByteSource):
             corners = self._corners(counted)
         inside = (corners < np.array(self._grid, "u8")).all(axis=1) & (places[:, 0] != self._file.undefined)
         corners, places = corners[inside].astype("i8"), places[inside]
-        strides = [math.prod(self._grid[axis + 1 :]) for axis in range(rank)]
-        numbers = (corners * np.array(strides, "i8")).sum(axis=1)
+        numbers = np.ravel_multi_index(tuple(corners.T), self._grid)
         order = np.argsort(numbers, kind="stable")
         numbers, places = numbers[order], places[order]
         if (numbers[1:] == numbers[:-1]).any():
             raise self._file.damaged("a data set has a chunk twice", path=self._path)
         self._inflation.spend(max(0, len(numbers) * self._chunk_bytes - self.size), "data sets", path=self._path)
-        return Chunks(numbers, places)
+        return numbers, places
 
     def _corners(self, counted: np.ndarray) -> np.ndarray:
         """Return the positions of chunks from their numbers, which count those that the data set may get."""
@@ -568,15 +537,6 @@ class ChunkedSource(ByteSource):
             start += number * count
         counted = [np.arange(at, at + len(data) // size, dtype="u8") for at, data in found]
         return np.concatenate(counted), self._entries(b"".join(data for _, data in found), size)
-
-
-def _coordinates(number: int, grid: tuple[int, ...]) -> list[int]:
-    """Return the position of a chunk in a grid."""
-    found: list[int] = []
-    for extent in reversed(grid):
-        number, place = divmod(number, extent)
-        found.insert(0, place)
-    return found
 
 
 def fill_value(file: Structure, new: bytes | None, old: bytes | None, size: int) -> bytes:

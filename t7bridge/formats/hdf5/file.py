@@ -22,7 +22,6 @@ from ...io.output import FileOutput
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Inflation, Limits
 from ...report import Note
-from ..document import Document, Written
 from ..named import (
     METADATA_KEY,
     Name,
@@ -35,6 +34,7 @@ from ..named import (
     tensor_of_bytes,
     tie,
 )
+from ..table import Document, Written
 from .elements import ChunkedSource, fill_value, parse_filters, parse_layout
 from .structure import DATASPACE, DATATYPE, EXTERNAL, FILL, FILTERS, LAYOUT, OLD_FILL, Header, Structure
 
@@ -98,8 +98,7 @@ class _Reader:
     def roots(self) -> list[Any]:
         """Return the tensors, in a dict for each group."""
         self._walk()
-        tied = dict(self._tensors)
-        tie(tied, self._views, self._notes)
+        tied = tie(dict(self._tensors), self._views, self._notes)
         made: dict[Any, Any] = {}
         same: dict[int, Tensor] = {}
         names = _restored_names(self._recorded)
@@ -388,13 +387,12 @@ def _restored_names(recorded: Mapping[Name, Name]) -> dict[Name, Name]:
 
 def _free(place: Name, taken: set[Name], groups: set[Name]) -> Name:
     """Return a name not used by a data set or a group."""
-    while place in taken or place in groups or any(place[:length] in taken for length in range(1, len(place))):
-        if place in taken or place in groups:
-            place = (*place[:-1], place[-1] + "_")
-        else:
-            length = next(length for length in range(1, len(place)) if place[:length] in taken)
-            place = (*place[: length - 1], place[length - 1] + "_", *place[length:])
-    return place
+    while True:
+        whole = len(place) if place in taken or place in groups else 0
+        length = next((length for length in range(1, len(place)) if place[:length] in taken), whole)
+        if not length:
+            return place
+        place = (*place[: length - 1], place[length - 1] + "_", *place[length:])
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:

@@ -35,18 +35,8 @@ def lookup3(data: bytes) -> int:
     words: tuple[int, ...] = struct.unpack(f"<{-(-size // 12) * 3}I", data + bytes(-size % 12))
     for place in range(0, len(words) - 3, 3):
         a, b, c = (a + words[place]) & mask, (b + words[place + 1]) & mask, (c + words[place + 2]) & mask
-        a = (a - c ^ (c << 4 | c >> 28)) & mask
-        c = (c + b) & mask
-        b = (b - a ^ (a << 6 | a >> 26)) & mask
-        a = (a + c) & mask
-        c = (c - b ^ (b << 8 | b >> 24)) & mask
-        b = (b + a) & mask
-        a = (a - c ^ (c << 16 | c >> 16)) & mask
-        c = (c + b) & mask
-        b = (b - a ^ (a << 19 | a >> 13)) & mask
-        a = (a + c) & mask
-        c = (c - b ^ (b << 4 | b >> 28)) & mask
-        b = (b + a) & mask
+        for bits in (4, 6, 8, 16, 19, 4):
+            a, b, c = b, (c + b) & mask, (a - c ^ (c << bits | c >> 32 - bits)) & mask
     if not words:
         return c
     a, b, c = (a + words[-3]) & mask, (b + words[-2]) & mask, (c + words[-1]) & mask
@@ -102,11 +92,11 @@ class Cursor:
             found[place] = None if found[place] == self._file.undefined else found[place]
         return found
 
-    def text(self) -> bytes:
-        """Return the bytes up to the next zero byte, and skip that."""
+    def text(self, unit: int = 1) -> bytes:
+        """Return the bytes up to the next zero byte; skip that, and what pads them to a multiple of the unit."""
         end = self._data.find(b"\0", self.position)
         found = self.take(max(end, self.position) - self.position)
-        self.take(1)
+        self.take(1 + -(len(found) + 1) % unit)
         return found
 
     def expect(self, signature: bytes, *versions: int) -> None:
@@ -395,16 +385,15 @@ class FractalHeap:
     def _huge_object(self, cursor: Cursor) -> bytes:
         """Return an object with blocks of its own, found by its address or by a number in a tree."""
         file, entry = self._file, self._file.offset_size + self._file.length_size
-        if self._id_size > entry:
-            address, size = cursor.read("AL")
-            return file.block(address, size, _HEAP)
-        if not self._huge_objects:
-            found = file.records(self._huge, 1)
-            self._huge_objects = {int.from_bytes(each[entry:], "little"): each for each in found}
-        number = cursor.number(min(self._id_size - 1, file.length_size))
-        if number not in self._huge_objects:
-            raise self._missing()
-        address, size = Cursor(file, self._huge_objects[number], _HEAP).read("AL")
+        if self._id_size <= entry:
+            if not self._huge_objects:
+                found = file.records(self._huge, 1)
+                self._huge_objects = {int.from_bytes(each[entry:], "little"): each for each in found}
+            number = cursor.number(min(self._id_size - 1, file.length_size))
+            if number not in self._huge_objects:
+                raise self._missing()
+            cursor = Cursor(file, self._huge_objects[number], _HEAP)
+        address, size = cursor.read("AL")
         return file.block(address, size, _HEAP)
 
     def _managed(self, offset: int, size: int) -> bytes:
@@ -821,9 +810,7 @@ class Structure(Blocks):
             return Kind("an enumeration", size)
         names = []
         for _ in range(count if count == 2 else 0):
-            begin = cursor.position
-            names.append(cursor.text())
-            cursor.take((begin - cursor.position) % 8 if version < 3 else 0)
+            names.append(cursor.text(8 if version < 3 else 1))
         values = [cursor.take(size) for _ in names]
         if size == 1 and dict(zip(names, values)) == {b"FALSE": b"\0", b"TRUE": b"\1"}:
             return Kind("booleans", 1, ELEMENT_TYPES["bool"])
@@ -835,9 +822,7 @@ class Structure(Blocks):
             return Kind("records", size)
         members = []
         for _ in range(2):
-            begin = cursor.position
-            name = cursor.text()
-            cursor.take((begin - cursor.position) % 8 if version < 3 else 0)
+            name = cursor.text(8 if version < 3 else 1)
             place = cursor.number(4 if version < 3 else bytes_for(size))
             cursor.take(28 if version == 1 else 0)
             begin = cursor.position

@@ -25,7 +25,7 @@ from ...io.copy import sha256
 from ...io.source import ByteSource
 from ...limits import Limits
 from ...report import Note
-from ...text import counted
+from ...text import counted, few
 from ..table import HEAD_BYTES, identify
 from .arrays import read_header
 from .pickle.meaning import Origin, PtMeaning
@@ -128,11 +128,10 @@ class PtArchive:
         for root in roots:
             if any(root + name in self.zip for name in _ROOT_MEMBERS):
                 return root
-        shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
         raise UnknownFormatError(
             "is a zip archive, but not one of PyTorch",
             expected=f"a member {DATA_MEMBER}",
-            found=shown or "no members",
+            found=few(names, 4) or "no members",
             hint="Unpack it, or give the address of a member: zip://MEMBER::FILE." if names else "",
         )
 
@@ -226,7 +225,7 @@ class PtArchive:
             level: of the note; a warning has their size.
         """
         if names:
-            text = text.format(few(names))
+            text = text.format(few(names, longest=60))
             if level == "warning":
                 text += f" ({self._size(names):,} bytes)"
             count = len(names) if level == "warning" else 1
@@ -244,10 +243,11 @@ class PtArchive:
             return
         names = [name for name in self.unread() if name.startswith(_WEIGHT_FOLDERS) and self._size([name])]
         if names and not any(self.zip.members[name].size for name in self._located() if name in self.zip):
+            found, shown = counted(len(names), "member"), few(names, longest=60)
             raise CorruptError(
                 "holds weights, but its value refers to none of them",
                 expected="a pickle that refers to them",
-                found=f"{counted(len(names), 'member')}, {self._size(names):,} bytes, that nothing reads: {few(names)}",
+                found=f"{found}, {self._size(names):,} bytes, that nothing reads: {shown}",
                 hint="Load the file in the program that wrote it, and save its state dict with torch.save.",
             )
         what = "member of the archive is" if len(names) == 1 else "members of the archive are"
@@ -326,11 +326,6 @@ class PtArchive:
         return sum(self.zip.members[self.root + name].size for name in names)
 
 
-def few(names: list[str], longest: int = 60) -> str:
-    """Return the first of some names, for a message."""
-    return ", ".join(name[:longest] for name in names[:5]) + (", …" if len(names) > 5 else "")
-
-
 def _locate(
     archive: ZipArchive, folder: str, order: str, suffix: str, key: Any, element: ElementType, nbytes: int
 ) -> Span:
@@ -393,7 +388,7 @@ def read_package(archive: PtArchive) -> Any:
         raise UnsupportedError(
             "is an archive of torch.package without pickled values",
             expected="a member .pkl",
-            found=few(inside) or "no members",
+            found=few(inside, longest=60) or "no members",
         )
     values = {name: archive.unpickle(name, PACKAGE_FOLDER) for name in pickles}
     rest = [name for name in inside if name not in values]

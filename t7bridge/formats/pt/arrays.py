@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...data import np
-from ...errors import CorruptError, T7BridgeError, UnsupportedError
+from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import ElementType
 from ...graph.python import NumpyArray
 from ...graph.storage import Span, Storage
@@ -106,18 +106,18 @@ def numpy_value(array: NumpyArray) -> np.ndarray:
         UnsupportedError: it holds objects or fields.
         CorruptError: the bytes do not fit its type and shape.
     """
-    if not isinstance(array.data, bytes) or (array.dtype.itemsize == 0 and array.dtype.code not in ("b1", "?")):
-        raise UnsupportedError(f"a numpy array of type {array.dtype.code[:20]!r} is not an array of plain elements")
+    order, code = array.dtype.order, array.dtype.code
+    is_bool = code in ("b1", "?")
+    other = UnsupportedError(f"a numpy array of type {code[:20]!r} is not an array of plain elements")
+    if not isinstance(array.data, bytes) or not (array.dtype.itemsize or is_bool):
+        raise other
     try:
-        order, code = array.dtype.order, array.dtype.code
-        dtype = np.dtype("?" if code in ("b1", "?") else (order if order in ("<", ">") else "=") + code)
+        dtype = np.dtype("?" if is_bool else (order if order in ("<", ">") else "=") + code)
         if dtype.hasobject:
-            raise UnsupportedError(f"a numpy array of type {array.dtype.code[:20]!r} is not an array of plain elements")
+            raise other
         flat = np.frombuffer(array.data, dtype).astype(dtype.newbyteorder("="))
         return flat.reshape(array.shape, order="F" if array.fortran else "C")
     except (TypeError, ValueError) as error:
-        if isinstance(error, T7BridgeError):
-            raise
         raise CorruptError(f"a numpy array's bytes do not fit its type and shape: {error}") from error
 
 

@@ -22,8 +22,8 @@ from ...graph.storage import Storage
 from ...graph.tensor import Assembled, Tensor, contiguous
 from ...io.source import ByteSource, PathLike
 from ...limits import DEFAULT_LIMITS, Budget, Limits
-from ..document import Document
 from ..fields import Fields, shown
+from ..table import Document
 from .file import PtReader
 from .storages import is_count
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...io.output import Output
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
-from ..document import Document, Written
+from ..table import Document, Written
 from . import writer as writers
 from .script_writer import ScriptWriter
 

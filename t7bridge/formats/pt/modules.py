@@ -29,8 +29,9 @@ from ...graph.storage import Storage
 from ...graph.tensor import QuantizedTensor, SparseTensor, Tensor
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...report import Note
+from ...text import few
 from ..fields import Fields, shown
-from .archive import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PtArchive, few
+from .archive import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PtArchive
 from .pickle.meaning import PtMeaning
 from .pickle.tensors import view
 from .storages import span_of_bytes
@@ -248,7 +249,7 @@ class ScriptModule:
         if new:
             what = "tensor is an attribute" if len(new) == 1 else "tensors are attributes"
             self.note(
-                f"{len(new)} {what} and no parameter or buffer; carried as {few(list(self.held), 70)}, "
+                f"{len(new)} {what} and no parameter or buffer; carried as {few(self.held, longest=70)}, "
                 "which load_state_dict(strict=False) skips",
                 len(new),
             )

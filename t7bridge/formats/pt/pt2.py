@@ -32,8 +32,9 @@ from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import ELEMENT_TYPES, ElementType
 from ...io.source import ByteSource
 from ...report import Note
+from ...text import few
 from ..fields import Fields, parse_json, shown
-from .archive import PT2_MEMBERS, PtArchive, few
+from .archive import PT2_MEMBERS, PtArchive
 from .modules import ScriptEntry, ScriptModule, detached, is_tensor
 from .pickle.names import words
 from .pickle.tensors import view
@@ -108,7 +109,7 @@ def _add_constants(found: ScriptModule) -> None:
             found.inlined[name] = detached(entry.value)
     if carried := list(found.inlined):
         count = f"{len(carried)} constant{'s' * (len(carried) > 1)}"
-        found.note(f"the program has {count}, which its state dict does not have: {few(carried)}")
+        found.note(f"the program has {count}, which its state dict does not have: {few(carried, longest=60)}")
 
 
 def _note_members(archive: PtArchive) -> None:

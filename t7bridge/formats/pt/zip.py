@@ -18,7 +18,7 @@ from typing import Any
 from attrs import evolve
 
 from ...data import define
-from ...errors import CorruptError, LimitError, T7BridgeError, TruncatedError, UnsupportedError, about_file
+from ...errors import CorruptError, T7BridgeError, TruncatedError, UnsupportedError, about_file
 from ...io.copy import Extent, combine, crc32
 from ...io.output import Content, Output
 from ...io.source import ByteSource
@@ -127,14 +127,8 @@ class ZipArchive:
         """
         member = self.member(name)
         if member.size > self._inflation.left:
-            raise self._fault(
-                member,
-                "is too large to be read into memory",
-                LimitError,
-                found=f"{member.size} bytes",
-                limit="inflate_bytes",
-                value=self._limits.inflate_bytes,
-            )
+            message, found = "is too large to be read into memory", f"{member.size} bytes"
+            raise self._limits.exceeded("inflate_bytes", message, **self._where(member), found=found)
         self.check(name)
         source, offset = self.span(name)
         return source.read_exact(offset, member.size, name)
@@ -178,7 +172,10 @@ class ZipArchive:
     def _fault(
         self, member: Member, message: str, kind: type[T7BridgeError] = CorruptError, **facts: Any
     ) -> T7BridgeError:
-        return kind(message, file=self.source.name, offset=member.header, path=member.name, **facts)
+        return kind(message, **self._where(member), **facts)
+
+    def _where(self, member: Member) -> dict[str, Any]:
+        return {"file": self.source.name, "offset": member.header, "path": member.name}
 
     def _check(self, member: Member, crc: int) -> None:
         # PyTorch writes 0 where `torch.serialization.set_crc32_options(False)` was called.
@@ -329,8 +326,7 @@ class ZipArchive:
         start = self._start(member)
         if member.size > member.packed * _MAX_DEFLATE_RATIO + 64:
             raise self._fault(member, "claims a size that its packed bytes cannot have")
-        where: dict[str, Any] = {"file": self.source.name, "offset": member.header, "path": member.name}
-        self._inflation.spend(member.size, "a member", **where)
+        self._inflation.spend(member.size, "a member", **self._where(member))
         if member.size <= _SPOOL_BYTES:
             inflated = ByteSource.from_bytes(b"".join(self._pieces(member, start)))
         else:

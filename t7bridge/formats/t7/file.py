@@ -22,8 +22,7 @@ from ...graph.walk import objects
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...text import printable_lines
-from ..document import Document, Written
-from ..table import refuse_two
+from ..table import Document, Written, refuse_two
 from .layout import T7Layout
 from .reader import T7Reader
 from .writer import T7Writer

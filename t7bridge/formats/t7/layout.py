@@ -21,6 +21,8 @@ from ..table import HEAD_BYTES, identify
 
 NIL, NUMBER, STRING, TABLE, TORCH, BOOLEAN = 0, 1, 2, 3, 4, 5
 FUNCTION_WITHOUT_INDEX, LEGACY_FUNCTION, FUNCTION = 6, 7, 8
+OBJECTS = frozenset((TABLE, TORCH, FUNCTION_WITHOUT_INDEX, LEGACY_FUNCTION, FUNCTION))
+"""The tags of values that may have others inside."""
 
 TAG_NAMES = {
     NIL: "nil",

@@ -392,43 +392,35 @@ class ObjectReader:
     def _open(self, tag: int) -> tuple[Value, int]:
         """Read the start of an object whose tag was read; return it, and the number of values inside it."""
         stream = self.stream
-        if tag == tags.TABLE:
+        if tag not in tags.OBJECTS:
+            raise CorruptError(
+                f"unknown type tag {tag}",
+                offset=max(0, stream.position - 4) if isinstance(stream, BinaryInput) else stream.position,
+                expected="a tag from 0 to 8",
+                found=f"{tag}",
+                hint=self._tag_hint(),
+            )
+        index = -1
+        if tag == tags.FUNCTION_WITHOUT_INDEX:
+            self._unnumbered += 1
+        else:
             index = stream.read_int("an object's number")
             known = self._numbered(index)
             if known is not _MISSING:
                 return self._known(known, index, tag), 0
+        if tag == tags.TORCH:
+            return self._open_torch(index)
+        if tag == tags.TABLE:
             count = stream.read_int("the number of a table's entries")
             stream.require(count, 8, "the entries of a table")
             table = Table()
             self._remember(index, table)
             return table, count
-        if tag == tags.TORCH:
-            index = stream.read_int("an object's number")
-            known = self._numbered(index)
-            if known is not _MISSING:
-                return self._known(known, index, tag), 0
-            return self._open_torch(index)
-        if tag in (tags.FUNCTION, tags.LEGACY_FUNCTION, tags.FUNCTION_WITHOUT_INDEX):
-            index = -1
-            if tag == tags.FUNCTION_WITHOUT_INDEX:
-                self._unnumbered += 1
-            else:
-                index = stream.read_int("an object's number")
-                known = self._numbered(index)
-                if known is not _MISSING:
-                    return self._known(known, index, tag), 0
-            code = stream.read_raw(stream.read_int("the length of a function's bytecode"), "a function's bytecode")
-            function = LuaFunction(code, tag=tag)
-            if tag != tags.FUNCTION_WITHOUT_INDEX:
-                self._remember(index, function)
-            return function, 1
-        raise CorruptError(
-            f"unknown type tag {tag}",
-            offset=max(0, stream.position - 4) if isinstance(stream, BinaryInput) else stream.position,
-            expected="a tag from 0 to 8",
-            found=f"{tag}",
-            hint=self._tag_hint(),
-        )
+        code = stream.read_raw(stream.read_int("the length of a function's bytecode"), "a function's bytecode")
+        function = LuaFunction(code, tag=tag)
+        if tag != tags.FUNCTION_WITHOUT_INDEX:
+            self._remember(index, function)
+        return function, 1
 
     def _tag_hint(self) -> str:
         for found in reversed(self._path):
@@ -476,7 +468,7 @@ class ObjectReader:
                 self.numbers = dict(zip(range(1, expected), range(expected)))
         if len(objects) >= self._most:
             limit = "objects" if self._most == self._limits.objects else "allocated_bytes"
-            raise LimitError("too many objects", limit=limit, value=getattr(self._limits, limit))
+            raise self._limits.exceeded(limit, "too many objects")
         if self.numbers is not None:
             self.numbers[index] = len(objects)
         objects.append(value)

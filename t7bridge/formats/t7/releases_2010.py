@@ -26,7 +26,6 @@ to 3743983; lua---nnx 7eca9bc (2011-07-05) to 98fb40a. The full history is in `d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -54,50 +53,44 @@ class _Kind:
     """Encoding of one kind of value.
 
     Attributes:
-        read: reads it from a reader.
-        write: writes it to a writer.
+        method: end of the names of the reader's and the writer's methods for it.
         types: its types in the graph.
         absent: the value written for a missing field, which Lua's `read` method turns into no field.
     """
 
-    read: Callable[[Any], Value]
-    write: Callable[[Any, Any], None]
-    types: tuple[type, ...] = (object,)
+    method: str
+    types: tuple[type, ...] = (float, int)
     absent: float | None = None
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether numbers are truncated when they are written."""
+        return self.method in ("int", "long")
+
+    def read(self, reader: Any) -> Value:
+        """Read a value."""
+        value = getattr(reader, f"read_{self.method}")()
+        return float(value) if self.is_integer else value
+
+    def write(self, writer: Any, value: Any) -> None:
+        """Write a value."""
+        getattr(writer, f"write_{self.method}")(int(value) if self.is_integer else value)
 
     def holds(self, value: Value) -> bool:
         """Return whether a value survives a round trip."""
-        return self.write not in (_write_integer, _write_long) or (math.isfinite(value) and value == int(value))
-
-
-def _integer(reader: Any) -> float:
-    return float(reader.read_int())
-
-
-def _write_integer(writer: Any, value: float) -> None:
-    writer.write_int(int(value))
-
-
-def _write_long(writer: Any, value: float) -> None:
-    writer.write_long(int(value))
-
-
-def _object(*types: type) -> _Kind:
-    return _Kind(lambda reader: reader.read_object(), lambda writer, value: writer.write_object(value), types)
+        return not self.is_integer or (math.isfinite(value) and value == int(value))
 
 
 _KINDS: dict[str, _Kind] = {
-    "object": _object(object),
-    "table": _object(Table),
-    "state": _object(Tensor, Table, type(None)),
-    "int": _Kind(_integer, _write_integer, (float, int)),
-    "size": _Kind(_integer, _write_integer, (float, int), absent=0.0),
-    "class": _Kind(_integer, _write_integer, (float, int), absent=-1.0),
-    "long": _Kind(lambda reader: float(reader.read_long()), _write_long, (float, int)),
-    "double": _Kind(
-        lambda reader: reader.read_double(), lambda writer, value: writer.write_double(value), (float, int)
-    ),
-    "bool": _Kind(lambda reader: reader.read_bool(), lambda writer, value: writer.write_bool(value), (bool,)),
+    "object": _Kind("object", (object,)),
+    "table": _Kind("object", (Table,)),
+    "state": _Kind("object", (Tensor, Table, type(None))),
+    "int": _Kind("int"),
+    "size": _Kind("int", absent=0.0),
+    "class": _Kind("int", absent=-1.0),
+    "long": _Kind("long"),
+    "double": _Kind("double"),
+    "bool": _Kind("bool", (bool,)),
 }
 
 
@@ -169,7 +162,7 @@ class _Class:
 
         An integer was truncated if the field was not integral.
         """
-        if isinstance(before, float) and item.kind.write is _write_integer and math.isfinite(before):
+        if isinstance(before, float) and item.kind.method == "int" and math.isfinite(before):
             before = float(int(before))
             before = None if before == item.kind.absent else before
         same = value is before or all(found is None or found is False for found in (value, before))

@@ -17,7 +17,7 @@ from typing import Any
 from attrs import evolve
 
 from ....data import define
-from ....errors import CorruptError, LimitError, UnsupportedError
+from ....errors import CorruptError, UnsupportedError
 from ....graph.dtypes import BY_LUA_WORD, BY_TORCH_STORAGE, ELEMENT_TYPES, PACKED, ElementType
 from ....graph.python import UNSET, Device, NumpyArray, PythonGlobal, PythonObject, TorchConstant, TorchSize
 from ....graph.storage import Storage
@@ -54,9 +54,8 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
     if type(offset) is not int:
         raise _wrong("an offset that is not an integer", offset)
     meaning.work.spend(len(size))
-    most = meaning.limits.dimensions
-    if len(size) > most:
-        raise LimitError("a tensor has too many dimensions", found=f"{len(size)}", limit="dimensions", value=most)
+    if len(size) > meaning.limits.dimensions:
+        raise meaning.limits.exceeded("dimensions", "a tensor has too many dimensions", found=f"{len(size)}")
     if max((offset, *size, *stride), default=0) >= 1 << 63 or min(stride, default=0) < 0:
         raise _wrong("sizes, strides or an offset out of range")
     count = storage.count * PACKED.get(storage.element.name, 1)

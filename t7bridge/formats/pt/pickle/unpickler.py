@@ -386,16 +386,11 @@ class Unpickler:
             pos = self._need(pos, min(2 * have + _CHUNK_BYTES, left) if left > have else left + 1)
 
     def _too_many(self) -> LimitError:
-        text = "the pickle has too many operations"
-        return LimitError(text, limit=self._ceiling, value=getattr(self._limits, self._ceiling))
+        return self._limits.exceeded(self._ceiling, "the pickle has too many operations")
 
     def _too_long(self, length: int) -> LimitError:
-        return LimitError(
-            "the pickle holds a string that is too long",
-            found=f"{length} bytes",
-            limit="string_bytes",
-            value=self._longest,
-        )
+        message = "the pickle holds a string that is too long"
+        return self._limits.exceeded("string_bytes", message, found=f"{length} bytes")
 
     def _check_length(self, length: int) -> None:
         if length > self._longest:
