@@ -15,7 +15,7 @@ generated from the table in `t7bridge/lua/operations/` by `python docs/generate_
 hand. The reverse, from Lua's layers to PyTorch, is in [layers.md](layers.md).
 
 Operations on constants are computed when the module is saved. Operations that are not listed are refused with their
-line.
+line. Classes whose names begin with `pt.` are written to `layers.lua`, where `--allow layers` permits it.
 """
 
 

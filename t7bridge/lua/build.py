@@ -557,9 +557,9 @@ class Builder:
                 return self.joined(name, second, first)
         shape = broadcast(first.shape or (1,), second.shape or (1,))
         like = first_wire((first, second), shape)
-        return self.emit(make(name, *args), *(self._widened(each, shape, like) for each in (first, second)))
+        return self.emit(make(name, *args), *(self.widened(each, shape, like) for each in (first, second)))
 
-    def _widened(self, value: Any, shape: Shape, like: Wire | None) -> Any:
+    def widened(self, value: Any, shape: Shape, like: Wire | None) -> Any:
         """Return a value broadcast to a shape, as a wire."""
         if not isinstance(value, Wire):
             own = like is None and isinstance(shape[0], str) and len(value.shape) == len(shape)
@@ -596,6 +596,11 @@ class Builder:
             plain = Stored(WeightRef(value.ref.key, value.ref.start, straight), straight, value.learned)
             return self.expand(self._transpose(plain, (1, 0)), value.shape, like)
         return self._attached(value, like or self._any_input())
+
+    def wires(self, *values: Any) -> list[Any]:
+        """Return values as wires; those that are not computed are attached to one that is."""
+        like = first_wire(values)
+        return [self.wire(value, like) for value in values]
 
     def _attached(self, value: Any, source: Wire) -> Any:
         """Return a constant or a tensor of the state dict as a node that takes a value, and the batch from it."""
@@ -689,7 +694,7 @@ class Builder:
         values = [value for value in values if value.shape != (0,) and value.shape[place] != 0]
         if len(values) == 1:
             return values[0]
-        wires = [self.wire(value, first_wire(values)) for value in values]
+        wires = self.wires(*values)
         total = sum(wire.shape[place] for wire in wires)
         return self.emit(make("nn.JoinTable", place + 1), *wires, shape=with_extents(wires[0].shape, place, total))
 
@@ -870,6 +875,16 @@ def with_extents(shape: Shape, place: int, *extents: Any) -> Shape:
 def is_known(shape: Shape) -> bool:
     """Return whether a shape does not depend on the batch."""
     return all(isinstance(extent, int) for extent in shape)
+
+
+def check_known(reason: str, *extents: int | str) -> None:
+    """Refuse extents that depend on the batch.
+
+    Raises:
+        CannotError: one does.
+    """
+    if not is_known(extents):
+        raise CannotError(reason)
 
 
 def last_layer(layer: LuaLayer) -> LuaLayer:

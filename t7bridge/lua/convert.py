@@ -13,8 +13,8 @@ from ..data import define
 from ..errors import T7BridgeError, UnsupportedError
 from ..graph.dtypes import FLOAT32, FLOAT64
 from ..graph.lua import Table, TorchObject
-from ..graph.tensor import Tensor
-from ..report import Note
+from ..graph.tensor import Tensor, covered
+from ..report import Note, Report
 from . import operations as _operations
 from .build import OPERATIONS, Builder
 from .layers import LuaLayer, LuaNode, structured, walk
@@ -77,29 +77,27 @@ def convert_module(
     maker = ObjectMaker(FLOAT64 if wide else FLOAT32, arrays, is_training, not inference)
     root = maker.make(layer)
     root[ROOT_FIELD] = _state_record(layer, program, arrays, builder.scalars)
-    notes = [
-        Note("warning" if warning else "info", "", text, code="left-out" if warning else "lua")
-        for text, warning in builder.notes.items()
-    ]
+    report = Report()
+    for text, warning in builder.notes.items():
+        report.note("warning" if warning else "info", text, code="left-out" if warning else "lua")
     if program.static:
         text = "the size of the batch is fixed: the module does not let its first dimension vary"
-        notes.append(Note("info", "", text, code="fixed-batch"))
+        report.note("info", text, code="fixed-batch")
     if has_guards:
         text = f"the sizes of the inputs are {', '.join(program.sizes)}; Lua refuses others"
-        notes.append(Note("info", "", text, code="fixed-sizes"))
+        report.note("info", text, code="fixed-sizes")
     for path, kind, text in program.notes:
-        notes.append(Note("warning", path, text, "type", code="left-out", class_name=kind))
-    if program.returns == "dict":
+        report.note("warning", text, path, "type", code="left-out", class_name=kind)
+    if program.output_names:
         names = ", ".join(program.output_names)
         text = f"the module returns a dictionary; the Lua model returns its values in order: {names}"
-        notes.append(Note("info", "", text, code="order"))
+        report.note("info", text, code="order")
     if any(inner.name.startswith(PACKAGE) for inner in walk(layer)):
         text = "layers.lua has classes that nn lacks: `dofile` it before torch.load of the model"
-        notes.append(Note("info", "", text, code="lua"))
+        report.note("info", text, code="lua")
     if "f2" in floats:
-        text = "16-bit weights become 32-bit ones, which hold them exactly"
-        notes.append(Note("info", "", text, code="element-type"))
-    return LuaModel(layer, root, program, notes, len(arrays))
+        report.note("info", "16-bit weights become 32-bit ones, which hold them exactly", code="element-type")
+    return LuaModel(layer, root, program, report.notes, len(arrays))
 
 
 def _sizes(
@@ -201,14 +199,7 @@ def _held_whole(layer: LuaLayer, arrays: dict[str, Any]) -> set[str]:
     for inner in walk(layer):
         for ref in inner.weights.values():
             parts.setdefault(ref.key, set()).add((ref.start, ref.start + prod(ref.size)))
-    found = set()
-    for key, spans in parts.items():
-        place = 0
-        for start, end in sorted(spans):
-            place = max(place, end) if start <= place else place
-        if place >= arrays[key].size:
-            found.add(key)
-    return found
+    return {key for key, ranges in parts.items() if covered(ranges) == arrays[key].size}
 
 
 def _kept(array: Any) -> Tensor | Table:

@@ -123,6 +123,11 @@ class LuaLayer(Arithmetic["LuaLayer"]):
     path: str = ""
     label: str = ""
 
+    @property
+    def inside(self) -> list[LuaLayer]:
+        """The modules that it contains, in order."""
+        return [step.layer for step in self.steps if step.layer is not None] or self.children
+
     def __rshift__(self, layer: LuaLayer) -> LuaLayer:
         """Return a chain of both."""
         return layer if self.name == "nn.Identity" else sequential(*_chain(self), *_chain(layer))
@@ -222,11 +227,29 @@ def walk(layer: LuaLayer) -> list[LuaLayer]:
     found: list[LuaLayer] = []
     stack = [layer]
     while stack:
-        item = stack.pop()
-        found.append(item)
-        inside = [step.layer for step in item.steps if step.layer is not None] or item.children
-        stack.extend(reversed(inside))
+        found.append(stack.pop())
+        stack.extend(reversed(found[-1].inside))
     return found
+
+
+def structure_of(
+    root: LuaLayer, settings: Callable[[LuaLayer], Any], form: Callable[[WeightRef], Any]
+) -> tuple[Any, ...]:
+    """Return what is equal for layers of one structure: classes, children and graphs, and what is made of the rest.
+
+    Args:
+        root: the outermost layer.
+        settings: what counts of the arguments and the methods called.
+        form: what counts of a tensor of the state dict.
+    """
+    found = []
+    for layer in walk(root):
+        places = {id(step): number for number, step in enumerate(layer.steps)}
+        steps = tuple((step.layer is None, *(places[id(source)] for source in step.inputs)) for step in layer.steps)
+        outputs = tuple(places[id(step)] for step in layer.outputs)
+        weights = tuple((name, form(ref)) for name, ref in layer.weights.items())
+        found.append((layer.name, settings(layer), weights, steps, outputs, len(layer.children)))
+    return tuple(found)
 
 
 # From steps to nested modules
@@ -269,13 +292,14 @@ def _group(steps: list[LuaNode], depth: int, users: dict[int, list[int]]) -> lis
     result: list[LuaNode] = []
     for call, group in groupby(steps, lambda step: step.stack[depth] if len(step.stack) > depth else ""):
         run = list(group)
-        if call and len(run) > 2 and len(run[0].inputs) > 1 and _is_block(run[1:], users) and not _is_block(run, users):
-            first = run.pop(0)
+        is_block = bool(call) and len(run) > 1 and _is_block(run, users)
+        if call and not is_block and len(run) > 2 and len(run[0].inputs) > 1 and _is_block(run[1:], users):
+            is_block, first = True, run.pop(0)
             first.stack = first.stack[:depth]
             if first.layer is not None:
                 first.layer.path = call.partition("|")[2].rpartition(".")[0]
             result.append(first)
-        sources, is_block = _sources(run), bool(call) and len(run) > 1 and _is_block(run, users)
+        sources = _sources(run)
         inner = _group(run, depth + 1, users) if call else run
         if not is_block:
             result.extend(inner)

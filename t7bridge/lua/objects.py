@@ -13,8 +13,6 @@ The objects of an `nn.gModule` are those that its constructor leaves. Source: nn
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
-from operator import mul
 from typing import Any
 
 from attrs import field
@@ -23,7 +21,7 @@ from ..data import define, np
 from ..graph.dtypes import ElementType
 from ..graph.lua import Table, TorchObject, Value
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor
+from ..graph.tensor import Tensor, contiguous
 from .layers import CLASSES, CONTAINERS, LuaLayer, WeightRef, fields_of
 
 FIELD = "t7bridge"
@@ -108,11 +106,11 @@ class ObjectMaker:
         if (ref.key, gradient) not in self._storages:
             flat = np.zeros(whole.size, self.element.code) if gradient else whole.reshape(-1).astype(self.element.code)
             self._storages[ref.key, gradient] = Storage.from_array(flat)
-        stride = [*accumulate(reversed(ref.size), mul, initial=1)][:-1]
+        stride = contiguous(ref.size)
         if ref.transposed:  # Lua's rows are the columns of the tensor
-            stride[:2] = [ref.size[-2], 1]
+            stride = (*stride[:-2], 1, ref.size[-2])
         storage = self._storages[ref.key, gradient]
-        made = Tensor(self.element, storage, ref.size, tuple(reversed(stride)), ref.start)
+        made = Tensor(self.element, storage, ref.size, stride, ref.start)
         self._tensors[ref, gradient] = made
         return made
 
@@ -130,64 +128,63 @@ def weight_entry(ref: WeightRef, shape: tuple[int, ...]) -> Table:
 # Graphs
 
 
-@define(eq=False)
-class Node:
-    """An `nngraph.Node`. Nodes of the forward and the backward graph share their `data`.
+Node = Table
+"""The `data` of an `nngraph.Node`, which the nodes of the forward and the backward graph share."""
+
+
+class _Graph:
+    """A `graph.Graph` of edges: its nodes are in the order of their first edge, and numbered so.
 
     Attributes:
-        data: Lua's table of the node.
-        children: the targets of its edges, in order.
-        id: its number in its graph, 1-based.
+        nodes: the object of each node.
+        object: that of the graph.
     """
 
-    data: Table
-    children: dict[Node, None] = field(factory=dict)
-    id: int = 0
+    def __init__(self, edges: list[tuple[Node, Node]]) -> None:
+        self._children: dict[Node, list[Node]] = {node: [] for edge in edges for node in edge}
+        for start, end in edges:
+            self._children[start].append(end)
+        self.nodes = {
+            node: _object("nngraph.Node", data=node, id=float(number), children=Table(), visited=False, marked=False)
+            for number, node in enumerate(self._children, 1)
+        }
+        for node, children in self._children.items():
+            self.nodes[node]["children"] = _numbered([self.nodes[child] for child in children])
+        ends = [{"from": self.nodes[start], "to": self.nodes[end]} for start, end in edges]
+        listed = _numbered([_object("graph.Edge", **pair) for pair in ends])
+        self.object = _object("graph.Graph", nodes=_numbered([*self.nodes.values()]), edges=listed)
+
+    def children_first(self) -> list[Node]:
+        """Return the nodes depth first, as `topsort` does on the reversed graph."""
+        inner = {child for children in self._children.values() for child in children}
+        order: dict[Node, None] = {}
+        visited: set[Node] = set()
+        for root in self._children:
+            stack = [] if root in inner else [(root, iter(self._children[root]))]
+            while stack:
+                node, rest = stack[-1]
+                visited.add(node)
+                child = next((item for item in rest if item not in visited), None)
+                if child is None:
+                    order[stack.pop()[0]] = None
+                else:
+                    stack.append((child, iter(self._children[child])))
+        return list(order)
 
 
-Edges = list[tuple[Node, Node]]
+def _object(name: str, **fields: Value) -> TorchObject:
+    return TorchObject(name, fields=Table.of(fields))
 
 
-def _graph_of(edges: Edges) -> list[Node]:
-    """Return the nodes of a graph in the order of their first edge, numbered and with their children."""
-    nodes = list(dict.fromkeys(node for edge in edges for node in edge))
-    for number, node in enumerate(nodes, 1):
-        node.id = number
-    for start, end in edges:
-        start.children[end] = None
-    return nodes
+def _numbered(items: list[TorchObject]) -> Table:
+    """Return a table that counts its items and maps each to its number."""
+    numbers = [(float(number), item) for number, item in enumerate(items, 1)]
+    return Table.of([*numbers, *((item, number) for number, item in numbers)])
 
 
-def _children_first(nodes: list[Node]) -> list[Node]:
-    """Return the nodes of a graph depth first, as `topsort` does on the reversed graph."""
-    inner = {child for node in nodes for child in node.children}
-    order: dict[Node, None] = {}
-    visited: set[Node] = set()
-    for root in nodes:
-        stack = [] if root in inner else [(root, iter(root.children))]
-        while stack:
-            node, rest = stack[-1]
-            visited.add(node)
-            child = next((item for item in rest if item not in visited), None)
-            if child is None:
-                order[stack.pop()[0]] = None
-            else:
-                stack.append((child, iter(child.children)))
-    return list(order)
-
-
-def _data(name: str, **fields: Value) -> Table:
+def _node(name: str, **fields: Value) -> Node:
     annotations = Table.of({"_debugLabel": name or "?"})
     return Table.of({"annotations": annotations, "mapindex": Table(), "reverseMap": Table(), **fields})
-
-
-def _link(node: Node, source: Node) -> None:
-    """Connect a node to the value of another: `Node:add(child, true)`."""
-    node.children[source] = None
-    index: Any = node.data["mapindex"]
-    number = float(len(index) // 2 + 1)
-    index[number] = source.data
-    index[source.data] = number
 
 
 def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLayer], TorchObject]) -> None:
@@ -198,87 +195,58 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
         obj: already has the fields of every module.
         module_of: returns the object of a layer.
     """
+    sources: dict[Node, dict[Node, None]] = {}
+
+    def link(node: Node, source: Node) -> None:
+        """Connect a node to the value of another: `Node:add(child, true)`."""
+        sources.setdefault(node, {})[source] = None
+        index: Any = node["mapindex"]
+        number = float(len(index) // 2 + 1)
+        index[number] = source
+        index[source] = number
+
     nodes: dict[int, Node] = {}
     inputs: dict[int, Node] = {}
     for step in layer.steps:
         if step.layer is None:
-            node = Node(_data(f"input {step.index + 1}", module=module_of(LuaLayer("nn.Identity"))))
-            inputs[step.index] = node
+            node = inputs[step.index] = _node(f"input {step.index + 1}", module=module_of(LuaLayer("nn.Identity")))
         else:
-            node = Node(_data(step.layer.path or step.layer.name, module=module_of(step.layer)))
+            node = _node(step.layer.path or step.layer.name, module=module_of(step.layer))
             for source in step.inputs:
-                _link(node, nodes[id(source)])
+                link(node, nodes[id(source)])
         nodes[id(step)] = node
-    outnode = Node(_data("output", input=Table()))
+    outnode = _node("output", input=Table())
     for step in layer.outputs:
-        _link(outnode, nodes[id(step)])
-    innode = Node(_data("inputs", input=Table()))
+        link(outnode, nodes[id(step)])
+    innode = _node("inputs", input=Table())
     if layer.inputs == 1:
-        _link(inputs[0], innode)
+        link(inputs[0], innode)
     else:
-        split = Node(_data("split", nSplitOutputs=float(layer.inputs)))
-        _link(split, innode)
+        split = _node("split", nSplitOutputs=float(layer.inputs))
+        link(split, innode)
         for index in range(layer.inputs):
-            part = Node(_data(f"split {index + 1}", selectindex=float(index + 1), input=Table()))
-            _link(part, split)
-            _link(inputs[index], part)
-    edges = _edges_from(outnode)
-    twins = {node: Node(node.data) for edge in edges for node in edge}
-    turned = [(twins[end], twins[start]) for start, end in edges]
-    backward, forward = _graph_of(edges), _graph_of(turned)
-    originals = {twin: node for node, twin in twins.items()}
-    order = [twins[node] for node in _children_first(backward)]
-    back_order = [originals[node] for node in _children_first(forward)]
+            part = _node(f"split {index + 1}", selectindex=float(index + 1), input=Table())
+            link(part, split)
+            link(inputs[index], part)
+    reached, edges = {outnode: None}, list[tuple[Node, Node]]()
+    pending = [outnode]
+    for node in pending:  # grows, breadth first: `Node:graph()`
+        edges += [(node, source) for source in sources.get(node, ())]
+        pending += [source for source in sources.get(node, ()) if source not in reached]
+        reached.update(sources.get(node, {}))
+    backward, forward = _Graph(edges), _Graph([edge[::-1] for edge in edges])
+    order = backward.children_first()
     for node in order:
-        node.data["forwardNodeId"] = float(node.id)
-    made = _node_objects([*forward, *backward])
-    obj["modules"] = Table.from_list([node.data["module"] for node in order if "module" in node.data])
-    obj["bg"] = _graph_object(backward, edges, made)
-    obj["fg"] = _graph_object(forward, turned, made)
-    obj["innode"] = made[twins[innode]]
-    obj["outnode"] = made[outnode]
+        node["forwardNodeId"] = forward.nodes[node]["id"]
+    obj["modules"] = Table.from_list([node["module"] for node in order if "module" in node])
+    obj["bg"] = backward.object
+    obj["fg"] = forward.object
+    obj["innode"] = forward.nodes[innode]
+    obj["outnode"] = backward.nodes[outnode]
     obj["verbose"] = False
     obj["nInputs"] = float(layer.inputs)
-    obj["forwardnodes"] = Table.from_list([made[node] for node in order])
-    obj["backwardnodes"] = Table.from_list([made[node] for node in back_order])
+    obj["forwardnodes"] = Table.from_list([forward.nodes[node] for node in order])
+    obj["backwardnodes"] = Table.from_list([backward.nodes[node] for node in forward.children_first()])
     # The constructor leaves no output, but with several outputs it is the list passed to the last node.
     if len(layer.outputs) > 1:
-        obj["output"] = outnode.data["input"]
-
-
-def _edges_from(root: Node) -> Edges:
-    """Return the edges of the nodes reachable from a node, breadth first: `Node:graph()`."""
-    queue = {root: None}
-    edges = []
-    pending = [root]
-    for node in pending:
-        edges += [(node, child) for child in node.children]
-        pending += [child for child in node.children if child not in queue]
-        queue.update(node.children)
-    return edges
-
-
-def _node_objects(nodes: list[Node]) -> dict[Node, TorchObject]:
-    """Return the object of each node."""
-    made = {}
-    for node in nodes:
-        fields = {"data": node.data, "id": float(node.id), "children": Table(), "visited": False, "marked": False}
-        made[node] = TorchObject("nngraph.Node", fields=Table.of(fields))
-    for node in nodes:
-        made[node]["children"] = _numbered([made[child] for child in node.children])
-    return made
-
-
-def _numbered(items: list[TorchObject]) -> Table:
-    """Return a table that counts its items and maps each to its number."""
-    numbers = [(float(number), item) for number, item in enumerate(items, 1)]
-    return Table.of([*numbers, *((item, number) for number, item in numbers)])
-
-
-def _graph_object(nodes: list[Node], edges: Edges, made: dict[Node, TorchObject]) -> TorchObject:
-    """Return a `graph.Graph`."""
-    pairs = [{"from": made[start], "to": made[end]} for start, end in edges]
-    listed = _numbered([TorchObject("graph.Edge", fields=Table.of(pair)) for pair in pairs])
-    return TorchObject(
-        "graph.Graph", fields=Table.of({"nodes": _numbered([made[node] for node in nodes]), "edges": listed})
-    )
+        obj["output"] = outnode["input"]

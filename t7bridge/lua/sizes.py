@@ -7,13 +7,11 @@ number of features themselves, which needs no check.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from attrs import field
-
 from ..data import define
-from .layers import LuaLayer, LuaNode, graph_of, make, row
+from .layers import LuaLayer, LuaNode, graph_of, make, row, structure_of
 
 Place = tuple[int, int]
 """An input and one of its dimensions, both 0-based."""
@@ -76,19 +74,11 @@ class Sizes:
 def signature(inputs: list[LuaNode], outputs: list[LuaNode]) -> Any:
     """Return what two models have in common if and only if they are the same but for their weights' elements."""
 
-    def of_layer(layer: LuaLayer | None) -> Any:
-        if layer is None:
-            return None
+    def settings(layer: LuaLayer) -> Any:
         args = [(arg.shape, arg.tobytes()) if hasattr(arg, "tobytes") else arg for arg in layer.args]
-        inside = [of_layer(child) for child in layer.children]
-        return layer.name, args, layer.calls, sorted(layer.weights.items()), inside, of_graph(layer)
+        return args, layer.calls
 
-    def of_graph(layer: LuaLayer) -> Any:
-        number = {id(step): index for index, step in enumerate(layer.steps)}
-        steps = [(of_layer(step.layer), [number[id(source)] for source in step.inputs]) for step in layer.steps]
-        return steps, [number[id(step)] for step in layer.outputs]
-
-    return of_graph(graph_of(inputs, *outputs))
+    return structure_of(graph_of(inputs, *outputs), settings, lambda ref: ref)
 
 
 def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
@@ -106,41 +96,13 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
     return found
 
 
-@define(eq=False)
-class _Search:
-    """Compares a model with those for larger examples.
-
-    Attributes:
-        reference: its signature.
-        build: see `Build`.
-    """
-
-    reference: Any
-    build: Build
-    _known: dict[Any, bool] = field(factory=dict)
-
-    def is_same(self, free: Collection[Place], as_square: bool = False) -> bool:
-        """Return whether the model is the same with larger extents, which differ if they need not be equal."""
-
-        def larger(grow: Callable[[int, int], int], number: int, example: Any) -> Any:
-            for place, extent in enumerate(example.shape):
-                if (number, place) in free:
-                    items = [index % extent for index in range(grow(extent, 0 if as_square else place))]
-                    example = example[(slice(None),) * place + (items,)]
-            return example
-
-        key = frozenset(free), as_square
-        if key not in self._known:
-            self._known[key] = False
-            taken = 0
-            for grow in _GROWN:
-                other = self.build(partial(larger, grow))
-                if other not in (None, self.reference):
-                    break
-                taken += other is not None
-            else:
-                self._known[key] = taken > 0
-        return self._known[key]
+def _larger(free: frozenset[Place], as_square: bool, grow: Callable[[int, int], int], number: int, example: Any) -> Any:
+    """Return the example of an input with larger extents in the dimensions that are free."""
+    for place, extent in enumerate(example.shape):
+        if (number, place) in free:
+            items = [index % extent for index in range(grow(extent, 0 if as_square else place))]
+            example = example[(slice(None),) * place + (items,)]
+    return example
 
 
 def find_sizes(inputs: list[LuaNode], checked: list[set[int]], reference: Any, build: Build) -> Sizes:
@@ -153,23 +115,33 @@ def find_sizes(inputs: list[LuaNode], checked: list[set[int]], reference: Any, b
         build: see `Build`.
     """
 
-    is_same = _Search(reference, build).is_same
+    @cache
+    def is_same(free: frozenset[Place], as_square: bool = False) -> bool:
+        """Return whether the model is the same with larger extents, which differ if they need not be equal."""
+        taken = False
+        for grow in _GROWN:
+            other = build(partial(_larger, free, as_square, grow))
+            if other not in (None, reference):
+                return False
+            taken |= other is not None
+        return taken
+
     places = [
         (number, place)
         for number, step in enumerate(inputs)
         for place, extent in enumerate(step.shape)
         if isinstance(extent, int) and place not in checked[number]
     ]
-    free: set[Place] = set()
+    free = frozenset[Place]()
     square: list[tuple[Place, Place]] = []
     dimensions = [[place for place in places if place[1] == index] for index in sorted({index for _, index in places})]
     for group in [places, *dimensions, *([place] for place in places)]:
-        if not free.issuperset(group) and is_same(free | set(group)):
-            free.update(group)
+        if not free.issuperset(group) and is_same(free.union(group)):
+            free = free.union(group)
     pairs = [((number, 2), (number, 3)) for number, step in enumerate(inputs) if step.shape[2:3] == step.shape[3:]]
     for pair in pairs:
-        if free.isdisjoint(pair) and set(pair) <= set(places) and is_same(free | set(pair), as_square=True):
-            free.update(pair)
+        if free.isdisjoint(pair) and set(pair) <= set(places) and is_same(free.union(pair), as_square=True):
+            free = free.union(pair)
             square.append(pair)
     fixed = [place for place in places if place not in free]
     return Sizes(fixed, square, checked, not free)

@@ -7,13 +7,14 @@ import textwrap
 from collections import Counter
 from collections.abc import Collection
 from importlib.resources import files
-from itertools import chain, count, groupby, takewhile
+from itertools import chain, count, groupby
+from os.path import commonprefix
 from typing import Any
 
 from attrs import field
 
 from ..data import __version__, define
-from .layers import CLASSES, LuaLayer, WeightRef, walk
+from .layers import CLASSES, LuaLayer, WeightRef, structure_of, walk
 from .trace import Program
 
 USUAL = ("weight", "bias", "running_mean", "running_var")
@@ -272,6 +273,9 @@ class _Key:
 
     key: str
 
+    def __str__(self) -> str:
+        return lua_string(self.key)
+
 
 @define(frozen=True)
 class _Args:
@@ -287,9 +291,12 @@ class _Args:
     names: tuple[str, ...]
     needed: int
 
+    def __str__(self) -> str:
+        return ", ".join(self.texts[: self.needed])
+
 
 _Parts = list[Any]
-"""Source: text, `_Key` and `_Args`."""
+"""Source: text, `_Key` and `_Args`; outside of functions it is their texts."""
 
 
 @define(eq=False)
@@ -339,7 +346,7 @@ class _Writer:
 
     Attributes:
         program: the traced program, for names and shapes.
-        blocks: by the shape of their layers, see `_shape`.
+        blocks: by what their layers have in common.
         block_of: the block of a container.
     """
 
@@ -363,7 +370,7 @@ class _Writer:
         self.group(root)
         ordered = sorted((block for block in self.blocks.values() if not block.inline), key=lambda block: block.height)
         functions = "".join(map(self._function, ordered))
-        return functions, _text(self._expression(root, 1, root=True))
+        return functions, "".join(map(str, self._expression(root, 1)))
 
     def _add(self, layer: LuaLayer) -> None:
         inner = walk(layer)
@@ -371,39 +378,27 @@ class _Writer:
         is_own = layer.path and all(key.startswith(f"{layer.path}.") for key in keys)
         prefix = layer.path if keys and is_own else _common(keys)
         suffix = _suffix(keys)
-        shape = tuple(self._shape(each, prefix, suffix) for each in inner)
+
+        def settings(each: LuaLayer) -> Any:
+            return len(_arguments(each).texts), tuple((name, len(args)) for name, args in each.calls)
+
+        def form(ref: WeightRef) -> Any:
+            own = ref.key[len(prefix) :].removesuffix(suffix)
+            return own, self._whole(ref), bool(ref.start), ref.transposed, len(self.program.state[ref.key].shape)
+
+        shape = structure_of(layer, settings, form)
         block = self.block_of[layer] = self.blocks.setdefault(shape, _Block())
         block.layers.append(layer)
         block.prefixes.append(prefix)
         block.suffixes.append(suffix)
         block.height = len(inner)
 
-    def _shape(self, layer: LuaLayer, prefix: str, suffix: str) -> Any:
-        """Return what the layers of a function have in common."""
-        weights = [
-            (name, ref.key[len(prefix) :].removesuffix(suffix), *self._form(ref)) for name, ref in layer.weights.items()
-        ]
-        places = {id(step): number for number, step in enumerate(layer.steps)}
-        steps = [(step.layer is None, *(places[id(source)] for source in step.inputs)) for step in layer.steps]
-        return (
-            layer.name,
-            len(_arguments(layer).texts),
-            tuple((name, len(args)) for name, args in layer.calls),
-            tuple(weights),
-            tuple(steps),
-            tuple(places[id(step)] for step in layer.outputs),
-            len(layer.children),
-        )
-
-    def _form(self, ref: WeightRef) -> tuple[Any, ...]:
-        return self._whole(ref), bool(ref.start), ref.transposed, len(self.program.state[ref.key].shape)
-
     def _called(self, layer: LuaLayer) -> list[LuaLayer]:
         """Return the containers that the function of a layer uses, without those inside them."""
         found: list[LuaLayer] = []
         stack = [layer]
         while stack:
-            for inner in _inside(stack.pop()):
+            for inner in stack.pop().inside:
                 (found if inner in self.block_of else stack).append(inner)
         return found
 
@@ -427,7 +422,7 @@ class _Writer:
         parameters = ", ".join(["prefix"] * block.has_prefix + ["suffix"] * block.has_suffix + [*block.values])
         return f"\nlocal function {block.name}({parameters})\n   {text}\nend\n"
 
-    def _expression(self, layer: LuaLayer, depth: int, root: bool = False) -> _Parts:
+    def _expression(self, layer: LuaLayer, depth: int) -> _Parts:
         """Return the expression that creates a layer."""
         block = self.block_of.get(layer)
         if block is None or block.inline:
@@ -547,31 +542,15 @@ def _parameter(block: _Block, name: str, values: list[str], words: set[str]) -> 
 
 def _ratio(value: str, other: str) -> int:
     """Return the whole number, above 1, times which one number is another; 0 if there is none."""
-    if not (value.isdecimal() and other.isdecimal()) or int(other) == 0 or int(value) % int(other):
+    if not (value.isdecimal() and other.isdecimal() and int(other)):
         return 0
-    return int(value) // int(other) if int(value) > int(other) else 0
+    ratio, rest = divmod(int(value), int(other))
+    return ratio if ratio > 1 and not rest else 0
 
 
 def _unused(word: str, used: set[str]) -> str:
     """Return a name, with a number if it is used already."""
     return next(name for name in chain([word], (f"{word}{number}" for number in count(2))) if name not in used)
-
-
-def _text(parts: _Parts) -> str:
-    """Return source outside of functions."""
-    words = (
-        part
-        if isinstance(part, str)
-        else lua_string(part.key)
-        if isinstance(part, _Key)
-        else ", ".join(part.texts[: part.needed])
-        for part in parts
-    )
-    return "".join(words)
-
-
-def _inside(layer: LuaLayer) -> list[LuaLayer]:
-    return [step.layer for step in layer.steps if step.layer is not None] or layer.children
 
 
 def _is_large(layer: LuaLayer) -> bool:
@@ -582,15 +561,7 @@ def _is_large(layer: LuaLayer) -> bool:
 
 def _common(keys: list[str]) -> str:
     """Return the longest common prefix of keys that ends before a dot."""
-    if not keys:
-        return ""
-    parts = [key.split(".")[:-1] for key in keys]
-    found: list[str] = []
-    for words in zip(*parts):
-        if len(set(words)) > 1:
-            break
-        found.append(words[0])
-    return ".".join(found)
+    return ".".join(commonprefix([key.split(".")[:-1] for key in keys]))  # noqa: RUF071  of words, not of a path
 
 
 def _suffix(keys: list[str]) -> str:
@@ -598,8 +569,8 @@ def _suffix(keys: list[str]) -> str:
     words = [key.rpartition(".")[2] for key in keys]
     if not words or not set(words).isdisjoint(USUAL):
         return ""
-    columns = takewhile(lambda column: len(set(column)) == 1, zip(*map(reversed, words)))
-    return "".join("".join(column[0] for column in columns)[::-1].partition("_")[1:])
+    ending = commonprefix([word[::-1] for word in words])[::-1]  # noqa: RUF071  of letters, not of a path
+    return "".join(ending.partition("_")[1:])
 
 
 def _wrapped(line: re.Match[str]) -> str:

@@ -16,7 +16,7 @@ import os
 import re
 import traceback
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any
@@ -121,8 +121,7 @@ class Program:
         calls: in order.
         dtypes: name of a value → its element type.
         outputs: names of the values returned; anything but a tensor is stored itself.
-        returns: how the outputs were packed: `one`, `list` or `dict`.
-        output_names: keys of a returned dict.
+        output_names: keys of a returned dict; none if it returns anything else.
         state: the state dict: key → array, in order; tied tensors under their first key.
         order: all keys of the state dict, in order.
         aliases: other keys of tied tensors → first key.
@@ -140,7 +139,6 @@ class Program:
     calls: list[TracedCall] = field(factory=list)
     dtypes: dict[str, str] = field(factory=dict)
     outputs: list[Any] = field(factory=list)
-    returns: str = "one"
     output_names: list[str] = field(factory=list)
     state: dict[str, Any] = field(factory=dict)
     order: list[str] = field(factory=list)
@@ -242,9 +240,7 @@ def _check_inputs(exported: Any, inputs: tuple[Any, ...]) -> bool:
     Raises:
         ModelError: the inputs have other sizes than the program, or are missing and its sizes are open.
     """
-    names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
-    values = [node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder" and node.name in names]
-    shapes = [_shape(value) for value in values if isinstance(value, torch.Tensor)]
+    shapes = [_shape(value) for value in _inputs_of(exported) if isinstance(value, torch.Tensor)]
     text = ", ".join("x".join(map(str, shape)) for shape in shapes)
     given = [tuple(value.shape) for value in inputs if isinstance(value, torch.Tensor)]
     if given and [len(shape) for shape in given] != [len(shape) for shape in shapes]:
@@ -256,6 +252,12 @@ def _check_inputs(exported: Any, inputs: tuple[Any, ...]) -> bool:
     if not is_known and not given:
         raise ModelError("the sizes of the program's inputs are open", found=text, hint="State them: --input SIZES.")
     return is_known
+
+
+def _inputs_of(exported: Any) -> list[Any]:
+    """Return what a program has for the inputs of its user: tensors without elements, and other values."""
+    names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
+    return [node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder" and node.name in names]
 
 
 class _Script(nn.Module):
@@ -380,10 +382,7 @@ def _watched(called: list[str]) -> Iterator[None]:
 
 def _has_batch(exported: Any) -> bool:
     """Return whether the first extent of every input stayed open, and is the same for all."""
-    names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
-    firsts = {
-        _shape(node.meta["val"])[:1] for node in exported.graph.nodes if node.op == "placeholder" and node.name in names
-    }
+    firsts = {_shape(value)[:1] for value in _inputs_of(exported)}
     return len(firsts) == 1 and all(isinstance(extent, str) for first in firsts for extent in first or (0,))
 
 
@@ -505,9 +504,7 @@ def _add_outputs(program: Program, node: Any, exported: Any) -> None:
     program.outputs = [CallRef(item.name) if isinstance(item, torch.fx.Node) else item for item in items]
     spec = exported.call_spec.out_spec
     if isinstance(spec.context, list) and all(isinstance(name, str) for name in spec.context):
-        program.returns, program.output_names = "dict", list(spec.context)
-    elif spec.type is not None:
-        program.returns = "list"
+        program.output_names = list(spec.context)
 
 
 _REGIONS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
@@ -596,10 +593,7 @@ class _Reader:
             self.program.calls.append(call)
             return
         graph, given = made
-        names = [inner.name for inner in graph.graph.nodes if inner.op == "placeholder"]
-        bound = dict(zip(names, map(self.plain, given)))
-        inner = _Reader(self.program, (), graph, self.computed, f"{call.name}.", bound, call)
-        results = inner.read()
+        results = self._read_inside(graph, given, (), f"{call.name}.", call)
         if call.inplace:
             target = torch.ops.aten.copy_.default
             args = {"self": call.args["self"], "src": results[0], "non_blocking": False}
@@ -608,15 +602,20 @@ class _Reader:
         several = isinstance(node.meta.get("val"), (list, tuple))
         self._add(call.name, {"value": results if several else results[0]}, call)
 
+    def _read_inside(
+        self, module: Any, given: Sequence[Any], known: Collection[str], prefix: str, outer: TracedCall | None
+    ) -> list[Any]:
+        """Read all calls of another graph, with the values of its inputs; return its outputs."""
+        names = [inner.name for inner in module.graph.nodes if inner.op == "placeholder"]
+        bound = dict(zip(names, map(self.plain, given)))
+        return _Reader(self.program, known, module, self.computed, prefix, bound, outer).read()
+
     def _read_block(self, node: Any) -> None:
         """Read a block; its results are a list, detached if the block disables gradients."""
         place = next(number for number, item in enumerate(node.args) if getattr(item, "op", "") == "get_attr")
         call = self._call(node, node.target)
-        module = getattr(self.module, node.args[place].target)
-        names = [inner.name for inner in module.graph.nodes if inner.op == "placeholder"]
-        bound = dict(zip(names, map(self.plain, node.args[place + 1 :])))
-        prefix = f"{self.prefix}{node.name}."
-        results = _Reader(self.program, self.known, module, self.computed, prefix, bound, self.outer).read()
+        module, prefix = getattr(self.module, node.args[place].target), f"{self.prefix}{node.name}."
+        results = self._read_inside(module, node.args[place + 1 :], self.known, prefix, self.outer)
         if node.target.__name__ == _REGIONS[0] and not node.args[0]:
             for number, (value, held) in enumerate(zip(results, node.meta["val"])):
                 if isinstance(value, CallRef) and isinstance(held, torch.Tensor) and held.is_floating_point():

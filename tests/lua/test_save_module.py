@@ -46,6 +46,35 @@ def test_training_means_what_it_did(tmp_path):
     assert modules[3]["train"] is True
 
 
+class Spectrum(nn.Module):
+    """Transforms of cut and padded signals."""
+
+    def forward(self, x):
+        return torch.fft.irfft(torch.fft.rfft(x, n=4) * torch.fft.fft(x, n=8)[..., :3], n=4)
+
+
+def test_transforms_cut_and_pad(tmp_path):
+    """A transform of another length than its dimension's is decomposed by PyTorch."""
+    same_outputs(Spectrum(), tmp_path / "m.t7", (torch.randn(2, 3, 6),))
+
+
+class Sine(nn.Module):
+    """A function that nn lacks."""
+
+    def forward(self, x):
+        return x.sin()
+
+
+@pytest.mark.parametrize(("write", "target"), [(t7bridge.write_lua, "."), (t7bridge.save_module, "m.t7")])
+def test_no_model_is_left_where_its_classes_cannot_be_written(write, target, tmp_path):
+    """An existing layers.lua is refused before a model that needs another one gets its name."""
+    (tmp_path / "layers.lua").write_text("-- mine")
+    with pytest.raises(TargetExistsError):
+        write(Sine(), tmp_path / target, example_inputs=torch.randn(2, 3), allow=("layers",))
+    assert [each.name for each in tmp_path.iterdir()] == ["layers.lua"]
+    assert (tmp_path / "layers.lua").read_text() == "-- mine"
+
+
 class Noisy(nn.Module):
     """Adds noise in training."""
 

@@ -1,5 +1,5 @@
 """The operations of the table, one file per family. Importing this module fills `lua.build.OPERATIONS`."""
 
-from . import complex, elementwise, functions, image, linear, recurrent, shape
+from . import complex, elementwise, image, linear, recurrent, shape
 
-__all__ = ["complex", "elementwise", "functions", "image", "linear", "recurrent", "shape"]
+__all__ = ["complex", "elementwise", "image", "linear", "recurrent", "shape"]

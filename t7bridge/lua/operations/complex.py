@@ -6,7 +6,7 @@ from math import pi, prod, sqrt
 from typing import Any
 
 from ...data import np
-from ..build import Builder, CannotError, Complex, Wire, operation
+from ..build import Builder, CannotError, Complex, Wire, check_known, operation
 from .elementwise import along
 from .shape import windows
 
@@ -65,8 +65,7 @@ def _transformed(b: Builder, value: Complex, dim: int, sign: int) -> Complex:
 
 def _turns(count: Any, kept: int | None = None) -> tuple[Any, Any]:
     """Return the cosines and sines of 2 pi j k / count, for all j and the first k."""
-    if isinstance(count, str):
-        raise CannotError("transforms the batch")
+    check_known("transforms the batch", count)
     angles = np.outer(np.arange(count), np.arange(count if kept is None else kept)) % count * (2 * pi / count)
     return np.cos(angles), np.sin(angles)
 
@@ -112,32 +111,24 @@ def to_real(b: Builder, self: Complex, dim: Any, normalization: int, last_dim_si
     return made * _factor(made.shape, dim, normalization)
 
 
-_TRANSFORMS = " ".join(f"fft_{kind}{rank}" for kind in ("fft", "ifft", "rfft", "irfft") for rank in ("", "2", "n"))
+_ALONG_SEVERAL = "fft_fft2 fft_fftn fft_ifft2 fft_ifftn"
+"""Transforms that PyTorch decomposes only after making their input complex."""
 _NORMS = {None: 0, "backward": 0, "ortho": 1, "forward": 2}
 
 
-@operation(_TRANSFORMS, "nn.MM with nn.Constant for each dimension", complex=True)
-@operation(_TRANSFORMS, "nn.MM with nn.Constant for each dimension")
-def transform(b: Builder, self: Any, dim: Any, norm: str | None, n: Any = None, s: Any = None) -> Any:
-    """Transform dimensions."""
-    rank, inverse, code = len(self.shape), b.kind.startswith(("fft_i",)), _NORMS[norm]
-    dims = [dim] if isinstance(dim, int) else list(range(rank)) if dim is None else dim
-    sizes = [n] if n is not None else s or [None] * len(dims)
-    half = b.kind.startswith("fft_irfft")
-    last = sizes[-1] or 2 * (self.shape[dims[-1]] - 1)
-    extents = [self.shape[place] for place in dims]
-    wanted = [size or extent for size, extent in zip(sizes, extents)]
-    if half:
-        wanted[-1] = last // 2 + 1
-    if wanted != extents:
+@operation(_ALONG_SEVERAL, "nn.MM with nn.Constant for each dimension", complex=True)
+@operation(_ALONG_SEVERAL, "nn.MM with nn.Constant for each dimension")
+def transform(b: Builder, self: Any, s: Any, dim: Any, norm: str | None) -> Any:
+    """Transform several dimensions."""
+    inverse, code = b.kind.startswith("fft_i"), _NORMS[norm]
+    dims = list(range(len(self.shape))) if dim is None else dim
+    if s and list(s) != [self.shape[place] for place in dims]:
         raise CannotError("cuts or pads what is transformed")
     code = 2 - code if inverse else code
-    if half:
-        return to_real(b, self, dims, code, last)
     if isinstance(self, Complex):
         return between_complex(b, self, dims, code, not inverse)
-    made = from_real(b, b.wire(self), dims, code, b.kind.startswith("fft_r"))
-    return Complex(made.real, b.wire(made.imag) * -1) if inverse else made
+    made = from_real(b, b.wire(self), dims, code, False)
+    return conjugate(b, made) if inverse else made
 
 
 @operation("stft", "nn.Narrow, nn.JoinTable, nn.MM with nn.Constant")

@@ -7,11 +7,13 @@ Masks are 0 and 1 as numbers, without a gradient.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf, log, pi, prod, sqrt
 from typing import Any
 
 from ...data import np
 from ..build import (
+    OPERATIONS,
     Builder,
     CannotError,
     Const,
@@ -21,6 +23,7 @@ from ..build import (
     Scaled,
     Stored,
     Wire,
+    check_known,
     check_learned,
     is_parameter,
     number_of,
@@ -57,49 +60,53 @@ def clipped(min: float | None = None, max: float | None = None) -> LuaLayer:
     return same() if max is None else -(-same() >> make("nn.Threshold", -max, -max))
 
 
-# Operation → its layers, by those arguments that they depend on.
-EACH: dict[str, Callable[..., LuaLayer]] = {
-    "relu": lambda: make("nn.ReLU"),
-    "sigmoid": lambda: make("nn.Sigmoid"),
-    "tanh": lambda: make("nn.Tanh"),
+# Operation → its layer with those arguments that it takes, or a formula of them.
+EACH: dict[str, str | Callable[..., LuaLayer]] = {
+    "relu": "nn.ReLU",
+    "sigmoid": "nn.Sigmoid",
+    "tanh": "nn.Tanh",
     "elu": lambda alpha, scale, input_scale: same() * input_scale >> make("nn.ELU", alpha) * scale,
     "celu": lambda alpha: same() * (1 / alpha) >> make("nn.ELU", 1) * alpha,
-    "leaky_relu": lambda negative_slope: make("nn.LeakyReLU", negative_slope),
-    "rrelu": lambda lower, upper: make("nn.RReLU", lower, upper),
-    "hardtanh": lambda min_val, max_val: make("nn.HardTanh", min_val, max_val),
+    "leaky_relu": "nn.LeakyReLU negative_slope",
+    "rrelu": "nn.RReLU lower upper",
+    "hardtanh": "nn.HardTanh min_val max_val",
     "clamp clip": clipped,
     "clamp_min": lambda min: clipped(min),
     "clamp_max": lambda max: clipped(None, max),
-    "threshold": lambda threshold, value: make("nn.Threshold", threshold, value),
+    "threshold": "nn.Threshold threshold value",
     "silu": lambda: same() * make("nn.Sigmoid"),
     "hardsigmoid": hard_sigmoid,
     "hardswish": lambda: same() * hard_sigmoid(),
     "mish": lambda: same() * (make("nn.SoftPlus") >> make("nn.Tanh")),
-    "log_sigmoid": lambda: make("nn.LogSigmoid"),
-    "hardshrink": lambda lambd: make("nn.HardShrink", lambd),
-    "softshrink": lambda lambd: make("nn.SoftShrink", lambd),
-    "exp": lambda: make("nn.Exp"),
+    "log_sigmoid": "nn.LogSigmoid",
+    "hardshrink": "nn.HardShrink lambd",
+    "softshrink": "nn.SoftShrink lambd",
+    "exp": "nn.Exp",
     "expm1": lambda: make("nn.Exp") - 1,
     "exp2": lambda: same() * log(2) >> make("nn.Exp"),
-    "log": lambda: make("nn.Log"),
+    "log": "nn.Log",
     "log1p": lambda: same() + 1 >> make("nn.Log"),
     "log2": lambda: make("nn.Log") / log(2),
     "log10": lambda: make("nn.Log") / log(10),
-    "sqrt": lambda: make("nn.Sqrt"),
+    "sqrt": "nn.Sqrt",
     "rsqrt": lambda: make("nn.Power", -0.5),
     "reciprocal": lambda: make("nn.Power", -1),
-    "abs": lambda: make("nn.Abs"),
+    "abs": "nn.Abs",
     "neg": lambda: -same(),
-    "square": lambda: make("nn.Square"),
+    "square": "nn.Square",
     "pow.Tensor_Scalar": lambda exponent: same() ** exponent,
 }
 
 
-def _register(names: str, layer: Callable[..., LuaLayer]) -> None:
-    taken = layer.__code__.co_varnames[: layer.__code__.co_argcount]
+def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
+    if isinstance(formula, str):
+        name, *taken = formula.split()
+        layer: Callable[..., LuaLayer] = partial(make, name)
+    else:
+        layer, taken = formula, list(formula.__code__.co_varnames[: formula.__code__.co_argcount])
 
     def build(b: Builder, value: Any, /, **args: Any) -> Any:
-        made = layer(**{name: args[name] for name in taken})
+        made = layer(*(args[name] for name in taken))
         return value if made.name == "nn.Identity" else b.emit(made, value)
 
     build.__doc__ = f"{names.split()[0].partition('.')[0]} of each element."
@@ -107,8 +114,8 @@ def _register(names: str, layer: Callable[..., LuaLayer]) -> None:
     operation(names, ", ".join(dict.fromkeys(part.name for part in walk(sample))))(build)
 
 
-for _names, _layer in EACH.items():
-    _register(_names, _layer)
+for _names, _formula in EACH.items():
+    _register(_names, _formula)
 
 
 @operation("gelu", "nn.Tanh with a cubic, or erf of nn.Power, nn.Exp, nn.CMulTable", f"erf is {ERF}.")
@@ -299,6 +306,24 @@ def logaddexp(b: Builder, self: Any, other: Any) -> Any:
     return b.joined("nn.CMaxTable", self, other) + (apart >> make("nn.SoftPlus"))
 
 
+FUNCTIONS = "sin cos tan asin acos atan sinh cosh asinh atanh floor ceil trunc round isnan isinf"
+"""Functions of each element that nn lacks: layers of `layers.lua`, where `--allow layers` permits it."""
+
+
+@operation(FUNCTIONS, "pt.Function", package="layers")
+def each(b: Builder, self: Wire, /) -> Any:
+    """Apply a function to each element; the slope of those that round is 0."""
+    return self >> make("pt.Function", b.kind)
+
+
+@operation("atan2 pow.Tensor_Tensor fmod.Tensor remainder.Tensor floor_divide", "pt.Binary", package="layers")
+@operation("fmod.Scalar remainder.Scalar", "pt.Binary", package="layers")
+def binary(b: Builder, self: Any, other: Any, /) -> Any:
+    """Apply a function to each pair of elements."""
+    first, second = (b.constant(float(each), ()) if isinstance(each, (int, float)) else each for each in (self, other))
+    return b.joined("pt.Binary", first, second, b.kind)
+
+
 STEEP = {"float32": 3e38, "float64": 1.7e308}
 """Factor that scales the smallest normal number of a type to at least 1."""
 FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -476,8 +501,10 @@ def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = No
     """Return variances or standard deviations."""
     places = _places(dim, len(self.shape))
     correction = (unbiased is not False) if correction is None else correction
-    if correction and any(isinstance(self.shape[place], str) for place in places):
-        raise CannotError("the unbiased variance over the batch depends on its size")
+    if correction:
+        check_known(
+            "the unbiased variance over the batch depends on its size", *(self.shape[place] for place in places)
+        )
     middle = reduced(b, "nn.Mean", self, places, True)
     made = reduced(b, "nn.Mean", (self - middle) ** 2, places, keepdim)
     if correction:
@@ -520,8 +547,7 @@ def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
 def cumsum(b: Builder, self: Wire, dim: Place) -> Any:
     """Return cumulative sums."""
     extent = self.shape[dim]
-    if isinstance(extent, str):
-        raise CannotError("sums along the batch")
+    check_known("sums along the batch", extent)
     return along(b, self, dim, np.triu(np.ones((extent, extent), "f4")))
 
 
@@ -562,9 +588,58 @@ def product_along(b: Builder, self: Wire, dim: Place) -> Any:
     extent = self.shape[dim]
     if isinstance(extent, str) or extent > MOST_STEPS:
         raise CannotError(f"multiplies {extent} elements")
-    shape = with_extents(self.shape, dim, 1)
-    parts = [b.emit(make("nn.Narrow", dim + 1, index + 1, 1), self, shape=shape) for index in range(extent)]
+    parts = [b.narrow(self, dim, index, 1) for index in range(extent)]
     return b.reshape(b.emit(make("nn.CMulTable"), *parts) if extent > 1 else parts[0], b.shape)
+
+
+@operation("cumprod", "pt.CumProd", package="layers")
+def cumprod(b: Builder, self: Wire, dim: Place) -> Any:
+    """Return cumulative products."""
+    return self >> make("pt.CumProd", dim + 1)
+
+
+def _sorted(value: Wire, dim: int, descending: bool) -> list[Wire]:
+    """Return the sorted elements of a dimension, and their indices."""
+    made = value >> make("pt.Sort", dim + 1, descending)
+    return [made >> make("nn.SelectTable", place) for place in (1, 2)]
+
+
+@operation("sort sort.stable", "pt.Sort", package="layers")
+def sort(b: Builder, self: Wire, dim: Place, descending: bool) -> Any:
+    """Sort a dimension; return elements and indices."""
+    return _sorted(self, dim, descending)
+
+
+@operation("argsort argsort.stable", "pt.Sort", package="layers")
+def argsort(b: Builder, self: Wire, dim: Place, descending: bool) -> Any:
+    """Return the indices that sort a dimension."""
+    return _sorted(self, dim, descending)[1]
+
+
+@operation("topk", "pt.Sort, nn.Narrow", package="layers")
+def topk(b: Builder, self: Wire, k: int, dim: Place, largest: bool) -> Any:
+    """Return the largest or smallest elements, in order, and their indices."""
+    return [b.narrow(each, dim, 0, k) for each in _sorted(self, dim, largest)]
+
+
+@operation("median.dim", "pt.Sort, nn.Select", package="layers")
+def median(b: Builder, self: Wire, dim: Place, keepdim: bool) -> Any:
+    """Return the middle elements, the lower of two, and their indices."""
+    count = self.shape[dim]
+    check_known("the number of elements depends on the inputs", count)
+    shape = with_extents(self.shape, dim, *((1,) if keepdim else ()))
+    return [b.reshape(b.narrow(each, dim, (count - 1) // 2, 1), shape) for each in _sorted(self, dim, False)]
+
+
+@operation("argmax argmin", "pt.ArgMax", package="layers")
+def argmax(b: Builder, self: Wire, dim: int | None, keepdim: bool) -> Any:
+    """Return the indices of the largest or smallest elements of a dimension, or of all."""
+    if dim is None:
+        check_known("searches the whole batch", *self.shape)
+        self, dim = b.reshape(self, (1, -1)), 1
+    dim %= len(self.shape)
+    layer = make("pt.ArgMax", dim + 1, b.kind == "argmin")
+    return b.reshape(b.emit(layer, self, shape=with_extents(self.shape, dim) or (1,)), b.shape)
 
 
 def repeated(layer: LuaLayer, dim: int, extent: int) -> LuaLayer:
@@ -654,25 +729,10 @@ def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias
     "as batch_norm, layer_norm and group_norm",
     "Of exported programs that were decomposed.",
 )
-def native_norm(
-    b: Builder,
-    input: Wire,
-    weight: Any,
-    bias: Any,
-    eps: float,
-    running_mean: Any = None,
-    running_var: Any = None,
-    momentum: float = 0.1,
-    normalized_shape: Any = (),
-    group: int = 0,
-) -> Any:
+def native_norm(b: Builder, **args: Any) -> Any:
     """Normalize; means and deviations are not returned."""
-    if group:
-        made = group_norm(b, input, group, weight, bias, eps)
-    elif normalized_shape:
-        made = layer_norm(b, input, normalized_shape, weight, bias, eps)
-    else:
-        made = batch_norm(b, input, weight, bias, running_mean, running_var, momentum, eps)
+    kind = next(kind for kind in ("batch_norm", "layer_norm", "group_norm") if kind in b.kind)
+    made = OPERATIONS[f"aten.{kind}.default"].call(b, {**args, "num_groups": args.get("group")})
     return [made, *[Missing("the statistics of a normalization are not known in Lua")] * 2]
 
 
@@ -686,8 +746,7 @@ def rms_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, eps: A
 def group_norm(b: Builder, input: Wire, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
     """Normalize over groups of channels of each example."""
     shape = input.shape
-    if any(isinstance(extent, str) for extent in shape[1:]):
-        raise CannotError("an extent of the image depends on the inputs")
+    check_known("an extent of the image depends on the inputs", *shape[1:])
     size = (1, shape[1], *(1,) * (len(shape) - 2))
     if len(shape) > 3 and b.is_free:
         value = input - _means(b, input, num_groups)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from math import prod
 from typing import Any
 
 from ...data import np
 from ..build import (
+    OPERATIONS,
     Builder,
     CannotError,
     Const,
@@ -14,8 +17,8 @@ from ..build import (
     Scaled,
     Stored,
     Wire,
+    check_known,
     check_learned,
-    is_known,
     is_parameter,
     operation,
     with_extents,
@@ -25,6 +28,7 @@ from .elementwise import along
 from .linear import apply_scale, scaled_outputs
 from .shape import MOST_PARTS, as_image, constant_pad, gathered, on_image, strided
 
+UNKNOWN = "an extent of the image depends on the inputs"
 INDICES = "the positions of maxima are not available in nn; --allow layers writes a layer, but for volumes"
 
 
@@ -38,13 +42,6 @@ def _each(rank: int, value: Any, flat: int) -> tuple[int, ...]:
 def _arguments(*groups: Any) -> tuple[int, ...]:
     """Return groups of extents in Lua's order: width before height, time before both."""
     return tuple(n for group in groups for n in (*group[:-2], group[-1], group[-2]))
-
-
-def _extents(shape: Any) -> tuple[int, ...]:
-    """Return the extents of images, which must be known."""
-    if not is_known(shape):
-        raise CannotError("an extent of the image depends on the inputs")
-    return tuple(shape)
 
 
 def _part(param: Stored | None, group: int, groups: int, size: tuple[int, ...]) -> WeightRef | None:
@@ -76,18 +73,30 @@ def _grouped(name: str, args: Any, weight: Stored, bias: Any, size: Any, widths:
     return parts[0] if groups == 1 else LuaLayer("nn.Concat", (2,), children=parts)
 
 
+def _with_bias(convolve: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a convolution that adds its bias behind the layer where this cannot hold it."""
+
+    @wraps(convolve)
+    def build(b: Builder, input: Wire, weight: Any, bias: Any, *options: Any, **named: Any) -> Any:
+        if bias is None or (is_parameter(bias) and (isinstance(weight, Scaled) or is_parameter(weight))):
+            return convolve(b, input, weight, bias, *options, **named)
+        made = convolve(b, input, weight, None, *options, **named)
+        return made + b.reshape(b.wire(bias, made), (*bias.shape, *(1,) * (len(made.shape) - 2)))
+
+    return build
+
+
 @operation(
     "conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding",
     "nn.SpatialConvolution, nn.SpatialDilatedConvolution, nn.SpatialDepthWiseConvolution, nn.VolumetricConvolution, "
     "nn.VolumetricDilatedConvolution; groups as nn.Concat of nn.Narrow",
     scaled=True,
 )
+@_with_bias
 def convolution(
     b: Builder, input: Wire, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     """Convolve."""
-    if bias is not None and not is_parameter(bias):
-        return _plus(b, convolution(b, input, weight, None, stride, padding, dilation, groups), bias)
     if isinstance(weight, Scaled):
         if weight.place not in (None, 0):
             raise CannotError("the scale of the kernel is not one for each output channel")
@@ -97,15 +106,19 @@ def convolution(
     rank = len(kernel)
     if len(input.shape) != rank + 2:
         raise CannotError("the input is not a batch")
-    _extents(b.shape[2:])
+    check_known(UNKNOWN, *b.shape[2:])
     kernel, stride, dilation = _each(rank, kernel, 1), _each(rank, stride, 1), _each(rank, dilation, 1)
     if padding == "same":
         padding, input = _same(b, input, [d * (k - 1) for k, d in zip(kernel, dilation)])
     padding = _each(rank, 0 if padding == "valid" else padding, 0)[-len(kernel) :]
     dilated = any(step != 1 for step in dilation)
     if not is_parameter(weight):
+        if "layers" not in b.allow:
+            raise CannotError("the weight is computed, or is not a parameter; --allow layers takes it as an input")
+        if rank > 2:
+            raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
         layer = make("pt.Convolution", *_arguments(kernel, stride, padding, dilation)[2:])
-        return _with_kernel(b, layer, input, b.reshape(b.wire(weight, input), (n_out, n_in, *kernel)), bias)
+        return on_image(b, layer, input, b.shape, b.reshape(b.wire(weight, input), (n_out, n_in, *kernel)))
     even = rank < 3 and all(len(set(part)) == 1 for part in (kernel, stride, padding))
     if even and groups == n_in * groups == n_out and groups > 1 and not dilated:
         return b.reshape(_depthwise(b, as_image(b, input), weight, bias, (kernel[0], stride[0], padding[0])), b.shape)
@@ -113,23 +126,6 @@ def convolution(
     args = _arguments(kernel, stride, padding, *([dilation] if dilated else []))
     layer = _grouped(name, args, weight, bias, (n_out // groups, n_in, *kernel), (n_in, n_out // groups, groups))
     return on_image(b, layer, input, b.shape)
-
-
-def _plus(b: Builder, made: Any, bias: Any) -> Any:
-    """Add a bias that is computed, or no parameter, to channels."""
-    return made + b.reshape(b.wire(bias, made), (*bias.shape, *(1,) * (len(made.shape) - 2)))
-
-
-def _with_kernel(b: Builder, layer: LuaLayer, input: Wire, kernel: Wire, bias: Any) -> Any:
-    """Convolve by a kernel that is computed, or is no parameter."""
-    if "layers" not in b.allow:
-        raise CannotError("the weight is computed, or is not a parameter; --allow layers takes it as an input")
-    rank, image = len(input.shape) - 2, as_image(b, input)
-    if rank > 2:
-        raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
-    made = b.emit(layer, image, kernel, shape=(*b.shape[:2], *((1,) * (2 - rank)), *b.shape[2:]))
-    made = b.reshape(made, b.shape)
-    return made if bias is None else _plus(b, made, bias)
 
 
 def _same(b: Builder, input: Wire, total: list[int]) -> tuple[list[int], Wire]:
@@ -146,9 +142,7 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any)
     batch, channels, height, width = input.shape
     side = max(height, width)
     kernel, stride, pad = numbers
-    if height != width:
-        square = make("nn.SpatialZeroPadding", 0, side - width, 0, side - height)
-        input = b.emit(square, input, shape=(batch, channels, side, side))
+    input = constant_pad(b, input, [0, side - width, 0, side - height], 0.0)
     layer = make(
         "nn.SpatialDepthWiseConvolution",
         *(channels, 1, *(number for number in numbers for _ in range(2))),
@@ -168,6 +162,7 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any)
     "nn.SpatialFullConvolution, nn.VolumetricFullConvolution; groups as nn.Concat of nn.Narrow",
     scaled=True,
 )
+@_with_bias
 def transposed_convolution(
     b: Builder,
     input: Wire,
@@ -180,9 +175,6 @@ def transposed_convolution(
     dilation: Any,
 ) -> Any:
     """Convolve transposed."""
-    if bias is not None and not is_parameter(bias):
-        rest = (stride, padding, output_padding, groups, dilation)
-        return _plus(b, transposed_convolution(b, input, weight, None, *rest), bias)
     if isinstance(weight, Scaled):
         if weight.place not in (None, 0) and (weight.place, groups) != (1, 1):
             raise CannotError("the scale of the kernel is not one for each channel")
@@ -202,7 +194,7 @@ def transposed_convolution(
         raise CannotError("nn has no transposed convolution with dilation")
     if any(more >= step for more, step in zip(extra, stride)):
         raise CannotError("the output padding is not less than the stride")
-    _extents(b.shape[2:])
+    check_known(UNKNOWN, *b.shape[2:])
     name = "nn.SpatialFullConvolution" if rank < 3 else "nn.VolumetricFullConvolution"
     each = n_in // groups
     args = _arguments(kernel, stride, padding, extra)
@@ -252,22 +244,9 @@ def _by_zeros(
 @operation(
     "convolution _convolution", "as conv2d and conv_transpose2d", "Of script modules and decomposed programs.", True
 )
-def any_convolution(
-    b: Builder,
-    input: Wire,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-) -> Any:
+def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
     """Convolve, or convolve transposed."""
-    if transposed:
-        return transposed_convolution(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
-    return convolution(b, input, weight, bias, stride, padding, dilation, groups)
+    return OPERATIONS["aten.conv_transpose2d.input" if transposed else "aten.conv2d.default"].call(b, args)
 
 
 @operation("im2col", "nn.SpatialZeroPadding, nn.Narrow, nn.JoinTable")
@@ -277,12 +256,10 @@ def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any
     value = self
     if prod(kernel) > MOST_PARTS:
         raise CannotError(f"takes apart images by a kernel of {kernel[0]}x{kernel[1]}")
-    batch, channels, high, wide = value.shape[:1] + _extents(value.shape[1:])
-    if top or left:
-        high, wide = high + 2 * top, wide + 2 * left
-        layer = make("nn.SpatialZeroPadding", left, left, top, top)
-        value = b.emit(layer, value, shape=(batch, channels, high, wide))
-    counts = [(n - d * (k - 1) - 1) // s + 1 for n, d, k, s in zip((high, wide), dilation, kernel, stride)]
+    batch, channels, _, _ = value.shape
+    check_known(UNKNOWN, *value.shape[1:])
+    value = constant_pad(b, value, [left, left, top, top], 0.0)
+    counts = [(n - d * (k - 1) - 1) // s + 1 for n, d, k, s in zip(value.shape[2:], dilation, kernel, stride)]
     parts = []
     for row in range(kernel[0]):
         line = strided(b, value, 2, row * dilation[0], counts[0], stride[0])
@@ -336,8 +313,9 @@ def pool(
 def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
     """Return images with values at the positions of maxima, and 0 elsewhere."""
     lead = self.shape[:-2]
-    value, places = (b.reshape(each, (*lead, prod(_extents(self.shape[-2:])))) for each in (self, indices))
-    empty = b.wire(b.constant(np.zeros(1, "f4"), (*lead, prod(_extents(b.shape[-2:])))), value)
+    check_known(UNKNOWN, *self.shape[-2:], *b.shape[-2:])
+    value, places = (b.reshape(each, (*lead, prod(self.shape[-2:]))) for each in (self, indices))
+    empty = b.wire(b.constant(np.zeros(1, "f4"), (*lead, prod(b.shape[-2:]))), value)
     return b.reshape(b.emit(make("pt.Scatter", len(lead) + 1, False), empty, places, value), b.shape)
 
 
@@ -376,7 +354,8 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
 def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = False) -> Any:
     """Interpolate along the last dimensions."""
     value, shape = input, b.shape
-    old, new = _extents(value.shape[2:]), _extents(shape[2:])
+    old, new = value.shape[2:], shape[2:]
+    check_known(UNKNOWN, *old, *new)
     factors = {size // extent for size, extent in zip(new, old) if size % extent == 0}
     if b.kind == "upsample_nearest2d" and len(factors) == 1 and not any(n % o for n, o in zip(new, old)):
         return b.emit(make("nn.SpatialUpSamplingNearest", *factors), value, shape=shape) if new != old else value
@@ -410,3 +389,23 @@ def _along(b: Builder, value: Wire, place: int, new: Any) -> Any:
     if extent == new[place] and np.array_equal(matrix, np.eye(extent)):
         return value
     return along(b, value, 2 + place, matrix)
+
+
+@operation("col2im", "pt.Fold", package="layers")
+def col2im(b: Builder, self: Wire, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    """Add overlapping blocks to an image."""
+    if len(self.shape) != 3:
+        raise CannotError("the input is not a batch")
+    return b.emit(make("pt.Fold", *output_size, *kernel_size, *stride, *padding, *dilation), self, shape=b.shape)
+
+
+@operation("grid_sampler grid_sampler_2d", "pt.GridSample", package="layers")
+def grid_sampler(
+    b: Builder, input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Any:
+    """Return an image at the places of a grid."""
+    if len(input.shape) != 4 or interpolation_mode > 1 or padding_mode > 1:
+        raise CannotError("samples volumes, or by cubic interpolation or reflection")
+    mode, padding = ("bilinear", "nearest")[interpolation_mode], ("zeros", "border")[padding_mode]
+    image, places = b.wires(input, grid)
+    return b.emit(make("pt.GridSample", mode, padding, align_corners), image, places, shape=b.shape)

@@ -36,9 +36,8 @@ def applied(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any
 def product(b: Builder, first: Any, second: Any, trans_b: bool = False) -> Any:
     """Multiply matrices of equal leading dimensions by nn.MM, which accepts one leading dimension."""
     lead, rows, columns = first.shape[:-2], first.shape[-2], second.shape[-2 if trans_b else -1]
-    pair = [b.wire(value, first_wire((first, second))) for value in (first, second)]
     flat = (flattened(lead),) if len(lead) > 1 else lead
-    pair = [b.reshape(value, (*flat, *value.shape[-2:])) for value in pair]
+    pair = [b.reshape(value, (*flat, *value.shape[-2:])) for value in b.wires(first, second)]
     made = b.emit(make("nn.MM", *((False, True) if trans_b else ())), *pair, shape=(*flat, rows, columns))
     return b.reshape(made, (*lead, rows, columns))
 
@@ -97,12 +96,7 @@ def matmul(b: Builder, self: Any, other: Any, /) -> Any:
     pair = [b.reshape(value, (*(1,) * (rank - len(value.shape)), *value.shape)) for value in (self, other)]
     lead = broadcast(*(value.shape[:-2] for value in pair))
     anchor = first_wire(pair, lead)
-    for place, value in enumerate(pair):
-        shape = (*lead, *value.shape[-2:])
-        pair[place] = b.expand(
-            value if isinstance(value, Wire) else b.wire(b.expand(value, shape), anchor), shape, anchor
-        )
-    return product(b, *pair)
+    return product(b, *(b.widened(value, (*lead, *value.shape[-2:]), anchor) for value in pair))
 
 
 @operation("addmm", "nn.Linear, nn.MM, nn.CAdd")

@@ -6,7 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from ...data import define
-from ..build import Builder, CannotError, Const, Learned, Missing, Stored, Wire, check_learned, is_parameter, operation
+from ..build import (
+    Builder,
+    CannotError,
+    Const,
+    Learned,
+    Missing,
+    Stored,
+    Wire,
+    check_known,
+    check_learned,
+    is_parameter,
+    operation,
+)
 from ..layers import LuaLayer, LuaNode, graph_of, make
 from ..trace import CallRef, leaves
 from .linear import applied
@@ -94,8 +106,7 @@ class _Stack:
 def _unroll(b: Builder, stack: _Stack, value: Wire, states: list[Any]) -> list[Wire]:
     """Run layers step by step; return outputs and last states."""
     length = value.shape[stack.time]
-    if isinstance(length, str):
-        raise CannotError("the number of steps depends on the inputs")
+    check_known("the number of steps depends on the inputs", length)
     if len(value.shape) != 3:
         raise CannotError("the input is not a batch")
     last: list[list[Wire]] = [[] for _ in states]

@@ -15,6 +15,7 @@ from ..build import (
     Place,
     Stored,
     Wire,
+    check_known,
     is_known,
     is_parameter,
     number_of,
@@ -24,8 +25,7 @@ from ..build import (
 from ..layers import LuaLayer, make, sequential
 from ..trace import DynamicExtent
 from .elementwise import filled as masked
-from .elementwise import is_nonzero, reduced
-from .functions import at_indices
+from .elementwise import flattened, is_nonzero, reduced
 
 MOST_PARTS = 256
 _END = 2**63 - 1
@@ -173,8 +173,7 @@ def cat(b: Builder, tensors: Any, dim: Place) -> Any:
 @operation("tril triu", "nn.CMulTable with nn.Constant")
 def triangle(b: Builder, self: Wire, diagonal: int) -> Any:
     """Return the lower or upper triangle of matrices, and 0 elsewhere."""
-    if any(isinstance(extent, str) for extent in self.shape[-2:]):
-        raise CannotError("an extent of the matrix depends on the inputs")
+    check_known("an extent of the matrix depends on the inputs", *self.shape[-2:])
     cut = np.tril if b.kind == "tril" else np.triu
     return self * b.constant(cut(np.ones(self.shape[-2:], "f4"), diagonal))
 
@@ -200,8 +199,7 @@ def flip(b: Builder, self: Any, dims: Any) -> Any:
     """Reverse dimensions."""
     for dim in dims:
         place = dim % len(self.shape)
-        if isinstance(self.shape[place], str):
-            raise CannotError("reverses the batch")
+        check_known("reverses the batch", self.shape[place])
         self = gathered(b, self, np.arange(self.shape[place])[::-1], place)
     return self
 
@@ -241,9 +239,9 @@ def as_image(b: Builder, value: Any) -> Any:
     return b.reshape(value, (*value.shape[:-1], 1, value.shape[-1])) if len(value.shape) == 3 else value
 
 
-def on_image(b: Builder, layer: LuaLayer, value: Any, shape: Any) -> Any:
-    """Apply a layer of images or volumes to a value, also to a signal."""
-    made = b.emit(layer, as_image(b, value), shape=(*shape[:-1], 1, shape[-1]) if len(shape) == 3 else shape)
+def on_image(b: Builder, layer: LuaLayer, value: Any, shape: Any, *others: Any) -> Any:
+    """Apply a layer of images or volumes to a value, also to a signal, and to others that it takes besides."""
+    made = b.emit(layer, as_image(b, value), *others, shape=(*shape[:-1], 1, shape[-1]) if len(shape) == 3 else shape)
     return b.reshape(made, shape)
 
 
@@ -273,8 +271,7 @@ def filled(b: Builder, fill_value: Any = None, s: Any = None) -> Any:
     """Return a constant."""
     number = 1 if "ones" in b.kind else fill_value if fill_value is not None else s or 0
     element = np.dtype(b.call.dtype if b.call.dtype.startswith(("float", "int")) else "f4")
-    grows = any(isinstance(extent, str) for extent in b.shape)
-    return b.constant(np.full((1,) * len(b.shape) if grows else b.shape, number, element), b.shape)
+    return b.constant(np.full(b.shape if is_known(b.shape) else (1,) * len(b.shape), number, element), b.shape)
 
 
 def gathered(b: Builder, table: Any, index: Any, place: int) -> Any:
@@ -324,8 +321,7 @@ def diagonal(b: Builder, self: Any, offset: int, dim1: Place, dim2: Place) -> An
     rank = len(self.shape)
     order = [place for place in range(rank) if place not in (dim1, dim2)]
     rows, columns = self.shape[dim1], self.shape[dim2]
-    if not is_known((rows, columns)):
-        raise CannotError("the diagonal of a matrix of unknown size")
+    check_known("the diagonal of a matrix of unknown size", rows, columns)
     flat = b.reshape(b.permute(self, [*order, dim1, dim2]), (*(self.shape[place] for place in order), rows * columns))
     places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
     return gathered(b, flat, places, rank - 2)
@@ -399,12 +395,53 @@ def masked_select(b: Builder, self: Any, mask: Any) -> Any:
 def windows(b: Builder, self: Wire, dimension: Place, size: int, step: int) -> Any:
     """Return the windows of a dimension, their elements last."""
     extent, rank = self.shape[dimension], len(self.shape)
-    if isinstance(extent, str):
-        raise CannotError("windows along the batch")
+    check_known("windows along the batch", extent)
     order = [place for place in range(rank) if place != dimension] + [dimension]
     parts = [b.permute(b.narrow(self, dimension, at, size), order) for at in range(0, extent - size + 1, step)]
     one = with_extents(parts[0].shape, dimension, 1, parts[0].shape[dimension])
     return b.concatenate([b.reshape(part, one) for part in parts], dimension)
+
+
+@operation("gather", "pt.Gather", package="layers")
+def gather(b: Builder, self: Any, dim: Place, index: Any) -> Any:
+    """Return the elements at indices of a dimension."""
+    self, index = b.wires(self, index)
+    for place, extent in enumerate(index.shape):
+        if place != dim and extent != self.shape[place]:
+            self = b.narrow(self, place, 0, extent)
+    return b.emit(make("pt.Gather", dim + 1), self, index, shape=index.shape)
+
+
+@operation("scatter.src scatter.value scatter_add", "pt.Scatter", package="layers")
+def scatter(b: Builder, self: Any, dim: Place, index: Any, src: Any = None, value: Any = None) -> Any:
+    """Replace the elements at indices of a dimension, or add to them."""
+    self, index, src = b.wires(self, index, b.constant(float(value), index.shape) if src is None else src)
+    for place, extent in enumerate(index.shape):
+        if place != dim and extent != self.shape[place]:
+            raise CannotError("the indices do not cover the other dimensions")
+        src = b.narrow(src, place, 0, extent)
+    return b.emit(make("pt.Scatter", dim + 1, b.kind == "scatter_add"), self, index, src)
+
+
+@operation("index_add", "pt.Scatter", package="layers")
+def index_add(b: Builder, self: Any, dim: Place, index: Any, source: Any, alpha: float) -> Any:
+    """Add to slices at indices of a dimension."""
+    shape = source.shape
+    source = b.wire(source, self if isinstance(self, Wire) else None) * alpha
+    spread = b.reshape(index, (*(1,) * dim, *index.shape, *(1,) * (len(shape) - dim - 1)))
+    return b.emit(
+        make("pt.Scatter", dim + 1, True), b.wire(self, source), b.expand(b.wire(spread, source), shape, source), source
+    )
+
+
+def at_indices(b: Builder, value: Any, place: int, index: Wire) -> Any:
+    """Return slices of a value at indices of a dimension that are computed."""
+    count = flattened(index.shape)
+    shape = with_extents(value.shape, place, count)
+    spread = b.reshape(index, (*(1,) * place, count, *(1,) * (len(value.shape) - place - 1)))
+    like = value if isinstance(value, Wire) else None
+    made = b.emit(make("pt.Gather", place + 1), b.wire(value, index), b.expand(spread, shape, like), shape=shape)
+    return b.reshape(made, with_extents(value.shape, place, *index.shape))
 
 
 def _rows(weight: Stored, padding_idx: int, scale_grad_by_freq: bool) -> Any:
