@@ -5,8 +5,13 @@ from ..data import face
 __getattr__ = face(
     __name__,
     {
-        "draw": "Block Box Evaluation Flow Fold blocks_of evaluate folds_of infer lay_out shown",
-        "match": "gate_orders longest_rising write_match",
+        "draw.blocks": "Block Flow blocks_of",
+        "draw.layout": "Box lay_out",
+        "draw.shapes": "Evaluation evaluate infer",
+        "draw.view": "Fold folds_of shown",
+        "match.align": "longest_rising",
+        "match.result": "write_match",
+        "match.sides": "gate_orders",
         "modules": "loader_source one_module",
         "prove.layer": "LiveLayer NotRunError flat mapped to_torch",
         "prove.proof": "Proof",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ..errors import TargetExistsError
 from ..io.source import PathLike, inputs_protected
 from ..limits import DEFAULT_LIMITS, Limits
-from .draw import Drawing, check_picture, draw
+from .draw.drawing import Drawing, check_picture, draw
 from .prove.proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, STALE, LayerProof, Proof
 
 NEAR = 1e-5

@@ -1,5 +1,5 @@
-"""Lua models for other programs: `write_module` writes PyTorch source with its state dict, `write_hub` a folder for
-model hubs, `export` ONNX and `.pt2`.
+"""Lua models for other programs: `write_module` writes PyTorch source with its state dict, and what a checkpoint of a
+language model has to sample text; `write_hub` a folder for model hubs, `export` ONNX and `.pt2`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import re
 import shutil
 import tempfile
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.resources import files
+from itertools import islice
 from typing import Any, ClassVar
 
 from attrs import asdict, field
@@ -41,22 +43,25 @@ from ..data import __version__, define
 from ..errors import LimitError, ModelError, UnsupportedError, WriteError, about_file
 from ..formats.pt.writer import PtWriter
 from ..formats.safetensors import write as write_safetensors
-from ..graph.lua import TorchObject, Value
+from ..graph.lua import Table, TorchObject, Value
 from ..graph.tensor import place_of
 from ..io.copy import digest
-from ..io.output import FileOutput, check_replaceable, local_target
+from ..io.output import check_replaceable, local_target
 from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Budget, Limits
-from ..nn.named import compacted
+from ..nn.fields import items_of
+from ..nn.layouts import compacted
+from ..nn.mapping import ModuleSpec, specs_in
 from ..nn.places import Places, choose_module
 from ..nn.registry import load_classes
 from ..nn.state_dict import state_dict
 from ..report import Note, Report, check_strict
 from ..text import printable
+from .draw.blocks import blocks_of
+from .draw.shapes import infer
 from .inspect import inspect
-from .modules import load_module, lua_document, one_module
-from .prove.prove import prove
-from .sampling import beside, sample_source, sampling_of
+from .modules import load_module, lua_document, one_module, outputs_in
+from .prove import prove
 
 HUB_FILES = ("README.md", "model.py", "config.json", "model.safetensors")
 _LINES = 200
@@ -131,14 +136,14 @@ def write_module(request: WriteModule) -> Report:
             note_data([row for row, name in zip(rows, data) if (name in found) is bool(kept)], report, kept)
         check_strict(report, request.strict)
         config = _config(found, document.first, request.limits)
-        sampling = sampling_of(module, path, document.first, request.index_base, made.is_stateful, request.limits)
+        sampling = _sampling_of(module, path, document.first, request.index_base, made.is_stateful, request.limits)
         if sampling is not None:
             config["sampling"] = asdict(sampling)
             command = f"python {os.path.join(folder, 'sample.py')}"
             message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
             report.note("info", message, code="beside")
         names = ["model.py", "model.pt", *["config.json"] * bool(config), *["sample.py"] * (sampling is not None)]
-        with _outputs(folder, names, force=request.force, sync=request.sync) as outputs:
+        with outputs_in(folder, names, force=request.force, sync=request.sync) as outputs:
             writer = PtWriter(outputs["model.pt"])
             writer.write(OrderedDict(compacted(made.tensors)))
             writer.finish()
@@ -146,10 +151,126 @@ def write_module(request: WriteModule) -> Report:
             if config:
                 outputs["config.json"].write(_json(config))
             if sampling is not None:
-                outputs["sample.py"].write(sample_source())
+                outputs["sample.py"].write((files("t7bridge.torchmodules") / "sample.py").read_bytes())
         report.tensors, report.storages = writer.tensors, writer.storages
         report.target_bytes = sum(output.position for output in outputs.values())
     return report
+
+
+_MOST_ENTRIES = 1 << 20
+"""Maximum number of entries of a checkpoint that are searched for a vocabulary."""
+_PLAIN = (bytes, bool, float)
+_DEEPEST = 4
+"""Maximum depth of a vocabulary in a checkpoint."""
+
+
+@define(frozen=True)
+class Sampling:
+    """How to sample text from a model.
+
+    Attributes:
+        tokens: the vocabulary, in the order of the tokens' numbers. Bytes that are not UTF-8 are surrogates, as Python
+            escapes them.
+        index_base: the number of the first token.
+        states: the shapes, without the batch, of the states that a model of one step takes and returns; `None` for a
+            model of whole sequences.
+    """
+
+    tokens: list[str]
+    index_base: int
+    states: list[list[int]] | None
+
+
+def _sampling_of(
+    module: TorchObject, path: str, checkpoint: Value, index_base: int, is_stateful: bool, limits: Limits
+) -> Sampling | None:
+    """Return how to sample text from a model, if the checkpoint has a vocabulary for it.
+
+    A vocabulary numbers as many tokens as the last linear layer has outputs. The model takes a token and states, and
+    returns the new states and scores; or sequences and a state, and returns scores and state.
+
+    Args:
+        module: the model.
+        path: its path.
+        checkpoint: the value that it is part of.
+        index_base: the number of the first token, for the model in PyTorch.
+        is_stateful: whether the model in PyTorch takes sequences and a state.
+        limits: resource limits.
+    """
+    vocabularies = list(_vocabularies(checkpoint))
+    if not vocabularies:
+        return None
+    blocks = blocks_of(module, path, limits)
+    spec = blocks[0].spec
+    count = _outputs(spec) if spec is not None else 0
+    tokens = next((each for each in vocabularies if len(each) == count), None)
+    if tokens is None:
+        return None
+    states = None if is_stateful else _states(*infer(blocks).values, count)
+    return Sampling(tokens, index_base, states) if is_stateful or states is not None else None
+
+
+def _outputs(root: ModuleSpec) -> int:
+    """Return the number of outputs of the last linear layer."""
+    sizes = [spec.args[1] for spec in specs_in(root) if spec.target == "torch.nn.Linear"]
+    return sizes[-1] if sizes and isinstance(sizes[-1], int) else 0
+
+
+def _states(taken: Any, returned: Any, count: int) -> list[list[int]] | None:
+    """Return the shapes of the states of a model of one step: it returns each in its place, and the scores last."""
+    if not isinstance(taken, list) or not isinstance(returned, list) or len(taken) != len(returned):
+        return None
+    token, states = taken[0], taken[1:]
+    is_step = token == (1,) and states == returned[:-1] and returned[-1] == (1, count)
+    return [list(shape[1:]) for shape in states] if is_step else None
+
+
+def _vocabularies(root: Value) -> Iterator[list[str]]:
+    """Yield the tables of a checkpoint that number texts from 1 on, as lists of the texts."""
+    left, level, seen = _MOST_ENTRIES, [root], set()
+    for _ in range(_DEEPEST):
+        below: list[Value] = []
+        for value in level:
+            if not isinstance(value, (Table, TorchObject)) or id(value) in seen or left < 0:
+                continue
+            seen.add(id(value))
+            inside = value.values()
+            left -= len(inside)
+            if isinstance(value, Table) and (found := _numbered(value)):
+                yield found
+            below += inside
+        level = below
+
+
+def _numbered(table: Table) -> list[str]:
+    """Return the texts that a table numbers from 1 on, in order: as its keys, or as its items."""
+    found = items_of(table) or []
+    if not found:
+        numbers = {number: text for text, number in table.raw_items() if isinstance(number, float)}
+        found = [numbers.get(float(place)) for place in range(1, len(table) + 1)]
+    texts = [text for text in found if isinstance(text, bytes)]
+    is_whole = len(texts) == len(found) == len(set(texts)) == len(table)
+    return [text.decode("utf-8", "surrogateescape") for text in texts] if is_whole else []
+
+
+def _beside(checkpoint: Value) -> dict[str, Value]:
+    """Return the entries of a checkpoint that describe its model: texts, numbers, and tables in which there are texts.
+
+    Args:
+        checkpoint: the value that the model is part of; nothing stands beside a model that is the whole file.
+    """
+    if not isinstance(checkpoint, Table):
+        return {}
+    entries = ((name, item) for name, item in checkpoint.items() if isinstance(name, str))
+    return {name: item for name, item in entries if isinstance(item, _PLAIN) or _describes(item)}
+
+
+def _describes(value: Any) -> bool:
+    """Return whether a value is a table of texts and numbers, and not of numbers alone."""
+    if not isinstance(value, Table):
+        return False
+    inside = [*value.raw_keys, *value.raw_values]
+    return all(isinstance(part, _PLAIN) for part in inside) and any(isinstance(part, bytes) for part in inside)
 
 
 @define(frozen=True)
@@ -232,11 +353,11 @@ def write_hub(request: Any) -> HubReport:
         data = _json_data(state_dict(module, inside, limits).data, limits)
         if data:
             facts["data"] = data
-        with _outputs(folder, HUB_FILES, force=request.force) as outputs:
+        with outputs_in(folder, HUB_FILES, force=request.force) as outputs:
             write_safetensors(outputs["model.safetensors"], named)
             outputs["config.json"].write(_json(facts, default=repr))
             outputs["model.py"].write(made.text.encode())
-            outputs["README.md"].write(("\n".join(_card(facts, module, inside, limits)) + "\n").encode())
+            outputs["README.md"].write(_card(facts, module, inside, limits).encode())
         size = sum(output.position for output in outputs.values())
     return HubReport(
         os.fspath(request.source),
@@ -257,7 +378,7 @@ def _json(value: Any, **options: Any) -> bytes:
 
 def _config(data: dict[str, Any], checkpoint: Value, limits: Limits) -> dict[str, Any]:
     """Return the content of `config.json`: data of the module's fields, and what stands beside it in a checkpoint."""
-    found = {"data": data, "checkpoint": _json_data(beside(checkpoint), limits)}
+    found = {"data": data, "checkpoint": _json_data(_beside(checkpoint), limits)}
     return {name: part for name, part in found.items() if part}
 
 
@@ -285,33 +406,6 @@ def _json_value(value: Any, budget: Budget) -> Any:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
-@contextmanager
-def _outputs(path: str, names: Iterable[str], *, force: bool, sync: bool = False) -> Iterator[dict[str, FileOutput]]:
-    """Create files in a folder. They are renamed in the opposite order: a source never exists without its weights.
-
-    On failure, folders that were created are removed.
-    """
-    made: list[str] = []
-    missing = os.path.abspath(path)
-    while not os.path.lexists(missing):
-        made.append(missing)
-        missing = os.path.dirname(missing)
-    try:
-        try:
-            os.makedirs(path, exist_ok=True)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise WriteError(f"the folder cannot be created: {reason}", file=path) from error
-        with ExitStack() as stack:
-            outputs = (FileOutput(os.path.join(path, name), force=force, sync=sync) for name in names)
-            yield {name: stack.enter_context(output) for name, output in zip(names, outputs)}
-    except BaseException:
-        for folder in made:
-            with suppress(OSError):
-                os.rmdir(folder)
-        raise
-
-
 def _checked(path: PathLike, inside: str, limits: Limits) -> str:
     """Return the verdict of `prove` as a sentence."""
     try:
@@ -320,30 +414,58 @@ def _checked(path: PathLike, inside: str, limits: Limits) -> str:
         return f"not checked: {error.message}"
 
 
-def _card(facts: dict[str, Any], module: TorchObject, inside: str, limits: Limits) -> Iterator[str]:
-    """Yield the lines of the model card."""
+_CARD = """\
+---
+library_name: pytorch
+tags:
+- lua-torch
+- t7bridge
+---
+
+# {name}
+
+A model of Lua Torch, converted to PyTorch by {converter}.
+
+| | |
+| --- | --- |
+| Origin | `{file}`, {origin[bytes]} bytes |
+| SHA-256 of the origin | `{origin[sha256]}` |
+| Module in it | `{path}`, of class `{lua_class}` |
+| Parameters and buffers | {parameters:,} elements in {tensors} tensors, most of them {dtype} |
+| Checked | {checked} |
+| Licence | not known to the converter: state it here and as `license:` at the top before publishing |
+
+## Use
+
+```python
+from model import from_pretrained
+
+model = from_pretrained(".")
+```
+
+It needs PyTorch and safetensors, and nothing else.
+
+## Classes
+
+```
+{classes}
+```
+"""
+
+
+def _card(facts: dict[str, Any], module: TorchObject, inside: str, limits: Limits) -> str:
+    """Return the model card."""
     origin = facts["origin"]
-    yield from ("---", "library_name: pytorch", "tags:", "- lua-torch", "- t7bridge", "---", "")
-    yield f"# {_plain(os.path.splitext(origin['file'])[0])}"
-    yield from ("", f"A model of Lua Torch, converted to PyTorch by {facts['converter']}.", "")
-    yield from ("| | |", "| --- | --- |")
-    yield f"| Origin | `{_plain(origin['file'])}`, {origin['bytes']} bytes |"
-    yield f"| SHA-256 of the origin | `{origin['sha256']}` |"
-    yield f"| Module in it | `{_plain(origin['path'])}`, of class `{_plain(facts['lua_class'])}` |"
-    count = f"{facts['parameters']:,} elements in {facts['tensors']} tensors"
-    yield f"| Parameters and buffers | {count}, most of them {facts['dtype']} |"
-    yield f"| Checked | {_plain(facts['checked'])} |"
-    yield "| Licence | not known to the converter: state it here and as `license:` at the top before publishing |"
-    yield from ("", "## Use", "", "```python", "from model import from_pretrained", "")
-    yield from ('model = from_pretrained(".")', "```", "", "It needs PyTorch and safetensors, and nothing else.")
-    yield from ("", "## Classes", "", "```")
-    for number, place in enumerate(Places(module, inside, limits)):
-        if number == _LINES:
-            yield "…"
-            break
-        indent = "  " * min(place.depth, 20)
-        yield f"{indent}{_plain(place.step) or _plain(inside)}: {_plain(place.obj.class_name)}"
-    yield "```"
+    places = [*islice(Places(module, inside, limits), _LINES + 1)]
+    lines = [
+        f"{'  ' * min(place.depth, 20)}{_plain(place.step) or _plain(inside)}: {_plain(place.obj.class_name)}"
+        for place in places[:_LINES]
+    ]
+    texts = {"name": os.path.splitext(origin["file"])[0], "file": origin["file"], "path": origin["path"]}
+    texts |= {name: facts[name] for name in ("lua_class", "checked")}
+    plain = {name: _plain(text) for name, text in texts.items()}
+    classes = "\n".join(lines + ["…"] * (len(places) > _LINES))
+    return _CARD.format(**{**facts, **plain}, classes=classes)
 
 
 def _plain(text: str) -> str:
@@ -457,21 +579,13 @@ def export(request: Export) -> ExportReport | HubReport:
     with about_file(os.fspath(request.source)), ByteSource.from_path(request.source) as source:
         _check_calls(module, source.size, request.limits)
     # Under its own name, as ONNX finds the weights by the name of the file next to it.
-    with _appearing_together(target, request.force) as (made, files), about_file(os.fspath(request.source)):
+    with _appearing_together(target, request.force) as (made, sizes), about_file(os.fspath(request.source)):
         if suffix == ".onnx":
             result = export_onnx(module, inputs, made, request.output, request.dynamic)
         else:
             result = export_pt2(module, inputs, made, request.dynamic)
-    return ExportReport(
-        os.fspath(request.source),
-        target,
-        result.inputs,
-        result.outputs,
-        result.difference,
-        result.runner,
-        sum(files.values()),
-        list(files),
-    )
+    nbytes, names = sum(sizes.values()), list(sizes)
+    return ExportReport(os.fspath(request.source), target, **asdict(result), target_bytes=nbytes, files=names)
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from .. import formats
 from ..conversion.options import LIMITS, option, takes, verb
 from ..data import define
 from ..errors import about_file
-from ..formats.document import Document
 from ..formats.t7.layout import T7Layout
+from ..formats.table import Document
 from ..graph.lua import Value
 from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
@@ -158,11 +158,13 @@ class FileContent:
         document: the file.
         trailing: the bytes after the values of a `.t7` that are neither values nor a record.
         trailing_message: what they are.
+        compact: whether state dicts are compared as `convert --compact` makes them.
     """
 
     document: Document
     trailing: bytes = b""
     trailing_message: str = ""
+    compact: bool = False
     simple: Any = None
     """The value with state dicts for whole modules, where it is compared in place of the file's."""
     forms: list[tuple[Any, list[str]]] = field(factory=list)

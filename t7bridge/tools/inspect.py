@@ -14,7 +14,7 @@ from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor
+from ..graph.tensor import Tensor, covered
 from ..graph.walk import Path, entries, step_name, walk
 from ..io.source import Readable
 from ..limits import Limits
@@ -22,19 +22,9 @@ from ..nn.places import is_module
 from ..text import Step, listed
 from ..values.summary import LayerRow, Summary, TensorRow, outline, statistics_of
 from ..values.summary import summary as short_summary
-from .draw import (
-    Block,
-    Shapes,
-    branches_of,
-    first_places,
-    group_of,
-    models_in,
-    shapes_of,
-    shared_of,
-    shown,
-    skips_of,
-    structure_blocks,
-)
+from .draw.blocks import Block, group_of, models_in, structure_blocks
+from .draw.shapes import Shapes, shapes_of
+from .draw.view import branches_of, first_places, shared_of, shown, skips_of
 from .files import load_all
 from .match.libraries import cached_names
 
@@ -142,8 +132,7 @@ def _counts(roots: list[Value]) -> dict[str, Any]:
         if isinstance(value, Tensor):
             tensors += 1
             if value.storage is not None and value.numel:
-                reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride) if stride > 0)
-                spans.setdefault(id(value.storage), []).append((value.offset, value.offset + reach + 1))
+                spans.setdefault(id(value.storage), []).append(value.reach())
         elif isinstance(value, Storage):
             storages[id(value)] = value
         elif is_module(value):
@@ -156,20 +145,11 @@ def _counts(roots: list[Value]) -> dict[str, Any]:
         found["written by"] = _TYPED if typed else _UNTYPED
     found |= {"values": values} | ({"modules": modules} if modules else {}) | {"tensors": tensors}
     held = sum(each.nbytes for each in storages.values())
-    unused = sum((each.count - _covered(spans.get(key, []))) * each.element.itemsize for key, each in storages.items())
+    unused = sum((each.count - covered(spans.get(key, ()))) * each.element.itemsize for key, each in storages.items())
     found["bytes of tensors"] = held
     if unused > 0:
         found["bytes that no tensor uses"] = unused
     return found
-
-
-def _covered(spans: list[tuple[int, int]]) -> int:
-    """Return the number of elements in a union of spans."""
-    total, end = 0, 0
-    for first, last in sorted(spans):
-        total += max(last - max(first, end), 0)
-        end = max(end, last)
-    return total
 
 
 def _blocks(value: Value, path: str, limits: Limits) -> tuple[list[tuple[str, TorchObject, list[Block]]], list[Block]]:

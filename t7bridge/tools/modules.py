@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,18 +21,18 @@ from ..conversion.inputs import parse_inputs
 from ..conversion.options import FORCE, INPUT, JSON, SYNC, option, takes, verb
 from ..conversion.template import torch_weights
 from ..errors import ModelError, UnsupportedError, WriteError
-from ..formats.document import Document
 from ..formats.pt.archive import CONSTANTS_MEMBER, PT2_MEMBERS
 from ..formats.pt.file import PtReader
 from ..formats.pt.writer import placed
 from ..formats.t7.writer import T7Writer
+from ..formats.table import Document
 from ..graph.lua import TorchObject
 from ..io.output import FileOutput, check_replaceable, local_target
 from ..io.platform import require_torch
 from ..io.source import ByteSource, PathLike, Readable, require_file
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.named import Recorded
 from ..nn.places import choose_module
+from ..nn.state_dict import Recorded
 from ..report import Report
 from ..torchmodules.factories import Factory, is_factory
 from .scan import scan
@@ -237,19 +238,16 @@ def save_module(request: SaveModule) -> Report:
     """
     model = lua_model(request.module, request.example_inputs, request.allow, request.inference)
     report = _report(request.module, os.fspath(request.target), model)
-    with FileOutput(request.target, force=request.force, sync=request.sync) as output:
+    text, beside = model.classes(), os.path.join(os.path.dirname(os.path.abspath(request.target)), "layers.lua")
+    with (
+        FileOutput(request.target, force=request.force, sync=request.sync) as output,
+        FileOutput(beside, force=request.force, sync=request.sync) if text else nullcontext() as code,
+    ):
         T7Writer(output).write_object(model.root)
         report.target_bytes = output.position
-    _write_classes(model, os.path.dirname(os.path.abspath(request.target)), request)
+        if code is not None:
+            code.write(text.encode())
     return report
-
-
-def _write_classes(model: LuaModel, folder: str, request: ToLua) -> None:
-    """Write the classes of a model that nn lacks into `layers.lua`."""
-    text = model.classes()
-    if text:
-        with FileOutput(os.path.join(folder, "layers.lua"), force=request.force, sync=request.sync) as output:
-            output.write(text.encode())
 
 
 @takes(WriteLua)
@@ -298,17 +296,15 @@ def write_lua(request: WriteLua) -> Report:
         name = name or module
         module = _module_of(module, request.weights).train(request.train)
     model = lua_model(module, request.example_inputs, request.allow, request.inference)
-    folder = _folder(request.target)
+    folder = local_target(request.target)
     report = _report(module, folder, model, name)
-    text = model.source(report.source)
-    with (
-        FileOutput(os.path.join(folder, "model.t7"), force=request.force, sync=request.sync) as output,
-        FileOutput(os.path.join(folder, "model.lua"), force=request.force, sync=request.sync) as code,
-    ):
-        T7Writer(output).write_object(model.root)
-        code.write(text.encode())
-        report.target_bytes = output.position + code.position
-    _write_classes(model, folder, request)
+    texts = {"model.lua": model.source(report.source), "layers.lua": model.classes()}
+    names = ["model.t7", *(name for name, text in texts.items() if text)]
+    with outputs_in(folder, names, force=request.force, sync=request.sync) as outputs:
+        T7Writer(outputs["model.t7"]).write_object(model.root)
+        for name in names[1:]:
+            outputs[name].write(texts[name].encode())
+        report.target_bytes = outputs["model.t7"].position + outputs["model.lua"].position
     return report
 
 
@@ -415,19 +411,37 @@ def write_loader(
         TargetExistsError: a file exists and `force` is not set.
         WriteError: the folder or a file cannot be written.
     """
-    folder = _folder(directory)
+    folder = local_target(directory)
     report = Report(os.fspath(weights) if weights else "", folder, "", "t7", "loader")
-    with FileOutput(os.path.join(folder, "loader.lua"), force=force, sync=sync) as code:
-        code.write(loader_source().encode())
+    with outputs_in(folder, ["loader.lua"], force=force, sync=sync) as outputs:
+        outputs["loader.lua"].write(loader_source().encode())
         if weights is not None:
             report = convert(weights, os.path.join(folder, "weights.t7"), force=force, sync=sync)
     return report
 
 
-def _folder(directory: PathLike) -> str:
-    folder = local_target(directory)
+@contextmanager
+def outputs_in(path: str, names: Iterable[str], *, force: bool, sync: bool = False) -> Iterator[dict[str, FileOutput]]:
+    """Create files in a folder. They are renamed in the opposite order: a source never exists without its weights.
+
+    On failure, folders that were created are removed.
+    """
+    made: list[str] = []
+    missing = os.path.abspath(path)
+    while not os.path.lexists(missing):
+        made.append(missing)
+        missing = os.path.dirname(missing)
     try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise WriteError(f"the folder cannot be created: {error.strerror}", file=folder) from error
-    return folder
+        try:
+            os.makedirs(path, exist_ok=True)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise WriteError(f"the folder cannot be created: {reason}", file=path) from error
+        with ExitStack() as stack:
+            outputs = (FileOutput(os.path.join(path, name), force=force, sync=sync) for name in names)
+            yield {name: stack.enter_context(output) for name, output in zip(names, outputs)}
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):
+                os.rmdir(folder)
+        raise

@@ -82,6 +82,10 @@ class ScanReport(Printed):
     findings: list[Finding] = field(factory=list)
     error: str = ""
 
+    def add_unread(self, text: str) -> None:
+        """Add bytes or a member that nothing refers to."""
+        self.findings.append(Finding("unread", text))
+
     @property
     def clean(self) -> bool:
         """Return whether the file was read to its end and nothing was found."""
@@ -198,11 +202,11 @@ def _scan_parts(source: ByteSource, spans: list[tuple[int, int]], limits: Limits
         if offset < end:
             raise CorruptError("two parts of a distributed checkpoint overlap", file=source.name, offset=offset)
         if offset > end:
-            report.findings.append(Finding("unread", f"{offset - end} bytes at {end} that the metadata do not name"))
+            report.add_unread(f"{offset - end} bytes at {end} that the metadata do not name")
         end = offset + length
         _scan_pt(source.window(offset, length), limits, report)
     if end < source.size:
-        report.findings.append(Finding("unread", f"{source.size - end} bytes at {end} that the metadata do not name"))
+        report.add_unread(f"{source.size - end} bytes at {end} that the metadata do not name")
 
 
 def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None:
@@ -256,11 +260,13 @@ def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
                 report.findings += [Finding(kind, name[:_SHOWN_LETTERS]) for kind, name in effects(reader.archive)]
             reader.read()
         finally:  # pickles that other readers would load, even if the value failed
-            unread = reader.read_others()
-            report.findings += [Finding("unread", f"{name:.200} cannot be read") for name in unread]
+            for name in reader.read_others():
+                report.add_unread(f"{name:.200} cannot be read")
     finally:  # names in a damaged pickle before the damage would have been called
         _add_globals(reader.judged, report)
-        report.findings += [Finding("unread", note.message) for note in reader.notes if note.level == "warning"]
+        for note in reader.notes:
+            if note.level == "warning":
+                report.add_unread(note.message)
     restored, _ = original_t7(reader, limits)
     if restored is not None:
         _add_lua(restored.roots, report)
@@ -289,13 +295,11 @@ def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[
         try:
             roots.append(reader.read_object())
         except T7BridgeError:
-            report.findings.append(Finding("unread", f"{source.size - start} bytes after the values are not a value"))
+            report.add_unread(f"{source.size - start} bytes after the values are not a value")
             return roots
         nils = nils + 1 if roots[-1] is None else 0
     if not reader.at_end:
-        report.findings.append(
-            Finding("unread", f"{source.size - reader.position} bytes after {_MOST_NILS} nils are not read")
-        )
+        report.add_unread(f"{source.size - reader.position} bytes after {_MOST_NILS} nils are not read")
     return roots
 
 

@@ -27,16 +27,15 @@ from ..conversion.simplified import simplified
 from ..conversion.targets import plain_value
 from ..data import define
 from ..errors import T7BridgeError
-from ..formats.document import Document
 from ..formats.named import same_rows
-from ..formats.table import FormatSpec
+from ..formats.table import Document, FormatSpec
 from ..graph.lua import TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor, TensorExtras
 from ..graph.walk import Path, pairwise
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.named import compacted
+from ..nn.layouts import compact_in, compacted
 from ..nn.places import find_models, layer_names
 from ..report import Printed, Report
 from ..text import counted
@@ -147,6 +146,7 @@ class Verify:
     source: PathLike = option("a file of any format", kw_only=False, metavar="A", stdin=True)
     other: PathLike = option("another", kw_only=False, metavar="B", stdin=True)
     independent: bool = option("skip the check with torchfile and PyTorch", default=True, flags=("--quick",))
+    compact: bool = option("expect views of models as `convert --compact` writes them", default=False)
     json = JSON
     limits: Limits = LIMITS
 
@@ -165,6 +165,8 @@ def verify(request: Verify) -> VerifyReport:
 
     Args:
         independent: whether to use independent readers.
+        compact: whether a `.pt` has the state dicts of a `.t7` as `compact` of `convert` makes them: views are
+            tensors of their own.
 
     Raises:
         FormatError: a file is damaged, including a wrong CRC in an archive, or in no supported format.
@@ -173,6 +175,7 @@ def verify(request: Verify) -> VerifyReport:
 
     def read(document: Document) -> FileContent:
         side = read_side(document)
+        side.compact = request.compact
         if document.path not in report.readers:  # a file compared with itself is read once
             report.readers[document.path] = _ask_others(document, side, report) if request.independent else []
         return side
@@ -181,7 +184,7 @@ def verify(request: Verify) -> VerifyReport:
         one, two, same = _read_both(first, second, read, request.limits)
         if not same:
             make = RowComparer if one.is_named or two.is_named else Comparer
-            comparer, forms = closest(_pairs(one, two, request.limits), partial(make, limits=request.limits))
+            comparer, forms = closest(pairs_of(one, two, request.limits), partial(make, limits=request.limits))
             report.differences += comparer.found
             for side, form in zip((one, two), forms):
                 if texts := side.left_out(form):
@@ -245,7 +248,7 @@ def diff(request: Diff) -> DiffReport:
         a, b, same = _read_both(first, second, read_side, request.limits)
         if not same:
             # The best form is chosen by structure and shapes, so that no element is read twice.
-            _, (one, two) = closest(_pairs(a, b, request.limits), partial(ValueComparer, elements=False))
+            _, (one, two) = closest(pairs_of(a, b, request.limits), partial(ValueComparer, elements=False))
             comparer = ValueComparer(rtol=request.rtol, atol=request.atol)
             report.differences, report.tensors = comparer.run(one, two), comparer.tensors
             if report.differences and (a.is_lua or b.is_lua):
@@ -253,7 +256,7 @@ def diff(request: Diff) -> DiffReport:
                 names = {**{name: (name, kind) for name, kind in by_path.values()}, **by_path}
                 report.differences = [_with_layer(each, names) for each in report.differences]
         if request.draw is not None:
-            from .draw import draw_pair
+            from .draw.drawing import draw_pair
 
             report.drawn = draw_pair(first, second, request)
         return report
@@ -271,13 +274,6 @@ def _with_layer(found: Difference, names: dict[str, tuple[str, str]]) -> Differe
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     layer, class_name = names.get(path, ("", ""))
     return evolve(found, layer=layer, class_name=class_name)
-
-
-def _pairs(a: FileContent, b: FileContent, limits: Limits) -> Iterable[tuple[Any, Any]]:
-    if a.is_lua and b.is_lua:
-        return [(a.value, b.value)]
-
-    return pairs_of(a, b, limits)
 
 
 def read_side(document: Document) -> FileContent:
@@ -441,7 +437,10 @@ class _Comparer:
 
 
 def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[Any, Any]]:
-    """Return the forms in which two files can be compared, if one of them is no `.t7`."""
+    """Yield the forms in which two files can be compared."""
+    if a.is_lua and b.is_lua:
+        yield a.value, b.value
+        return
     goals = [side.document.spec for side in (a, b) if side.is_named]
     if goals:
         numbers = all(goal.numbers for goal in goals)
@@ -491,7 +490,8 @@ def _python_forms(side: FileContent, limits: Limits, target: str = "pt") -> Iter
     for mode, with_data in (("tree", True), ("auto", False), ("auto", True)) if has_objects else (("auto", True),):
         request, said = Convert(side.document.path, "", mode, limits=limits), Report(target_format=target)
         request.believed = False
-        yield side.add_form(plain_value(side.document, request, said, with_data=with_data), said)
+        made = plain_value(side.document, request, said, with_data=with_data)
+        yield side.add_form(compact_in(made) if side.compact and mode == "auto" else made, said)
 
 
 def _named_forms(side: FileContent, goals: list[FormatSpec], limits: Limits) -> Iterator[dict[str, Any]]:

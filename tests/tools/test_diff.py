@@ -18,7 +18,6 @@ from t7bridge.cli import main
 from t7bridge.nn.places import module_at
 from t7bridge.tools import DiffReport
 from t7bridge.values import Difference, TensorDifference
-from t7bridge.values.compare import _blocks
 
 FILES = ROOT / "testfiles"
 DTYPES = [
@@ -213,13 +212,21 @@ def test_every_file_is_like_itself(subtests: pytest.Subtests, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "shape", [(), (3,), (1 << 19,), (3, 1 << 18), (700, 900), (5, 1 << 17, 3), (1 << 10, 1, 1 << 10)]
 )
-def test_blocks_are_the_whole(shape: tuple[int, ...]) -> None:
-    """Each element is in one block, and no block is much too large."""
-    seen = torch.zeros(shape, dtype=torch.uint8)
-    for block in _blocks(shape):
-        assert seen[block].numel() <= 1 << 18
-        seen[block] += 1
-    assert bool((seen == 1).all())
+def test_large_tensors_are_compared_whole(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """Each changed element is found once, wherever it is and in whatever order the memory has it."""
+    count = math.prod(shape)
+    places = sorted({0, count // 3, count // 2, count - 1})
+    changed = torch.zeros(count)
+    changed[places] = torch.arange(1.0, len(places) + 1)
+    changed = changed.reshape(shape)
+    axes = tuple(reversed(range(len(shape))))
+    index = tuple(map(int, np.unravel_index(places[-1], shape)))
+    zeros = save(tmp_path / "a.pt", {"w": torch.zeros(shape)})
+    for name, tensor in [("b.pt", changed), ("c.pt", changed.permute(axes).contiguous().permute(axes))]:
+        difference = only(t7bridge.diff(zeros, save(tmp_path / name, {"w": tensor})))
+        assert isinstance(difference, TensorDifference)
+        assert (difference.differing, difference.elements, difference.largest) == (len(places), count, len(places))
+        assert difference.index == index
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,16 +4,3 @@
 `align` pairs them, `matching` combines these with the user's mapping, `result` is what follows, `libraries` knows the
 models of torchvision and timm.
 """
-
-from ...data import face
-
-__getattr__ = face(
-    __name__,
-    {
-        "align": "longest_rising",
-        "libraries": "cached_names",
-        "matching": "match",
-        "result": "Ambiguity KnownModel Match Pair WriteMatch write_match",
-        "sides": "gate_orders",
-    },
-)

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from inspect import signature as arguments_of
 from math import prod
@@ -138,7 +138,8 @@ class Library:
         """
         found, near = [], []
         count = wanted.total()
-        for name, arguments, known in self._variants():
+        variants = ((name, *each) for name, known in self.models.items() for each in zip(_VARIANTS, known))
+        for name, arguments, known in variants:
             equal, most = (known.layers & wanted).total(), max(known.layers.total(), count)
             if not equal:
                 continue
@@ -152,11 +153,6 @@ class Library:
         found.sort(key=lambda each: (len(str(each.factory)), str(each.factory)))
         near.sort(key=lambda each: (-each.share, len(str(each.factory)), str(each.factory)))
         return found, near
-
-    def _variants(self) -> Iterator[tuple[str, dict[str, Any], Variant]]:
-        for name, variants in self.models.items():
-            for arguments, each in zip(_VARIANTS, variants):
-                yield name, arguments, each
 
 
 def library(home: str) -> Library:

@@ -243,7 +243,6 @@ class _Matching:
         left = [key for key in self._source.tensors if key not in self._used and key not in doubtful]
         dropped = {key: None for key in left if name_of(key) == BATCHES or key in self._source.derived}
         pairs = [self._pairs[key] for key in self._target.tensors if key in self._pairs]
-        others = self._target.others
         notes = [
             f"{len(dropped)} derived tensors are left out: {listed(dropped)}" if dropped else "",
             f"not tensors; the target keeps its own values: {listed(others)}"

@@ -21,8 +21,7 @@ from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike, inputs_protected
-from ...nn.layouts import reblocked, reshape
-from ...nn.named import compacted
+from ...nn.layouts import compacted, reblocked, reshape
 from ...report import Report, check_strict
 from ...text import counted
 from .libraries import calling, other_classes, signature

@@ -22,9 +22,9 @@ from ...conversion.adopt import adopt
 from ...conversion.template import state_dict_in
 from ...data import define, np
 from ...errors import ModelError, T7BridgeError, about_file
-from ...formats.document import Document
 from ...formats.pt.modules import VisitedModules, module_state_dict
 from ...formats.pt.modules import is_module as is_pickled_module
+from ...formats.table import Document
 from ...graph.dtypes import ELEMENT_TYPES
 from ...graph.lua import TorchObject
 from ...graph.storage import Elements, Storage, array_chunks
@@ -35,15 +35,14 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.graphs import graphs_in
 from ...nn.lift import Lifted, undo
 from ...nn.mapping import GraphSpec
-from ...nn.named import ROOT_FIELD, StateDict
 from ...nn.places import choose, find_modules, preprocessing
 from ...nn.plan import build_plan
 from ...nn.stacks import recognized, recurrence
-from ...nn.state_dict import state_dict
+from ...nn.state_dict import ROOT_FIELD, StateDict, state_dict
 from ...report import Note
 from ...torchmodules.factories import Factory, is_factory
 
-_KEY = re.compile(r"(?:.*\.)?(?:weight|bias)_(?:ih|hh)(?:_l\d+)?(?:_reverse)?\Z")
+_KEY = re.compile(r"(?:.*\.)?(?:weight|bias)_(?:ih|hh)((?:_l\d+)?(?:_reverse)?)\Z")
 ORDERS = {4: "ifgo", 3: "rzn"}
 """PyTorch's order, by the number of gates."""
 
@@ -200,22 +199,15 @@ def _graph_runs(root: TorchObject) -> dict[Path, str]:
     Returns:
         The name of the run for the path of each module in a graph.
     """
-    runs: dict[Path, str] = {}
-    for place, graph in graphs_in(root):
-        above = tuple(place.prefix.split(".")[:-1])
-        for name, number in _runs(graph).items():
-            path = (*above, name)
-            runs[path] = f"~{number}"
-    return runs
+    return {
+        (*place.prefix.split(".")[:-1], name): f"~{number}"
+        for place, graph in graphs_in(root)
+        for name, number in _runs(graph).items()
+    }
 
 
 def _runs(graph: GraphSpec) -> dict[str, int]:
-    takers = [0] * (len(graph.nodes) + 1)
-    for node in graph.nodes:
-        for before, _ in node.takes:
-            takers[before] += 1
-    for before, _ in graph.outputs:
-        takers[before] += 1
+    takers = Counter(before for takes in (*(node.takes for node in graph.nodes), graph.outputs) for before, _ in takes)
     run_of: list[int] = [0]
     named: dict[str, int] = {}
     for number, node in enumerate(graph.nodes, 1):
@@ -270,11 +262,10 @@ def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, 
 
 def gate_count(key: str, tensors: Mapping[str, Tensor]) -> int:
     """Return the number of gates in a key of a PyTorch state dict: 4 for an LSTM, 3 for a GRU, 1 for any other key."""
-    if not _KEY.match(key):
+    found = _KEY.match(key)
+    if not found:
         return 1
-    name = key.rpartition(".")[2]
-    suffix = name[len(name.split("_")[0]) + 3 :]
-    hidden = tensors.get(sibling(key, f"weight_hr{suffix}")) or tensors.get(sibling(key, f"weight_hh{suffix}"))
+    hidden = tensors.get(sibling(key, f"weight_hr{found[1]}")) or tensors.get(sibling(key, f"weight_hh{found[1]}"))
     shape = tensors[key].shape
     if hidden is None or len(hidden.shape) != 2 or not hidden.shape[1] or not shape:
         return 1
@@ -307,34 +298,31 @@ def gate_orders(root: TorchObject) -> dict[str, str]:
     Returns:
         For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
     """
-    cells = _cells_of(root)
+    cells = _recognized(root, only_torch=True)
+    if cells is None:
+        return {}
     rows: dict[str, list[tuple[int, str]]] = {}
-    for piece in cells.pieces if cells is not None else ():
+    for piece in cells.pieces:
         gate = piece.at[0] // piece.size[0]
-        if len(piece.start) == 2 and cells is not None and cells.state[piece.target].shape[0] == 4 * piece.size[0]:
+        if len(piece.start) == 2 and cells.state[piece.target].shape[0] == 4 * piece.size[0]:
             rows.setdefault(sibling(piece.key, ""), []).append((piece.start[0], ORDERS[4][gate]))
     orders = {key: "".join(letter for _, letter in sorted(found)) for key, found in rows.items()}
     return {key: order for key, order in orders.items() if len(order) == 4}
 
 
-def _cells_of(root: TorchObject) -> Lifted | None:
-    """Return a model with the cells that `torch.nn` has as such; `None` if there are none."""
+def _recognized(root: TorchObject, *, only_torch: bool) -> Lifted | None:
+    """Return a model as people write it in PyTorch, see `recognized`; `None` if it has layers without modules."""
     try:
         state = state_dict(root, own_keys=True)
-        found = recognized(build_plan(root, state=state), state, only_torch=True)
-    except T7BridgeError:  # it has layers without modules
+        return recognized(build_plan(root, state=state), state, only_torch)
+    except T7BridgeError:
         return None
-    return found if found.pieces else None
 
 
 def recurrent_in_words(root: TorchObject) -> str:
     """Return what a recurrent model is, `2-layer LSTM language model, 128 features, 65 tokens`; empty for others."""
-    try:
-        state = state_dict(root, own_keys=True)
-        found = recurrence(recognized(build_plan(root, state=state), state).plan.root)
-    except T7BridgeError:  # it has layers without modules
-        return ""
-    return str(found or "")
+    found = _recognized(root, only_torch=False)
+    return "" if found is None else str(recurrence(found.plan.root) or "")
 
 
 def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
@@ -348,8 +336,8 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
     """
     if side.module is None or not any(map(_KEY.match, other.tensors)) or ROOT_FIELD in side.module:
         return side
-    cells = _cells_of(side.module)
-    if cells is None:
+    cells = _recognized(side.module, only_torch=True)
+    if cells is None or not cells.pieces:
         return side
     parts = {piece.key for piece in cells.pieces}
     if any(key.startswith(name) for name in mapped for key in parts):
@@ -477,24 +465,8 @@ def _needed(part: Part) -> dict[str, Shape]:
     return {name: shape for name, shape in part.shapes.items() if name not in part.optional}
 
 
-def _named(shapes: Iterable[tuple[str, Any]]) -> Class:
-    return tuple(sorted(shapes))
-
-
-def _strict(part: Part) -> Class:
-    return _named((name, shape) for name, shape in part.shapes.items() if name != BATCHES)
-
-
-def _without_derived(part: Part) -> Class:
-    return _named(_needed(part).items())
-
-
-def _trimmed(part: Part) -> Class:
-    return _named((name, trimmed(shape)) for name, shape in _needed(part).items())
-
-
-def _flat(part: Part) -> Class:
-    return _named((name, _matrix(shape)) for name, shape in _needed(part).items())
+def _class_of(shapes: Mapping[str, Shape], look: Callable[[Shape], Any] = tuple) -> Class:
+    return tuple(sorted((name, look(shape)) for name, shape in shapes.items()))
 
 
 def _bare(part: Part) -> Class:
@@ -504,7 +476,7 @@ def _bare(part: Part) -> Class:
     if weight is not None:
         lacks = ("bias",) if len(weight) > 1 else ("running_mean", "running_var")
         needed = {name: shape for name, shape in needed.items() if name not in lacks}
-    return _named((name, _matrix(shape)) for name, shape in needed.items())
+    return _class_of(needed, _matrix)
 
 
 def _nameless(part: Part) -> Class:
@@ -513,7 +485,15 @@ def _nameless(part: Part) -> Class:
     return ("", *shapes) if len(set(shapes)) == len(shapes) else _bare(part)
 
 
-_LEVELS: tuple[Callable[[Part], Class], ...] = (_strict, _without_derived, _trimmed, _flat, _bare, _nameless)
+_LEVELS: tuple[Callable[[Part], Class], ...] = (
+    lambda part: _class_of({name: shape for name, shape in part.shapes.items() if name != BATCHES}),
+    lambda part: _class_of(_needed(part)),
+    lambda part: _class_of(_needed(part), trimmed),
+    lambda part: _class_of(_needed(part), _matrix),
+    _bare,
+    _nameless,
+)
+"""What must be equal in parts of one class, the strictest comparison first."""
 
 
 def classify(source: list[Part], target: list[Part]) -> tuple[list[Class], list[Class]]:
@@ -537,7 +517,7 @@ def classify(source: list[Part], target: list[Part]) -> tuple[list[Class], list[
 
 def kind_of(part: Part) -> Class:
     """Return the kind of layer of a part: two-dimensional convolutions of all sizes are one kind."""
-    return _named((name, len(shape)) for name, shape in _needed(part).items() if name != "bias")
+    return _class_of({name: shape for name, shape in _needed(part).items() if name != "bias"}, len)
 
 
 def names_between(source: Part, target: Part) -> dict[str, str]:

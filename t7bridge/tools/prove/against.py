@@ -32,15 +32,15 @@ from ...graph.tensor import Tensor
 from ...io.source import add_input
 from ...limits import Limits
 from ...nn.output_shapes import Example
-from ...nn.places import Places, choose_module, module_at
+from ...nn.places import Places, choose_module, find_modules, module_at
 from ...nn.plan import build_plan
 from ...nn.stacks import Recurrence, recognized, recurrence
-from ...nn.state_dict import find_modules, state_dict
+from ...nn.state_dict import state_dict
 from ...torchmodules.build import live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
 from ...torchmodules.layers.recurrent import MaskZero
 from .judge import ATOL, NO_INPUT, RTOL, Deviation, Judge, Node, measure
-from .layer import UNIT, LiveLayer, NotRunError, doubles, drawn, flat, in_double, mapped, to_torch, unit_of
+from .layer import TINY, UNIT, LiveLayer, NotRunError, doubles, drawn, flat, in_double, to_doubles, to_torch, unit_of
 from .probe import fitting_inputs, guess_inputs
 from .proof import AGREES, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, LayerProof, Proof, StretchProof
 from .runs import Recorded, base_name, grad_input_of, is_whole, output_of, own_parameters, recorded, runs
@@ -49,8 +49,6 @@ from .trace import Comparison, Step, compare, normalizes
 WHOLE = 10.0
 """Factor of the limit for a whole model: the errors of a hundred layers add up to those of one by the root of their
 number."""
-MANY = 20_000
-"""Maximum number of layers of two models that are compared."""
 _WRITTEN = frozenset(
     b"""
 step rho nSharedClone nStep updateGradInputStep accGradParametersStep train output loss
@@ -161,13 +159,11 @@ def _loss(obj: TorchObject, given: Tensor, slope: Any, option: Any, path: str, l
     weighs = obj.get("weights") is not None and "BCE" in obj.class_name
     if target_of is None or weighs or not isinstance(slope, Tensor) or slope.numel != given.numel:
         return None
-    value = to_torch(given).double()
-    target = target_of(
-        value, to_torch(slope).double().reshape(value.shape), value.numel() if option is not False else 1
-    )
+    value = to_doubles(given)
+    target = target_of(value, to_doubles(slope).reshape(value.shape), value.numel() if option is not False else 1)
     try:
         layer = LiveLayer.build(obj, path, UNIT["float32"], limits)
-        layer = layer.variant({"sizeAverage": option}, limits) if option is not None else layer
+        layer = layer.variant({"sizeAverage": option}) if option is not None else layer
         return float(next(flat(layer.run(value, target)))) if target is not None else None
     except (NotRunError, T7BridgeError, ValueError):
         return None
@@ -264,7 +260,7 @@ class Subject:
             unit = unit_of(wanted) or unit_of(given) or UNIT["float32"]
             layer = LiveLayer.build(self.model, self.path, unit, self.limits)
             layer.module.eval()
-            node = Node(0, unit, layer, mapped(to_torch(given), torch.Tensor.double))
+            node = Node(0, unit, layer, to_doubles(given))
             node.run()
         except (NotRunError, T7BridgeError) as error:
             proof.reason = f"{label}: {error}"
@@ -365,8 +361,7 @@ class Subject:
             proof.differences += later
             whole.verdict = DIFFERS if later else whole.verdict
         want, got = found.theirs.result, found.mine.result
-        largest = max((float(item.abs().max()) for item in want if item.numel()), default=0.0)
-        off = measure(doubles(want), got, [torch.full_like(item, 1e-10 * largest + 1e-300) for item in got])
+        off = _off(doubles(want), got)
         off.write(whole, got)
         whole.reason = "; ".join(filter(None, (whole.reason, off.reason)))
         proof.layers.append(whole)
@@ -426,7 +421,7 @@ class Subject:
         verdict = DIFFERS if ends != "" or is_masked else AGREES
         whole = LayerProof("root", type(mine).__name__, verdict, runs=len(found))
         whole.parameters = sum(item.numel() for item in mine.parameters())
-        _off(wanted, found).write(whole, [found])
+        _off([wanted], [found]).write(whole, [found])
         proof = Proof(self.name, [whole], f"steps of {name}", reference=name, misplaced=ends is None)
         proof.modes = f"{text} from states of zero in evaluation mode"
         if ends is None:
@@ -519,18 +514,19 @@ def _same_outputs(
         raise problem
     for text, output in found:
         mine = wanted[-len(output) :]
-        if _off(mine, output).excess <= 1:
+        if _off([mine], [output]).excess <= 1:
             return text, output, ""
         for name in ("log_softmax", "softmax"):
             for who, one, other in ((0, mine, output), (1, output, mine)):
-                if _off(one, getattr(other, name)(-1)).excess <= 1:
+                if _off([one], [getattr(other, name)(-1)]).excess <= 1:
                     return text, output, f"{{{who}}} computes {name}, and {{{1 - who}}} does not"
     return *found[0], None
 
 
-def _off(wanted: torch.Tensor, found: torch.Tensor) -> Deviation:
+def _off(wanted: list[torch.Tensor], found: list[torch.Tensor]) -> Deviation:
     """Compare values of two models that compute in double precision."""
-    return measure([wanted], [found], [torch.full_like(wanted, 1e-10 * float(wanted.abs().max()) + 1e-300)])
+    largest = max((float(item.abs().max()) for item in wanted if item.numel()), default=0.0)
+    return measure(wanted, found, [torch.full_like(item, 1e-10 * largest + TINY) for item in found])
 
 
 def _other_sizes(spec: Any) -> Iterator[Any]:

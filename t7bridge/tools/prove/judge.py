@@ -36,6 +36,7 @@ from .layer import (
     gradients,
     mapped,
     outputs,
+    to_doubles,
     to_torch,
     unit_of,
 )
@@ -50,6 +51,7 @@ from .runs import (
     leaves,
     overlap,
     own_parameters,
+    own_weights,
     replaced,
     view_of,
     zeros_like,
@@ -226,7 +228,6 @@ class Node:
         layer: the layer; `None` where tensors are only concatenated.
         given: its input: recorded tensors, and a `Ref` in place of each that is not.
         made: its input with a `Ref` for each tensor that another node computes.
-        dim: the dimension along which tensors are concatenated.
         by: what of the layer is computed.
         found: the computed tensors.
         drawn: the same with random errors, for each seed.
@@ -241,7 +242,6 @@ class Node:
     layer: LiveLayer | None
     given: Values
     made: Values = None
-    dim: int = 0
     by: Compute = outputs
     found: list[torch.Tensor] = field(factory=list, repr=False)
     drawn: list[list[torch.Tensor]] = field(factory=list, repr=False)
@@ -268,7 +268,7 @@ class Node:
             NotRunError: the layer does not accept it.
         """
         try:
-            return self.by(layer, value) if layer is not None else [torch.cat(value, self.dim)]
+            return self.by(layer, value)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             raise NotRunError("the outputs of its modules do not fit along its dimension") from error
 
@@ -361,20 +361,16 @@ class Node:
             if slopes[0] is not None:
                 yield node, layer, name, slopes
 
-    def after_step(self, limits: Limits) -> float:
+    def after_step(self) -> float:
         """Return the least share of the difference that a step of gradient descent with one tensor leaves: along the
         recorded gradient, or along that of the difference.
         """
-        least, recorded = 1.0, {id(layer): layer.gradients(limits) for _, layer in self.weighted}
+        least, recorded = 1.0, {id(layer): layer.gradients() for _, layer in self.weighted}
         for _, layer, name, (slope,) in self.pulled([self.off.errors]):
             known = recorded[id(layer)].get(name)
             # Where none is recorded, the difference asks of biases only those that are off: that is no step of them.
             along = known if known is not None and bool(known.any()) else slope * (slope.dim() > 1)
-
-            def moved(step: float, layer: Any = layer, name: str = name, along: Any = along) -> Change:
-                return {id(layer): layer.moved({name: layer.weights[name] + step * along})}
-
-            size = float(along.abs().max())
+            moved, size = partial(_moved, layer, name, along), float(along.abs().max())
             number = self.fit(moved, 0.0, 1e-4 / size) if 0 < size < inf else None
             if number is not None:
                 left = measure(self.want, self.compute(moved(number)), self.scales)
@@ -411,6 +407,11 @@ class Node:
         except (NotRunError, T7BridgeError):
             return None
         return at if at != start else None
+
+
+def _moved(layer: LiveLayer, name: str, along: torch.Tensor, size: float) -> Change:
+    """Return the change of a weight by a multiple of a tensor."""
+    return {id(layer): layer.moved({name: layer.weights[name] + size * along})}
 
 
 def _read(value: Values, get: Callable[[Ref], Any]) -> Values:
@@ -457,7 +458,7 @@ class Hypothesis:
         return case.share(self.change)
 
 
-def _one_weight(case: Node, limits: Limits) -> Iterator[Hypothesis]:
+def _one_weight(case: Node) -> Iterator[Hypothesis]:
     """One weight was another: a change of weight k by d changes the values by d times column k of the Jacobian.
 
     Products of the difference and of that column with the same random rows are parallel then. An update moves more.
@@ -477,27 +478,23 @@ def _one_weight(case: Node, limits: Limits) -> Iterator[Hypothesis]:
             likely.append((gain, size, node, layer, name, place))
     for _, size, node, layer, name, place in sorted(likely, key=lambda one: -one[0])[:LIKELY]:
         index = tuple(int(part) for part in np.unravel_index(place, layer.weights[name].shape))
-
-        def moved(size: float, layer: LiveLayer = layer, name: str = name, index: tuple[int, ...] = index) -> Change:
-            whole = layer.weights[name].clone()
-            whole[index] += size
-            return {id(layer): layer.moved({name: whole})}
-
+        only = torch.zeros_like(layer.weights[name])
+        only[index] = 1
         text = (
             f"{name}{''.join(f'[{part}]' for part in index)} was about ",
             " larger in Lua (0-based, in PyTorch's layout)",
         )
         if size and isfinite(size):
-            yield Hypothesis(node, moved, text, FILE, 0.0, size, (name, index))
+            yield Hypothesis(node, partial(_moved, layer, name, only), text, FILE, 0.0, size, (name, index))
 
 
-def _option(case: Node, limits: Limits) -> Iterator[Hypothesis]:
+def _option(case: Node) -> Iterator[Hypothesis]:
     """One option was another, or one of all dimensions: flags and usual numbers first, then any that fits."""
     for node, layer in reversed(case.layers):
         named = {key: now for key, now in layer.fields.items() if isinstance(now, (bool, float))}
 
         def rebuilt(value: Any, names: tuple[str, ...], layer: LiveLayer = layer) -> Change:
-            return {id(layer): layer.variant(dict.fromkeys(names, value), limits)}
+            return {id(layer): layer.variant(dict.fromkeys(names, value))}
 
         # A whole model may have run in the other mode; the sizes of all dimensions are often equal.
         groups: list[tuple[str, ...]] = [(name,) for name in sorted(named, key=lambda name: name != "train")]
@@ -518,7 +515,7 @@ def _option(case: Node, limits: Limits) -> Iterator[Hypothesis]:
                 yield Hypothesis(node, partial(rebuilt, names=(name,)), shown, FILE, number, number * 0.01 or 1e-3)
 
 
-def _gate_order(case: Node, limits: Limits) -> Iterator[Hypothesis]:
+def _gate_order(case: Node) -> Iterator[Hypothesis]:
     """The gates of a recurrent layer, or the blocks of a linear one, were in another order."""
     for node, layer in case.weighted:
         extent = min(layer.weights.values(), key=torch.Tensor.dim).shape[0]  # of a bias, if there is one
@@ -624,7 +621,7 @@ class Judge:
             outcome.reason = (run.reason or NO_INPUT) if complete else ""
         if run.joined is not None:
             place = _dimension(run.obj.get("dimension"))
-            return Node(number, unit, None, given, made, place) if given is not None else None
+            return Node(number, unit, None, given, made, partial(_joined_along, place)) if given is not None else None
         layer = self._layer(run, unit, required=given is not None)
         wrong = contradiction(layer) if layer is not None and complete and not self.turned else ""
         by: Compute = outputs
@@ -703,8 +700,7 @@ class Judge:
 
     def _unit(self, run: Run) -> float:
         """Return the unit roundoff of a run's numbers."""
-        weights = [item for item in (run.obj.get("weight"), run.obj.get("bias")) if isinstance(item, Tensor)]
-        units = map(unit_of, (run.output, run.input, [item for item in weights if item.numel]))
+        units = map(unit_of, (run.output, run.input, [*own_weights(run.obj).values()]))
         return max((unit for unit in units if unit is not None), default=UNIT["float32"])
 
     def _expect(self, node: Node, run: Run, want: Recorded, factor: float = 1.0) -> None:
@@ -781,9 +777,7 @@ class Judge:
         try:
             unit = self._unit(run)
             layer = LiveLayer.build(run.obj, run.path, unit, self.limits) if node is None else node.layer
-            zeros, slope = (
-                mapped(to_torch(item), torch.Tensor.double) for item in (zeros_like(run.grad_input), run.grad_output)
-            )
+            zeros, slope = map(to_doubles, (zeros_like(run.grad_input), run.grad_output))
             value = mapped(zeros, lambda item: item + 0.5) if node is None else node.given
             back = Node(number, unit, layer, [value, slope], by=gradients)
             self._expect(back, run, run.grad_input, BACK)
@@ -845,7 +839,7 @@ class Judge:
         after_step = None if len(case.off.errors) else 1.0
         for kind in HYPOTHESES:
             try:
-                for one in kind(case, self.limits):
+                for one in kind(case):
                     share = one.share(case)
                     if not case.weighted and share < 1:
                         return one
@@ -853,7 +847,7 @@ class Judge:
                         continue
                     if one.weight is not None and weights == 1:
                         return one if self._is_fresh(item, one) else None
-                    after_step = after_step or case.after_step(self.limits)
+                    after_step = after_step or case.after_step()
                     if share <= CLEAR * after_step:
                         return one
             except (NotRunError, RuntimeError):
@@ -880,7 +874,7 @@ class Judge:
         modes = [one.run.obj.get("train") for one in self.outcomes if isinstance(one.run.obj.get("train"), bool)]
         for _, layer in case.layers if len(set(modes)) == 1 < len(modes) else ():
             mode = layer.obj.get("train")
-            if isinstance(mode, bool) and case.share({id(layer): layer.variant({"train": not mode}, self.limits)}) < 1:
+            if isinstance(mode, bool) and case.share({id(layer): layer.variant({"train": not mode})}) < 1:
                 ran, saved = ("evaluation", "training") if mode else ("training", "evaluation")
                 item.decide(AGREES, f"Lua ran it in {ran}; the model was saved in {saved}")
                 return True
@@ -978,6 +972,10 @@ class Judge:
         return sorted(found, key=lambda one: -one.layers)
 
 
+def _joined_along(dim: int, layer: LiveLayer | None, value: Values) -> list[torch.Tensor]:
+    return [torch.cat(value, dim)]
+
+
 def _dimension(value: Any) -> int:
     """Return the dimension of a Concat from 0; one that no tensor has where the field is none."""
     return int(value) - 1 if isinstance(value, float) and 1 <= value < 1 << 30 else 1 << 30
@@ -1004,7 +1002,7 @@ def _is_by_running_statistics(layer: LiveLayer, value: Values) -> bool:
     if not isinstance(mean, Tensor) or not isinstance(value, torch.Tensor) or len(value) != 1 or value.dim() < 2:
         return False
     own = value.transpose(0, 1).flatten(1).mean(1)
-    return len(own) == mean.numel and not torch.allclose(own, to_torch(mean).double().reshape(-1), rtol=1e-3)
+    return len(own) == mean.numel and not torch.allclose(own, to_doubles(mean).reshape(-1), rtol=1e-3)
 
 
 def _remembers(obj: TorchObject) -> bool:

@@ -25,7 +25,7 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import Fields
 from ...nn.registry import traits_of
 from ...torchmodules.build import live_module
-from .runs import Recorded, base_name, items, leaves, replaced
+from .runs import Recorded, base_name, items, leaves, own_weights, replaced
 
 Values = Any
 """A torch tensor, a float, or a list of these."""
@@ -52,6 +52,11 @@ class NotRunError(Exception):
 def to_torch(value: Any) -> Values:
     """Return recorded values as tensors of torch."""
     return replaced(value, Tensor, lambda item: torch.from_numpy(item.numpy().copy()))
+
+
+def to_doubles(value: Any) -> Values:
+    """Return recorded values as tensors of torch in double precision."""
+    return mapped(to_torch(value), torch.Tensor.double)
 
 
 def flat(value: Values) -> Iterator[torch.Tensor]:
@@ -133,12 +138,14 @@ class LiveLayer:
         obj: the module in Lua.
         module: the live module in double precision.
         unit: unit roundoff of the element type that Lua computed in.
+        limits: resource limits.
         other: tensors in place of the module's own, by name.
     """
 
     obj: TorchObject
     module: nn.Module
     unit: float
+    limits: Limits = DEFAULT_LIMITS
     other: dict[str, torch.Tensor] = field(factory=dict, repr=False)
 
     @classmethod
@@ -152,9 +159,9 @@ class LiveLayer:
         module.train(obj.get("train") is True)
         for parameter in module.parameters():
             parameter.requires_grad_(False)
-        return cls(obj, in_double(module), unit)
+        return cls(obj, in_double(module), unit, limits)
 
-    def variant(self, changes: dict[str, Any], limits: Limits = DEFAULT_LIMITS) -> LiveLayer:
+    def variant(self, changes: dict[str, Any]) -> LiveLayer:
         """Return the layer with some fields changed.
 
         Raises:
@@ -165,7 +172,7 @@ class LiveLayer:
         for name, value in changes.items():
             fields[name] = value
         obj = TorchObject(self.obj.class_name, self.obj.version, fields, self.obj.payload)
-        return LiveLayer.build(obj, "root", self.unit, limits)
+        return LiveLayer.build(obj, "root", self.unit, self.limits)
 
     def moved(self, other: dict[str, torch.Tensor]) -> LiveLayer:
         """Return the layer with other tensors in place of some of its own."""
@@ -194,12 +201,12 @@ class LiveLayer:
         """The weights: what an optimizer moves."""
         return {name: self.other.get(name, item) for name, item in self.module.named_parameters()}
 
-    def gradients(self, limits: Limits) -> dict[str, torch.Tensor]:
+    def gradients(self) -> dict[str, torch.Tensor]:
         """Return the recorded gradients of the weights, by their names; empty if they are not recorded."""
-        named = {name: self.obj.get(f"grad{name.capitalize()}") for name in ("weight", "bias")}
+        named = {name: self.obj.get(f"grad{name[0].upper()}{name[1:]}") for name in own_weights(self.obj)}
         try:
             kept = {name: item for name, item in named.items() if isinstance(item, Tensor) and item.numel}
-            return self.variant(kept, limits).weights if kept else {}
+            return self.variant(kept).weights if kept else {}
         except T7BridgeError:
             return {}
 
@@ -275,7 +282,7 @@ class LiveLayer:
 
 # What is computed of a layer
 
-Compute = Callable[[LiveLayer, Values], "list[torch.Tensor]"]
+Compute = Callable[[Any, Values], "list[torch.Tensor]"]
 """Tensors computed by a layer from values: its output, or the gradient with respect to its input."""
 
 
@@ -366,7 +373,7 @@ def derived_input(layer: LiveLayer, output: Recorded, intact: bool) -> tuple[Val
     """
     found, reason, matrix = None, "", layer.obj.get("finput")
     if isinstance(output, Tensor) and output.numel <= _MOST:
-        wanted, weight = to_torch(output).double(), layer.weights.get("weight", torch.zeros(()))
+        wanted, weight = to_doubles(output), layer.weights.get("weight", torch.zeros(()))
         rows = wanted.reshape(-1, wanted.shape[-1])
         if layer.name in _TABLES and intact and wanted.shape[-1] == weight.shape[-1]:
             found = _rows(layer, rows)
@@ -380,7 +387,7 @@ def derived_input(layer: LiveLayer, output: Recorded, intact: bool) -> tuple[Val
             and isinstance(matrix, Tensor)
             and isinstance(layer.module, _CONVOLUTIONS)
         ):
-            found, reason = _folded(layer.module, to_torch(matrix).double(), wanted)
+            found, reason = _folded(layer.module, to_doubles(matrix), wanted)
     return found, reason, outputs
 
 

@@ -241,13 +241,13 @@ def _one_word_each(spec: Spec) -> Spec:
     return evolve(spec, shape=spec.shape[:1]) if spec.bounds else spec
 
 
-def keys_to(value: Value, path: str, name: str = "root") -> list[Value]:
+def keys_to(value: Value, path: str) -> list[Value]:
     """Return the keys from a value to the object at a path.
 
     Raises:
         ModelError: a key is neither a string nor a number.
     """
-    keys = [at.key for at in Path.parse(path, name).follow(value)]
+    keys = [at.key for at in Path.parse(path).follow(value)]
     if not all(isinstance(key, (bytes, float)) for key in keys):
         raise ModelError("no key in Lua leads to the model", path=path)
     return keys
@@ -269,19 +269,18 @@ def _lua_spec(spec: Spec) -> str:
     return f"whole({spec.bounds[1]}, {sizes})" if spec.bounds else f"normal({sizes})"
 
 
-def probe_source(packages: list[str], keys: list[Value], spec: Spec, seed: int = 1, ascii_file: bool = False) -> str:
+def probe_source(packages: list[str], keys: list[Value], spec: Spec, ascii_file: bool = False) -> str:
     """Return the script.
 
     Args:
         packages: Lua packages required by the model.
         keys: the keys to the model.
         spec: its input.
-        seed: of all random numbers.
         ascii_file: whether the model is in an ascii file.
     """
     lines = [f"require '{name}'" for name in packages]
     steps = ", ".join(lua_literal(key) for key in keys)
-    text = _SCRIPT.replace("@REQUIRE@", "\n".join(lines)).replace("@KEYS@", steps).replace("@SEED@", str(int(seed)))
+    text = _SCRIPT.replace("@REQUIRE@", "\n".join(lines)).replace("@KEYS@", steps)
     text = text.replace("@MODE@", "training" if "rnn" in packages else "evaluate")
     return text.replace("@FORMAT@", "ascii" if ascii_file else "binary").replace("@INPUT@", _lua_spec(spec))
 
@@ -299,7 +298,7 @@ for _, key in ipairs{@KEYS@} do model = model[key] end
 local kind = torch.type(model:parameters() and model:parameters()[1] or torch.Tensor())
 if kind:find('Cuda') and not cutorch then model:float(); kind = 'torch.FloatTensor' end
 
-torch.manualSeed(@SEED@)
+torch.manualSeed(1)
 local function normal(...) return torch.randn(...):type(kind) end
 local function whole(highest, ...) return torch.rand(...):mul(highest):floor():add(1):clamp(1, highest):type(kind) end
 local function copy(value)
@@ -322,7 +321,7 @@ local input = @INPUT@
 model:@MODE@()
 if model.forget then model:forget() end
 local kept = copy(input)
-local proof = {model = model, input = kept, seed = @SEED@}
+local proof = {model = model, input = kept, seed = 1}
 local output = model:forward(input)
 proof.output = copy(output)
 if model.zeroGradParameters then

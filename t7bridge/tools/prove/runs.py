@@ -10,17 +10,19 @@ May import graph and nn. Knows nothing of PyTorch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from math import prod
 from typing import Any
 
 from attrs import evolve, field
 
 from ...data import define, np
+from ...errors import ModelError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor, contiguous
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...nn import flows
-from ...nn.fields import items_of, lookup
+from ...nn.fields import Fields, items_of, lookup
 from ...nn.graphs import graph_modules
 from ...nn.mapping import LAYERS, SEQUENTIAL, Row
 from ...nn.places import is_module
@@ -153,9 +155,21 @@ def base_name(class_name: str) -> str:
     return class_name.rpartition(".")[2]
 
 
+def own_weights(obj: TorchObject) -> dict[str, Tensor]:
+    """Return the weights in an object's own fields, by their names there."""
+    layer = layer_of(obj.class_name)
+    names = ["weight", "bias"]
+    if layer is not None:
+        with suppress(ModelError):  # its fields are inconsistent
+            params = layer.params_of(Fields(obj, "", layer.defaults))
+            names = [source.path for each in params if each.kind == "parameter" for source in each.sources]
+    found = {name: obj.get(name) for name in names}
+    return {name: item for name, item in found.items() if isinstance(item, Tensor) and item.numel}
+
+
 def own_parameters(obj: TorchObject) -> int:
-    """Count the weights in an object's own fields."""
-    return sum(item.numel for item in (obj.get("weight"), obj.get("bias")) if isinstance(item, Tensor))
+    """Count the elements of the weights in an object's own fields."""
+    return sum(item.numel for item in own_weights(obj).values())
 
 
 def is_recurrent(obj: TorchObject) -> bool:

@@ -214,7 +214,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _ran(self, func: Any, named: dict[str, Any], step: Step) -> Any:
         """Run an operation and complete its record."""
-        result = _call(func, named)
+        result = func(**named)
         if named.get("training") or any(_written(func, name) for name in named):
             self._values.forget()
         found = [item for item in flat(result) if item.is_floating_point() and item.numel()]
@@ -423,15 +423,9 @@ def _named(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, 
     return {each.name: given.get(each.name, each.default_value) for each in schema}
 
 
-def _call(func: Any, named: dict[str, Any]) -> Any:
-    only = {each.name for each in func._schema.arguments if each.kwarg_only}
-    args = [item for name, item in named.items() if name not in only]
-    return func(*args, **{name: named[name] for name in only})
-
-
 def _written(func: Any, name: str) -> bool:
     """Return whether an operation writes to an argument."""
-    if name in ("running_mean", "running_var"):
+    if name in _STATISTICS:
         return True
     return any(
         each.name == name and each.alias_info is not None and each.alias_info.is_write

@@ -91,3 +91,13 @@ def test_what_cannot_be_proved_is_said(tmp_path: Path):
     """A file without modules, and one without recorded values, have a note too."""
     assert "not possible" in try_proof(TESTFILES / "format/number.t7").note().message
     assert "nothing in the file could be checked" in try_proof(TESTFILES / "models/lenet_mm.t7").note().message
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("Linear", "weight bias"), ("LinearWeightNorm", "v g bias"), ("WeightedEuclidean", "weight diagCov")],
+)
+def test_weights_under_any_name_are_counted(name: str, fields: str):
+    """The parameters of a layer are its learned tensors, whatever their fields are called."""
+    layer = t7bridge.load(path := TESTFILES / "nn" / f"{name}.t7")
+    assert t7bridge.prove(path).summary()["parameters"] == sum(layer[field].numel for field in fields.split())
