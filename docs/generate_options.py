@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from t7bridge.cli import VERBS
-from t7bridge.cli.parser import class_of
+from t7bridge.cli import VERBS, class_of
 from t7bridge.conversion.options import REQUIRED, Option, options_of
 
 PAGE = Path(__file__).resolve().parent / "options.md"

@@ -29,7 +29,6 @@ from fuzz_mutate import mutate, overwrite
 
 import t7bridge
 from t7bridge import cli
-from t7bridge.cli import parser
 from t7bridge.errors import T7BridgeError, T7BridgeWarning
 
 TESTFILES = Path(__file__).resolve().parent.parent / "testfiles"
@@ -170,7 +169,7 @@ def prepare() -> None:
         if not name.startswith("export ."):
             _perform(name, model[0], model[1], model[1], FOLDER / "warm")
     # A verb's parser is the same each time, and takes longer than most inputs.
-    parser.parser_for = cache(parser.parser_for)
+    cli.parser_for = cache(cli.parser_for)
     gc.freeze()  # PyTorch's objects are not looked at again by each child's collector
     _BASE[0] = _peak()
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from .data import __version__
     from .errors import T7BridgeError
     from .formats import open
-    from .formats.document import Document
     from .formats.pt.file import PtReader
     from .formats.t7.layout import T7Layout
     from .formats.t7.reader import T7Reader, register_class
+    from .formats.table import Document
     from .formats.torchfile import load_as_torchfile
     from .graph.lua import Key, LuaFunction, Table, TdsHash, TdsVec, TorchObject
     from .graph.lua import LuaValue as Value
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from .nn.registry import register_module
     from .nn.state_dict import state_dict
     from .report import Note, Report
-    from .tools.draw import draw
+    from .tools.draw.drawing import draw
     from .tools.export_module import export, write_module
     from .tools.files import describe, load, save
     from .tools.inspect import inspect
     from .tools.match.matching import match
     from .tools.modules import load_module, save_module, write_lua
-    from .tools.prove.prove import prove
+    from .tools.prove import prove
     from .tools.scan import scan
     from .tools.verify import diff, verify
     from .zoo import convert_zoo
@@ -51,7 +51,7 @@ _load = face(
         "data": "__version__",
         "errors": "T7BridgeError",
         "formats": "open",
-        "formats.document": "Document",
+        "formats.table": "Document",
         "formats.pt.file": "PtReader",
         "formats.t7.layout": "T7Layout",
         "formats.t7.reader": "register_class T7Reader",
@@ -63,13 +63,13 @@ _load = face(
         "nn.registry": "register_module",
         "nn.state_dict": "state_dict",
         "report": "Note Report",
-        "tools.draw": "draw",
+        "tools.draw.drawing": "draw",
         "tools.export_module": "export write_module",
         "tools.files": "describe load save",
         "tools.inspect": "inspect",
         "tools.match.matching": "match",
         "tools.modules": "load_module save_module write_lua",
-        "tools.prove.prove": "prove",
+        "tools.prove": "prove",
         "tools.scan": "scan",
         "tools.verify": "diff verify",
         "conversion.adopt": "T7Writer PtWriter",

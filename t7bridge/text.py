@@ -44,6 +44,12 @@ def listed(names: Iterable[object], most: int = 4) -> str:
     return ", ".join(found[:most]) + and_more(len(found) - most)
 
 
+def few(names: Iterable[str], most: int = 5, longest: int | None = None) -> str:
+    """Return the first names, each of so many letters at most, and a mark if there are others: `a, b, …`."""
+    found = list(names)
+    return ", ".join(name[:longest] for name in found[:most]) + (", …" if len(found) > most else "")
+
+
 def printable_lines(text: str) -> str:
     """Escape a text of several lines; indented lines, as lists in messages have them, stay lines of their own."""
     return "\n  ".join(map(printable, text.split("\n  ")))

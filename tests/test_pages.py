@@ -29,7 +29,7 @@ from attrs import define
 from helpers import ROOT
 
 from t7bridge import cli
-from t7bridge.cli.parser import parser_for
+from t7bridge.cli import parser_for
 from t7bridge.layers import registered_layers, unregister_layer
 
 BLOCK = re.compile(

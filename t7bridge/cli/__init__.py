@@ -1,23 +1,35 @@
-"""The command line: all printing and all exit codes. What a verb needs is imported only when it is used."""
+"""The command line: parsers made from the options of each verb's class, all printing and all exit codes.
+
+What a verb needs is imported only when it is used.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import io
+import math
 import os
+import re
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
-from typing import Any
+from typing import Any, NoReturn
 
-from ..data import face
+from attrs import evolve, fields
+
+import t7bridge
+
+from ..conversion.options import REQUIRED, Option, options_of
+from ..data import __version__, face
 from ..errors import T7BridgeError, T7BridgeWarning
 from ..io.platform import CLOSED_PIPE, STOPPING
 from ..io.progress import progress
+from ..io.source import inputs_protected
+from ..limits import DEFAULT_LIMITS, Limits
 from ..text import printable_lines
 from .streams import QUIET, WRONG_USAGE, failed, spooled, standard_streams
 
@@ -48,10 +60,6 @@ _WRITERS = {"convert", "draw", "export", "lua", "module", "zoo"}
 """Verbs whose result is a file: they succeed even if standard output is closed, and lose what they print."""
 
 
-_FILES = {"zoo"}
-"""Verbs in files of their own."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -78,16 +86,14 @@ def _guarded(arguments: Sequence[str]) -> int:
         return 128 + signal.SIGINT
     except MemoryError:
         return failed("out of memory")
+    except T7BridgeError as error:
+        return failed(str(error))
     except OSError as error:
         if error.errno == CLOSED_PIPE and not error.filename:  # no message
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FAILED
-        if _is_ours(error):
-            return failed(str(error))
         return failed(f"{error.filename or 'standard output'}: {error.strerror}" if error.strerror else str(error))
     except Exception as error:
-        if _is_ours(error):
-            return failed(str(error))
         if isinstance(error, ValueError) and "null " in str(error):  # raised by open()
             return failed("a path holds a NUL character")
         if os.environ.get("T7BRIDGE_TRACEBACK"):
@@ -98,25 +104,16 @@ def _guarded(arguments: Sequence[str]) -> int:
         )
 
 
-def _is_ours(error: Exception) -> bool:
-    return isinstance(error, T7BridgeError)
-
-
 def _verb(arguments: Sequence[str]) -> int:
     name = ALIASES.get(arguments[0], arguments[0]) if arguments else ""
     if name == "help" and len(arguments) == 2:
         name, arguments = ALIASES.get(arguments[1], arguments[1]), [arguments[1], "--help"]
-    from ..conversion.options import options_of
-    from .parser import class_of, general, parser_for
-
     if name not in VERBS:
-        wrong = general(arguments, VERBS)
+        wrong = _general(arguments)
         return failed(wrong) if wrong else WRONG_USAGE
     options = parser_for(name).parse_args(arguments[1:])
-    module = importlib.import_module("." + (name if name in _FILES else "verbs"), __name__)
+    module = importlib.import_module(".zoo" if name == "zoo" else ".verbs", __name__)
     run = getattr(module, name)
-    from ..io.source import inputs_protected
-
     inputs = [each.name for each in options_of(class_of(name)).values() if each.stdin]
     # Each conversion of a zoo is a call of its own.
     with (
@@ -182,11 +179,213 @@ def _stop(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
 
+# Parsers
+
+_FUNCTIONS = {"lua": "write_lua", "module": "write_module", "zoo": "convert_zoo"}
+"""The functions of Python that have another name than their verb."""
+
+
+def class_of(verb: str) -> Any:
+    """Return the class with the options and operands of a verb: that of its function."""
+    if verb == "completion":
+        return importlib.import_module(".verbs", __package__).Completion
+    return getattr(t7bridge, _FUNCTIONS.get(verb, verb)).request
+
+
+def arguments_of(options: argparse.Namespace, verb: str) -> dict[str, Any]:
+    """Return the arguments of a verb's function."""
+    values = {name: getattr(options, name) for name, each in options_of(class_of(verb)).items() if each.python}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def parser_for(verb: str) -> argparse.ArgumentParser:
+    """Return the parser of a verb's arguments."""
+    made = class_of(verb)
+    examples = getattr(made, "EXAMPLES", ())
+    parser = _Parser(
+        f"t7bridge {verb}",
+        description=made.__doc__,
+        epilog="examples:\n" + "\n".join(f"  {line}" for line in examples) if examples else None,
+        formatter_class=_formatter,
+    )
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    for each in options_of(made).values():
+        if each.group not in groups:
+            groups[each.group] = parser.add_argument_group(each.group)
+        _add(groups[each.group], each)
+    parser.add_argument("-q", "--quiet", action="store_true", help="print errors only; see the exit code")
+    return parser
+
+
+def _add(parser: argparse._ActionsContainer, option: Option) -> None:
+    required = option.default is REQUIRED
+    settings: dict[str, Any] = {"default": None if required else option.default, "help": option.help}
+    if option.choices:
+        settings["choices"] = option.choices
+    else:
+        settings["metavar"] = option.metavar or option.name.upper()
+    if option.kind == "flag":
+        settings = {"default": option.default, "help": option.help}
+        settings["action"] = "store_false" if option.default else "store_true"
+    elif option.kind.startswith("limits"):
+        settings |= {"action": _SetLimit, "const": option.kind == "limits or files"}
+        parser.set_defaults(limit=None)
+    else:
+        settings["type"] = _TYPES.get(option.kind, str)
+    if option.kind == "list":
+        settings |= {"action": "append", "default": list(option.default)}
+    if option.nargs is not None:
+        settings["nargs"] = option.nargs
+    if option.is_operand:
+        parser.add_argument(option.name, **settings)
+    else:
+        parser.add_argument(*option.spellings(), dest=option.name, required=required, **settings)
+
+
+class _SetLimit(argparse.Action):
+    """Change one of the resource limits: `objects=100`. With `const`, a number alone is one of files."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, text: Any, option: str | None = None) -> None:
+        """Set `limits`, or `limit`; or print the names of the limits with their defaults."""
+        names = [each.name for each in fields(Limits)]
+        if text == "help":
+            print("\n".join(f"{name:{max(map(len, names))}}  {getattr(DEFAULT_LIMITS, name)}" for name in names))
+            raise SystemExit(0)
+        name, _, value = text.rpartition("=")
+        if self.const and not name and value.isdecimal():
+            namespace.limit = int(value)
+        elif self.const and (name not in names or not value.isdecimal()):
+            listed = "=N, ".join(names)
+            raise argparse.ArgumentError(self, f"{text!r} is neither a number of files nor one of {listed}=N")
+        elif (name or value) not in names:
+            raise argparse.ArgumentError(self, f"unknown limit {name or value!r}; the limits are {', '.join(names)}")
+        elif not name or not value.isdecimal():
+            raise argparse.ArgumentError(self, f"{name or value} needs a whole number: {name or value}=1000000")
+        else:
+            namespace.limits = evolve(namespace.limits, **{name: int(value)})
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors suggest a similarly spelled option."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2 and the message."""
+        if message.startswith("unrecognized arguments: "):
+            wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
+            message += _perhaps(wrong, list(self._option_string_actions))
+        forms = {"?": "[{}]", "*": "[{}...]", "+": "{}..."}
+        operands = [
+            forms.get(str(each.nargs), "{}").format(each.metavar or each.dest)
+            for each in self._actions
+            if not each.option_strings
+        ]
+        print(f"usage: {self.prog} [OPTION]... {' '.join(operands)}; --help lists the options", file=sys.stderr)
+        raise SystemExit(failed(message.replace(": invalid _", ": invalid ")))  # the name of a function
+
+
+class _Formatter(argparse.HelpFormatter):
+    """A help formatter that keeps the lines of examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("examples:"):
+            return text
+        return super()._fill_text(text, width, indent)
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """Return the formatter; argparse makes one per option just to check it, and would load `shutil` for the width."""
+    width = os.environ.get("COLUMNS", "")
+    if not width.isdecimal():
+        try:
+            width = str(os.get_terminal_size().columns)
+        except OSError:  # no terminal
+            width = "80"
+    return _Formatter(prog, width=int(width) - 2)
+
+
+def _perhaps(wrong: str, known: Sequence[str]) -> str:
+    """Return a did-you-mean suggestion to append to a message; empty if there is none."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(wrong, known, 1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _general(arguments: Sequence[str]) -> str:
+    """Run a command line without a valid verb: help or the version.
+
+    Returns:
+        The error message; empty where usage was printed.
+    """
+    width = max(map(len, VERBS))
+    parser = argparse.ArgumentParser(
+        prog="t7bridge",
+        usage="t7bridge [-h] [--version] VERB ...",
+        description="Convert Lua Torch .t7 files to PyTorch, and PyTorch models back to Lua.",
+        epilog="verbs:\n"
+        + "\n".join(f"  {verb:{width}}  {text}" for verb, text in VERBS.items())
+        + "\n\nRun 't7bridge help VERB' for details. Exit codes: 0 success; 1 finding (a\n"
+        "difference, a threat, a failed file); 2 wrong usage or error; 130 interrupted.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"t7bridge {__version__}")
+    parser.add_argument("verb", metavar="VERB", help=argparse.SUPPRESS)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help=argparse.SUPPRESS)
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return ""
+    if arguments[0] == "help":
+        arguments = arguments[1:] or ["--help"]
+    verb = parser.parse_args(arguments).verb
+    parser.print_usage(sys.stderr)
+    return f"unknown verb {verb!r}{_perhaps(verb, list(VERBS)) or '; t7bridge --help lists them'}"
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
+    return number
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must be 0 or a positive number")
+    return number
+
+
+def _size(text: str) -> int:
+    """Bytes of `512M` or `4G`."""
+    found = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512M or 4G")
+    return int(found.group(1)) * _UNITS[found.group(2).upper()]
+
+
+def _tolerance(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a valid tolerance")
+    return value
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "count": _count,
+    "number": _number,
+    "seconds": float,
+    "bytes": _size,
+    "tolerance": _tolerance,
+}
+"""How the values of each kind of option are read; others are texts."""
+
+
 __getattr__ = face(
     __name__,
     {
         "verbs": "script",
-        "parser": "arguments_of parser_for",
         "zoo": "Display clock megabytes",
     },
 )

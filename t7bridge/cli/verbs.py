@@ -17,8 +17,7 @@ import t7bridge
 from ..conversion.options import option, options_of, verb
 from ..errors import ModelError, T7BridgeError
 from ..text import counted, printable
-from . import VERBS
-from .parser import arguments_of, parser_for
+from . import VERBS, arguments_of, parser_for
 from .streams import failed, is_styled, print_hint, print_json, print_notes
 
 if TYPE_CHECKING:
@@ -254,7 +253,7 @@ def _run(options: argparse.Namespace, found: Match) -> Proof | None:
     Returns:
         The proof; `None` if they were not run.
     """
-    from ..tools.prove.prove import try_proof
+    from ..tools.prove import try_proof
 
     sides = found.source_side, found.target_side
     made = [str(side.factory) for side in sides if side.factory is not None]
@@ -293,7 +292,7 @@ def module(options: argparse.Namespace) -> int:
     """Write both files, and print the report."""
     report = t7bridge.write_module(**arguments_of(options, "module"))
     if options.prove:
-        from ..tools.prove.prove import try_proof
+        from ..tools.prove import try_proof
 
         report.notes.append(try_proof(options.source, options.at, limits=options.limits).note())
     line = f"{os.path.join(report.target, 'model.py')}: {report.tensors:,} tensors in model.pt"

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..text import counted, listed, printable, printable_json
 from ..zoo import convert_zoo
-from .parser import arguments_of
+from . import arguments_of
 from .streams import print_json
 
 DONE, FAILED = 0, 1

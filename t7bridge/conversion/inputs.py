@@ -10,6 +10,7 @@ in.npz  batch=in.t7       the tensor, or the tensors, in a file of any format
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -36,7 +37,8 @@ _SHAPE = re.compile(
 )
 _NAME = re.compile(r"([A-Za-z_]\w*)=(.+)", re.ASCII | re.DOTALL)
 _FILE = re.compile(r"[^:]*[^:.]\.[A-Za-z]\w*\Z", re.ASCII)
-_TOKEN = re.compile(r"\s*([\[\],]|[^\[\],]+)")
+_LEAF = re.compile(r"[^\[\],]*[^\[\],\s][^\[\],]*")
+"""A shape between brackets and commas."""
 _DEEPEST = 32
 """Levels of tables in tables: far more than any model takes."""
 _MOST = 100_000
@@ -112,31 +114,20 @@ def _leaf(text: str) -> Example:
 
 
 def _table(text: str) -> Examples:
-    """Return the table that brackets enclose."""
-    levels: list[list[Examples]] = [[]]
-    wants = True  # an element or a closing bracket, and not a comma
-    end = 0
-    for token in _TOKEN.finditer(text):
-        end, part = token.end(), token[1].strip()
-        inside = len(levels) > 1
-        may_open = len(levels) <= _DEEPEST if inside else not levels[0]
-        if part == "[" and wants and may_open:
-            levels.append([])
-        elif part == "]" and inside and (not wants or not levels[-1]):
-            made = levels.pop()
-            levels[-1].append(made)
-            wants = False
-        elif part == "," and not wants and inside:
-            wants = True
-        elif part and part not in "[]," and wants and inside:
-            levels[-1].append(_leaf(part))
-            wants = False
-        elif part:
-            break
-    else:
-        if len(levels) == 1 and end == len(text.rstrip()):
-            return levels[0][0]
-    raise ModelError("the brackets of an input do not fit", found=repr(text[:60]), expected=EXPECTED)
+    """Return the table that brackets enclose: JSON, with shapes for its values."""
+    try:
+        return _filled(json.loads(_LEAF.sub(lambda match: json.dumps(match[0]), text)))
+    except (json.JSONDecodeError, RecursionError):
+        message = "the brackets of an input do not fit"
+        raise ModelError(message, found=repr(text[:60]), expected=EXPECTED) from None
+
+
+def _filled(part: str | list[Any], depth: int = 0) -> Examples:
+    if isinstance(part, str):
+        return _leaf(part.strip())
+    if depth == _DEEPEST:
+        raise RecursionError
+    return [_filled(each, depth + 1) for each in part]
 
 
 def _from_file(name: str, path: str, limits: Limits) -> Examples:

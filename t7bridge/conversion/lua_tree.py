@@ -28,9 +28,8 @@ from attrs import evolve, field
 
 from ..data import define
 from ..errors import UnsupportedError
-from ..formats.pt.arrays import tensor_of_array, text_items
 from ..formats.pt.pickle.pickler import plain_data
-from ..graph.dtypes import NUMPY_ELEMENTS, PACKED
+from ..graph.dtypes import PACKED
 from ..graph.lua import COMPOSITE, Table, Value, numbers
 from ..graph.python import NAMED, UNSET, NumpyArray, NumpyScalar, PythonObject, in_order, key_text, name_text
 from ..graph.storage import Storage
@@ -39,7 +38,7 @@ from ..graph.walk import SCALARS, Fill, Path, Rebuilder
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note, Report
 from ..values.widened import pairs_of_numbers, parts_of, resolved, widen
-from .request import array_of, has_modules
+from .request import has_modules, numpy_content
 
 _CODES = {"": "name", "type": "type", "sharing": "unshared", "precision": "precision"}
 """The codes of notes, by kind of loss."""
@@ -259,22 +258,13 @@ class _Builder(Rebuilder):
         return self._resolved[name]
 
     def _numpy(self, value: NumpyArray | NumpyScalar, path: Path) -> Any:
-        array = array_of(value, str(path))
-        if isinstance(array.data, list):
+        made = numpy_content(value, str(path))
+        if isinstance(value.data, list):
             self._note("info", path, "a numpy array of objects is a table in Lua, without its shape", loss="type")
-            return self._list(array.data)
-        items = text_items(array)
-        if items is not None:
-            return self._list(items) if array.shape else self.scalar(items[0], path.parent, path.key)
-        element = NUMPY_ELEMENTS.get(value.dtype.code)
-        tensor = tensor_of_array(array, element, "cpu") if element else None
-        if tensor is None:
+        if made is None:
             self._note("warning", path, f"numpy elements of type {value.dtype.code[:20]} are bytes in Lua", loss="type")
             return value.data if isinstance(value.data, bytes) else None
-        if array is value:
-            return self._tensor(tensor, path)
-        item = tensor.array.item()
-        return self.scalar(item, path.parent, path.key) if type(item) in SCALARS else self.make(item, path)
+        return self.scalar(made, path.parent, path.key) if type(made) in SCALARS else self.make(made, path)
 
 
 def _table(names: list[Value], keys: Any, values: Sequence[Any], table: Table | None = None) -> Fill:

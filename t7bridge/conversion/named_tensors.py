@@ -34,6 +34,7 @@ from ..values.widened import (
     tensor_of_numbers,
     widen,
 )
+from .request import metadata_left_out
 
 _LONGEST_NAME = 10_000
 """Maximum characters of the name of a number that is a tensor; numbers of longer names stay text."""
@@ -190,8 +191,13 @@ def name_tensors(
         if tensor.storage is None and tensor.numel:
             flat.leave_out(f"tensor without elements (device {tensor.device})", name)
             del flat.tensors[name]
+    if not goal.text_bytes:
+        for name, scalar in flat.scalars.items():
+            flat.leave_out(_kind(scalar), name)
+        flat.scalars.clear()
     if not flat.tensors:
-        raise ModelError("the file holds no tensor", hint=f"A {goal.suffix} file holds tensors only.")
+        what = "file" if report.source else "value"
+        raise ModelError(f"the {what} holds no tensor", hint=f"A {goal.suffix} file holds tensors only.")
     if flat.storages:
         storages = "a storage is" if len(flat.storages) == 1 else f"{len(flat.storages)} storages are"
         message = f"{storages} written as a tensor of one dimension: {_listed(flat.storages)}"
@@ -208,10 +214,32 @@ def name_tensors(
         what, more = (kind, "") if count == 1 else (f"{kind}: {count} of them", f" ({listed(paths, _SHOWN)})")
         message = f"{what}: left out, as {goal.title} holds tensors only{more}"
         report.note("warning", message, paths[0], code="left-out", count=count)
-    texts = {name: text for name, text in (metadata or {}).items() if name not in HINTS}
+    named = NamedTensors(_with_elements(flat.tensors, goal, report))
+    named.views, apart = plan_views(named.tensors)
+    if goal.text_bytes:
+        named.metadata = _texts(flat, named.tensors, goal, metadata or {})
+    else:  # nothing in the file can say what shared memory
+        if metadata:
+            report.note("info", metadata_left_out(list(metadata)), code="metadata", count=len(metadata))
+        named.views, apart = {}, [*named.views, *apart]
+    _note_sharing(named, apart, goal, report)
+    return named
+
+
+def _texts(
+    flat: Flat, with_elements: Mapping[Name, Tensor], goal: FormatSpec, metadata: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the strings of a file's metadata: those of the source, scalars, and what tensors were before.
+
+    Args:
+        flat: the value.
+        with_elements: its tensors, as they are written.
+        goal: the format.
+        metadata: strings of the source.
+    """
+    texts = {name: text for name, text in metadata.items() if name not in HINTS}
     for steps, scalar in _grouped(flat.scalars, goal.text_bytes).items():
         texts[_free((".".join(steps),), _RESERVED)[0]] = json.dumps(scalar)
-    with_elements = _with_elements(flat.tensors, goal, report)
     changed = {
         ".".join(name): flat.tensors[name].element.name
         for name, tensor in with_elements.items()
@@ -220,11 +248,7 @@ def name_tensors(
     kinds = {
         ".".join(name): flat.numbers[id(tensor)] for name, tensor in flat.tensors.items() if id(tensor) in flat.numbers
     }
-    texts |= {key: json.dumps(hints) for key, hints in ((ELEMENTS_KEY, changed), (NUMBERS_KEY, kinds)) if hints}
-    named = NamedTensors(with_elements, texts)
-    named.views, apart = plan_views(named.tensors)
-    _note_sharing(named, apart, goal, report)
-    return named
+    return texts | {key: json.dumps(hints) for key, hints in ((ELEMENTS_KEY, changed), (NUMBERS_KEY, kinds)) if hints}
 
 
 def _grouped(scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:

@@ -44,7 +44,7 @@ from ..io.output import Content, FileOutput, Output
 from ..io.source import ByteSource
 from ..limits import DEFAULT_LIMITS, Limits
 from ..values.compare import PlaceComparer
-from ..values.widened import narrow, wider_types
+from ..values.widened import narrow, wider_type
 from .lua_tree import LuaTree, to_lua
 from .tree import as_tree
 
@@ -317,7 +317,7 @@ def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Sto
     element = ELEMENT_TYPES[name]
     storage = storages[place] if place < len(storages) else None
     if storage is not None and storage.element is not element:
-        storage = narrow(storage, element) if storage.element in wider_types(element) else None
+        storage = narrow(storage, element) if storage.element is wider_type(element) else None
     if storage is None or storage.count != count:
         raise _misfit(place, count, name)
     return storage
@@ -480,7 +480,7 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
 
     Returns:
         The file, `None` if there is no record or the `.pt` was changed since; and whether there is a record at all.
-        What is written from it must be checked by `read_back.check_t7`.
+        What is written from it must be checked by `check_t7`.
 
     Raises:
         FormatError: the record cannot be read, or the storages do not match.
@@ -499,8 +499,6 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
 
 def encode_head(magic: str, **head: Any) -> bytes:
     """Return the first line of a record."""
-    import json  # by now the elements are on their way, and this costs nothing
-
     return json.dumps({"record": magic, **head}, separators=(",", ":")).encode() + b"\n"
 
 

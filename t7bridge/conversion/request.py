@@ -11,19 +11,21 @@ from attrs import field
 
 from ..errors import CorruptError
 from ..formats import FORMATS, LUA, NAMED, PYTHON
+from ..formats.pt.arrays import tensor_of_array, text_items
 from ..formats.pt.modules import is_module
 from ..formats.pt.pickle.names import is_torch
+from ..graph.dtypes import NUMPY_ELEMENTS
 from ..graph.python import NumpyArray, NumpyScalar
 from ..graph.walk import objects, walk
 from ..io.source import PathLike
 from ..limits import Limits
 from ..report import Report
-from ..text import and_more, listed
+from ..text import and_more, few, listed
 from .options import CLASSES, FORCE, JSON, LIMITS, PART, REQUIRED, STRICT, SYNC, option, options_of, verb
 
 if TYPE_CHECKING:
-    from ..formats.document import Document
-    from ..formats.pt.writer import MapLocation
+    from ..formats.pt.writer import LegacyPtWriter, MapLocation, PtWriter
+    from ..formats.table import Document
 
 _T7, _PT = ".t7 output", ".pt output"
 _LAYOUT = "the layout of a .t7"
@@ -150,17 +152,6 @@ def note_ignored(request: Convert, report: Report) -> None:
         report.note("info", "the legacy format cannot hold the round-trip record of the .t7", code="no-record")
 
 
-if TYPE_CHECKING:
-    from ..formats.document import Document
-    from ..formats.pt.writer import LegacyPtWriter, PtWriter
-
-
-def note_foreign_names(names: list[str], report: Report) -> None:
-    """Note the classes and functions named by a pickle that are not data."""
-    if names:
-        note_foreign(names, report)
-
-
 def value_of(document: Document, request: Convert, report: Report) -> Any:
     """Return the value of a file that holds Python values or named tensors."""
     value = document.value
@@ -168,7 +159,7 @@ def value_of(document: Document, request: Convert, report: Report) -> Any:
         from ..formats.pt.pickle.tensors import check_whole
 
         check_whole(value)
-    note_foreign_names(document.foreign, report)
+    note_foreign(document.foreign, report)
     report.notes += document.notes
     return _use_metadata(value, document, request, report) if document.metadata else value
 
@@ -200,19 +191,15 @@ def _use_metadata(value: Any, document: Document, request: Convert, report: Repo
 
 def metadata_left_out(names: list[str]) -> str:
     """Return the sentence on strings of a file's metadata that its target does not have."""
-    shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     strings = "1 string" if len(names) == 1 else f"{len(names)} strings"
-    return f"{strings} of the file's metadata left out: {shown}"
+    return f"{strings} of the file's metadata left out: {few(names)}"
 
 
-_MOST_NOTES = 20
-
-
-_SHOWN = 200
+_MOST_NOTES, _SHOWN = 20, 200
 
 
 def note_foreign(names: list[str], report: Report) -> None:
-    """Note the classes and functions named by a pickle that are not data."""
+    """Note the classes and functions named by a pickle that are not data, if there are any."""
     if not names:
         return
     shown = [name[:_SHOWN] + " (PyTorch's, and not data)" * is_torch(name) for name in names]
@@ -237,16 +224,7 @@ def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -
     wanted |= {id(item) for item in writer.blocking.values()}
     paths = paths_of(value, wanted) if wanted else {}
     for name, items in list(writer.plain.items())[:_MOST_NOTES]:
-        more = and_more(len(items) - 1)
-        report.note(
-            "warning",
-            f"{name[:_SHOWN]} is written as plain data, not as a name that a reader would import{more}",
-            paths.get(id(items[0]), ""),
-            "type",
-            code="plain-data",
-            class_name=name[:_SHOWN],
-            count=len(items),
-        )
+        note_plain(name, items, paths, report)
     for name, item in list(writer.blocking.items())[:_MOST_NOTES]:
         report.note(
             "info",
@@ -255,6 +233,22 @@ def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -
             code="not-weights-only",
             class_name=name[:_SHOWN],
         )
+
+
+def note_plain(
+    name: str, items: list[Any], paths: dict[int, str], report: Report, level: str = "warning", hint: str = ""
+) -> None:
+    """Note the values of a class that were written as plain data, with the path of the first."""
+    more = and_more(len(items) - 1)
+    report.note(
+        level,
+        f"{name[:_SHOWN]} is written as plain data, not as a name that a reader would import{more}{hint}",
+        paths.get(id(items[0]), ""),
+        "type",
+        code="plain-data",
+        class_name=name[:_SHOWN],
+        count=len(items),
+    )
 
 
 def paths_of(value: Any, wanted: set[int]) -> dict[int, str]:
@@ -279,6 +273,26 @@ def array_of(value: NumpyArray | NumpyScalar, path: str = "") -> NumpyArray:
     if isinstance(value.data, bytes) and len(value.data) != max(value.dtype.itemsize, 1):
         raise CorruptError("a numpy scalar's bytes do not fit its type", path=path)
     return value.array
+
+
+def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
+    """Return an array as a tensor, or a list of text or objects; a scalar as a number or text.
+
+    Returns:
+        `None` for elements that only numpy has.
+
+    Raises:
+        CorruptError: a scalar's bytes do not fit its type.
+    """
+    array = array_of(value, path)
+    if isinstance(array.data, list):
+        return array.data
+    items = text_items(array)
+    if items is not None:
+        return items if array.shape else items[0]
+    element = NUMPY_ELEMENTS.get(array.dtype.code)
+    tensor = tensor_of_array(array, element, "cpu") if element is not None else None
+    return tensor if tensor is None or array is value else tensor.array.item()
 
 
 def has_modules(value: Any) -> bool:

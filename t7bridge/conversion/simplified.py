@@ -19,12 +19,10 @@ from collections import OrderedDict
 from itertools import chain
 from typing import Any
 
-from ..formats.pt.arrays import tensor_of_array, text_items
 from ..formats.pt.modules import VisitedModules, attributes_of, is_module, module_state_dict
 from ..formats.pt.pickle.names import FORBIDDEN, FOREIGN, SAFE, is_torch, standing
 from ..formats.pt.pickle.pickler import plain_data
 from ..graph import python
-from ..graph.dtypes import NUMPY_ELEMENTS
 from ..graph.lua import COMPOSITE, Value
 from ..graph.python import NAMED, key_text, name_text
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
@@ -32,8 +30,7 @@ from ..graph.walk import SCALARS, Fill, Path, fill_list
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.registry import own_names
 from ..report import Report
-from ..text import and_more
-from .request import array_of, paths_of
+from .request import array_of, note_plain, numpy_content, paths_of
 from .state_dicts import Coverage
 from .tree import Plain, Replaced
 
@@ -138,20 +135,13 @@ class Simplified(Plain):
 
     def numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
         """Return a tensor, number, text, or list of text."""
-        array = array_of(value)
-        is_array = array is value
-        self._change("numpy.ndarray" if is_array else "numpy's scalar", value)
-        if isinstance(array.data, list):
-            return fill_list(array.data)
-        items = text_items(array)
-        if items is not None:
-            return items if array.shape else items[0]
-        element = NUMPY_ELEMENTS.get(array.dtype.code)
-        tensor = tensor_of_array(array, element, "cpu") if element is not None else None
-        if tensor is None:
+        made = numpy_content(value)
+        self._change("numpy.ndarray" if isinstance(value, python.NumpyArray) else "numpy's scalar", value)
+        if made is None:
+            array = array_of(value)
             parts = {"dtype": array.dtype.order + array.dtype.code, "shape": array.shape, "data": array.data}
             return self.entries({"__class__": array.cls}, parts)
-        return tensor if is_array else tensor.array.item()
+        return fill_list(made) if isinstance(made, list) else made
 
     def name(self, value: Any) -> Any:
         """Return a name as text, unless PyTorch's safe loader knows it."""
@@ -280,17 +270,8 @@ def _note(builder: Simplified, value: Any, made: Any, report: Report) -> None:
         coverage.add(module, path, name, replaced, report)
     coverage.add_notes(report, made)
     for name, items in list(builder.changed.items())[:_MOST_NOTES]:
-        more = and_more(len(items) - 1)
         first = items[0]
         is_name = isinstance(first, python.PythonGlobal)
         ordinary = is_name and standing(first.module, first.name) not in (FOREIGN, FORBIDDEN)
-        report.note(
-            "info" if ordinary or name.startswith(_LIKE) else "warning",
-            f"{name[:_SHOWN]} is written as plain data, not as a name that a reader would import{more}; "
-            "--allow-foreign (allow_foreign=True) keeps it",
-            paths.get(id(items[0]), ""),
-            "type",
-            code="plain-data",
-            class_name=name[:_SHOWN],
-            count=len(items),
-        )
+        level = "info" if ordinary or name.startswith(_LIKE) else "warning"
+        note_plain(name, items, paths, report, level, "; --allow-foreign (allow_foreign=True) keeps it")

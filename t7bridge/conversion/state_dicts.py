@@ -15,20 +15,18 @@ from typing import Any
 from attrs import field
 
 from ..data import define
-from ..formats.document import Written
 from ..formats.named import NamedTensors
 from ..formats.pt.modules import attributes_of
 from ..formats.pt.modules import is_module as is_pickled_module
-from ..formats.table import FormatSpec
+from ..formats.table import FormatSpec, Written
 from ..graph.lua import LuaFunction, TorchObject, Value
 from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar
 from ..graph.storage import Storage
 from ..graph.tensor import QuantizedTensor, Tensor, place_of
 from ..graph.walk import Path, entries, objects, step_name
-from ..nn.named import StateDict, note_lost_sharing
-from ..nn.places import is_scratch
+from ..nn.places import find_modules, is_module, is_scratch
 from ..nn.registry import layer_of
-from ..nn.state_dict import find_modules, is_module, state_dict
+from ..nn.state_dict import StateDict, note_lost_sharing, state_dict
 from ..report import Report
 from ..text import Step, counted, listed
 from .tree import Replaced, as_tree

@@ -16,22 +16,23 @@ from ..formats.table import NAMED, FormatSpec
 from ..graph.lua import COMPOSITE, TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
+from ..graph.walk import objects
 from ..io.output import FileOutput
 from ..limits import Limits
-from ..nn.named import compact_in
+from ..nn.layouts import compact_in
 from ..report import Report
 from .lua_tree import note_nones, to_lua
 from .named_tensors import name_tensors
-from .request import Convert, note_foreign_names, note_target, value_of
+from .request import Convert, note_foreign, note_target, value_of
 from .simplified import simplified
 from .state_dicts import StateDicts, note_texts
 from .tree import as_tree
 
 if TYPE_CHECKING:
-    from ..formats.document import Document
     from ..formats.named import NamedTensors
     from ..formats.pt.writer import LegacyPtWriter, PtWriter, ValueWriter
     from ..formats.t7.file import T7File
+    from ..formats.table import Document
     from .records import Shown
     from .request import Convert
 
@@ -170,7 +171,7 @@ def _restored(content: T7File, request: Convert, report: Report) -> PythonValue 
             "warning", "the .t7 was changed since it was made from a .pt: its record is not used", code="record"
         )
         return None
-    note_foreign_names(original.foreign, report)
+    note_foreign(original.foreign, report)
     report.mode = "record"
     return PythonValue(original.value, shown=original.shown if is_read_back else None)
 
@@ -239,16 +240,9 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
 
 def _mixed(root: Any) -> bool:
     """Return whether Lua objects are inside Python dicts, lists or tuples."""
-    seen: set[int] = set()
-    waiting = [root] if isinstance(root, (dict, list, tuple)) else []
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, (dict, list, tuple)) and id(value) not in seen:
-            seen.add(id(value))
-            waiting.extend(value.values() if isinstance(value, dict) else value)
-        elif isinstance(value, COMPOSITE) and not isinstance(value, (Tensor, Storage)):
-            return True
-    return False
+    return isinstance(root, (dict, list, tuple)) and any(
+        isinstance(value, COMPOSITE) and not isinstance(value, (Tensor, Storage)) for value in objects(root)
+    )
 
 
 def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layout | None = None) -> Report:

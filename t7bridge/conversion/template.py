@@ -21,10 +21,22 @@ from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, pairwise
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.named import ROOT_FIELD, Origin, StateDict, recorded
 from ..nn.places import is_module
 from ..nn.registry import layer_of
-from ..nn.state_dict import added, assignment, is_close, kept_field, learned_copies, native, recomputed, state_dict
+from ..nn.state_dict import (
+    ROOT_FIELD,
+    Origin,
+    StateDict,
+    added,
+    assignment,
+    is_close,
+    kept_field,
+    learned_copies,
+    native,
+    recomputed,
+    recorded,
+    state_dict,
+)
 from ..report import Note
 from ..text import counted, listed
 from ..values.assign import Assignment, assign, same_elements

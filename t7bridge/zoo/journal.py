@@ -85,45 +85,34 @@ class Record:
         self.reason = reason or message
         return self
 
-    def result(self) -> str:
-        """Return the outcome as one line of JSON, for `take`."""
-        return json.dumps(_result(self))
-
-    def take(self, result: Sequence[Any]) -> Record:
-        """Store the outcome, as parsed from that line; return the record."""
-        for name, value in zip(_RESULT, result):
-            setattr(self, name, value)
+    def take(self, other: Record) -> Record:
+        """Store the outcome, which another process has put into its copy; return the record."""
+        for name in _NAMES:
+            setattr(self, name, getattr(other, name))
         return self
 
 
-_REQUEST = ("number", "place", "bytes", "claimed", "output", "ours")
-_RESULT = (
-    "number", "ours", "status", "kind", "message", "reason", "bytes", "hash", "output_bytes", "output_hash", "mode",
-    "tensors", "notes", "layers", "seconds",
-)  # fmt: skip
-_request, _result = attrgetter(*_REQUEST), attrgetter(*_RESULT)
-
-
-def as_requests(records: Iterable[Record]) -> str:
-    """Return the work on files as one line of JSON, for another process."""
-    return json.dumps([_request(record) for record in records])
-
-
-def from_requests(line: str | bytes) -> list[Record]:
-    """Parse that line."""
-    return [Record(**dict(zip(_REQUEST, values))) for values in json.loads(line)]
-
-
 _NAMES = tuple(each.name for each in fields(Record))
+_values = attrgetter(*_NAMES)
+
+
+def to_line(records: Iterable[Record]) -> str:
+    """Return files as one line of JSON, for another process: work, or its outcome."""
+    return json.dumps(list(map(_values, records)))
+
+
+def from_line(line: str | bytes) -> list[Record]:
+    """Parse that line."""
+    return [Record(*values) for values in json.loads(line)]
+
+
 _SQL = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL"}
 _COLUMNS = {each.name: f"{_SQL.get(str(each.type), 'TEXT')} NOT NULL" for each in fields(Record)}
 _COLUMNS |= {"number": "INTEGER PRIMARY KEY", "name": "TEXT UNIQUE NOT NULL"}
-_TEXT_NAMES = ("name", "place", "output", "reason", "message", "kind")
-_LIST_NAMES = ("notes", "layers")
-_TEXTS = tuple(map(_NAMES.index, _TEXT_NAMES))
-_LISTS = tuple(map(_NAMES.index, _LIST_NAMES))
+_TEXTS = tuple(map(_NAMES.index, ("name", "place", "output", "reason", "message", "kind")))
+_LISTS = tuple(map(_NAMES.index, ("notes", "layers")))
 _FLAGS = tuple(map(_NAMES.index, ("claimed", "ours")))
-_OUTCOME = (*_RESULT[1:], "version", "number")
+_STORE = f"INSERT OR REPLACE INTO files VALUES ({', '.join('?' * len(_NAMES))})"
 _NOTHING = "[]"
 
 
@@ -140,22 +129,14 @@ def _is_escaped(text: str) -> bool:
     return all(not 0xD800 <= ord(char) <= 0xDFFF or 0xDC80 <= ord(char) <= 0xDCFF for char in text)
 
 
-def _lines(records: Iterable[Record], names: Sequence[str]) -> list[list[Any]]:
-    """Return columns of records for SQLite."""
-    values_of = attrgetter(*names)
-    texts = [place for place, name in enumerate(names) if name in _TEXT_NAMES]
-    lists = [place for place, name in enumerate(names) if name in _LIST_NAMES]
-    texts_of = attrgetter(*(names[place] for place in texts))
-    lines = []
-    for record in records:
-        values = list(values_of(record))
-        if not "".join(texts_of(record)).isascii():
-            for place in texts:
-                values[place] = _pack(values[place])
-        for place in lists:
-            values[place] = json.dumps(values[place]) if values[place] else _NOTHING
-        lines.append(values)
-    return lines
+def _line(record: Record) -> list[Any]:
+    """Return a record for SQLite."""
+    values = list(_values(record))
+    for place in _TEXTS:
+        values[place] = _pack(values[place])
+    for place in _LISTS:
+        values[place] = json.dumps(values[place]) if values[place] else _NOTHING
+    return values
 
 
 def _unpack(value: str | bytes) -> str:
@@ -243,15 +224,13 @@ class Journal:
             for record in records:
                 if not record.number or restart:
                     record.number = last = last + 1
-            places = ", ".join("?" * len(_NAMES))
-            self._base.executemany(f"INSERT OR REPLACE INTO files VALUES ({places})", _lines(records, _NAMES))
+            self._base.executemany(_STORE, map(_line, records))
             self._base.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", lines)
 
     def record(self, records: Iterable[Record]) -> None:
         """Record the outcomes of planned files; their outputs must be on the disk before."""
-        changes = ", ".join(f"{name} = ?" for name in _OUTCOME[:-1])
         with self._changing():
-            self._base.executemany(f"UPDATE files SET {changes} WHERE {_OUTCOME[-1]} = ?", _lines(records, _OUTCOME))
+            self._base.executemany(_STORE, map(_line, records))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

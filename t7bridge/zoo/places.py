@@ -10,7 +10,6 @@ import contextlib
 import glob
 import os
 import re
-import shutil
 import stat
 import tempfile
 import time
@@ -115,13 +114,8 @@ def put(path: str, place: str) -> None:
             raise
 
 
-@contextmanager
-def _scratch() -> Iterator[str]:
-    folder = tempfile.mkdtemp(prefix="t7bridge-zoo-")
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="t7bridge-zoo-", ignore_cleanup_errors=True)
 
 
 @contextmanager
@@ -236,14 +230,14 @@ def list_source(source: str, output: str) -> tuple[str, list[Record], bool]:
         records, is_file = _list_remote(source)
         inside = [record for record in records if not own or not real(record.place).startswith(f"{own}/")]
         return source.split("::")[-1].rstrip("/").rpartition("/")[2], inside, is_file
-    name = os.path.basename(os.path.abspath(_fixed_part(path)))
+    whole, start = os.path.abspath(path), os.path.abspath(_fixed_part(path))
+    name = os.path.basename(start)
     if os.path.isdir(path):
-        return name, list(_walk(os.path.abspath(path), os.path.abspath(path), own)), False
+        return name, list(_walk(whole, whole, own)), False
     if os.path.exists(path):
-        return name, [_local_record(os.path.abspath(path), os.path.dirname(os.path.abspath(path)))], True
-    start = os.path.abspath(_fixed_part(path))
+        return name, [_local_record(whole, os.path.dirname(whole))], True
     records = []
-    for match in sorted(glob.iglob(os.path.abspath(path), recursive=True)):
+    for match in sorted(glob.iglob(whole, recursive=True)):
         if own and f"{os.path.realpath(match)}{os.sep}".startswith(own + os.sep):
             continue
         if os.path.isfile(match):
@@ -449,8 +443,8 @@ class RemoteFolder(Folder):
                 self._inside.setdefault(name.rpartition("/")[0], []).append(name)
         self.has_journal = NAME in self._sizes
         self.was_empty = not set(self._sizes) - {NAME}
-        self._scratch = tempfile.mkdtemp(prefix="t7bridge-zoo-")
-        self.journal_path = os.path.join(self._scratch, NAME)
+        self._scratch = _scratch()
+        self.journal_path = os.path.join(self._scratch.name, NAME)
         if self.has_journal:
             with errors_of(f"{self.place}/{NAME}", "fetched"):
                 self._system.get_file(f"{self._path}/{NAME}", self.journal_path)
@@ -490,14 +484,14 @@ class RemoteFolder(Folder):
 
     def write(self, name: str, data: bytes) -> None:
         """See `Folder`."""
-        path = os.path.join(self._scratch, name)
+        path = os.path.join(self._scratch.name, name)
         with open(path, "wb") as file:
             file.write(data)
         put(path, f"{self.place}/{name}")
 
     def close(self) -> None:
         """See `Folder`."""
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.cleanup()
 
 
 def open_folder(output: str, sources: Sequence[str], *, make: bool = True) -> Folder:

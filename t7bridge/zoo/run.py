@@ -321,28 +321,26 @@ class Progress:
         return max(left) if left else None
 
 
+@define(eq=False)
 class _Run:
     """One run: dispatches jobs to an engine and records all outcomes in the journal."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        folder: Folder,
-        todo: list[Record],
-        on_file: Callable[[Record], None] | None,
-        on_progress: Callable[[Progress], None] | None,
-    ) -> None:
-        self._journal = journal
-        self._folder = folder
-        self._todo = todo
-        self._on_file = on_file
-        self._on_progress = on_progress
-        self._pending: list[Record] = []
+    journal: Journal
+    folder: Folder
+    todo: list[Record]
+    on_file: Callable[[Record], None] | None
+    on_progress: Callable[[Progress], None] | None
+    progress: Progress = field(init=False)
+    _pending: list[Record] = field(factory=list)
+    _writing: Future[None] | None = None
+    _due: float = 0.0
+    _show_at: float = 0.0
+    _pool: ThreadPoolExecutor = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
         # Flushing runs in parallel: it waits for the disk, and the workers need not.
         self._pool = ThreadPoolExecutor(1)
-        self._writing: Future[None] | None = None
-        self._due = self._show_at = 0.0
-        self.progress = Progress(len(todo), sum(row.bytes for row in todo))
+        self.progress = Progress(len(self.todo), sum(row.bytes for row in self.todo))
 
     def __enter__(self) -> _Run:
         return self
@@ -354,7 +352,7 @@ class _Run:
 
     def _jobs(self) -> list[Record]:
         """Return the large files first, so that no worker is left alone with one at the end."""
-        return sorted(self._todo, key=lambda row: -row.bytes if row.bytes >= _LARGE_BYTES else 0)
+        return sorted(self.todo, key=lambda row: -row.bytes if row.bytes >= _LARGE_BYTES else 0)
 
     def go(self, engine: Engine) -> None:
         """Convert all planned files."""
@@ -381,8 +379,8 @@ class _Run:
         row.version = __version__
         self.progress.add(row.status, row.bytes)
         self._pending.append(row)
-        if self._on_file is not None:
-            self._on_file(row)
+        if self.on_file is not None:
+            self.on_file(row)
 
     def _write(self) -> None:
         self._finish_writing()
@@ -397,13 +395,13 @@ class _Run:
 
     def _commit(self, rows: list[Record]) -> None:
         """Mark as done only what has been flushed to the disk; a file that is not done has no output."""
-        self._folder.remove(row.output for row in rows if row.status != DONE and row.ours and row.output)
-        self._folder.flush_outputs(row.output for row in rows if row.status == DONE)
-        self._journal.record(rows)
-        self._folder.store_journal(now=False)
+        self.folder.remove(row.output for row in rows if row.status != DONE and row.ours and row.output)
+        self.folder.flush_outputs(row.output for row in rows if row.status == DONE)
+        self.journal.record(rows)
+        self.folder.store_journal(now=False)
 
     def _show(self, engine: Engine) -> None:
         self.progress.mark()
-        if self._on_progress is not None:
+        if self.on_progress is not None:
             self.progress.current = [row.name for row in engine.current()]
-            self._on_progress(self.progress)
+            self.on_progress(self.progress)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import queue
 import signal
@@ -24,7 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 from ..conversion.convert import convert
@@ -44,12 +43,13 @@ from ..io.copy import digest
 from ..io.output import flush_to_disk
 from ..io.platform import ALONE, MemoryWatch, cores, memory_limit
 from ..report import Note
-from ..tools.draw import draw, is_page
+from ..tools.draw.drawing import draw
+from ..tools.draw.pictures import is_page
 from ..tools.export_module import write_module
+from ..tools.prove import try_proof
 from ..tools.prove.proof import NOTE
-from ..tools.prove.prove import try_proof
 from ..tools.verify import verify
-from .journal import DONE, FOREIGN, Record, as_requests, from_requests
+from .journal import DONE, FOREIGN, Record, from_line, to_line
 from .places import as_local_input, as_local_output, is_in_memory, join, local_path, scratch_output
 from .plan import Settings, fail_foreign
 
@@ -170,7 +170,8 @@ def _verify(settings: Settings, source: str, target: str) -> None:
     if settings.to is not None and hasattr(home(settings.to), "differences"):  # read by its owner's library
         found = differences(source, target, settings.limits, **settings.options)
     else:
-        found = [str(difference) for difference in verify(source, target, limits=settings.limits).differences]
+        compact = settings.options.get("compact", False)
+        found = [str(each) for each in verify(source, target, compact=compact, limits=settings.limits).differences]
     if found:
         raise VerifyError("the output differs from the input", found="; ".join(found[:3]))
 
@@ -212,7 +213,7 @@ def main() -> None:
     def listen() -> None:
         try:
             for line in lines:
-                for job in from_requests(line):
+                for job in from_line(line):
                     jobs.put(job)
         except MemoryError:
             os._exit(_NO_MEMORY)
@@ -226,7 +227,7 @@ def main() -> None:
                 convert_one(job, settings)
         except MemoryError:  # while another was handled
             _fail_for_memory(job, settings)
-        answers.write(job.result().encode() + b"\n")
+        answers.write(to_line([job]).encode() + b"\n")
         answers.flush()
 
 
@@ -244,7 +245,7 @@ def _warm_up(settings: Settings) -> None:
     ]
     wanted += ["tools.export_module", "codegen.generate"] if settings.module else []
     wanted += ["tools.draw.drawing"] if settings.draw else []
-    wanted += ["tools.prove.prove"] if settings.prove else []
+    wanted += ["tools.prove"] if settings.prove else []
     wanted += ["tools.verify", "formats.torchfile"] if settings.verify else []
     for name in wanted:
         importlib.import_module(f"t7bridge.{name}")
@@ -343,26 +344,18 @@ class InlineEngine(Engine):
             yield convert_one(job, self._settings)
 
 
-def _weight(job: Record, settings: Settings) -> int:
-    """Return the weight of a job for queuing ahead. A small remote file may take long too: few queue behind it."""
-    is_remote = local_path(job.place) is None or local_path(settings.folder) is None
-    return job.bytes + (_AHEAD_BYTES // 4 if is_remote else 0)
-
-
 class _Worker:
     """A worker process as its supervisor sees it.
 
     Attributes:
-        jobs: jobs assigned and not yet answered, in order, each with its weight.
-        weight: their total weight.
+        jobs: jobs assigned and not yet answered, in order.
         began: when the first of them began; `None` before the worker is ready.
         late: whether it was killed because a file took too long.
         memory: gives it a little more where it is stuck at its limit.
     """
 
     def __init__(self, settings: Settings, answers: queue.SimpleQueue[Any]) -> None:
-        self.jobs: deque[tuple[Record, int]] = deque()
-        self.weight = 0
+        self.jobs: deque[Record] = deque()
         self.began: float | None = None
         self.late = False
         quiet = None if os.environ.get("T7BRIDGE_TRACEBACK") else subprocess.DEVNULL
@@ -396,19 +389,12 @@ class _Worker:
             self._input.write(line.encode() + b"\n")
             self._input.flush()
 
-    def give(self, jobs: list[tuple[Record, int]]) -> None:
+    def give(self, jobs: list[Record]) -> None:
         """Assign it more jobs."""
         if self.began is not None and not self.jobs:
             self.began = time.monotonic()
         self.jobs += jobs
-        self.weight += sum(weight for _, weight in jobs)
-        self._send(as_requests(job for job, _ in jobs))
-
-    def answered(self) -> Record:
-        """Remove the first of its jobs; return it."""
-        job, weight = self.jobs.popleft()
-        self.weight -= weight
-        return job
+        self._send(to_line(jobs))
 
     def kill(self) -> None:
         """Kill it."""
@@ -438,13 +424,13 @@ class LocalEngine(Engine):
         super().__init__()
         self._settings = settings
         self._timeout = timeout
-        self._returned: deque[tuple[Record, int]] = deque()
+        self._returned: deque[Record] = deque()
         """Jobs of workers that died."""
         self._workers = [_Worker(settings, self._answers) for _ in range(workers)]
 
     def current(self) -> list[Record]:
         """See `Engine`."""
-        return [worker.jobs[0][0] for worker in self._workers if worker.jobs and worker.began is not None]
+        return [worker.jobs[0] for worker in self._workers if worker.jobs and worker.began is not None]
 
     def _feed(self, waiting: Iterator[Record]) -> bool:
         now = time.monotonic()
@@ -461,25 +447,29 @@ class LocalEngine(Engine):
         """Refill a worker when half of its queue is done, or at once with a large file."""
         if len(worker.jobs) > _AHEAD_JOBS // 2:
             return
-        room = _AHEAD_BYTES - worker.weight
-        more: list[tuple[Record, int]] = []
+        room = _AHEAD_BYTES - sum(map(self._weight, worker.jobs))
+        more: list[Record] = []
         while room > 0 and len(worker.jobs) + len(more) < _AHEAD_JOBS:
             if not self._returned:
-                self._returned.extend((job, _weight(job, self._settings)) for job in islice(waiting, 1))
-            if not self._returned or (self._returned[0][1] > room and (worker.jobs or more)):
+                self._returned.extend(islice(waiting, 1))
+            if not self._returned or (self._weight(self._returned[0]) > room and (worker.jobs or more)):
                 break  # a large file waits for an idle worker
             more.append(self._returned.popleft())
-            room -= more[-1][1]
+            room -= self._weight(more[-1])
         if more:
             worker.give(more)
+
+    def _weight(self, job: Record) -> int:
+        """Return the weight of a job for queuing ahead. A small remote file may take long too: few queue behind it."""
+        is_remote = local_path(job.place) is None or local_path(self._settings.folder) is None
+        return job.bytes + (_AHEAD_BYTES // 4 if is_remote else 0)
 
     def _take(self, answer: tuple[_Worker, list[bytes] | None]) -> Iterable[Record | None]:
         worker, lines = answer
         if lines is None:
             return [self._replace(worker)] if worker in self._workers else []
         worker.began = time.monotonic()
-        results = json.loads(b"[%b]" % b",".join(line for line in lines if line != READY))
-        return (worker.answered().take(result) for result in results)
+        return (worker.jobs.popleft().take(*from_line(line)) for line in lines if line != READY)
 
     def _replace(self, worker: _Worker) -> Record | None:
         """Replace a dead worker, and mark the file that it was working on as failed."""
@@ -492,7 +482,7 @@ class LocalEngine(Engine):
         self._workers[self._workers.index(worker)] = _Worker(self._settings, self._answers)
         if not worker.jobs:
             return None
-        job = worker.answered()
+        job = worker.jobs.popleft()
         self._returned.extendleft(reversed(worker.jobs))
         if worker.late:
             reason = f"took longer than the {self._timeout:g} seconds of --timeout"
@@ -516,7 +506,7 @@ _engines: dict[int, tuple[tuple[str, float | None], LocalEngine]] = {}
 """The engine of each thread of this machine of a cluster, and its settings."""
 
 
-def convert_group(settings: str, timeout: float | None, jobs: str) -> list[str]:
+def convert_group(settings: str, timeout: float | None, jobs: str) -> str:
     """Convert a group of files on a machine of the cluster. Inputs and outputs are JSON text."""
     wanted, thread = (settings, timeout), threading.get_ident()
     made_for, engine = _engines.get(thread, (None, None))
@@ -525,7 +515,7 @@ def convert_group(settings: str, timeout: float | None, jobs: str) -> list[str]:
             engine.close()
         engine = LocalEngine(Settings.from_json(settings), 1, timeout)
         _engines[thread] = wanted, engine
-    return [record.result() for record in engine.run(from_requests(jobs)) if record is not None]
+    return to_line(filter(None, engine.run(from_line(jobs))))
 
 
 def end_workers() -> None:
@@ -568,16 +558,15 @@ class DaskEngine(Engine):
             self._client: Any = library.Client(self._cluster or scheduler)
         except (OSError, ValueError) as error:
             raise T7BridgeError(f"the Dask scheduler cannot be reached: {error}", file=scheduler or "") from error
-        self._running: dict[int, tuple[Any, list[Record]]] = {}
-        self._numbers = count()
-        self._name = f"t7bridge-zoo-{os.urandom(6).hex()}"
+        self._running: dict[Any, list[Record]] = {}
+        """The files of each group, by its future."""
         self._threads = 1
         self._seen = time.monotonic()
         """When the cluster had a worker."""
 
     def current(self) -> list[Record]:
         """Return the first files of the oldest groups; only the cluster knows which are in progress."""
-        return [jobs[0] for _, jobs in list(self._running.values())[: self._threads]]
+        return [jobs[0] for jobs in islice(self._running.values(), self._threads)]
 
     def _feed(self, waiting: Iterator[Record]) -> bool:
         self._threads = sum(self._client.nthreads().values())
@@ -590,32 +579,29 @@ class DaskEngine(Engine):
         return bool(self._running)
 
     def _submit(self, jobs: list[Record]) -> None:
-        number = next(self._numbers)
-        key = f"{self._name}-{number}"
-        requests = as_requests(jobs)
-        future = self._client.submit(convert_group, self._settings, self._timeout, requests, key=key, pure=False)
-        self._running[number] = (future, jobs)
-        future.add_done_callback(lambda _: self._answers.put(number))
+        future = self._client.submit(convert_group, self._settings, self._timeout, to_line(jobs), pure=False)
+        self._running[future] = jobs
+        future.add_done_callback(self._answers.put)
 
-    def _take(self, answer: int) -> Iterator[Record]:
-        future, jobs = self._running.pop(answer)
-        if future.status == "finished":
+    def _take(self, answer: Any) -> Iterator[Record]:
+        jobs = self._running.pop(answer)
+        if answer.status == "finished":
             by_number = {job.number: job for job in jobs}
-            for result in map(json.loads, future.result()):
-                yield by_number[result[0]].take(result)
+            for result in from_line(answer.result()):
+                yield by_number[result.number].take(result)
             return
-        error = future.exception() if future.status == "error" else None
+        error = answer.exception() if answer.status == "error" else None
         if len(jobs) > 1:  # one of them kills machines: isolate it
             for job in jobs:
                 self._submit([job])
             return
-        reason = f"could not be converted on the cluster: {type(error).__name__}: {error}" if error else future.status
+        reason = f"could not be converted on the cluster: {type(error).__name__}: {error}" if error else answer.status
         kind = "WorkerDied" if type(error).__name__ == "KilledWorker" else "ClusterError"
         yield jobs[0].fail(kind, "could not be converted on the cluster", reason)
 
     def close(self) -> None:
         """Cancel pending work, and end the cluster if it was started here."""
-        for future, _ in self._running.values():
+        for future in self._running:
             future.cancel()
         with contextlib.suppress(Exception):  # the cluster may already be gone
             self._client.run(end_workers)

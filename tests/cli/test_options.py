@@ -12,8 +12,8 @@ import pytest
 from helpers import ROOT
 
 import t7bridge
-from t7bridge import Report
-from t7bridge.cli import VERBS, arguments_of, parser, parser_for, script
+from t7bridge import Report, cli
+from t7bridge.cli import VERBS, arguments_of, parser_for, script
 from t7bridge.conversion import REQUIRED, Convert, Option, note_ignored, option, options_of, takes, verb
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -43,8 +43,8 @@ def test_every_verb_is_here() -> None:
 def check_parser(verb: str) -> None:
     """Each option of the parser is one of the class, with spellings, default and help, and the other way round."""
     actions = {each.dest: each for each in parser_for(verb)._actions if each.dest not in ("help", "quiet")}
-    assert set(actions) == set(options_of(parser.class_of(verb)))
-    for name, each in options_of(parser.class_of(verb)).items():
+    assert set(actions) == set(options_of(cli.class_of(verb)))
+    for name, each in options_of(cli.class_of(verb)).items():
         action = actions[name]
         spellings = () if each.is_operand else each.spellings()
         assert (tuple(action.option_strings), action.help) == (spellings, each.help), name
@@ -56,7 +56,7 @@ def check_completion(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each option of the command line is completed."""
     monkeypatch.setattr("t7bridge.cli.verbs.VERBS", {verb: "for one verb"})
     bash, fish = script("bash"), script("fish")
-    for each in options_of(parser.class_of(verb)).values():
+    for each in options_of(cli.class_of(verb)).values():
         for word in () if each.is_operand else each.spellings():
             assert re.search(rf" {verb}\) .*[\" ]{re.escape(word)}[\" ]", bash), word
             assert f" -{'l' if word.startswith('--') else 's'} {word.lstrip('-')} " in fish, word
@@ -93,7 +93,7 @@ def test_command_line_is_that_of_the_class(verb: str, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("verb", sorted(FUNCTIONS))
 def test_signature_is_that_of_the_class(verb: str) -> None:
     """The function has the options of the class, but for those of the command line only."""
-    check_signature(FUNCTIONS[verb], options_of(parser.class_of(verb)), PYTHON_ONLY.get(verb, set()))
+    check_signature(FUNCTIONS[verb], options_of(cli.class_of(verb)), PYTHON_ONLY.get(verb, set()))
 
 
 def test_page_of_options() -> None:
@@ -120,7 +120,7 @@ def test_a_new_option_is_one_field(monkeypatch: pytest.MonkeyPatch) -> None:
         """
         return "!" * request.volume
 
-    monkeypatch.setattr(parser, "class_of", lambda name: Louder)
+    monkeypatch.setattr(cli, "class_of", lambda name: Louder)
     check_parser("convert")
     check_signature(louder, options_of(Louder), set())
     asked = arguments_of(parser_for("convert").parse_args(["a", "b", "--volume", "3"]), "convert")

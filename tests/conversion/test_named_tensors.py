@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torchfile
+from attrs import evolve
 from helpers import TESTFILES
 
 import t7bridge
 from t7bridge import Storage, Tensor
 from t7bridge.conversion import differences
-from t7bridge.errors import LimitError, ModelError, UnsupportedError
+from t7bridge.errors import LimitError, ModelError, StrictError, UnsupportedError
+from t7bridge.formats import FORMATS
 from t7bridge.limits import DEFAULT_LIMITS
 
 FLAT_FORMATS = {"safetensors": ".safetensors", "hdf5": ".h5", "npz": ".npz"}
@@ -182,7 +184,7 @@ NUMBERS = {
 def test_numbers_are_arrays_of_an_npz(tmp_path: Path) -> None:
     """numpy finds numbers and lists of numbers as `numpy.savez` writes them; they are Python's on the way back."""
     torch.save(NUMBERS, tmp_path / "x.pt")
-    t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz")
+    t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz", to="npz")
     with np.load(tmp_path / "x.npz") as file:
         arrays = dict(file)
     for name in ("n", "x", "yes", "minus", "losses", "ints", "floats", "flags"):
@@ -206,7 +208,7 @@ def test_numbers_are_arrays_of_an_npz(tmp_path: Path) -> None:
 def test_arrays_of_numbers_that_were_edited(tmp_path: Path) -> None:
     """What a file shows counts: other numbers, other types and other shapes than those recorded."""
     torch.save({"w": torch.ones(2), "n": 3, "mixed": [0.5, 1], "m": [1, 2], "t": (1, 2)}, tmp_path / "x.pt")
-    t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz")
+    t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz", to="npz")
     with np.load(tmp_path / "x.npz") as file:
         arrays = dict(file) | {"n": np.float32(2.5), "mixed": np.array([2, 0.25, -0.0]), "m": np.eye(2)}
     with t7bridge.open(tmp_path / "x.npz") as document:
@@ -227,7 +229,7 @@ def test_arrays_of_numbers_that_were_edited(tmp_path: Path) -> None:
 def test_very_many_numbers_are_no_arrays(count: int, arrays: bool, tmp_path: Path) -> None:
     """Of more than a thousand numbers none is an array of its own."""
     torch.save({"w": torch.ones(2), "n": {str(n): n for n in range(count)}}, tmp_path / "x.pt")
-    t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz")
+    t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz", to="npz")
     with np.load(tmp_path / "x.npz") as file:
         assert len(file.files) == (1 + count if arrays else 1)
     assert t7bridge.verify(tmp_path / "x.pt", tmp_path / "x.npz").same
@@ -260,3 +262,21 @@ def test_paths_in_notes_are_counted(tmp_path: Path) -> None:
         assert (note.count, note.path) == (count, "raw.0")
         assert ("raw.4" in note.message) == (count >= 5)
         assert ("1 more" in note.message) == (count > 5)
+
+
+def test_formats_without_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a format has no metadata, the loss of sharing is named, and so is each kind of value, once."""
+    monkeypatch.setitem(FORMATS, "npz", evolve(FORMATS["npz"], text_bytes=0, numbers=False))
+    base = Tensor.from_numpy(np.arange(6, dtype=np.float32))
+    t7bridge.save({"a": base, "b": base[2:4], "epoch": 3, "rate": 4, "name": "x"}, tmp_path / "x.pt")
+    report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz", to="npz")
+    notes = [(note.code, note.loss, note.message) for note in report.notes]
+    assert notes == [
+        ("left-out", "", "int: 2 of them: left out, as a numpy archive holds tensors only (epoch, rate)"),
+        ("left-out", "", "str: left out, as a numpy archive holds tensors only"),
+        ("unshared", "sharing", "2 tensors that share memory are written separately: a, b"),
+    ]
+    with np.load(tmp_path / "x.npz") as file:
+        assert set(file) == {"a", "b"}
+    with pytest.raises(StrictError):
+        t7bridge.convert(tmp_path / "x.pt", tmp_path / "y.npz", to="npz", strict=True)

@@ -9,12 +9,15 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
+from attrs import evolve
 from helpers import TESTFILES
 from zoo_helpers import JOURNAL, tree, verdicts
 from zoo_maker import linear, make_zoo, tensor
 
 import t7bridge
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.errors import CorruptError, ModelError, T7BridgeError, WriteError
 from t7bridge.zoo import Folder, Journal, Record, RunPlan, ZooReport
 
@@ -256,6 +259,20 @@ def test_verify_converts_as_the_zoo_did(tmp_path: Path) -> None:
     shutil.copy(TESTFILES / "nn/Linear.t7", folder / "model.t7")
     report = convert(folder, tmp_path / "out", to="npz", mode="tree", verify=True)
     assert report.counts["done"] == 1, report.rows
+
+
+def test_compact_outputs_are_verified(tmp_path: Path) -> None:
+    """With `compact`, views are compared as the zoo writes them; without it they must be as in the input."""
+    base = Tensor.from_numpy(np.arange(40, dtype=np.float32))
+    weight, bias = evolve(base, size=(3, 4), stride=(4, 1), offset=5), base[20:23]
+    source = tmp_path / "zoo/views.t7"
+    source.parent.mkdir()
+    t7bridge.save(TorchObject("nn.Linear", 1, Table.of({"weight": weight, "bias": bias})), source)
+    report = convert(tmp_path / "zoo", tmp_path / "out", compact=True, verify=True)
+    assert report.counts["done"] == 1, report.rows
+    output = tmp_path / "out/views.pt"
+    assert t7bridge.verify(source, output, compact=True).same
+    assert not t7bridge.verify(source, output).same
 
 
 def test_inputs_stay(small: Path, tmp_path: Path) -> None:
