@@ -51,6 +51,7 @@ from .nn.registry import (
     registered_layers,
     unregister_layer,
 )
+from .nn.texts import Printed
 
 __all__ = [
     "BASE",
@@ -70,6 +71,7 @@ __all__ = [
     "NotMappedError",
     "Param",
     "Permute",
+    "Printed",
     "Reshape",
     "Row",
     "Source",

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from t7bridge.layers import (
     INPLACE,
     Arguments,
+    Printed,
     Traits,
     extent,
     flows,
@@ -26,7 +27,7 @@ from t7bridge.layers import (
     "my.Shift",
     args=(number("by"),),
     traits=Traits(output=same),
-    text=lambda fields: f"({fields.number('by'):g})",
+    text="({by:g})",
 )
 class Shift(nn.Module):
     """Stateless: adds a number."""
@@ -110,7 +111,7 @@ class Halves(nn.Module):
         return [part.clone() for part in input.chunk(2, dim=-1)]
 
 
-@register_module("my.Residual", children=modules, traits=Traits(flow=flows.sequence))
+@register_module("my.Residual", children=modules, traits=Traits(flow=flows.sequence), text=Printed("decorator"))
 class Residual(nn.Sequential):
     """A container: what its modules compute, one after another."""
 

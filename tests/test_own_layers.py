@@ -155,7 +155,7 @@ def test_every_verb(tmp_path: Path, subtests: pytest.Subtests) -> None:
             verdicts = {str(each.class_name): str(each.verdict) for each in t7bridge.prove(path).layers}
             assert verdicts[f"my.{name}"] == ("not recorded" if name == "Quartic" else "agrees")
         with subtests.test(name, verb="repr"):
-            text = {"Shift": "my.Shift(2)"}.get(name, f"my.{name}")
+            text = {"Shift": "my.Shift(2)", "Residual": "my.Residual @ nn."}.get(name, f"my.{name}")
             assert text in str(t7bridge.load(path))
         with subtests.test(name, verb="save_module and write_lua"):
             t7bridge.save_module(live, folder / "made.t7", tuple(inputs) if inputs[1:] else inputs[0])

@@ -20,7 +20,7 @@ from attrs import evolve, field
 
 from ..data import define
 from ..errors import ModelError
-from ..graph.lua import TEXTS, TorchObject, Value
+from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..io.source import PathLike, add_input
 from .fields import Fields, items_of
@@ -28,6 +28,7 @@ from .flows import Flow
 from .layouts import Layout, LayoutStep
 from .mapping import LAYERS, Choice, Mapped, Row
 from .output_shapes import Rule
+from .texts import Text, add_texts, remove_text
 from .torch_nn import Refused, Shape, output_of, tensors_like
 
 
@@ -199,7 +200,6 @@ class Child:
     secondary: bool = False
 
 
-Text = Callable[[Fields], str]
 Children = Callable[[TorchObject], Iterator[Child]]
 """Finds the modules directly inside an object, in the order of Lua's `modules`."""
 
@@ -248,7 +248,6 @@ class Layer:
         remark: further text for the page of layers.
         modules: the PyTorch equivalents of the classes, by class name; a class without one has only a state dict.
         traits: further facts about these modules, by their class. See `Traits`.
-        text: how Lua prints an object after the name of its class, as a function of its fields.
         home: the dotted name of the module that registers it.
     """
 
@@ -262,7 +261,6 @@ class Layer:
     remark: str = ""
     modules: Mapping[str, Mapped] = field(factory=dict, repr=False)
     traits: Mapping[str, Traits] = field(factory=dict, repr=False)
-    text: Text | None = None
     home: str = ""
 
     def params_of(self, fields: Fields) -> tuple[Param, ...]:
@@ -319,7 +317,7 @@ def register_layer(
     remark: str = "",
     module: Mapped | Mapping[str, Mapped] | None = None,
     traits: Traits | Mapping[str, Traits] | None = None,
-    text: Text | None = None,
+    text: Text | Mapping[str, Text] | None = None,
 ) -> Layer:
     """Register the meaning of a Lua class.
 
@@ -336,8 +334,9 @@ def register_layer(
         traits: facts about these modules that do not follow from their arguments, by class: `shape.View` for one of
             `torchmodules/layers/`, the dotted name for others. Without a class they are those of the only one, or of
             the first that `becomes` declares.
-        text: how Lua prints an object after the name of its class, `(6 -> 3)`: a function of its fields, as the
-            `__tostring__` of the class.
+        text: what Lua prints after the name of the class, as its `__tostring__`: a template of the fields,
+            `({weight:2} -> {weight:1}){without}`, see `nn/texts.py`; a function of the fields; or `Printed`. By class
+            name where classes of one entry differ.
 
     Raises:
         ModelError: a class, or its traits, are already registered.
@@ -367,7 +366,6 @@ def register_layer(
         remark,
         mapped,
         traits or {},
-        text,
         home=sys._getframe(1).f_globals.get("__name__", ""),  # as collections.namedtuple finds it
     )
     for name in names:
@@ -377,8 +375,7 @@ def register_layer(
             )
     add_traits(layer.traits)
     _LAYERS.update(dict.fromkeys(names, layer))
-    if text is not None:
-        TEXTS.update(dict.fromkeys(names, lambda obj: text(Fields(obj, "", layer.defaults))))
+    add_texts(text if isinstance(text, Mapping) else dict.fromkeys(names, text) if text else {}, layer.defaults)
     return layer
 
 
@@ -460,7 +457,7 @@ def class_of(target: str) -> type | None:
 def unregister_layer(name: str) -> None:
     """Unregister a class; its objects are treated as those of an unknown class again."""
     layer = _LAYERS.pop(name, None)
-    TEXTS.pop(name, None)
+    remove_text(name)
     if layer is not None and all(other is not layer for other in _LAYERS.values()):
         for target in layer.traits:
             _TRAITS.pop(target, None)

@@ -414,7 +414,7 @@ class _Comparer:
         theirs = (str(b.dtype).removeprefix("torch."), tuple(b.shape), b.requires_grad, b.is_conj(), b.is_neg())
         if mine != theirs:
             self._found.append(f"{path}: PyTorch has {theirs} for {mine}")
-        elif a.storage is not None and a.numel:
+        elif a.storage is not None and a.numel and not hasattr(b, "__tensor_flatten__"):  # such as a DTensor: no memory
             if (a.stride, a.offset) != (b.stride(), b.storage_offset()):
                 self._found.append(f"{path}: PyTorch has another stride or offset")
             self._storage(path, a.storage, b.untyped_storage())

@@ -57,6 +57,15 @@ def test_pytorch_agrees() -> None:
     assert judged > 70
 
 
+def test_tensors_without_memory_are_compared_by_their_shapes() -> None:
+    """With `torch.distributed.tensor` imported, PyTorch's safe loader reads a `DTensor`, which has no memory itself."""
+    pytest.importorskip("torch.distributed.tensor")
+    path = ROOT / "distributed" / "rank1.pt"
+    report = t7bridge.verify(path, path)
+    assert report.same
+    assert report.readers[str(path)] == ["torch"]
+
+
 @pytest.mark.parametrize(
     ("change", "path"),
     [

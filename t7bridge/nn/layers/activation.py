@@ -23,6 +23,7 @@ from ..mapping import (
 )
 from ..output_shapes import same
 from ..registry import Traits, modules, param, register_layer
+from ..texts import Printed
 
 # weight (planes), or (1) if all planes share it.
 register_layer(
@@ -61,6 +62,7 @@ register_layer(
     "w2nn.LeakyReLU",
     defaults={"inplace": False},
     module=of_torch("LeakyReLU", number("negval|negative_scale", 0.01), inplace=INPLACE),
+    text={"nn.LeakyReLU": "({negval:g})"},
 )
 register_layer(
     "nn.HardTanh",
@@ -119,6 +121,7 @@ register_layer(
         "cudnn.ClippedReLU": of_torch("Hardtanh", 0.0, number("ceiling")),
         "cudnn.Pointwise": _pointwise,
     },
+    text={"nn.ELU": " (alpha:{alpha:f})", "nn.RReLU": " (l:{lower:f}, u:{upper:f})"},
     traits={
         **{
             f"activation.{name}": Traits(written=("softmax", name), output=same)
@@ -146,7 +149,7 @@ def _concatenated(lua: Lua) -> Call:
     return Call(f"{LAYERS}activation.RowwiseSequential", (), {"n_input_dims": dims[0]})
 
 
-register_layer("nn.CReLU", children=modules, module=_concatenated)
+register_layer("nn.CReLU", children=modules, module=_concatenated, text=Printed(whole="CReLU()"))
 
 _ALWAYS = flag("stochastic_inference")
 
@@ -185,6 +188,7 @@ register_layer(
         "training.Dropout": Traits(output=same, replay=_kept),
         "recurrent.SequenceDropout": Traits(replay=_kept),
     },
+    text="({p:f})",
 )
 register_layer(
     defaults={"stochastic_inference": False},
@@ -209,6 +213,10 @@ register_layer(
         "training.GradientReversal": Traits(shares_memory=True, output=same),
         "training.L1Penalty": Traits(shares_memory=True, output=same),
         "training.ZeroGrad": Traits(shares_memory=True, output=same),
+    },
+    text={
+        **dict.fromkeys(("nn.SpatialDropout", "nn.VolumetricDropout"), "({p:f})"),
+        "nn.WhiteNoise": " mean: {mean:f}, std: {std:f}",
     },
 )
 register_layer(module={"nn.AbsModule": of_runtime("activation.Abs")})

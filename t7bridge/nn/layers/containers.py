@@ -43,6 +43,7 @@ from ..registry import (
     param,
     register_layer,
 )
+from ..texts import Printed
 from ..torch_nn import Refused, Tensors
 from .shape import dpnn_convert
 
@@ -108,6 +109,15 @@ register_layer(
         ),
         "containers.DontCast": Traits(flow=flows.sequence),
         "torch.nn.Sequential": Traits(flow=flows.sequence),
+    },
+    text={
+        **dict.fromkeys(("nn.Sequential", "nn.Maxout", "nn.SpatialLPPooling"), Printed("sequential")),
+        **dict.fromkeys(
+            ("nn.Concat", "nn.DepthConcat", "nn.ConcatTable", "nn.Parallel", "nn.ParallelTable"), Printed("branches")
+        ),
+        **dict.fromkeys(("nn.Decorator", "nn.Bottle", "nn.DontCast", "nn.Profile"), Printed("decorator")),
+        "nn.GPU": Printed("decorator", "({device:s})"),
+        "nn.NaN": Printed("decorator", "({id:s})"),
     },
 )
 _MAPPED = Traits(takes_list=True, returns_list=True, flow=flows.mapped, written=("map",))
@@ -195,6 +205,7 @@ register_layer(
     scratch="sharedparams",
     module=of_runtime("containers.MapTable"),
     traits=_MAPPED,
+    text=Printed("map"),
 )
 # Older files hold the copies that Lua made for other devices; cunn writes only the first replica since class version 2,
 # and all of them before.
@@ -298,6 +309,7 @@ register_layer(
     defaults={"outputDim": 1.0},
     module=_weight_norm,
     traits=Traits(flow=flows.sequence, shapes=_weight_norm_shapes),
+    text=Printed("decorator"),
 )
 
 

@@ -33,6 +33,7 @@ from ..mapping import (
 )
 from ..output_shapes import temporal
 from ..registry import Param, Traits, buffer, keeps, param, register_layer
+from ..texts import window
 from ..torch_nn import Tensors, constructed
 
 # The files of 2010 have images of (w, h, planes) with the first dimension contiguous; Torch 7 reversed both, so that
@@ -195,6 +196,7 @@ _BEYOND = (
     "an input smaller than the kernel is refused; with dilation and a stride, it is treated as "
     "if zeros followed, if less than a stride is missing, as in Lua"
 )
+_DILATED = window(planes=True, extra="dilation", always=True)
 CONVOLUTION_2D = register_layer(
     *_PLAIN,
     params=kernel_2d,
@@ -203,6 +205,10 @@ CONVOLUTION_2D = register_layer(
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=dict.fromkeys(_PLAIN, _rounded(2)),
     traits=Traits(like="Conv2d"),
+    text={
+        **dict.fromkeys(("nn.SpatialConvolution", "nn.SpatialConvolutionMM"), window(planes=True)),
+        "nn.SpatialDilatedConvolution": _DILATED,
+    },
 )
 # cunn of 2013: kernels (in, kH, kW, out).
 register_layer(
@@ -227,6 +233,7 @@ register_layer(
         KERNEL,
         **_places(2, integer("nInputPlane")),
     ),
+    text=window(planes=True),
 )
 # A kernel for each output position, (oH, oW, out, in, kH, kW), which Lua flattens while it computes.
 register_layer(
@@ -265,6 +272,7 @@ register_layer(
     scratch=f"{_UNFOLDED} {_CUDNN} zeroScalar",
     module=_full_convolution(2),
     traits=Traits(may_take_list=True, written=("plain", "ConvTranspose2d"), like="ConvTranspose2d"),
+    text=window(planes=True, extra="adj"),
 )
 
 
@@ -330,6 +338,10 @@ register_layer(
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=_rounded(3),
     traits=Traits(like="Conv3d"),
+    text={
+        **dict.fromkeys(("nn.VolumetricConvolution", "nn.VolumetricConvolutionMM"), window(planes=True)),
+        "nn.VolumetricDilatedConvolution": _DILATED,
+    },
 )
 # (in, out / groups, kT, kH, kW): torch.nn.ConvTranspose3d.
 register_layer(
@@ -339,4 +351,5 @@ register_layer(
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=_full_convolution(3),
     traits=Traits(may_take_list=True, written=("plain", "ConvTranspose3d"), like="ConvTranspose3d"),
+    text=window(planes=True, extra="adj"),
 )

@@ -46,6 +46,7 @@ register_layer(
     params=(WEIGHT, BIAS),
     scratch="addBuffer",
     module=of_torch("Linear", _COLUMNS, _ROWS, bias=has("bias")),
+    text={"nn.Linear": "({weight:2} -> {weight:1}){without}"},
 )
 register_layer(
     "nn.SparseLinear",
@@ -109,6 +110,7 @@ register_layer(
     scratch="network allcolumns partition addBuffer buffer",
     module=_partial_linear,
     traits=Traits(like="Linear", shapes=_partial_shapes),
+    text="({inputsize} -> {outputsize}){without}",
 )
 
 
@@ -151,6 +153,7 @@ register_layer(
         eps=number("eps", 1e-16),
     ),
     traits=Traits(shapes=_weight_norm_shapes),
+    text="({inputSize} -> {outputSize}){without}",
 )
 # weight (out, in1, in2), bias (out): torch.nn.Bilinear.
 register_layer(
@@ -159,6 +162,7 @@ register_layer(
     scratch="buff1 buff2",
     module=of_runtime("linear.Bilinear", _COLUMNS, extent("weight", 2), _ROWS, bias=has("bias")),
     traits=Traits(takes_list=True, like="Bilinear"),
+    text="({weight:2}x{weight:3} -> {weight:1}) {without}",
 )
 
 # bias (n), or (1) if one number is added to everything.

@@ -32,6 +32,7 @@ from ..mapping import (
 )
 from ..output_shapes import same
 from ..registry import Child, Param, Source, Traits, buffer, keeps, modules, param, register_layer
+from ..texts import Printed
 from ..torch_nn import Tensors
 
 
@@ -78,6 +79,11 @@ register_layer(
         "nn.BatchNormalization": _batch_norm(1),
         "nn.SpatialBatchNormalization": _batch_norm(2),
         "nn.VolumetricBatchNormalization": _batch_norm(3),
+    },
+    text={
+        "nn.BatchNormalization": " (2D) ({running_mean:n})",
+        "nn.SpatialBatchNormalization": " (4D) ({running_mean:n})",
+        "nn.VolumetricBatchNormalization": " (5D) ({running_mean:n})",
     },
     traits={
         # nn.BatchNorm1d treats (n, t) as a batch; the others certainly refuse a single example.
@@ -178,6 +184,7 @@ register_layer(
     note="subtracts the means of a batch in the wrong order; torch.nn.LayerNorm computes the intended function",
     module=_layer_normalization,
     traits=Traits(output=same, shapes=_layer_norm_shapes),
+    text=Printed("sequential"),
 )
 _ESTIMATOR = {"Sequential", "SpatialZeroPadding", "Square", "Replicate", "Sqrt", "CDivTable"}
 _WEIGHTED = {"SpatialConvolution", "SpatialConvolutionMap", "SpatialConvolutionMM"}
@@ -283,6 +290,7 @@ register_layer(
     },
     scratch="paddedRatio accumRatio scale cross norm normp buffer2",
     traits={"norm.LocalResponseNorm": Traits(like="LocalResponseNorm"), "norm.Normalize": Traits(output=same)},
+    text={"nn.Normalize": "({p:p})"},
 )
 
 

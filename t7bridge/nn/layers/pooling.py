@@ -33,6 +33,7 @@ from ..mapping import (
     pair,
 )
 from ..registry import Traits, register_layer
+from ..texts import window
 
 _WHERE = "pooling ones random_samples randomSamples"
 
@@ -103,6 +104,12 @@ register_layer(
         **{f"torch.nn.MaxPool{dims}d": Traits(remembering=f"pooling.IndexedMaxPool{dims}d") for dims in (2, 3)},
         **{f"pooling.IndexedMaxPool{dims}d": Traits(like=f"MaxPool{dims}d") for dims in (2, 3)},
     },
+    text={
+        **dict.fromkeys(("nn.SpatialMaxPooling", "nn.VolumetricMaxPooling"), window()),
+        **dict.fromkeys(
+            ("nn.SpatialDilatedMaxPooling", "nn.VolumetricDilatedMaxPooling"), window(extra="dilation", always=True)
+        ),
+    },
 )
 
 
@@ -126,12 +133,14 @@ register_layer(
     defaults={**_AVERAGE, "divide": False},
     remark=_CEILED,
     module=_average_pool(2),
+    text=window(),
 )
 register_layer(
     "nn.VolumetricAveragePooling",
     remark=_CEILED,
     defaults={**_AVERAGE, "divide": True},
     module=_average_pool(3),
+    text=window(),
 )
 register_layer(
     note=_ceil_note,
@@ -205,6 +214,16 @@ register_layer(
         ),
     },
     traits={"conv.TemporalMaxPool": Traits(written=("pool_in_time",), output=out.temporal_pool)},
+    text={
+        "nn.SpatialFractionalMaxPooling": (
+            "({outW}x{outH}, {poolSizeW},{poolSizeH})",
+            "({ratioW}x{ratioH}, {poolSizeW},{poolSizeH})",
+        ),
+        "nn.VolumetricFractionalMaxPooling": (
+            "({outT}x{outW}x{outH}, {poolSizeT},{poolSizeW},{poolSizeH})",
+            "({ratioT}x{ratioW}x{ratioH}, {poolSizeT},{poolSizeW},{poolSizeH})",
+        ),
+    },
 )
 
 
@@ -273,5 +292,17 @@ register_layer(
         "resample.UpsamplingBilinear2d": Traits(output=out.upsample),
         "resample.ShaveImage": Traits(shares_memory=True),
         "resample.SpatialPadding": Traits(shares_memory=True),
+    },
+    text={
+        **{
+            f"nn.Spatial{kind}Padding": "(l={pad_l}, r={pad_r}, t={pad_t}, b={pad_b})"
+            for kind in ("Zero", "Reflection", "Replication")
+        },
+        "nn.SpatialUpSamplingBilinear": ("({scale_factor})", "({oheight}, {owidth})"),
+        "nn.UpSampling": (
+            "({scale_factor}x, {mode:s})",
+            "({odepth}x{oheight}x{owidth}, {mode:s})",
+            "({oheight}x{owidth}, {mode:s})",
+        ),
     },
 )

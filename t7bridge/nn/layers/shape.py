@@ -162,6 +162,7 @@ register_layer(
         "shape.Max": Traits(written=("reduce", "max", "values"), output=out.reduced),
         "shape.Min": Traits(written=("reduce", "min", "values"), output=out.reduced),
     },
+    text={"nn.Reshape": "({size:*x})", "nn.View": "({size:*, })", "nn.Unsqueeze": "(dim {pos:s})"},
 )
 register_layer(
     scratch="maxIdx minIdx maxVals minVals gradMaxVals maskByteTensor w w1 w22 w32 ones diff input_map",
@@ -224,4 +225,5 @@ register_layer(
         "linear.MM": Traits(takes_list=True, written=("product",), output=out.product),
         "linear.MV": Traits(takes_list=True),
     },
+    text={"nn.SelectTable": "({index:s})"},
 )
