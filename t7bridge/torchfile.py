@@ -279,7 +279,7 @@ class TorchfileBuilder(Rebuilder):
         if array is None:
             array = storage_array(storage)
             array = self._arrays[id(storage)] = array if array.flags.writeable else array.copy()
-            self._kept.append(storage)
+            self._alive.append(storage)
         return array
 
     def _view(self, tensor: Tensor, path: Path) -> np.ndarray:

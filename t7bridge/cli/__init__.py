@@ -272,7 +272,7 @@ class _Parser(argparse.ArgumentParser):
         """Exit with 2 and the message."""
         if message.startswith("unrecognized arguments: "):
             wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
-            message += _perhaps(wrong, list(self._option_string_actions))
+            message += _perhaps(wrong, list(self._option_string_actions)) if wrong.startswith("-") else ""
         forms = {"?": "[{}]", "*": "[{}...]", "+": "{}..."}
         operands = [
             forms.get(str(each.nargs), "{}").format(each.metavar or each.dest)

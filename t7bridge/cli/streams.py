@@ -51,9 +51,9 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
         options: the arguments; they get the file's path.
         names: the arguments that are input files.
     """
-    given = {name: getattr(options, name, None) for name in names}
+    values = {name: getattr(options, name, None) for name in names}
     wanted = {
-        name: value for name, value in given.items() if value == "-" or (isinstance(value, list) and "-" in value)
+        name: value for name, value in values.items() if value == "-" or (isinstance(value, list) and "-" in value)
     }
     if not wanted:
         yield

@@ -182,13 +182,15 @@ def _signature(
 ) -> Signature | None:
     """Return the arguments of a class's constructor."""
     if "__init__" in methods:
-        given = methods["__init__"].args
-        nodes = [*[None] * (len(given.args) - len(given.defaults)), *given.defaults, *given.kw_defaults]
-        defaults = {each.arg: node for each, node in zip([*given.args, *given.kwonlyargs], nodes)}
-        kinds: list[tuple[ast.arg | None, Any]] = [(each, Parameter.POSITIONAL_OR_KEYWORD) for each in given.args[1:]]
-        kinds += [(given.vararg, Parameter.VAR_POSITIONAL)]
-        kinds += [(each, Parameter.KEYWORD_ONLY) for each in given.kwonlyargs]
-        kinds += [(given.kwarg, Parameter.VAR_KEYWORD)]
+        arguments = methods["__init__"].args
+        nodes = [*[None] * (len(arguments.args) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
+        defaults = {each.arg: node for each, node in zip([*arguments.args, *arguments.kwonlyargs], nodes)}
+        kinds: list[tuple[ast.arg | None, Any]] = [
+            (each, Parameter.POSITIONAL_OR_KEYWORD) for each in arguments.args[1:]
+        ]
+        kinds += [(arguments.vararg, Parameter.VAR_POSITIONAL)]
+        kinds += [(each, Parameter.KEYWORD_ONLY) for each in arguments.kwonlyargs]
+        kinds += [(arguments.kwarg, Parameter.VAR_KEYWORD)]
         return Signature([_parameter(each, kind, defaults.get(each.arg)) for each, kind in kinds if each])
     if not has_fields:
         return inherited[0] if inherited else None
@@ -344,19 +346,19 @@ def expected(
     signature, base = constructor(target)
     if signature is None:
         return constructed(base, args, kwargs), {}
-    given = signature.bind(*args, **kwargs)
-    given.apply_defaults()
-    modules = _held(signature, given.arguments, base == "Sequential")
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    modules = _held(signature, bound.arguments, base == "Sequential")
     default = signature.parameters["dtype"].default if "dtype" in signature.parameters else None
-    dtype = given.arguments.get("dtype")
+    dtype = bound.arguments.get("dtype")
     if (dtype or default is not None) and dtype not in ELEMENT_TYPES:
         raise Refused(f"torch has no element type {dtype!r:.40}")
     facts = traits_of(target)
     if facts.shapes is not None:
-        tensors = facts.shapes(*given.args, **given.kwargs)
+        tensors = facts.shapes(*bound.args, **bound.kwargs)
     elif facts.like:
         known = TORCH[facts.like].arguments
-        tensors = constructed(facts.like, (), {key: each for key, each in given.arguments.items() if key in known})
+        tensors = constructed(facts.like, (), {key: each for key, each in bound.arguments.items() if key in known})
     else:
         tensors = {}
     return {name: shape(size) for name, size in tensors.items()}, modules

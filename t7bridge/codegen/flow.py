@@ -383,7 +383,7 @@ class Body:
         self._held: dict[int, Attribute] = {}
         self._inner: dict[Ref, Form] = {}
         self._kinds: dict[int, tuple[Value, Kind]] = {}
-        form = Form(origin=BatchOrigin(given=True)) if block.whole else form
+        form = Form(origin=BatchOrigin(is_input=True)) if block.whole else form
         block.steps.append(Step(applied, [], form=form, kind=kind))
 
     def form(self, value: Value) -> Form:
@@ -395,8 +395,8 @@ class Body:
             return step.form if step else Form()
         if len(value.path) == 1 and step.element is not None:
             return step.element
-        given = self.block.whole and not value.step
-        return self._inner.setdefault(value, Form(origin=BatchOrigin(given=given)))
+        is_input = self.block.whole and not value.step
+        return self._inner.setdefault(value, Form(origin=BatchOrigin(is_input=is_input)))
 
     def kind(self, value: Value) -> Kind:
         """Return whether a value is a tensor or a list, as far as it is known."""
@@ -604,8 +604,8 @@ class Lists:
                 self._name(taken, name or hints.get(number, ""))
             values.append(taken)
         self._lists_in(values, links)
-        given = [fetch(link) for link in graph.outputs]
-        return given if graph.returns_list else given[0]
+        results = [fetch(link) for link in graph.outputs]
+        return results if graph.returns_list else results[0]
 
     def _lists_in(self, values: list[Value], links: list[Link]) -> None:
         """Note the elements of the input that are split, with the number of parts: Lua requires that all are used."""

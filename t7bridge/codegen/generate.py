@@ -556,12 +556,12 @@ def _summary(block: CodeBlock, names: list[str]) -> str:
     known = TORCH.get(first.target.removeprefix("torch.nn."))
     if known is not None and known.shape and block.base == "Model":
         taken = known.shape.format(first.args[0])
-    given = {"Residual": "their sum", "Branches": "their outputs"}.get(block.base, "the output")
+    returned = {"Residual": "their sum", "Branches": "their outputs"}.get(block.base, "the output")
     if block.is_stateful:
         return "Take the state, None for that of a beginning; return the output and the new state."
     if isinstance(block.result, list):
-        given = f"a list of {len(block.result)}"
-    return f"Take {taken}; return {given}." if taken else f"Return {given}."
+        returned = f"a list of {len(block.result)}"
+    return f"Take {taken}; return {returned}." if taken else f"Return {returned}."
 
 
 def _load(extra: Extra, weights: str, state: str) -> list[str]:
@@ -660,9 +660,9 @@ class _Page:
     def _function(self, function: ast.stmt, arguments: set[str], words: set[str], inputs: Iterable[str] = ()) -> None:
         """Check the arguments and statements of a function that may use some names without assigning them."""
         assert isinstance(function, ast.FunctionDef)
-        given = function.args
-        _require({each.arg for each in given.args} <= arguments and not function.decorator_list, function)
-        _require(not (given.vararg or given.kwarg or given.kwonlyargs or given.posonlyargs), function)
+        signature = function.args
+        _require({each.arg for each in signature.args} <= arguments and not function.decorator_list, function)
+        _require(not (signature.vararg or signature.kwarg or signature.kwonlyargs or signature.posonlyargs), function)
         body: list[ast.AST] = [each for each in function.body if not _is_text(each)]
         local = set(inputs)
         for number, statement in enumerate(body):

@@ -35,11 +35,11 @@ class BatchOrigin:
     """Source of the batch dimension of values: all of one origin have it, with the same extent, or none has.
 
     Attributes:
-        given: whether it is an input of the whole model. All of these are batches, or none is.
+        is_input: whether it is an input of the whole model. All of these are batches, or none is.
         known: extents required by a layer, by the dimensions of one example and the index among them.
     """
 
-    given: bool = False
+    is_input: bool = False
     known: dict[tuple[int, int], int] = field(factory=dict)
 
 
@@ -87,7 +87,7 @@ def _resolved(extent: Extent) -> Extent:
 
 def alike(one: Form, other: Form) -> bool:
     """Return whether two values certainly have the same shape."""
-    if one.origin is not other.origin and not (one.origin.given and other.origin.given):
+    if one.origin is not other.origin and not (one.origin.is_input and other.origin.is_input):
         return False
     rank = one.rank if one.rank is not None else other.rank
     if rank is None:
@@ -109,17 +109,17 @@ def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: M
     known = TORCH.get(name)
     if known is None or len(args) > len(known.arguments):
         return Construction(f"nn.{name}", [*args], kwargs, spec=spec)
-    given = {**dict(zip(known.arguments, args)), **kwargs}
-    if given.get("stride") is not None and known.arguments.get("stride", 1) is None:
-        given["stride"] = None if given["stride"] == given["kernel_size"] else given["stride"]
-    for argument, value in given.items():
+    arguments = {**dict(zip(known.arguments, args)), **kwargs}
+    if arguments.get("stride") is not None and known.arguments.get("stride", 1) is None:
+        arguments["stride"] = None if arguments["stride"] == arguments["kernel_size"] else arguments["stride"]
+    for argument, value in arguments.items():
         if argument in _UNIFORM and isinstance(value, tuple) and len(set(value)) == 1:
-            given[argument] = value[0]
+            arguments[argument] = value[0]
     required = tuple(argument for argument, default in known.arguments.items() if default is REQUIRED)
     optional = {argument: default for argument, default in known.arguments.items() if default is not REQUIRED}
-    named = {**optional, **{argument: value for argument, value in given.items() if argument not in required}}
-    places = tuple(argument for argument in required if argument in given)
-    return Construction(f"nn.{name}", [given[each] for each in places], named, optional, places, spec)
+    named = {**optional, **{argument: value for argument, value in arguments.items() if argument not in required}}
+    places = tuple(argument for argument in required if argument in arguments)
+    return Construction(f"nn.{name}", [arguments[each] for each in places], named, optional, places, spec)
 
 
 def base_name(class_name: str) -> str:
@@ -152,9 +152,9 @@ def function_of(call: Construction) -> Write | None:
     arguments = call.named()
     if known is None or not known.function or not call.name.startswith("nn.") or arguments.get("inplace"):
         return None
-    given = [arguments[name] for name in known.given]
+    passed = [arguments[name] for name in known.passed]
     name = known.function
-    return lambda x: method(x, name[1:], *given) if name.startswith(".") else apply(name, x, *given)
+    return lambda x: method(x, name[1:], *passed) if name.startswith(".") else apply(name, x, *passed)
 
 
 # Idioms
@@ -397,7 +397,7 @@ class Idioms:
         kwargs = dict(self._spec.kwargs)
         base = kwargs.pop("index_base", 1)
         numbers = "x.long() - base" if base else "x.long()"
-        after = Form(origin=BatchOrigin(given=self._form.origin.given))
+        after = Form(origin=BatchOrigin(is_input=self._form.origin.is_input))
         call = torch_call("Embedding", self._args, kwargs, self._spec)
         return Idiom(after, formula(f"lambda module, x: module({numbers})", base=base), call)
 

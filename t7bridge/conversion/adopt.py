@@ -104,7 +104,7 @@ class Adopter(Rebuilder):
             base = torch.empty(0, dtype=torch.uint8).set_(memory.cpu())
             count = memory.nbytes() // element.itemsize
             data = base[: count * element.itemsize].numpy().view(element.code)
-            self._kept.append(memory)
+            self._alive.append(memory)
             storage = self._memory[pointer] = Storage(element, count, data)
         return Tensor(
             element,

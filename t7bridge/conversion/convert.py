@@ -187,7 +187,7 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
 
 def _note_plain_nans(writer: T7Writer, report: Report) -> None:
     if writer.plain_nans:
-        what = f"{writer.plain_nans} NaNs have bits that text cannot express"
+        what = f"{writer.plain_nans} NaN payloads cannot be represented in an ascii file"
         report.note(
             "info", f"{what}; they are written as nan", loss="precision", code="precision", count=writer.plain_nans
         )

@@ -48,20 +48,20 @@ _REPEATED = 1 << 22
 EXPECTED = "1x3x224x224, image=1x3x224x224, 1x20:int64, [1x4,1x4] for a table, or a file such as in.t7"
 
 
-def parse_inputs(given: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples:
+def parse_inputs(inputs: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples:
     """Return the example inputs of a model: one, or a list for a table, each with a name.
 
     Args:
-        given: one input, or a sequence with one text for each element of the table that the model takes; see above.
+        inputs: one input, or a sequence with one text for each element of the table that the model takes; see above.
 
     Raises:
         ModelError: a text is not an input, two inputs have one name, or a file holds no tensor.
         MissingFileError: a text is the name of a missing file.
         FormatError: a file is damaged.
     """
-    if given and not isinstance(given, str) and all(isinstance(size, int) for size in given):
-        given = _text(given)
-    texts = [given] if isinstance(given, str) else [_text(each) for each in given]
+    if inputs and not isinstance(inputs, str) and all(isinstance(size, int) for size in inputs):
+        inputs = _text(inputs)
+    texts = [inputs] if isinstance(inputs, str) else [_text(each) for each in inputs]
     if not texts:
         raise ModelError("no input is given", expected=EXPECTED)
     found = [_input(text, limits) for text in texts]
@@ -83,9 +83,9 @@ def leaves(tree: Examples) -> Iterator[Example]:
             yield from leaves(each)
 
 
-def _text(given: Any) -> str:
+def _text(value: Any) -> str:
     """Return a shape as text, or the text of an input."""
-    return os.fspath(given) if isinstance(given, (str, os.PathLike)) else "x".join(map(str, given))
+    return os.fspath(value) if isinstance(value, (str, os.PathLike)) else "x".join(map(str, value))
 
 
 def _input(text: str, limits: Limits) -> Examples:

@@ -189,7 +189,7 @@ class _Builder(Rebuilder):
         if type(key) in SCALARS:
             return self.scalar(key, path, key)
         if isinstance(key, Tensor):
-            self._kept.append(key)
+            self._alive.append(key)
             if id(key) not in self.made:
                 self.made[id(key)] = self._tensor(key, Path(path, key))
             return self.made[id(key)]

@@ -108,7 +108,7 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = Fals
     """
     flat = Flat()
     seen: set[int] = set()
-    kept: list[Any] = []  # so that no other value gets its identity
+    alive: list[Any] = []  # so that no other value gets its identity
     budget = Budget(limits, "naming deeply nested values")
     stack: list[tuple[int, Path]] = [(0, Path(None, "root", value))]
     while stack:
@@ -116,7 +116,7 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = Fals
         item = path.value
         if isinstance(item, (QuantizedTensor, SparseTensor, set, frozenset)):
             item = in_order(item) if isinstance(item, (set, frozenset)) else parts_of(item)
-            kept.append(item)
+            alive.append(item)
         is_container = isinstance(item, (dict, list, tuple)) and not _is_function(item)
         made = tensor_of_numbers(item) if numbers and id(item) not in seen else None
         if made is not None and sum(map(len, _steps_to(path))) < _LONGEST_NAME:

@@ -56,7 +56,8 @@ class Option:
         sources: kinds of formats to which it applies as inputs.
         targets: kinds of formats to which it applies as outputs.
         formats: the formats to which it applies, if not all of these kinds.
-        where: whether it applies, beyond that: of the request, and the kinds of values of source and target.
+        unless: why it does not apply nevertheless, empty if it does: of the request, and the kinds of values of source
+            and target.
         noun: what it is called where it does not apply to a format; empty for its name.
         group: the heading in the help.
         kw_only: whether Python's argument has to be named.
@@ -75,7 +76,7 @@ class Option:
     sources: tuple[str, ...] = (LUA, PYTHON, NAMED)
     targets: tuple[str, ...] = (LUA, PYTHON, NAMED)
     formats: tuple[str, ...] = ()
-    where: Callable[[Any, str, str], bool] | None = None
+    unless: Callable[[Any, str, str], str] | None = None
     noun: str = ""
     group: str = ""
     kw_only: bool = True
@@ -92,11 +93,12 @@ class Option:
         inverse = "no-" if self.kind == "flag" and self.default is True else ""
         return self.flags or (f"--{inverse}{self.name.replace('_', '-')}",)
 
-    def applies(self, request: Any, source: str, target: str) -> bool:
-        """Return whether it applies to a conversion between two formats."""
+    def refused(self, request: Any, source: str, target: str) -> str:
+        """Return why it does not apply to a conversion between two formats; empty if it does."""
         one, other = FORMATS[source].values, FORMATS[target].values
-        listed = one in self.sources and other in self.targets and (not self.formats or target in self.formats)
-        return listed and (self.where is None or self.where(request, one, other))
+        if one not in self.sources or other not in self.targets or (self.formats and target not in self.formats):
+            return f"from {FORMATS[source].suffix} to {FORMATS[target].suffix}"
+        return self.unless(request, one, other) if self.unless else ""
 
     def check(self, value: Any) -> None:
         """Check that a value is one of the choices; `None` means not given.

@@ -53,16 +53,16 @@ class Conversion:
     byte_order: str | None = option(
         "byte order of a binary file (default: that of SRC)", default=None, choices=("little", "big"),
         targets=(LUA,), group=_T7, noun=_LAYOUT,
-        where=lambda asked, source, target: asked.encoding != "ascii",
+        unless=lambda asked, source, target: "to ascii" if asked.encoding == "ascii" else "",
     )  # fmt: skip
     long_size: int | None = option(
         "bytes of a C long in a binary file (default: as in SRC)", default=None, choices=(4, 8),
         targets=(LUA,), group=_T7, noun=_LAYOUT,
-        where=lambda asked, source, target: asked.encoding != "ascii",
+        unless=lambda asked, source, target: "to ascii" if asked.encoding == "ascii" else "",
     )  # fmt: skip
     keep_device: bool = option(
         "keep CUDA tensors on CUDA, in a .pt and in a .t7 made from a .pt", default=False, targets=(LUA, PYTHON),
-        where=lambda asked, source, target: not source == target == LUA, group=_PT,
+        unless=lambda asked, source, target: "from .t7 to .t7" if source == target == LUA else "", group=_PT,
     )  # fmt: skip
     map_location: MapLocation = option(
         "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", default=None, targets=(PYTHON,), group=_PT,
@@ -71,7 +71,7 @@ class Conversion:
     record: bool = option("do not write or use the round-trip record", default=True, group="output")
     nested: bool = option(
         "t.conv1.weight instead of t['conv1.weight']", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
-        where=lambda asked, source, target: asked.template is None, group=_T7,
+        unless=lambda asked, source, target: "with a template" if asked.template is not None else "", group=_T7,
     )  # fmt: skip
     pt_format: str = option(
         "legacy: for PyTorch 0.2 to 1.5; torchscript: for torch.jit.load and C++", default="zip",
@@ -87,7 +87,7 @@ class Conversion:
     )  # fmt: skip
     compact: bool = option(
         "write only the used part of each storage", default=False, sources=(LUA,), targets=(PYTHON,),
-        where=lambda asked, source, target: asked.mode == "auto", group=_PT,
+        unless=lambda asked, source, target: f"in mode {asked.mode}" if asked.mode != "auto" else "", group=_PT,
     )  # fmt: skip
     strict: bool = STRICT
     allow_foreign: bool = option(
@@ -137,17 +137,13 @@ def note_ignored(request: Convert, report: Report) -> None:
         report: names the formats, and receives the notes.
     """
     source, target = report.source_format, report.target_format
-    from_to = f"from {FORMATS[source].suffix} to {FORMATS[target].suffix}"
-    ignored = []
+    ignored = {}
     for name, each in options_of(request).items():
-        if (
-            each.python
-            and each.default not in (REQUIRED, getattr(request, name))
-            and not each.applies(request, source, target)
-        ):
-            ignored.append(name if FORMATS[target].values in each.targets else each.noun or name)
-    for name in dict.fromkeys(ignored):
-        report.note("warning", f"{name} does not apply {from_to}, and is ignored", code="option")
+        is_set = each.python and each.default not in (REQUIRED, getattr(request, name))
+        if is_set and (why := each.refused(request, source, target)):
+            ignored[name if FORMATS[target].values in each.targets else each.noun or name] = why
+    for name, why in ignored.items():
+        report.note("warning", f"{name} does not apply {why}, and is ignored", code="option")
     if request.pt_format == "legacy" and request.record and (source, target) == ("t7", "pt"):
         report.note("info", "the legacy format cannot hold the round-trip record of the .t7", code="no-record")
 

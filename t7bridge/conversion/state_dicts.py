@@ -216,21 +216,21 @@ def note_texts(written: Written, named: NamedTensors, goal: FormatSpec, report: 
         report.note("warning", message, name, code="left-out", count=count)
 
 
-def note_data(data: Iterable[tuple[str, str, Any]], report: Report, kept: str = "") -> None:
+def note_data(data: Iterable[tuple[str, str, Any]], report: Report, where: str = "") -> None:
     """Name data of modules: tables one by one, scalars of a class by the names of their fields.
 
     Args:
         data: for each its path, the class of its module, and its value.
         report: receives the notes.
-        kept: where they are in the result; empty if they have no place there.
+        where: where they are in the result; empty if they have no place there.
     """
     level, code, message = (
         "warning",
         "left-out",
         "left out, as a state dict has no place for {} of {}; --mode tree keeps them",
     )
-    if kept:
-        level, code, message = "info", "beside", kept + ": {} of {}"
+    if where:
+        level, code, message = "info", "beside", where + ": {} of {}"
     groups: dict[tuple[str, str], list[tuple[str, Any]]] = {}
     for path, class_name, value in data:
         name = path.rpartition(".")[2] if isinstance(value, _SCALARS) else path

@@ -63,6 +63,8 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
     value = made.value
     if compact and report.mode != "record":
         value = compact_in(value)
+    elif compact:
+        report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")
     if made.modules is not None:
         made.modules.note_rest(value)
     record = made.record

@@ -29,8 +29,8 @@ from ..nn.state_dict import (
     StateDict,
     added,
     assignment,
+    existing_field,
     is_close,
-    kept_field,
     learned_copies,
     native,
     recomputed,
@@ -248,7 +248,7 @@ class _Filling:
         """Determine the target of each key of a state dict, and the mismatches."""
         origins, converted = model.result.origins, model.result.tensors
         state = plain_keys(model.obj, model.result, state, self._note)
-        given: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for key, origin in origins.items():
             value = state.get(key)
             derived = origin.param is not None and origin.param.kind == "derived"
@@ -257,7 +257,7 @@ class _Filling:
             elif value is not None:
                 tensor = self._fitting_tensor(model.label(key), value, converted[key])
                 if tensor is not None:
-                    given[key] = tensor
+                    tensors[key] = tensor
             elif not derived:
                 self._missing.append(f"{model.label(key)}: expected {_shown(converted[key])}")
         for key, value in state.items():
@@ -267,8 +267,8 @@ class _Filling:
                 self._batches += 1
             else:
                 self._extra.append(f"{model.label(_name(key))}: found {_shown(value)}")
-        self._fitting += len(given)
-        self._plan(model, given)
+        self._fitting += len(tensors)
+        self._plan(model, tensors)
 
     def _fitting_tensor(self, name: str, value: Any, wanted: Tensor) -> Tensor | None:
         """Return a value of the `.pt` as a tensor with one of Lua's element types, if it matches."""
@@ -304,27 +304,27 @@ class _Filling:
 
     # Values
 
-    def _plan(self, model: _Model, given: dict[str, Tensor]) -> None:
+    def _plan(self, model: _Model, tensors: dict[str, Tensor]) -> None:
         """Plan which of Lua's tensors receive which values."""
         origins, converted = model.result.origins, model.result.tensors
         for key, origin in origins.items():
             param = origin.param
             if param is None or param.kind != "derived" or key.endswith(_BATCHES):
                 continue
-            found = given.pop(key, None)
+            found = tensors.pop(key, None)
             if not param.adds_to:
                 self._derived.append((model.label(key), origin, recomputed(origin), found))
             elif found is not None:
                 other = key.removesuffix(param.name) + param.adds_to
-                total = added(given.get(other, converted[other]), found) if other in converted else None
+                total = added(tensors.get(other, converted[other]), found) if other in converted else None
                 if total is not None:
-                    given[other] = total
+                    tensors[other] = total
                     self._sums.append(model.label(key))
-        for key, tensor in given.items():
+        for key, tensor in tensors.items():
             self._items.append(assignment(model.label(key), origins[key], tensor, converted[key]))
         for key, path, origin, copy in learned_copies(model.obj):
-            if key in given and given[key].shape == copy.shape:
-                self._items.append(assignment(f"{model.label(key)} (copy {path})", origin, given[key], copy))
+            if key in tensors and tensors[key].shape == copy.shape:
+                self._items.append(assignment(f"{model.label(key)} (copy {path})", origin, tensors[key], copy))
 
     def _update_derived(self) -> None:
         """Recompute what Lua stores although it follows from other tensors."""
@@ -333,9 +333,9 @@ class _Filling:
             after = recomputed(origin)
             if after is None:
                 continue
-            kept = origin.tensor or kept_field(origin, after)
-            if kept is not None and (before is None or not same_elements(before, after)):
-                items.append(Assignment(name, kept, after))
+            tensor = origin.tensor or existing_field(origin, after)
+            if tensor is not None and (before is None or not same_elements(before, after)):
+                items.append(Assignment(name, tensor, after))
             if found is not None and not is_close(found, after):
                 self._note("warning", f"{name} follows from other tensors in Lua; the .pt's own value is not taken")
         assign(items)

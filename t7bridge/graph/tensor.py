@@ -663,7 +663,8 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
     if storage is None or not tensor.numel:
         return torch.empty(tensor.shape, dtype=dtype)
     if any(step < 0 for step in tensor.stride):
-        return torch.from_numpy(np.ascontiguousarray(tensor.array)).view(dtype).reshape(tensor.size)
+        copied = tensor.array.reshape(-1).copy()  # `ascontiguousarray` leaves the stride of an extent of 1
+        return torch.from_numpy(copied).view(dtype).reshape(tensor.size)
     flat = _flat(storage, storages).view(dtype)
     made: torch.Tensor = flat.as_strided(tensor.size, tensor.stride, tensor.offset)
     if tensor.extras is not None:

@@ -260,7 +260,7 @@ class Rebuilder:
     def __init__(self) -> None:
         self.made: dict[int, Any] = {}
         """What became of each value that is not a scalar, by identity."""
-        self._kept: list[Any] = []
+        self._alive: list[Any] = []
         """These values: no other value gets the identity of one."""
 
     def make(self, value: Any, path: Path) -> Any:
@@ -309,7 +309,7 @@ class Rebuilder:
             else:
                 put(target, place, done, value)
             if self.remembers:
-                self._kept.append(value)
+                self._alive.append(value)
                 made.setdefault(id(value), done)
             if fill:
                 if fill.finish or fill.done:

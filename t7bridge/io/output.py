@@ -226,10 +226,10 @@ class FileOutput(Output):
     """
 
     def __init__(self, path: PathLike, *, force: bool = False, sync: bool = False) -> None:
-        given = local_target(path)
-        if "\0" in given:
-            raise WriteError("cannot be written: its name holds a NUL character", file=given)
-        self.path = os.path.realpath(given) if os.path.islink(given) else given
+        name = local_target(path)
+        if "\0" in name:
+            raise WriteError("cannot be written: its name holds a NUL character", file=name)
+        self.path = os.path.realpath(name) if os.path.islink(name) else name
         self._force = force
         replaced = check_replaceable(self.path, force)
         self._sync = sync or replaced is not None

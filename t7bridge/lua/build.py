@@ -527,7 +527,7 @@ class Builder:
         """Return values for formulas: numbers where they have one element, and at least one wire."""
         found = [value if (number := number_of(value)) is None else number for value in values]
         if not any(isinstance(value, Wire) for value in found):
-            known = [isinstance(value, float) + isinstance(given, (int, float)) for value, given in zip(found, values)]
+            known = [isinstance(value, float) + isinstance(own, (int, float)) for value, own in zip(found, values)]
             first = known.index(min(known))
             found[first] = self.wire(values[first])
         return found
@@ -829,14 +829,14 @@ def first_wire(values: Sequence[Any], shape: Shape | None = None) -> Wire | None
     return min(fitting, key=lambda wire: wire.shape != shape, default=None)
 
 
-def _shaping(given: Shape, shape: Shape) -> LuaLayer:
+def _shaping(before: Shape, shape: Shape) -> LuaLayer:
     """Return the layer that gives a value another shape; only the first extent may depend on the batch."""
-    for more, less, name in ((shape, given, "nn.Unsqueeze"), (given, shape, "nn.Squeeze")):
+    for more, less, name in ((shape, before, "nn.Unsqueeze"), (before, shape, "nn.Squeeze")):
         for place, extent in enumerate(more):
             if less and extent == 1 and with_extents(more, place) == less:
                 return make(name, place + 1)
-    if len(shape) > 1 and shape[:1] == given[:1] and isinstance(shape[0], str):
-        return make("nn.View", *shape[1:], calls=(("setNumInputDims", (len(given) - 1,)),))
+    if len(shape) > 1 and shape[:1] == before[:1] and isinstance(shape[0], str):
+        return make("nn.View", *shape[1:], calls=(("setNumInputDims", (len(before) - 1,)),))
     return make("nn.View", *(tuple(-1 if isinstance(extent, str) else extent for extent in shape) or (1,)))
 
 

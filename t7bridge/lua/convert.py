@@ -182,7 +182,7 @@ def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], sca
     held = _held_whole(layer, arrays)
     keys = [*program.state, *program.aliases]
     order = [key for key in program.order if key in keys]
-    others = [(key, _kept(array)) for key, array in arrays.items() if key not in held]
+    others = [(key, _recordable(array)) for key, array in arrays.items() if key not in held]
     return Table.of(
         {
             "keys": Table.from_list(order),
@@ -202,7 +202,7 @@ def _held_whole(layer: LuaLayer, arrays: dict[str, Any]) -> set[str]:
     return {key for key, ranges in parts.items() if covered(ranges) == arrays[key].size}
 
 
-def _kept(array: Any) -> Tensor | Table:
+def _recordable(array: Any) -> Tensor | Table:
     """Return a tensor for the record; Lua has none without dimensions, so a table represents it."""
     if array.ndim:
         return Tensor.from_numpy(array)

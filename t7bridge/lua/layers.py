@@ -551,10 +551,10 @@ def fields_of(layer: LuaLayer, element: ElementType) -> dict[str, LuaValue]:
     found = {word: _new(text, element) for word, text in row.fields.items()}
     if name in _COMPUTED:
         found.update(_COMPUTED[name](*layer.args))
-    given = {**row.defaults, **dict(zip(row.args, layer.args))}
+    arguments = {**row.defaults, **dict(zip(row.args, layer.args))}
     for word in row.args:
-        if word != "-" and given[word] is not None:
-            found[word] = lua_value(given[word], element)
+        if word != "-" and arguments[word] is not None:
+            found[word] = lua_value(arguments[word], element)
     for method, args in layer.calls:
         found.update(METHODS[method](*args))
     return found

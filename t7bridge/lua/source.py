@@ -429,9 +429,9 @@ class _Writer:
             return self._plain(layer, depth)
         number = block.layers.index(layer)
         prefix: _Parts = [_Key(block.prefixes[number])] if block.has_prefix else []
-        given = {"suffix": lua_string(block.suffixes[number])} if block.has_suffix else {}
-        given |= {name: values[number] for name, values in block.values.items()}
-        args = [_Args(tuple(given.values()), tuple(given), len(given))] if given else []
+        arguments = {"suffix": lua_string(block.suffixes[number])} if block.has_suffix else {}
+        arguments |= {name: values[number] for name, values in block.values.items()}
+        args = [_Args(tuple(arguments.values()), tuple(arguments), len(arguments))] if arguments else []
         return [f"{block.name}(", *prefix, ", " if prefix and args else "", *args, ")"]
 
     def _body(self, layer: LuaLayer) -> _Parts:
@@ -506,8 +506,8 @@ class _Writer:
             sources = sources if len(step.inputs) == 1 else f"{{{sources}}}"
             parts += [*self._expression(step.layer, 1), f"({sources})\n   "]
         returned = ", ".join(names[id(step)] for step in layer.outputs)
-        given = ", ".join(names[id(step)] for step in inputs)
-        return [*parts, f"return nn.gModule({{{given}}}, {{{returned}}})"]
+        taken = ", ".join(names[id(step)] for step in inputs)
+        return [*parts, f"return nn.gModule({{{taken}}}, {{{returned}}})"]
 
     def _local(self, layer: LuaLayer, path: str) -> str:
         """Return the name of a node: its module's attribute in the module at a path, else of what it computes."""

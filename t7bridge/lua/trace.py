@@ -242,14 +242,14 @@ def _check_inputs(exported: Any, inputs: tuple[Any, ...]) -> bool:
     """
     shapes = [_shape(value) for value in _inputs_of(exported) if isinstance(value, torch.Tensor)]
     text = ", ".join("x".join(map(str, shape)) for shape in shapes)
-    given = [tuple(value.shape) for value in inputs if isinstance(value, torch.Tensor)]
-    if given and [len(shape) for shape in given] != [len(shape) for shape in shapes]:
-        raise ModelError("the program has other inputs", expected=text, found=f"{given}")
-    for shape, own in zip(given, shapes):
+    sizes = [tuple(value.shape) for value in inputs if isinstance(value, torch.Tensor)]
+    if sizes and [len(shape) for shape in sizes] != [len(shape) for shape in shapes]:
+        raise ModelError("the program has other inputs", expected=text, found=f"{sizes}")
+    for shape, own in zip(sizes, shapes):
         if any(isinstance(extent, int) and extent != size for size, extent in zip(shape, own)):
-            raise ModelError("the sizes of the program's inputs are fixed", expected=text, found=f"{given}")
+            raise ModelError("the sizes of the program's inputs are fixed", expected=text, found=f"{sizes}")
     is_known = all(isinstance(extent, int) for shape in shapes for extent in shape[1:])
-    if not is_known and not given:
+    if not is_known and not sizes:
         raise ModelError("the sizes of the program's inputs are open", found=text, hint="State them: --input SIZES.")
     return is_known
 
@@ -592,8 +592,8 @@ class _Reader:
         if made is None:
             self.program.calls.append(call)
             return
-        graph, given = made
-        results = self._read_inside(graph, given, (), f"{call.name}.", call)
+        graph, inputs = made
+        results = self._read_inside(graph, inputs, (), f"{call.name}.", call)
         if call.inplace:
             target = torch.ops.aten.copy_.default
             args = {"self": call.args["self"], "src": results[0], "non_blocking": False}
@@ -603,11 +603,11 @@ class _Reader:
         self._add(call.name, {"value": results if several else results[0]}, call)
 
     def _read_inside(
-        self, module: Any, given: Sequence[Any], known: Collection[str], prefix: str, outer: TracedCall | None
+        self, module: Any, inputs: Sequence[Any], known: Collection[str], prefix: str, outer: TracedCall | None
     ) -> list[Any]:
         """Read all calls of another graph, with the values of its inputs; return its outputs."""
         names = [inner.name for inner in module.graph.nodes if inner.op == "placeholder"]
-        bound = dict(zip(names, map(self.plain, given)))
+        bound = dict(zip(names, map(self.plain, inputs)))
         return _Reader(self.program, known, module, self.computed, prefix, bound, outer).read()
 
     def _read_block(self, node: Any) -> None:

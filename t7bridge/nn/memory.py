@@ -61,11 +61,11 @@ class MemoryEffects:
     def _of_sequence(self, modules: list[ModuleSpec]) -> Effect:
         changes, shares, keeps = False, True, False
         for before, module in zip([None, *modules], modules):
-            effect, given = self.of(module), shares
+            effect, is_shared = self.of(module), shares
             if before is not None and traits_of(before.target).written == ("branches",) and before.children:
                 # A layer writes into the first element of a list.
-                given &= self.of(next(iter(before.children.values()))).shares
-            changes |= given and effect.changes
+                is_shared &= self.of(next(iter(before.children.values()))).shares
+            changes |= is_shared and effect.changes
             keeps |= shares and effect.keeps
             shares &= effect.shares
         return Effect(changes, shares, keeps)
@@ -73,10 +73,10 @@ class MemoryEffects:
     def _of_graph(self, graph: GraphSpec, children: dict[str, ModuleSpec]) -> Effect:
         changes, shares = False, [True]
         for node in graph.nodes:
-            given = any(shares[number] for number, _ in node.takes)
+            is_shared = any(shares[number] for number, _ in node.takes)
             effect = None if node.module is None else self.of(children[node.module])
-            changes |= given and effect is not None and effect.changes
-            shares.append(given and (effect is None or effect.shares))
+            changes |= is_shared and effect is not None and effect.changes
+            shares.append(is_shared and (effect is None or effect.shares))
         return Effect(changes, any(shares[number] for number, _ in graph.outputs), keeps=True)
 
 

@@ -238,8 +238,8 @@ def one_hot(call: Arguments, x: Value) -> Value:
 
 def view(call: Arguments, x: Value) -> Value:
     """nn.View."""
-    shape, size, given = _tensor(x), _sizes(call), call.get("n_input_dims", -1)
-    front = 0 if given is None else max(0, len(shape) - given)
+    shape, size, dims = _tensor(x), _sizes(call), call.get("n_input_dims", -1)
+    front = 0 if dims is None else max(0, len(shape) - dims)
     batch = prod(shape[:front])
     known = prod(each for each in size if each >= 0)
     total = prod(shape)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from math import prod
+from os import PathLike
 from typing import Any
 
 from attrs import evolve, field
@@ -127,7 +128,12 @@ def state_dict(
         >>> tensors = state_dict(load("model.t7"))  # doctest: +SKIP
     """
     if not isinstance(value, TorchObject):
-        raise ModelError("a state dict is made from an nn module", path=path, found=type(value).__name__)
+        raise ModelError(
+            "a state dict is made from an nn module",
+            path=path,
+            found=type(value).__name__,
+            hint="load(path) reads a file." if isinstance(value, (str, PathLike)) else "",
+        )
     result = _Collector(Places(value, path, limits)).run()
     if not own_keys:
         _rename(value, path, result)
@@ -489,7 +495,7 @@ def recomputed(origin: Origin) -> Tensor | None:
         return None
 
 
-def kept_field(origin: Origin, made: Tensor) -> Tensor | None:
+def existing_field(origin: Origin, made: Tensor) -> Tensor | None:
     """Return Lua's tensor with the name and shape of a computed one, read in evaluation; `None` if missing."""
     found = _fields(origin).find_tensor(origin.param.name) if origin.param is not None else None
     return found if found is not None and found.shape == made.shape else None

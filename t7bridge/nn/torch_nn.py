@@ -18,7 +18,7 @@ from .output_shapes import Rule
 
 Shape = tuple[int, ...]
 Tensors = dict[str, Shape]
-Given = Mapping[str, Any]
+Arguments = Mapping[str, Any]
 REQUIRED = Parameter.empty
 """The default of a required argument."""
 SAME = -1
@@ -40,7 +40,7 @@ class TorchClass:
         arguments: their names in order, with their defaults, if any.
         rank: dimensions of one example of the output; `SAME` as the input's, `None` if unknown.
         function: an equivalent without a module: `torch.relu`, or `.flatten` for a method.
-        given: the arguments of the constructor that the function has too, in order.
+        passed: the arguments of the constructor that the function has too, in order.
         shape: of the input, for a docstring; `{0}` is the first argument.
         output: the shape of the output, if known.
         extent: the argument with the first extent of an example of the input, which has `rank` dimensions too; empty
@@ -51,7 +51,7 @@ class TorchClass:
     arguments: dict[str, Any]
     rank: int | None
     function: str
-    given: tuple[str, ...]
+    passed: tuple[str, ...]
     shape: str
     output: Rule | None
     extent: str | None
@@ -68,7 +68,7 @@ def _rows() -> Iterator[tuple[str, TorchClass]]:
         rule, *dims = output.split() or ["none"]
         made: Any = getattr(out, rule, None)
         dimensions, *extent = rank.split() or [""]
-        called, *given = function.split() or [""]
+        called, *passed = function.split() or [""]
         yield (
             name,
             TorchClass(
@@ -76,7 +76,7 @@ def _rows() -> Iterator[tuple[str, TorchClass]]:
                 known,
                 SAME if dimensions == "same" else int(dimensions) if dimensions else None,
                 called,
-                tuple(given),
+                tuple(passed),
                 shape,
                 made(*map(int, dims)) if dims else made,
                 extent[0].strip("*") if extent else None,
@@ -122,7 +122,7 @@ def positive(size: int) -> int:
     return size
 
 
-def bound(name: str, args: tuple[Any, ...], kwargs: Given) -> dict[str, Any]:
+def bound(name: str, args: tuple[Any, ...], kwargs: Arguments) -> dict[str, Any]:
     """Return all arguments of a constructor by name.
 
     Raises:
@@ -132,12 +132,12 @@ def bound(name: str, args: tuple[Any, ...], kwargs: Given) -> dict[str, Any]:
         return {}
     kind = Parameter.POSITIONAL_OR_KEYWORD
     known = [Parameter(each, kind, default=default) for each, default in TORCH[name].arguments.items()]
-    given = Signature(known).bind(*args, **kwargs)
-    given.apply_defaults()
-    return given.arguments
+    arguments = Signature(known).bind(*args, **kwargs)
+    arguments.apply_defaults()
+    return arguments.arguments
 
 
-def constructed(name: str, args: tuple[Any, ...], kwargs: Given) -> Tensors:
+def constructed(name: str, args: tuple[Any, ...], kwargs: Arguments) -> Tensors:
     """Return the tensors of a module after construction.
 
     Args:
@@ -148,12 +148,12 @@ def constructed(name: str, args: tuple[Any, ...], kwargs: Given) -> Tensors:
     Raises:
         Refused, TypeError: PyTorch would raise.
     """
-    given = bound(name, args, kwargs)
+    arguments = bound(name, args, kwargs)
     make = _CONSTRUCTORS.get(TORCH[name].base)
-    return make(name, given) if make else {}
+    return make(name, arguments) if make else {}
 
 
-def tensors_like(name: str, args: tuple[Any, ...], kwargs: Given) -> Tensors:
+def tensors_like(name: str, args: tuple[Any, ...], kwargs: Arguments) -> Tensors:
     """Return the tensors of a class with the required arguments of one of torch.nn, and perhaps others.
 
     Args:
@@ -178,101 +178,107 @@ def _require(holds: bool, message: str) -> None:
 # What the constructors of classes with a base name refuse, and the tensors that they make.
 
 
-def _dropout(name: str, given: Given) -> Tensors:
-    _require(not (given["p"] < 0 or given["p"] > 1), f"the probability of nn.{name} is {given['p']}, not in 0 … 1")
+def _dropout(name: str, arguments: Arguments) -> Tensors:
+    _require(
+        not (arguments["p"] < 0 or arguments["p"] > 1),
+        f"the probability of nn.{name} is {arguments['p']}, not in 0 … 1",
+    )
     return {}
 
 
-def _hardtanh(name: str, given: Given) -> Tensors:
-    low, high = given["min_val"], given["max_val"]
+def _hardtanh(name: str, arguments: Arguments) -> Tensors:
+    low, high = arguments["min_val"], arguments["max_val"]
     _require(high > low, f"the bounds of nn.{name} are {low} and {high}, the upper one not above the lower")
     return {}
 
 
-def _unflatten(name: str, given: Given) -> Tensors:
-    sizes = given["unflattened_size"]
+def _unflatten(name: str, arguments: Arguments) -> Tensors:
+    sizes = arguments["unflattened_size"]
     whole = isinstance(sizes, tuple) and all(type(size) is int for size in sizes)
-    _require(whole and type(given["dim"]) is int, f"nn.{name} requires integers")
+    _require(whole and type(arguments["dim"]) is int, f"nn.{name} requires integers")
     return {}
 
 
-def _prelu(name: str, given: Given) -> Tensors:
-    return {"weight": shape(given["num_parameters"])}
+def _prelu(name: str, arguments: Arguments) -> Tensors:
+    return {"weight": shape(arguments["num_parameters"])}
 
 
-def _embedding(name: str, given: Given) -> Tensors:
-    at, rows = given["padding_idx"], given["num_embeddings"]
+def _embedding(name: str, arguments: Arguments) -> Tensors:
+    at, rows = arguments["padding_idx"], arguments["num_embeddings"]
     _require(at is None or -rows <= at < rows, f"row {at} of {rows} cannot be the padding of nn.{name}")
-    return {"weight": shape(rows, given["embedding_dim"])}
+    return {"weight": shape(rows, arguments["embedding_dim"])}
 
 
-def _norm(name: str, given: Given) -> Tensors:
-    if "num_features" not in given:
+def _norm(name: str, arguments: Arguments) -> Tensors:
+    if "num_features" not in arguments:
         return {}
-    features = shape(given["num_features"])
-    made: Tensors = {"weight": features, "bias": features} if given["affine"] else {}
-    if given.get("track_running_stats"):
+    features = shape(arguments["num_features"])
+    made: Tensors = {"weight": features, "bias": features} if arguments["affine"] else {}
+    if arguments.get("track_running_stats"):
         made |= {"running_mean": features, "running_var": features, "num_batches_tracked": ()}
     return made
 
 
-def _linear(name: str, given: Given) -> Tensors:
-    *inputs, outputs, bias = given.values()
+def _linear(name: str, arguments: Arguments) -> Tensors:
+    *inputs, outputs, bias = arguments.values()
     _require(len(inputs) == 1 or (type(inputs[0]) is int and inputs[0] > 0), f"nn.{name} has no inputs")
     return {"weight": shape(outputs, *inputs), **({"bias": shape(outputs)} if bias else {})}
 
 
-def _conv(name: str, given: Given) -> Tensors:
-    groups, inputs, outputs = given["groups"], given["in_channels"], given["out_channels"]
+def _conv(name: str, arguments: Arguments) -> Tensors:
+    groups, inputs, outputs = arguments["groups"], arguments["in_channels"], arguments["out_channels"]
     _require(type(groups) is int and groups > 0, f"nn.{name} has {groups} groups")
     shape(inputs, outputs)
-    padding, transposed = given["padding"], "Transpose" in name
+    padding, transposed = arguments["padding"], "Transpose" in name
     named = isinstance(padding, str) and padding not in ("same", "valid") and not transposed
     _require(not named, f"the padding of nn.{name} is {padding!r:.40}")
     _require(not inputs % groups and not outputs % groups, f"{groups} groups do not divide {inputs} and {outputs}")
-    kernel, dims = given["kernel_size"], int(name[-2])
+    kernel, dims = arguments["kernel_size"], int(name[-2])
     kernel = (kernel,) * dims if isinstance(kernel, int) else tuple(kernel)
     _require(len(kernel) == dims, f"a kernel of {len(kernel)} dimensions where {dims} are expected")
     first, second = (inputs, outputs) if transposed else (outputs, inputs)
-    bias = {"bias": shape(outputs)} if given["bias"] else {}
+    bias = {"bias": shape(outputs)} if arguments["bias"] else {}
     return {"weight": shape(first, second // groups, *kernel), **bias}
 
 
-def _recurrent(name: str, given: Given) -> Tensors:
+def _recurrent(name: str, arguments: Arguments) -> Tensors:
     if name.endswith("Cell"):
-        rows, inputs = {"LSTMCell": 4, "GRUCell": 3, "RNNCell": 1}[name] * given["hidden_size"], given["input_size"]
-        made = {"weight_ih": shape(rows, inputs), "weight_hh": shape(rows, given["hidden_size"])}
-        return made | (dict.fromkeys(("bias_ih", "bias_hh"), shape(rows)) if given["bias"] else {})
-    hidden, layers, dropped = given["hidden_size"], given["num_layers"], given["dropout"]
+        rows, inputs = (
+            {"LSTMCell": 4, "GRUCell": 3, "RNNCell": 1}[name] * arguments["hidden_size"],
+            arguments["input_size"],
+        )
+        made = {"weight_ih": shape(rows, inputs), "weight_hh": shape(rows, arguments["hidden_size"])}
+        return made | (dict.fromkeys(("bias_ih", "bias_hh"), shape(rows)) if arguments["bias"] else {})
+    hidden, layers, dropped = arguments["hidden_size"], arguments["num_layers"], arguments["dropout"]
     positive(hidden)
-    positive(given["input_size"])
-    _require(type(given["batch_first"]) is bool, f"nn.{name} needs True or False for batch_first")
+    positive(arguments["input_size"])
+    _require(type(arguments["batch_first"]) is bool, f"nn.{name} needs True or False for batch_first")
     _require(type(layers) is int and 0 < layers <= _MOST_LAYERS, f"nn.{name} has {layers} layers")
     _require(0 <= dropped <= 1, f"the dropout of nn.{name} is {dropped}, not in 0 … 1")
-    projected, function = given["proj_size"], given.get("nonlinearity", "tanh")
+    projected, function = arguments["proj_size"], arguments.get("nonlinearity", "tanh")
     _require(type(projected) is int and 0 <= projected < hidden, f"a projection to {projected} of {hidden}")
     _require(not projected or name == "LSTM", f"nn.{name} has no projection")
     _require(function in ("tanh", "relu"), f"nn.{name} has the nonlinearity {function}")
-    return dict(_gate_tensors({"LSTM": 4, "GRU": 3, "RNN": 1}[name] * hidden, given))
+    return dict(_gate_tensors({"LSTM": 4, "GRU": 3, "RNN": 1}[name] * hidden, arguments))
 
 
-def _gate_tensors(rows: int, given: Given) -> Iterator[tuple[str, Shape]]:
-    outputs = given["proj_size"] or given["hidden_size"]
-    directions = ("", "_reverse") if given["bidirectional"] else ("",)
-    for layer in range(given["num_layers"]):
-        inputs = outputs * len(directions) if layer else given["input_size"]
+def _gate_tensors(rows: int, arguments: Arguments) -> Iterator[tuple[str, Shape]]:
+    outputs = arguments["proj_size"] or arguments["hidden_size"]
+    directions = ("", "_reverse") if arguments["bidirectional"] else ("",)
+    for layer in range(arguments["num_layers"]):
+        inputs = outputs * len(directions) if layer else arguments["input_size"]
         for direction in directions:
             suffix = f"_l{layer}{direction}"
             yield f"weight_ih{suffix}", shape(rows, inputs)
             yield f"weight_hh{suffix}", shape(rows, outputs)
-            if given["bias"]:
+            if arguments["bias"]:
                 yield f"bias_ih{suffix}", shape(rows)
                 yield f"bias_hh{suffix}", shape(rows)
-            if given["proj_size"]:
-                yield f"weight_hr{suffix}", shape(outputs, given["hidden_size"])
+            if arguments["proj_size"]:
+                yield f"weight_hr{suffix}", shape(outputs, arguments["hidden_size"])
 
 
-_CONSTRUCTORS: dict[str, Callable[[str, Given], Tensors]] = {
+_CONSTRUCTORS: dict[str, Callable[[str, Arguments], Tensors]] = {
     "dropout": _dropout,
     "hardtanh": _hardtanh,
     "unflatten": _unflatten,

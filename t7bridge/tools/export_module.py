@@ -131,9 +131,9 @@ def write_module(request: WriteModule) -> Report:
         report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
         data = state_dict(module, path, request.limits).data
         found = _json_data(data, request.limits)
-        for kept in ("in config.json", ""):
+        for where in ("in config.json", ""):
             rows = [(f"{path}.{name}", module.class_name, item) for name, item in data.items()]
-            note_data([row for row, name in zip(rows, data) if (name in found) is bool(kept)], report, kept)
+            note_data([row for row, name in zip(rows, data) if (name in found) is bool(where)], report, where)
         check_strict(report, request.strict)
         config = _config(found, document.first, request.limits)
         sampling = _sampling_of(module, path, document.first, request.index_base, made.is_stateful, request.limits)

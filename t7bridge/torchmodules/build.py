@@ -242,11 +242,11 @@ def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor
     hooked.register_load_state_dict_pre_hook(hooks.restore)
 
 
-def _with_dimensions(owner: nn.Module, given: Any) -> Any:
+def _with_dimensions(owner: nn.Module, inputs: Any) -> Any:
     """Return inputs as in Lua, which has a number as a tensor of one element."""
-    if isinstance(given, torch.Tensor):
-        return given if given.dim() else given.reshape(1)
-    return type(given)(_with_dimensions(owner, item) for item in given) if type(given) in (list, tuple) else given
+    if isinstance(inputs, torch.Tensor):
+        return inputs if inputs.dim() else inputs.reshape(1)
+    return type(inputs)(_with_dimensions(owner, item) for item in inputs) if type(inputs) in (list, tuple) else inputs
 
 
 class _Hooks:
@@ -274,11 +274,11 @@ class _Hooks:
         record = self.record
         if not all(prefix + key in state for key in record.keys):
             return
-        given = {key: state.pop(prefix + key) for key in record.keys}
-        self.other.update((key, given[key]) for key in self.other if key in given)
+        recorded = {key: state.pop(prefix + key) for key in record.keys}
+        self.other.update((key, recorded[key]) for key in self.other if key in recorded)
         for key in record.pieces:
             for piece in record.places(key):
-                tensor = given[key].t() if piece.transposed else given[key]
+                tensor = recorded[key].t() if piece.transposed else recorded[key]
                 part = tensor.reshape(-1)[piece.start : piece.start + piece.count]
                 wanted = self.shapes[piece.key]
                 state[prefix + piece.key] = part.view(wanted) if part.numel() == prod(wanted) else tensor
@@ -287,7 +287,7 @@ class _Hooks:
             if key in self.shapes and key not in self.held:
                 state.setdefault(prefix + key, value.detach())
 
-    def without_dimensions(self, owner: nn.Module, given: Any, output: Any) -> Any:
+    def without_dimensions(self, owner: nn.Module, inputs: Any, output: Any) -> Any:
         """Return outputs as in PyTorch: Lua has a number as a tensor of one element."""
         several = isinstance(output, (list, tuple))
         flat = list(output) if several else [output]
@@ -489,7 +489,7 @@ def output_shapes(
         raise ModelError(
             "the model cannot be run to find its shapes",
             path=path,
-            found=str(error).splitlines()[0][:200] if str(error) else type(error).__name__,
+            found=str(error).splitlines()[0][:200].rstrip(".") if str(error) else type(error).__name__,
             hint=f"The input was {inputs_text(inputs)}; give another with --input-shape.",
         ) from error
     return found

@@ -128,10 +128,10 @@ def export_onnx(
             arguments,
             _shapes(arguments, dynamic),
         )
-        given = {id(value) for value in program.model.graph.inputs}
+        entering = {id(value) for value in program.model.graph.inputs}
         for value in program.model.graph.outputs:
             # The exporter gives an output that is an input the name of the argument of `forward`.
-            if value.name in names and id(value) not in given:
+            if value.name in names and id(value) not in entering:
                 value.name += "_out"
         program.save(path)
     options = onnxruntime.SessionOptions()
@@ -190,14 +190,14 @@ def _flat(tree: Any) -> list[Any]:
     return [leaf for each in tree for leaf in _flat(each)] if isinstance(tree, list) else [tree]
 
 
-def _two(given: Example) -> Example:
+def _two(example: Example) -> Example:
     """Return the input with at least two examples: torch.export treats a size of 1 as a constant."""
-    if given.shape[0] != 1:
-        return given
-    shape, value = (2, *given.shape[1:]), given.value
+    if example.shape[0] != 1:
+        return example
+    shape, value = (2, *example.shape[1:]), example.value
     if value is not None:
         value = evolve(value, size=shape, stride=(0, *value.stride[1:]))
-    return evolve(given, shape=shape, value=value)
+    return evolve(example, shape=shape, value=value)
 
 
 def _prepared(

@@ -486,9 +486,9 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
         if count:
             differing += count
             place = int(np.argmax(np.where(wrong, apart, -1.0)))
-            if (far := float(apart[place])) > largest:
+            if (difference := float(apart[place])) > largest:
                 index = tuple(map(int, np.unravel_index(start + place, shape)))
-                largest, values = far, (x[place], y[place])
+                largest, values = difference, (x[place], y[place])
         start += len(apart)
     if not differing:
         return None

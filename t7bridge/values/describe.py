@@ -219,7 +219,7 @@ class _PythonDescriber(_Describer):
         self._seen: set[int] = set()
         self._around: dict[int, int] = {}
         """The containers being described, each with its depth."""
-        self._kept: list[Storage] = []
+        self._alive: list[Storage] = []
 
     def scalar(self, value: Any) -> Node:
         if value is None:
@@ -279,7 +279,7 @@ class _PythonDescriber(_Describer):
         storage = value.storage
         if storage is None:
             storage = Storage.empty(value.element)
-            self._kept.append(storage)
+            self._alive.append(storage)
         base = storage.base or storage
         number = self._numbers.setdefault((id(base), storage.base_offset), len(self._numbers) + 1)
         crc = self._sums.get(id(storage))

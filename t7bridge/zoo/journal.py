@@ -168,7 +168,7 @@ class Journal:
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise T7BridgeError(
-                    "another run is at work in this folder", file=path, hint="Wait for it, or end it."
+                    "the folder is locked by another run", file=path, hint="Wait for it, or end it."
                 ) from error
             raise T7BridgeError(f"the journal cannot be opened: {error}", file=path) from error
         except sqlite3.DatabaseError as error:

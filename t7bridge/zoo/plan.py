@@ -108,11 +108,11 @@ def find_inputs(sources: Sequence[str], output: str) -> list[Record]:
         else:
             roots.append((root, records))
     found: dict[str, Record] = {}
-    for record, given in _named(roots, singles):
+    for record, explicit in _named(roots, singles):
         record.name = safe_name(record.name)
-        if not given and any(part.startswith(".") for part in record.name.split("/")):
+        if not explicit and any(part.startswith(".") for part in record.name.split("/")):
             continue
-        record.claimed = given or os.path.splitext(record.name)[1].lower() in CLAIMS
+        record.claimed = explicit or os.path.splitext(record.name)[1].lower() in CLAIMS
         if (other := found.setdefault(record.name, record)).place != record.place:
             raise ModelError(
                 f"two inputs have the name {record.name}: {other.place} and {record.place}",

@@ -100,30 +100,32 @@ class Zoo(Conversion):
         Raises:
             ModelError: an option does not apply, or excludes another.
         """
-        given = {name: getattr(self, name) for name in _CONVERSION if getattr(self, name) != _CONVERSION[name].default}
-        self._check(given)
+        options = {
+            name: getattr(self, name) for name in _CONVERSION if getattr(self, name) != _CONVERSION[name].default
+        }
+        self._check(options)
         for name in ("template", "classes"):
-            if name in given:
-                given[name] = os.path.abspath(given[name])
-        if not os.path.exists(given.get("template", os.curdir)):
-            raise T7BridgeError("no such file", file=given["template"])
+            if name in options:
+                options[name] = os.path.abspath(options[name])
+        if not os.path.exists(options.get("template", os.curdir)):
+            raise T7BridgeError("no such file", file=options["template"])
         same = {name: getattr(self, name) for name in ("to", "module", "verify", "draw", "prove", "limits", "memory")}
-        return Settings(os.fspath(self.output), options=given, flush=self.engine != "local", **same)
+        return Settings(os.fspath(self.output), options=options, flush=self.engine != "local", **same)
 
-    def _check(self, given: dict[str, Any]) -> None:
+    def _check(self, options: dict[str, Any]) -> None:
         """Refuse options that exclude one another, once and not for every file.
 
         Args:
-            given: the options of each conversion that have a value.
+            options: the options of each conversion that have a value.
         """
-        template, target = given.get("template"), FORMATS[self.to].values if self.to else None
-        wrong = [name for name in given if name != "index_base" and target not in (None, *_CONVERSION[name].targets)]
+        template, target = options.get("template"), FORMATS[self.to].values if self.to else None
+        wrong = [name for name in options if name != "index_base" and target not in (None, *_CONVERSION[name].targets)]
         for refused, message in (
             (
-                self.module and (self.to or self.verify or not _OF_MODULES.issuperset(given)),
+                self.module and (self.to or self.verify or not _OF_MODULES.issuperset(options)),
                 f"module excludes to, verify and all options of conversions but {listed(sorted(_OF_MODULES))}",
             ),
-            ("index_base" in given and not self.module, "index_base requires module"),
+            ("index_base" in options and not self.module, "index_base requires module"),
             (wrong, f"{listed(wrong)} does not apply to {self.to}"),
             (self.partial and not template, "partial requires template"),
             (self.verify and template, "verify and template exclude each other"),
@@ -174,7 +176,7 @@ def convert_zoo(request: Zoo) -> ZooReport:
         The report on the folder.
 
     Raises:
-        T7BridgeError: a source cannot be found, another run is at work in the folder, or no worker can be started.
+        T7BridgeError: a source cannot be found, the folder is locked by another run, or no worker can be started.
         ModelError: the options contradict each other, or those of earlier runs; outputs would be in a source.
         UnsupportedError: a library is not installed.
     """
@@ -247,7 +249,11 @@ def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
     if before is None or before == now:
         return False
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    changes = ", ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in names)
+    words = {"None": "not given", "True": "on", "False": "off"}
+    then, since = (
+        {name: words.get(str(asked.get(name)), asked.get(name)) for name in names} for asked in (before, now)
+    )
+    changes = ", ".join(f"{name} was {then[name]} and is {since[name]}" for name in names)
     if not force:
         raise ModelError(
             f"the folder was made with other options: {changes}",

@@ -57,7 +57,7 @@ ONLY_TODAY = {  # PyTorch 0.2 to 1.5 have no storage classes of these
 
 
 def there_and_back(source: Path, folder: Path, **encoding: Any) -> Path:
-    """A `.pt` by way of a `.t7` that was encoded anew."""
+    """A `.pt` by way of a re-encoded `.t7`."""
     t7bridge.convert(source, folder / "a.t7")
     if encoding:
         t7bridge.convert(folder / "a.t7", folder / "b.t7", **encoding)

@@ -108,7 +108,7 @@ def test_the_hash_is_of_everything_but_elements() -> None:
 
 
 def test_the_hash_is_of_any_encoding() -> None:
-    """A `.t7` that was encoded anew has the same hash, whatever numbers are in it."""
+    """A re-encoded `.t7` has the same hash, whatever numbers are in it."""
     value = Table.of({"x": 0.1, "nan": float("nan"), "other": -float("nan"), "big": 2.0**60, "t": vector("int64")})
     hashes = set()
     for layout in (T7Layout(), T7Layout(encoding="ascii"), T7Layout(byte_order="big"), T7Layout(long_size=4)):

@@ -79,9 +79,11 @@ def test_bits_of_nans(value, lost, tmp_path):
     t7bridge.save(value, tmp_path / "x.t7")
     report = t7bridge.convert(tmp_path / "x.t7", tmp_path / "y.t7", encoding="ascii")
     notes = [note.message for note in report.notes if note.loss == "precision"]
-    assert notes == ([f"{lost} NaNs have bits that text cannot express; they are written as nan"] if lost else [])
+    assert notes == (
+        [f"{lost} NaN payloads cannot be represented in an ascii file; they are written as nan"] if lost else []
+    )
     if lost:
-        with pytest.raises(StrictError, match="NaNs have bits"):
+        with pytest.raises(StrictError, match="NaN payloads"):
             t7bridge.convert(tmp_path / "x.t7", tmp_path / "z.t7", encoding="ascii", strict=True)
     report = t7bridge.convert(tmp_path / "x.t7", tmp_path / "big.t7", byte_order="big", strict=True)
     t7bridge.convert(tmp_path / "big.t7", tmp_path / "back.t7", byte_order="little")

@@ -50,15 +50,17 @@ def test_view(size, stride, offset):
     assert tensor.numel == array.size
 
 
-@pytest.mark.parametrize("step", [2**31, 2**61, 2**62, 2**63 - 1])
+@pytest.mark.parametrize("step", [-(2**33), -1, 2**31, 2**61, 2**62, 2**63 - 1])
 def test_strides_of_one_element(step):
     """A dimension of one element may have any stride, as in Lua Torch and PyTorch; the elements are PyTorch's."""
     torch = pytest.importorskip("torch")
     tensor = Tensor(FLOAT64, Storage.from_array(np.arange(6.0)), (3, 1), (2, step), 0)
     tensor.check()
     assert tensor.numpy().tolist() == tensor.tolist() == [[0.0], [2.0], [4.0]]
-    theirs = torch.arange(6.0).double().as_strided((3, 1), (2, step))
+    theirs = torch.arange(6.0).double().as_strided((3, 1), (2, max(step, 0)))  # PyTorch has no negative ones
     assert tensor.torch().tolist() == theirs.tolist() == tensor[:, 0:1].tolist()
+    adjoining = Tensor(FLOAT64, tensor.storage, (6, 1), (1, step), 0)
+    assert adjoining.torch().tolist() == adjoining.tolist() == [[float(at)] for at in range(6)]
 
 
 def test_views_share_memory():

@@ -209,7 +209,7 @@ def test_no_state_in_the_state_dict():
 
 
 def test_only_the_state_that_counts_is_taken_from_the_file():
-    """A sequencer that starts anew at each call does not carry what its cell held."""
+    """A sequencer that starts again at each call does not carry what its cell held."""
     assert live_module(cases()["rnn/fast.midwayseq"]["module"])[0].state is None
     assert live_module(cases()["rnn/fast.midwayboth"]["module"])[0].state is not None
 

@@ -44,7 +44,7 @@ def test_rows_come_back(tmp_path: Path) -> None:
 
 
 def test_plans_change_and_add(tmp_path: Path) -> None:
-    """A row with a number is updated, one without gets the next; a plan anew removes all others."""
+    """A row with a number is updated, one without gets the next; a new plan removes all others."""
     with opened(tmp_path / "j") as journal:
         journal.plan([Record(name="a"), Record(name="b")], {})
         kept = list(journal.records())
@@ -69,7 +69,7 @@ def test_plans_change_and_add(tmp_path: Path) -> None:
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     """A journal that another run has open is refused as such, one in a folder that is not there for that."""
-    with opened(tmp_path / "j"), pytest.raises(T7BridgeError, match="another run is at work"):
+    with opened(tmp_path / "j"), pytest.raises(T7BridgeError, match="locked by another run"):
         Journal(str(tmp_path / "j"))
     with opened(tmp_path / "j") as journal:
         assert journal.fact("schema") == 1

@@ -175,9 +175,9 @@ def test_files_of_others(small: Path, tmp_path: Path) -> None:
 
 
 def test_other_options(small: Path, tmp_path: Path) -> None:
-    """Other options than before are refused with a list of them, and convert everything anew with force."""
+    """Other options than before are refused with a list of them, and convert everything again with force."""
     convert(small, tmp_path / "out")
-    with pytest.raises(ModelError, match="mode was None and is 'tree'"):
+    with pytest.raises(ModelError, match="mode was not given and is tree"):
         convert(small, tmp_path / "out", mode="tree")
 
     assert convert(small, tmp_path / "out", mode="tree", force=True).now == {"done": 2, "failed": 1}
@@ -308,7 +308,7 @@ def test_one_run_at_a_time(small: Path, tmp_path: Path) -> None:
     """A second run in the same folder is refused while the first is at work."""
 
     def again(row: object) -> None:
-        with pytest.raises(T7BridgeError, match="another run is at work"):
+        with pytest.raises(T7BridgeError, match="locked by another run"):
             convert(small, tmp_path / "out")
 
     assert convert(small, tmp_path / "out", on_file=again).counts["done"] == 2

@@ -221,7 +221,7 @@ class ChunkedSource(DerivedSource):
         self._per_band = math.prod(self._grid[self._axis + 1 :])
         band = min(layout.chunk[self._axis], shape[self._axis]) * self._inner * itemsize
         self._bands = max(1, _SEGMENT_BYTES // band)
-        self._kept: tuple[int, memoryview] = (0, memoryview(b""))
+        self._window: tuple[int, memoryview] = (0, memoryview(b""))
         expanding = max(1, len([number for number, _ in filters if number in EXPANDING]))
         at_once = max(band, self._chunk_bytes if layout.index != _NO_CHUNKS else 0)
         # Rows of a large chunk that are rows of the data set are inflated one segment after the other.
@@ -240,10 +240,10 @@ class ChunkedSource(DerivedSource):
         """See `ByteSource.read_into`."""
         done, wanted = 0, min(len(buffer), self.size - offset)
         while done < wanted:
-            start, kept = self._kept
-            if not start <= offset + done < start + len(kept):
-                start, kept = self._kept = self._segment(offset + done)
-            part = kept[offset + done - start :][: wanted - done]
+            start, window = self._window
+            if not start <= offset + done < start + len(window):
+                start, window = self._window = self._segment(offset + done)
+            part = window[offset + done - start :][: wanted - done]
             buffer[done : done + len(part)] = part
             done += len(part)
         return max(done, 0)

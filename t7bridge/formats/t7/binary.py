@@ -36,7 +36,7 @@ class BinaryInput(Window):
         super().__init__(source, position, layout, longest)
         self._grown = _SMALL_WINDOW
         self._run, self._pause = _LONG_RUN, 0
-        self._spared = 0
+        self._small_runs = 0
         sign = "<" if layout.byte_order == "little" else ">"
         self._sign = sign
         self._long = "q" if layout.long_size == 8 else "i"
@@ -231,8 +231,8 @@ class BinaryInput(Window):
         if self._pause:
             self._pause -= 1
             return False
-        if self._spared < _WORTH_LOADING and count < _WORTH_LOADING and "numpy" not in sys.modules:
-            self._spared += 1
+        if self._small_runs < _WORTH_LOADING and count < _WORTH_LOADING and "numpy" not in sys.modules:
+            self._small_runs += 1
             return False
         if len(self._window) - at < 24 or self._int_at(self._window, at + 12)[0] != tags.NUMBER:
             return False

@@ -255,8 +255,8 @@ class T7Writer:
         return self._torch(value, name)
 
     def _number(self, value: Value) -> int:
-        given = self.layout.numbers
-        number = given[self._count] if self._count < len(given) else self._beyond + self._count
+        numbers = self.layout.numbers
+        number = numbers[self._count] if self._count < len(numbers) else self._beyond + self._count
         self._count += 1
         self._numbers[value] = number
         return number

@@ -53,13 +53,13 @@ def view(b: Builder, self: Any) -> Any:
 )
 def same(b: Builder, self: Any) -> Any:
     """Return the same values. Element types are those of the whole model."""
-    wanted, given = b.call.dtype, b.dtype_of("self")
-    if b.call.op == "aten.view.dtype" and wanted != given:
-        raise CannotError(f"reads the bits of {given} as {wanted}")
-    if not isinstance(self, Wire) or wanted == given or not given.startswith(("float", "bfloat")):
+    wanted, dtype = b.call.dtype, b.dtype_of("self")
+    if b.call.op == "aten.view.dtype" and wanted != dtype:
+        raise CannotError(f"reads the bits of {dtype} as {wanted}")
+    if not isinstance(self, Wire) or wanted == dtype or not dtype.startswith(("float", "bfloat")):
         return self
     if wanted == "bool":
-        return self >> is_nonzero(b, given)
+        return self >> is_nonzero(b, dtype)
     if wanted.startswith("int"):
         types = ("torch.FloatTensor", "torch.LongTensor")
         return self >> make("nn.ZeroGrad") >> make("nn.Copy", *types, None, True) >> make("nn.Copy", *types[::-1])

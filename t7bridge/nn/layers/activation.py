@@ -38,7 +38,7 @@ register_layer(
 _NOISE = "noise mininput tempgrad temp tanh"
 
 
-def _kept(fields: Fields, input: Any, noise: Any) -> Any:
+def _dropped_out(fields: Fields, input: Any, noise: Any) -> Any:
     """Return the elements that the noise kept, multiplied by what the options say."""
     p = fields.number("p", 0.5)
     return input * (noise != 0) * (1 / (1 - p) if fields.flag("v2") and p != 1 else 1.0)
@@ -182,11 +182,11 @@ register_layer(
     module=_DROPOUT,
     traits={
         "torch.nn.Dropout": Traits(
-            shares_memory=True, copying="t7bridge.torchmodules.layers.training.Dropout", replay=_kept
+            shares_memory=True, copying="t7bridge.torchmodules.layers.training.Dropout", replay=_dropped_out
         ),
         **{f"torch.nn.Dropout{dims}d": Traits(shares_memory=True) for dims in (2, 3)},
-        "training.Dropout": Traits(output=same, replay=_kept),
-        "recurrent.SequenceDropout": Traits(replay=_kept),
+        "training.Dropout": Traits(output=same, replay=_dropped_out),
+        "recurrent.SequenceDropout": Traits(replay=_dropped_out),
     },
     text="({p:f})",
 )

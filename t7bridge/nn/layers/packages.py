@@ -626,8 +626,8 @@ def _entropy_scale(lua: Lua) -> float:
 
 def _reinforce(name: str, argument: str = "", field: str = "") -> Row:
     """Map REINFORCE layers: `stdev` and `scale` may be missing: then they are an input."""
-    given: Any = {argument: optional_number(field).unless(None)} if field else {}
-    return of_runtime(f"training.{name}", **given, stochastic=flag("stochastic").unless(False))
+    options: Any = {argument: optional_number(field).unless(None)} if field else {}
+    return of_runtime(f"training.{name}", **options, stochastic=flag("stochastic").unless(False))
 
 
 register_layer(

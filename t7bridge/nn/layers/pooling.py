@@ -58,16 +58,16 @@ _CEILED = (
 
 def _ceiled(dims: int, other: Row | Choice, dilation: Read | None = None, **kwargs: Any) -> Choice:
     """Map poolings whose windows may begin after the end of the input. PyTorch omits such windows."""
-    given = windows(dims)
+    arguments = windows(dims)
 
     def may_begin_after(lua: Lua) -> bool:
-        kernel, stride, padding, ceil = (read.get(lua) for read in given.values())
+        kernel, stride, padding, ceil = (read.get(lua) for read in arguments.values())
         steps = dilation.get(lua) if dilation else (1,) * dims
         spans = [step * (size - 1) + 1 for size, step in zip(kernel, steps)]
         return ceil and not any(padding) and any(stride > span > 0 for stride, span in zip(stride, spans))
 
     kwargs |= {"dilation": dilation} if dilation else {}
-    pool = of_runtime("pooling.CeiledPool", given["kernel_size"], given["stride"], **kwargs)
+    pool = of_runtime("pooling.CeiledPool", arguments["kernel_size"], arguments["stride"], **kwargs)
     return either(may_begin_after, pool, other)
 
 

@@ -307,21 +307,21 @@ def begin(lua: Lua, *paths: str) -> Literal:
     return together([next((value for value in some if value is not None), None) for some in found])
 
 
-def last_of(lua: Lua, states: tuple[str, ...], kept: tuple[str, ...], given: tuple[str, ...]) -> Literal:
+def last_of(lua: Lua, states: tuple[str, ...], before: tuple[str, ...], initial: tuple[str, ...]) -> Literal:
     """Return the state after the last sequence of a layer for whole sequences; `None` if the next starts from zeros.
 
     Args:
         lua: the layer.
         states: fields of the states of all steps, time first; alternatives are separated by `|`.
-        kept: fields of the states before the first step, which are emptied when the layer forgets.
-        given: fields with the initial state of the next sequence only.
+        before: fields of the states before the first step, which are emptied when the layer forgets.
+        initial: fields with the initial state of the next sequence only.
     """
-    on = [values(lua.get(path)) for path in given]
+    on = [values(lua.get(path)) for path in initial]
     if any(value is not None for value in on):
         return on[0] if len(on) == 1 else tuple(on)
     if remembered(lua.obj) not in ("eval", "both") or lua.get("train") is not False:
         return None
-    if not all(_goes_on(obj) for obj in lua.above) or any(lua.find_tensor(path) is None for path in kept):
+    if not all(_goes_on(obj) for obj in lua.above) or any(lua.find_tensor(path) is None for path in before):
         return None
     tensors = [next(filter(None, map(lua.find_tensor, path.split("|"))), None) for path in states]
     return together([_values(elements(tensor)[-1].tolist()) if tensor is not None else None for tensor in tensors])
@@ -919,8 +919,8 @@ def _module(lua: Lua) -> Call:
         raise NotMappedError("its flat weights do not have the length that its fields imply", path=lua.path)
     if not _skips_input(lua):
         return _ROWS[_kind(lua)](lua)
-    kept = lua.flag("rememberStates") or lua.find_tensor("hiddenInput") is not None
-    if _kind(lua) != "RNN" or lua.integer("numLayers", 1) != 1 or kept:
+    remembers = lua.flag("rememberStates") or lua.find_tensor("hiddenInput") is not None
+    if _kind(lua) != "RNN" or lua.integer("numLayers", 1) != 1 or remembers:
         raise NotMappedError("has no weights for its input", path=lua.path)
     return _BARE(lua)
 

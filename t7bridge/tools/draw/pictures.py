@@ -137,8 +137,8 @@ def _path(points: list[Point]) -> str:
 
 def _towards(point: Point, other: Point) -> Point:
     """Return where a corner begins: at most half the way to the next point."""
-    far = dist(point, other)
-    share = min(_ROUND, far / 2) / far if far else 0.0
+    distance = dist(point, other)
+    share = min(_ROUND, distance / 2) / distance if distance else 0.0
     return point[0] + (other[0] - point[0]) * share, point[1] + (other[1] - point[1]) * share
 
 

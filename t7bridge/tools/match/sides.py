@@ -122,9 +122,9 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
         side.name, side.format, side.document = document.path, document.format, document
         if document.spec.values == formats.LUA:
             document.warn(3)
-            told = [f"{path}: {text}" for root in document.roots for path, text in preprocessing(root).items()]
-            if told:
-                side.notes.append(Note("info", "", f"input, as the file says: {'; '.join(told)}", code="match"))
+            notes = [f"{path}: {text}" for root in document.roots for path, text in preprocessing(root).items()]
+            if notes:
+                side.notes.append(Note("info", "", f"input, as the file says: {'; '.join(notes)}", code="match"))
             value = _module_in(document.roots, side.name, at)
         else:
             with about_file(side.name):

@@ -42,7 +42,7 @@ from ...torchmodules.layers.recurrent import MaskZero
 from .judge import ATOL, NO_INPUT, RTOL, Deviation, Judge, Node, measure
 from .layer import TINY, UNIT, LiveLayer, NotRunError, doubles, drawn, flat, in_double, to_doubles, to_torch, unit_of
 from .probe import fitting_inputs, guess_inputs
-from .proof import AGREES, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, LayerProof, Proof, StretchProof
+from .proof import AGREES, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, LayerProof, Proof, SegmentProof
 from .runs import Recorded, base_name, grad_input_of, is_whole, output_of, own_parameters, recorded, runs
 from .trace import Comparison, Step, compare, normalizes
 
@@ -75,27 +75,27 @@ def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> 
         if _is_criterion(module):
             proof.layers.append(_criterion(module, path, models, limits))
             continue
-        layers, stretches = _judged(module, path, limits)
+        layers, segments = _judged(module, path, limits)
         proof.layers += layers
-        proof.stretches += stretches
+        proof.segments += segments
     return proof
 
 
 def _judged(
-    module: TorchObject, path: str, limits: Limits, given: Recorded = None, grad_output: Recorded = None
-) -> tuple[list[LayerProof], list[StretchProof]]:
-    """Return the verdicts on all layers of one model, and on whole stretches of those that ran.
+    module: TorchObject, path: str, limits: Limits, inputs: Recorded = None, grad_output: Recorded = None
+) -> tuple[list[LayerProof], list[SegmentProof]]:
+    """Return the verdicts on all layers of one model, and on whole segments of those that ran.
 
     Args:
         module: the model.
         path: its path.
         limits: resource limits.
-        given: its input, if known.
+        inputs: its input, if known.
         grad_output: the gradient with respect to its output, if known.
     """
     tried = []
     for undone in (False, True):
-        found = runs(module, path, given, grad_output, limits)
+        found = runs(module, path, inputs, grad_output, limits)
         judge = Judge(found, limits, undone)
         layers = judge.judge()
         # Whether the last pass was a backward that restored in-place changes shows in how many layers agree.
@@ -111,7 +111,7 @@ def _judged(
             known.add(place.path)
             count = own_parameters(place.obj)
             layers.append(LayerProof(place.path, place.obj.class_name, NOT_RECORDED, parameters=count))
-    return layers, judge.stretches()
+    return layers, judge.segments()
 
 
 # Criterions
@@ -128,15 +128,15 @@ def _criterion(obj: TorchObject, path: str, models: list[TorchObject], limits: L
     log-likelihood only the right class is not zero, and that of squares is the difference itself.
     """
     loss, slope, inner = obj.get("output"), grad_input_of(obj), obj.get("nll")
-    given = [output for output in map(output_of, models) if isinstance(output, Tensor)]
-    given = [output for output in given if not isinstance(slope, Tensor) or output.numel == slope.numel]
+    outputs = [output for output in map(output_of, models) if isinstance(output, Tensor)]
+    outputs = [output for output in outputs if not isinstance(slope, Tensor) or output.numel == slope.numel]
     proof = LayerProof(path, obj.class_name, NOT_RECORDED, reason=NO_INPUT)
-    if not isinstance(loss, float) or len(given) != 1:
+    if not isinstance(loss, float) or len(outputs) != 1:
         return proof
     slope = grad_input_of(inner) if isinstance(inner, TorchObject) else slope  # of CrossEntropyCriterion
     proof.verdict, proof.reason, averaged = NOT_CHECKABLE, NO_TARGET, obj.get("sizeAverage")
     for option in (averaged, not averaged) if isinstance(averaged, bool) else (averaged,):
-        found = _loss(obj, given[0], slope, option, path, limits) if isfinite(loss) else None
+        found = _loss(obj, outputs[0], slope, option, path, limits) if isfinite(loss) else None
         if found is None:
             break
         limit, apart = ATOL + RTOL * abs(loss), abs(found - loss)
@@ -153,13 +153,13 @@ def _criterion(obj: TorchObject, path: str, models: list[TorchObject], limits: L
     return proof
 
 
-def _loss(obj: TorchObject, given: Tensor, slope: Any, option: Any, path: str, limits: Limits) -> float | None:
+def _loss(obj: TorchObject, output: Tensor, slope: Any, option: Any, path: str, limits: Limits) -> float | None:
     """Return the loss for the target of a gradient, with an option for averages; `None` if that determines none."""
     target_of = _TARGETS.get(base_name(obj.class_name))
     weighs = obj.get("weights") is not None and "BCE" in obj.class_name
-    if target_of is None or weighs or not isinstance(slope, Tensor) or slope.numel != given.numel:
+    if target_of is None or weighs or not isinstance(slope, Tensor) or slope.numel != output.numel:
         return None
-    value = to_doubles(given)
+    value = to_doubles(output)
     target = target_of(value, to_doubles(slope).reshape(value.shape), value.numel() if option is not False else 1)
     try:
         layer = LiveLayer.build(obj, path, UNIT["float32"], limits)
@@ -223,7 +223,7 @@ class Subject:
         """Return the verdicts; see `prove`."""
         if isinstance(reference, (tuple, list)):
             pairs = reference if isinstance(reference, list) else [reference]
-            found = [(self._values(given), self._values(wanted)) for given, wanted in pairs]
+            found = [(self._values(one), self._values(wanted)) for one, wanted in pairs]
             layers = [self._whole(*pair, f"pair {number}") for number, pair in enumerate(found, 1)]
             return Proof(self.name, layers, "expected outputs")
         if isinstance(reference, nn.Module):
@@ -251,16 +251,16 @@ class Subject:
             return recorded(value)
         return self._values(parse_inputs([value], limits=self.limits))
 
-    def _whole(self, given: Recorded, wanted: Recorded, label: str) -> LayerProof:
+    def _whole(self, inputs: Recorded, wanted: Recorded, label: str) -> LayerProof:
         """Return the verdict on the model as a whole, run on one input in evaluation mode."""
         tensors = {id(one): one for one in state_dict(self.model, self.path, self.limits).tensors.values()}
         count = sum(tensor.numel for tensor in tensors.values())
         proof = LayerProof(self.path, self.model.class_name, NOT_CHECKABLE, parameters=count)
         try:
-            unit = unit_of(wanted) or unit_of(given) or UNIT["float32"]
+            unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
             layer = LiveLayer.build(self.model, self.path, unit, self.limits)
             layer.module.eval()
-            node = Node(0, unit, layer, to_doubles(given))
+            node = Node(0, unit, layer, to_doubles(inputs))
             node.run()
         except (NotRunError, T7BridgeError) as error:
             proof.reason = f"{label}: {error}"
@@ -273,15 +273,15 @@ class Subject:
 
     def _recording(self, table: Table, place: str) -> Proof:
         """Return the verdicts by the recording of a probe, or by a table of an input and an output."""
-        given, wanted, ran = recorded(table.get("input")), recorded(table.get("output")), table.get("model")
-        if not is_whole(given) or not is_whole(wanted):
+        inputs, wanted, ran = recorded(table.get("input")), recorded(table.get("output")), table.get("model")
+        if not is_whole(inputs) or not is_whole(wanted):
             expected = "a table with input and output"
             raise ModelError("the file is not a probe's recording", file=place, expected=expected)
         if not isinstance(ran, TorchObject):
-            return Proof(self.name, [self._whole(given, wanted, "the whole model")], "recorded outputs")
+            return Proof(self.name, [self._whole(inputs, wanted, "the whole model")], "recorded outputs")
         self._check_weights(ran, place)
         after = recorded(table.get("gradOutput"))
-        layers, stretches = _judged(ran, self.path, self.limits, given, after if is_whole(after) else None)
+        layers, segments = _judged(ran, self.path, self.limits, inputs, after if is_whole(after) else None)
         for layer in layers:
             one, other = (module_at(root, layer.path, self.path) for root in (self.model, ran))
             fields = one.fields if one is not None else None
@@ -292,7 +292,7 @@ class Subject:
                     shown = [f"{item:g}" if isinstance(item, float) else str(item).lower() for item in (mine, theirs)]
                     layer.verdict = DIFFERS
                     layer.reason = f"{name.decode('utf-8', 'replace')} is {shown[0]}, and was {shown[1]} in Lua"
-        return Proof(self.name, layers, stretches=stretches)
+        return Proof(self.name, layers, segments=segments)
 
     def _check_weights(self, ran: TorchObject, place: str) -> None:
         """Check that the model run in Lua has the weights of the file.
@@ -402,20 +402,20 @@ class Subject:
         mine = in_double(live_module(self.model, self.path, 0, self.limits, lift=True))
         sizes, bounds = (_STEPS, _BATCH), (0, what.inputs - 1)
         spec = Example("", sizes, bounds=bounds) if what.takes_tokens else Example("", (*sizes, what.inputs))
-        given: Any = drawn(spec, 1)
-        given = given.long() if what.takes_tokens else given
-        wanted = _outputs(mine, given, _has_batch_first(mine), what.states)
-        forms = {f"{_STEPS}x{_BATCH} tokens" if what.takes_tokens else _shown(spec): given}
+        inputs: Any = drawn(spec, 1)
+        inputs = inputs.long() if what.takes_tokens else inputs
+        wanted = _outputs(mine, inputs, _has_batch_first(mine), what.states)
+        forms = {f"{_STEPS}x{_BATCH} tokens" if what.takes_tokens else _shown(spec): inputs}
         if what.takes_tokens and any(isinstance(layer, nn.Embedding) for layer in other.modules()):
-            forms[f"{_STEPS}x{_BATCH} tokens counted from 1"] = given + 1
+            forms[f"{_STEPS}x{_BATCH} tokens counted from 1"] = inputs + 1
         elif what.takes_tokens:
-            forms = {f"{_STEPS}x{_BATCH} one-hot tokens": nn.functional.one_hot(given, what.inputs).double()}
+            forms = {f"{_STEPS}x{_BATCH} one-hot tokens": nn.functional.one_hot(inputs, what.inputs).double()}
         text, found, ends = _same_outputs(other, forms, wanted)
         is_masked = ends == "" and not what.takes_tokens and any(isinstance(each, MaskZero) for each in mine.modules())
         if is_masked:
-            given = torch.cat([given, torch.zeros_like(given[:1])])
+            inputs = torch.cat([inputs, torch.zeros_like(inputs[:1])])
             is_masked = bool(
-                _same_outputs(other, {text: given}, _outputs(mine, given, _has_batch_first(mine)))[2] != ""
+                _same_outputs(other, {text: inputs}, _outputs(mine, inputs, _has_batch_first(mine)))[2] != ""
             )
         wanted = wanted[-len(found) :]
         verdict = DIFFERS if ends != "" or is_masked else AGREES
@@ -447,31 +447,31 @@ def _has_batch_first(model: nn.Module) -> bool:
 
 
 def _outputs(
-    model: nn.Module, given: Any, is_turned: bool, states: Sequence[tuple[int, int, int]] | None = None
+    model: nn.Module, inputs: Any, is_turned: bool, states: Sequence[tuple[int, int, int]] | None = None
 ) -> torch.Tensor:
     """Return what a recurrent model returns for sequences, from states of zero: (steps, batch, features).
 
     Args:
         model: the model, of one step if it has states, otherwise over sequences.
-        given: the sequences, (steps, batch, features), or numbers of tokens from 0 on.
+        inputs: the sequences, (steps, batch, features), or numbers of tokens from 0 on.
         is_turned: whether the model takes the batch first, and returns it so.
         states: see `Recurrence`.
 
     Raises:
         ModelError: the model does not accept them.
     """
-    batch = given.shape[1]
+    batch = inputs.shape[1]
     try:
         with torch.no_grad():
             if states is None:
-                output = next(flat(model(given.transpose(0, 1) if is_turned else given)))
+                output = next(flat(model(inputs.transpose(0, 1) if is_turned else inputs)))
                 rows = output.reshape(*((batch, -1) if is_turned else (-1, batch)), output.shape[-1])
                 return rows.transpose(0, 1) if is_turned else rows
             taken, returned = ({row[side] for row in states} for side in (0, 1))
             places = [({*range(len(states) + 1)} - each).pop() for each in (taken, returned)]
             value: Any = {at: torch.zeros(batch, size, dtype=torch.float64) for at, _, size in states}
             steps = []
-            for step in given:
+            for step in inputs:
                 value[places[0]] = step
                 result = model([value[at] for at in range(len(value))])
                 value.update({at: result[to] for at, to, _ in states})
@@ -502,9 +502,9 @@ def _same_outputs(
     first = _has_batch_first(model)
     found: list[tuple[str, torch.Tensor]] = []
     problem = ModelError("the models do not return as many values for each step")
-    for (text, given), is_turned in product(forms.items(), (first, not first)):
+    for (text, inputs), is_turned in product(forms.items(), (first, not first)):
         try:
-            output = _outputs(model, given, is_turned)
+            output = _outputs(model, inputs, is_turned)
         except ModelError as error:
             problem = error if not found else problem
             continue

@@ -40,7 +40,7 @@ from .layer import (
     to_torch,
     unit_of,
 )
-from .proof import AGREES, CONVERSION, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, STALE, LayerProof, StretchProof
+from .proof import AGREES, CONVERSION, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, STALE, LayerProof, SegmentProof
 from .runs import (
     Memory,
     Recorded,
@@ -70,7 +70,7 @@ ON_GPU = 10.0
 BACK = 3.0
 """Factor of the limit for gradients: three values of the sum were rounded, gradOutput, input and result."""
 RTOL, ATOL = 1e-4, 1e-5
-"""The differences allowed for a layer with approximate functions, and for a stretch of layers."""
+"""The differences allowed for a layer with approximate functions, and for a segment of layers."""
 MOST_ROUNDING = 1e-2
 """Share of the largest output from which on agreement within rounding says nothing."""
 ROUNDS = 8
@@ -226,7 +226,7 @@ class Node:
         step: the number of the run.
         unit: unit roundoff of its numbers.
         layer: the layer; `None` where tensors are only concatenated.
-        given: its input: recorded tensors, and a `Ref` in place of each that is not.
+        inputs: its input: recorded tensors, and a `Ref` in place of each that is not.
         made: its input with a `Ref` for each tensor that another node computes.
         by: what of the layer is computed.
         found: the computed tensors.
@@ -240,7 +240,7 @@ class Node:
     step: int
     unit: float
     layer: LiveLayer | None
-    given: Values
+    inputs: Values
     made: Values = None
     by: Compute = outputs
     found: list[torch.Tensor] = field(factory=list, repr=False)
@@ -284,7 +284,7 @@ class Node:
             return ref.of(memo.get(id(ref.node)) or (ref.node.found if seed is None else ref.node.drawn[seed]))
 
         for node in self.nodes() if change else [self]:
-            layer, value = (change or {}).get(id(node.layer), node.layer), _read(node.given, get)
+            layer, value = (change or {}).get(id(node.layer), node.layer), _read(node.inputs, get)
             if layer is not None and seed is not None:
                 layer, value = layer.disturbed(value, seed)
             memo[id(node)] = node.apply(layer, value)
@@ -311,7 +311,7 @@ class Node:
         while stack:
             node = stack.pop()
             found[id(node)] = node
-            stack += [ref.node for ref in _refs(node.given) if id(ref.node) not in found]
+            stack += [ref.node for ref in _refs(node.inputs) if id(ref.node) not in found]
         return sorted(found.values(), key=lambda node: node.step)
 
     @property
@@ -616,22 +616,22 @@ class Judge:
         """Return what computes the output of a run; `None` if its input is unknown, or contradicts its fields."""
         unit, complete = self._unit(run), is_whole(run.output)
         value = run.input if run.joined is None else run.joined
-        given, made = self._given(value, number), self._given(value, -1)
-        if given is None:
+        inputs, made = self._read_input(value, number), self._read_input(value, -1)
+        if inputs is None:
             outcome.reason = (run.reason or NO_INPUT) if complete else ""
         if run.joined is not None:
             place = _dimension(run.obj.get("dimension"))
-            return Node(number, unit, None, given, made, partial(_joined_along, place)) if given is not None else None
-        layer = self._layer(run, unit, required=given is not None)
+            return Node(number, unit, None, inputs, made, partial(_joined_along, place)) if inputs is not None else None
+        layer = self._layer(run, unit, required=inputs is not None)
         wrong = contradiction(layer) if layer is not None and complete and not self.turned else ""
         by: Compute = outputs
-        if layer is not None and given is None and not wrong and not self.turned:
-            given, reason, by = self._derived(layer, number, run)
-            made, outcome.reason = given, reason or outcome.reason
-            wrong = reason if given is None else ""
+        if layer is not None and inputs is None and not wrong and not self.turned:
+            inputs, reason, by = self._derived(layer, number, run)
+            made, outcome.reason = inputs, reason or outcome.reason
+            wrong = reason if inputs is None else ""
         if wrong:
             outcome.decide(DIFFERS, wrong, FILE)
-        return Node(number, unit, layer, given, made, by=by) if given is not None and not wrong else None
+        return Node(number, unit, layer, inputs, made, by=by) if inputs is not None and not wrong else None
 
     def _layer(self, run: Run, unit: float, *, required: bool) -> LiveLayer | None:
         """Return the live layer of a run; if its input is unknown, `None` where it cannot be made or asked."""
@@ -652,13 +652,13 @@ class Judge:
         intact = not self._is_lost(run) and not self.memory.overwritten(run.output, number)
         return derived_input(layer, run.output, intact)
 
-    def _given(self, value: Recorded, number: int) -> Values:
+    def _read_input(self, value: Recorded, number: int) -> Values:
         """Return the input of a run, with a `Ref` for each tensor that was overwritten since; `None` if unknown.
 
         With number -1, for each tensor that was computed at all.
         """
         if isinstance(value, list):
-            parts = [self._given(item, number) for item in value]
+            parts = [self._read_input(item, number) for item in value]
             return None if any(part is None for part in parts) else parts
         if not isinstance(value, Tensor):
             return value
@@ -719,7 +719,7 @@ class Judge:
             outcome.case = node
             self._expect(node, run, run.output)
         if node.layer is not None:
-            value = _read(node.given, lambda ref: ref.of(ref.node.found))
+            value = _read(node.inputs, lambda ref: ref.of(ref.node.found))
             if "BatchNormalization" in run.name and _is_by_running_statistics(node.layer, value):
                 node.layer.module.eval()
             total = sum(map(prod, node.layer.shapes(value) or ()))
@@ -778,7 +778,7 @@ class Judge:
             unit = self._unit(run)
             layer = LiveLayer.build(run.obj, run.path, unit, self.limits) if node is None else node.layer
             zeros, slope = map(to_doubles, (zeros_like(run.grad_input), run.grad_output))
-            value = mapped(zeros, lambda item: item + 0.5) if node is None else node.given
+            value = mapped(zeros, lambda item: item + 0.5) if node is None else node.inputs
             back = Node(number, unit, layer, [value, slope], by=gradients)
             self._expect(back, run, run.grad_input, BACK)
             back.run()
@@ -938,12 +938,12 @@ class Judge:
                 one.verdict, one.reason, one.blame = DIFFERS, f"contains {', '.join(inside[:3])}", ""
         return list(found.values())
 
-    # Stretches
+    # Segments
 
-    def stretches(self) -> list[StretchProof]:
+    def segments(self) -> list[SegmentProof]:
         """Return the verdicts on consecutive layers, run from a recorded input to the last recorded output.
 
-        Single layers always start from Lua's numbers; a stretch shows how far differences grow until the output.
+        Single layers always start from Lua's numbers; a segment shows how far differences grow until the output.
         """
         taken = {id(ref.node) for node in self._nodes for ref in _refs(node.made)}
         memo: dict[int, list[torch.Tensor]] = {}
@@ -968,7 +968,7 @@ class Judge:
                 verdict = AGREES if off.close or off.excess <= 1 else worst
                 reason = ROUNDING if verdict == NOT_CHECKABLE else ""
                 paths, layers = (self.runs[start].path, self.runs[node.step].path), starts[id(node)][1]
-                found.append(StretchProof(*paths, layers, verdict, off.max_abs, off.max_rel, off.cosine, reason))
+                found.append(SegmentProof(*paths, layers, verdict, off.max_abs, off.max_rel, off.cosine, reason))
         return sorted(found, key=lambda one: -one.layers)
 
 

@@ -90,19 +90,19 @@ def unit_of(value: Recorded) -> float | None:
 def _unit(tensor: Tensor) -> float:
     unit = UNIT[tensor.element.name]
     flat = tensor.numpy().reshape(-1)
-    with np.errstate(invalid="ignore", over="ignore"):  # signaling NaNs
+    with np.errstate(invalid="ignore", over="ignore"):  # signaling NaNs, and the smallest numbers
         sample = flat[:: max(1, flat.size // _SAMPLE)].astype("f8")
         sample = np.unique(sample[np.isfinite(sample) & (sample != 0)])
         single = bool((sample.astype("f4") == sample).all())
-    if sample.size < _ENOUGH:
-        # Few numbers with 16 binary digits or less may have been written by hand.
-        mantissa = np.frexp(sample)[0] * 2.0**16
-        return max(unit, UNIT["float32"]) if single and bool((mantissa != np.round(mantissa)).any()) else unit
-    power = np.floor(np.log10(np.abs(sample)))
-    for digits in range(4, 10 if unit == UNIT["float64"] else 7):
-        places = 10.0 ** (digits - 1 - power)
-        if np.allclose(np.round(sample * places) / places, sample, rtol=max(unit, 1e-14), atol=0):
-            return max(unit, 0.5 * 10.0 ** (1 - digits))
+        if sample.size < _ENOUGH:
+            # Few numbers with 16 binary digits or less may have been written by hand.
+            mantissa = np.frexp(sample)[0] * 2.0**16
+            return max(unit, UNIT["float32"]) if single and bool((mantissa != np.round(mantissa)).any()) else unit
+        power = np.floor(np.log10(np.abs(sample)))
+        for digits in range(4, 10 if unit == UNIT["float64"] else 7):
+            places = 10.0 ** (digits - 1 - power)
+            if np.allclose(np.round(sample * places) / places, sample, rtol=max(unit, 1e-14), atol=0):
+                return max(unit, 0.5 * 10.0 ** (1 - digits))
     return max(unit, UNIT["float32"]) if single else unit
 
 
@@ -220,14 +220,14 @@ class LiveLayer:
             if "state" in vars(inside):
                 vars(inside)["state"] = None
         # In-place layers must not change the caller's tensors, nor leaf tensors that require gradients.
-        given = tuple(mapped(value, lambda item: item * 1 if item.requires_grad else item.clone()) for value in values)
-        replayed = self._replayed(given[0])
+        inputs = tuple(mapped(value, lambda item: item * 1 if item.requires_grad else item.clone()) for value in values)
+        replayed = self._replayed(inputs[0])
         if replayed is not None:
             return replayed
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return torch.func.functional_call(self.module, self.other, given)
+                return torch.func.functional_call(self.module, self.other, inputs)
         except _REFUSALS as error:
             text = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             raise NotRunError(f"does not accept the recorded input: {text}") from error
@@ -318,9 +318,9 @@ def gradients(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
         NotRunError: there is no gradient, or the layer does not accept the values.
     """
     with torch.enable_grad():
-        given = mapped(value[0], lambda item: item.clone().requires_grad_() if item.is_floating_point() else item)
-        wanted = [item for item in flat(given) if item.requires_grad]
-        pairs = list(zip(flat(layer.run(given)), flat(value[1])))
+        inputs = mapped(value[0], lambda item: item.clone().requires_grad_() if item.is_floating_point() else item)
+        wanted = [item for item in flat(inputs) if item.requires_grad]
+        pairs = list(zip(flat(layer.run(inputs)), flat(value[1])))
         try:
             several = torch.autograd.grad(
                 [out for out, _ in pairs],

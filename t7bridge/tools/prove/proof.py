@@ -101,7 +101,7 @@ class LayerProof:
 
 
 @define(eq=False)
-class StretchProof:
+class SegmentProof:
     """The verdict on several consecutive layers, run from a recorded input to a recorded output.
 
     Attributes:
@@ -137,7 +137,7 @@ class Proof(Printed):
         source: the name of the file.
         layers: in the order in which they ran.
         against: the reference of the comparison.
-        stretches: the verdicts on whole stretches of layers.
+        segments: the verdicts on whole segments of layers.
         reference: the origin of the reference values.
         modes: of two models, the inputs and modes in which they were run.
         differences: of two models, what the second computes otherwise, in words; nothing else differs.
@@ -148,7 +148,7 @@ class Proof(Printed):
     source: str
     layers: list[LayerProof] = field(factory=list)
     against: str = "recorded activations of Lua Torch"
-    stretches: list[StretchProof] = field(factory=list)
+    segments: list[SegmentProof] = field(factory=list)
     reference: str = "Lua Torch"
     modes: str = ""
     differences: list[str] = field(factory=list)
@@ -224,16 +224,16 @@ class Proof(Printed):
         """Yield the table of layers, the worst first, and the verdict.
 
         Args:
-            everything: with the layers that are not recorded, and all stretches.
+            everything: with the layers that are not recorded, and all segments.
         """
         shown = [layer for layer in self.layers if everything or layer.verdict != NOT_RECORDED]
         shown.sort(key=lambda layer: layer.worst_first())
         widths = [max(map(len, column)) for column in zip(*(layer.names for layer in shown))]
         yield from (layer.row(widths) for layer in shown)
-        for stretch in self.stretches[: len(self.stretches) if everything else 3]:
-            where = f"{printable(stretch.first)} to {printable(stretch.last)}, {stretch.layers} layers"
-            numbers = f"abs {stretch.max_abs:.1e}  rel {stretch.max_rel:.1e}"
-            yield f"{stretch.verdict:13}  {where} in sequence  {numbers}  {stretch.reason}".rstrip()
+        for segment in self.segments[: len(self.segments) if everything else 3]:
+            where = f"{printable(segment.first)} to {printable(segment.last)}, {segment.layers} layers"
+            numbers = f"abs {segment.max_abs:.1e}  rel {segment.max_rel:.1e}"
+            yield f"{segment.verdict:13}  {where} in sequence  {numbers}  {segment.reason}".rstrip()
         found = self.summary()
         if found[NOT_RECORDED]:
             text = counted(found[NOT_RECORDED], "layer is", "layers are")
@@ -254,7 +254,7 @@ class Proof(Printed):
         return {
             "file": self.source,
             "layers": [layer.as_dict() for layer in self.layers],
-            "stretches": [stretch.as_dict() for stretch in self.stretches],
+            "segments": [segment.as_dict() for segment in self.segments],
             **({"differences": self.differences} if self.modes else {}),
             "summary": self.summary(),
         }

@@ -115,7 +115,7 @@ def _element(value: Recorded, index: int) -> Recorded:
     return value[index] if isinstance(value, list) and index < len(value) else None
 
 
-def _alone(value: Recorded) -> Recorded:
+def _single(value: Recorded) -> Recorded:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
@@ -272,19 +272,19 @@ class Run:
         """True outside of sequences where the steps of a recurrent module are not recorded."""
         return self.number is None and self.obj.get("step") == 1.0
 
-    def inside(self, path: str, obj: TorchObject, given: Recorded, after: Recorded = None) -> Run:
+    def inside(self, path: str, obj: TorchObject, inputs: Recorded, after: Recorded = None) -> Run:
         """A module inside, to be visited in the same step of a sequence.
 
         Args:
             path: its path.
             obj: the module.
-            given: its input.
+            inputs: its input.
             after: the gradient with respect to its output.
         """
         path = self.names.get(id(obj), path)
-        return Run(path, obj, given, after, self.count, number=self.number, names=self.names)
+        return Run(path, obj, inputs, after, self.count, number=self.number, names=self.names)
 
-    def output_of(self, obj: TorchObject, given: Recorded = None) -> Recorded:
+    def output_of(self, obj: TorchObject, inputs: Recorded = None) -> Recorded:
         """Return the output of a module for an input, after it ran; `None` if it runs again and overwrites this one."""
         recurrent = is_recurrent(obj)
         ran, total = self.count
@@ -299,7 +299,7 @@ class Run:
                 return last
         found = output_of(obj)
         # An in-place layer whose own field was cleared has its output in the memory of its input.
-        return first_of(given) if found is None and obj.get("inplace") is True else found
+        return first_of(inputs) if found is None and obj.get("inplace") is True else found
 
     def grad_input_of(self, obj: TorchObject) -> Recorded:
         """Return the gradient with respect to the input of a module; unknown in a sequence, or of several runs."""
@@ -325,7 +325,7 @@ class Run:
 def runs(
     root: TorchObject,
     path: str = "root",
-    given: Recorded = None,
+    inputs: Recorded = None,
     grad_output: Recorded = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> list[Run]:
@@ -334,7 +334,7 @@ def runs(
     Args:
         root: the model.
         path: its own path.
-        given: its input, if known.
+        inputs: its input, if known.
         grad_output: the gradient with respect to its output, if known.
         limits: `work` bounds the number of runs.
 
@@ -345,7 +345,7 @@ def runs(
     found: list[Run] = []
     for _ in range(2):  # the first time counts the runs of each module
         counted: dict[int, int] = {}
-        found = list(_follow(Run(path, root, given, grad_output, (counted, total)), counted, limits))
+        found = list(_follow(Run(path, root, inputs, grad_output, (counted, total)), counted, limits))
         total = counted
     written: set[int] = set()
     for run in found:
@@ -455,11 +455,11 @@ def _unknown(run: Run) -> Iterator[Run]:
 
 
 def _chain(run: Run) -> Iterator[Run]:
-    kids, given = run.children, run.input
+    kids, inputs = run.children, run.input
     for place, (path, child) in enumerate(kids):
         after = run.grad_output if place + 1 == len(kids) else run.grad_input_of(kids[place + 1][1])
-        yield run.inside(path, child, given, after)
-        given = run.output_of(child, given)
+        yield run.inside(path, child, inputs, after)
+        inputs = run.output_of(child, inputs)
 
 
 def _chain_and_whole(run: Run) -> Iterator[Run]:
@@ -501,14 +501,14 @@ def _parallel(run: Run) -> Iterator[Run]:
 
 
 def _bottle(run: Run) -> Iterator[Run]:
-    sizes, given = run.obj.get("nInputDim"), run.input
+    sizes, inputs = run.obj.get("nInputDim"), run.input
     for path, child in run.children:
-        if isinstance(given, Tensor):
-            dims = max(len(given.size) - int(sizes if isinstance(sizes, float) else 2) + 1, 1)
-            size = (prod(given.size[:dims]), *given.size[dims:])
-            fits = dims <= len(given.size) and given.stride == contiguous(given.size)
-            given = evolve(given, size=size, stride=contiguous(size)) if fits else None
-        yield run.inside(path, child, given)
+        if isinstance(inputs, Tensor):
+            dims = max(len(inputs.size) - int(sizes if isinstance(sizes, float) else 2) + 1, 1)
+            size = (prod(inputs.size[:dims]), *inputs.size[dims:])
+            fits = dims <= len(inputs.size) and inputs.stride == contiguous(inputs.size)
+            inputs = evolve(inputs, size=size, stride=contiguous(size)) if fits else None
+        yield run.inside(path, child, inputs)
     yield run.finish(whole=True)
 
 
@@ -519,9 +519,9 @@ def _graph(run: Run) -> Iterator[Run]:
     for node in items_of(run.obj.get("forwardnodes")) or []:
         module = lookup(node, "data.module")
         if isinstance(module, TorchObject):
-            given, after = (_alone(recorded(lookup(node, f"data.{name}"))) for name in ("input", "gradOutput"))
+            inputs, after = (_single(recorded(lookup(node, f"data.{name}"))) for name in ("input", "gradOutput"))
             after = None if isinstance(after, list) else after
-            yield run.inside(paths.get(id(module), run.path), module, given, after)
+            yield run.inside(paths.get(id(module), run.path), module, inputs, after)
 
 
 def _sequencer(run: Run) -> Iterator[Run]:
@@ -556,8 +556,8 @@ def _steps(run: Run, inputs: list[Recorded]) -> Iterator[Run]:
 def _both_ways(run: Run) -> Iterator[Run]:
     """Forward over all steps but the last, backward over all but the first, and both joined."""
     steps = run.input if isinstance(run.input, list) else []
-    given = [steps[:-1] or None, steps[1:] or None, recorded(run.obj.get("_mergeInput"))]
-    for (path, child), one in zip(run.children, given):
+    inputs = [steps[:-1] or None, steps[1:] or None, recorded(run.obj.get("_mergeInput"))]
+    for (path, child), one in zip(run.children, inputs):
         yield run.inside(path, child, one)
     yield run.finish(whole=True)
 
@@ -612,17 +612,17 @@ def _recurrent(run: Run) -> Iterator[Run]:
     if run.is_unknown_step:
         return
     named = list(zip((1, 2, 3, 4), _modules_of(obj)))
-    first, given = obj.get("initialModule"), run.input
+    first, inputs = obj.get("initialModule"), run.input
     if at == 1:
         named += zip((2, 1, 4), _modules_of(first))
     else:
         clone = _clone(run)
         first = clone[1] if clone is not None else None
         parts = _modules_of(first)
-        given = [given, run.before if obj.get("train") is False else _state(obj, "outputs", at - 1)]
+        inputs = [inputs, run.before if obj.get("train") is False else _state(obj, "outputs", at - 1)]
         named += [*zip((2, 3), _modules_of(parts[0] if parts else None)), *zip((5, 4), parts[1:])]
     if isinstance(first, TorchObject):
-        one = run.inside(f"{run.path}.recurrentModule", first, given)
+        one = run.inside(f"{run.path}.recurrentModule", first, inputs)
         one.names = {id(item): f"{run.path}.modules[{place}]" for place, item in named}
         yield one
 

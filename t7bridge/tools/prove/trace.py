@@ -96,7 +96,7 @@ class Step:
         weights: numbers of the weights and statistics that it got.
         largest: the number of the largest of these; 0 without.
         outputs: numbers of what it returned, and of statistics that it updated.
-        kept: its first input, if it has weights and these are kept.
+        first_input: its first input, if it has weights and these are kept.
     """
 
     place: str
@@ -106,7 +106,7 @@ class Step:
     weights: tuple[int, ...]
     largest: int
     outputs: tuple[int, ...]
-    kept: torch.Tensor | None = field(default=None, repr=False)
+    first_input: torch.Tensor | None = field(default=None, repr=False)
 
 
 @define(eq=False)
@@ -117,7 +117,7 @@ class Trace:
         steps: its operations, without those that only pass a value on.
         result: its outputs.
         outputs: their numbers.
-        given: the numbers of its inputs.
+        inputs: the numbers of its inputs.
         modules: the numbers of the outputs of each module, by its name, in the order in which they ended.
         error: what stopped it; empty if nothing did.
     """
@@ -125,14 +125,14 @@ class Trace:
     steps: list[Step] = field(factory=list)
     result: list[torch.Tensor] = field(factory=list)
     outputs: tuple[int, ...] = ()
-    given: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()
     modules: dict[str, list[int]] = field(factory=dict)
     error: str = ""
 
     @property
     def values(self) -> set[int]:
         """The numbers of all values."""
-        return set(self.given).union(*(step.outputs for step in self.steps))
+        return set(self.inputs).union(*(step.outputs for step in self.steps))
 
 
 @define(frozen=True)
@@ -195,8 +195,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._guide is not None:
             return self._guided(func, named, step, *computed[0])
         if weights and self._room >= computed[0][1].numel():
-            step.kept = computed[0][1].clone()
-            self._room -= step.kept.numel()
+            step.first_input = computed[0][1].clone()
+            self._room -= step.first_input.numel()
         return self._ran(func, named, step)
 
     def _step(self, func: Any, named: dict[str, Any], computed: Sequence[Any], weights: Sequence[Any]) -> Step:
@@ -231,7 +231,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note that a module begins; a hook."""
         self.places.append(name)
 
-    def leave(self, layer: nn.Module, given: Any, output: Any) -> None:
+    def leave(self, layer: nn.Module, inputs: Any, output: Any) -> None:
         """Note that a module ends, and what it returns; a hook."""
         with _disable_current_modes():
             numbers = [self._values.number(item) for item in flat(output) if item.is_floating_point()]
@@ -268,16 +268,16 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _correct_input(self, named: dict[str, Any], step: Step, partner: Step, name: str, tensor: torch.Tensor) -> None:
         """Give an operation the input of the guide's, and note what made the difference."""
-        kept = partner.kept
-        if kept is None or (kept.numel() != tensor.numel() and kept.dim() != tensor.dim()):
+        first = partner.first_input
+        if first is None or (first.numel() != tensor.numel() and first.dim() != tensor.dim()):
             return
-        self.texts.append(self._between(partner.inputs, step.inputs, _both(step, partner), kept, tensor))
-        if kept.numel() != tensor.numel():
-            named[name] = kept
+        self.texts.append(self._between(partner.inputs, step.inputs, _both(step, partner), first, tensor))
+        if first.numel() != tensor.numel():
+            named[name] = first
         elif step.inputs[0] in self._known:
-            named[name] = kept.reshape(tensor.shape)
+            named[name] = first.reshape(tensor.shape)
         else:
-            tensor.copy_(kept.reshape(tensor.shape))  # for all that take this value, which the guide lacks
+            tensor.copy_(first.reshape(tensor.shape))  # for all that take this value, which the guide lacks
             self._values.forget()
         step.inputs = partner.inputs
 
@@ -328,7 +328,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> str:
         """Describe what lies between the last common values and two that differ."""
         assert self._guide is not None
-        if want is not None and got is not None and set(mine) <= set(self._guide.given):
+        if want is not None and got is not None and set(mine) <= set(self._guide.inputs):
             text = _of_input(want, got)
             if text:
                 return text
@@ -419,8 +419,8 @@ def _both(step: Step, partner: Step) -> str:
 def _named(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of an operation by name, with defaults."""
     schema = func._schema.arguments
-    given = {**{each.name: item for each, item in zip(schema, args)}, **kwargs}
-    return {each.name: given.get(each.name, each.default_value) for each in schema}
+    arguments = {**{each.name: item for each, item in zip(schema, args)}, **kwargs}
+    return {each.name: arguments.get(each.name, each.default_value) for each in schema}
 
 
 def _written(func: Any, name: str) -> bool:
@@ -468,13 +468,13 @@ def normalizes(model: nn.Module) -> bool:
 def _traced(model: nn.Module, value: Any, training: bool, recorder: _Recorder, values: _Values) -> Trace:
     """Run a model on a value, in evaluation mode but for normalization."""
     statistics = {name: item.clone() for name, item in model.named_buffers()}
-    found, given = recorder.trace, mapped(value, torch.clone)
-    found.given = tuple(values.number(item) for item in flat(given))
+    found, inputs = recorder.trace, mapped(value, torch.clone)
+    found.inputs = tuple(values.number(item) for item in flat(inputs))
     try:
         with _as_asked(model, training, recorder), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with recorder:
-                result = model(given)
+                result = model(inputs)
             found.result = list(flat(list(result.values()) if isinstance(result, dict) else result))
             found.outputs = tuple(map(values.number, found.result))
     except Exception as error:  # the user's code may raise anything

@@ -47,8 +47,8 @@ class Graph(nn.Sequential):
             taken = [self._fetch(values, link) for link in takes]
             value = taken[0] if len(taken) == 1 else taken
             values.append(value if name is None else self._modules[name](value))
-        given = [self._fetch(values, link) for link in self.outputs]
-        return given if self.returns_list else given[0]
+        results = [self._fetch(values, link) for link in self.outputs]
+        return results if self.returns_list else results[0]
 
     def _fetch(self, values: list[Any], link: Link) -> Any:
         node, path = link

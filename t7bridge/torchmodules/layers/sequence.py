@@ -61,12 +61,12 @@ class Sequence(Remembering):
         the state's tensors in opposite order, the last of which may be missing, and a
         sequence.
         """
-        *given, input = input if isinstance(input, (list, tuple)) else [input]
+        *initial, input = input if isinstance(input, (list, tuple)) else [input]
         self.enter(self.training)
         last = [None] * len(self.sizes) if self.state is None else self.state
         if len(self.sizes) == 1 and self.state is not None:
             last = [last]
-        parts = [*given[::-1], *last[len(given) :]]
+        parts = [*initial[::-1], *last[len(initial) :]]
         batch = input.size(0 if self.batch_first else 1)
         return input, [
             input.new_zeros(batch, size)

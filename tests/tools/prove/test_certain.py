@@ -35,6 +35,16 @@ def test_the_changed_layer_is_named_and_the_file_blamed():
     assert (layer.path, layer.blame) == (changed, FILE)
 
 
+def test_the_smallest_numbers_have_a_unit_of_rounding():
+    """An output with a number of fewer digits than others, as far from them as doubles go, is compared like others."""
+    model = t7bridge.load(TESTFILES / "prove/mlp_double.train.t7")
+    layer = model.modules[2]
+    changed = layer.output.numpy().copy()
+    changed[0, 0] = 1e-310
+    layer["output"] = t7bridge.Tensor.from_numpy(changed)
+    assert {each.layer: each.verdict for each in t7bridge.prove(model).layers}["1"] == "differs"
+
+
 def test_a_model_saved_in_another_mode_than_it_ran():
     """`evaluate` after the last forward, which ran in training, is no difference; one layer in another mode is."""
     proof = t7bridge.prove(TESTFILES / "prove/random.31.mlp_bn.evalmode.t7")

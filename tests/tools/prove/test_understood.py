@@ -57,12 +57,12 @@ def test_a_loss_is_checked_by_the_target_that_its_gradient_tells():
     assert "sizeAverage = true agrees (the file has false)" in layer.reason
 
 
-def test_a_whole_stretch_agrees():
+def test_a_whole_segment_agrees():
     """The layers of a ResNet one behind the other, from the first recorded input to the last output."""
-    (stretch,) = t7bridge.prove(PROVE / "resnet.train.t7").stretches
-    assert (stretch.verdict, stretch.last) == ("agrees", "root.modules[8]")
-    assert stretch.layers > 15
-    assert stretch.max_rel < 1e-5
+    (segment,) = t7bridge.prove(PROVE / "resnet.train.t7").segments
+    assert (segment.verdict, segment.last) == ("agrees", "root.modules[8]")
+    assert segment.layers > 15
+    assert segment.max_rel < 1e-5
 
 
 def test_changes_that_a_backward_has_undone_are_understood():

@@ -89,7 +89,7 @@ class PickleWriter:
         """Number of tensors written so far."""
         self._out = bytearray()
         self._memo: dict[Any, int] = {}
-        self._kept: list[Any] = []
+        self._alive: list[Any] = []
         self._stack: list[Any] = []
 
     def dumps(self, value: Any) -> bytes:
@@ -277,7 +277,7 @@ class PickleWriter:
         return True
 
     def _put(self, value: Any) -> None:
-        self._kept.append(value)
+        self._alive.append(value)
         self._memoize(id(value))
 
     def _memoize(self, key: Any) -> None:
