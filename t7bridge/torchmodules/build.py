@@ -485,7 +485,7 @@ def output_shapes(
             live.eval()(_on_meta(inputs))
     except T7BridgeError:
         raise
-    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except Exception as error:  # any exception of a layer for an unsuitable input
         raise ModelError(
             "the model cannot be run to find its shapes",
             path=path,

@@ -177,3 +177,13 @@ def test_shapes_of_tables(subtests):
             assert summary.header["output"] == ", ".join("×".join(map(str, tensor.shape)) for tensor in wanted)
             with pytest.raises(t7bridge.errors.ModelError, match=r"The input was \[2x3, 1x2:int64\]"):
                 t7bridge.inspect(FILES / "models" / f"{name}.t7", input_shape="[2x3,1x2:int64]")
+
+
+def test_a_layer_that_cannot_compute_is_an_error_of_the_model(tmp_path):
+    """Whatever a module raises for an input, here of a shape without elements, is an error of its model."""
+    size = t7bridge.Storage.from_array(np.array([0, 3]))
+    view = t7bridge.TorchObject("nn.View", 1, Table.of({"size": size}))
+    model = t7bridge.TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([view])}))
+    t7bridge.save(model, tmp_path / "m.t7")
+    with pytest.raises(ModelError, match="cannot be run to find its shapes"):
+        t7bridge.inspect(tmp_path / "m.t7", input_shape=(2, 3))
