@@ -22,9 +22,9 @@ from pt_helpers import (
 from torch import nn
 
 import t7bridge
-from t7bridge import PtReader
+from t7bridge import PtReader, PtWriter, Storage, Tensor
 from t7bridge.errors import CorruptError, LimitError, UnsupportedError
-from t7bridge.graph import NumpyArray, PythonObject, QuantizedTensor, SparseTensor, UntypedStorage
+from t7bridge.graph import ELEMENT_TYPES, NumpyArray, PythonObject, QuantizedTensor, SparseTensor, UntypedStorage
 from t7bridge.values import describe_python
 
 # Several element types on one storage
@@ -146,6 +146,18 @@ def test_quantized_channels():
     assert (read.scheme, read.axis) == ("per_channel_affine", 0)
     assert read.scale.numpy().tolist() == value.q_per_channel_scales().tolist()
     assert read.tensor.numpy().tolist() == value.int_repr().tolist()
+
+
+@pytest.mark.parametrize("quantized_first", [True, False])
+def test_quantized_tensors_share_no_memory_with_others(quantized_first):
+    """PyTorch takes the first class that names a storage for all; memory of two types is refused, not written wrongly."""
+    floats = Tensor.from_numpy(np.arange(6, dtype="f4"))
+    storage = floats.storage
+    bytes_of_it = Storage(ELEMENT_TYPES["quint8"], 24, storage.data, base=storage)
+    quantized = QuantizedTensor(Tensor(ELEMENT_TYPES["quint8"], bytes_of_it, (6,), (1,)), "per_tensor_affine", 0.5, 3)
+    value = [quantized, floats] if quantized_first else [floats, quantized]
+    with pytest.raises(UnsupportedError, match="shares memory"):
+        PtWriter(io.BytesIO()).write(value)
 
 
 def test_meta_tensors_stay_opaque():

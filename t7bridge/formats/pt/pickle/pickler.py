@@ -89,6 +89,8 @@ class PickleWriter:
         """Number of tensors written so far."""
         self._out = bytearray()
         self._memo: dict[Any, int] = {}
+        self._classes: dict[str, str] = {}
+        """The class with which each storage is named first: PyTorch uses it for all that name it later."""
         self._alive: list[Any] = []
         self._stack: list[Any] = []
 
@@ -258,6 +260,11 @@ class PickleWriter:
                 "PyTorch 0.2 to 1.5 have no storages of this element type", hint="Use the current format."
             )
         ref = self._storage_ref(named.storage)
+        if named.storage_class not in (self._classes.setdefault(ref.key, named.storage_class), "UntypedStorage"):
+            raise UnsupportedError(
+                "a quantized tensor, or a bare storage, shares memory with a tensor of another element type, "
+                "which no .pt can hold"
+            )
         self._out += opcodes.MARK
         self._text("storage")
         module = "torch.storage" if named.storage_class == "UntypedStorage" else "torch"
