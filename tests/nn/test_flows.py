@@ -83,6 +83,19 @@ def test_criterions_take_a_missing_average_as_lua_does():
         assert float(found) == pytest.approx(record["output"], rel=1e-12), record["name"]
 
 
+def test_gradients_of_criterions_where_they_have_none():
+    """At margins, of equal numbers and of probabilities that are 0 or 1, the gradient is the one that Lua takes."""
+    for record in records(TESTFILES / "found_kink_criterions.t7"):
+        inputs = as_torch(record["input"])
+        leaves = [each.requires_grad_() for each in (inputs if isinstance(inputs, list) else [inputs])]
+        loss = live_module(record["module"], "root")(inputs, as_torch(record.get("target")))
+        assert loss.item() == pytest.approx(record["output"], rel=1e-12, abs=1e-15), record["text"]
+        wanted = as_torch(record["gradInput"])
+        for leaf, each in zip(leaves, wanted if isinstance(wanted, list) else [wanted]):
+            (found,) = torch.autograd.grad(loss, leaf, retain_graph=True)
+            assert torch.allclose(found, each.reshape(found.shape), rtol=1e-12, atol=1e-15), record["text"]
+
+
 def test_a_change_of_mode_starts_a_new_sequence():
     """As in Lua, `train` after `eval` and back forgets the last sequence; the same mode again does not."""
     record = next(each for each in records(TESTFILES / "found_nets.t7") if each["text"].startswith(b"remember"))

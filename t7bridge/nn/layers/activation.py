@@ -114,7 +114,7 @@ register_layer(
         "nn.Sigmoid": of_torch("Sigmoid"),
         "nn.Tanh": of_torch("Tanh"),
         "nn.TanhShrink": _tanh_shrink,
-        **same_names("activation", "Abs Exp Log Sqrt Square"),
+        **same_names("activation", "Exp Log Sqrt Square"),
         "nn.Power": of_runtime("activation.Power", number("pow")),
         "nn.GatedLinearUnit": of_torch("GLU", made(lambda lua: lua.index0("dim") if lua.has("dim") else -1)),
         "nn.Clip": of_runtime("training.Clip", number("minval", -1.0), number("maxval", 1.0)),
@@ -219,4 +219,4 @@ register_layer(
         "nn.WhiteNoise": " mean: {mean:f}, std: {std:f}",
     },
 )
-register_layer(module={"nn.AbsModule": of_runtime("activation.Abs")})
+register_layer("nn.Abs", "nn.AbsModule", module=of_runtime("activation.Abs"))

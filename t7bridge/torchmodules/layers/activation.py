@@ -64,7 +64,7 @@ class PReLU(nn.PReLU):
 
 
 class Abs(nn.Module):
-    """|x| of each element."""
+    """|x| of each element, with gradient 0 at 0; Lua's is 1."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the absolute values, in the shape of the input."""

@@ -61,11 +61,12 @@ class MSECriterion(Criterion):
 
 
 class AbsCriterion(Criterion):
-    """Absolute differences. Arguments as for `Criterion`."""
+    """Absolute differences, with gradient 1 at 0. Arguments as for `Criterion`."""
 
     def losses(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of equal element count."""
-        return (input - target.reshape(input.shape)).abs()
+        difference = input - target.reshape(input.shape)
+        return torch.where(difference >= 0, difference, -difference)
 
 
 class SmoothL1Criterion(Criterion):
@@ -120,9 +121,11 @@ class BCECriterion(WeightedCriterion):
     def losses(self, input: Tensor, target: Tensor) -> Tensor:
         """Take probabilities and targets of equal element count."""
         target = target.reshape(input.shape)
-        losses = -(
-            (input + 1e-12).log() * target + (1 - input + 1e-12).log() * (1 - target)
-        )
+        with torch.no_grad():
+            low, high = input + 1e-12, 1 - input + 1e-12
+            losses = -(low.log() * target + high.log() * (1 - target))
+            slopes = (input - target) / (low * high)  # Lua's: 0 where both are 0 or 1
+        losses = losses + (input - input.detach()) * slopes
         return losses if self.weight is None else losses * self.weight
 
 
@@ -138,7 +141,7 @@ class MarginCriterion(Criterion):
 
     def losses(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of equal element count."""
-        return (self.margin - input * target.reshape(input.shape)).clamp(min=0)
+        return F.relu(self.margin - input * target.reshape(input.shape))
 
 
 class SoftMarginCriterion(Criterion):

@@ -65,7 +65,7 @@ class Normalize(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (n) or (batch, n); return the same shape."""
         if self.p == float("inf"):
-            return input / (input.abs().amax(-1, keepdim=True) + self.eps)
+            return input / (input.abs().max(-1, keepdim=True).values + self.eps)
         powers = input.pow(self.p) if self.p % 2 == 0 else input.abs().pow(self.p)
         return input / (powers.sum(-1, keepdim=True) + self.eps).pow(1 / self.p)
 

@@ -150,7 +150,7 @@ def test_quantized_channels():
 
 @pytest.mark.parametrize("quantized_first", [True, False])
 def test_quantized_tensors_share_no_memory_with_others(quantized_first):
-    """PyTorch takes the first class that names a storage for all; memory of two types is refused, not written wrongly."""
+    """PyTorch takes the first class that names a storage for all, so memory of two types is refused."""
     floats = Tensor.from_numpy(np.arange(6, dtype="f4"))
     storage = floats.storage
     bytes_of_it = Storage(ELEMENT_TYPES["quint8"], 24, storage.data, base=storage)
