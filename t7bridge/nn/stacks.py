@@ -42,7 +42,7 @@ _KINDS = {
 _BY_ROW = {f"torch.nn.{name}" for name in ("Linear", "Dropout", "Tanh", "Sigmoid", "ReLU", "Identity")}
 """Layers that treat each step of each sequence by itself, however many there are."""
 _LAST = {f"{LAYERS}activation.{name}": f"torch.nn.{name}" for name in ("Softmax", "LogSoftmax")}
-"""Layers that find the dimension of the features by the number of dimensions, and those that are told it."""
+"""Layers that find the dimension of the features by the number of dimensions, and those that have it as an argument."""
 _NAMES = {_EMBEDDING: "embedding", "torch.nn.Linear": "linear", _DROPOUT: "dropout"}
 _STATES = ("remember", "state", "hidden", "start", "mask_zero")
 """Arguments of recurrent layers about states, and about steps that are left out."""
