@@ -267,8 +267,10 @@ class TorchfileBuilder(Rebuilder):
 
         def enter() -> None:
             for key, (built, item) in zip(table.raw_keys, slots):
-                # Keys that cannot be hashed are compared by identity.
-                made[key if isinstance(built, (list, np.ndarray)) else built] = item
+                try:
+                    made[built] = item
+                except TypeError:  # it cannot be hashed, and is compared by identity
+                    made[key] = item
 
         parts = ((slot, at, key, slot[at]) for key, slot in zip(table.raw_keys, slots) for at in (0, 1))
         return Fill(made, parts, done=enter)

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from helpers import TESTFILES, corpus, written
 
+import t7bridge
 import t7bridge.torchfile as ours
-from t7bridge import Table, Tensor, TorchObject
+from t7bridge import LuaFunction, Table, Tensor, TorchObject
 from t7bridge.errors import UnsupportedError
 
 with warnings.catch_warnings():
@@ -73,6 +74,13 @@ def test_reads_what_torchfile_cannot(tmp_path: Path) -> None:
     assert [array.shape for array in found.list] == [(2, 3), (4,)]
     (tmp_path / "a.t7").write_bytes(b"3\n1\n1\n2\n5\nhello\n1\n123\n")
     assert dict(ours.load(str(tmp_path / "a.t7"))) == {b"hello": 123}
+
+
+def test_keys_that_cannot_be_hashed(tmp_path: Path) -> None:
+    """A function, a named tuple that holds a list of upvalues, an array and a list are keys by their identity."""
+    keys = [LuaFunction(b"code", Table.from_list([1.0])), Tensor.from_numpy(np.ones(2)), Table.from_list([1.0])]
+    t7bridge.save(Table.of([(key, float(number)) for number, key in enumerate(keys)]), tmp_path / "keys.t7")
+    assert sorted(ours.load(str(tmp_path / "keys.t7")).values()) == [0, 1, 2]
 
 
 def test_reader_methods() -> None:

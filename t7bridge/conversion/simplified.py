@@ -178,8 +178,9 @@ def module_data(module: python.PythonObject, fields: set[tuple[int, str]]) -> di
         if item.path not in own:
             own[item.path] = own_names(item.path) if is_torch(item.path) else frozenset(("training",))
         for name, value in attributes.items():
-            if not name.startswith("_") and name not in own[item.path] and _is_data(value):
-                found[prefix + name] = value
+            shown = name if isinstance(name, str) else repr(name)
+            if not shown.startswith("_") and name not in own[item.path] and _is_data(value):
+                found[prefix + shown] = value
                 fields.add((id(item), name))
     return found
 

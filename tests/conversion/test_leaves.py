@@ -284,6 +284,16 @@ def test_scalars_in_fields_of_modules(suffix: str, wrapped: bool, tmp_path: Path
     assert t7bridge.verify(tmp_path / "m.t7", tmp_path / f"o.{suffix}").same
 
 
+@pytest.mark.parametrize("suffix", TARGETS)
+def test_attributes_that_are_no_names(suffix: str, tmp_path: Path) -> None:
+    """What a module's `__dict__` has under a key that is no text is named like the rest."""
+    module = torch.nn.Linear(3, 2)
+    module.__dict__[("a", 1)] = 5
+    torch.save(module, tmp_path / "m.pt")
+    report = t7bridge.convert(tmp_path / "m.pt", tmp_path / f"o.{suffix}")
+    assert any("('a', 1)" in f"{note.path} {note.message}" for note in report.notes)
+
+
 def test_a_field_beside_a_key_of_its_name(tmp_path: Path) -> None:
     """A field arrives also where the checkpoint has a key of that name."""
     layer = lua.TorchObject("nn.Tanh", 1, lua.Table.of({"name": b"inner"}))
