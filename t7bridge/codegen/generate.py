@@ -323,14 +323,15 @@ def _first_places(places: AttributePaths) -> dict[int, AttributePath]:
 
 
 def _shared(places: AttributePaths, owned: Owned) -> Iterator[ast.stmt]:
-    """Yield a statement for each shared module, which is constructed at each place and then made one."""
+    """Yield a statement for each shared module with tensors or a memory, made at each place and then one."""
     first = _first_places(places)
     done: list[AttributePath] = []
     for place, spec in places:
         known = first[id(spec)]
         if known == place or any(place[: len(above)] == above for above in done):
             continue
-        if any(each[: len(place)] == place and owned.get(id(inner)) for each, inner in places):
+        inside = (inner for each, inner in places if each[: len(place)] == place)
+        if any(owned.get(id(inner)) or remembers(inner) for inner in inside):
             yield ast.Assign([_at(place)], _at(known))
             done.append(place)
 

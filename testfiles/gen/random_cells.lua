@@ -385,7 +385,7 @@ local function model()
   if on('expanded') then for _, e in ipairs(all_linear) do if e[1].bias then e[1].bias = torch.Tensor(1):fill(0.3):expand(e[3]) break end end end
   if on('nan', 1) then
     local list = net:parameters() local p = list and #list > 0 and pick(list)
-    local harmless = kind == 'rnn_relu' or next(made, next(made)) -- thresholds of NaN are other numbers in Lua
+    local harmless = kind == 'rnn_relu' or kind == 'highway' or next(made, next(made)) -- thresholds of NaN are other numbers in Lua
     if p and p:isContiguous() then local flat = p:view(-1) flat[1] = harmless and pick{1e-310, -0.0} or pick{0/0, 1/0} flat[flat:size(1)] = -0.0 end
   end
   if on('flattened', 1) then net:getParameters() end
