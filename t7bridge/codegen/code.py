@@ -308,16 +308,21 @@ def lines(statement: ast.stmt, indent: int) -> list[str]:
     before = "return " if isinstance(statement, ast.Return) else ""
     if isinstance(statement, ast.Assign):
         target = statement.targets[0]
-        names = target.elts if isinstance(target, ast.Tuple) else [target]
-        before = f"{', '.join(map(text_of, names))} = "
+        before = f"{_without_brackets(target)} = "
     return _laid_out(before, statement.value, "", indent)
+
+
+def _without_brackets(node: ast.expr) -> str:
+    """Return an expression as text, a tuple without its brackets."""
+    text = text_of(node)
+    return text[1:-1] if isinstance(node, ast.Tuple) and node.elts else text
 
 
 def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]:
     """Return an expression as lines, with the text before and after it."""
     pad, text = " " * indent, text_of(node)
     if isinstance(node, ast.Tuple) and before == "return ":
-        text = ", ".join(map(text_of, node.elts))
+        text = _without_brackets(node)
     line = f"{pad}{before}{text}{after}"
     if len(line) <= WIDTH and not _spreads(node):
         return [line]
@@ -337,6 +342,8 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]
     if not arguments:
         return [line]
     items = [name + text_of(each) for name, each in arguments]
+    if isinstance(node, ast.Tuple) and len(items) == 1:
+        items[0] += ","  # which makes it a tuple
     spread = [line for name, each in arguments for line in _laid_out(name, each, ",", indent + 4)]
     return bracketed(opening, items, closing, indent, spread, _spreads(node))
 

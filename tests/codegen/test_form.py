@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import TESTFILES, corpus, read
+from hypothesis import given
+from hypothesis import strategies as st
 from source_helpers import generate, run_source
 
 from t7bridge import TorchObject
-from t7bridge.codegen import copied
+from t7bridge.codegen import apply, copied, expression, lines
 from t7bridge.nn import REQUIRED, RESERVED, TORCH, find_modules
 
 
@@ -47,6 +50,36 @@ def test_is_formatted_and_clean(tmp_path):
     for arguments in (["format", "--diff"], ["check", "--select", "E,F,I,W,B,UP,C4,SIM", "--ignore", "B905"]):
         run = subprocess.run([ruff, *arguments, "--isolated", "."], cwd=tmp_path, capture_output=True, text=True)
         assert run.returncode == 0, run.stdout[:3000]
+
+
+EXPRESSIONS = st.recursive(
+    (st.floats(allow_nan=False, allow_infinity=False) | st.integers(-9, 9) | st.text("ab", max_size=30)).map(
+        expression
+    ),
+    lambda inside: st.builds(
+        lambda items, of: ast.Call(ast.Name("f"), items, []) if of is ast.Call else of(items),
+        st.lists(inside, max_size=4),
+        st.sampled_from([ast.List, ast.Tuple, ast.Call]),
+    ),
+    max_leaves=12,
+)
+
+
+@given(EXPRESSIONS, st.integers(1, 80), st.integers(0, 30), st.sampled_from(["value", "argument", "return", "several"]))
+def test_lines_are_the_expression_wherever_they_end(node, length, indent, place):
+    """Where a line ends changes nothing: no comma that makes a tuple is lost, no bracket moves."""
+    name = "x" * length
+    called = apply("f", **{name: node})
+    statement = {
+        "value": ast.Assign([ast.Name(name)], node),
+        "argument": ast.Assign([ast.Name("y")], called),
+        "return": ast.Return(node),
+        "several": ast.Assign([ast.Tuple([ast.Name(name)] * (1 + indent % 3))], called),
+    }[place]
+    text = "\n".join(line[indent:] for line in lines(statement, indent))
+    (found,) = ast.parse(text).body
+    wanted = ast.parse(ast.unparse(ast.fix_missing_locations(statement))).body[0]
+    assert ast.dump(found) == ast.dump(wanted), text
 
 
 def test_blocks_that_differ_in_numbers_are_one_class():
