@@ -89,6 +89,14 @@ def _replaced(x: Tensor, y: Tensor) -> Tensor:
     return out
 
 
+def _with_empty(x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    """Values without elements, as of a model without a class token."""
+    none, rest = torch.split(x * p, [0, 3], 1)
+    rest = rest + 1
+    rest[:, 3:].mul_(2)
+    return torch.cat([x[:, :0].tanh() * p, none + 1, rest, rest[:, :0]], 1) + none.sum(1, keepdim=True)
+
+
 def _without_gradient(x: Tensor, w: Tensor) -> Tensor:
     with torch.no_grad():
         target = F.normalize(x @ w, dim=1)
@@ -251,6 +259,11 @@ CASES: dict[str, tuple[Any, ...]] = {
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
         *("three", (2, 4, 3, 4), (2, 2, 5, 4), (2, 2, 5, 4)),
     ),
+    "attention_shared": (
+        lambda q, k, v, p: F.scaled_dot_product_attention(q, k, v) + F.scaled_dot_product_attention(q[:, :1], p, p),
+        *("three", (2, 3, 6, 4), (2, 1, 5, 4), (2, 3, 5, 4), (1, 5, 4)),
+    ),
+    "empty": (lambda x, p: _with_empty(x, p), (2, 3, 4), (4,)),
     "no_grad": (lambda x, w: _without_gradient(x, w), (2, 4), (4, 4)),
     "convolution": (nn.Conv2d(3, 4, 3, 2, 1), (2, 3, 7, 8)),
     "convolution_1": (nn.Conv1d(3, 4, 3, 2, 1), (2, 3, 7)),

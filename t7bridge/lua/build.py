@@ -302,6 +302,8 @@ class Builder:
             return args["0"][args["1"]]
         if plain:
             return DynamicExtent(call.name)
+        if 0 in call.shape:
+            return self.empty(call.shape)
         try:
             return self._built(call, entry, args)
         except CannotError as error:
@@ -470,6 +472,10 @@ class Builder:
         """Return a numpy array as a constant, broadcast to a shape."""
         return Const(to_tensor(np.asarray(array)), tuple(array.shape) if shape is None else tuple(shape))
 
+    def empty(self, shape: Shape) -> Const:
+        """Return a value without elements, which no input changes."""
+        return self.constant(np.zeros([extent if isinstance(extent, int) else 1 for extent in shape], "f4"), shape)
+
     def dtype_of(self, name: str, item: int | None = None) -> str:
         """Return the element type of an argument of the call, or of an item of it, `float32`; empty if unknown."""
         ref = self.call.args.get(name)
@@ -508,7 +514,7 @@ class Builder:
         stack = self.call.stack if self.call is not None else ()
         shape = wires[0].shape if shape is None else tuple(shape)
         if 0 in shape:
-            raise CannotError("a value without elements, which Lua does not have")
+            raise CannotError(EMPTY)
         if any(isinstance(arg, DynamicExtent) for inner in walk(layer) for arg in inner.args):
             raise CannotError("an argument depends on the inputs")
         if self.call is not None:
@@ -671,6 +677,8 @@ class Builder:
         shape = with_extents(value.shape, place, count)
         if shape == value.shape:
             return value
+        if count == 0:
+            return self.empty(shape)
         if isinstance(value, Const):
             axis = place - len(value.shape) + value.value.dim()
             if axis < 0 or (value.value.shape[axis] == 1 and value.shape[place] != 1):
@@ -789,7 +797,9 @@ def _range(view: TracedCall, number: int, dim: int) -> tuple[int, int, int]:
 
 
 def _returned(value: Any) -> Any:
-    """Return an output; complex numbers are none."""
+    """Return an output; complex numbers and values without elements are none."""
+    if isinstance(value, Const) and 0 in value.shape:
+        return Missing(EMPTY)
     return Missing("complex numbers") if isinstance(value, Complex) else value
 
 
@@ -809,6 +819,7 @@ def _imaginary(value: Any, other: Any = None) -> Any:
 MOST_UNNAMED = 4
 """Layers that an operation may have without being a function of the source."""
 UNKNOWN = "Lua has no such operation, and no composition is known"
+EMPTY = "a value without elements, which Lua does not have"
 OWN = {"nn.CMulTable": ("nn.CMul", "weight"), "nn.CAddTable": ("nn.CAdd", "bias")}
 """Layers of two values → the layer with a parameter as the second, and its field."""
 

@@ -42,6 +42,15 @@ def product(b: Builder, first: Any, second: Any, trans_b: bool = False) -> Any:
     return b.reshape(made, (*lead, rows, columns))
 
 
+def _aligned(b: Builder, *matrices: Any) -> list[Any]:
+    """Broadcast the leading dimensions of matrices."""
+    rank = max(len(value.shape) for value in matrices)
+    values = [b.reshape(value, (*(1,) * (rank - len(value.shape)), *value.shape)) for value in matrices]
+    lead = broadcast(*(value.shape[:-2] for value in values))
+    anchor = first_wire(values, lead)
+    return [b.widened(value, (*lead, *value.shape[-2:]), anchor) for value in values]
+
+
 def apply_scale(b: Builder, value: Any, weight: Scaled, place: int) -> Any:
     """Multiply the channels of a value, in dimension `place`, by the scale of a weight."""
     if isinstance(weight.scale, float):
@@ -92,11 +101,7 @@ def matmul(b: Builder, self: Any, other: Any, /) -> Any:
         flat = b.reshape(first, (flattened(first.shape[:-1]), first.shape[-1]))
         made = b.emit(make("nn.MM"), flat, b.wire(other), shape=(flat.shape[0], other.shape[-1]))
         return b.reshape(made, (*first.shape[:-1], other.shape[-1]))
-    rank = max(len(self.shape), len(other.shape))
-    pair = [b.reshape(value, (*(1,) * (rank - len(value.shape)), *value.shape)) for value in (self, other)]
-    lead = broadcast(*(value.shape[:-2] for value in pair))
-    anchor = first_wire(pair, lead)
-    return product(b, *(b.widened(value, (*lead, *value.shape[-2:]), anchor) for value in pair))
+    return product(b, *_aligned(b, self, other))
 
 
 @operation("addmm", "nn.Linear, nn.MM, nn.CAdd")
@@ -154,8 +159,7 @@ def attention(
     """Sum values weighted by the softmax of products of queries and keys."""
     if enable_gqa and len(query.shape) == 4 and query.shape[1] != key.shape[1]:  # heads of queries that share keys
         key, value = (_repeated(b, shared, query.shape[1]) for shared in (key, value))
-    if query.shape[:-2] != key.shape[:-2]:
-        raise CannotError("queries and keys have different heads")
+    query, key, value = _aligned(b, query, key, value)
     scores = product(b, query, key, True) * (1 / sqrt(query.shape[-1]) if scale is None else scale)
     mask = None
     if is_causal:
