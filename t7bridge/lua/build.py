@@ -625,9 +625,11 @@ class Builder:
             own = own[1:]
         own = (1,) * (len(sizes) - len(own)) + own
         if isinstance(value, Const):
-            array = np.broadcast_to(value.array().reshape(own), sizes)
-            array = np.ascontiguousarray(array).astype("f8" if array.dtype == "f8" else "f4")
-            made = self.emit(make("nn.Constant", array, depth), source, shape=batch + sizes)
+            array = value.array().reshape(own)
+            own = own if prod(sizes) > MOST_REPEATED else sizes
+            array = np.ascontiguousarray(np.broadcast_to(array, own)).astype("f8" if array.dtype == "f8" else "f4")
+            made = self.emit(make("nn.Constant", array, depth), source, shape=batch + own)
+            made = self.expand(made, batch + sizes)
         elif value.learned:
             full = (1,) * len(batch) + own
             made = self.emit(make("nn.Constant", np.ones(sizes, "f4"), depth), source, shape=batch + sizes)
@@ -816,6 +818,8 @@ def _imaginary(value: Any, other: Any = None) -> Any:
     return 0.0 if isinstance(value, (Wire, Const, Stored)) or other is not None else value
 
 
+MOST_REPEATED = 1 << 16
+"""Elements of a constant up to which it is stored as repeated as it is used."""
 MOST_UNNAMED = 4
 """Layers that an operation may have without being a function of the source."""
 UNKNOWN = "Lua has no such operation, and no composition is known"

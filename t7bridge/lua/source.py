@@ -380,7 +380,7 @@ class _Writer:
         suffix = _suffix(keys)
 
         def settings(each: LuaLayer) -> Any:
-            return len(_arguments(each).texts), tuple((name, len(args)) for name, args in each.calls)
+            return len(_with_defaults(each)[0]), tuple((name, len(args)) for name, args in each.calls)
 
         def form(ref: WeightRef) -> Any:
             own = ref.key[len(prefix) :].removesuffix(suffix)
@@ -607,6 +607,12 @@ def lua_string(text: str) -> str:
 
 def _arguments(layer: LuaLayer) -> _Args:
     """Return the arguments of the constructor."""
+    args, names, needed = _with_defaults(layer)
+    return _Args(tuple(map(_value, args)), tuple(names), needed)
+
+
+def _with_defaults(layer: LuaLayer) -> tuple[list[Any], list[str], int]:
+    """Return all arguments of the constructor, their names, and the number of those without trailing defaults."""
     args = list(layer.args)
     kind = layer.name.partition(".")[2]
     row = CLASSES.get(kind)
@@ -622,7 +628,7 @@ def _arguments(layer: LuaLayer) -> _Args:
         args += [row.defaults[word] for word in words[len(args) :] if word in row.defaults]
     names = [_NAMES.get(word, word) for word in _POSITIONS.get(kind, words)]
     names += ["n"] * (len(args) - len(names))
-    return _Args(tuple(map(_value, args)), tuple(names[: len(args)]), needed)
+    return args, names[: len(args)], needed
 
 
 def _value(value: Any) -> str:

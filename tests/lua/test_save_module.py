@@ -505,3 +505,17 @@ def test_relative_positions_are_looked_up(tmp_path):
         found.append((made.detach(), next(each.parameters()).grad))
     torch.testing.assert_close(found[1][0], found[0][0])
     torch.testing.assert_close(found[1][1].view(3, 64), found[0][1])
+
+
+class CausalMask(nn.Module):
+    """A mask of two dimensions, added to values of four."""
+
+    def forward(self, x):
+        return (x + torch.full(x.shape[-2:], -1e4).triu(1)).softmax(-1)
+
+
+def test_large_constants_are_stored_once(tmp_path):
+    """A constant is expanded by the model where it is used with more elements than it has."""
+    x = torch.randn(1, 8, 128, 128)
+    same_outputs(CausalMask(), tmp_path / "m.t7", (x,))
+    assert (tmp_path / "m.t7").stat().st_size < 2 * 4 * 128 * 128
