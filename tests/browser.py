@@ -28,6 +28,7 @@ class Browser:
         theirs, self._to = os.pipe()
         self._from, ours = os.pipe()
         flags = "--headless=new --no-sandbox --disable-gpu --no-first-run --disable-extensions --hide-scrollbars"
+        flags += " --disable-background-networking --disable-component-update --disable-sync"
         command = f'exec "$0" {flags} --remote-debugging-pipe --user-data-dir="$1" about:blank 3<&{theirs} 4>&{ours}'
         self._process = subprocess.Popen(
             ["bash", "-c", command, PROGRAM, self._folder.name],
