@@ -192,6 +192,26 @@ class Derived(Elements):
             raise CorruptError(f"{len(rest)} elements of a storage are left over", expected=f"groups of {self.group}")
 
 
+@define(eq=False)
+class _Part(Elements):
+    """Consecutive elements of another storage.
+
+    Attributes:
+        origin: the other storage.
+        first: the first of them, 0-based.
+    """
+
+    origin: Storage
+    first: int
+
+    def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
+        """See `Elements.arrays`; the other storage is read to its end, which may be an error."""
+        start, end = self.first, self.first + storage.count
+        for array in array_chunks(self.origin):
+            yield array[max(start, 0) : max(end, 0)]
+            start, end = start - len(array), end - len(array)
+
+
 Data = Union[Elements, "np.ndarray"]
 
 
@@ -372,6 +392,24 @@ def storage_for_class(name: str) -> tuple[ElementType, str, str | None] | None:
     if name in LUA_ALIASES:
         return (*LUA_CLASSES[LUA_ALIASES[name]], name)
     return None
+
+
+def part_of(storage: Storage, first: int, count: int) -> Storage:
+    """Return consecutive elements of a storage as a storage; nothing is read.
+
+    Args:
+        storage: the whole.
+        first: the first of the elements, 0-based.
+        count: how many.
+    """
+    data: Data = storage.data
+    if count == storage.count and not first:
+        return storage
+    if isinstance(data, Span):
+        data = Span(data.source, data.offset + first * data.width, data.width, data.order)
+    else:
+        data = _Part(storage, first) if isinstance(data, Elements) else data[first : first + count]
+    return Storage(storage.element, count, data, storage.device, storage.version, storage.alias)
 
 
 def storage_array(storage: Storage) -> np.ndarray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from ..errors import ModelError, T7BridgeError, UnsupportedError
 from ..text import Holder, Shown, Step, clean, counted, short, sizes, storage_number
 from .dtypes import PACKED, ElementType, dtype_of, lua_class_name, numpy_dtype
 from .python import UNSET, PythonGlobal, TorchSize
-from .storage import CHUNK_BYTES, Derived, Elements, Span, Storage, TextSpan, storage_array
+from .storage import CHUNK_BYTES, Derived, Elements, Span, Storage, TextSpan, array_chunks, part_of, storage_array
 
 if TYPE_CHECKING:
     import torch
@@ -242,9 +242,7 @@ class Tensor(Holder):
     @property
     def is_contiguous(self) -> bool:
         """Whether the elements follow one another in memory, the last dimension fastest."""
-        return all(
-            extent == 1 or step == row for extent, step, row in zip(self.size, self.stride, contiguous(self.size))
-        )
+        return is_dense(self.size, self.stride)
 
     def reach(self) -> tuple[int, int]:
         """Return the first element of the storage that the view covers, and the one after the last."""
@@ -473,29 +471,46 @@ class UntypedStorage(Holder):
         return f"UntypedStorage of {short(self.storage)}"
 
 
-def flat_pieces(tensor: Tensor, count: int) -> Callable[[int], np.ndarray] | None:
-    """Return a function for `count` elements of a tensor in a file from a number on, in order, which reads no others.
+def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Return whether a view covers consecutive elements in order, row by row."""
+    return all(extent == 1 or step == row for extent, step, row in zip(size, stride, contiguous(size)))
 
-    `None` where the elements are not consecutive numbers in a file.
+
+def is_changed(tensor: Tensor) -> bool:
+    """Return whether the elements are to be negated or conjugated when read."""
+    return tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
+
+
+def as_stored(tensor: Tensor) -> Storage | None:
+    """Return a storage with exactly a tensor's elements, row by row, if they are contiguous; nothing is read."""
+    if tensor.storage is None or not tensor.numel:
+        return Storage.empty(tensor.element)
+    if is_changed(tensor) or not is_dense(tensor.size, tensor.stride):
+        return None
+    return part_of(tensor.storage, tensor.offset, tensor.numel)
+
+
+def blocks(tensor: Tensor, count: int) -> Iterator[np.ndarray]:
+    """Yield the elements as `array` has them, in index order, each time the next `count` of them; the rest at last.
+
+    A block is valid until the next one. Of contiguous elements no others are read.
     """
-    storage = tensor.storage
-    changed = tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
-    if (
-        storage is None
-        or not isinstance(storage.data, Span)
-        or changed
-        or not (tensor.element.native and tensor.is_contiguous)
-    ):
-        return None
-    span, first, numel = storage.data, tensor.offset, tensor.numel
-    if first + numel > storage.count:
-        return None
-
-    def read(start: int) -> np.ndarray:
-        part = evolve(span, offset=span.offset + (first + start) * span.width, crc=None)
-        return storage_array(Storage(storage.element, min(count, numel - start), part))
-
-    return read
+    stored = as_stored(tensor)
+    if stored is not None:
+        pieces: Iterable[np.ndarray] = array_chunks(stored)
+    else:
+        pieces = np.nditer(tensor.array, ["buffered", "external_loop"], order="C", buffersize=count)  # type: ignore[assignment]
+    held: list[np.ndarray] = []
+    left = count
+    for piece in pieces:
+        while len(piece) >= left:
+            yield np.concatenate([*held, piece[:left]]) if held else piece[:left]
+            piece, held, left = piece[left:], [], count
+        if len(piece):
+            held.append(piece.copy())
+            left -= len(piece)
+    if held:
+        yield np.concatenate(held)
 
 
 def byte_strides(size: Sequence[int], stride: Sequence[int], itemsize: int) -> tuple[int, ...]:

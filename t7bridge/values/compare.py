@@ -7,7 +7,7 @@ compared once, scalar keys are looked up by their text, and the extra cost of pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from math import inf, prod
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..graph.dtypes import PACKED
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, class_of
 from ..graph.python import in_order
 from ..graph.storage import Span, Storage
-from ..graph.tensor import Tensor, flat_pieces
+from ..graph.tensor import Tensor, blocks
 from ..graph.walk import SCALARS, KeyStep, Path, pairwise
 from ..io.copy import sha256
 from ..limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
@@ -381,7 +381,7 @@ def closest(
     return best
 
 
-_BLOCK_ELEMENTS = 1 << 18
+_BLOCK_ELEMENTS = 1 << 16
 _WIDENED = ("bfloat16", "float8")
 _COMPARED = 16
 """Number of free comparisons of each element of a storage, in views of it."""
@@ -466,18 +466,19 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
         atol: absolute tolerance, added to the relative one.
     """
     shape = a.shape or (1,)
-    repeats = prod(shape) > 2 * max(_count(a), _count(b))
+    repeats = prod(shape) > 2 * PACKED.get(a.element.name, 1) * max(_count(a), _count(b))
     if repeats:
         if (a.stride, a.offset) != (b.stride, b.offset):
             return Difference(path, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
         if _count(a) != _count(b):
             return Difference(path, f"views of storages with {_count(a)} and {_count(b)} elements")
         shape = (_count(a),)
-    if a.element.name in PACKED:
-        shape = (_array(a).size,)
+    one, other = (_as_numbers(each, repeats) for each in (a, b))
+    shape = one.shape if a.element.name in PACKED else shape
     differing, largest, index, values = 0, -1.0, tuple[int, ...](), tuple[Any, ...]()
     start = 0
-    for x, y in _blocks(a, b, shape, repeats):
+    for x, y in zip(blocks(one, _BLOCK_ELEMENTS), blocks(other, _BLOCK_ELEMENTS)):
+        x, y = _numbers(x, a), _numbers(y, b)
         apart = _apart(x, y)
         with np.errstate(invalid="ignore", over="ignore"):
             allowed = atol + rtol * np.abs(y) if rtol else atol
@@ -501,37 +502,28 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     return TensorDifference(path, message, prod(shape), differing, largest, index)
 
 
-def _blocks(a: Tensor, b: Tensor, shape: tuple[int, ...], stored: bool) -> Iterator[tuple[Any, Any]]:
-    """Yield the elements of two tensors in index order, some at once, each time of shape (n,).
-
-    Args:
-        a: a tensor.
-        b: another.
-        shape: of both, or of their storages.
-        stored: whether all elements of their storages are compared.
-    """
-    reads = [None if stored else flat_pieces(each, _BLOCK_ELEMENTS) for each in (a, b)]
-    if reads[0] is not None and reads[1] is not None:
-        yield from ((reads[0](start), reads[1](start)) for start in range(0, prod(shape), _BLOCK_ELEMENTS))
-        return
-    arrays = [each.storage.array if stored and each.storage else _array(each) for each in (a, b)]
-    arrays = [np.atleast_1d(array)[: shape[0]] for array in arrays]  # behind packed elements may be others
-    for first, second in np.nditer(arrays, ["buffered", "external_loop"], order="C", buffersize=_BLOCK_ELEMENTS):
-        yield _numbers(first, a), _numbers(second, b)
-
-
 def _count(tensor: Tensor) -> int:
     return tensor.storage.count if tensor.storage else 0
 
 
-def _array(tensor: Tensor) -> np.ndarray:
-    """Return the elements; of types smaller than a byte, the bytes that hold them."""
-    if tensor.storage is not None and tensor.element.name in PACKED:
-        return tensor.storage.array
-    if tensor.storage is not None and tensor.element.name.startswith(_WIDENED):
-        wider, _, _ = widen(tensor.storage)
-        return evolve(tensor, storage=wider, element=wider.element).array
-    return tensor.array
+def _as_numbers(tensor: Tensor, stored: bool) -> Tensor:
+    """Return a tensor whose elements are numbers; of types smaller than a byte, the bytes that hold them.
+
+    Args:
+        tensor: any.
+        stored: whether all elements of its storage are compared.
+    """
+    storage = tensor.storage
+    if storage is None:
+        return tensor
+    if tensor.element.name.startswith(_WIDENED):
+        storage, _, _ = widen(storage)
+    tensor = evolve(tensor, storage=storage, element=storage.element)
+    if stored:
+        return evolve(tensor, size=(storage.count,), stride=(1,), offset=0)
+    if held := PACKED.get(tensor.element.name):
+        return evolve(tensor, size=(-(-tensor.numel // held),), stride=(1,), offset=tensor.offset // held)
+    return tensor
 
 
 def _numbers(block: np.ndarray, tensor: Tensor) -> Any:

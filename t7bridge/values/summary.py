@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..graph.dtypes import numpy_dtype
 from ..graph.lua import LuaFunction, Table, Value, class_of
 from ..graph.python import PythonObject, in_order
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor, flat_pieces
+from ..graph.tensor import Tensor, blocks
 from ..graph.walk import entries, step_name
 from ..text import Holder, extents, printable
 
@@ -328,7 +329,7 @@ def _text_summary(value: bytes | str) -> str:
 
 MOST = 1 << 24
 """Elements read of one tensor; of a larger one the first."""
-_PIECE = 1 << 20
+_PIECE = 1 << 16
 """Elements read at once."""
 
 
@@ -354,7 +355,7 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
         return {}
     most = min(count, MOST)
     with np.errstate(all="ignore"):  # signaling NaNs, and sums beyond the type
-        number, mean, squares, least, greatest, zeros, missing = _moments(_pieces(tensor, most))
+        number, mean, squares, least, greatest, zeros, missing = _moments(_pieces(tensor))
         found: dict[str, Any] = {}
         if number:
             std = float(np.sqrt(squares / number))
@@ -368,19 +369,14 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
             found["read"] = most * times
         if bins and number and 0 < greatest - least < np.inf:
             limits = (least, greatest)
-            counts = [np.histogram(each[np.isfinite(each)], bins, limits)[0] for each in _pieces(tensor, most)]
+            counts = [np.histogram(each[np.isfinite(each)], bins, limits)[0] for each in _pieces(tensor)]
             found["bins"] = (np.sum(counts, axis=0) * times).tolist()
     return found
 
 
-def _pieces(tensor: Tensor, most: int) -> Iterator[Any]:
-    """Yield the first `most` elements as doubles, some at once."""
-    read = flat_pieces(tensor, _PIECE)
-    if read is None:
-        values = np.asarray(tensor.numpy()).reshape(-1)[:most]
-        yield from (values[start : start + _PIECE].astype(np.float64) for start in range(0, most, _PIECE))
-    else:
-        yield from (read(start)[: most - start].astype(np.float64) for start in range(0, most, _PIECE))
+def _pieces(tensor: Tensor) -> Iterator[Any]:
+    """Yield the first `MOST` elements as doubles, some at once."""
+    return (block.astype(np.float64) for block in islice(blocks(tensor, _PIECE), MOST // _PIECE))
 
 
 def _moments(pieces: Iterator[Any]) -> tuple[int, float, float, float, float, int, int]:
