@@ -468,7 +468,7 @@ def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits:
         payloads=map(storage, skeleton.storages),
     )
     roots = [reader.read_object() for _ in range(skeleton.roots)]
-    return T7File(roots, layout, skeleton.trailing, list(reader.objects))
+    return T7File(roots, layout, ByteSource.from_bytes(skeleton.trailing), list(reader.objects))
 
 
 def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7File | None, bool]:

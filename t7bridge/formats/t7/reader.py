@@ -235,7 +235,7 @@ class T7Reader:
                 return value
             # The layout that came furthest is the file's: the others failed because they are wrong.
             failures.sort(key=lambda failure: failure[0], reverse=True)
-            self._run = failures[0][1]
+            self._run = before if start > self._start else failures[0][1]
             raise failures[0][2]
         finally:
             failures.clear()  # as in `_read_first`
