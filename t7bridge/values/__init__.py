@@ -8,6 +8,6 @@ __getattr__ = face(
         "compare": "Difference PlaceComparer TensorDifference ValueComparer differences",
         "describe": "describe_lua describe_python json_pieces lua_json python_json",
         "summary": "outline statistics_of",
-        "widened": "is_exact narrow resolved widen wider_type",
+        "widened": "is_exact narrow resolved restore_values widen wider_type",
     },
 )
