@@ -15,7 +15,16 @@ from ..errors import CorruptError, ModelError
 from ..io.copy import NO_CHANGE, WORTH_BYTES, Buffer, Change, Extent, crc32, reversal
 from ..io.source import ByteSource
 from ..text import Holder, storage_number
-from .dtypes import LUA_ALIASES, LUA_CLASSES, ElementType, dtype_of, element_of, lua_class_name, numpy_dtype
+from .dtypes import (
+    LUA_ALIASES,
+    LUA_CLASSES,
+    ORDER_SIGNS,
+    ElementType,
+    dtype_of,
+    element_of,
+    lua_class_name,
+    numpy_dtype,
+)
 
 CHUNK_BYTES = 1 << 19
 """Bytes converted at a time: they fit the processor's cache."""
@@ -26,8 +35,8 @@ _STEP_BYTES = 1 << 18
 _MOST_TOGETHER = 1 << 12
 _WORDS = (2, 4, 8)
 """Bytes of words whose bytes a copy can reverse."""
-_SIGNS, _LONGS = {"little": "<", "big": ">"}, {4: "i", 8: "q"}
-"""The codes of `struct` for byte orders, and for longs of so many bytes."""
+_LONGS = {4: "i", 8: "q"}
+"""The codes of `struct` for longs of so many bytes."""
 _FEW = 256
 """Up to how many longs are converted without numpy."""
 
@@ -362,7 +371,9 @@ class Storage(Holder):
 
 def _few_longs(span: Span, count: int, order: str, width: int) -> bytes:
     """Longs of another size, without loading numpy for a few numbers."""
-    code, wanted = (f"{_SIGNS[of]}{count}{_LONGS[size]}" for of, size in ((span.order, span.width), (order, width)))
+    code, wanted = (
+        f"{ORDER_SIGNS[of]}{count}{_LONGS[size]}" for of, size in ((span.order, span.width), (order, width))
+    )
     numbers = struct.unpack(code, b"".join(span.pieces(count)))
     try:
         return struct.pack(wanted, *numbers)

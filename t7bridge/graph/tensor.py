@@ -609,24 +609,91 @@ def _rows(tensor: Tensor, place: str = "") -> Iterator[str]:
             yield from ("…",) if at is None else _rows(tensor[at], name)
 
 
+_MOST = 1 << 24
+"""Elements read of one tensor; of a larger one the first."""
+_PIECE = 1 << 16
+"""Elements read at once."""
+
+
+def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
+    """Read a tensor and summarize its elements.
+
+    Args:
+        tensor: with at least one element.
+        bins: number of bins of the histogram; 0 for none.
+
+    Returns:
+        `min`, `max`, `mean`, `std` of the finite elements, counts `nan`, `inf` and `zeros`, `read` if not all elements
+        were read, and `bins`, a list of counts between `min` and `max`. Empty for types without order.
+    """
+    # Elements that a stride of 0 repeats are read once and counted as often as they occur.
+    size = tuple(1 if step == 0 else extent for extent, step in zip(tensor.size, tensor.stride))
+    times = math.prod(tensor.size) // math.prod(size)
+    tensor = evolve(tensor, size=size)
+    count = math.prod(size)
+    if tensor.storage is None or (count > _MOST and count > tensor.storage.count):
+        return {}
+    if numpy_dtype(tensor.element).kind not in "fiub":
+        return {}
+    most = min(count, _MOST)
+    with np.errstate(all="ignore"):  # signaling NaNs, and sums beyond the type
+        number, mean, squares, least, greatest, zeros, missing = _moments(_pieces(tensor))
+        found: dict[str, Any] = {}
+        if number:
+            std = float(np.sqrt(squares / number))
+            found |= {"min": least, "max": greatest, "mean": mean, "std": std}
+        found["zeros"] = zeros * times
+        if missing:
+            found["nan"] = missing * times
+        if most - number - missing:
+            found["inf"] = (most - number - missing) * times
+        if count > most:
+            found["read"] = most * times
+        if bins and number and 0 < greatest - least < np.inf:
+            limits = (least, greatest)
+            counts = [np.histogram(each[np.isfinite(each)], bins, limits)[0] for each in _pieces(tensor)]
+            found["bins"] = (np.sum(counts, axis=0) * times).tolist()
+    return found
+
+
+def _pieces(tensor: Tensor) -> Iterator[Any]:
+    """Yield the first `_MOST` elements as doubles, some at once."""
+    return (block.astype(np.float64) for block in islice(blocks(tensor, _PIECE), _MOST // _PIECE))
+
+
+def _moments(pieces: Iterator[Any]) -> tuple[int, float, float, float, float, int, int]:
+    """Return number, mean, sum of squared distances from it, least and greatest of finite elements; zeros; NaNs."""
+    number, mean, squares = 0, 0.0, 0.0
+    least, greatest = np.inf, -np.inf
+    zeros = missing = 0
+    for values in pieces:
+        finite = values[np.isfinite(values)]
+        missing += int(np.isnan(values).sum())
+        zeros += int((values == 0).sum())
+        if not finite.size:
+            continue
+        least, greatest = min(least, float(finite.min())), max(greatest, float(finite.max()))
+        here, spread, total = float(finite.mean()), float(finite.var()) * finite.size, number + finite.size
+        if number:
+            squares += spread + (here - mean) ** 2 * number * finite.size / total
+            mean += (here - mean) * finite.size / total
+        else:
+            squares, mean = spread, here
+        number = total
+    return number, mean, squares, least, greatest, zeros, missing
+
+
 def _figures(tensor: Tensor) -> dict[str, str]:
-    """Return minimum, maximum, mean and number of NaNs; empty for large tensors and other types."""
+    """Return minimum, maximum, mean and number of NaNs and infinities; empty for large tensors and other types."""
     storage = tensor.storage
-    if storage is None or not tensor.numel or not tensor.element.native or tensor.element.code[0] not in "uif?":
+    if storage is None or not tensor.numel or not tensor.element.native:
         return {}
     if max(tensor.nbytes, storage.nbytes if not isinstance(storage.data, Span) else 0) > _FIGURES_BYTES:
         return {}
-    wide = np.asarray(tensor.array, "f8")
-    sound = wide[np.isfinite(wide)]
-    found = {"not finite": str(wide.size - sound.size)} if sound.size != wide.size else {}
-    if sound.size:
-        found = {
-            "min": _number(float(sound.min())),
-            "max": _number(float(sound.max())),
-            "mean": _number(float(sound.mean())),
-            **found,
-        }
-    return found
+    numbers = statistics_of(tensor)
+    found: dict[str, str] = {name: _number(numbers[name]) for name in ("min", "max", "mean") if name in numbers}
+    lost = numbers.get("nan", 0) + numbers.get("inf", 0)
+    return found | ({"not finite": str(lost)} if lost else {})
 
 
 def _html(tensor: Tensor) -> str:

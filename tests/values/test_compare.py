@@ -10,7 +10,7 @@ from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, Torch
 from t7bridge.formats import read_t7
 from t7bridge.graph import ELEMENT_TYPES, FLOAT32, Span, TensorExtras
 from t7bridge.io import ByteSource
-from t7bridge.values import PlaceComparer, ValueComparer, differences
+from t7bridge.values import Comparer, ValueComparer, differences
 
 ROOT = Path(__file__).parents[2] / "testfiles/format"
 
@@ -168,9 +168,9 @@ def test_places_of_two_files(tmp_path: Path) -> None:
         return Storage(FLOAT32, 1, Span(source, offset, 4))
 
     one, two = sources
-    assert [str(each) for each in PlaceComparer().run(storage(one), storage(two))] == ["root: other elements"]
-    assert PlaceComparer().run(storage(one), storage(one)) == []
-    assert PlaceComparer().run(storage(one), storage(one, 4)) == []
+    assert [str(each) for each in Comparer().run(storage(one), storage(two))] == ["root: other elements"]
+    assert Comparer().run(storage(one), storage(one)) == []
+    assert Comparer().run(storage(one), storage(one, 4)) == []
     for source in sources:
         source.close()
 

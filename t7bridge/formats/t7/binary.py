@@ -9,7 +9,7 @@ from typing import Any
 
 from ...data import np
 from ...errors import TruncatedError, WriteError
-from ...graph.dtypes import INT64, ElementType
+from ...graph.dtypes import INT64, ORDER_SIGNS, ElementType
 from ...graph.storage import Span, Storage
 from ...io.output import Output
 from ...io.source import ByteSource
@@ -37,8 +37,7 @@ class BinaryInput(Window):
         self._grown = _SMALL_WINDOW
         self._run, self._pause = _LONG_RUN, 0
         self._small_runs = 0
-        sign = "<" if layout.byte_order == "little" else ">"
-        self._sign = sign
+        sign = self._sign = ORDER_SIGNS[layout.byte_order]
         self._long = "q" if layout.long_size == 8 else "i"
         self._int_at = struct.Struct(sign + "i").unpack_from
         self._two_at = struct.Struct(sign + "ii").unpack_from
@@ -259,8 +258,7 @@ class BinaryWriter:
     def __init__(self, output: Output, layout: T7Layout) -> None:
         self.output = output
         self.layout = layout
-        sign = "<" if layout.byte_order == "little" else ">"
-        self._sign = sign
+        sign = self._sign = ORDER_SIGNS[layout.byte_order]
         self._long = "q" if layout.long_size == 8 else "i"
         self._pack_int = struct.Struct(sign + "i").pack
         self._pack_number = struct.Struct(sign + "id").pack

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from ...graph.dtypes import INT64
+from ...graph.dtypes import INT64, ORDER_SIGNS
 from ...graph.lua import Table
 from ...graph.storage import Span, Storage
 from ...graph.tensor import Tensor, view_fault
@@ -42,7 +42,7 @@ class Alike:
         self._objects = objects
         self._most = most
         self._external = external
-        self._sign = "<" if stream.layout.byte_order == "little" else ">"
+        self._sign = ORDER_SIGNS[stream.layout.byte_order]
         self._entry = struct.Struct(self._sign + _ENTRY)
         self._pause = self._failures = 0
 
