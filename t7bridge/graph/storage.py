@@ -81,7 +81,7 @@ class Span(Elements):
         word = self.width // 2 if element.code[0] == "c" else self.width
         return reversal(word) if self.width == width and word in _WORDS else None
 
-    def taken(self, element: ElementType, count: int, change: Change) -> Extent:
+    def taken(self, count: int, change: Change) -> Extent:
         """The bytes of `count` elements, with a change of them and the check of their CRC-32."""
         check = None if self.crc is None else self.check
         return Extent(self.source, self.offset, count * self.width, change, check)
@@ -333,7 +333,7 @@ class Storage(Holder):
         if isinstance(data, Span):
             change = data.change(self.element, order, width)
             if change is not None:
-                return data.taken(self.element, self.count, change)
+                return data.taken(self.count, change)
         if self.nbytes < WORTH_BYTES or not isinstance(data, (Span, Derived)):
             return None
         return _converted_extent(self, order, width)
@@ -481,7 +481,7 @@ def _converted_extent(storage: Storage, order: str, width: int) -> Extent | None
         change = Change(together * span.width, made, partial(_ArrayBuffer, together, held, wanted, converts))
     else:
         change = _change_of_type(held, wanted)
-    return span.taken(origin.element, origin.count, change)
+    return span.taken(origin.count, change)
 
 
 @cache
