@@ -43,7 +43,7 @@ from ..io.copy import Done, sha256
 from ..io.output import Content, FileOutput, Output
 from ..io.source import ByteSource
 from ..limits import DEFAULT_LIMITS, Limits
-from ..values.compare import PlaceComparer
+from ..values.compare import Comparer
 from ..values.widened import narrow, wider_type
 from .lua_tree import LuaTree, to_lua
 from .tree import as_tree
@@ -230,7 +230,7 @@ class Shown:
             }
             structure, storages = structure_of(made.value)
             same = structure == self.structure
-            if same and not PlaceComparer(limits=limits, known=known).run(storages, self.storages):
+            if same and not Comparer(limits=limits, known=known).run(storages, self.storages):
                 return True
         return False
 
@@ -365,7 +365,7 @@ def check_t7(
                     _identify(storage, placed)
         made = [as_tree(root) for root in content.roots]
         del document, content  # what was made of them is compared
-        if PlaceComparer(limits=limits).run(made[0] if len(made) == 1 else made, source.read()):
+        if Comparer(limits=limits).run(made[0] if len(made) == 1 else made, source.read()):
             raise RecordError(_MESSAGE)
 
 
@@ -468,7 +468,7 @@ def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits:
         payloads=map(storage, skeleton.storages),
     )
     roots = [reader.read_object() for _ in range(skeleton.roots)]
-    return T7File(roots, layout, skeleton.trailing, list(reader.objects))
+    return T7File(roots, layout, ByteSource.from_bytes(skeleton.trailing), list(reader.objects))
 
 
 def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7File | None, bool]:

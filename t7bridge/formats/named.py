@@ -16,9 +16,9 @@ from attrs import evolve, field
 
 from ..data import define, np
 from ..errors import CorruptError, ModelError
-from ..graph.dtypes import ElementType
-from ..graph.storage import CHUNK_BYTES, Elements, Span, Storage
-from ..graph.tensor import Tensor, byte_strides, contiguous, view_fault
+from ..graph.dtypes import ElementType, dtype_of
+from ..graph.storage import CHUNK_BYTES, Span, Storage
+from ..graph.tensor import Tensor, as_stored, blocks, byte_strides, contiguous, is_changed, is_dense, view_fault
 from ..io.copy import Extent
 from ..io.source import ByteSource, Piece, PiecesSource
 from ..limits import Limits
@@ -307,40 +307,6 @@ def _joined(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes]:
 # Bytes
 
 
-def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Return whether a view covers consecutive elements in order, row by row."""
-    wanted = 1
-    for extent, step in zip(reversed(size), reversed(stride)):
-        if extent != 1 and step != wanted:
-            return False
-        wanted *= extent
-    return True
-
-
-def is_changed(tensor: Tensor) -> bool:
-    """Return whether the elements are to be negated or conjugated when read."""
-    return tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
-
-
-def as_stored(tensor: Tensor) -> Storage | None:
-    """Return a storage with exactly a tensor's elements, row by row, if they are contiguous; nothing is read."""
-    storage = tensor.storage
-    if not tensor.numel or storage is None:
-        return Storage.empty(tensor.element)
-    if is_changed(tensor) or not is_dense(tensor.size, tensor.stride):
-        return None
-    if tensor.numel == storage.count and not tensor.offset:
-        return storage
-    data = storage.data
-    if isinstance(data, Span):
-        part: Any = Span(data.source, data.offset + tensor.offset * data.width, data.width, data.order)
-    elif not isinstance(data, Elements):
-        part = data[tensor.offset : tensor.offset + tensor.numel]
-    else:
-        return None
-    return Storage(storage.element, tensor.numel, part)
-
-
 def content(tensor: Tensor) -> Extent | Iterator[bytes | memoryview]:
     """Return a tensor's elements row by row, little-endian: where they are in a file, or pieces of bounded size."""
     storage = as_stored(tensor)
@@ -424,37 +390,9 @@ def rows(tensor: Tensor) -> Iterator[bytes | memoryview]:
     if storage is not None:
         yield from storage.chunks()
         return
-    if tensor.storage is not None and is_dense(tensor.size, tensor.stride) and not is_changed(tensor):
-        width = tensor.element.itemsize
-        yield from _part(tensor.storage.chunks(), tensor.offset * width, tensor.numel * width)
-        return
-    array = tensor.array
-    little = array.dtype.newbyteorder("<")
-    for block in _blocks(array):
-        yield np.ascontiguousarray(block, little).tobytes()
-
-
-def _part(pieces: Iterator[bytes | memoryview], start: int, length: int) -> Iterator[bytes | memoryview]:
-    position = 0
-    for piece in pieces:
-        first, end = max(start - position, 0), min(start + length - position, len(piece))
-        if first < end:
-            yield piece[first:end]
-        position += len(piece)
-
-
-def _blocks(array: Any) -> Iterator[Any]:
-    """Yield parts of an array, row by row, of about a chunk each."""
-    stack = [array]
-    while stack:
-        part = stack.pop()
-        if part.nbytes <= CHUNK_BYTES or not part.ndim:
-            yield part
-        elif part.shape[0] == 1 or part.nbytes // part.shape[0] > CHUNK_BYTES // 2:
-            stack += [part[number] for number in reversed(range(part.shape[0]))]
-        else:
-            step = max(1, CHUNK_BYTES // (part.nbytes // part.shape[0]))
-            stack += [part[at : at + step] for at in reversed(range(0, part.shape[0], step))]
+    little = dtype_of(tensor.element)
+    for block in blocks(tensor, CHUNK_BYTES // tensor.element.itemsize):
+        yield block.astype(little, copy=False).tobytes()
 
 
 # Metadata

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..data import np
 from ..errors import CorruptError, UnsupportedError
-from ..graph.dtypes import ELEMENT_TYPES, ElementType
+from ..graph.dtypes import NUMPY_ELEMENTS, ElementType
 from ..graph.tensor import Tensor
 from ..io.output import Output
 from ..io.source import ByteSource, Readable
@@ -39,7 +39,6 @@ from .pt.arrays import MAGIC, read_header
 from .pt.zip import ZipArchive, ZipWriter
 from .table import Document, Written
 
-_CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
 _ALIGNMENT = 64
 _LONGEST_NAME = 0xFFFF - len(".npy")
 _COMMENT = b"t7bridge"
@@ -98,7 +97,7 @@ def _element(descr: Any) -> tuple[ElementType | None, str]:
     """Return element type and byte order of `<f4`; no type if tensors cannot have such elements."""
     if not isinstance(descr, str) or descr[:1] not in "<>|=":
         return None, "little"
-    return _CODES.get(descr[1:]), "big" if descr[0] == ">" else "little"
+    return NUMPY_ELEMENTS.get(descr[1:]), "big" if descr[0] == ">" else "little"
 
 
 def _read_comment(archive: ZipArchive) -> tuple[dict[str, str], dict[str, Any]]:
@@ -144,9 +143,8 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
 
 def _npy_header(tensor: Tensor) -> bytes:
     """Return the header of an array, as numpy writes it: padded by spaces to a multiple of 64 bytes."""
-    code = "b1" if tensor.element.code == "?" else tensor.element.code
-    order = "|" if tensor.element.itemsize == 1 else "<"
-    text = f"{{'descr': '{order}{code}', 'fortran_order': False, 'shape': {tuple(tensor.shape)!r}, }}".encode()
+    descr = f"{'|' if tensor.element.itemsize == 1 else '<'}{tensor.element.code}"
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {tuple(tensor.shape)!r}, }}".encode()
     text += b" " * (-(10 + len(text) + 1) % _ALIGNMENT) + b"\n"
     return MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text
 

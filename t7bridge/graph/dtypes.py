@@ -52,7 +52,7 @@ ELEMENT_TYPES: dict[str, ElementType] = {
         ElementType("float16", 2, "f2", "Half", "HalfStorage"),
         ElementType("float32", 4, "f4", "Float", "FloatStorage"),
         ElementType("float64", 8, "f8", "Double", "DoubleStorage"),
-        ElementType("bool", 1, "?", "", "BoolStorage"),
+        ElementType("bool", 1, "b1", "", "BoolStorage"),
         ElementType("bfloat16", 2, "u2", "", "BFloat16Storage", native=False),
         ElementType("complex64", 8, "c8", "", "ComplexFloatStorage"),
         ElementType("complex128", 16, "c16", "", "ComplexDoubleStorage"),
@@ -83,11 +83,10 @@ ELEMENT_TYPES: dict[str, ElementType] = {
     )
 }
 
-_ORDER = {"little": "<", "big": ">"}
-NUMPY_ELEMENTS = {
-    "b1" if element.code == "?" else element.code: element for element in ELEMENT_TYPES.values() if element.native
-}
-"""The element types by the codes of numpy's pickled dtypes."""
+ORDER_SIGNS = {"little": "<", "big": ">"}
+"""The codes of `struct` and numpy for byte orders."""
+NUMPY_ELEMENTS = {element.code: element for element in ELEMENT_TYPES.values() if element.native}
+"""The element types that numpy has too, by its codes."""
 PACKED = {"quint4x2": 2, "quint2x4": 4}
 """Elements of a tensor in one element of its storage, where that is not 1."""
 
@@ -150,7 +149,7 @@ def element_of(dtype: np.dtype[Any]) -> ElementType:
 def dtype_of(element: ElementType, order: str = "little", width: int | None = None) -> np.dtype[Any]:
     """Return the numpy dtype of elements in a byte order, `width` bytes each where they are narrowed C longs."""
     code = element.code if width in (None, element.itemsize) else f"i{width}"
-    return np.dtype(_ORDER[order] + code)
+    return np.dtype(ORDER_SIGNS[order] + code)
 
 
 def numpy_dtype(element: ElementType) -> np.dtype[Any]:

@@ -15,7 +15,16 @@ from ..errors import CorruptError, ModelError
 from ..io.copy import NO_CHANGE, WORTH_BYTES, Buffer, Change, Extent, crc32, reversal
 from ..io.source import ByteSource
 from ..text import Holder, storage_number
-from .dtypes import LUA_ALIASES, LUA_CLASSES, ElementType, dtype_of, element_of, lua_class_name, numpy_dtype
+from .dtypes import (
+    LUA_ALIASES,
+    LUA_CLASSES,
+    ORDER_SIGNS,
+    ElementType,
+    dtype_of,
+    element_of,
+    lua_class_name,
+    numpy_dtype,
+)
 
 CHUNK_BYTES = 1 << 19
 """Bytes converted at a time: they fit the processor's cache."""
@@ -26,8 +35,8 @@ _STEP_BYTES = 1 << 18
 _MOST_TOGETHER = 1 << 12
 _WORDS = (2, 4, 8)
 """Bytes of words whose bytes a copy can reverse."""
-_SIGNS, _LONGS = {"little": "<", "big": ">"}, {4: "i", 8: "q"}
-"""The codes of `struct` for byte orders, and for longs of so many bytes."""
+_LONGS = {4: "i", 8: "q"}
+"""The codes of `struct` for longs of so many bytes."""
 _FEW = 256
 """Up to how many longs are converted without numpy."""
 
@@ -72,7 +81,7 @@ class Span(Elements):
         word = self.width // 2 if element.code[0] == "c" else self.width
         return reversal(word) if self.width == width and word in _WORDS else None
 
-    def taken(self, element: ElementType, count: int, change: Change) -> Extent:
+    def taken(self, count: int, change: Change) -> Extent:
         """The bytes of `count` elements, with a change of them and the check of their CRC-32."""
         check = None if self.crc is None else self.check
         return Extent(self.source, self.offset, count * self.width, change, check)
@@ -192,6 +201,26 @@ class Derived(Elements):
             raise CorruptError(f"{len(rest)} elements of a storage are left over", expected=f"groups of {self.group}")
 
 
+@define(eq=False)
+class _Part(Elements):
+    """Consecutive elements of another storage.
+
+    Attributes:
+        origin: the other storage.
+        first: the first of them, 0-based.
+    """
+
+    origin: Storage
+    first: int
+
+    def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
+        """See `Elements.arrays`; the other storage is read to its end, which may be an error."""
+        start, end = self.first, self.first + storage.count
+        for array in array_chunks(self.origin):
+            yield array[max(start, 0) : max(end, 0)]
+            start, end = start - len(array), end - len(array)
+
+
 Data = Union[Elements, "np.ndarray"]
 
 
@@ -304,7 +333,7 @@ class Storage(Holder):
         if isinstance(data, Span):
             change = data.change(self.element, order, width)
             if change is not None:
-                return data.taken(self.element, self.count, change)
+                return data.taken(self.count, change)
         if self.nbytes < WORTH_BYTES or not isinstance(data, (Span, Derived)):
             return None
         return _converted_extent(self, order, width)
@@ -342,7 +371,9 @@ class Storage(Holder):
 
 def _few_longs(span: Span, count: int, order: str, width: int) -> bytes:
     """Longs of another size, without loading numpy for a few numbers."""
-    code, wanted = (f"{_SIGNS[of]}{count}{_LONGS[size]}" for of, size in ((span.order, span.width), (order, width)))
+    code, wanted = (
+        f"{ORDER_SIGNS[of]}{count}{_LONGS[size]}" for of, size in ((span.order, span.width), (order, width))
+    )
     numbers = struct.unpack(code, b"".join(span.pieces(count)))
     try:
         return struct.pack(wanted, *numbers)
@@ -372,6 +403,24 @@ def storage_for_class(name: str) -> tuple[ElementType, str, str | None] | None:
     if name in LUA_ALIASES:
         return (*LUA_CLASSES[LUA_ALIASES[name]], name)
     return None
+
+
+def part_of(storage: Storage, first: int, count: int) -> Storage:
+    """Return consecutive elements of a storage as a storage; nothing is read.
+
+    Args:
+        storage: the whole.
+        first: the first of the elements, 0-based.
+        count: how many.
+    """
+    data: Data = storage.data
+    if count == storage.count and not first:
+        return storage
+    if isinstance(data, Span):
+        data = Span(data.source, data.offset + first * data.width, data.width, data.order)
+    else:
+        data = _Part(storage, first) if isinstance(data, Elements) else data[first : first + count]
+    return Storage(storage.element, count, data, storage.device, storage.version, storage.alias)
 
 
 def storage_array(storage: Storage) -> np.ndarray:
@@ -432,7 +481,7 @@ def _converted_extent(storage: Storage, order: str, width: int) -> Extent | None
         change = Change(together * span.width, made, partial(_ArrayBuffer, together, held, wanted, converts))
     else:
         change = _change_of_type(held, wanted)
-    return span.taken(origin.element, origin.count, change)
+    return span.taken(origin.count, change)
 
 
 @cache

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from ..errors import ModelError, T7BridgeError, UnsupportedError
 from ..text import Holder, Shown, Step, clean, counted, short, sizes, storage_number
 from .dtypes import PACKED, ElementType, dtype_of, lua_class_name, numpy_dtype
 from .python import UNSET, PythonGlobal, TorchSize
-from .storage import CHUNK_BYTES, Derived, Elements, Span, Storage, TextSpan, storage_array
+from .storage import CHUNK_BYTES, Derived, Elements, Span, Storage, TextSpan, array_chunks, part_of, storage_array
 
 if TYPE_CHECKING:
     import torch
@@ -242,9 +242,7 @@ class Tensor(Holder):
     @property
     def is_contiguous(self) -> bool:
         """Whether the elements follow one another in memory, the last dimension fastest."""
-        return all(
-            extent == 1 or step == row for extent, step, row in zip(self.size, self.stride, contiguous(self.size))
-        )
+        return is_dense(self.size, self.stride)
 
     def reach(self) -> tuple[int, int]:
         """Return the first element of the storage that the view covers, and the one after the last."""
@@ -473,29 +471,46 @@ class UntypedStorage(Holder):
         return f"UntypedStorage of {short(self.storage)}"
 
 
-def flat_pieces(tensor: Tensor, count: int) -> Callable[[int], np.ndarray] | None:
-    """Return a function for `count` elements of a tensor in a file from a number on, in order, which reads no others.
+def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Return whether a view covers consecutive elements in order, row by row."""
+    return all(extent == 1 or step == row for extent, step, row in zip(size, stride, contiguous(size)))
 
-    `None` where the elements are not consecutive numbers in a file.
+
+def is_changed(tensor: Tensor) -> bool:
+    """Return whether the elements are to be negated or conjugated when read."""
+    return tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
+
+
+def as_stored(tensor: Tensor) -> Storage | None:
+    """Return a storage with exactly a tensor's elements, row by row, if they are contiguous; nothing is read."""
+    if tensor.storage is None or not tensor.numel:
+        return Storage.empty(tensor.element)
+    if is_changed(tensor) or not is_dense(tensor.size, tensor.stride):
+        return None
+    return part_of(tensor.storage, tensor.offset, tensor.numel)
+
+
+def blocks(tensor: Tensor, count: int) -> Iterator[np.ndarray]:
+    """Yield the elements as `array` has them, in index order, each time the next `count` of them; the rest at last.
+
+    A block is valid until the next one. Of contiguous elements no others are read.
     """
-    storage = tensor.storage
-    changed = tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
-    if (
-        storage is None
-        or not isinstance(storage.data, Span)
-        or changed
-        or not (tensor.element.native and tensor.is_contiguous)
-    ):
-        return None
-    span, first, numel = storage.data, tensor.offset, tensor.numel
-    if first + numel > storage.count:
-        return None
-
-    def read(start: int) -> np.ndarray:
-        part = evolve(span, offset=span.offset + (first + start) * span.width, crc=None)
-        return storage_array(Storage(storage.element, min(count, numel - start), part))
-
-    return read
+    stored = as_stored(tensor)
+    if stored is not None:
+        pieces: Iterable[np.ndarray] = array_chunks(stored)
+    else:
+        pieces = np.nditer(tensor.array, ["buffered", "external_loop"], order="C", buffersize=count)  # type: ignore[assignment]
+    held: list[np.ndarray] = []
+    left = count
+    for piece in pieces:
+        while len(piece) >= left:
+            yield np.concatenate([*held, piece[:left]]) if held else piece[:left]
+            piece, held, left = piece[left:], [], count
+        if len(piece):
+            held.append(piece.copy())
+            left -= len(piece)
+    if held:
+        yield np.concatenate(held)
 
 
 def byte_strides(size: Sequence[int], stride: Sequence[int], itemsize: int) -> tuple[int, ...]:
@@ -594,24 +609,91 @@ def _rows(tensor: Tensor, place: str = "") -> Iterator[str]:
             yield from ("…",) if at is None else _rows(tensor[at], name)
 
 
+_MOST = 1 << 24
+"""Elements read of one tensor; of a larger one the first."""
+_PIECE = 1 << 16
+"""Elements read at once."""
+
+
+def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
+    """Read a tensor and summarize its elements.
+
+    Args:
+        tensor: with at least one element.
+        bins: number of bins of the histogram; 0 for none.
+
+    Returns:
+        `min`, `max`, `mean`, `std` of the finite elements, counts `nan`, `inf` and `zeros`, `read` if not all elements
+        were read, and `bins`, a list of counts between `min` and `max`. Empty for types without order.
+    """
+    # Elements that a stride of 0 repeats are read once and counted as often as they occur.
+    size = tuple(1 if step == 0 else extent for extent, step in zip(tensor.size, tensor.stride))
+    times = math.prod(tensor.size) // math.prod(size)
+    tensor = evolve(tensor, size=size)
+    count = math.prod(size)
+    if tensor.storage is None or (count > _MOST and count > tensor.storage.count):
+        return {}
+    if numpy_dtype(tensor.element).kind not in "fiub":
+        return {}
+    most = min(count, _MOST)
+    with np.errstate(all="ignore"):  # signaling NaNs, and sums beyond the type
+        number, mean, squares, least, greatest, zeros, missing = _moments(_pieces(tensor))
+        found: dict[str, Any] = {}
+        if number:
+            std = float(np.sqrt(squares / number))
+            found |= {"min": least, "max": greatest, "mean": mean, "std": std}
+        found["zeros"] = zeros * times
+        if missing:
+            found["nan"] = missing * times
+        if most - number - missing:
+            found["inf"] = (most - number - missing) * times
+        if count > most:
+            found["read"] = most * times
+        if bins and number and 0 < greatest - least < np.inf:
+            limits = (least, greatest)
+            counts = [np.histogram(each[np.isfinite(each)], bins, limits)[0] for each in _pieces(tensor)]
+            found["bins"] = (np.sum(counts, axis=0) * times).tolist()
+    return found
+
+
+def _pieces(tensor: Tensor) -> Iterator[Any]:
+    """Yield the first `_MOST` elements as doubles, some at once."""
+    return (block.astype(np.float64) for block in islice(blocks(tensor, _PIECE), _MOST // _PIECE))
+
+
+def _moments(pieces: Iterator[Any]) -> tuple[int, float, float, float, float, int, int]:
+    """Return number, mean, sum of squared distances from it, least and greatest of finite elements; zeros; NaNs."""
+    number, mean, squares = 0, 0.0, 0.0
+    least, greatest = np.inf, -np.inf
+    zeros = missing = 0
+    for values in pieces:
+        finite = values[np.isfinite(values)]
+        missing += int(np.isnan(values).sum())
+        zeros += int((values == 0).sum())
+        if not finite.size:
+            continue
+        least, greatest = min(least, float(finite.min())), max(greatest, float(finite.max()))
+        here, spread, total = float(finite.mean()), float(finite.var()) * finite.size, number + finite.size
+        if number:
+            squares += spread + (here - mean) ** 2 * number * finite.size / total
+            mean += (here - mean) * finite.size / total
+        else:
+            squares, mean = spread, here
+        number = total
+    return number, mean, squares, least, greatest, zeros, missing
+
+
 def _figures(tensor: Tensor) -> dict[str, str]:
-    """Return minimum, maximum, mean and number of NaNs; empty for large tensors and other types."""
+    """Return minimum, maximum, mean and number of NaNs and infinities; empty for large tensors and other types."""
     storage = tensor.storage
-    if storage is None or not tensor.numel or not tensor.element.native or tensor.element.code[0] not in "uif?":
+    if storage is None or not tensor.numel or not tensor.element.native:
         return {}
     if max(tensor.nbytes, storage.nbytes if not isinstance(storage.data, Span) else 0) > _FIGURES_BYTES:
         return {}
-    wide = np.asarray(tensor.array, "f8")
-    sound = wide[np.isfinite(wide)]
-    found = {"not finite": str(wide.size - sound.size)} if sound.size != wide.size else {}
-    if sound.size:
-        found = {
-            "min": _number(float(sound.min())),
-            "max": _number(float(sound.max())),
-            "mean": _number(float(sound.mean())),
-            **found,
-        }
-    return found
+    numbers = statistics_of(tensor)
+    found: dict[str, str] = {name: _number(numbers[name]) for name in ("min", "max", "mean") if name in numbers}
+    lost = numbers.get("nan", 0) + numbers.get("inf", 0)
+    return found | ({"not finite": str(lost)} if lost else {})
 
 
 def _html(tensor: Tensor) -> str:

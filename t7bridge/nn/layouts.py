@@ -21,7 +21,7 @@ from attrs import evolve
 from ..data import define, np
 from ..errors import ModelError
 from ..graph.dtypes import PACKED
-from ..graph.storage import Derived, Span, Storage
+from ..graph.storage import Derived, Span, Storage, part_of
 from ..graph.tensor import Tensor
 from ..limits import Budget, Limits
 from .fields import Fields
@@ -544,15 +544,9 @@ def _cut(cluster: _Cluster, fresh: dict[int, Tensor]) -> None:
 
 def _part(storage: Storage, first: int, end: int) -> Storage:
     """Return a contiguous part of a storage. Nothing is read if the file has the elements in this form."""
-    data = storage.data
-    if isinstance(data, Span):
-        return evolve(
-            storage,
-            count=end - first,
-            data=Span(data.source, data.offset + first * data.width, data.width, data.order),
-        )
-    array = storage.data = storage.array  # text has no random access, so it is read once
-    return evolve(storage, count=end - first, data=array[first:end])
+    if not isinstance(storage.data, Span):
+        storage.data = storage.array  # text has no random access, so it is read once
+    return part_of(storage, first, end - first)
 
 
 def _gathered(storage: Storage, first: int, end: int, rows: list[tuple[int, int]]) -> Storage:

@@ -14,13 +14,13 @@ from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor, covered
+from ..graph.tensor import Tensor, covered, statistics_of
 from ..graph.walk import Path, entries, step_name, walk
 from ..io.source import Readable
 from ..limits import Limits
 from ..nn.places import is_module
 from ..text import Step, listed
-from ..values.summary import LayerRow, Summary, TensorRow, outline, statistics_of
+from ..values.summary import LayerRow, Summary, TensorRow, outline
 from ..values.summary import summary as short_summary
 from .draw.blocks import Block, group_of, models_in, structure_blocks
 from .draw.shapes import Shapes, shapes_of

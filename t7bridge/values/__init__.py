@@ -5,9 +5,9 @@ from ..data import face
 __getattr__ = face(
     __name__,
     {
-        "compare": "Difference PlaceComparer TensorDifference ValueComparer differences",
+        "compare": "Difference Comparer TensorDifference ValueComparer differences",
         "describe": "describe_lua describe_python json_pieces lua_json python_json",
-        "summary": "outline statistics_of",
-        "widened": "is_exact narrow resolved widen wider_type",
+        "summary": "outline",
+        "widened": "is_exact narrow resolved restore_values widen wider_type",
     },
 )

@@ -7,7 +7,7 @@ from attrs import evolve
 from ..data import define, np
 from ..graph.dtypes import INT64
 from ..graph.storage import Data, Span, Storage
-from ..graph.tensor import Tensor
+from ..graph.tensor import Tensor, as_stored
 from ..limits import DEFAULT_LIMITS, Budget
 
 
@@ -72,16 +72,8 @@ def _direct(item: Assignment) -> Data | None:
     assert target.storage is not None
     if target.offset or target.numel != target.storage.count or not target.is_contiguous:
         return None
-    if source.storage is None or source.element != target.element or not source.is_contiguous:
-        return None
-    if source.extras is not None and (source.extras.conj or source.extras.neg):
-        return None
-    data = source.storage.data
-    if isinstance(data, Span):
-        return evolve(data, offset=data.offset + source.offset * data.width)
-    if isinstance(data, np.ndarray):
-        return data[source.offset : source.offset + source.numel]
-    return None
+    stored = as_stored(source) if source.element == target.element else None
+    return stored.data if stored is not None and isinstance(stored.data, (Span, np.ndarray)) else None
 
 
 def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:

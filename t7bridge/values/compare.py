@@ -7,7 +7,7 @@ compared once, scalar keys are looked up by their text, and the extra cost of pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from math import inf, prod
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..graph.dtypes import PACKED
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, class_of
 from ..graph.python import in_order
 from ..graph.storage import Span, Storage
-from ..graph.tensor import Tensor, flat_pieces
+from ..graph.tensor import Tensor, blocks
 from ..graph.walk import SCALARS, KeyStep, Path, pairwise
 from ..io.copy import sha256
 from ..limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
@@ -82,12 +82,14 @@ class Comparer:
     Attributes:
         devices: whether the devices named by tensors must be equal too.
         limits: resource limits.
+        known: pairs of storages, by identity, with the same elements by construction.
         found: the differences found.
         compared: number of pairs of values visited.
     """
 
     devices: bool = False
     limits: Limits = DEFAULT_LIMITS
+    known: set[tuple[int, int]] = field(factory=set)
     found: list[Difference] = field(factory=list)
     compared: int = 0
     _there: dict[int, int] = field(factory=dict)
@@ -242,7 +244,7 @@ class Comparer:
     def _storages(self, path: Path, a: Storage, b: Storage) -> Pairs:
         self._same(path, "type", a.element.name, b.element.name)
         self._same(path, "number of elements", a.count, b.count)
-        if a.element is not b.element or a.count != b.count:
+        if a.element is not b.element or a.count != b.count or (id(a), id(b)) in self.known or _same_place(a, b):
             return ()
         for storage in (a, b):
             if storage.base is not None:  # parts of one storage may overlap arbitrarily often
@@ -260,23 +262,6 @@ def _steps(tensor: Tensor) -> tuple[int, ...]:
 def _items(table: Table | dict[Any, Any]) -> list[tuple[Value, Value]]:
     """Return keys and values in the order of the file."""
     return list(table.items() if isinstance(table, dict) else table.raw_items())
-
-
-@define(eq=False)
-class PlaceComparer(Comparer):
-    """Compare a value with one made from the record stored next to it: elements are identified by their position.
-
-    Attributes:
-        known: pairs of storages, by identity, with the same elements by construction.
-    """
-
-    known: set[tuple[int, int]] = field(factory=set)
-
-    def _storages(self, path: Path, a: Storage, b: Storage) -> Pairs:
-        alike = a.element is b.element and a.count == b.count
-        if alike and ((id(a), id(b)) in self.known or _same_place(a, b)):
-            return ()
-        return Comparer._storages(self, path, a, b)
 
 
 def _same_place(a: Storage, b: Storage) -> bool:
@@ -381,7 +366,7 @@ def closest(
     return best
 
 
-_BLOCK_ELEMENTS = 1 << 18
+_BLOCK_ELEMENTS = 1 << 16
 _WIDENED = ("bfloat16", "float8")
 _COMPARED = 16
 """Number of free comparisons of each element of a storage, in views of it."""
@@ -466,18 +451,19 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
         atol: absolute tolerance, added to the relative one.
     """
     shape = a.shape or (1,)
-    repeats = prod(shape) > 2 * max(_count(a), _count(b))
+    repeats = prod(shape) > 2 * PACKED.get(a.element.name, 1) * max(_count(a), _count(b))
     if repeats:
         if (a.stride, a.offset) != (b.stride, b.offset):
             return Difference(path, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
         if _count(a) != _count(b):
             return Difference(path, f"views of storages with {_count(a)} and {_count(b)} elements")
         shape = (_count(a),)
-    if a.element.name in PACKED:
-        shape = (_array(a).size,)
+    one, other = (_as_numbers(each, repeats) for each in (a, b))
+    shape = one.shape if a.element.name in PACKED else shape
     differing, largest, index, values = 0, -1.0, tuple[int, ...](), tuple[Any, ...]()
     start = 0
-    for x, y in _blocks(a, b, shape, repeats):
+    for x, y in zip(blocks(one, _BLOCK_ELEMENTS), blocks(other, _BLOCK_ELEMENTS)):
+        x, y = _numbers(x, a), _numbers(y, b)
         apart = _apart(x, y)
         with np.errstate(invalid="ignore", over="ignore"):
             allowed = atol + rtol * np.abs(y) if rtol else atol
@@ -501,37 +487,28 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     return TensorDifference(path, message, prod(shape), differing, largest, index)
 
 
-def _blocks(a: Tensor, b: Tensor, shape: tuple[int, ...], stored: bool) -> Iterator[tuple[Any, Any]]:
-    """Yield the elements of two tensors in index order, some at once, each time of shape (n,).
-
-    Args:
-        a: a tensor.
-        b: another.
-        shape: of both, or of their storages.
-        stored: whether all elements of their storages are compared.
-    """
-    reads = [None if stored else flat_pieces(each, _BLOCK_ELEMENTS) for each in (a, b)]
-    if reads[0] is not None and reads[1] is not None:
-        yield from ((reads[0](start), reads[1](start)) for start in range(0, prod(shape), _BLOCK_ELEMENTS))
-        return
-    arrays = [each.storage.array if stored and each.storage else _array(each) for each in (a, b)]
-    arrays = [np.atleast_1d(array)[: shape[0]] for array in arrays]  # behind packed elements may be others
-    for first, second in np.nditer(arrays, ["buffered", "external_loop"], order="C", buffersize=_BLOCK_ELEMENTS):
-        yield _numbers(first, a), _numbers(second, b)
-
-
 def _count(tensor: Tensor) -> int:
     return tensor.storage.count if tensor.storage else 0
 
 
-def _array(tensor: Tensor) -> np.ndarray:
-    """Return the elements; of types smaller than a byte, the bytes that hold them."""
-    if tensor.storage is not None and tensor.element.name in PACKED:
-        return tensor.storage.array
-    if tensor.storage is not None and tensor.element.name.startswith(_WIDENED):
-        wider, _, _ = widen(tensor.storage)
-        return evolve(tensor, storage=wider, element=wider.element).array
-    return tensor.array
+def _as_numbers(tensor: Tensor, stored: bool) -> Tensor:
+    """Return a tensor whose elements are numbers; of types smaller than a byte, the bytes that hold them.
+
+    Args:
+        tensor: any.
+        stored: whether all elements of its storage are compared.
+    """
+    storage = tensor.storage
+    if storage is None:
+        return tensor
+    if tensor.element.name.startswith(_WIDENED):
+        storage, _, _ = widen(storage)
+    tensor = evolve(tensor, storage=storage, element=storage.element)
+    if stored:
+        return evolve(tensor, size=(storage.count,), stride=(1,), offset=0)
+    if held := PACKED.get(tensor.element.name):
+        return evolve(tensor, size=(-(-tensor.numel // held),), stride=(1,), offset=tensor.offset // held)
+    return tensor
 
 
 def _numbers(block: np.ndarray, tensor: Tensor) -> Any:

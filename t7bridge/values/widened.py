@@ -238,7 +238,7 @@ class _Restorer(Rebuilder):
 
     remembers = False
 
-    def __init__(self, wanted: Mapping[str, Any], check: bool) -> None:
+    def __init__(self, wanted: Mapping[str, str], check: bool) -> None:
         super().__init__()
         self._wanted = wanted
         self._check = check
@@ -252,7 +252,7 @@ class _Restorer(Rebuilder):
         if not isinstance(value, Tensor) or value.storage is None:
             return value
         name = ".".join(str(each.key) for each in path.steps()[1:])
-        element = ELEMENT_TYPES.get(str(self._wanted.get(name)))
+        element = ELEMENT_TYPES.get(self._wanted.get(name, ""))
         if element is None:
             return value
         if value.element is not wider_type(element) or not element.name.startswith(("bfloat16", "float8", "complex")):
@@ -376,13 +376,14 @@ def restore_values(value: Any, metadata: Mapping[str, str], check: bool) -> tupl
     return restorer.run(value), restorer.refused
 
 
-def _recorded(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
-    """Return what a string of the metadata records, by the names of tensors."""
+def _recorded(metadata: Mapping[str, str], key: str) -> dict[str, str]:
+    """Return the words that a string of the metadata records, by the names of tensors."""
     try:
         found = json.loads(metadata.get(key, "{}"))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {name: word for name, word in pairs if isinstance(word, str)}
 
 
 def pairs_of_numbers(tensor: Tensor) -> Tensor:

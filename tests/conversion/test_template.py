@@ -184,6 +184,16 @@ def test_weights_are_not_read(tmp_path):
     assert np.array_equal(state_dict(root).tensors["7.weight"].numpy(), (tuned["7.weight"] + 1).numpy())
 
 
+def test_weights_that_are_views_have_no_checksum_of_their_own(tmp_path):
+    """The CRC-32 of a storage of a `.pt` is that of all its bytes, not of a part."""
+    tuned = weights(model("models/lenet_mm"), tmp_path)
+    joined = torch.cat([torch.zeros(7), tuned["7.weight"].reshape(-1) + 1])
+    torch.save({**tuned, "7.weight": joined[7:].view(20, 200)}, tmp_path / "x.pt")
+    convert(tmp_path / "x.pt", tmp_path / "x.t7", template=model("models/lenet_mm"))
+    found = state_dict(read(str(tmp_path / "x.t7"))).tensors["7.weight"]
+    assert np.array_equal(found.numpy(), (tuned["7.weight"] + 1).numpy())
+
+
 def test_error_lists_every_key(tmp_path):
     """Missing, extra and wrongly shaped keys are one error with the shapes, and no file is written."""
     tuned = weights(model("models/lenet_mm"), tmp_path)

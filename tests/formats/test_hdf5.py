@@ -213,7 +213,7 @@ def test_a_large_chunk_is_inflated_in_parts(shape, shuffle, tmp_path) -> None:
     tensor = t7bridge.load(tmp_path / "a.h5", limits=limits)["z"]
     assert np.array_equal(tensor.numpy(), values)
     source = tensor.storage.data.source
-    assert source._streamed
+    assert source._is_large
     raw = values.tobytes()
     for offset in (len(raw) - 40, 4, 12_000_000, 8_000_000):
         assert source.read(offset, 100) == raw[offset : offset + 100]

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
 from t7bridge.formats import read_t7
-from t7bridge.graph import FLOAT32, Span
+from t7bridge.graph import ELEMENT_TYPES, FLOAT32, Span, TensorExtras
 from t7bridge.io import ByteSource
-from t7bridge.values import PlaceComparer, differences
+from t7bridge.values import Comparer, ValueComparer, differences
 
 ROOT = Path(__file__).parents[2] / "testfiles/format"
 
@@ -167,8 +168,28 @@ def test_places_of_two_files(tmp_path: Path) -> None:
         return Storage(FLOAT32, 1, Span(source, offset, 4))
 
     one, two = sources
-    assert [str(each) for each in PlaceComparer().run(storage(one), storage(two))] == ["root: other elements"]
-    assert PlaceComparer().run(storage(one), storage(one)) == []
-    assert PlaceComparer().run(storage(one), storage(one, 4)) == []
+    assert [str(each) for each in Comparer().run(storage(one), storage(two))] == ["root: other elements"]
+    assert Comparer().run(storage(one), storage(one)) == []
+    assert Comparer().run(storage(one), storage(one, 4)) == []
     for source in sources:
         source.close()
+
+
+@pytest.mark.parametrize("name", ["quint4x2", "quint2x4"])
+def test_bytes_behind_packed_elements_are_not_compared(name):
+    """Elements of less than a byte are compared by the bytes that hold them, whatever the storages have behind them."""
+    element = ELEMENT_TYPES[name]
+    count = 3 * (2 if name == "quint4x2" else 4)
+    short, long, other = (
+        Tensor(element, Storage(element, len(data), np.frombuffer(data, "u1")), (count,), (1,))
+        for data in (b"\1\2\3", b"\1\2\3\4\5", b"\1\7\3")
+    )
+    assert not ValueComparer().run(short, long)
+    assert not ValueComparer().run(long, short)
+    assert len(ValueComparer().run(long, other)) == 1
+
+
+def test_a_repeated_element_that_is_conjugated():
+    storage = Storage.from_array(np.array([1 + 2j], "c8"))
+    plain = Tensor(storage.element, storage, (10,), (0,))
+    assert len(ValueComparer().run(plain, evolve(plain, extras=TensorExtras(conj=True)))) == 1

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from t7bridge import Storage, Tensor
-from t7bridge.graph import FLOAT32
-from t7bridge.values import statistics_of
+from t7bridge.graph import FLOAT32, statistics_of
 
 
 def test_repeated_elements_are_read_once() -> None:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from pt_helpers import torch_type
 
-from t7bridge import Storage
+from t7bridge import Storage, Tensor
 from t7bridge.errors import CorruptError
 from t7bridge.graph import ELEMENT_TYPES, Derived, Span, TextSpan
 from t7bridge.io import ByteSource
-from t7bridge.values import is_exact, narrow, resolved, widen, wider_type
+from t7bridge.values import is_exact, narrow, resolved, restore_values, widen, wider_type
 
 FLOAT8 = [name for name in ELEMENT_TYPES if name.startswith("float8")]
 OTHERS = [name for name, element in ELEMENT_TYPES.items() if not element.lua]
@@ -204,3 +204,11 @@ def test_resolved(name: str) -> None:
             wanted = (one.to(both).conj() if conj else one.to(both)) * (-1 if neg else 1)
             found = torch_values(name, content(resolved(storage, conj, neg))).to(both)
             assert torch.equal(found, wanted.resolve_conj())
+
+
+@pytest.mark.parametrize("recorded", ['{"a": []}', '{"a": {}}', '{"a": 1}', "[1]", "1e999"])
+def test_a_record_of_something_else_is_ignored(recorded: str) -> None:
+    """The metadata of a file may say anything about a tensor."""
+    value = {"a": Tensor.from_numpy(np.zeros(2, "f4"))}
+    for key in ("t7bridge.numbers", "t7bridge.elements"):
+        assert restore_values(value, {key: recorded}, check=True) == (value, [])

@@ -1,7 +1,7 @@
 """Elements of HDF5 data sets in chunks: where the chunks are, and what filters made of them.
 
 A data set is read in segments, runs of its elements in the order of memory that whole chunks make up; each chunk is
-inflated once when the elements are read in order.
+inflated once when the elements are read in order, one that is too large for memory into a temporary file.
 
 Source: HDF5 File Format Specification, version 3.0, IV.A.2.i (layouts), VII (indexes) and IV.A.2.l (filters); HDF5's
 `H5Zscaleoffset.c`; LibLZF's format.
@@ -10,10 +10,11 @@ Source: HDF5 File Format Specification, version 3.0, IV.A.2.i (layouts), VII (in
 from __future__ import annotations
 
 import math
+import tempfile
 import zlib
 from bisect import bisect_left
 from functools import cached_property
-from typing import Any
+from typing import IO, Any
 
 from ...data import define, np
 from ...errors import CorruptError, T7BridgeError, UnsupportedError
@@ -94,79 +95,6 @@ def parse_layout(file: Structure, data: bytes) -> Layout:
     return Layout(2, address=address, chunk=chunk, index=index, whole_only=bool(flags & 1), numbers=numbers)
 
 
-class _Stream:
-    """The bytes of a deflated chunk, from the first on.
-
-    Args:
-        source: its bytes in the file.
-    """
-
-    def __init__(self, source: ByteSource) -> None:
-        self.position = 0
-        self._source = source
-        self._taken = 0
-        self._unpacker = zlib.decompressobj()
-        self._rest = b""
-
-    def read(self, most: int) -> bytes:
-        """Return the next bytes, at most so many; none at the end.
-
-        Raises:
-            zlib.error: they are damaged.
-        """
-        while True:
-            if not self._rest and self._taken < self._source.size:
-                length = min(_SEGMENT_BYTES >> 3, self._source.size - self._taken)
-                self._rest = self._source.read_exact(self._taken, length, "a chunk")
-                self._taken += length
-            found: bytes = self._unpacker.decompress(self._rest, most)
-            self._rest = self._unpacker.unconsumed_tail
-            if found or self._unpacker.eof or (not self._rest and self._taken == self._source.size):
-                self.position += len(found)
-                return found
-
-    def ends(self) -> bool:
-        """Return whether all bytes were read, and match their checksum; raises as `read`."""
-        return not self.read(1)
-
-
-class _ShuffledStream:
-    """The bytes of a chunk that was shuffled, then deflated: one stream for each byte of an element.
-
-    Args:
-        source: its bytes in the file.
-        itemsize: bytes of an element.
-        count: elements of the chunk.
-    """
-
-    def __init__(self, source: ByteSource, itemsize: int, count: int) -> None:
-        self.position = 0
-        self._streams = [_Stream(source) for _ in range(itemsize)]
-        for number, stream in enumerate(self._streams):
-            while stream.position < number * count and stream.read(
-                min(_SEGMENT_BYTES, number * count - stream.position)
-            ):
-                pass
-
-    def read(self, most: int) -> bytes:
-        """Return the next bytes of whole elements; none at the end or where bytes are missing."""
-        size = len(self._streams)
-        planes = []
-        for stream in self._streams:
-            plane = b""
-            while len(plane) < most // size and (more := stream.read(most // size - len(plane))):
-                plane += more
-            planes.append(plane)
-        count = min(map(len, planes))
-        self.position += count * size
-        joined = b"".join(plane[:count] for plane in planes)
-        return bytes(np.frombuffer(joined, "u1").reshape(size, count).T.tobytes())
-
-    def ends(self) -> bool:
-        """See `_Stream.ends`."""
-        return self._streams[-1].ends()
-
-
 class ChunkedSource(DerivedSource):
     """The elements of a data set that is not in one piece, in the byte order of the file.
 
@@ -224,14 +152,15 @@ class ChunkedSource(DerivedSource):
         self._window: tuple[int, memoryview] = (0, memoryview(b""))
         expanding = max(1, len([number for number, _ in filters if number in EXPANDING]))
         at_once = max(band, self._chunk_bytes if layout.index != _NO_CHUNKS else 0)
-        # Rows of a large chunk that are rows of the data set are inflated one segment after the other.
+        # A large chunk whose rows are rows of the data set is inflated into a temporary file.
         rows = tuple(layout.chunk[self._axis + 1 :]) == tuple(shape[self._axis + 1 :])
         bound = max(file.limits.inflate_bytes >> 3, 3 * file.source.size)
         numbers = [number for number, _ in filters]
-        self._streamed = rows and numbers in ([DEFLATE], [SHUFFLE, DEFLATE]) and at_once > bound
-        self._stream: tuple[int, _Stream | _ShuffledStream] | None = None
+        self._is_large = rows and numbers in ([DEFLATE], [SHUFFLE, DEFLATE]) and at_once > bound
+        self._large: tuple[int, ByteSource, bool] | None = None
+        """The last large chunk read: its place in the index, its bytes, and whether these are shuffled."""
         inflation.spend(nbytes * expanding, "data sets", path=path)
-        if at_once > bound and not self._streamed:
+        if at_once > bound and not self._is_large:
             raise file.limits.exceeded(
                 "inflate_bytes", "a chunk would grow too large when read", path=path, found=f"{at_once} bytes"
             )
@@ -264,8 +193,8 @@ class ChunkedSource(DerivedSource):
         size = self._itemsize
         if self._layout.index == _NO_CHUNKS or self._layout.address is None:
             return start * size, memoryview(bytes(self._fill * (end - start) or (end - start) * size))
-        if self._streamed:
-            return self._piece(offset, band)
+        if self._is_large:
+            return self._part(offset, band)
         numbers, _ = self._chunks
         begin, stop = (bisect_left(numbers, each * self._per_band) for each in (first, last))
         if stop - begin == 1 and self._chunk_bytes == (end - start) * size and self._per_band == last - first == 1:
@@ -288,76 +217,75 @@ class ChunkedSource(DerivedSource):
             hole[...] = chunk[tuple(map(slice, hole.shape))]
         return start * size, memoryview(filled)
 
-    def _piece(self, offset: int, band: int) -> tuple[int, memoryview]:
-        """Read the elements of a large chunk from a byte on."""
-        numbers, places = self._chunks
-        start, end = (self._start(each) * self._itemsize for each in (band, band + 1))
-        place = bisect_left(numbers, band)
+    def _part(self, offset: int, band: int) -> tuple[int, memoryview]:
+        """Read the elements of a large chunk from that of a byte on; see `_segment`."""
+        numbers, _ = self._chunks
+        size, start, end = self._itemsize, self._start(band), self._start(band + 1)
+        first = offset // size
+        count = min(max(1, _SEGMENT_BYTES // size), end - first)
+        place = int(bisect_left(numbers, band))
         if place == len(numbers) or numbers[place] != band:
-            first = offset - offset % self._itemsize
-            count = min(_SEGMENT_BYTES, end - first) // self._itemsize or 1
-            return first, memoryview((self._fill or bytes(self._itemsize)) * count)
-        address, size, left_out = (int(each) for each in places[place])
-        source = self._file.source
-        applied = [number for bit, (number, _) in enumerate(self._filters) if not left_out >> bit & 1]
-        if not applied or (self._layout.whole_only and end - start < self._chunk_bytes):
-            raw = source.read_exact(address + offset - start, min(_SEGMENT_BYTES, end - offset), "a chunk")
-            return offset, memoryview(raw)
-        if DEFLATE not in applied:
-            raise self._fault("a large chunk is shuffled and not deflated", address)
-        try:
-            stream = self._stream_before(offset - start, band, source.window(address, size), SHUFFLE in applied)
-            while True:
-                first = start + stream.position
-                data = stream.read(min(_SEGMENT_BYTES, end - first))
-                if stream.position == self._chunk_bytes and not stream.ends():
-                    raise zlib.error("it has more elements than its size")
-                if not data:
-                    found = f"{stream.position}"
-                    raise self._fault(
-                        "a chunk is too short", address, expected=f"{self._chunk_bytes} bytes", found=found
-                    )
-                if offset < first + len(data):
-                    return first, memoryview(data)
-        except zlib.error as error:
-            raise self._fault(f"a chunk cannot be read: {error}", address) from error
+            return first * size, memoryview((self._fill or bytes(size)) * count)
+        if self._large is None or self._large[0] != place:
+            self._large = (place, *self._inflated(place))
+        _, source, shuffled = self._large
+        if not shuffled:
+            data = source.read_exact((first - start) * size, count * size, "a chunk")
+        else:
+            planes = range(first - start, self._chunk_bytes, self._chunk_bytes // size)
+            data = b"".join(source.read_exact(plane, count, "a chunk") for plane in planes)
+            data = _unshuffle(data, (), size, len(data))
+        return first * size, memoryview(data)
 
-    def _stream_before(self, place: int, band: int, part: ByteSource, shuffled: bool) -> _Stream | _ShuffledStream:
-        """Return the stream of a large chunk, at a byte of it or before: that of the last call where it can go on."""
-        again = 0
-        if self._stream is not None:
-            known, stream = self._stream
-            if known == band and stream.position <= place:
-                return stream
-            again = stream.position
-        if shuffled:  # each of its streams begins with the bytes of those before
-            again += (self._itemsize - 1) * self._chunk_bytes // 2
-        self._inflation.spend(again, "data sets", path=self._path)
-        count = self._chunk_bytes // self._itemsize
-        self._stream = band, _ShuffledStream(part, self._itemsize, count) if shuffled else _Stream(part)
-        return self._stream[1]
+    def _inflated(self, place: int) -> tuple[ByteSource, bool]:
+        """Return the bytes of a large chunk, in a temporary file if they are deflated; and whether they are shuffled.
 
-    def _decoded(self, place: int) -> bytes | memoryview:
-        """Read a chunk and undo its filters."""
+        Raises:
+            CorruptError: it is damaged.
+            T7BridgeError: the system has no room for the file.
+        """
+        address, length, filters = self._entry(place)
+        source, applied = self._file.source.window(address, length), {number for number, _ in filters}
+        if DEFLATE in applied:
+            if self._large is not None and place < self._large[0]:  # each chunk has been charged once
+                self._inflation.spend(self._chunk_bytes, "data sets", path=self._path)
+            try:
+                with tempfile.TemporaryFile() as file:
+                    _inflate_into(file, source, self._chunk_bytes)
+                    source, _ = ByteSource.open(file)
+            except FilterErrors as error:
+                raise self._fault(f"a chunk cannot be read: {error}", address) from error
+            except OSError as error:
+                reason = f"a large chunk needs a temporary file: {error.strerror}"
+                raise T7BridgeError(reason, file=self.name, path=self._path) from error
+        self._check_size(source.size, address)
+        return source, SHUFFLE in applied
+
+    def _entry(self, place: int) -> tuple[int, int, Filters]:
+        """Return address and size of a chunk, and the filters that were applied to it."""
         numbers, places = self._chunks
         address, size, left_out = (int(each) for each in places[place])
-        data: bytes = self._file.source.read_exact(address, size, "a chunk")
-        filters = self._filters
         if self._layout.whole_only:
             corner = np.unravel_index(numbers[place], self._grid)
             if any((at + 1) * part > extent for at, part, extent in zip(corner, self._layout.chunk, self._shape)):
-                filters = ()
-        for bit, (number, values) in reversed(list(enumerate(filters))):
-            if not left_out >> bit & 1:
-                try:
-                    data = DECODERS[number](data, values, self._itemsize, self._chunk_bytes)
-                except FilterErrors as error:
-                    raise self._fault(f"a chunk cannot be read: {error}", address) from error
-        if len(data) < self._chunk_bytes:
-            raise self._fault(
-                "a chunk is too short", address, expected=f"{self._chunk_bytes} bytes", found=f"{len(data)}"
-            )
+                return address, size, ()
+        return address, size, tuple(each for bit, each in enumerate(self._filters) if not left_out >> bit & 1)
+
+    def _decoded(self, place: int) -> bytes | memoryview:
+        """Read a chunk and undo its filters."""
+        address, size, filters = self._entry(place)
+        data: bytes = self._file.source.read_exact(address, size, "a chunk")
+        for number, values in reversed(filters):
+            try:
+                data = DECODERS[number](data, values, self._itemsize, self._chunk_bytes)
+            except FilterErrors as error:
+                raise self._fault(f"a chunk cannot be read: {error}", address) from error
+        self._check_size(len(data), address)
         return memoryview(data)[: self._chunk_bytes]
+
+    def _check_size(self, size: int, address: int) -> None:
+        if size < self._chunk_bytes:
+            raise self._fault("a chunk is too short", address, expected=f"{self._chunk_bytes} bytes", found=f"{size}")
 
     def _fault(self, message: str, address: int, **facts: str) -> CorruptError:
         return CorruptError(message, file=self.name, offset=address, path=self._path, **facts)
@@ -606,6 +534,23 @@ def _inflate(data: bytes, values: tuple[int, ...], itemsize: int, nbytes: int) -
     if not unpacker.eof:
         raise ValueError("it is truncated")
     return found
+
+
+def _inflate_into(file: IO[bytes], source: ByteSource, most: int) -> None:
+    """Inflate a large chunk piece by piece."""
+    unpacker, rest, taken = zlib.decompressobj(), b"", 0
+    while not unpacker.eof:
+        if not rest:
+            rest = source.read(taken, _SEGMENT_BYTES >> 3)
+            taken += len(rest)
+        found = unpacker.decompress(rest, _SEGMENT_BYTES)
+        if not (found or rest or unpacker.eof):
+            raise ValueError("it is truncated")
+        rest = unpacker.unconsumed_tail
+        file.write(found)
+        if file.tell() > most:
+            raise ValueError("it has more elements than its size")
+    file.flush()
 
 
 def _unshuffle(data: bytes, values: tuple[int, ...], itemsize: int, nbytes: int) -> bytes:

@@ -101,22 +101,19 @@ class _Reader:
         tied = tie(dict(self._tensors), self._views, self._notes)
         made: dict[Any, Any] = {}
         same: dict[int, Tensor] = {}
-        names = _restored_names(self._recorded)
-        if len(names) < len(self._recorded):
-            path = next(path for path in self._recorded if path not in names)
-            message = "the name that its attribute records is not one that HDF5 cannot have, and is not used"
-            self._notes.append(Note("warning", ".".join(path), message, code="record"))
+        unused: list[Name] = []
         for path, tensor in self._tensors.items():
-            steps = names.get(path, path)
-            holder = made
-            for step in steps[:-1]:
-                inner = holder.setdefault(step, {})
-                if not isinstance(inner, dict):
-                    raise CorruptError("two data sets have one name", path=".".join(steps))
-                holder = inner
-            if steps[-1] in holder:
-                raise CorruptError("two data sets have one name", path=".".join(steps))
-            holder[steps[-1]] = same.setdefault(id(tensor), tied[path])
+            item = same.setdefault(id(tensor), tied[path])
+            recorded = self._recorded.get(path)
+            if recorded is not None:
+                if _is_stored_as(recorded, path) and not _put(made, recorded, item):
+                    continue
+                unused.append(path)
+            if _put(made, path, item):
+                raise CorruptError("two data sets have one name", path=".".join(path))
+        if unused:
+            message = "the name that its attribute records is not one that HDF5 cannot have, and is not used"
+            self._notes.append(Note("warning", ".".join(unused[0]), message, code="record"))
         return [made]
 
     def _walk(self) -> None:
@@ -355,44 +352,39 @@ def _stored(steps: Any) -> Name:
 
 def _places(named: NamedTensors) -> list[Name]:
     """Return the groups and the data set of each tensor. Names that HDF5 can have are not taken by others."""
-    taken: set[Name] = set()
-    groups: set[Name] = set()
+    tree: dict[str, Any] = {}
     found: dict[Name, Name] = {}
     for steps in sorted(named.tensors, key=lambda steps: _stored(steps) != steps):
-        place = found[steps] = _free(_stored(steps), taken, groups)
-        taken.add(place)
-        groups.update(place[:length] for length in range(1, len(place)))
+        place = _stored(steps)
+        while length := _put(tree, place, steps):
+            place = (*place[: length - 1], place[length - 1] + "_", *place[length:])
+        found[steps] = place
     return [found[steps] for steps in named.tensors]
 
 
-def _restored_names(recorded: Mapping[Name, Name]) -> dict[Name, Name]:
-    """Return the recorded names that may be used: by the path of each data set, a name that is written so.
+def _put(tree: dict[str, Any], path: Name, item: Any) -> int:
+    """Put an item into a tree of dicts, unless another is there; return the number of steps to that, else 0."""
+    for length, step in enumerate(path[:-1], 1):
+        tree = tree.setdefault(step, {})
+        if not isinstance(tree, dict):
+            return length
+    if path[-1] in tree:
+        return len(path)
+    tree[path[-1]] = item
+    return 0
 
-    Only a name that HDF5 cannot have is restored, so that none is that of another data set.
+
+def _is_stored_as(steps: Name, path: Name) -> bool:
+    """Return whether a recorded name may be that of a data set: one that HDF5 cannot have, and that is written so.
+
+    Other names are not restored, so that none is that of another data set.
     """
-    found: dict[Name, Name] = {}
-    taken: set[Name] = set()
-    groups: set[Name] = set()
-    for path, steps in recorded.items():
-        stored = _stored(steps)
-        within = {steps[:length] for length in range(1, len(steps))}
-        if stored == steps or len(path) != len(steps) or steps in taken or steps in groups or taken & within:
-            continue
-        if all(part.rstrip("_") == step.rstrip("_") and len(part) >= len(step) for part, step in zip(path, stored)):
-            found[path] = steps
-            taken.add(steps)
-            groups |= within
-    return found
-
-
-def _free(place: Name, taken: set[Name], groups: set[Name]) -> Name:
-    """Return a name not used by a data set or a group."""
-    while True:
-        whole = len(place) if place in taken or place in groups else 0
-        length = next((length for length in range(1, len(place)) if place[:length] in taken), whole)
-        if not length:
-            return place
-        place = (*place[: length - 1], place[length - 1] + "_", *place[length:])
+    stored = _stored(steps)
+    return (
+        stored != steps
+        and len(path) == len(steps)
+        and all(part.rstrip("_") == step.rstrip("_") and len(part) >= len(step) for part, step in zip(path, stored))
+    )
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:

@@ -17,7 +17,7 @@ from attrs import field
 
 from ...data import define
 from ...errors import CorruptError, TruncatedError, UnsupportedError
-from ...graph.dtypes import ELEMENT_TYPES, ElementType
+from ...graph.dtypes import ELEMENT_TYPES, NUMPY_ELEMENTS, ElementType
 from ...io.source import ByteSource
 from ...limits import Budget, Limits
 
@@ -783,7 +783,7 @@ class Structure(Blocks):
         if group in (0, 4):
             offset, precision = cursor.read("HH")
             signed = "i" if group == 0 and flags & 8 else "u"
-            found = _BY_CODE.get(f"{signed}{size}") if not offset and precision == 8 * size else None
+            found = NUMPY_ELEMENTS.get(f"{signed}{size}") if not offset and precision == 8 * size else None
             return Kind(f"integers of {precision} bits", size, found, order)
         if group == 1:
             layout = (size, *cursor.read("HH4BI"), flags >> 8 & 255)
@@ -843,7 +843,6 @@ def _paired(part: Kind, size: int) -> Kind:
     return Kind("complex numbers", size, ELEMENT_TYPES[name] if known and name else None, part.order)
 
 
-_BY_CODE = {each.code: each for each in ELEMENT_TYPES.values() if each.native}
 _FLOATS = {
     # Size, offset, precision, position and size of exponent and mantissa, bias, position of the sign: all in bits but
     # the first.

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...data import np
 from ...errors import TruncatedError, WriteError
-from ...graph.dtypes import INT64, ElementType
+from ...graph.dtypes import INT64, ORDER_SIGNS, ElementType
 from ...graph.storage import Span, Storage
 from ...io.output import Output
 from ...io.source import ByteSource
@@ -17,8 +17,8 @@ from . import layout as tags
 from .layout import WINDOW_BYTES, T7Layout, Window
 
 _SMALL_WINDOW, _LARGE_WINDOW = 1 << 12, WINDOW_BYTES
-_ENTRY_BYTES = 32
-"""Size of the longest entry of fixed size, a number for a number."""
+_SCALAR_BYTES = 12
+"""Size of the longest scalar but strings, a number."""
 _LONG_RUN = 64
 """Number of entries from which on a run of numbers is decoded by numpy."""
 _WORTH_LOADING = 20_000
@@ -32,13 +32,16 @@ class BinaryInput(Window):
     that the headers of a large file cost little.
     """
 
+    entry = "a table entry"
+
     def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
         super().__init__(source, position, layout, longest)
         self._grown = _SMALL_WINDOW
         self._run, self._pause = _LONG_RUN, 0
         self._small_runs = 0
-        sign = "<" if layout.byte_order == "little" else ">"
-        self._sign = sign
+        # Strings in the window cost nothing: their length is only checked if the limit is that low.
+        self._margin = _SCALAR_BYTES if longest >= WINDOW_BYTES else longest + WINDOW_BYTES
+        sign = self._sign = ORDER_SIGNS[layout.byte_order]
         self._long = "q" if layout.long_size == 8 else "i"
         self._int_at = struct.Struct(sign + "i").unpack_from
         self._two_at = struct.Struct(sign + "ii").unpack_from
@@ -137,90 +140,62 @@ class BinaryInput(Window):
         return span
 
     def read_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
-        """Read entries of a table while both key and value are scalars.
-
-        Append to `keys` and `values` until there are `count` values, and stop before the tag of anything else;
-        then there may be one key more than values.
-        """
+        """See `Window.read_scalars`. What the window holds as a whole is read at once, if no limit forbids it."""
         two_at, double_at = self._two_at, self._double_at
         add_key, add_value = keys.append, values.append
-        window, at = self._window, self._at
-        end = len(window)
-        missing = count - len(values)
-        key_turn = len(keys) == len(values)
-        while missing:
-            if end - at < _ENTRY_BYTES:
-                self._at = at
-                self._need(min(_ENTRY_BYTES, self.remaining), "a table entry")
-                window, at = self._window, self._at
-                end = len(window)
-                if end - at < 8:
-                    if self._ends_with_nil(key_turn):
-                        add_value(None)
-                    return
-            tag, second = two_at(window, at)
-            if tag == tags.STRING:
-                stop = at + 8 + second
-                if second < 0 or stop > end:
-                    self._at = at + 8
-                    item: Any = self.read_raw(second, "a string")
-                    window, at = self._window, self._at
-                    end = len(window)
-                else:
-                    item = window[at + 8 : stop]
+        while True:
+            window, at = self._window, self._at
+            end = len(window)
+            last = end - self._margin
+            missing = count - len(values)
+            key_turn = len(keys) == len(values)
+            while missing and at <= last:
+                tag, second = two_at(window, at)
+                if tag == tags.STRING:
+                    stop = at + 8 + second
+                    if not at + 8 <= stop <= end:
+                        break
+                    item: Any = window[at + 8 : stop]
                     at = stop
-            elif tag == tags.NUMBER:
-                if key_turn and missing >= _LONG_RUN and self._number_run(keys, values, count, at):
-                    window, at = self._window, self._at
-                    end = len(window)
-                    missing = count - len(values)
-                    continue
-                if end - at < 12:
+                elif tag == tags.NUMBER:
+                    if key_turn and missing >= _LONG_RUN and self._number_run(keys, values, count, at):
+                        window, at, missing = self._window, self._at, count - len(values)
+                        end, last = len(window), len(window) - self._margin
+                        continue
+                    item = double_at(window, at + 4)[0]
+                    if key_turn and item != item:
+                        break
+                    at += 12
+                elif tag == tags.BOOLEAN and second in (0, 1):
+                    item = second == 1
+                    at += 8
+                elif tag == tags.NIL and not key_turn:
+                    item = None
+                    at += 4
+                elif tag in (tags.BOOLEAN, tags.NIL):
+                    break
+                else:
                     self._at = at
-                    self._need(12, "a number")
-                item = double_at(window, at + 4)[0]
-                if key_turn and item != item:
-                    self._at = at
-                    raise self.no_key(item, self.position)
-                at += 12
-            elif tag == tags.BOOLEAN:
-                if second not in (0, 1):
-                    self._at = at + 4
-                    raise self.no_boolean(second)
-                item = second == 1
-                at += 8
-            elif tag == tags.NIL:
+                    return
                 if key_turn:
-                    self._at = at
-                    raise self.no_key(None, self.position)
-                item = None
-                at += 4
-            else:
-                break
-            if key_turn:
-                add_key(item)
-                key_turn = False
-            else:
-                add_value(item)
-                key_turn = True
-                missing -= 1
-        self._at = at
+                    add_key(item)
+                    key_turn = False
+                else:
+                    add_value(item)
+                    key_turn = True
+                    missing -= 1
+            self._at = at
+            if not missing or not self._read_scalar(keys, values):
+                return
 
-    def _ends_with_nil(self, key_turn: bool) -> bool:
-        """Skip a nil at the end of the file, the only scalar of less than 8 bytes; return whether there is one.
-
-        Raises:
-            TruncatedError: the file ends inside another scalar.
-            CorruptError: the nil is a key.
-        """
-        tag = self.read_int("a table entry")
-        if tag == tags.NIL and key_turn:
-            raise self.no_key(None, self.position - 4)
-        if tag != tags.NIL:
-            self._at -= 4
-            if tag in (tags.NUMBER, tags.STRING, tags.BOOLEAN):
-                self._need(8, "a table entry")
-        return tag == tags.NIL
+    def _require_scalar(self, tag: int) -> None:
+        """Check that the rest of a scalar is there, as errors state the whole."""
+        self._at -= 4
+        if tag in (tags.NUMBER, tags.STRING, tags.BOOLEAN):
+            self._need(8, "a table entry")
+        if tag == tags.NUMBER:
+            self._need(12, "a number")
+        self._at += 4
 
     def _number_run(self, keys: list[Any], values: list[Any], count: int, at: int) -> bool:
         """Decode a run of number → number entries through one numpy view; return whether there was one.
@@ -259,8 +234,7 @@ class BinaryWriter:
     def __init__(self, output: Output, layout: T7Layout) -> None:
         self.output = output
         self.layout = layout
-        sign = "<" if layout.byte_order == "little" else ">"
-        self._sign = sign
+        sign = self._sign = ORDER_SIGNS[layout.byte_order]
         self._long = "q" if layout.long_size == 8 else "i"
         self._pack_int = struct.Struct(sign + "i").pack
         self._pack_number = struct.Struct(sign + "id").pack

@@ -40,14 +40,14 @@ class T7File:
     Attributes:
         roots: its values; most files hold one.
         layout: how it is encoded.
-        trailing: bytes after the last value that are not a value, as in files with several kinds of data.
+        rest: the bytes after the last value.
         objects: its objects in the order of their numbers.
-        message: description of these bytes if they are not a record either.
+        message: description of these bytes if they are neither a value nor a record; empty if there are none.
     """
 
     roots: list[Value]
     layout: T7Layout
-    trailing: bytes = field(default=b"", repr=False)
+    rest: ByteSource = field(factory=lambda: ByteSource.from_bytes(b""), repr=False)
     objects: list[Value] = field(factory=list, repr=False)
     message: str = ""
 
@@ -66,51 +66,54 @@ class T7File:
         return T7File([value], self.layout, objects=list(objects(value)))
 
     @property
+    def trailing(self) -> bytes:
+        """The bytes after the last value that are not a value, as in files with several kinds of data."""
+        return self.rest.read(0, self.rest.size)
+
+    @property
     def has_pt_record(self) -> bool:
         """Return whether the bytes after the value are the record of the `.pt` that the file was made from."""
-        return self.trailing.startswith(PT_RECORD_START)
+        return self.rest.read(0, len(PT_RECORD_START)) == PT_RECORD_START
+
+    def warn(self, stacklevel: int) -> None:
+        """Issue an `IncompleteFileWarning` if unreadable bytes follow the values."""
+        if self.message:
+            text = printable_lines(f"{self.rest.name}: {self.message}")
+            warnings.warn(text, IncompleteFileWarning, stacklevel=stacklevel + 1)
 
 
-@define(eq=False)
 class _Values:
     """The values of a `.t7`, one after another.
 
+    Args:
+        reader: the reader that reads them.
+        *value: the first of them, if it was read.
+
     Attributes:
-        reader: the reader that read them.
+        reader: the reader.
         roots: the values.
         ends: end of each, in bytes.
         orders: byte order and size of longs of each.
         reason: why the following bytes are not a value; empty if nothing follows, or the record of a `.pt`.
-        layout: how they are encoded, once all are read.
-        objects: their objects, once all are read.
     """
 
-    reader: T7Reader
-    roots: list[Value] = field(factory=list)
-    ends: list[int] = field(factory=list)
-    orders: list[dict[str, Any]] = field(factory=list)
-    reason: str = ""
-    layout: T7Layout = field(factory=T7Layout)
-    objects: list[Value] = field(factory=list)
+    def __init__(self, reader: T7Reader, *value: Value) -> None:
+        self.reader = reader
+        self.roots: list[Value] = []
+        self.ends: list[int] = []
+        self.orders: list[dict[str, Any]] = []
+        self._objects = 0
+        self.reason = ""
+        self._add(*value or (reader.read_object(),))
 
-    def finish(self) -> _Values:
-        """Keep the objects without their numbers, as nothing more is read."""
-        self.layout, self.objects = self.reader.layout, self.reader.objects
-        self.reader.forget()
-        return self
-
-    def add(self, value: Value) -> None:
-        """Add a value that was read."""
+    def _add(self, value: Value) -> None:
         self.roots.append(value)
         self.ends.append(self.reader.position)
-        self.orders.append(self.order())
-
-    def order(self) -> dict[str, Any]:
-        """Return byte order and size of longs as the reader knows them now."""
+        self._objects = len(self.reader.objects)
         layout = self.reader.layout
-        return {"byte_order": layout.byte_order, "long_size": layout.long_size}
+        self.orders.append({"byte_order": layout.byte_order, "long_size": layout.long_size})
 
-    def read_rest(self) -> None:
+    def read_rest(self) -> _Values:
         """Read what follows the first value."""
         reader = self.reader
         while not reader.at_end and reader.source.read(reader.position, len(PT_RECORD_START)) != PT_RECORD_START:
@@ -119,51 +122,42 @@ class _Values:
             except FormatError as error:
                 cut_off = isinstance(error, TruncatedError)
                 self.reason = f"a value is cut off ({error.message})" if cut_off else error.message
-                return
+                break
             if value is None:  # zeros read as nil, which is never written after a value
                 self.reason = "they begin with zeros"
-                return
-            self.add(value)
+                break
+            self._add(value)
+        return self
 
     @property
     def left(self) -> int:
         """Number of bytes after the last value."""
         return self.reader.source.size - self.ends[-1]
 
-    @property
-    def message(self) -> str:
-        """Description of unreadable bytes after the values; empty if there are none."""
-        if not self.reason:
-            return ""
-        count = len(self.roots)
+    def content(self, rest: int) -> T7File:
+        """Return the content of the file, when nothing more is read; `rest` bytes are left."""
+        reader, count = self.reader, len(self.roots)
         which = "the value" if count == 1 else f"the last of {count} values"
-        return f"{self.left} bytes after {which} are not a value: {self.reason}"
-
-    def warn(self, stacklevel: int) -> None:
-        """Issue an `IncompleteFileWarning` if unreadable bytes follow the values."""
-        if message := self.message:
-            text = printable_lines(f"{self.reader.source.name}: {message}")
-            warnings.warn(text, IncompleteFileWarning, stacklevel=stacklevel + 1)
-
-    def content(self) -> T7File:
-        """Return the content of the file."""
-        trailing = self.reader.source.read(self.ends[-1], self.left) if self.left else b""
-        return T7File(self.roots, self.layout, trailing, self.objects, self.message)
+        message = f"{rest} bytes after {which} are not a value: {self.reason}" if self.reason else ""
+        source = reader.source.window(reader.source.size - rest, rest)
+        made = T7File(self.roots, reader.layout, source, reader.objects[: self._objects], message)
+        reader.forget()
+        return made
 
 
-def _read_values(source: Readable | ByteSource, limits: Limits) -> _Values:
+def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T7File:
     """Read all values of a `.t7` file, up to its end or to bytes that are not a value.
 
     Raises:
         FormatError: the first value cannot be read.
         CorruptError: the values read account for next to nothing of the file, or a value is in another byte order.
     """
-    found = _read_all(T7Reader(source, limits=limits))
+    found = _Values(T7Reader(source, limits=limits)).read_rest()
     if len(found.roots) > 1 and found.reader.layout.encoding == "binary":
         # A value without numbers is the same in every layout. The layout of the last one applies to all.
-        last = found.order()
+        last = found.orders[-1]
         if any(each != last for each in found.orders):
-            again = _read_all(T7Reader(source, encoding="binary", limits=limits, **last))
+            again = _Values(T7Reader(source, encoding="binary", limits=limits, **last)).read_rest()
             if again.ends[-1] != found.ends[-1] or len(again.roots) != len(found.roots):
                 raise CorruptError(
                     "its values are in different byte orders",
@@ -175,14 +169,7 @@ def _read_values(source: Readable | ByteSource, limits: Limits) -> _Values:
     _refuse_unexplained(found)
     if found.left:
         refuse_two(found.reader.source, found.ends[-1], "a .t7")
-    return found.finish()
-
-
-def _read_all(reader: T7Reader) -> _Values:
-    found = _Values(reader)
-    found.add(reader.read_object())
-    found.read_rest()
-    return found
+    return found.content(found.left)
 
 
 def refuse_unexplained(reader: T7Reader, value: Value) -> None:
@@ -196,10 +183,7 @@ def refuse_unexplained(reader: T7Reader, value: Value) -> None:
         CorruptError: the value is a scalar or an empty table before a long rest that is not a value.
     """
     if value is None or isinstance(value, (bool, float, bytes)) or _is_empty(value):
-        found = _Values(reader)
-        found.add(value)
-        found.read_rest()
-        _refuse_unexplained(found)
+        _refuse_unexplained(_Values(reader, value).read_rest())
 
 
 def _refuse_unexplained(values: _Values) -> None:
@@ -243,16 +227,6 @@ def _in_words(value: Value) -> str:
     return kinds.get(type(value), "an object without fields")
 
 
-def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T7File:
-    """Read the whole content of a `.t7` file.
-
-    Raises:
-        FormatError: the first value cannot be read.
-        CorruptError: the values read account for next to nothing of the file, or a value is in another byte order.
-    """
-    return _read_values(source, limits).content()
-
-
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
     """Open a `.t7` file; of a file object whose position is not 0, only the value there is read.
 
@@ -262,31 +236,19 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     opened, start = ByteSource.open(source)
 
     @cache
-    def values() -> _Values:
-        if not start:
-            return _read_values(opened, limits)
-        found = _Values(reader := T7Reader(source, limits=limits))
-        found.add(reader.read_object())
-        found.ends = [reader.source.size]  # the caller knows the rest of the file
-        return found.finish()
-
-    @cache
     def content() -> T7File:
-        return values().content()
-
-    def forget() -> None:
         if not start:
-            values.cache_clear()
-            content.cache_clear()
+            return read_t7(opened, limits)
+        return _Values(T7Reader(source, limits=limits)).content(0)  # the caller knows the rest of the file
 
     return Document(
         "t7",
         opened,
-        lambda: values().roots,
+        lambda: content().roots,
         content=content,
-        layout=lambda: values().layout,
-        warn=lambda stacklevel: values().warn(stacklevel + 1),
-        forget=forget,
+        layout=lambda: content().layout,
+        warn=lambda stacklevel: content().warn(stacklevel + 1),
+        forget=lambda: None if start else content.cache_clear(),
     )
 
 

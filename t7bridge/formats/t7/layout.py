@@ -186,6 +186,8 @@ class Window:
 
     rounded: bool | None = None
     is_text = False
+    entry = "a type tag"
+    """The beginning of an entry of a table, for messages."""
 
     def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
         self.source = source
@@ -254,26 +256,58 @@ class Window:
                 value=self.longest,
             )
 
-    def no_boolean(self, number: int) -> FormatError:
+    def no_boolean(self, number: int, offset: int | None = None) -> FormatError:
         """Return the error for a boolean that is neither 0 nor 1."""
-        return self.fault("a boolean is neither 0 nor 1", expected="0 or 1", found=f"{number}")
+        return self.fault("a boolean is neither 0 nor 1", offset=offset, expected="0 or 1", found=f"{number}")
 
-    def no_key(self, item: Any, offset: int) -> FormatError:
-        """Return the error for a key of a table that is nil or NaN."""
-        kind = "nil" if item is None else "nan"
-        return self.fault(f"a table key is {kind}, which Lua does not allow", offset=offset)
+    def read_int(self, what: str = "an integer") -> int:
+        """Read a 4-byte integer."""
+        raise NotImplementedError
 
+    def read_double(self, what: str = "a number") -> float:
+        """Read an 8-byte float."""
+        raise NotImplementedError
 
-def checked_scalars(
-    window: Window,
-    read: Callable[[list[Any], list[Any], int], None],
-    keys: list[Any],
-    values: list[Any],
-    count: int,
-) -> None:
-    """Read entries of scalars with `read`, checking the length of each string."""
-    before = len(keys), len(values)
-    read(keys, values, count)
-    for found in (*keys[before[0] :], *values[before[1] :]):
-        if isinstance(found, bytes):
-            window.check_length(len(found), "a string")
+    def read_raw(self, length: int, what: str) -> bytes:
+        """Read raw bytes."""
+        raise NotImplementedError
+
+    def read_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
+        """Read entries of a table while both key and value are scalars.
+
+        Append to `keys` and `values` until there are `count` values, and stop before the tag of anything else;
+        then there may be one key more than values.
+        """
+        while len(values) < count and self._read_scalar(keys, values):
+            pass
+
+    def _read_scalar(self, keys: list[Any], values: list[Any]) -> bool:
+        """Read the next key or value, unless it is an object; return whether it was read."""
+        start = self.position
+        tag = self.read_int(self.entry)
+        self._require_scalar(tag)
+        item: Any = None
+        if tag == NUMBER:
+            item = self.read_double()
+        elif tag == STRING:
+            item = self.read_raw(self.read_int("a string's length"), "a string")
+        elif tag == BOOLEAN:
+            place = None if self.is_text else self.position
+            number = self.read_int("a boolean")
+            if number not in (0, 1):
+                raise self.no_boolean(number, place)
+            item = number == 1
+        elif tag != NIL:
+            self.position = start
+            return False
+        if len(keys) > len(values):
+            values.append(item)
+        elif item is None or item != item:
+            kind = "nil" if item is None else "nan"
+            raise self.fault(f"a table key is {kind}, which Lua does not allow", offset=start)
+        else:
+            keys.append(item)
+        return True
+
+    def _require_scalar(self, tag: int) -> None:
+        """Check that the rest of a scalar can follow its tag."""

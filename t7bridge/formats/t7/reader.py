@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,6 @@ from .layout import (
     Payload,
     PayloadClass,
     T7Layout,
-    checked_scalars,
     possible_layouts,
 )
 from .text import TextInput
@@ -235,7 +233,7 @@ class T7Reader:
                 return value
             # The layout that came furthest is the file's: the others failed because they are wrong.
             failures.sort(key=lambda failure: failure[0], reverse=True)
-            self._run = failures[0][1]
+            self._run = before if start > self._start else failures[0][1]
             raise failures[0][2]
         finally:
             failures.clear()  # as in `_read_first`
@@ -320,11 +318,7 @@ class ObjectReader:
         self.numbers: dict[int, int] | None = None
         self.payload_depth = 0
         self._most = min(limits.objects, limits.allocated_bytes // OBJECT_BYTES)
-        # Strings inside the window cost nothing, and are only checked if the limit is that low.
-        self._checks_strings = limits.string_bytes < WINDOW_BYTES
         self._scalars = self.stream.read_scalars
-        if self._checks_strings:
-            self._scalars = partial(checked_scalars, self.stream, self.stream.read_scalars)
         self._unnumbered = 0
         self._unowned: list[int] = []
         self._alike: Alike | None = None
@@ -581,7 +575,7 @@ class ObjectReader:
         values.append(item)
         stream = self.stream
         few = count - len(values) < _RUN or self.numbers is not None
-        if few or not isinstance(stream, BinaryInput) or self._checks_strings:
+        if few or not isinstance(stream, BinaryInput) or stream.longest < WINDOW_BYTES:
             return
         if self._alike is None:
             if len(self.objects) < _FEW_OBJECTS:

@@ -10,7 +10,6 @@ import math
 import re
 import struct
 import sys
-from typing import Any
 
 from ...data import np
 from ...errors import FormatError, TruncatedError
@@ -199,33 +198,6 @@ class TextInput(Window):
                 count -= 1
                 if self.position >= stop:
                     break
-
-    def read_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
-        """Read entries of a table as long as both key and value are scalars; see `BinaryInput.read_scalars`."""
-        while len(values) < count:
-            start = self.position
-            tag = self.read_int("a type tag")
-            item: Any
-            if tag == tags.NUMBER:
-                item = self.read_double()
-            elif tag == tags.STRING:
-                item = self.read_raw(self.read_int("a string's length"), "a string")
-            elif tag == tags.BOOLEAN:
-                number = self.read_int("a boolean")
-                if number not in (0, 1):
-                    raise self.no_boolean(number)
-                item = number == 1
-            elif tag == tags.NIL:
-                item = None
-            else:
-                self.position = start
-                return
-            if len(keys) > len(values):
-                values.append(item)
-            elif item is None or item != item:
-                raise self.no_key(item, start)
-            else:
-                keys.append(item)
 
 
 _NAN = struct.pack(">d", math.nan)

@@ -189,7 +189,7 @@ class T7Writer:
         """Write a value, or its start; return whether values inside it are still to be written."""
         stream = self._stream
         if type(value) is Table:
-            return self._open_table(value)
+            return self._open_object(value)
         if value is None:
             stream.write_int(tags.NIL)
         elif value is True or value is False:
@@ -216,14 +216,6 @@ class T7Writer:
             )
         self._stream.write_number(number)
 
-    def _open_table(self, table: Table) -> bool:
-        number = self._known(table)
-        if number is not None:
-            self._stream.write_ints(tags.TABLE, number)
-            return False
-        self._stream.write_ints(tags.TABLE, self._number(table), len(table.raw_keys))
-        return True
-
     def _known(self, value: Value) -> int | None:
         """Return the number of an object that was written before, or is being written."""
         number = self._numbers.get(value)
@@ -233,26 +225,27 @@ class T7Writer:
 
     def _open_object(self, value: Value) -> bool:
         stream = self._stream
-        if isinstance(value, LuaFunction) and value.tag == tags.FUNCTION_WITHOUT_INDEX:
-            stream.write_int(value.tag)
-            return self._function(value)
-        if isinstance(value, LuaFunction):
-            tag = value.tag
+        if isinstance(value, Table):
+            tag = tags.TABLE
         elif isinstance(value, (Tensor, Storage, TorchObject, TdsHash, TdsVec)):
             tag = tags.TORCH
+        elif isinstance(value, LuaFunction):
+            tag = value.tag
         else:
             raise UnsupportedError(f"a value of type {type(value).__name__} cannot be stored in a .t7 file")
-        number = self._known(value)
-        if number is not None:
+        if tag == tags.FUNCTION_WITHOUT_INDEX:
             stream.write_int(tag)
-            stream.write_int(number)
-            return False
-        name = self._class_name(value) if tag == tags.TORCH else ""
-        stream.write_int(tag)
-        stream.write_int(self._number(value))
-        if isinstance(value, LuaFunction):
             return self._function(value)
-        return self._torch(value, name)
+        if (known := self._known(value)) is not None:
+            stream.write_ints(tag, known)
+            return False
+        if isinstance(value, Table):
+            stream.write_ints(tag, self._number(value), len(value.raw_keys))
+            return True
+        is_function = isinstance(value, LuaFunction)
+        name = "" if is_function else self._class_name(value)
+        stream.write_ints(tag, self._number(value))
+        return self._function(value) if is_function else self._torch(value, name)
 
     def _number(self, value: Value) -> int:
         numbers = self.layout.numbers

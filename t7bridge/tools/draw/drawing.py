@@ -22,6 +22,7 @@ from ...data import __version__, define
 from ...errors import ModelError, about_file
 from ...formats.table import Document
 from ...graph.lua import Table
+from ...graph.tensor import statistics_of
 from ...graph.walk import Path, step_name
 from ...io.output import FileOutput
 from ...io.source import PathLike, inputs_protected
@@ -31,7 +32,6 @@ from ...nn.places import choose_module
 from ...nn.torch_nn import TORCH
 from ...text import clean, extents, printable
 from ...values.compare import TensorDifference, deviation
-from ...values.summary import statistics_of
 from .blocks import Block, Weight, blocks_of, group_of, models_in, structure_blocks
 from .layout import Box, lay_out, readable
 from .pictures import MAX_CHARS, ROOMY, as_dot, as_page, as_png, as_svg, places_of

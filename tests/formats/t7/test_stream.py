@@ -6,15 +6,16 @@ import bz2
 import gzip
 import io
 import lzma
+import struct
 import tempfile
 import zipfile
 
 import pytest
 from helpers import LAYOUTS, TESTFILES, corpus, description, lines, read, stated, written
 
-from t7bridge import T7Reader, Table
-from t7bridge.errors import CorruptError, T7BridgeError, TruncatedError
-from t7bridge.formats import T7Writer
+from t7bridge import T7Layout, T7Reader, Table
+from t7bridge.errors import CorruptError, IncompleteFileWarning, T7BridgeError, TruncatedError
+from t7bridge.formats import T7Writer, read_t7
 
 STREAM = TESTFILES / "format" / "stream.t7"
 LINEAR = TESTFILES / "format" / "object_linear.t7"
@@ -136,6 +137,16 @@ def test_sources():
     with LINEAR.open("rb") as buffered, open(LINEAR, "rb", buffering=0) as raw:
         for source in (str(LINEAR), data, bytearray(data), memoryview(data), io.BytesIO(data), buffered, raw):
             assert description(read(source)) == wanted
+
+
+@pytest.mark.parametrize("rest", [struct.pack(">10i", 3, 1, 5, *[5, 1] * 3, 5), struct.pack("<5i", 3, 1, 5, 5, 1)])
+def test_bytes_after_the_value_do_not_change_how_it_was_read(rest):
+    """A value that is the same in every layout keeps the first; objects of what is cut off do not count."""
+    content = read_t7(struct.pack("<2i", 2, 100) + b"x" * 100 + rest)
+    assert content.layout == T7Layout()
+    assert not content.objects
+    with pytest.warns(IncompleteFileWarning):
+        content.warn(1)
 
 
 def test_file_object_at_a_position(tmp_path):
