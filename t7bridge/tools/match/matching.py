@@ -30,7 +30,7 @@ from ...io.source import add_input
 from ...limits import Limits
 from ...report import Report
 from ...text import listed
-from .align import AlignedPart, Conclusions, find
+from .align import find
 from .libraries import LIBRARIES, Candidate, library, signature
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
 from .sides import (
@@ -39,11 +39,9 @@ from .sides import (
     Gates,
     Part,
     Side,
-    classify,
     fits,
     gate_count,
     in_runs,
-    kind_of,
     name_of,
     names_between,
     parts_of,
@@ -389,9 +387,11 @@ class _Matching:
             parts = parts_of({key: side.tensors[key] for key in names}, side.derived)
             distinct, repeats = _once(side, parts)
             ways.append([(parts, {}), (distinct, repeats)] if repeats else [(parts, {})])
-        tried = [(_attempt(one[0], other[0], self._source), one[1], other[1]) for one in ways[0] for other in ways[1]]
-        best, in_source, in_target = min(tried, key=lambda way: way[0].undecided)
-        for source, target, why in best.pairs:
+        tried = [
+            (*_attempt(one, other, self._source), first, second) for one, first in ways[0] for other, second in ways[1]
+        ]
+        _, pairs, doubts, in_source, in_target = min(tried, key=lambda way: way[0])
+        for source, target, why in pairs:
             for name, other in names_between(source, target).items():
                 if fits(source.shapes[other], target.shapes[name]):
                     self._pair(source.keys[other], target.keys[name], why)
@@ -401,7 +401,7 @@ class _Matching:
             pair = self._pairs.get(first)
             if pair is not None and pair.source is not None:
                 self._pair(pair.source, key, pair.why)
-        for left, right, reason in best.doubts:
+        for left, right, reason in doubts:
             self._doubt(left, right, reason)
 
     def _doubt(self, source: list[Part], target: list[Part], reason: str) -> None:
@@ -455,45 +455,26 @@ def _once(side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
     return distinct, keys
 
 
-@define(eq=False)
-class _Attempt:
-    """One attempt to match parts by the evidence.
+def _attempt(
+    source: list[Part], target: list[Part], side: Side
+) -> tuple[int, list[tuple[Part, Part, str]], list[tuple[list[Part], list[Part], str]]]:
+    """Match parts by the evidence.
 
-    Attributes:
-        pairs: the paired ones, with the reason.
-        doubts: the ambiguous ones, with the reason.
-        undecided: number of undecided parts of both sides.
+    Returns:
+        The number of undecided parts of both sides; the pairs, with the reason; the ambiguous parts, with the reason.
     """
-
-    pairs: list[tuple[Part, Part, str]]
-    doubts: list[tuple[list[Part], list[Part], str]]
-    undecided: int
-
-
-def _attempt(source: list[Part], target: list[Part], side: Side) -> _Attempt:
-    finding = _found(source, target)
+    finding = find(source, target)
     if side.runs and finding.disorder:
         source = in_runs(source, side.runs)
-        finding = _found(source, target)
+        finding = find(source, target)
     pairs = [(source[number], target[place], why) for place, (number, why) in finding.pairs.items()]
     doubts = []
-    for numbers, places, reason in finding.doubts:
-        left, right = [source[number] for number in numbers], [target[place] for place in places]
+    for left, right, reason in finding.doubts:
         if len(left) == len(right) and len({_memories(side, part) for part in left}) == 1:
             pairs += [(one, other, "shape") for one, other in zip(left, right)]  # all answers are equal
         else:
             doubts.append((left, right, reason))
-    return _Attempt(pairs, doubts, len(source) + len(target) - 2 * len(pairs))
-
-
-def _found(source: list[Part], target: list[Part]) -> Conclusions:
-    classes = classify(source, target)
-    kinds = {cls: kind_of(part) for cls, part in zip(classes[1], target)}
-    items = [
-        [AlignedPart(number, cls, kinds.get(cls, ()), part.path) for number, (part, cls) in enumerate(zip(*side))]
-        for side in ((source, classes[0]), (target, classes[1]))
-    ]
-    return find(*items)
+    return len(source) + len(target) - 2 * len(pairs), pairs, doubts
 
 
 def _memories(side: Side, part: Part) -> frozenset[Any]:
