@@ -6,7 +6,7 @@ what it computes, never by names. Knows neither formats nor PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import permutations
 from math import prod
@@ -23,6 +23,7 @@ from ..report import Note
 from ..text import counted
 from .layouts import copied, elements, narrow, overlapping, reshape
 from .mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to
+from .memory import MemoryEffects
 from .plan import graph_arguments
 from .polynomials import FUNCTIONS, Atom, Poly, UnknownValue, Values, formula, graph_of, polynomial, times
 from .registry import Param, tensor_shapes, traits_of
@@ -627,23 +628,15 @@ class _Search:
             raise _NotACell("none of the values that its gates see has as many features as its output")
         h = max(ranks, key=lambda value: (ranks[value], values.index(value)))
         x = values[1 - values.index(h)]
-        if cell.name == "RNN" and (ranks[h] < 2 or self._link(h) in self._above(self._link(x))):
+        if cell.name == "RNN" and (
+            ranks[h] < 2
+            or self._link(h) in _upstream([self._link(x)], lambda number: self._graph.nodes[number - 1].takes)
+        ):
             raise _NotACell("it is not known to be a state")
         for gate in gates.values():
             if set(gate.products) == {x, h} and gate.products[h].size[1] < 0:
                 gate.products.update(_resolved(gate.products, x, h, is_proven=ranks[h] == 3))
         return x, h
-
-    def _above(self, link: Link) -> set[Link]:
-        """Return the links that a value depends on, itself included."""
-        seen: set[Link] = set()
-        stack = [link]
-        while stack:
-            link = stack.pop()
-            if link not in seen:
-                seen.add(link)
-                stack += self._graph.nodes[link[0] - 1].takes if link[0] else ()
-        return seen
 
     def _is_state(self, value: Poly, bound: dict[str, Any], gates: dict[str, _Gate]) -> int:
         """Return how clearly a value is the last output.
@@ -895,19 +888,26 @@ def _check_writes(cells: list[_Found], root: ModuleSpec) -> None:
     specs = [*specs_in(root)]
     if not any(spec.kwargs.get("inplace") for spec in specs):
         return
+    effects = MemoryEffects()
     holders: dict[int, list[tuple[ModuleSpec, str]]] = {}
     for spec in specs:
         for name, child in spec.children.items():
             holders.setdefault(id(child), []).append((spec, name))
     for cell in cells:
-        inside = set(range(1, len(graph_of(cell.graph).nodes) + 1)) - _alive(cell.graph, [cell])
-        between = any(_changes(cell.graph, number) for number in range(min(inside) + 1, max(inside)))
-        if between or _is_changed(cell.graph, max(inside), cell.inputs, holders):
+        nodes = graph_of(cell.graph).nodes
+        inside = set(range(1, len(nodes) + 1)) - _alive(cell.graph, [cell])
+        between = nodes[min(inside) : max(inside) - 1]
+        is_changed = any(effects.of_node(node, cell.graph.children).changes for node in between)
+        if is_changed or _is_changed(cell.graph, max(inside), cell.inputs, holders, effects):
             cell.against = "a layer changes one of its values in place"
 
 
 def _is_changed(
-    spec: ModuleSpec, number: int, links: Iterable[Link], holders: Mapping[int, list[tuple[ModuleSpec, str]]]
+    spec: ModuleSpec,
+    number: int,
+    links: Iterable[Link],
+    holders: Mapping[int, list[tuple[ModuleSpec, str]]],
+    effects: MemoryEffects,
 ) -> bool:
     """Return whether anything that runs after a node of a graph may change values that it takes.
 
@@ -916,6 +916,7 @@ def _is_changed(
         number: of the node.
         links: to the values.
         holders: the containers of each module, with its name there.
+        effects: those of the modules.
     """
     stack, seen = [(spec, number, tuple(links))], set[tuple[int, int]]()
     while stack:
@@ -924,48 +925,27 @@ def _is_changed(
             continue
         seen.add((id(spec), number))
         if spec.graph is not None:
-            memory = _memory_of(spec, links)
-            later = (at for at in range(number + 1, len(spec.graph.nodes) + 1) if _changes(spec, at))
-            if any(_meet(memory, _memory_of(spec, spec.graph.nodes[at - 1].takes)) for at in later):
+            nodes, of = spec.graph.nodes, [effects.of_node(node, spec.children) for node in spec.graph.nodes]
+
+            def shared(at: int, nodes: Any = nodes, of: Any = of) -> tuple[Link, ...]:
+                return nodes[at - 1].takes if of[at - 1].shares else ()
+
+            memory = _upstream(links, shared)
+            changed = (node.takes for node, effect in zip(nodes[number:], of[number:]) if effect.changes)
+            if any(_meet(memory, _upstream(takes, shared)) for takes in changed):
                 return True
             if all(at for at, _ in memory):
                 continue
         for holder, name in holders.get(id(spec), ()):
             if holder.graph is not None:
-                nodes = enumerate(holder.graph.nodes, 1)
-                stack += [(holder, at, node.takes) for at, node in nodes if node.module == name]
+                users = enumerate(holder.graph.nodes, 1)
+                stack += [(holder, at, node.takes) for at, node in users if node.module == name]
                 continue
             names = [*holder.children]
-            if any(_writes(holder.children[other]) for other in names[names.index(name) + 1 :]):
+            if any(effects.of(holder.children[other]).changes for other in names[names.index(name) + 1 :]):
                 return True
             stack.append((holder, 0, ()))
     return False
-
-
-def _writes(spec: ModuleSpec) -> bool:
-    """Return whether a module, or one inside it, changes a value in place."""
-    return any(inner.kwargs.get("inplace") for inner in specs_in(spec))
-
-
-def _changes(spec: ModuleSpec, number: int) -> bool:
-    """Return whether a node of a graph changes a value in place."""
-    name = graph_of(spec).nodes[number - 1].module
-    return name is not None and _writes(spec.children[name])
-
-
-def _memory_of(spec: ModuleSpec, links: Iterable[Link]) -> set[Link]:
-    """Return the values that may have the memory of these values of a graph."""
-    graph, seen = graph_of(spec), set[Link]()
-    stack = [*links]
-    while stack:
-        link = stack.pop()
-        name = graph.nodes[link[0] - 1].module if link[0] else None
-        facts = traits_of(spec.children[name].target) if name else None
-        if link not in seen:
-            seen.add(link)
-            shares = facts is None or facts.shares_memory or spec.children[name or ""].children
-            stack += graph.nodes[link[0] - 1].takes if link[0] and (shares or _changes(spec, link[0])) else ()
-    return seen
 
 
 def _meet(some: Iterable[Link], others: Iterable[Link]) -> bool:
@@ -973,22 +953,28 @@ def _meet(some: Iterable[Link], others: Iterable[Link]) -> bool:
     return any(a == b and not any(x != y for x, y in zip(p, q)) for a, p in some for b, q in others)
 
 
+def _upstream(links: Iterable[Link], takes: Callable[[int], Iterable[Link]]) -> set[Link]:
+    """Return links, and those that they depend on, by what each node takes."""
+    seen: set[Link] = set()
+    stack = [*links]
+    while stack:
+        link = stack.pop()
+        if link not in seen:
+            seen.add(link)
+            stack += takes(link[0]) if link[0] else ()
+    return seen
+
+
 def _alive(spec: ModuleSpec, cells: list[_Found]) -> set[int]:
     """Return the nodes that remain if cells become single nodes; those that had no use before remain too."""
     graph = graph_of(spec)
+    made = {number: cell.inputs for cell in cells for number in cell.outputs}
 
     def reached(inputs: Mapping[int, tuple[Link, ...]]) -> set[int]:
-        seen: set[int] = set()
-        stack = [number for number, _ in graph.outputs]
-        while stack:
-            number = stack.pop()
-            if number and number not in seen:
-                seen.add(number)
-                stack += [other for other, _ in inputs.get(number, graph.nodes[number - 1].takes)]
-        return seen
+        takes = {number: inputs.get(number, node.takes) for number, node in enumerate(graph.nodes, 1)}
+        return {number for number, _ in _upstream(graph.outputs, takes.__getitem__)} - {0}
 
     unused = set(range(1, len(graph.nodes) + 1)) - reached({})
-    made = {number: cell.inputs for cell in cells for number in cell.outputs}
     return (reached(made) | unused) - set(made)
 
 
