@@ -152,33 +152,31 @@ class Lifted:
         self.notes.append(Note("info", path, message, code="lift", count=count))
 
 
-def compose(
-    pieces: Iterable[Piece], shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
+"""The shapes of the tensors of modules, by the prefix of their keys, and by name."""
+
+
+def compose(pieces: Iterable[Piece], shapes: Shapes, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of modules, equal for equal blocks; nothing is read from a file until their elements are.
 
     Args:
         pieces: what they are made of.
-        shapes: of the tensors, by key.
+        shapes: of the tensors.
         tensors: the source tensors.
     """
+    homes = {home + name: home for home, names in shapes.items() for name in names}
     modules: dict[str, list[Piece]] = {}
     for piece in pieces:
-        modules.setdefault(module_of(piece.target), []).append(piece)
+        modules.setdefault(homes[piece.target], []).append(piece)
     known: dict[Any, Tensor] = {}
     made: dict[str, Tensor] = {}
-    for key, shape in shapes.items():
-        home = module_of(key)
-        look = key[len(home) :], tuple(_view(piece, tensors[piece.key], home) for piece in modules[home])
-        if look not in known:
-            known[look] = _composed(key, shape, modules[home], tensors)
-        made[key] = known[look]
+    for home, names in shapes.items():
+        views = tuple(_view(piece, tensors[piece.key], home) for piece in modules[home])
+        for name, shape in names.items():
+            if (name, views) not in known:
+                known[name, views] = _composed(home + name, shape, modules[home], tensors)
+            made[home + name] = known[name, views]
     return made
-
-
-def module_of(key: str) -> str:
-    """Return the key of the module that has a tensor."""
-    return key.rpartition(".")[0]
 
 
 def _view(piece: Piece, tensor: Tensor, home: str = "") -> Any:
@@ -214,29 +212,28 @@ def _block(tensor: Tensor, piece: Piece) -> Tensor:
     return copied(tensor, -elements(tensor)) if piece.negated else tensor
 
 
-def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Mapping[str, tuple[int, ...]]) -> None:
+def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None:
     """Replace the tensors that pieces are of by those that they make; one that is whole keeps its origin.
 
     Args:
         result: the model.
         pieces: what the new tensors are made of.
-        shapes: of the new tensors, by key.
+        shapes: of the new tensors.
     """
     old, learned = result.state, set(result.plan.parameters)
     made = compose(pieces, shapes, old)
     whole = {piece.target: piece.key for piece in pieces if made[piece.target] is old[piece.key]}
-    modules: dict[str, list[str]] = {}
-    for name in made:
-        modules.setdefault(module_of(name), []).append(name)
-    homes = {piece.key: module_of(piece.target) for piece in reversed(pieces)}
+    modules = {home: [home + name for name in names] for home, names in shapes.items()}
+    homes = {name: home for home, names in modules.items() for name in names}
+    first = {piece.key: homes[piece.target] for piece in reversed(pieces)}
     state = result.state = StateDict()
     state.notes, state.data, state.data_fields = old.notes, old.data, old.data_fields
     for key, tensor in old.items():
-        if key not in homes:
+        if key not in first:
             state[key], state.origins[key] = tensor, old.origins[key]
             continue
         learned.discard(key)
-        for name in modules.pop(homes[key], ()):
+        for name in modules.pop(first[key], ()):
             state[name], source = made[name], whole.get(name)
             made_of = Origin(old.origins[key].obj, Param(name.rpartition(".")[2]), None, None)
             state.origins[name] = made_of if source is None else old.origins[source]
@@ -753,12 +750,16 @@ def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], row: int, scaled: list[Atom]
     blocks = [gate.products[value] for value in inputs]
     for name, block in zip(("ih", "hh"), blocks):
         yield Piece(block.key, block.start, block.size, f"weight_{name}", (row, 0))
-    homes = [module_of(block.key) for block in blocks]
-    vectors = sorted(gate.vectors, key=lambda each: (module_of(each.key) != homes[0], module_of(each.key) == homes[1]))
+    homes = [_module(block) for block in blocks]
+    vectors = sorted(gate.vectors, key=lambda each: (_module(each) != homes[0], _module(each) == homes[1]))
     names = ["ih", "hh"] if scaled is None else ["hh" if vector in scaled else "ih" for vector in vectors]
     for name, vector in zip(names, vectors):
         adds = "bias_hh" if scaled is None and len(vectors) == 1 else ""
         yield Piece(vector.key, vector.start, vector.size, f"bias_{name}", (row,), adds=adds)
+
+
+def _module(atom: Atom) -> str:
+    return atom.key.rpartition(".")[0]
 
 
 # Cells in a model
@@ -996,12 +997,12 @@ def _rewrite(result: Lifted, cells: list[_Found]) -> None:
         more = f" (and at {counted(len(paths) - 1, 'more place')})" if len(paths) > 1 else ""
         result.note(paths[0], f"recognized: {text}{more}", len(paths))
     pieces: dict[Piece, None] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, Mapping[str, tuple[int, ...]]] = {}
     for key in result.state:  # of graphs at several places, too
         for spec, prefix, rest in way_to(result.plan.root, key):
             for cell in owners.get(id(spec), {}).get(rest.partition(".")[0], ()):
                 home = f"{prefix}{cell.name}."
-                shapes.update((home + name, shape) for name, shape in cell.shapes.items())
+                shapes[home] = cell.shapes
                 for each in cell.pieces:
                     names = home + each.target, each.adds and home + each.adds
                     pieces[evolve(each, key=prefix + each.key, target=names[0], adds=names[1])] = None

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from operator import add
 from typing import Any
 
 from attrs import evolve
@@ -274,24 +273,27 @@ class _Stacks:
 
     def move(self) -> None:
         """Give the tensors the keys of their modules, and make those of layers over sequences."""
-        homes: dict[int, tuple[str, int]] = {}
-        for ident, (prefix, spec) in _once(self._result.plan.root).items():
+        root = self._result.plan.root
+        homes: dict[int, tuple[str, int, ModuleSpec]] = {}
+        for ident, (prefix, spec) in _once(root).items():
             for level, each in enumerate(self._levels.get(ident, [spec])):
-                homes[id(each)] = prefix, level
+                homes[id(each)] = prefix, level, each
         pieces: list[Piece] = []
-        shapes: dict[str, tuple[int, ...]] = {}
+        shapes: dict[str, dict[str, tuple[int, ...]]] = {}
         for key, tensor in self._result.state.items():
             owner, name = self._homes[key]
-            home, level = homes.get(owner, ("", 0))
-            start = (0,) * len(tensor.shape)
-            piece = self._cells.get((owner, name)) or Piece(name, start, tensor.shape, name, start)
-            names = [
-                home + (each.replace("_l0", f"_l{level}") if level else each) for each in (piece.target, piece.adds)
-            ]
-            if names[0] != key:
-                pieces.append(evolve(piece, key=key, target=names[0], adds=piece.adds and names[1]))
-                extent = tuple(map(add, piece.at, piece.size))
-                shapes.update((each, max(shapes.get(each, ()), extent)) for each in names[: 1 + bool(piece.adds)])
+            home, level, spec = homes.get(owner, ("", 0, root))
+            piece, own = self._cells.get((owner, name)), {name: tensor.shape}
+            if piece is None:
+                start = (0,) * len(tensor.shape)
+                piece = Piece(name, start, tensor.shape, name, start)
+            else:
+                own = tensor_shapes(spec.target, spec.args, spec.kwargs)
+            moved = {each: each.replace("_l0", f"_l{level}") if level else each for each in own}
+            target = home + moved[piece.target]
+            if target != key:
+                pieces.append(evolve(piece, key=key, target=target, adds=piece.adds and home + moved[piece.adds]))
+                shapes.setdefault(home, {}).update((moved[each], shape) for each, shape in own.items())
         if pieces:
             replace_tensors(self._result, pieces, shapes)
 

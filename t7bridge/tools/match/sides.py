@@ -299,8 +299,10 @@ def gate_orders(root: TorchObject) -> dict[str, str]:
         For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
     """
     cells = _recognized(root, only_torch=True)
-    if cells is None:
-        return {}
+    return {} if cells is None else _gate_orders(cells)
+
+
+def _gate_orders(cells: Lifted) -> dict[str, str]:
     rows: dict[str, list[tuple[int, str]]] = {}
     for piece in cells.pieces:
         gate = piece.at[0] // piece.size[0]
@@ -315,7 +317,7 @@ def _recognized(root: TorchObject, *, only_torch: bool) -> Lifted | None:
     try:
         state = state_dict(root, own_keys=True)
         return recognized(build_plan(root, state=state), state, only_torch)
-    except T7BridgeError:
+    except (T7BridgeError, RecursionError):  # of modules nested too deep
         return None
 
 
@@ -341,7 +343,7 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
         return side
     parts = {piece.key for piece in cells.pieces}
     if any(key.startswith(name) for name in mapped for key in parts):
-        return evolve(side, gates=gate_orders(side.module))
+        return evolve(side, gates=_gate_orders(cells))
     tensors = {key: tensor for key, tensor in cells.state.items() if key in side.tensors or key not in side.others}
     return evolve(side, tensors=tensors, keys=[*cells.state], cells=cells, layers=side.tensors)
 
