@@ -226,9 +226,7 @@ class _Solver:
 
         The missing parts may be those that would show that something has moved.
         """
-        finding = Conclusions(disorder=len(source), unexplained=True)
-        single = {item.cls: item.number for item in source if self._counts[item.cls] == 1}
-        finding.pairs = {item.number: (single[item.cls], "shape") for item in target if item.cls in single}
+        finding = _singles(source, target, self._counts)
         _doubt(finding, source, target, "neighbouring parts are missing, and the order differs around them")
         return finding
 
@@ -353,25 +351,24 @@ class _Solver:
         return finding
 
 
+def _singles(source: Items, target: Items, counts: Mapping[Class, int]) -> Conclusions:
+    """Pair the parts of a segment that are the only ones of their classes."""
+    single = {item.cls: (item.number, "shape") for item in source if counts[item.cls] == 1}
+    pairs = {item.number: single[item.cls] for item in target if item.cls in single}
+    return Conclusions(pairs, disorder=len(source), unexplained=True)
+
+
 def _by_kinds(source: Items, target: Items) -> Conclusions:
     """Decide a segment in which no container helps."""
-    counts = Counter(item.cls for item in source)
-    single = {item.cls: item.number for item in source if counts[item.cls] == 1}
-    finding = Conclusions(disorder=len(source), unexplained=True)
-    places: dict[Class, list[int]] = {}
-    for item in source:
-        places.setdefault(item.cls, []).append(item.number)
+    finding = _singles(source, target, Counter(item.cls for item in source))
     if _kinds(source) == _kinds(target):
-        for item in target:
-            finding.pairs[item.number] = (places[item.cls].pop(0), "shape" if item.cls in single else "order")
+        rows = (sorted(side, key=lambda item: repr(item.cls)) for side in (source, target))
+        for one, other in zip(*rows):
+            finding.pairs.setdefault(other.number, (one.number, "order"))
         return finding
-    at = {item.cls: place for place, item in enumerate(source)}
-    anchors = [item.cls for item in target if item.cls in single]
-    in_place = {anchors[place] for place in longest_rising([at[cls] for cls in anchors])}
-    moved = set(single) - in_place
-    for item in target:
-        if item.cls in single:
-            finding.pairs[item.number] = (single[item.cls], "shape")
+    anchors = [item for item in target if item.number in finding.pairs]
+    in_place = longest_rising([finding.pairs[item.number][0] for item in anchors])
+    moved = {item.cls for place, item in enumerate(anchors) if place not in in_place}
     left, right = ([item for item in side if item.cls not in moved] for side in (source, target))
     if _in_order(left, right):
         for one, other in zip(left, right):
