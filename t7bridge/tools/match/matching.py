@@ -54,7 +54,7 @@ from .sides import (
 
 NOTHING = "-"
 
-KeyPairs = Mapping[str, str] | Iterable[tuple[str, str]] | str | os.PathLike[str]
+KeyPairs = Mapping[str, str] | Iterable[Sequence[str]] | str | os.PathLike[str]
 """A mapping as users pass it: pairs, or the path of a file."""
 
 _MAX_BYTES = 1 << 26
@@ -126,8 +126,8 @@ def match(request: MatchKeys) -> Match:
             or function that makes it, `"torchvision.models:resnet50"`, `"net.py:Net(10)"`, which is called without
             memory for weights. Without it, the match is with the model of a library that has the same layers, and
             `models` has all of these; of a recurrent model, `recurrent` says what it is.
-        mapping: known pairs: pairs of keys, or of prefixes that end in a dot, or the path of a file with a pair a line;
-            see `t7bridge.tools.match.matching`.
+        mapping: known pairs: pairs of keys, or of prefixes that end in a dot, optionally with an order of gates, or the
+            path of a file with a pair a line; see `t7bridge.tools.match.matching`.
         at: the path inside the source if it holds several models: `root.protos.rnn`.
         target_at: the path inside the target.
 
@@ -509,14 +509,15 @@ def _read_mapping(mapping: KeyPairs | None) -> list[Line]:
         mapping: pairs, or the path of a file.
 
     Raises:
-        ModelError: a pair is malformed, or the file does not exist.
-        FormatError: the file is not text, or a line is not a pair.
+        ModelError: a pair is of a key and a module, or the file does not exist.
+        FormatError: the file is not text, or a line or pair is not two or three words.
     """
     if mapping is None:
         return []
     if not isinstance(mapping, (str, os.PathLike)):
         pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
-        return [_line([source, target], f"pair {number}") for number, (source, target) in enumerate(pairs, 1)]
+        named: list[list[Any]] = [[*pair] if isinstance(pair, (list, tuple)) else [pair] for pair in pairs]
+        return [_line(words, f"pair {number}") for number, words in enumerate(named, 1)]
     name = os.fspath(mapping)
     rows = [row.partition("#")[0].split() for row in _text_of(name).splitlines()]
     with about_file(name):
@@ -539,11 +540,12 @@ def _text_of(name: str) -> str:
 
 
 def _line(words: Sequence[str], place: str) -> Line:
-    if not 2 <= len(words) <= 3 or not set("".join(words[2:])) <= _GATES:
+    are_texts = all(isinstance(word, str) for word in words)
+    if not are_texts or not 2 <= len(words) <= 3 or not set("".join(words[2:])) <= _GATES:
         raise FormatError(
             f"{place} of the mapping is not a pair",
             expected="a key of the source and one of the target, and optionally an order of gates",
-            found=f"{len(words)} words",
+            found=" ".join(str(word)[:40] for word in words[:4]),
         )
     if len({name.endswith(".") for name in words[:2] if name != NOTHING}) != 1:
         raise ModelError(
