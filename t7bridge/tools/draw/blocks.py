@@ -18,6 +18,7 @@ from ...data import define
 from ...errors import LimitError, ModelError
 from ...graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ...graph.python import MODULE_PARTS, PythonObject
+from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from ...graph.walk import entries
 from ...limits import DEFAULT_LIMITS, Limits
@@ -31,7 +32,7 @@ MAX_BLOCKS = 20_000
 _STEPS_PER_WORK = 5
 """Levels of nesting, summed over all modules, that cost one step of `Limits.work`: paths are as long as these."""
 _DETAIL_CHARS = 48
-_FIELDS, _FIELD_CHARS = 40, 80
+_FIELDS, _FIELD_CHARS, _MOST_SIZES = 40, 80, 16
 _DEEPEST = 200
 """Maximum nesting of values that are drawn by their names."""
 _HOLDERS = (Tensor, PythonObject, TorchObject, Table, TdsHash, TdsVec, dict, list, tuple)
@@ -447,12 +448,18 @@ def _fields(obj: TorchObject) -> dict[str, str]:
             continue
         if value is None or isinstance(value, Tensor):
             continue
-        found[clean(name, _FIELD_CHARS)] = clean(
-            f"{value:.6g}" if isinstance(value, float) else short(value), _FIELD_CHARS
-        )
+        found[clean(name, _FIELD_CHARS)] = clean(_field_text(value), _FIELD_CHARS)
         if len(found) >= _FIELDS:
             break
     return found
+
+
+def _field_text(value: Value) -> str:
+    """Return a value of a field, the same text for equal ones: of a storage its elements, if they are sizes."""
+    if isinstance(value, Storage):
+        is_list = value.element.code[0] == "i" and value.count <= _MOST_SIZES
+        return str(value.array.tolist()) if is_list else f"{value.element.name} [{value.count}]"
+    return f"{value:.6g}" if isinstance(value, float) else short(value)
 
 
 def _add_branch_ends(block: Block, spec: ModuleSpec) -> None:

@@ -171,6 +171,12 @@ class Drawing:
         numbers = {id(block): number for number, block in enumerate(self.blocks)}
         keys = {block.key: numbers[id(block)] for block in reversed(self.blocks) if block.kind != "end"}
         statistics = self.weights and not brief
+        nodes = [
+            _node(block, numbers, keys, self._folds.get(id(block), []), statistics=statistics, brief=brief)
+            for block in self.blocks
+        ]
+        if self.differences is not None:
+            self.differences.mark(self.blocks, nodes)
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -184,27 +190,8 @@ class Drawing:
             "shapes": self.shapes.source,
             "parameters": self.blocks[0].parameters,
             "root": 0,
-            "nodes": [
-                _node(block, numbers, keys, self._folds.get(id(block), []), statistics=statistics, brief=brief)
-                for block in self.blocks
-            ],
+            "nodes": nodes,
         }
-
-    def _marked(self, other: Drawing, pairing: Pairing, *, brief: bool) -> dict[str, Any]:
-        """Return the graph with its differences from another model, and the counterparts."""
-        graph = self._graph(brief=brief)
-        numbers = {id(block): number for number, block in enumerate(other.blocks)}
-        inside = pairing.inside(self.blocks)
-        for block, node in zip(self.blocks, graph["nodes"]):
-            change, counterpart = pairing.changes.get(id(block)), pairing.other.get(id(block))
-            if change is not None:
-                text = [printable(line)[:_LINE] for line in change.text[:_LINES]]
-                node["change"] = {"kind": change.kind, "text": text, "share": change.share}
-            if counterpart is not None:
-                node["other"] = numbers[id(counterpart)]
-            if inside[id(block)]:
-                node["changes_inside"] = inside[id(block)]
-        return graph
 
     def _repr_html_(self) -> str:
         style = f"width:100%;height:{_CELL_HEIGHT}px;border:1px solid #8884"
@@ -394,10 +381,7 @@ def draw_pair(first: Document, second: Document, request: Any) -> dict[str, int]
     for drawing in (one, two):
         drawing.differences = pairing
     graphs = (
-        {
-            "graphs": [drawing._marked(other, pairing, brief=brief) for drawing, other in ((one, two), (two, one))],
-            "differences": pairing.counts,
-        }
+        {"graphs": [drawing._graph(brief=brief) for drawing in (one, two)], "differences": pairing.counts}
         for brief in (False, True)
     )
     for drawing in (one, two):
@@ -510,10 +494,12 @@ class Pairing:
     changes: dict[int, ModelChange] = field(factory=dict)
     counts: dict[str, int] = field(factory=dict)
     _named: bool = False
+    _numbers: dict[int, int] = field(factory=dict)
     _seen: dict[Any, tuple[str, float]] = field(factory=dict)
 
     def run(self, first: list[Block], second: list[Block]) -> None:
         """Pair the blocks of two models, each before those inside it, and compare them."""
+        self._numbers = {id(block): number for blocks in (first, second) for number, block in enumerate(blocks)}
         self._named = not (first[0].target or first[0].kind != "side") or not (
             second[0].target or second[0].kind != "side"
         )
@@ -529,6 +515,19 @@ class Pairing:
                 else:
                     self._only(a, "first")
                     self._only(b, "second")
+
+    def mark(self, blocks: list[Block], nodes: list[dict[str, Any]]) -> None:
+        """Add the differences and the counterparts of the blocks of a model to its nodes, as data."""
+        inside = self.inside(blocks)
+        for block, node in zip(blocks, nodes):
+            change, counterpart = self.changes.get(id(block)), self.other.get(id(block))
+            if change is not None:
+                text = [printable(line)[:_LINE] for line in change.text[:_LINES]]
+                node["change"] = {"kind": change.kind, "text": text, "share": change.share}
+            if counterpart is not None:
+                node["other"] = self._numbers[id(counterpart)]
+            if inside[id(block)]:
+                node["changes_inside"] = inside[id(block)]
 
     def inside(self, blocks: list[Block]) -> dict[int, int]:
         """Return the number of differing blocks inside each, by its id."""

@@ -31,7 +31,7 @@ from ...limits import Limits
 from ...report import Report
 from ...text import listed
 from .align import find
-from .libraries import LIBRARIES, Candidate, library, signature
+from .libraries import LIBRARIES, NEAR, Candidate, library, signature
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
 from .sides import (
     BATCHES,
@@ -187,7 +187,7 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
         asked.append(f"{home} {made.release}".strip())
         same, other = made.candidates(wanted)
         near += other[:_MOST_NEAR]
-        for candidate in (*same[:_MOST_CANDIDATES], *(each for each in other[:_MOST_NEAR] if each.is_near)):
+        for candidate in (*same[:_MOST_CANDIDATES], *(each for each in other[:_MOST_NEAR] if each.share >= NEAR)):
             found = _Matching(source, side_of(candidate.factory, "")).run(lines)
             if found.complete or candidate in same:
                 known.append((found.open_keys, found, candidate.classes))
