@@ -152,10 +152,9 @@ class _Stacks:
 
     def unroll(self) -> None:
         """Make containers over sequences of sequencers that forget, whose modules treat each step by itself."""
-        own = {id(spec) for _, spec in self._once.values() if all(id(each) in self._once for each in specs_in(spec))}
         every = [*specs_in(self._result.plan.root)]
         sequencers = [spec for spec in every if spec.target == _SEQUENCER or spec.target in _OTHERS]
-        layers = [spec for spec in every if _kind(spec) and id(spec) in own]
+        layers = [spec for spec in every if _kind(spec) and self._is_own(spec)]
         flow = _Inputs()
         if sequencers or layers:
             flow(self._result.plan.root, ANY)
@@ -163,13 +162,8 @@ class _Stacks:
             if not _keeps(spec) and flow.names(spec) == {"tensor"}:
                 spec.plain = f"torch.nn.{_kind(spec)}"
         for spec in sequencers:
-            kinds = flow.names(spec)
-            against = "a module in it has several places"
-            if id(spec) in own:
-                cells = [each for each in map(_unmasked, _inside(spec)) if each.target in _CELLS]
-                is_tied = self._has_ties(cells)
-                against = _against_unrolling(spec, kinds) or "another layer has the same weights" * is_tied
-            message = ""
+            kinds, message = flow.names(spec), ""
+            against = self._against_unrolling(spec, kinds)
             if not against:
                 self._over_sequences(spec)
                 if _takes_list(spec, kinds):
@@ -181,6 +175,17 @@ class _Stacks:
                 message = f"{spec.class_name} stays as it is: {against}"
             if message:
                 self._result.note(spec.path, message)
+
+    def _is_own(self, spec: ModuleSpec) -> bool:
+        """Return whether a module and all inside it have one place."""
+        return all(id(each) in self._once for each in specs_in(spec))
+
+    def _against_unrolling(self, spec: ModuleSpec, kinds: set[str]) -> str:
+        """Return what stands against layers over sequences for a sequencer, by its inputs' kinds; empty for nothing."""
+        if not self._is_own(spec):
+            return "a module in it has several places"
+        cells = [each for each in map(_unmasked, _inside(spec)) if each.target in _CELLS]
+        return _against_unrolling(spec, kinds) or "another layer has the same weights" * self._has_ties(cells)
 
     def _over_sequences(self, spec: ModuleSpec) -> None:
         """Make layers over sequences of the cells of a sequencer, and its children of all its modules."""
@@ -317,7 +322,7 @@ def _takes_list(spec: ModuleSpec, kinds: set[str]) -> bool:
 
 
 def _against_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
-    """Return what stands against layers over sequences for a sequencer, by its inputs' kinds; empty for nothing."""
+    """Return what in a sequencer stands against layers over sequences, by its inputs' kinds; empty for nothing."""
     if spec.target in _OTHERS:
         is_masked = spec.target == _OTHERS[0] or spec.kwargs.get("mask_zero")
         return "it skips steps of zeros" if is_masked else "its projection is not smaller than its cell"

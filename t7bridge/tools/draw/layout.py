@@ -561,11 +561,7 @@ def _across(
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
         for layer in layers if down else reversed(layers):
-            sides = [above[node] if down else below[node] for node in layer]
-            wanted = [
-                sum(middle[other] for other in side) / len(side) if side else middle[node]
-                for node, side in zip(layer, sides)
-            ]
+            wanted = [_mean(above[node] if down else below[node], middle, middle[node]) for node in layer]
             if sweep < _SWEEPS - 2 and not keep_order:  # then positions only, in a fixed order
                 order = sorted(range(len(layer)), key=wanted.__getitem__)
                 layer[:] = [layer[place] for place in order]
@@ -616,6 +612,10 @@ def _with_bends(levels: list[int], edges: list[tuple[int, int]]) -> tuple[list[t
         levels += between
         links += pairwise([start, *bends[-1], end])
     return links, bends
+
+
+def _mean(others: list[int], middle: list[float], default: float) -> float:
+    return sum(middle[other] for other in others) / len(others) if others else default
 
 
 def _spread(
