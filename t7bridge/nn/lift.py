@@ -6,10 +6,11 @@ what it computes, never by names. Knows neither formats nor PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import permutations
 from math import prod
+from operator import add
 from typing import Any
 
 from attrs import evolve, field
@@ -22,9 +23,10 @@ from ..report import Note
 from ..text import counted
 from .layouts import copied, elements, narrow, overlapping, reshape
 from .mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to
+from .memory import MemoryEffects
 from .plan import graph_arguments
 from .polynomials import FUNCTIONS, Atom, Poly, UnknownValue, Values, formula, graph_of, polynomial, times
-from .registry import Param, traits_of
+from .registry import Param, tensor_shapes, traits_of
 from .state_dict import Origin, StateDict
 from .torch_nn import TORCH
 
@@ -150,40 +152,55 @@ class Lifted:
         self.notes.append(Note("info", path, message, code="lift", count=count))
 
 
-def compose(
-    pieces: Iterable[Piece], shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Return the tensors of cells; nothing is read from a file until their elements are.
+Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
+"""The shapes of the tensors of modules, by the prefix of their keys, and by name."""
+
+
+def compose(pieces: Iterable[Piece], shapes: Shapes, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of modules, equal for equal blocks; nothing is read from a file until their elements are.
 
     Args:
         pieces: what they are made of.
-        shapes: of the tensors, by key.
+        shapes: of the tensors.
         tensors: the source tensors.
     """
-    parts: dict[str, dict[tuple[int, ...], Tensor]] = {key: {} for key in shapes}
-    owners: dict[str, Tensor] = {}
+    homes = {home + name: home for home, names in shapes.items() for name in names}
+    modules: dict[str, list[Piece]] = {}
     for piece in pieces:
-        if piece.target in parts:
-            parts[piece.target].setdefault(piece.at, _block(tensors[piece.key], piece))
-            owners.setdefault(piece.target.rpartition(".")[0], tensors[piece.key])
+        modules.setdefault(homes[piece.target], []).append(piece)
+    known: dict[Any, Tensor] = {}
     made: dict[str, Tensor] = {}
-    for key, shape in shapes.items():
-        like = owners[key.rpartition(".")[0]]
-        found = sorted(parts[key].items(), key=lambda part: part[0])
-        row = 0
-        for start, tensor in [*found, (shape[:1], like)]:
-            if row < start[0]:  # a bias that Lua does not have
-                zeros = copied(like, np.zeros((start[0] - row, *shape[1:]), like.element.code))
-                found.append(((row, *start[1:]), zeros))
-            row = start[0] + tensor.shape[0]
-        if len(found) == 1 and found[0][1].shape == shape:
-            made[key] = found[0][1]
-        else:
-            first = found[0][1]
-            assert first.storage is not None
-            storage = Storage(first.element, prod(shape), Assembled(shape, tuple(found)), first.storage.device)
-            made[key] = evolve(first, storage=storage, size=shape, stride=contiguous(shape), offset=0)
+    for home, names in shapes.items():
+        views = tuple(_view(piece, tensors[piece.key], home) for piece in modules[home])
+        for name, shape in names.items():
+            if (name, views) not in known:
+                known[name, views] = _composed(home + name, shape, modules[home], tensors)
+            made[home + name] = known[name, views]
     return made
+
+
+def _view(piece: Piece, tensor: Tensor, home: str = "") -> Any:
+    """Return what is equal for pieces of the same memory that are at the same place of their modules."""
+    names = piece.target.removeprefix(home), piece.adds.removeprefix(home)
+    return place_of(tensor), evolve(piece, key="", target=names[0], adds=names[1])
+
+
+def _composed(key: str, shape: tuple[int, ...], around: list[Piece], tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return a tensor made of the pieces of its module; where it has none it is zero, of the type of the first."""
+    found = [(piece.at, _block(tensors[piece.key], piece)) for piece in around if piece.target == key]
+    if [tensor.shape for _, tensor in found] == [shape]:
+        return found[0][1]
+    found.sort(key=lambda part: part[0])
+    like = tensors[around[0].key]
+    row = 0
+    for start, tensor in [*found, (shape[:1], like)]:
+        if row < start[0]:  # a bias that Lua does not have
+            found.append(((row, *start[1:]), copied(like, np.zeros((start[0] - row, *shape[1:]), like.element.code))))
+        row = start[0] + tensor.shape[0]
+    first = found[0][1]
+    assert first.storage is not None
+    storage = Storage(first.element, prod(shape), Assembled(shape, tuple(found)), first.storage.device)
+    return evolve(first, storage=storage, size=shape, stride=contiguous(shape), offset=0)
 
 
 def _block(tensor: Tensor, piece: Piece) -> Tensor:
@@ -191,8 +208,45 @@ def _block(tensor: Tensor, piece: Piece) -> Tensor:
     if len(tensor.shape) != len(piece.size):
         tensor = reshape(tensor, (tensor.numel,))
     for dim, (start, length) in enumerate(zip(piece.start, piece.size)):
-        tensor = narrow(tensor, dim, start, length)
+        tensor = tensor if length == tensor.shape[dim] else narrow(tensor, dim, start, length)
     return copied(tensor, -elements(tensor)) if piece.negated else tensor
+
+
+def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None:
+    """Replace the tensors that pieces are of by those that they make; one that is whole keeps its origin.
+
+    Args:
+        result: the model.
+        pieces: what the new tensors are made of.
+        shapes: of the new tensors.
+    """
+    old, learned = result.state, set(result.plan.parameters)
+    made = compose(pieces, shapes, old)
+    whole = {piece.target: piece.key for piece in pieces if made[piece.target] is old[piece.key]}
+    modules = {home: [home + name for name in names] for home, names in shapes.items()}
+    homes = {name: home for home, names in modules.items() for name in names}
+    first = {piece.key: homes[piece.target] for piece in reversed(pieces)}
+    state = result.state = StateDict()
+    state.notes, state.data, state.data_fields = old.notes, old.data, old.data_fields
+    for key, tensor in old.items():
+        if key not in first:
+            state[key], state.origins[key] = tensor, old.origins[key]
+            continue
+        learned.discard(key)
+        for name in modules.pop(first[key], ()):
+            state[name], source = made[name], whole.get(name)
+            made_of = Origin(old.origins[key].obj, Param(name.rpartition(".")[2]), None, None)
+            state.origins[name] = made_of if source is None else old.origins[source]
+            if source is None or source in result.plan.parameters:
+                learned.add(name)
+    result.plan.parameters = frozenset(learned)
+    known = {key for each in result.pieces for key in (each.target, each.adds)}
+    again = {piece.key: piece.target for piece in pieces if piece.key in known}
+    result.pieces = [
+        evolve(each, target=again.get(each.target, each.target), adds=again.get(each.adds, each.adds))
+        for each in result.pieces
+    ]
+    result.pieces += [piece for piece in pieces if piece.key not in again]
 
 
 def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -220,10 +274,7 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
         whole = np.empty(shape, first.array.dtype)
         flat = whole if len(shape) == len(blocks[0].size) else whole.reshape(-1)
         for piece in blocks:
-            there, here = (
-                tuple(slice(at, at + length) for at, length in zip(start, piece.size))
-                for start in (piece.at, piece.start)
-            )
+            there, here = (tuple(map(slice, at, map(add, at, piece.size))) for at in (piece.at, piece.start))
             for name in filter(None, (piece.target, piece.adds)):
                 if name not in rest:
                     rest[name] = state[name].array != 0
@@ -243,10 +294,6 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
                 found=str(state[name].array[each][0]),
             )
     return made
-
-
-def _region(start: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...]:
-    return tuple(slice(at, at + length) for at, length in zip(start, size))
 
 
 # Cells in a graph
@@ -283,33 +330,30 @@ class _Found:
 
     Attributes:
         cell: its kind.
-        target: its class in `torchmodules/layers`.
+        made: its module.
         graph: the graph.
         prefix: that of its tensors in the state dict.
         inputs: the links of its inputs, in the order of its class.
         outputs: the numbers of the nodes of its outputs, in order.
-        sizes: the arguments of its class: features of the input and of the output, of a highway layer of both.
-        options: others by keyword.
         pieces: what its tensors are made of, by keys in the graph and names of its own.
-        shapes: of its tensors, by name.
         against: what stands against it.
-        made: its module.
-        name: of that in the graph.
+        name: of its module in the graph.
     """
 
     cell: Cell
-    target: str
+    made: ModuleSpec
     graph: ModuleSpec
     prefix: str
     inputs: tuple[Link, ...]
     outputs: tuple[int, ...]
-    sizes: tuple[int, ...]
-    options: dict[str, Any]
     pieces: list[Piece]
-    shapes: dict[str, tuple[int, ...]]
     against: str = ""
-    made: ModuleSpec = field(factory=lambda: ModuleSpec(""))
     name: str = ""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of its tensors, by name."""
+        return tensor_shapes(self.made.target, self.made.args, self.made.kwargs)
 
 
 class _Search:
@@ -507,21 +551,34 @@ class _Search:
         has_bias = any(gate.vectors for gate in gates.values())
         if scaled is not None and (len(scaled) > 1 or len(gates["n"].vectors) - len(scaled) > 1):
             raise _NotACell("its new value has two biases that are reset, or two that are not")
-        shapes, pieces = self._peepholes(cell, gates, bound, size)
+        pieces = self._peepholes(cell, gates, bound)
         target = cell.seeing if pieces else target
-        width, rows = gates[cell.gates[0]].products[x].size[1], len(gates) * size
-        shapes |= {"weight_ih": (rows, width), "weight_hh": (rows, size)}
-        shapes |= dict.fromkeys(("bias_ih", "bias_hh"), (rows,)) if has_bias else {}
         for at, (letter, gate) in enumerate(gates.items()):
             made = _pieces(gate, (x, h), at * size, scaled if letter == "n" else None)
             pieces += [evolve(piece, negated=letter in cell.negated) for piece in made]
         self._check_sources(pieces)
-        if not shapes.keys() <= {name for piece in pieces for name in (piece.target, piece.adds)}:
+        inputs = [value for value in (x, h, bound.get("c")) if value is not None]
+        sizes = gates[cell.gates[0]].products[x].size[1], size
+        found = self._found(cell, target, bound, inputs, sizes, {} if has_bias else {"bias": False}, pieces)
+        if not found.shapes.keys() <= {name for piece in pieces for name in (piece.target, piece.adds)}:
             raise _NotACell("only its new value has a bias")
-        links = tuple(self._link(value) for value in (x, h, bound.get("c")) if value is not None)
+        return found
+
+    def _found(
+        self,
+        cell: Cell,
+        target: str,
+        bound: dict[str, Any],
+        inputs: Iterable[Poly],
+        sizes: tuple[int, ...],
+        options: dict[str, Any],
+        pieces: list[Piece],
+    ) -> _Found:
+        """Return a cell of a class, of some sizes and with further options."""
+        spec, options = self._spec, {**cell.options, **options}
+        made = ModuleSpec(LAYERS + target, sizes, options, class_name=cell.name, obj=spec.obj, path=spec.path)
         outputs = tuple(bound[f"node {letter}"] for letter in cell.returns)
-        options = {**cell.options, **({} if has_bias else {"bias": False})}
-        return _Found(cell, target, self._spec, self._prefix, links, outputs, (width, size), options, pieces, shapes)
+        return _Found(cell, made, spec, self._prefix, tuple(map(self._link, inputs)), outputs, pieces)
 
     def _layer(self, cell: Cell, bound: dict[str, Any]) -> _Found:
         """Return a cell without a state.
@@ -550,10 +607,8 @@ class _Search:
         self._check_sources(pieces)
         constant = gates["t"].constant
         constant = 0.0 - constant if cell.negated else constant
-        options = {**cell.options, "gate_bias": constant, "bias": len(pieces) == 4}
-        shapes = {piece.target: piece.size for piece in pieces}
-        inputs, outputs = (self._link(x),), (bound["node H"],)
-        return _Found(cell, cell.target, self._spec, self._prefix, inputs, outputs, (size,), options, pieces, shapes)
+        options = {"gate_bias": constant, "bias": len(pieces) == 4}
+        return self._found(cell, cell.target, bound, [x], (size,), options, pieces)
 
     def _inputs(self, cell: Cell, bound: dict[str, Any], gates: dict[str, _Gate]) -> tuple[Poly, Poly]:
         """Return the input and the last output, which the cell's matrices multiply."""
@@ -570,23 +625,15 @@ class _Search:
             raise _NotACell("none of the values that its gates see has as many features as its output")
         h = max(ranks, key=lambda value: (ranks[value], values.index(value)))
         x = values[1 - values.index(h)]
-        if cell.name == "RNN" and (ranks[h] < 2 or self._link(h) in self._above(self._link(x))):
+        if cell.name == "RNN" and (
+            ranks[h] < 2
+            or self._link(h) in _upstream([self._link(x)], lambda number: self._graph.nodes[number - 1].takes)
+        ):
             raise _NotACell("it is not known to be a state")
         for gate in gates.values():
             if set(gate.products) == {x, h} and gate.products[h].size[1] < 0:
                 gate.products.update(_resolved(gate.products, x, h, is_proven=ranks[h] == 3))
         return x, h
-
-    def _above(self, link: Link) -> set[Link]:
-        """Return the links that a value depends on, itself included."""
-        seen: set[Link] = set()
-        stack = [link]
-        while stack:
-            link = stack.pop()
-            if link not in seen:
-                seen.add(link)
-                stack += self._graph.nodes[link[0] - 1].takes if link[0] else ()
-        return seen
 
     def _is_state(self, value: Poly, bound: dict[str, Any], gates: dict[str, _Gate]) -> int:
         """Return how clearly a value is the last output.
@@ -642,21 +689,17 @@ class _Search:
         if gate.constant and letter != "t":
             raise _NotACell(f"a number is added to the {_WORDS[letter]}")
 
-    def _peepholes(
-        self, cell: Cell, gates: dict[str, _Gate], bound: dict[str, Any], size: int
-    ) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
+    def _peepholes(self, cell: Cell, gates: dict[str, _Gate], bound: dict[str, Any]) -> list[Piece]:
         """Return the vectors by which gates see the cell, if they do."""
-        shapes: dict[str, tuple[int, ...]] = {}
-        pieces = []
+        pieces: list[Piece] = []
         for letter, gate in gates.items():
             for value, atom in gate.sees.items():
                 if letter not in cell.sees or value != bound[cell.sees[letter]]:
                     raise _NotACell(f"the {_WORDS[letter]} sees another value")
-                shapes[f"weight_c{letter}"] = (size,)
                 pieces.append(Piece(atom.key, atom.start, atom.size, f"weight_c{letter}", (0,)))
         if pieces and len(pieces) != len(cell.sees):
             raise _NotACell("only some of its gates see the cell")
-        return shapes, pieces
+        return pieces
 
     def _check_sources(self, pieces: list[Piece]) -> None:
         """Refuse a cell that uses an element of a tensor twice, or not at all."""
@@ -708,7 +751,7 @@ def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], row: int, scaled: list[Atom]
     for name, block in zip(("ih", "hh"), blocks):
         yield Piece(block.key, block.start, block.size, f"weight_{name}", (row, 0))
     homes = [_module(block) for block in blocks]
-    vectors = sorted(gate.vectors, key=lambda vector: (_module(vector) != homes[0], _module(vector) == homes[1]))
+    vectors = sorted(gate.vectors, key=lambda each: (_module(each) != homes[0], _module(each) == homes[1]))
     names = ["ih", "hh"] if scaled is None else ["hh" if vector in scaled else "ih" for vector in vectors]
     for name, vector in zip(names, vectors):
         adds = "bias_hh" if scaled is None and len(vectors) == 1 else ""
@@ -736,7 +779,7 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
     cells: list[_Found] = []
     for spec, prefix in prefixes.values():
         search = _Search(spec, prefix, state, frozenset(carried[id(spec)])).run()
-        cells += [cell for cell in search.found if not only_torch or cell.target.partition(".")[2] in TORCH]
+        cells += [cell for cell in search.found if not only_torch or cell.made.target.rpartition(".")[2] in TORCH]
         for message in search.against:
             result.note(spec.path, message)
     groups = _tied(cells, plan.root, state)
@@ -745,9 +788,9 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
     for cell in cells:
         if cell.against:
             result.note(cell.graph.path, f"{cell.cell.name} stays as it is: {cell.against}")
-    kept = [group for group in groups if not group[0].against]
+    kept = [cell for group in groups for cell in group if not cell.against]
     if kept:
-        _rewrite(result, kept)
+        _rewrite(result, sorted(kept, key=lambda cell: cell.outputs))
     return result
 
 
@@ -793,9 +836,11 @@ def _tied(cells: list[_Found], root: ModuleSpec, state: StateDict) -> list[list[
     users: dict[tuple[int, str], Any] = {}
     """The group and the number of each tensor in it, by the graph and the key there."""
     for cell in cells:
-        views = tuple((place_of(state[cell.prefix + piece.key]), evolve(piece, key="")) for piece in cell.pieces)
-        kind = cell.target, *cell.options.items()
-        groups.setdefault((kind, views), []).append(cell)
+        views = tuple(_view(piece, state[cell.prefix + piece.key]) for piece in cell.pieces)
+        kind = cell.made.target, *cell.made.kwargs.items()
+        group = groups.setdefault((kind, views), [])
+        group.append(cell)
+        cell.made = group[0].made
         for number, key in enumerate(dict.fromkeys(piece.key for piece in cell.pieces)):
             if users.setdefault((id(cell.graph), key), (kind, views, number)) != (kind, views, number):
                 cell.against = "another cell has the same tensors"
@@ -844,19 +889,26 @@ def _check_writes(cells: list[_Found], root: ModuleSpec) -> None:
     specs = [*specs_in(root)]
     if not any(spec.kwargs.get("inplace") for spec in specs):
         return
+    effects = MemoryEffects()
     holders: dict[int, list[tuple[ModuleSpec, str]]] = {}
     for spec in specs:
         for name, child in spec.children.items():
             holders.setdefault(id(child), []).append((spec, name))
     for cell in cells:
-        inside = set(range(1, len(graph_of(cell.graph).nodes) + 1)) - _alive(cell.graph, [cell])
-        between = any(_changes(cell.graph, number) for number in range(min(inside) + 1, max(inside)))
-        if between or _is_changed(cell.graph, max(inside), cell.inputs, holders):
+        nodes = graph_of(cell.graph).nodes
+        inside = set(range(1, len(nodes) + 1)) - _alive(cell.graph, [cell])
+        between = nodes[min(inside) : max(inside) - 1]
+        is_changed = any(effects.of_node(node, cell.graph.children).changes for node in between)
+        if is_changed or _is_changed(cell.graph, max(inside), cell.inputs, holders, effects):
             cell.against = "a layer changes one of its values in place"
 
 
 def _is_changed(
-    spec: ModuleSpec, number: int, links: Iterable[Link], holders: Mapping[int, list[tuple[ModuleSpec, str]]]
+    spec: ModuleSpec,
+    number: int,
+    links: Iterable[Link],
+    holders: Mapping[int, list[tuple[ModuleSpec, str]]],
+    effects: MemoryEffects,
 ) -> bool:
     """Return whether anything that runs after a node of a graph may change values that it takes.
 
@@ -865,6 +917,7 @@ def _is_changed(
         number: of the node.
         links: to the values.
         holders: the containers of each module, with its name there.
+        effects: those of the modules.
     """
     stack, seen = [(spec, number, tuple(links))], set[tuple[int, int]]()
     while stack:
@@ -873,48 +926,27 @@ def _is_changed(
             continue
         seen.add((id(spec), number))
         if spec.graph is not None:
-            memory = _memory_of(spec, links)
-            later = (at for at in range(number + 1, len(spec.graph.nodes) + 1) if _changes(spec, at))
-            if any(_meet(memory, _memory_of(spec, spec.graph.nodes[at - 1].takes)) for at in later):
+            nodes, of = spec.graph.nodes, [effects.of_node(node, spec.children) for node in spec.graph.nodes]
+
+            def shared(at: int, nodes: Any = nodes, of: Any = of) -> tuple[Link, ...]:
+                return nodes[at - 1].takes if of[at - 1].shares else ()
+
+            memory = _upstream(links, shared)
+            changed = (node.takes for node, effect in zip(nodes[number:], of[number:]) if effect.changes)
+            if any(_meet(memory, _upstream(takes, shared)) for takes in changed):
                 return True
             if all(at for at, _ in memory):
                 continue
         for holder, name in holders.get(id(spec), ()):
             if holder.graph is not None:
-                nodes = enumerate(holder.graph.nodes, 1)
-                stack += [(holder, at, node.takes) for at, node in nodes if node.module == name]
+                users = enumerate(holder.graph.nodes, 1)
+                stack += [(holder, at, node.takes) for at, node in users if node.module == name]
                 continue
             names = [*holder.children]
-            if any(_writes(holder.children[other]) for other in names[names.index(name) + 1 :]):
+            if any(effects.of(holder.children[other]).changes for other in names[names.index(name) + 1 :]):
                 return True
             stack.append((holder, 0, ()))
     return False
-
-
-def _writes(spec: ModuleSpec) -> bool:
-    """Return whether a module, or one inside it, changes a value in place."""
-    return any(inner.kwargs.get("inplace") for inner in specs_in(spec))
-
-
-def _changes(spec: ModuleSpec, number: int) -> bool:
-    """Return whether a node of a graph changes a value in place."""
-    name = graph_of(spec).nodes[number - 1].module
-    return name is not None and _writes(spec.children[name])
-
-
-def _memory_of(spec: ModuleSpec, links: Iterable[Link]) -> set[Link]:
-    """Return the values that may have the memory of these values of a graph."""
-    graph, seen = graph_of(spec), set[Link]()
-    stack = [*links]
-    while stack:
-        link = stack.pop()
-        name = graph.nodes[link[0] - 1].module if link[0] else None
-        facts = traits_of(spec.children[name].target) if name else None
-        if link not in seen:
-            seen.add(link)
-            shares = facts is None or facts.shares_memory or spec.children[name or ""].children
-            stack += graph.nodes[link[0] - 1].takes if link[0] and (shares or _changes(spec, link[0])) else ()
-    return seen
 
 
 def _meet(some: Iterable[Link], others: Iterable[Link]) -> bool:
@@ -922,22 +954,28 @@ def _meet(some: Iterable[Link], others: Iterable[Link]) -> bool:
     return any(a == b and not any(x != y for x, y in zip(p, q)) for a, p in some for b, q in others)
 
 
+def _upstream(links: Iterable[Link], takes: Callable[[int], Iterable[Link]]) -> set[Link]:
+    """Return links, and those that they depend on, by what each node takes."""
+    seen: set[Link] = set()
+    stack = [*links]
+    while stack:
+        link = stack.pop()
+        if link not in seen:
+            seen.add(link)
+            stack += takes(link[0]) if link[0] else ()
+    return seen
+
+
 def _alive(spec: ModuleSpec, cells: list[_Found]) -> set[int]:
     """Return the nodes that remain if cells become single nodes; those that had no use before remain too."""
     graph = graph_of(spec)
+    made = {number: cell.inputs for cell in cells for number in cell.outputs}
 
     def reached(inputs: Mapping[int, tuple[Link, ...]]) -> set[int]:
-        seen: set[int] = set()
-        stack = [number for number, _ in graph.outputs]
-        while stack:
-            number = stack.pop()
-            if number and number not in seen:
-                seen.add(number)
-                stack += [other for other, _ in inputs.get(number, graph.nodes[number - 1].takes)]
-        return seen
+        takes = {number: inputs.get(number, node.takes) for number, node in enumerate(graph.nodes, 1)}
+        return {number for number, _ in _upstream(graph.outputs, takes.__getitem__)} - {0}
 
     unused = set(range(1, len(graph.nodes) + 1)) - reached({})
-    made = {number: cell.inputs for cell in cells for number in cell.outputs}
     return (reached(made) | unused) - set(made)
 
 
@@ -945,29 +983,30 @@ def _names(spec: ModuleSpec, nodes: set[int]) -> set[str | None]:
     return {graph_of(spec).nodes[number - 1].module for number in nodes}
 
 
-def _rewrite(result: Lifted, groups: list[list[_Found]]) -> None:
+def _rewrite(result: Lifted, cells: list[_Found]) -> None:
     """Make each cell one node, and its tensors those of the state dict."""
-    cells = sorted((cell for group in groups for cell in group), key=lambda cell: cell.outputs)
-    for group in groups:
-        first = group[0]
-        obj, path = first.graph.obj, first.graph.path
-        made = ModuleSpec(
-            LAYERS + first.target, first.sizes, first.options, class_name=first.cell.name, obj=obj, path=path
-        )
-        for cell in group:
-            cell.made = made
     owners: dict[int, dict[str, list[_Found]]] = {}
     steps: dict[tuple[Any, ...], list[str]] = {}
     """The graphs of equal cells, which an unrolled one repeats."""
     for graph in {id(cell.graph): cell.graph for cell in cells}.values():
         inside = [cell for cell in cells if cell.graph is graph]
         owners[id(graph)] = _replace(graph, inside)
-        names = ", ".join(dict.fromkeys(f"{cell.name} ({cell.target.partition('.')[2]})" for cell in inside))
-        steps.setdefault((names, *(id(cell.made) for cell in inside)), []).append(graph.path)
-    for (names, *_), paths in steps.items():
+        found = (f"{cell.name} ({cell.made.target.removeprefix(LAYERS).partition('.')[2]})" for cell in inside)
+        steps.setdefault((", ".join(dict.fromkeys(found)), *(id(cell.made) for cell in inside)), []).append(graph.path)
+    for (text, *_), paths in steps.items():
         more = f" (and at {counted(len(paths) - 1, 'more place')})" if len(paths) > 1 else ""
-        result.note(paths[0], f"recognized: {names}{more}", len(paths))
-    _rename(result, owners)
+        result.note(paths[0], f"recognized: {text}{more}", len(paths))
+    pieces: dict[Piece, None] = {}
+    shapes: dict[str, Mapping[str, tuple[int, ...]]] = {}
+    for key in result.state:  # of graphs at several places, too
+        for spec, prefix, rest in way_to(result.plan.root, key):
+            for cell in owners.get(id(spec), {}).get(rest.partition(".")[0], ()):
+                home = f"{prefix}{cell.name}."
+                shapes[home] = cell.shapes
+                for each in cell.pieces:
+                    names = home + each.target, each.adds and home + each.adds
+                    pieces[evolve(each, key=prefix + each.key, target=names[0], adds=names[1])] = None
+    replace_tensors(result, [*pieces], shapes)
 
 
 def _replace(spec: ModuleSpec, cells: list[_Found]) -> dict[str, list[_Found]]:
@@ -1025,42 +1064,6 @@ def _name(cells: list[_Found], taken: set[str]) -> None:
             made[key] = name
     for cell in cells:
         cell.name = kinds[cell.cell.name.lower()][id(cell.made)]
-
-
-def _rename(result: Lifted, owners: dict[int, dict[str, list[_Found]]]) -> None:
-    """Replace the tensors of former modules by those of cells, at each place of the graph."""
-    old, parameters = result.state, set(result.plan.parameters)
-    state = result.state = StateDict()
-    state.notes, state.data, state.data_fields = old.notes, old.data, old.data_fields
-    composed: dict[int, dict[str, Tensor]] = {}
-    found: dict[Piece, None] = {}
-    for key, tensor in old.items():
-        prefix, cells = _owners_of(result.plan.root, key, owners)
-        if not cells:
-            state[key], state.origins[key] = tensor, old.origins[key]
-            continue
-        parameters.discard(key)
-        for cell in cells:
-            begin = f"{prefix}{cell.name}."
-            pieces = [evolve(each, key=prefix + each.key) for each in cell.pieces]
-            if id(cell.made) not in composed:
-                composed[id(cell.made)] = compose(pieces, cell.shapes, old)
-            for name, made in composed[id(cell.made)].items():
-                state[begin + name] = made
-                state.origins[begin + name] = Origin(old.origins[key].obj, Param(name), None, None)
-                parameters.add(begin + name)
-            moved = [evolve(each, target=begin + each.target, adds=each.adds and begin + each.adds) for each in pieces]
-            found.update(dict.fromkeys(moved))
-    result.pieces += found
-    result.plan.parameters = frozenset(parameters)
-
-
-def _owners_of(root: ModuleSpec, key: str, owners: dict[int, dict[str, list[_Found]]]) -> tuple[str, list[_Found]]:
-    """Return the prefix of the graph that had a tensor, and the cells that have it now; none if it is where it was."""
-    for spec, prefix, rest in way_to(root, key):
-        if found := owners.get(id(spec), {}).get(rest.partition(".")[0]):
-            return prefix, found
-    return "", []
 
 
 # Attention

@@ -7,11 +7,11 @@ place to one of the two, so only models with such a layer are changed, and in th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 from ..data import define
-from .mapping import SEQUENTIAL, GraphSpec, ModuleSpec, end_of, specs_in
+from .mapping import SEQUENTIAL, GraphNode, GraphSpec, ModuleSpec, end_of, specs_in
 from .registry import traits_of
 
 
@@ -46,6 +46,10 @@ class MemoryEffects:
     def __init__(self) -> None:
         self.of = cache(self._found)
 
+    def of_node(self, node: GraphNode, children: Mapping[str, ModuleSpec]) -> Effect:
+        """Return the effect of a node of a graph; one without a module returns its input."""
+        return Effect(False, True, False) if node.module is None else self.of(children[node.module])
+
     def _found(self, spec: ModuleSpec) -> Effect:
         children = list(spec.children.values())
         facts = traits_of(spec.target)
@@ -73,10 +77,9 @@ class MemoryEffects:
     def _of_graph(self, graph: GraphSpec, children: dict[str, ModuleSpec]) -> Effect:
         changes, shares = False, [True]
         for node in graph.nodes:
-            is_shared = any(shares[number] for number, _ in node.takes)
-            effect = None if node.module is None else self.of(children[node.module])
-            changes |= is_shared and effect is not None and effect.changes
-            shares.append(is_shared and (effect is None or effect.shares))
+            is_shared, effect = any(shares[number] for number, _ in node.takes), self.of_node(node, children)
+            changes |= is_shared and effect.changes
+            shares.append(is_shared and effect.shares)
         return Effect(changes, any(shares[number] for number, _ in graph.outputs), keeps=True)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from fuzz_networks import records
@@ -148,6 +149,19 @@ def test_types_and_origins():
     assert "1.bias_hh_l0" in types
     assert made.state.origins["3.weight"].tensor is model["modules"][4]["weight"]
     assert set(made.plan.parameters) == set(types)
+
+
+def test_scalars_move():
+    """A batch counter behind layers that become one moves with its layer."""
+    size = SEQUENCES["sequencers in a row"]["output"].shape[-1]
+    vectors = {name: Tensor.from_numpy(np.ones(size)) for name in ("weight", "bias", "running_mean", "running_var")}
+    fields = {**vectors, "eps": 1e-5, "momentum": 0.1, "affine": True}
+    model = T7Reader(io.BytesIO(written(SEQUENCES["sequencers in a row"]["model"]))).read_object()
+    layers = [*model["modules"].values(), TorchObject("nn.BatchNormalization", 1, Table.of(fields))]
+    made = recognized(*planned(TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list(layers)}))))
+    last = str(len(made.plan.root.children) - 1)
+    assert int(last) < len(layers) - 1
+    assert made.state[f"{last}.num_batches_tracked"].shape == ()
 
 
 @pytest.mark.slow

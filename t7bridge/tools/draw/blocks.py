@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -17,8 +17,10 @@ from attrs import field
 from ...data import define
 from ...errors import LimitError, ModelError
 from ...graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
-from ...graph.python import MODULE_PARTS, UNSET, PythonObject
+from ...graph.python import MODULE_PARTS, PythonObject
+from ...graph.storage import Storage
 from ...graph.tensor import Tensor
+from ...graph.walk import entries
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.mapping import SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
 from ...nn.places import Places, find_models, is_module, is_scratch
@@ -30,9 +32,11 @@ MAX_BLOCKS = 20_000
 _STEPS_PER_WORK = 5
 """Levels of nesting, summed over all modules, that cost one step of `Limits.work`: paths are as long as these."""
 _DETAIL_CHARS = 48
-_FIELDS, _FIELD_CHARS = 40, 80
+_FIELDS, _FIELD_CHARS, _MOST_SIZES = 40, 80, 16
 _DEEPEST = 200
 """Maximum nesting of values that are drawn by their names."""
+_HOLDERS = (Tensor, PythonObject, TorchObject, Table, TdsHash, TdsVec, dict, list, tuple)
+"""Types of the values that are drawn by their names."""
 _CHAIN = "torch.nn.modules.container.Sequential"
 _BUFFERS = {"running_mean", "running_var", "num_batches_tracked"}
 _FAN_OUT = {"nn.Concat", "nn.ConcatTable", "nn.DepthConcat", "nn.Inception"}
@@ -439,17 +443,23 @@ def _fields(obj: TorchObject) -> dict[str, str]:
     """Return the descriptive fields of the object, as text: no modules, weights or scratch."""
     found: dict[str, str] = {}
     for key, value in obj.fields.raw_items() if obj.fields is not None else ():
-        name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else short(key)
+        name = _name(key) if isinstance(key, bytes) else short(key)
         if is_scratch(name) or name in ("modules", "forwardnodes", "backwardnodes", "fg", "bg", "gradInput"):
             continue
         if value is None or isinstance(value, Tensor):
             continue
-        found[clean(name, _FIELD_CHARS)] = clean(
-            f"{value:.6g}" if isinstance(value, float) else short(value), _FIELD_CHARS
-        )
+        found[clean(name, _FIELD_CHARS)] = clean(_field_text(value), _FIELD_CHARS)
         if len(found) >= _FIELDS:
             break
     return found
+
+
+def _field_text(value: Value) -> str:
+    """Return a value of a field, the same text for equal ones: of a storage its elements, if they are sizes."""
+    if isinstance(value, Storage):
+        is_list = value.element.code[0] == "i" and value.count <= _MOST_SIZES
+        return str(value.array.tolist()) if is_list else f"{value.element.name} [{value.count}]"
+    return f"{value:.6g}" if isinstance(value, float) else short(value)
 
 
 def _add_branch_ends(block: Block, spec: ModuleSpec) -> None:
@@ -565,22 +575,42 @@ def _gather(value: Any) -> tuple[dict[str, Tensor], dict[str, PythonObject | Tor
             tensors[key] = value
             _check_count(len(tensors))
             continue
-        inside = _inside(value)
-        if inside is None or id(value) in seen:
+        if id(value) in seen:
             continue
         seen.add(id(value))
         if isinstance(value, (PythonObject, TorchObject)):
             objects[key] = value
             _check_count(len(objects))
+        inside = _inside(value)
         steps += len(inside)
         if depth > _DEEPEST or steps > 100 * MAX_BLOCKS:
             raise LimitError("the values are nested too deep, or are too many, for a picture", found=key[:60])
-        stack += [
-            (f"{key}.{name}" if key else name, item, depth + 1)
-            for name, item in reversed(inside)
-            if isinstance(item, Tensor) or _inside(item) is not None
-        ]
+        stack += [(f"{key}.{name}" if key else name, item, depth + 1) for name, item in reversed(inside)]
     return tensors, objects
+
+
+def _inside(value: Any) -> list[tuple[str, Any]]:
+    """Return the tensors, objects and containers in a value by name: of a module of Python its parts."""
+    pairs: Iterable[tuple[Any, Any]] = entries(value)
+    if isinstance(value, PythonObject):
+        groups = [value.attributes.get(part) for part in MODULE_PARTS]
+        parts = [pair for group in groups if isinstance(group, dict) for pair in group.items()]
+        pairs = parts or _public(value)
+    return [
+        (_name(key), item)
+        for key, item in pairs
+        if isinstance(item, _HOLDERS) and type(key) in (bytes, float, int, str)
+    ]
+
+
+def _name(key: Any) -> str:
+    if isinstance(key, bytes):
+        return key.decode("utf-8", "backslashreplace")
+    return f"{key:.14g}" if isinstance(key, float) else str(key)
+
+
+def _public(value: PythonObject) -> list[tuple[str, Any]]:
+    return [(name, item) for name, item in value.attributes.items() if isinstance(name, str) and name[:1] != "_"]
 
 
 def _class_of(value: PythonObject | TorchObject) -> str:
@@ -589,36 +619,6 @@ def _class_of(value: PythonObject | TorchObject) -> str:
 
 def _texts_of(value: PythonObject | TorchObject | None) -> dict[str, str]:
     """Return the attributes of an object of Python that are numbers, strings and the like."""
-    kinds = (bool, int, float, str, tuple)
-    attributes = _attributes(value) if isinstance(value, PythonObject) else {}
-    found = [(name, item) for name, item in attributes.items() if isinstance(name, str) and name[:1] != "_"]
-    plain = [(name, item) for name, item in found if isinstance(item, kinds)][:_FIELDS]
-    return {clean(name, 60): clean(short(item), 80) for name, item in plain}
-
-
-def _inside(value: Any) -> list[tuple[str, Any]] | None:
-    """Return the named values in a value; `None` for one that has none."""
-    if isinstance(value, PythonObject):
-        found = [(name, item) for name, item in _attributes(value).items() if isinstance(name, str)]
-        listed = [
-            pair for name, group in found if name in MODULE_PARTS and isinstance(group, dict) for pair in group.items()
-        ]
-        return [(str(name), item) for name, item in listed] or [pair for pair in found if pair[0][:1] != "_"]
-    if isinstance(value, dict):
-        return [(str(name), item) for name, item in value.items() if isinstance(name, (str, int))]
-    if isinstance(value, (list, tuple)):
-        return [(str(number), item) for number, item in enumerate(value)]
-    if isinstance(value, TdsVec):
-        return [(str(number), item) for number, item in enumerate(value.elements, 1)]
-    table = value.fields if isinstance(value, TorchObject) else value.content if isinstance(value, TdsHash) else value
-    if isinstance(table, Table):
-        return [
-            (key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else f"{key:.14g}", item)
-            for key, item in table.raw_items()
-            if isinstance(key, (bytes, float))
-        ]
-    return None
-
-
-def _attributes(value: PythonObject) -> dict[str, Any]:
-    return {} if value.state is UNSET else value.attributes
+    found = _public(value) if isinstance(value, PythonObject) else []
+    plain = [(name, item) for name, item in found if isinstance(item, (bool, int, float, str, tuple))]
+    return {clean(name, 60): clean(short(item), 80) for name, item in plain[:_FIELDS]}

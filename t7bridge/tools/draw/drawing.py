@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
+from functools import cached_property
 from html import escape
 from itertools import zip_longest
 from math import inf, log10
@@ -62,6 +63,7 @@ class Drawing:
         weights: whether page and data have histograms and statistics of weights.
         prefix: prefix of the model's keys in files made of the whole file, `model.`.
         shapes: of the model's input and output, and their origin.
+        differences: from another model, on a page of both.
     """
 
     blocks: list[Block]
@@ -70,6 +72,13 @@ class Drawing:
     weights: bool = False
     prefix: str = ""
     shapes: Shapes = Shapes()
+    differences: Pairing | None = field(default=None, repr=False)
+
+    @cached_property
+    def _folds(self) -> dict[int, list[Fold]]:
+        """The runs in each container that are shown once, by id; differences in them are equal."""
+        changes = self.differences.changes if self.differences is not None else {}
+        return folds_of(self.blocks, {place: (change.kind, change.share) for place, change in changes.items()})
 
     @property
     def modules(self) -> int:
@@ -83,10 +92,9 @@ class Drawing:
             LimitError: the content exceeds a page.
         """
         most = MAX_CHARS if self.weights else ROOMY
-        folds = folds_of(self.blocks)
-        graphs = ((self._graph(folds, brief=brief), MAX_CHARS if brief else most) for brief in (False, True))
+        graphs = ((self._graph(brief=brief), MAX_CHARS if brief else most) for brief in (False, True))
         hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
-        return as_page(graphs, [self._places(folds)], self._title, hint)
+        return as_page(graphs, [self._places()], self._title, hint)
 
     def svg(self) -> str:
         """Return a still picture."""
@@ -94,43 +102,35 @@ class Drawing:
 
     def layout(self) -> Box:
         """Return the still picture's boxes: as many levels as are readable on one screen."""
-        return self._first(folds_of(self.blocks))[0]
+        return self._first()[0]
 
-    def _first(self, folds: dict[int, list[Fold]], wanted: Container[int] | None = None) -> tuple[Box, set[int]]:
-        """Return what is seen first, and the containers that are open in it, by id.
-
-        Args:
-            folds: the runs in each container that are shown once, by id.
-            wanted: the only containers that are opened below the first, by id.
-        """
+    def _first(self) -> tuple[Box, set[int]]:
+        """Return what is seen first, and the containers that are open in it, by id."""
+        wanted = None
+        if self.differences is not None:
+            wanted = {place for place, count in self.differences.inside(self.blocks).items() if count}
         found: list[tuple[Box, set[int]]] = []
         for most in _TRIED:
-            opened = opened_of(self.blocks[0], folds, most, wanted)
+            opened = opened_of(self.blocks[0], self._folds, most, wanted)
             if not found or opened != found[-1][1]:
-                root = lay_out(self._shown(folds, opened))
+                root = lay_out(self._shown(opened))
                 if found and readable(root) < _READABLE:
                     break
                 found.append((root, opened))
         return found[-1]
 
-    def _places(self, folds: dict[int, list[Fold]], wanted: Container[int] | None = None) -> dict[str, Any]:
-        """Return the positions that a page needs.
-
-        Args:
-            folds: the runs in each container that are shown once, by id.
-            wanted: the only containers that are opened below the first, by id.
-        """
-        root, opened = self._first(folds, wanted)
-        return places_of(self.blocks, folds, opened, root)
+    def _places(self) -> dict[str, Any]:
+        """Return the positions that a page needs."""
+        root, opened = self._first()
+        return places_of(self.blocks, self._folds, opened, root)
 
     def dot(self) -> str:
         """Return text for Graphviz."""
-        folds = folds_of(self.blocks)
-        return as_dot(self._shown(folds, opened_of(self.blocks[0], folds, MOST)))
+        return as_dot(self._shown(opened_of(self.blocks[0], self._folds, MOST)))
 
     def graph(self) -> dict[str, Any]:
         """Return the graph as data, see docs/graph-json.md. Every text is escaped for terminals and pages."""
-        return self._graph(folds_of(self.blocks))
+        return self._graph()
 
     def write(self, path: PathLike, *, force: bool = False) -> None:
         """Write the picture in the format of the path's suffix, one of `FORMATS`.
@@ -153,25 +153,30 @@ class Drawing:
     def _title(self) -> str:
         return f"{self.file}, {self.path}"
 
-    def _shown(self, folds: dict[int, list[Fold]], opened: set[int]) -> list[Block]:
+    def _shown(self, opened: set[int]) -> list[Block]:
         """Return the blocks of a picture; the first shows input and output of the model."""
-        found = view_of(self.blocks[0], folds, opened)
+        found = view_of(self.blocks[0], self._folds, opened)
         facts = {"input": self.shapes.input, "output": self.shapes.output}
         found[0].lines += [f"{name} {clean(text, _FACT_CHARS)}" for name, text in facts.items() if text]
         if "guess" in self.shapes.source:
             found[0].lines.append("shapes are a guess from the layers")
         return found
 
-    def _graph(self, folds: dict[int, list[Fold]], *, brief: bool = False) -> dict[str, Any]:
+    def _graph(self, *, brief: bool = False) -> dict[str, Any]:
         """Return the graph as data.
 
         Args:
-            folds: the runs in each container that are shown once, by id.
             brief: whether fields of objects and statistics are left out, and long keys and paths cut.
         """
         numbers = {id(block): number for number, block in enumerate(self.blocks)}
         keys = {block.key: numbers[id(block)] for block in reversed(self.blocks) if block.kind != "end"}
         statistics = self.weights and not brief
+        nodes = [
+            _node(block, numbers, keys, self._folds.get(id(block), []), statistics=statistics, brief=brief)
+            for block in self.blocks
+        ]
+        if self.differences is not None:
+            self.differences.mark(self.blocks, nodes)
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -185,27 +190,8 @@ class Drawing:
             "shapes": self.shapes.source,
             "parameters": self.blocks[0].parameters,
             "root": 0,
-            "nodes": [
-                _node(block, numbers, keys, folds.get(id(block), []), statistics=statistics, brief=brief)
-                for block in self.blocks
-            ],
+            "nodes": nodes,
         }
-
-    def _marked(self, other: Drawing, pairing: Pairing, folds: dict[int, list[Fold]], *, brief: bool) -> dict[str, Any]:
-        """Return the graph with its differences from another model, and the counterparts."""
-        graph = self._graph(folds, brief=brief)
-        numbers = {id(block): number for number, block in enumerate(other.blocks)}
-        inside = pairing.inside(self.blocks)
-        for block, node in zip(self.blocks, graph["nodes"]):
-            change, counterpart = pairing.changes.get(id(block)), pairing.other.get(id(block))
-            if change is not None:
-                text = [printable(line)[:_LINE] for line in change.text[:_LINES]]
-                node["change"] = {"kind": change.kind, "text": text, "share": change.share}
-            if counterpart is not None:
-                node["other"] = numbers[id(counterpart)]
-            if inside[id(block)]:
-                node["changes_inside"] = inside[id(block)]
-        return graph
 
     def _repr_html_(self) -> str:
         style = f"width:100%;height:{_CELL_HEIGHT}px;border:1px solid #8884"
@@ -392,21 +378,18 @@ def draw_pair(first: Document, second: Document, request: Any) -> dict[str, int]
     one, two = (_drawn_file(document, Draw(document, limits=request.limits)) for document in (first, second))
     pairing = Pairing(request.rtol, request.atol)
     pairing.run(one.blocks, two.blocks)
-    sides = [(drawing, other, folds_of(drawing.blocks, pairing.marks)) for drawing, other in ((one, two), (two, one))]
+    for drawing in (one, two):
+        drawing.differences = pairing
     graphs = (
-        {
-            "graphs": [drawing._marked(other, pairing, folds, brief=brief) for drawing, other, folds in sides],
-            "differences": pairing.counts,
-        }
+        {"graphs": [drawing._graph(brief=brief) for drawing in (one, two)], "differences": pairing.counts}
         for brief in (False, True)
     )
-    places = []
-    for drawing, _, folds in sides:
+    for drawing in (one, two):
         inside = pairing.inside(drawing.blocks)
         for block in drawing.blocks:
             if count := inside[id(block)]:
                 block.summary.append(f"{count} difference{'s' if count > 1 else ''} inside")
-        places.append(drawing._places(folds, {place for place, count in inside.items() if count}))
+    places = [drawing._places() for drawing in (one, two)]
     title = f"{one.file}, {two.file}"
     text = as_page(((graph, MAX_CHARS) for graph in graphs), places, title, "Draw each model by itself.")
     with FileOutput(dst, force=request.force) as output:
@@ -511,10 +494,12 @@ class Pairing:
     changes: dict[int, ModelChange] = field(factory=dict)
     counts: dict[str, int] = field(factory=dict)
     _named: bool = False
+    _numbers: dict[int, int] = field(factory=dict)
     _seen: dict[Any, tuple[str, float]] = field(factory=dict)
 
     def run(self, first: list[Block], second: list[Block]) -> None:
         """Pair the blocks of two models, each before those inside it, and compare them."""
+        self._numbers = {id(block): number for blocks in (first, second) for number, block in enumerate(blocks)}
         self._named = not (first[0].target or first[0].kind != "side") or not (
             second[0].target or second[0].kind != "side"
         )
@@ -531,10 +516,18 @@ class Pairing:
                     self._only(a, "first")
                     self._only(b, "second")
 
-    @property
-    def marks(self) -> dict[int, object]:
-        """What must be equal in repeated blocks, by the id of a block."""
-        return {place: (change.kind, change.share) for place, change in self.changes.items()}
+    def mark(self, blocks: list[Block], nodes: list[dict[str, Any]]) -> None:
+        """Add the differences and the counterparts of the blocks of a model to its nodes, as data."""
+        inside = self.inside(blocks)
+        for block, node in zip(blocks, nodes):
+            change, counterpart = self.changes.get(id(block)), self.other.get(id(block))
+            if change is not None:
+                text = [printable(line)[:_LINE] for line in change.text[:_LINES]]
+                node["change"] = {"kind": change.kind, "text": text, "share": change.share}
+            if counterpart is not None:
+                node["other"] = self._numbers[id(counterpart)]
+            if inside[id(block)]:
+                node["changes_inside"] = inside[id(block)]
 
     def inside(self, blocks: list[Block]) -> dict[int, int]:
         """Return the number of differing blocks inside each, by its id."""

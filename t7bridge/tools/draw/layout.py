@@ -544,9 +544,30 @@ def _rows(labels: list[str], left: list[float], bands: list[int]) -> list[int]:
 def _across(
     layers: list[list[int]], links: list[tuple[int, int]], nodes: list[Box], count: int, *, keep_order: bool
 ) -> list[float]:
-    """Place nodes and bends across their layers, from the left edge of all; return the centre of each."""
+    """Place nodes across their layers, and bends, which are numbered behind them, up to a count.
+
+    Returns:
+        The centre of each, from the left edge of all.
+    """
     widths = [node.width for node in nodes] + [_BEND_WIDTH] * (count - len(nodes))
-    middle = _places(layers, links, widths, len(nodes), keep_order=keep_order)
+    above: list[list[int]] = [[] for _ in widths]
+    below: list[list[int]] = [[] for _ in widths]
+    for start, end in links:
+        below[start].append(end)
+        above[end].append(start)
+    middle = [0.0] * count
+    for layer in layers:
+        _spread(layer, [0.0] * len(layer), [1.0] * len(layer), widths, middle)
+    for sweep in range(_SWEEPS):
+        down = sweep % 2 == 0
+        for layer in layers if down else reversed(layers):
+            wanted = [_mean(above[node] if down else below[node], middle, middle[node]) for node in layer]
+            if sweep < _SWEEPS - 2 and not keep_order:  # then positions only, in a fixed order
+                order = sorted(range(len(layer)), key=wanted.__getitem__)
+                layer[:] = [layer[place] for place in order]
+                wanted = [wanted[place] for place in order]
+            weights = [4.0 if node >= len(nodes) else 1.0 for node in layer]
+            _spread(layer, wanted, weights, widths, middle)
     left = min((x - width / 2 for x, width in zip(middle, widths)), default=0.0)
     for node, x in zip(nodes, middle):
         node.x = x - node.width / 2 - left
@@ -593,33 +614,8 @@ def _with_bends(levels: list[int], edges: list[tuple[int, int]]) -> tuple[list[t
     return links, bends
 
 
-def _places(
-    layers: list[list[int]], links: list[tuple[int, int]], widths: list[float], count: int, *, keep_order: bool
-) -> list[float]:
-    """Return the centre of each node across its layer; those from number `count` on are bends."""
-    above: list[list[int]] = [[] for _ in widths]
-    below: list[list[int]] = [[] for _ in widths]
-    for start, end in links:
-        below[start].append(end)
-        above[end].append(start)
-    middle = [0.0] * len(widths)
-    for layer in layers:
-        _spread(layer, [0.0] * len(layer), [1.0] * len(layer), widths, middle)
-    for sweep in range(_SWEEPS):
-        down = sweep % 2 == 0
-        for layer in layers if down else reversed(layers):
-            sides = [above[node] if down else below[node] for node in layer]
-            wanted = [
-                sum(middle[other] for other in side) / len(side) if side else middle[node]
-                for node, side in zip(layer, sides)
-            ]
-            if sweep < _SWEEPS - 2 and not keep_order:  # then positions only, in a fixed order
-                order = sorted(range(len(layer)), key=wanted.__getitem__)
-                layer[:] = [layer[place] for place in order]
-                wanted = [wanted[place] for place in order]
-            weights = [4.0 if node >= count else 1.0 for node in layer]
-            _spread(layer, wanted, weights, widths, middle)
-    return middle
+def _mean(others: list[int], middle: list[float], default: float) -> float:
+    return sum(middle[other] for other in others) / len(others) if others else default
 
 
 def _spread(

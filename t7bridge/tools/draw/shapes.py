@@ -93,9 +93,9 @@ def infer(blocks: list[Block]) -> Shapes:
     Args:
         blocks: all of them, each before those inside it; the first is the model.
     """
-    model, root = _Model(blocks), blocks[0]
+    root = blocks[0]
     recorded = any(block.shape for block in blocks)
-    best = _best_trial(model, blocks, recorded)
+    best = _best_trial(blocks, recorded)
     if best is None:
         source = "of the last forward before the file was saved" if recorded else ""
         return Shapes("", shape_text(root.shape), source, (None, [*root.shape]))
@@ -107,15 +107,16 @@ def infer(blocks: list[Block]) -> Shapes:
     return Shapes(_text(x), shape_text(root.shape) or _text(trial.output), source, (x, [*root.shape] or trial.output))
 
 
-def _best_trial(model: _Model, blocks: list[Block], recorded: bool) -> tuple[Value, Evaluation] | None:
+def _best_trial(blocks: list[Block], recorded: bool) -> tuple[Value, Evaluation] | None:
     """Return the input that leaves the fewest shapes unknown, and its evaluation, if the layers accept any."""
     best: tuple[int, Value, Evaluation] | None = None
-    for x in model.inputs():
-        trial = model.evaluate(x)
+    trial = evaluate(blocks, None)
+    for x in _inputs(blocks, trial.entered):
+        trial = evaluate(blocks, x, trial.left)
         if trial.completed:
             x = [trial.completed.get((at,), each) for at, each in enumerate(x)]
-            trial = model.evaluate(x)
-        if model.left < 0:
+            trial = evaluate(blocks, x, trial.left)
+        if trial.left < 0:
             break
         if trial.failed or (recorded and not _agrees(blocks, trial)):
             continue
@@ -169,15 +170,17 @@ def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], li
 
 def _guessed_inputs(blocks: list[Block]) -> list[Shape]:
     """Return shapes of one input that the first layers may accept, in the order of attempts; at most ten."""
-    model = _Model(blocks)
-    shapes = [shape for shape in model.inputs() if isinstance(shape, tuple)]
-    likely = [shape for shape in shapes if not model.evaluate(shape, _STEPS).failed]
+    shapes = [shape for shape in _inputs(blocks, evaluate(blocks, None).entered) if isinstance(shape, tuple)]
+    likely = [shape for shape in shapes if not evaluate(blocks, shape).failed]
     return likely[:10] or shapes[:10]
 
 
-def evaluate(blocks: list[Block], x: Value) -> Evaluation:
-    """Return the shapes of all blocks of a model for one input."""
-    return _Model(blocks).evaluate(x)
+def evaluate(blocks: list[Block], x: Value, steps: int = _STEPS) -> Evaluation:
+    """Return the shapes of all blocks of a model for one input; `steps` bounds the layers that are evaluated."""
+    trial = Evaluation(steps)
+    assert blocks[0].spec is not None
+    trial.run(blocks[0].spec, _input_kind(x))
+    return trial
 
 
 class Evaluation(DataFlow):
@@ -239,39 +242,16 @@ class Evaluation(DataFlow):
         return found
 
 
-class _Model:
-    """A model whose shapes are inferred.
-
-    Args:
-        blocks: all of them, each before those inside it; the first is the model.
-    """
-
-    def __init__(self, blocks: list[Block]) -> None:
-        self._blocks = blocks
-        assert blocks[0].spec is not None
-        self._spec = blocks[0].spec
-        self.left = _STEPS
-        """Number of layers that may still be evaluated."""
-
-    def evaluate(self, x: Value, steps: int | None = None) -> Evaluation:
-        """Return the shapes of all blocks for one input, with a budget of steps of its own or the model's."""
-        trial = Evaluation(self.left if steps is None else steps)
-        trial.run(self._spec, _input_kind(x))
-        if steps is None:
-            self.left = trial.left
-        return trial
-
-    def inputs(self) -> Iterator[Value]:
-        """Yield inputs that the first layers may accept, the most likely first."""
-        batches = {sizes[0] for block in self._blocks for sizes in block.shape[:1] if sizes} or {1}
-        entered = self.evaluate(None).entered
-        found: list[Value] = []
-        for batch in sorted(batches)[:3]:
-            for number in range(len(_SIDES)):
-                value = _guess(entered, (), batch, number)
-                if value is not None and value not in found:
-                    found.append(value)
-                    yield value
+def _inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpec | None]) -> Iterator[Value]:
+    """Yield inputs that the layers that a model's input enters may accept, the most likely first."""
+    batches = {sizes[0] for block in blocks for sizes in block.shape[:1] if sizes} or {1}
+    found: list[Value] = []
+    for batch in sorted(batches)[:3]:
+        for number in range(len(_SIDES)):
+            value = _guess(entered, (), batch, number)
+            if value is not None and value not in found:
+                found.append(value)
+                yield value
 
 
 def _input_kind(x: Value, origin: tuple[int, ...] = ()) -> Kind:

@@ -5,7 +5,7 @@ places where the data flow branches or skips layers, in a few words.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from itertools import pairwise
 
 from attrs import evolve
@@ -68,11 +68,11 @@ def folds_of(blocks: list[Block], marks: Mapping[int, object] | None = None) -> 
         )
         looks[id(block)] = numbers.setdefault(look, len(numbers))
         if block.kind == "chain":
-            folds = _runs(inside, [bool(each.inside) for each in block.inside])
+            folds = _runs(inside, len(inside), _LONGEST, [3 - bool(each.inside) for each in block.inside])
         elif block.kind == "graph":
             folds = _graph_runs(block, inside)
         elif block.kind == "side":
-            folds = _runs(inside, [True] * len(inside), 1)
+            folds = _runs(inside, len(inside), 1, [2] * len(inside))
         else:
             folds = []
         if folds:
@@ -82,26 +82,41 @@ def folds_of(blocks: list[Block], marks: Mapping[int, object] | None = None) -> 
 
 def _graph_runs(block: Block, looks: list[int]) -> list[Fold]:
     """Return the runs in a graph: repetitions with the same flows inside, from the one before, and from elsewhere."""
-    count = len(looks) - 2
     takes: list[list[Flow]] = [[] for _ in looks]
     goes: list[list[Flow]] = [[] for _ in looks]
     for flow in block.flows:
         takes[flow.end].append(flow)
         goes[flow.start].append(flow)
+    few = [2 if is_branching(block) else 3] * len(looks)
+    return _runs(looks, len(looks) - 2, _LONGEST_GRAPH, few, lambda fold: _crossing(fold, takes, goes))
+
+
+def _runs(
+    looks: list[int], stop: int, longest: int, few: list[int], crossing: Callable[[Fold], int | None] = lambda fold: 0
+) -> list[Fold]:
+    """Return the runs in a sequence, from the left, each with maximum coverage.
+
+    Args:
+        looks: the same number for equal blocks.
+        stop: number of blocks.
+        longest: maximum period.
+        few: minimum repetitions of a period of at most 3 that begins at each block.
+        crossing: returns the number of flows from a repetition to the next, the fewer the better; `None` for no run.
+    """
     found: list[Fold] = []
-    place, few, left = 0, 2 if is_branching(block) else 3, _WORK * count
-    while place < count and left > 0:
+    place, left = 0, _WORK * stop
+    while place < stop and left > 0:
         best: Fold | None = None
-        for period, end in _repeating(looks, place, count, _LONGEST_GRAPH):
+        for period, end in _repeating(looks, place, stop, longest):
             left -= end - place
-            if (end - place) // period < (2 if period > 3 else few):
+            if (end - place) // period < (2 if period > 3 else few[place]):
                 continue
             if best is None or (end - place) // period * period > best.count * best.period:
                 folds = [Fold(place + at, period, (end - place - at) // period) for at in range(period)]
                 folds = [fold for fold in folds if fold.count > 1]
                 left -= period * (end - place)
-                crossing = {fold: number for fold in folds if (number := _crossing(fold, takes, goes)) is not None}
-                best = min(crossing, key=lambda fold: (-fold.count, crossing[fold]), default=best)
+                costs = {fold: number for fold in folds if (number := crossing(fold)) is not None}
+                best = min(costs, key=lambda fold: (-fold.count, costs[fold]), default=best)
         if best is not None:
             found.append(best)
         place = place + 1 if best is None else best.start + best.period * best.count
@@ -151,23 +166,6 @@ def _is_even(numbers: list[list[int]]) -> bool:
         return False
     steps = [[b - a for a, b in zip(one, two)] for one, two in pairwise(numbers)]
     return all(step == steps[0] for step in steps)
-
-
-def _runs(looks: list[int], nested: list[bool], longest: int = _LONGEST) -> list[Fold]:
-    """Return the runs in a sequence, from the left, each with maximum coverage; linear in the length."""
-    found: list[Fold] = []
-    place = 0
-    while place < len(looks):
-        best = Fold(place, 1, 1)
-        for period, end in _repeating(looks, place, len(looks), longest):
-            count = (end - place) // period
-            enough = 2 if period > 3 or nested[place] else 3
-            if count >= enough and count * period > best.count * best.period:
-                best = Fold(place, period, count)
-        if best.count > 1:
-            found.append(best)
-        place += best.period * best.count
-    return found
 
 
 def shown(blocks: list[Block], most: int = MOST) -> list[Block]:

@@ -23,7 +23,7 @@ from itertools import groupby
 from attrs import field
 
 from ...data import define
-from .sides import Class, Path, shared
+from .sides import Class, Part, classify, shared
 
 _MAX_STEPS = 100_000
 _MAX_STEPS_IN_ALL = 2_000_000
@@ -32,26 +32,7 @@ _MAX_DEPTH = 40
 """Maximum nesting of containers that may be out of order."""
 
 
-@define(eq=False)
-class AlignedPart:
-    """A part as the alignment sees it.
-
-    Attributes:
-        number: of the part on its side.
-        cls: its class.
-        kind: its kind of layer.
-        path: the containers around it, and itself.
-        gap: number of containers that it shares with a neighbour that the other side lacks; -1 if there is none.
-    """
-
-    number: int
-    cls: Class
-    kind: Class
-    path: Path
-    gap: int = -1
-
-
-Items = list[AlignedPart]
+Items = list[Part]
 Ranges = list[tuple[int, int]]
 
 Solve = Callable[[Items, Items], "Conclusions"]
@@ -65,13 +46,13 @@ class Conclusions:
     Attributes:
         pairs: for the number of each paired target part, the number of its source part and the reason: `shape` or
             `order` or `containers`.
-        doubts: the ambiguous parts: numbers of source and target parts, and the reason.
+        doubts: the ambiguous parts of source and target, and the reason.
         disorder: number of parts in segments in which the orders differ.
         unexplained: whether an order differs that no container explains.
     """
 
     pairs: dict[int, tuple[int, str]] = field(factory=dict)
-    doubts: list[tuple[list[int], list[int], str]] = field(factory=list)
+    doubts: list[tuple[Items, Items, str]] = field(factory=list)
     disorder: int = 0
     unexplained: bool = False
 
@@ -96,8 +77,9 @@ class Conclusions:
     def moved(self) -> int:
         """Least number of parts that would have to move for both sides to be in the same order."""
         choices = {place: [number] for place, (number, _) in self.pairs.items()}
-        for numbers, places, _ in self.doubts:
-            choices.update(dict.fromkeys(places, sorted(numbers, reverse=True)))  # falling: at most one of them rises
+        for source, target, _ in self.doubts:
+            numbers = sorted((item.number for item in source), reverse=True)  # falling: at most one of them rises
+            choices.update((item.number, numbers) for item in target)
         return len(choices) - len(longest_rising([number for place in sorted(choices) for number in choices[place]]))
 
 
@@ -107,6 +89,7 @@ class _TooMuchError(Exception):
 
 def find(source: Items, target: Items) -> Conclusions:
     """Pair the parts. Parts whose class the other side lacks are in no pair and no doubt."""
+    classify(source, target)
     counts = Counter(item.cls for item in source), Counter(item.cls for item in target)
     even = {cls for cls in counts[0] if counts[0][cls] == counts[1][cls]}
     _mark_gaps(source, even)
@@ -131,8 +114,8 @@ def _add_uneven(finding: Conclusions, source: Items, target: Items, uneven: set[
             finding.pairs.update({right.number: (left.number, "order") for left, right in zip(one, other)})
             decided.update(item.number for item in one)
     for cls in sorted(uneven, key=repr):
-        left = [item.number for item in source if item.cls == cls and item.number not in decided]
-        right = [item.number for item in target if item.cls == cls and item.number not in finding.pairs]
+        left = [item for item in source if item.cls == cls and item.number not in decided]
+        right = [item for item in target if item.cls == cls and item.number not in finding.pairs]
         if left and right:
             finding.doubts.append((left, right, f"there are {len(left)} of them for {len(right)}"))
 
@@ -243,9 +226,7 @@ class _Solver:
 
         The missing parts may be those that would show that something has moved.
         """
-        finding = Conclusions(disorder=len(source), unexplained=True)
-        single = {item.cls: item.number for item in source if self._counts[item.cls] == 1}
-        finding.pairs = {item.number: (single[item.cls], "shape") for item in target if item.cls in single}
+        finding = _singles(source, target, self._counts)
         _doubt(finding, source, target, "neighbouring parts are missing, and the order differs around them")
         return finding
 
@@ -370,25 +351,24 @@ class _Solver:
         return finding
 
 
+def _singles(source: Items, target: Items, counts: Mapping[Class, int]) -> Conclusions:
+    """Pair the parts of a segment that are the only ones of their classes."""
+    single = {item.cls: (item.number, "shape") for item in source if counts[item.cls] == 1}
+    pairs = {item.number: single[item.cls] for item in target if item.cls in single}
+    return Conclusions(pairs, disorder=len(source), unexplained=True)
+
+
 def _by_kinds(source: Items, target: Items) -> Conclusions:
     """Decide a segment in which no container helps."""
-    counts = Counter(item.cls for item in source)
-    single = {item.cls: item.number for item in source if counts[item.cls] == 1}
-    finding = Conclusions(disorder=len(source), unexplained=True)
-    places: dict[Class, list[int]] = {}
-    for item in source:
-        places.setdefault(item.cls, []).append(item.number)
+    finding = _singles(source, target, Counter(item.cls for item in source))
     if _kinds(source) == _kinds(target):
-        for item in target:
-            finding.pairs[item.number] = (places[item.cls].pop(0), "shape" if item.cls in single else "order")
+        rows = (sorted(side, key=lambda item: repr(item.cls)) for side in (source, target))
+        for one, other in zip(*rows):
+            finding.pairs.setdefault(other.number, (one.number, "order"))
         return finding
-    at = {item.cls: place for place, item in enumerate(source)}
-    anchors = [item.cls for item in target if item.cls in single]
-    in_place = {anchors[place] for place in longest_rising([at[cls] for cls in anchors])}
-    moved = set(single) - in_place
-    for item in target:
-        if item.cls in single:
-            finding.pairs[item.number] = (single[item.cls], "shape")
+    anchors = [item for item in target if item.number in finding.pairs]
+    in_place = longest_rising([finding.pairs[item.number][0] for item in anchors])
+    moved = {item.cls for place, item in enumerate(anchors) if place not in in_place}
     left, right = ([item for item in side if item.cls not in moved] for side in (source, target))
     if _in_order(left, right):
         for one, other in zip(left, right):
@@ -428,13 +408,13 @@ def _kinds(items: Items) -> dict[Class, list[Class]]:
 def _doubt(finding: Conclusions, source: Items, target: Items, reason: str) -> None:
     """Mark everything undecided as ambiguous, class by class."""
     decided = {number for number, _ in finding.pairs.values()}
-    groups: dict[Class, tuple[list[int], list[int]]] = {}
+    groups: dict[Class, tuple[Items, Items]] = {}
     for item in source:
         if item.number not in decided:
-            groups.setdefault(item.cls, ([], []))[0].append(item.number)
+            groups.setdefault(item.cls, ([], []))[0].append(item)
     for item in target:
         if item.number not in finding.pairs:
-            groups.setdefault(item.cls, ([], []))[1].append(item.number)
+            groups.setdefault(item.cls, ([], []))[1].append(item)
     for cls in sorted(groups, key=repr):
         finding.doubts.append((*groups[cls], reason))
 
@@ -442,7 +422,7 @@ def _doubt(finding: Conclusions, source: Items, target: Items, reason: str) -> N
 def _mark_gaps(items: Items, classes: set[Class]) -> None:
     """Mark the parts of some classes that are next to parts of others."""
     for step in (1, -1):
-        last: AlignedPart | None = None
+        last: Part | None = None
         for item in items[::step]:
             if item.cls not in classes:
                 last = item

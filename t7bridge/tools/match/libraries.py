@@ -33,7 +33,7 @@ _FORMAT = 1
 _MAX_BYTES = 1 << 26
 _VARIANTS: tuple[dict[str, Any], ...] = ({}, {"aux_logits": False})
 """Arguments with which each factory is called, where its module has them: training needs other classifiers too."""
-_NEAR = 0.3
+NEAR = 0.3
 """Least share of equal layers of a model whose keys are compared."""
 
 _FEWEST = 5
@@ -76,7 +76,6 @@ class Candidate:
         factory: makes it.
         classes: its number of classes; `None` if it has none to choose.
         equal: number of layers that both have.
-        of: number of layers of the side that has more.
         lacks: the layers of the state dict that it has not.
         adds: the layers that only it has.
     """
@@ -84,24 +83,22 @@ class Candidate:
     factory: Factory
     classes: int | None
     equal: int
-    of: int
     lacks: Signature = field(factory=Counter)
     adds: Signature = field(factory=Counter)
 
     @property
     def share(self) -> float:
-        """The share of equal layers."""
-        return self.equal / self.of
+        """The share of equal layers of the side that has more."""
+        return self.equal / self._most
 
     @property
-    def is_near(self) -> bool:
-        """Whether its keys are worth comparing."""
-        return self.share >= _NEAR
+    def _most(self) -> int:
+        return self.equal + max(self.lacks.total(), self.adds.total())
 
     def __str__(self) -> str:
         sides = ("lacks", self.lacks), ("adds", self.adds)
         words = [f"; it {verb} {_in_words(layers)}" for verb, layers in sides if layers]
-        return f"{self.factory}, with {self.equal} of {self.of} layers in common{''.join(words)}"
+        return f"{self.factory}, with {self.equal} of {self._most} layers in common{''.join(words)}"
 
 
 @define(frozen=True)
@@ -137,19 +134,18 @@ class Library:
         The number of classes is free.
         """
         found, near = [], []
-        count = wanted.total()
         variants = ((name, *each) for name, known in self.models.items() for each in zip(_VARIANTS, known))
         for name, arguments, known in variants:
-            equal, most = (known.layers & wanted).total(), max(known.layers.total(), count)
+            equal = (known.layers & wanted).total()
             if not equal:
                 continue
             factory, classes = Factory.parse(name).calling(**arguments), known.classes
             if known.layers == wanted:
-                found.append(Candidate(factory, classes, equal, most))
+                found.append(Candidate(factory, classes, equal))
             elif classes is not None and (other := other_classes(wanted, known.layers)) is not None:
-                found.append(Candidate(factory.calling(num_classes=other), other, equal, most))
+                found.append(Candidate(factory.calling(num_classes=other), other, equal))
             else:
-                near.append(Candidate(factory, classes, equal, most, wanted - known.layers, known.layers - wanted))
+                near.append(Candidate(factory, classes, equal, wanted - known.layers, known.layers - wanted))
         found.sort(key=lambda each: (len(str(each.factory)), str(each.factory)))
         near.sort(key=lambda each: (-each.share, len(str(each.factory)), str(each.factory)))
         return found, near

@@ -30,8 +30,8 @@ from ...io.source import add_input
 from ...limits import Limits
 from ...report import Report
 from ...text import listed
-from .align import AlignedPart, Conclusions, find
-from .libraries import LIBRARIES, Candidate, library, signature
+from .align import find
+from .libraries import LIBRARIES, NEAR, Candidate, library, signature
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
 from .sides import (
     BATCHES,
@@ -39,11 +39,9 @@ from .sides import (
     Gates,
     Part,
     Side,
-    classify,
     fits,
     gate_count,
     in_runs,
-    kind_of,
     name_of,
     names_between,
     parts_of,
@@ -56,7 +54,7 @@ from .sides import (
 
 NOTHING = "-"
 
-KeyPairs = Mapping[str, str] | Iterable[tuple[str, str]] | str | os.PathLike[str]
+KeyPairs = Mapping[str, str] | Iterable[Sequence[str]] | str | os.PathLike[str]
 """A mapping as users pass it: pairs, or the path of a file."""
 
 _MAX_BYTES = 1 << 26
@@ -128,8 +126,8 @@ def match(request: MatchKeys) -> Match:
             or function that makes it, `"torchvision.models:resnet50"`, `"net.py:Net(10)"`, which is called without
             memory for weights. Without it, the match is with the model of a library that has the same layers, and
             `models` has all of these; of a recurrent model, `recurrent` says what it is.
-        mapping: known pairs: pairs of keys, or of prefixes that end in a dot, or the path of a file with a pair a line;
-            see `t7bridge.tools.match.matching`.
+        mapping: known pairs: pairs of keys, or of prefixes that end in a dot, optionally with an order of gates, or the
+            path of a file with a pair a line; see `t7bridge.tools.match.matching`.
         at: the path inside the source if it holds several models: `root.protos.rnn`.
         target_at: the path inside the target.
 
@@ -189,7 +187,7 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
         asked.append(f"{home} {made.release}".strip())
         same, other = made.candidates(wanted)
         near += other[:_MOST_NEAR]
-        for candidate in (*same[:_MOST_CANDIDATES], *(each for each in other[:_MOST_NEAR] if each.is_near)):
+        for candidate in (*same[:_MOST_CANDIDATES], *(each for each in other[:_MOST_NEAR] if each.share >= NEAR)):
             found = _Matching(source, side_of(candidate.factory, "")).run(lines)
             if found.complete or candidate in same:
                 known.append((found.open_keys, found, candidate.classes))
@@ -389,9 +387,11 @@ class _Matching:
             parts = parts_of({key: side.tensors[key] for key in names}, side.derived)
             distinct, repeats = _once(side, parts)
             ways.append([(parts, {}), (distinct, repeats)] if repeats else [(parts, {})])
-        tried = [(_attempt(one[0], other[0], self._source), one[1], other[1]) for one in ways[0] for other in ways[1]]
-        best, in_source, in_target = min(tried, key=lambda way: way[0].undecided)
-        for source, target, why in best.pairs:
+        tried = [
+            (*_attempt(one, other, self._source), first, second) for one, first in ways[0] for other, second in ways[1]
+        ]
+        _, pairs, doubts, in_source, in_target = min(tried, key=lambda way: way[0])
+        for source, target, why in pairs:
             for name, other in names_between(source, target).items():
                 if fits(source.shapes[other], target.shapes[name]):
                     self._pair(source.keys[other], target.keys[name], why)
@@ -401,7 +401,7 @@ class _Matching:
             pair = self._pairs.get(first)
             if pair is not None and pair.source is not None:
                 self._pair(pair.source, key, pair.why)
-        for left, right, reason in best.doubts:
+        for left, right, reason in doubts:
             self._doubt(left, right, reason)
 
     def _doubt(self, source: list[Part], target: list[Part], reason: str) -> None:
@@ -455,45 +455,26 @@ def _once(side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
     return distinct, keys
 
 
-@define(eq=False)
-class _Attempt:
-    """One attempt to match parts by the evidence.
+def _attempt(
+    source: list[Part], target: list[Part], side: Side
+) -> tuple[int, list[tuple[Part, Part, str]], list[tuple[list[Part], list[Part], str]]]:
+    """Match parts by the evidence.
 
-    Attributes:
-        pairs: the paired ones, with the reason.
-        doubts: the ambiguous ones, with the reason.
-        undecided: number of undecided parts of both sides.
+    Returns:
+        The number of undecided parts of both sides; the pairs, with the reason; the ambiguous parts, with the reason.
     """
-
-    pairs: list[tuple[Part, Part, str]]
-    doubts: list[tuple[list[Part], list[Part], str]]
-    undecided: int
-
-
-def _attempt(source: list[Part], target: list[Part], side: Side) -> _Attempt:
-    finding = _found(source, target)
+    finding = find(source, target)
     if side.runs and finding.disorder:
         source = in_runs(source, side.runs)
-        finding = _found(source, target)
+        finding = find(source, target)
     pairs = [(source[number], target[place], why) for place, (number, why) in finding.pairs.items()]
     doubts = []
-    for numbers, places, reason in finding.doubts:
-        left, right = [source[number] for number in numbers], [target[place] for place in places]
+    for left, right, reason in finding.doubts:
         if len(left) == len(right) and len({_memories(side, part) for part in left}) == 1:
             pairs += [(one, other, "shape") for one, other in zip(left, right)]  # all answers are equal
         else:
             doubts.append((left, right, reason))
-    return _Attempt(pairs, doubts, len(source) + len(target) - 2 * len(pairs))
-
-
-def _found(source: list[Part], target: list[Part]) -> Conclusions:
-    classes = classify(source, target)
-    kinds = {cls: kind_of(part) for cls, part in zip(classes[1], target)}
-    items = [
-        [AlignedPart(number, cls, kinds.get(cls, ()), part.path) for number, (part, cls) in enumerate(zip(*side))]
-        for side in ((source, classes[0]), (target, classes[1]))
-    ]
-    return find(*items)
+    return len(source) + len(target) - 2 * len(pairs), pairs, doubts
 
 
 def _memories(side: Side, part: Part) -> frozenset[Any]:
@@ -528,14 +509,15 @@ def _read_mapping(mapping: KeyPairs | None) -> list[Line]:
         mapping: pairs, or the path of a file.
 
     Raises:
-        ModelError: a pair is malformed, or the file does not exist.
-        FormatError: the file is not text, or a line is not a pair.
+        ModelError: a pair is of a key and a module, or the file does not exist.
+        FormatError: the file is not text, or a line or pair is not two or three words.
     """
     if mapping is None:
         return []
     if not isinstance(mapping, (str, os.PathLike)):
         pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
-        return [_line([source, target], f"pair {number}") for number, (source, target) in enumerate(pairs, 1)]
+        named: list[list[Any]] = [[*pair] if isinstance(pair, (list, tuple)) else [pair] for pair in pairs]
+        return [_line(words, f"pair {number}") for number, words in enumerate(named, 1)]
     name = os.fspath(mapping)
     rows = [row.partition("#")[0].split() for row in _text_of(name).splitlines()]
     with about_file(name):
@@ -558,11 +540,12 @@ def _text_of(name: str) -> str:
 
 
 def _line(words: Sequence[str], place: str) -> Line:
-    if not 2 <= len(words) <= 3 or not set("".join(words[2:])) <= _GATES:
+    are_texts = all(isinstance(word, str) for word in words)
+    if not are_texts or not 2 <= len(words) <= 3 or not set("".join(words[2:])) <= _GATES:
         raise FormatError(
             f"{place} of the mapping is not a pair",
             expected="a key of the source and one of the target, and optionally an order of gates",
-            found=f"{len(words)} words",
+            found=" ".join(str(word)[:40] for word in words[:4]),
         )
     if len({name.endswith(".") for name in words[:2] if name != NOTHING}) != 1:
         raise ModelError(

@@ -299,8 +299,10 @@ def gate_orders(root: TorchObject) -> dict[str, str]:
         For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
     """
     cells = _recognized(root, only_torch=True)
-    if cells is None:
-        return {}
+    return {} if cells is None else _gate_orders(cells)
+
+
+def _gate_orders(cells: Lifted) -> dict[str, str]:
     rows: dict[str, list[tuple[int, str]]] = {}
     for piece in cells.pieces:
         gate = piece.at[0] // piece.size[0]
@@ -315,7 +317,7 @@ def _recognized(root: TorchObject, *, only_torch: bool) -> Lifted | None:
     try:
         state = state_dict(root, own_keys=True)
         return recognized(build_plan(root, state=state), state, only_torch)
-    except T7BridgeError:
+    except (T7BridgeError, RecursionError):  # of modules nested too deep
         return None
 
 
@@ -341,7 +343,7 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
         return side
     parts = {piece.key for piece in cells.pieces}
     if any(key.startswith(name) for name in mapped for key in parts):
-        return evolve(side, gates=gate_orders(side.module))
+        return evolve(side, gates=_gate_orders(cells))
     tensors = {key: tensor for key, tensor in cells.state.items() if key in side.tensors or key not in side.others}
     return evolve(side, tensors=tensors, keys=[*cells.state], cells=cells, layers=side.tensors)
 
@@ -368,12 +370,20 @@ class Part:
         keys: its keys in the state dict, by the names of its tensors: `weight`, `bias`.
         shapes: likewise.
         optional: the names of its derived tensors.
+        number: its place among the parts of its side; this and the rest in one comparison, see `classify`.
+        cls: its class.
+        kind: its kind of layer.
+        gap: number of containers that it shares with a neighbour that the other side lacks; -1 if there is none.
     """
 
     path: Path
     keys: dict[str, str] = field(factory=dict)
     shapes: dict[str, Shape] = field(factory=dict)
     optional: set[str] = field(factory=set)
+    number: int = 0
+    cls: Class = ()
+    kind: Class = ()
+    gap: int = -1
 
 
 def parts_of(tensors: Mapping[str, Tensor], derived: Iterable[str] = ()) -> list[Part]:
@@ -496,26 +506,27 @@ _LEVELS: tuple[Callable[[Part], Class], ...] = (
 """What must be equal in parts of one class, the strictest comparison first."""
 
 
-def classify(source: list[Part], target: list[Part]) -> tuple[list[Class], list[Class]]:
-    """Return the classes of the parts on both sides.
+def classify(source: list[Part], target: list[Part]) -> None:
+    """Set the numbers, classes and kinds of the parts on both sides.
 
     Parts are in one class as strictly as possible: looser comparisons are tried only on the parts that the stricter
     ones leave in unequal numbers.
     """
-    sides = (source, target)
-    classes: list[list[Class]] = [[(0, *_LEVELS[0](part)) for part in side] for side in sides]
+    for part in (*source, *target):
+        part.cls, part.gap = (0, *_LEVELS[0](part)), -1
     for level, compare in enumerate(_LEVELS[1:], 1):
-        counts = [Counter(side) for side in classes]
-        for side, parts in enumerate(sides):
-            for number, part in enumerate(parts):
-                known = classes[side][number]
-                few, many = sorted((counts[0][known], counts[1][known]))
-                if few != many and not (few and compare is _nameless):
-                    classes[side][number] = (level, *compare(part))
-    return classes[0], classes[1]
+        counts = [Counter(part.cls for part in side) for side in (source, target)]
+        for part in (*source, *target):
+            few, many = sorted(count[part.cls] for count in counts)
+            if few != many and not (few and compare is _nameless):
+                part.cls = (level, *compare(part))
+    kinds = {part.cls: _kind_of(part) for part in target}
+    for side in (source, target):
+        for number, part in enumerate(side):
+            part.number, part.kind = number, kinds.get(part.cls, ())
 
 
-def kind_of(part: Part) -> Class:
+def _kind_of(part: Part) -> Class:
     """Return the kind of layer of a part: two-dimensional convolutions of all sizes are one kind."""
     return _class_of({name: shape for name, shape in _needed(part).items() if name != "bias"}, len)
 

@@ -11,7 +11,7 @@ from browser import PROGRAM, Browser
 from helpers import ROOT
 
 import t7bridge
-from t7bridge import Table, Tensor, TorchObject
+from t7bridge import Storage, Table, Tensor, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import ModelError, TargetExistsError
 
@@ -47,6 +47,17 @@ def changed(tmp_path: Path) -> Path:
     model["modules"] = Table.from_list(layers)
     t7bridge.save(model, tmp_path / "b.t7")
     return tmp_path / "b.t7"
+
+
+@pytest.mark.parametrize(("sizes", "found"), [([2, 3], []), ([3, 2], ["size: [2, 3] against [3, 2]"])])
+def test_fields_with_storages(tmp_path: Path, sizes: list[int], found: list[str]) -> None:
+    """Layers of unknown classes are compared by the content of their fields."""
+    for name, each in (("a.t7", [2, 3]), ("b.t7", sizes)):
+        layer = TorchObject("my.Layer", 1, Table.of({"size": Storage.from_array(np.array(each))}))
+        fields = {"modules": Table.from_list([layer])}
+        t7bridge.save(TorchObject("nn.Sequential", 1, Table.of(fields)), tmp_path / name)
+    t7bridge.diff(tmp_path / "a.t7", tmp_path / "b.t7", draw=tmp_path / "x.html")
+    assert [line for _, text in changes(graphs(tmp_path / "x.html")[0]).values() for line in text] == found
 
 
 def test_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from helpers import TESTFILES
 
 import t7bridge
-from t7bridge import match
+from t7bridge import Table, Tensor, TorchObject, match
 from t7bridge.errors import ModelError
 from t7bridge.tools import gate_orders, write_match
 
@@ -140,3 +141,14 @@ def test_cells_of_a_graph_are_the_layers_of_an_lstm(tmp_path) -> None:
     back = match(mine, CHAR_RNN)
     write_match(back, tmp_path / "back.t7")
     assert (tmp_path / "back.t7").read_bytes() == CHAR_RNN.read_bytes()
+
+
+def test_cells_nested_too_deep_stay_layers():
+    """A model that is nested deeper than Python recurses is matched by its layers."""
+    weight = Tensor.from_numpy(np.zeros((3, 3)))
+    model = TorchObject("nn.Linear", 1, Table.of({"weight": weight}))
+    model = TorchObject("nn.Sequencer", 1, Table.of({"modules": Table.from_list([model])}))
+    for _ in range(1500):
+        model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([model])}))
+    found = match(model, {"weight_ih_l0": weight, "weight_hh_l0": weight})
+    assert len(found.unmatched_target) == 2

@@ -254,6 +254,15 @@ def test_wrong_mappings(tmp_path, text, message):
         match(CROSSED, TARGET, path)
 
 
+@pytest.mark.parametrize("pair", [("a.weight",), ("a.weight", None), None, "ab", ("a.weight", "b.weight", "xyz")])
+def test_wrong_pairs(pair):
+    """A pair of Python is refused as a line of a file is; it may state an order of gates, too."""
+    state = {"a.weight": torch.zeros(2, 2)}
+    with pytest.raises(FormatError, match="pair 1 of the mapping is not a pair"):
+        match(state, {"b.weight": torch.zeros(2, 2)}, [pair])
+    assert match(state, {"b.weight": torch.zeros(2, 2)}, [("a.weight", "b.weight", "ifog")]).complete
+
+
 def test_mapping_that_is_no_text(tmp_path):
     """Bytes that are not UTF-8, and a missing file, are errors of ours."""
     path = tmp_path / "map.txt"
