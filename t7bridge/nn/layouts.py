@@ -176,7 +176,7 @@ def _extent(extent: Extent, tensor: Tensor, fields: Fields) -> int:
         return tensor.size[0 if extent == FIRST else -1]
     value = fields.integer(extent)
     if value < 1:
-        raise fields.wrong(extent.split("|")[0], "a positive number", float(value))
+        raise fields.wrong(extent, "a positive number", float(value))
     return value
 
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph.lua import TorchObject
-from ...graph.storage import Storage
-from ...graph.tensor import Tensor
 from .. import flows
 from ..compounds import node, require
-from ..fields import items_of
-from ..layouts import elements
 from ..mapping import BASE, Lua, NotMappedError, Read, flag, integer, made, number, of_runtime, same_names, shape
 from ..registry import Param, Traits, criterions, named_modules, param, register_layer
 from ..torch_nn import Tensors
@@ -59,7 +55,7 @@ register_layer(
 )
 
 
-_CLASSES = made(lambda lua: lua.shapes["weight"][0] if "weight" in lua.shapes else None).unless(None)
+_CLASSES = made(lambda lua: lua.shapes["weight"][0] if "weight" in lua.shapes else None)
 
 
 def _target(path: str) -> Read:
@@ -69,7 +65,7 @@ def _target(path: str) -> Read:
         value = lua.integer(path) if lua.has(path) else None
         return value if value is None or value < 0 else value + lua.index_base - 1
 
-    return made(number_of).unless(None)
+    return made(number_of)
 
 
 def _cross_entropy_average(lua: Lua) -> bool:
@@ -127,7 +123,7 @@ register_layer(
             index_base=BASE,
         ),
         "nn.MultiLabelSoftMarginCriterion": of_runtime(
-            "criterion.MultiLabelSoftMarginCriterion", classes=_CLASSES, average=made(_soft_margin_average)
+            "criterion.MultiLabelSoftMarginCriterion", classes=_CLASSES, average=_soft_margin_average
         ),
     },
     traits={
@@ -168,26 +164,14 @@ register_layer(
     module=of_runtime(
         "criterion.CrossEntropyCriterion",
         classes=_CLASSES,
-        average=made(_cross_entropy_average),
+        average=_cross_entropy_average,
         ignore_index=_target("nll.ignoreIndex"),
         index_base=BASE,
     ),
 )
 
 
-def _weights(lua: Lua) -> tuple[float, ...]:
-    value = lua.get("weights")
-    if isinstance(value, Storage):
-        return tuple(float(weight) for weight in value.array)
-    if isinstance(value, Tensor):
-        return tuple(float(weight) for weight in elements(value).reshape(-1))
-    found = items_of(value)
-    if found is None or not all(isinstance(weight, (int, float)) for weight in found):
-        raise NotMappedError("its weights are not a list of numbers", path=f"{lua.path}.weights")
-    return tuple(float(weight) for weight in found)
-
-
-_WEIGHTS = made(_weights)
+_WEIGHTS = made(lambda lua: tuple(map(float, lua.numbers("weights"))))
 register_layer(
     children=criterions,
     kind="criterion",

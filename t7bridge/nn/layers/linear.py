@@ -62,8 +62,8 @@ _INDEX_LINEAR = of_runtime(
     extent("weight"),
     extent("bias"),
     # The field is added to 1-based keys: -1 by default.
-    index_base=made(lambda lua: -lua.integer("offset", -1) - 1 + lua.index_base),
-    normalize=made(lambda lua: lua.shape("weight")[1] > lua.shape("bias")[0]),
+    index_base=lambda lua: -lua.integer("offset", -1) - 1 + lua.index_base,
+    normalize=lambda lua: lua.shape("weight")[1] > lua.shape("bias")[0],
 )
 
 
@@ -86,7 +86,7 @@ register_layer(
 def _partial_linear(lua: Lua) -> Call:
     require(lua, "network", node("MM", ["x", node("LookupTable", "r")], None, True), ["x", "r"])
     partition = lua.find_tensor("partition")
-    chosen = () if partition is None else tuple(int(number) - 1 for number in elements(partition).reshape(-1))
+    chosen = () if partition is None else tuple(row - 1 for row in lua.sizes("partition"))
     rows, columns = lua.shape("weight")
     kwargs = {"bias": "bias" in lua.shapes}
     if partition is None or chosen == tuple(range(rows)):
@@ -203,13 +203,13 @@ register_layer(
 
 def _addend(lua: Lua) -> float | tuple[float, ...]:
     tensor = lua.find_tensor("constant_scalar")
-    return lua.number("constant_scalar") if tensor is None else tuple(map(float, elements(tensor).reshape(-1)))
+    return lua.number("constant_scalar") if tensor is None else tuple(map(float, lua.numbers("constant_scalar")))
 
 
 register_layer(
     module={
         "nn.MulConstant": of_runtime("linear.MulConstant", number("constant_scalar"), inplace=INPLACE),
-        "nn.AddConstant": of_runtime("linear.AddConstant", made(_addend), inplace=INPLACE),
+        "nn.AddConstant": of_runtime("linear.AddConstant", _addend, inplace=INPLACE),
     },
     traits={
         "linear.MulConstant": Traits(written=("operator", "*"), output=same),

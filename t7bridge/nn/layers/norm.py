@@ -308,7 +308,7 @@ def _kernel_shapes(lua: Lua) -> tuple[Literal, ...]:
 
 
 _NORMALIZATION = of_runtime(
-    "norm.SpatialNormalization", made(_kernel_shapes).each, threshold=optional_number("fixedThres").unless(None)
+    "norm.SpatialNormalization", made(_kernel_shapes).each, threshold=optional_number("fixedThres")
 )
 
 

@@ -128,7 +128,7 @@ def _scale(lua: Lua) -> float:
 
 def _response(across: bool) -> Row:
     options: Any = {"beta": number("powScale", 0.75), "k": number("minDiv", 1.0), "across": across}
-    return of_runtime("ccn2.SpatialResponseNormalization", integer("size"), made(_scale), **options)
+    return of_runtime("ccn2.SpatialResponseNormalization", integer("size"), _scale, **options)
 
 
 register_layer(
@@ -237,8 +237,8 @@ def _mode(lua: Lua) -> str:
 
 
 _SIZE: dict[str, Any] = {
-    "size": made(lambda lua: (lua.optional("oheight"), lua.optional("owidth"))),
-    "ratio": made(_ratio).unless(None),
+    "size": lambda lua: (lua.optional("oheight"), lua.optional("owidth")),
+    "ratio": _ratio,
 }
 _IDENTITY = of_torch("Identity")
 register_layer(
@@ -248,7 +248,7 @@ register_layer(
         "nn.SpatialDownSampling": of_runtime("resample.SpatialDownSampling", pair("rH", "rW")),
         "nn.SpatialReSampling": of_runtime("resample.SpatialReSampling", **_SIZE),
         "nn.SpatialReSamplingEx": of_runtime(
-            "resample.SpatialReSamplingEx", made(_mode), **_SIZE, rows=dim("yDim", 1).unless(1)
+            "resample.SpatialReSamplingEx", _mode, **_SIZE, rows=dim("yDim", 1).unless(1)
         ),
         "nn.SpatialMaxSampling": of_runtime("resample.SpatialMaxSampling", pair("oheight", "owidth")),
         "nn.SaturatedLU": of_runtime(
@@ -369,9 +369,7 @@ def _clip(lua: Lua) -> tuple[float, float] | None:
     return (float(lua.number("clip.1")), float(lua.number("clip.2"))) if lua.has("clip") else None
 
 
-_HUBER = of_runtime(
-    "criterion.HuberCriterion", shape("weight"), gamma=number("gamma", 1.0), clip=made(_clip).unless(None)
-)
+_HUBER = of_runtime("criterion.HuberCriterion", shape("weight"), gamma=number("gamma", 1.0), clip=_clip)
 register_layer(
     params=(param("weight", kind="buffer"),),
     kind="criterion",
@@ -423,16 +421,16 @@ def _size(lua: Lua) -> int:
     return lua.integer("rnn_size")
 
 
-_TEXT_MODEL = of_runtime("sequence.TextModel", views=made(_views))
+_TEXT_MODEL = of_runtime("sequence.TextModel", views=_views)
 # neuraltalk2 has a class of this name with a `core`, torch-rnn one with a `net`.
 _LANGUAGE_MODEL = either(
     lambda lua: lua.has("net"),
     _TEXT_MODEL,
     of_runtime(
         "sequence.CaptionModel",
-        state_size=made(_size),
-        states=made(lambda lua: 2 * lua.integer("num_layers", 1)),
-        last=made(lambda lua: lua.integer("vocab_size") + lua.index_base),
+        state_size=_size,
+        states=lambda lua: 2 * lua.integer("num_layers", 1),
+        last=lambda lua: lua.integer("vocab_size") + lua.index_base,
         index_base=BASE,
     ),
 )
@@ -561,8 +559,8 @@ register_layer(
         ),
         "pt.GridSample": of_runtime(
             "functions.GridSample",
-            made(lambda lua: lua.text("mode")),
-            made(lambda lua: lua.text("padding")),
+            lambda lua: lua.text("mode"),
+            lambda lua: lua.text("padding"),
             flag("align"),
         ),
         "pt.MaxPlaces": of_runtime(
@@ -604,10 +602,6 @@ def _scales(lua: Lua) -> tuple[Literal, ...]:
     return (tuple(float(lua.number(end)) for end in ends),)
 
 
-def _ranges(lua: Lua) -> tuple[float, ...]:
-    return tuple(map(float, elements(lua.tensor("range")).reshape(-1).tolist()))
-
-
 def _entropy_scale(lua: Lua) -> float:
     """Return the scale of the entropy of the modules inside: `minusOne` is the negative one, `_mul` makes the sum one.
 
@@ -626,7 +620,7 @@ def _entropy_scale(lua: Lua) -> float:
 
 def _reinforce(name: str, argument: str = "", field: str = "") -> Row:
     """Map REINFORCE layers: `stdev` and `scale` may be missing: then they are an input."""
-    options: Any = {argument: optional_number(field).unless(None)} if field else {}
+    options: Any = {argument: optional_number(field)} if field else {}
     return of_runtime(f"training.{name}", **options, stochastic=flag("stochastic").unless(False))
 
 
@@ -638,13 +632,15 @@ register_layer(
         "nn.SpatialUniformCrop": of_runtime(
             "resample.SpatialUniformCrop", integer("oheight"), integer("owidth|oheight"), made(_scales).each
         ),
-        "nn.SimpleColorTransform": of_runtime("training.SimpleColorTransform", made(_ranges).each),
+        "nn.SimpleColorTransform": of_runtime(
+            "training.SimpleColorTransform", made(lambda lua: tuple(map(float, lua.numbers("range")))).each
+        ),
         "nn.SpatialRegionDropout": of_runtime("training.SpatialRegionDropout", number("p", 0.2)),
         "nn.TotalDropout": of_runtime("training.TotalDropout", number("p", 0.5)),
         "nn.CategoricalEntropy": of_runtime(
             "training.CategoricalEntropy",
-            scale=made(_entropy_scale),
-            smallest=optional_number("minEntropy").unless(None),
+            scale=_entropy_scale,
+            smallest=optional_number("minEntropy"),
         ),
         "nn.ReinforceBernoulli": _reinforce("ReinforceBernoulli"),
         "nn.ReinforceCategorical": _reinforce("ReinforceCategorical"),

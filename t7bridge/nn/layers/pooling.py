@@ -183,10 +183,10 @@ def _fractional_max_pool(axes: str) -> Row:
     ratio, size = each("ratio", Lua.number), each("out", Lua.integer)
     return of_runtime(
         "pooling.FractionalMaxPool",
-        made(each("poolSize", Lua.integer)),
-        output_ratio=made(lambda lua: ratio(lua) if lua.has(sized) else None).unless(None),
-        output_size=made(lambda lua: None if lua.has(sized) else size(lua)).unless(None),
-        samples=made(samples).unless(None),
+        each("poolSize", Lua.integer),
+        output_ratio=lambda lua: ratio(lua) if lua.has(sized) else None,
+        output_size=lambda lua: None if lua.has(sized) else size(lua),
+        samples=samples,
         keep=flag("newRandomPool").unless(False),
     )
 

@@ -328,14 +328,15 @@ def last_of(lua: Lua, states: tuple[str, ...], before: tuple[str, ...], initial:
 
 
 def last_column(lua: Lua, *states: str) -> Literal:
-    """Return the state after the last sequence of a layer of torch-rnn, which is batch-first.
+    """Return the state after the last sequence of a layer of torch-rnn, which is batch-first; `None` without one.
 
     Args:
-        lua: a layer that remembers its states; it empties `h0` when it forgets.
+        lua: the layer; it empties `h0` when it forgets.
         states: fields of the states of all steps.
     """
     tensors = [lua.find_tensor(path) for path in states]
-    if lua.find_tensor("h0") is None or any(tensor is None or len(tensor.shape) != 3 for tensor in tensors):
+    is_kept = lua.flag("remember_states") and lua.find_tensor("h0") is not None
+    if not is_kept or any(tensor is None or len(tensor.shape) != 3 for tensor in tensors):
         return None
     return together([_values(elements(tensor)[:, -1].tolist()) for tensor in tensors if tensor is not None])
 
@@ -420,19 +421,19 @@ def _positive_sizes(lua: Lua) -> tuple[int, int]:
     return inputs, outputs
 
 
-_CARRIED = made(lambda lua: carried(lua, "outputs")).unless(None)
+_CARRIED = made(lambda lua: carried(lua, "outputs"))
 _OUTPUT: dict[str, Any] = {
-    "start": made(lambda lua: begin(lua, "userPrevOutput|outputs.0|startState")).unless(None),
+    "start": lambda lua: begin(lua, "userPrevOutput|outputs.0|startState"),
     "state": _CARRIED,
 }
 """The output before the first step, and after the last one."""
-_BOTH_CARRIED = made(lambda lua: carried(lua, "outputs", "cells")).unless(None)
+_BOTH_CARRIED = made(lambda lua: carried(lua, "outputs", "cells"))
 _OUTPUT_AND_CELL: dict[str, Any] = {
-    "start": made(lambda lua: begin(lua, "userPrevOutput|outputs.0", "userPrevCell|cells.0")).unless(None),
+    "start": lambda lua: begin(lua, "userPrevOutput|outputs.0", "userPrevCell|cells.0"),
     "state": _BOTH_CARRIED,
 }
 _REC_STATE: dict[str, Any] = {
-    "start": made(lambda lua: begin(lua, "startState.1", "startState.2")).unless(None),
+    "start": lambda lua: begin(lua, "startState.1", "startState.2"),
     "state": _BOTH_CARRIED,
 }
 _SIZE = integer("outputSize|outputsize")
@@ -450,13 +451,13 @@ def _cell(class_name: str, *args: Any, **kwargs: Any) -> Choice:
 
 
 def _output_size(lua: Lua) -> Any:
-    size = nested_sizes(lua.get("outputSize") if lua.has("outputSize") else lua.get("outputsize"))
+    size = nested_sizes(lua.get("outputSize|outputsize"))
     if size is None:
-        raise lua.wrong("outputSize", "sizes, or a table of sizes", lua.get("outputSize"))
+        raise lua.wrong("outputSize", "sizes, or a table of sizes", lua.get("outputSize|outputsize"))
     return size
 
 
-_RECURRENCE = of_runtime("recurrent.Recurrence", made(_output_size), integer("nInputDim"), **_OUTPUT)
+_RECURRENCE = of_runtime("recurrent.Recurrence", _output_size, integer("nInputDim"), **_OUTPUT)
 
 
 @becomes("recurrent.Recurrent")
@@ -471,7 +472,7 @@ def _recurrent(lua: Lua) -> Call:
 
 _MASK_ZERO = of_runtime(
     "recurrent.MaskZero",
-    n_input_dims=optional("nInputDim").unless(None),  # Element-Research's; torch's uses batches, or receives the mask
+    n_input_dims=optional("nInputDim"),  # Element-Research's; torch's uses batches, or receives the mask
     mask_input=flag("maskinput").unless(False),
     zero_mask=flag("v2").unless(False),
     mask_output=flag("maskoutput", True).unless(True),
@@ -594,7 +595,7 @@ def _mufuru_shapes(input_size: int, hidden_size: int, operations: tuple[str, ...
 for _name, _args, _facts in (
     ("nn.FastLSTM", (), _shapes(CELLS["nn.FastLSTM"].rows)),
     ("nn.GRU", (), _shapes(CELLS["nn.GRU"].rows)),
-    ("nn.MuFuRu", (made(lambda lua: operations(lua.obj)),), _mufuru_shapes),
+    ("nn.MuFuRu", (lambda lua: operations(lua.obj),), _mufuru_shapes),
 ):
     register_layer(
         _name,
@@ -659,9 +660,7 @@ _SEQUENCE_LSTM: dict[str, Any] = {
     "proj_size": _projected("weight_hr_l0"),
     "batch_first": flag("batchfirst").unless(False),
     "remember": _REMEMBER,
-    "state": made(
-        lambda lua: last_of(lua, ("_output|output", "cell"), ("h0", "c0"), ("userPrevOutput", "userPrevCell"))
-    ).unless(None),
+    "state": lambda lua: last_of(lua, ("_output|output", "cell"), ("h0", "c0"), ("userPrevOutput", "userPrevCell")),
 }
 
 
@@ -680,7 +679,7 @@ _TORCH_RNN_LSTM = of_runtime(
     *_LSTM_SIZES,
     batch_first=True,
     remember=made(lambda lua: "always" if lua.flag("remember_states") else "").unless(""),
-    state=made(lambda lua: last_column(lua, "output", "cell") if lua.flag("remember_states") else None).unless(None),
+    state=lambda lua: last_column(lua, "output", "cell"),
 )
 _VANILLA_RNN = of_runtime(
     "sequence.OutputsRNN",
@@ -688,16 +687,16 @@ _VANILLA_RNN = of_runtime(
     extent("weight_ih_l0"),
     batch_first=True,
     remember=flag("remember_states").unless(False),
-    hidden=made(lambda lua: (last_column(lua, "output"),) if lua.flag("remember_states") else None).unless(
-        None, (None,)
-    ),
+    hidden=lambda lua: last_column(lua, "output") and (last_column(lua, "output"),),
 )
 
 
 def _reset_gru(name: str, **kwargs: Any) -> Row:
-    hidden = made(lambda lua: lua.shape("weight")[1] // 3)
-    inputs = made(lambda lua: lua.shape("weight")[0] - lua.shape("weight")[1] // 3)
-    return of_runtime(name, inputs, hidden, **kwargs)
+    def sizes_of(lua: Lua) -> tuple[int, int]:
+        rows, hidden = lua.shape("weight")[0], lua.shape("weight")[1] // 3
+        return rows - hidden, hidden
+
+    return of_runtime(name, made(sizes_of).each, **kwargs)
 
 
 _BUFFERS = (
@@ -737,7 +736,7 @@ register_layer(
         batch_first=flag("batchfirst").unless(False),
         mask_zero=_MASK,
         remember=_REMEMBER,
-        state=made(lambda lua: last_of(lua, ("_output|output",), ("h0",), ("userPrevOutput",))).unless(None),
+        state=lambda lua: last_of(lua, ("_output|output",), ("h0",), ("userPrevOutput",)),
     ),
     traits=_JOINED_GATES,
 )
@@ -903,7 +902,7 @@ _ROWS = {
         num_layers=integer("numLayers", 1).unless(1),
         dropout=number("dropout", 0.0).unless(0.0),
         remember=flag("rememberStates").unless(False),
-        hidden=made(_state).unless(None),
+        hidden=_state,
         **_OPTIONS,
     )
     for kind in ("LSTM", "GRU", "RNN")
