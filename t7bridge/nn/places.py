@@ -119,23 +119,6 @@ class Place:
         return "".join(reversed([place.step for place in self._steps()]))
 
 
-@define(eq=False)
-class Find:
-    """A tensor or module found inside the fields of an unknown class.
-
-    Attributes:
-        name: its name in PyTorch, `net`, `rnns.0`.
-        path: its steps in Lua, `.net`, `.rnns[1]`.
-        value: what was found.
-        field: the field of the object that it is in.
-    """
-
-    name: str
-    path: str
-    value: Value
-    field: str
-
-
 def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
     """Yield the values in a table or object: name in PyTorch, step in Lua, value. Lists count from 0 in PyTorch."""
     if isinstance(value, TdsVec):
@@ -164,7 +147,7 @@ class Searcher:
         """Tables, by id, without results; each is searched once, however many objects share it."""
         self._steps = 0
 
-    def search(self, value: Value, name: str, path: str, field: str) -> Iterator[Find]:
+    def search(self, value: Value, name: str, path: str) -> Iterator[Child]:
         """Yield the tensors and the outermost modules in a value, down through tables, each object once."""
         seen: set[int] = set()
         found = False
@@ -174,7 +157,7 @@ class Searcher:
             self._steps += 1
             if isinstance(value, Tensor) or is_module(value):
                 found = True
-                yield Find(name, path, value, field)
+                yield Child(name, path, value, secondary=True)
             elif isinstance(value, (Table, TdsHash, TdsVec, TorchObject)):
                 if id(value) in seen or id(value) in self._barren:
                     continue
@@ -196,11 +179,11 @@ class Searcher:
         if not found:
             self._barren |= seen
 
-    def fields(self, obj: TorchObject) -> Iterator[Find]:
+    def fields(self, obj: TorchObject) -> Iterator[Child]:
         """Yield the results of `search` in the fields of an object, except scratch fields."""
         for name, step, value in _steps_into(obj):
             if not is_scratch(name):
-                yield from self.search(value, name, step, name)
+                yield from self.search(value, name, step)
 
 
 def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]:
@@ -210,9 +193,7 @@ def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]
     for number, value in enumerate(items_of(obj.get("modules")) or (), 1):
         if is_module(value):
             yield Child(str(number - 1), f".modules[{number}]", value)
-    for find in searcher.fields(obj):
-        if not isinstance(find.value, Tensor):
-            yield Child(find.name, find.path, find.value, secondary=True)
+    yield from (found for found in searcher.fields(obj) if not isinstance(found.value, Tensor))
 
 
 @define(eq=False)

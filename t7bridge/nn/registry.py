@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..io.source import PathLike, add_input
-from .fields import Fields, items_of
+from .fields import Fields, items_of, lookup, path_steps
 from .flows import Flow
 from .layouts import Layout, LayoutStep
 from .mapping import LAYERS, Choice, Mapped, Row
@@ -523,35 +524,40 @@ def registered_layers() -> dict[str, Layer]:
 # How children are found
 
 
-def _listed(obj: TorchObject, name: str) -> Iterator[Child]:
-    listed = obj.get(name)
-    items = items_of(listed)
-    if items is None and listed is not None:
-        yield Child("0", f".{name}", listed)  # in a damaged file: not a list
-    for number, value in enumerate(items or (), 1):
-        yield Child(str(number - 1), f".{name}[{number}]", value)
+def _found_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Child]:
+    for path in paths:
+        value, step = lookup(obj, path), path_steps(path)
+        items = items_of(value)
+        inside = [("", value)] if items is None else [(f"[{at}]", item) for at, item in enumerate(items, 1)]
+        for at, (place, item) in enumerate(inside if value is not None else ()):
+            yield Child(name or str(at), step + place, item)
+        if value is not None and inside:
+            return
+
+
+def children_at(*paths: str, name: str = "") -> Children:
+    """Return a function for the children at the first of some paths where there is a module, or a list with elements.
+
+    Args:
+        paths: as for `fields.lookup`: `net.modules`.
+        name: the name of a single child; those of a list are named from `0` on.
+    """
+    return lambda obj: _found_at(obj, *paths, name=name)
 
 
 def modules(obj: TorchObject) -> Iterator[Child]:
     """Yield the elements of `modules`, named from `0` on; of older decorators, `module`."""
-    found = False
-    for child in _listed(obj, "modules"):
-        found = True
-        yield child
-    if not found and obj.get("module") is not None:
-        yield Child("0", ".module", obj.get("module"))
+    return _found_at(obj, "modules", "module")
 
 
 def first_module(obj: TorchObject) -> Iterator[Child]:
     """Yield the first element of `modules`; the others are its copies, with the same weights."""
-    for child in modules(obj):
-        yield child
-        return
+    return islice(modules(obj), 1)
 
 
 def criterions(obj: TorchObject) -> Iterator[Child]:
     """Yield the elements of `criterions`, named from `0` on."""
-    yield from _listed(obj, "criterions")
+    return _found_at(obj, "criterions")
 
 
 def named_modules(*names: str) -> Children:

@@ -364,7 +364,7 @@ class _Collector:
         searcher, reached = self._places.searcher, self._places.last
         for place, name, value, known in self._left:
             path = path_steps(name) if known else name
-            for find in searcher.search(value, name, path, name):
+            for find in searcher.search(value, name, path):
                 inside = find.value
                 if isinstance(inside, Tensor):
                     if not inside.numel or id(inside.storage) in stored:

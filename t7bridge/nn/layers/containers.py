@@ -11,7 +11,7 @@ from ...graph.dtypes import LUA_CLASSES
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
 from .. import flows
-from ..fields import Fields, items_of, lookup
+from ..fields import Fields, lookup
 from ..graphs import graph_modules
 from ..layouts import Layout, Permute, Reshape, apply_layout, copied, elements
 from ..mapping import (
@@ -34,6 +34,7 @@ from ..registry import (
     Param,
     Source,
     Traits,
+    children_at,
     first_module,
     keeps,
     layer_of,
@@ -150,15 +151,15 @@ def _options(obj: TorchObject, layer: Layer, common: frozenset[str]) -> dict[byt
     }
 
 
-def are_clones(first: Value, second: Value, *, sharing: bool = True) -> bool:
-    """Return whether two modules have the same options, and share all their tensors if that is asked."""
-    stack, common = [(first, second)], own_names("nn.Module")
-    for _ in range(_MOST_COMPARED):
-        if not stack:
-            return True
+def are_clones(first: Value, *others: Value, sharing: bool = True) -> bool:
+    """Return whether modules have the same options, and share all their tensors if that is asked."""
+    stack, common = [(first, other) for other in others], own_names("nn.Module")
+    seen: set[tuple[int, int]] = set()
+    while stack and len(seen) < _MOST_COMPARED:
         one, other = stack.pop()
-        if one is other:
+        if one is other or (id(one), id(other)) in seen:
             continue
+        seen.add((id(one), id(other)))
         if not isinstance(one, TorchObject) or not isinstance(other, TorchObject):
             return False
         layer = layer_of(one.class_name)
@@ -173,7 +174,7 @@ def are_clones(first: Value, second: Value, *, sharing: bool = True) -> bool:
         if len(inside[0]) != len(inside[1]):
             return False
         stack += zip(*inside)
-    return False
+    return not stack
 
 
 def _is_view_of(one: Value, other: Value) -> bool:
@@ -185,7 +186,7 @@ def _is_view_of(one: Value, other: Value) -> bool:
 
 
 _MOST_COMPARED = 100_000
-"""Maximum number of modules compared in the clones of one `nn.MapTable`."""
+"""Maximum number of pairs of modules compared in the clones of one `nn.MapTable`."""
 
 
 def clones(obj: TorchObject) -> Iterator[Child]:
@@ -196,7 +197,7 @@ def clones(obj: TorchObject) -> Iterator[Child]:
     inside = list(modules(obj))
     if inside and obj.get("module") is not None and inside[0].value is not obj.get("module"):
         inside[0] = Child("0", ".module", obj.get("module"))
-    yield from inside[:1] if all(are_clones(inside[0].value, each.value) for each in inside[1:]) else inside
+    yield from inside[:1] if inside and are_clones(*(each.value for each in inside)) else inside
 
 
 register_layer(
@@ -313,17 +314,10 @@ register_layer(
 )
 
 
-def _classifier(obj: TorchObject) -> Iterator[Child]:
-    """Return the modules of a classifier: `modules` was added later than `classifier`."""
-    if items_of(obj.get("modules")):
-        yield from modules(obj)
-    elif obj.get("classifier") is not None:
-        yield Child("0", ".classifier", obj.get("classifier"))
-
-
+# `modules` was added later than `classifier`.
 register_layer(
     "nn.SpatialClassifier",
-    children=_classifier,
+    children=children_at("modules", "classifier"),
     scratch="classifier inputF inputT outputF outputT gradOutputF gradOutputT gradInputF gradInputT",
     module=of_runtime("containers.SpatialClassifier", spatial=flag("spatialOutput", True)),
 )

@@ -19,7 +19,7 @@ from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor
 from .. import flows
 from ..compounds import node, require
-from ..fields import Fields, items_of, lookup
+from ..fields import Fields, items_of
 from ..layouts import LAST, REST, Merge, Narrow, Permute, Reshape, elements
 from ..mapping import (
     BASE,
@@ -47,7 +47,7 @@ from ..mapping import (
     shape,
 )
 from ..output_shapes import same
-from ..registry import Child, Param, Traits, buffer, keeps, modules, named_modules, param, register_layer
+from ..registry import Child, Param, Traits, buffer, children_at, keeps, modules, named_modules, param, register_layer
 from ..torch_nn import Tensors, constructed
 from .conv import BIAS, CONVOLUTION_2D, INPUTS, KERNEL, KERNEL_2D, convolution, kernel_2d
 from .norm import local_response
@@ -185,19 +185,10 @@ register_layer(
 )
 
 
-def _pyramid(obj: TorchObject) -> Iterator[Child]:
-    """Map pyramid pooling: until 2015-12 it contained an nn.Concat; later the class is one."""
-    inside = lookup(obj, "module.modules")
-    if items_of(obj.get("modules")) or items_of(inside) is None:
-        yield from modules(obj)
-        return
-    for at, value in enumerate(items_of(inside) or ()):
-        yield Child(str(at), f".module.modules[{at + 1}]", value)
-
-
+# Until 2015-12 it contained an nn.Concat; later the class is one.
 register_layer(
     "inn.SpatialPyramidPooling",
-    children=_pyramid,
+    children=children_at("modules", "module.modules", "module"),
     scratch="module pyr",
     module=of_runtime("containers.Concat", dim=-1),
 )
@@ -436,15 +427,13 @@ _LANGUAGE_MODEL = either(
 )
 
 
-def _steps(obj: TorchObject) -> Iterator[Child]:
-    """Return the modules of the network of a torch-rnn model."""
-    for at, value in enumerate(items_of(lookup(obj, "net.modules")) or ()):
-        yield Child(str(at), f".net.modules[{at + 1}]", value)
+# The modules of the network of a torch-rnn model.
+_STEPS = children_at("net.modules")
 
 
 def _words(obj: TorchObject) -> Iterator[Child]:
     """Return the modules of a language model: all steps share the weights of `core` and `lookup_table`."""
-    yield from _steps(obj) if obj.get("net") is not None else named_modules("core", "lookup_table")(obj)
+    yield from _STEPS(obj) if obj.get("net") is not None else named_modules("core", "lookup_table")(obj)
 
 
 register_layer(
@@ -457,7 +446,7 @@ register_layer(
 
 register_layer(
     "nn.TemporalAdapter",
-    children=_steps,
+    children=_STEPS,
     scratch="net view_in view_out",
     module=_TEXT_MODEL,
 )
@@ -504,24 +493,19 @@ _NETWORKS = (
 )
 
 
-def _net(obj: TorchObject) -> Iterator[Child]:
-    """Return `net`, which older files have only in `modules`."""
-    listed = items_of(obj.get("modules")) or []
-    if obj.get("net") is not None:
-        yield Child("net", ".net", obj.get("net"))
-    elif listed:
-        yield Child("net", ".modules[1]", listed[0])
+# Older files have it only in `modules`.
+_NET = children_at("net", "modules.1", name="net")
 
 
 @becomes("containers.Wrapper")
 def _network(lua: Lua) -> Call:
-    if not any(True for _ in _net(lua.obj)):
+    if not any(_NET(lua.obj)):
         raise NotMappedError("has no network, as it transfers nothing", path=lua.path)
     return Call(f"{LAYERS}containers.Wrapper")
 
 
 register_layer(
-    children=_net,
+    children=_NET,
     scratch="modules rindexLinear args",
     module={
         **dict.fromkeys(_NETWORKS, _network),
@@ -707,14 +691,6 @@ register_layer(
 # Criterions.
 
 
-def _step_criterion(obj: TorchObject) -> Iterator[Child]:
-    """Return the criterion of one step: torch's rnn has it as the first of its clones."""
-    if obj.get("criterion") is not None:
-        yield Child("criterion", ".criterion", obj.get("criterion"))
-    elif lookup(obj, "clones.1") is not None:
-        yield Child("criterion", ".clones[1]", lookup(obj, "clones.1"))
-
-
 def _sequencer_criterion(repeats: bool) -> Row:
     """Map a sequence criterion: Element-Research's RepeaterCriterion has no `sizeAverage`."""
     options: Any = {"repeat_target": True} if repeats else {}
@@ -722,7 +698,7 @@ def _sequencer_criterion(repeats: bool) -> Row:
 
 
 register_layer(
-    children=_step_criterion,
+    children=children_at("criterion", "clones.1", name="criterion"),  # torch's rnn has it as the first of its clones
     kind="criterion",
     scratch="clones",
     module={
