@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import islice
 from typing import Any
 
 from attrs import evolve
@@ -236,7 +235,7 @@ class Above(Sequence[TorchObject]):
             parent = parent.parent
 
     def __getitem__(self, index: Any) -> Any:
-        return list(self)[index] if isinstance(index, slice) else next(islice(self, index, None))
+        return list(self)[index]
 
 
 def _error(layers: list[tuple[str, str, str]], unknown: bool) -> UnsupportedLayerError:
