@@ -235,11 +235,12 @@ def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
     Raises:
         NotMappedError: somebody changed them. A missing module is as it was made.
     """
-    stack = [lua.get(start)]
+    stack, seen = [lua.get(start)], set()
     while stack:
         found = stack.pop()
-        if not isinstance(found, TorchObject):
+        if not isinstance(found, TorchObject) or id(found) in seen:
             continue
+        seen.add(id(found))
         name, fields = found.class_name.partition(".")[2], Fields(found)
         inner = [fields.get(field) for field in ("meanestimator", "stdestimator", "normalizer")]
         stack += [child.value for child in modules(found)] + inner
