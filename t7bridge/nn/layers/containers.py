@@ -26,6 +26,7 @@ from ..mapping import (
     integer,
     of_runtime,
     of_torch,
+    shape,
 )
 from ..places import is_scratch
 from ..registry import (
@@ -46,6 +47,7 @@ from ..registry import (
 )
 from ..texts import Printed
 from ..torch_nn import Refused, Tensors
+from .conv import Turn
 from .shape import dpnn_convert
 
 # Containers that only call their children.
@@ -272,26 +274,19 @@ def _wrapped_weight(fields: Fields) -> tuple[Param, ...]:
     return (*kept, rebuilt)
 
 
-@becomes("containers.WeightNorm")
-def _weight_norm(lua: Lua) -> Call:
-    """Map weight normalization: Lua normalizes its own layout of the weight, which is not always PyTorch's."""
-    kwargs: dict[str, object] = {
-        "dim": lua.index0("outputDim", 1),
-        "length_shape": lua.shape("g"),
-        "direction_shape": lua.shape("v"),
-    }
+def _steps_of_weight(lua: Lua) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """Return the shape of Lua's weight, if PyTorch's differs, and the order of its dimensions, if that does.
+
+    Raises:
+        NotMappedError: Lua normalizes its own layout of the weight, from which PyTorch's follows in another way.
+    """
     child = lua.get("modules.1")
     layout = _layout_of_weight(child) if isinstance(child, TorchObject) else ()
-    if layout:
-        kwargs["lua_shape"] = lua.sizes("weightSize")
-        *views, last = layout
-        if isinstance(last, Permute):
-            kwargs["order"] = last.order
-        else:
-            views.append(last)
-        if not all(isinstance(step, Reshape) for step in views):
-            raise NotMappedError(f"normalizes the weight of a {child.class_name}", path=lua.path)
-    return Call(f"{LAYERS}containers.WeightNorm", (), kwargs)
+    order = layout[-1].order if layout and isinstance(layout[-1], Permute) else None
+    views = layout[:-1] if order else layout
+    if not all(isinstance(step, (Reshape, Turn)) for step in views):
+        raise NotMappedError(f"normalizes the weight of a {child.class_name}", path=lua.path)
+    return lua.sizes("weightSize") if layout else None, order
 
 
 def _weight_norm_shapes(
@@ -308,7 +303,14 @@ register_layer(
     children=modules,
     scratch="weight bias",
     defaults={"outputDim": 1.0},
-    module=_weight_norm,
+    module=of_runtime(
+        "containers.WeightNorm",
+        dim=dim("outputDim", 1),
+        length_shape=shape("g"),
+        direction_shape=shape("v"),
+        lua_shape=lambda lua: _steps_of_weight(lua)[0],
+        order=lambda lua: _steps_of_weight(lua)[1],
+    ),
     traits=Traits(flow=flows.sequence, shapes=_weight_norm_shapes),
     text=Printed("decorator"),
 )

@@ -32,24 +32,12 @@ from ..mapping import (
     shape,
 )
 from ..output_shapes import temporal
-from ..registry import Param, Traits, buffer, keeps, param, register_layer
+from ..registry import Traits, buffer, param, register_layer
 from ..texts import window
 from ..torch_nn import Tensors, constructed
 
 # The files of 2010 have images of (w, h, planes) with the first dimension contiguous; Torch 7 reversed both, so that
 # the memory is the same. Modules made from them accept (planes, h, w), as those of all later files.
-
-
-def is_turned(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
-    """Return whether a tensor has its dimensions in the order of 2010.
-
-    Args:
-        tensor: the tensor.
-        sizes: its sizes in Torch 7, by the fields of its object.
-    """
-    if tensor.size != sizes[::-1]:
-        return False
-    return tensor.size != sizes or tensor.stride[0] < tensor.stride[-1]
 
 
 @define(frozen=True)
@@ -75,22 +63,11 @@ class Turn:
         return tuple(reversed(range(len(self.extents))))
 
     def _applies(self, tensor: Tensor, fields: Fields) -> bool:
+        """Return whether a tensor has the sizes of Torch 7 backwards; where these are the same, by its strides."""
         connections = fields.find_tensor("connTable")
-        many = connections.size[0] if connections is not None else 0
-        return is_turned(tensor, tuple(many if name == REST else fields.integer(name) for name in self.extents))
-
-
-# torch.nn.Conv2d with kernels (kW, kH, in, out); other files are handled as in `conv`.
-TURNED_KERNEL = param("weight", Permute((3, 2, 1, 0)))
-
-
-def has_turned_kernel(fields: Fields) -> bool:
-    """Return whether a convolution has its kernels in the order of 2010."""
-    weight = fields.find_tensor("weight")
-    names = ("nOutputPlane", "nInputPlane", "kH", "kW")
-    if weight is None or len(weight.size) != 4 or not all(fields.has(name) for name in names):
-        return False
-    return is_turned(weight, tuple(fields.integer(name) for name in names))
+        known = {REST: connections.size[0] if connections is not None else 0}
+        sizes = tuple(known[name] if name in known else fields.integer(name, 0) for name in self.extents)
+        return tensor.size == sizes[::-1] and (tensor.size != sizes or tensor.stride[0] < tensor.stride[-1])
 
 
 # A linear layer at each position of an image: torch.nn.Conv2d with kernels of one element.
@@ -116,7 +93,8 @@ register_layer(
 
 BIAS = param("bias")
 # (out, in / groups, kH, kW); SpatialConvolutionMM, and nn.SpatialConvolution of February 2015, keep it as a matrix.
-KERNEL_2D = param("weight", Reshape((FIRST, REST, "kH", "kW")))
+_KERNEL = Reshape((FIRST, REST, "kH", "kW"))
+KERNEL_2D = param("weight", Turn(("nOutputPlane", "nInputPlane", "kH", "kW")), _KERNEL)
 # (out, in / groups, kT, kH, kW); the MM kernels of 2015 are matrices.
 KERNEL_3D = param("weight", Reshape((FIRST, REST, "kT", "kH", "kW")))
 
@@ -178,12 +156,6 @@ def _row_shapes(features: int, kernel_size: int, stride: int = 1, bias: bool = T
     return constructed("Conv1d", (features, features, kernel_size, stride), {"groups": features, "bias": bias})
 
 
-@keeps("weight", "bias")
-def kernel_2d(fields: Fields) -> tuple[Param, ...]:
-    """Return the tensors of a 2-D convolution, whatever the order of its kernels."""
-    return (TURNED_KERNEL if has_turned_kernel(fields) else KERNEL_2D, BIAS)
-
-
 # torch.nn.Conv2d, and Conv2d(dilation=…).
 _PLAIN = (
     "nn.SpatialConvolution",
@@ -199,7 +171,7 @@ _BEYOND = (
 _DILATED = window(planes=True, extra="dilation", always=True)
 CONVOLUTION_2D = register_layer(
     *_PLAIN,
-    params=kernel_2d,
+    params=(KERNEL_2D, BIAS),
     defaults={**_NO_PADDING, "groups": 1.0, "dilationW": 1.0, "dilationH": 1.0},
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
@@ -221,7 +193,7 @@ register_layer(
 register_layer(
     "nn.SpatialDepthWiseConvolution",
     params=(
-        param("weight", Reshape((FIRST, REST, "kH", "kW")), Merge((1, 0, 2, 3), (REST, 1, "kH", "kW"))),
+        param("weight", _KERNEL, Merge((1, 0, 2, 3), (REST, 1, "kH", "kW"))),
         param("bias", Merge((1, 0), (REST,))),
     ),
     defaults=_NO_PADDING,
@@ -267,7 +239,7 @@ register_layer(
 # (in, out / groups, kH, kW): torch.nn.ConvTranspose2d.
 register_layer(
     "nn.SpatialFullConvolution",
-    params=(KERNEL_2D, BIAS),
+    params=(param("weight", _KERNEL), BIAS),
     defaults={**_NO_PADDING, "adjW": 0.0, "adjH": 0.0, "groups": 1.0},
     scratch=f"{_UNFOLDED} {_CUDNN} zeroScalar",
     module=_full_convolution(2),

@@ -49,7 +49,7 @@ from ..mapping import (
 from ..output_shapes import same
 from ..registry import Child, Param, Traits, buffer, children_at, keeps, modules, named_modules, param, register_layer
 from ..torch_nn import Tensors, constructed
-from .conv import BIAS, CONVOLUTION_2D, INPUTS, KERNEL, KERNEL_2D, convolution, kernel_2d
+from .conv import BIAS, CONVOLUTION_2D, INPUTS, KERNEL, KERNEL_2D, convolution
 from .norm import local_response
 from .pooling import windows
 
@@ -276,17 +276,11 @@ def _refinements(obj: TorchObject) -> Iterator[Child]:
         number += 1
 
 
-@becomes("containers.SharpMask")
-def _sharp_mask(lua: Lua) -> Call:
-    skips = tuple(place - 1 for place in lua.sizes("skpos"))
-    return Call(f"{LAYERS}containers.SharpMask", (), {"skips": skips})
-
-
 register_layer(
     "nn.SharpMask",
     children=_refinements,
     scratch="refs neths netvs inps",
-    module=_sharp_mask,
+    module=of_runtime("containers.SharpMask", skips=lambda lua: tuple(at - 1 for at in lua.sizes("skpos"))),
 )
 
 
@@ -350,7 +344,7 @@ register_layer(
     defaults={"padW": 0.0, "padH": 0.0},
     scratch="finput fgradInput",
     module=dict.fromkeys(("w2nn.EdgeFilter", "w2nn.RandomBinaryConvolution"), _FIXED),
-    traits={"conv.FixedConv2d": Traits(shapes=lambda *args, **kwargs: constructed("Conv2d", args, kwargs))},
+    traits={"conv.FixedConv2d": Traits(like="Conv2d")},
 )
 
 _DIFFERENCES = "diff diff_abs diff_pow2 loss image instance_loss square_loss_buff linear_loss_buff"
@@ -569,14 +563,11 @@ _AVERAGE = flag("sizeAverage")
 _SCRATCH = "output_tensor total_weight_tensor target noise"
 
 
-@becomes("resample.SpatialGlimpse")
-def _glimpse(lua: Lua) -> Call:
+def _crop(lua: Lua) -> tuple[int, int]:
     if lua.number("scale", 2.0) != 2:
         raise NotMappedError("resamples its crops by another factor than 2", path=lua.path)
     require(lua, "module", node("SpatialAveragePooling", "x", 2.0, 2.0, 2.0, 2.0, 0.0, 0.0, None))
-    return Call(
-        f"{LAYERS}resample.SpatialGlimpse", ((lua.integer("height"), lua.integer("width")), lua.integer("depth", 3))
-    )
+    return lua.integer("height"), lua.integer("width")
 
 
 def _scales(lua: Lua) -> tuple[Literal, ...]:
@@ -612,7 +603,7 @@ register_layer(
     "nn.Reinforce",
     scratch=f"{_SCRATCH} modules module reward range regionType coord scales scaler minusOne entropy maxIdx",
     module={
-        "nn.SpatialGlimpse": _glimpse,
+        "nn.SpatialGlimpse": of_runtime("resample.SpatialGlimpse", _crop, integer("depth", 3)),
         "nn.SpatialUniformCrop": of_runtime(
             "resample.SpatialUniformCrop", integer("oheight"), integer("owidth|oheight"), made(_scales).each
         ),
@@ -649,7 +640,7 @@ register_layer(
 
 register_layer(
     "nn.SpatialBinaryConvolution",
-    params=kernel_2d,
+    params=CONVOLUTION_2D.params,
     scratch=(*CONVOLUTION_2D.scratch, "tempWeight", "alphas", "wmask"),
     defaults=CONVOLUTION_2D.defaults,
     module=convolution(2, f"{LAYERS}conv.SpatialBinaryConvolution"),

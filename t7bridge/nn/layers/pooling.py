@@ -242,12 +242,11 @@ def _border(name: str) -> Row:
     return of_torch(name, pair("pad_l", "pad_r", "pad_t", "pad_b"))
 
 
-@becomes("resample.ShaveImage")
-def _shave(lua: Lua) -> Call:
+def _shaved(lua: Lua) -> int:
     size = lua.integer("size")
     if size < 0:
         raise NotMappedError("its border is negative", path=lua.path)
-    return Call(f"{LAYERS}resample.ShaveImage", (size,))
+    return size
 
 
 register_layer(
@@ -276,7 +275,7 @@ register_layer(
             value=number("value", 0.0),
             index=dim("index", 1).unless(0),
         ),
-        "nn.ShaveImage": _shave,
+        "nn.ShaveImage": of_runtime("resample.ShaveImage", _shaved),
         "nn.SpatialUpSamplingNearest": of_runtime(
             "resample.UpsamplingNearest2d", scale_factor=integer("scale_factor"), plain="UpsamplingNearest2d"
         ),
