@@ -56,19 +56,25 @@ _CEILED = (
 )
 
 
-def _ceiled(dims: int, other: Row | Choice, dilation: Read | None = None, **kwargs: Any) -> Choice:
-    """Map poolings whose windows may begin after the end of the input. PyTorch omits such windows."""
-    arguments = windows(dims)
+def _begins_after(dims: int, dilation: Read | None = None) -> Callable[[Any], bool]:
+    """Return whether windows may begin after the end of the input, as a function of the fields."""
+    reads = windows(dims).values()
 
-    def may_begin_after(lua: Lua) -> bool:
-        kernel, stride, padding, ceil = (read.get(lua) for read in arguments.values())
-        steps = dilation.get(lua) if dilation else (1,) * dims
+    def may_begin(fields: Any) -> bool:
+        kernel, stride, padding, ceil = (read.get(fields) for read in reads)
+        steps = dilation.get(fields) if dilation else (1,) * dims
         spans = [step * (size - 1) + 1 for size, step in zip(kernel, steps)]
         return ceil and not any(padding) and any(stride > span > 0 for stride, span in zip(stride, spans))
 
+    return may_begin
+
+
+def _ceiled(dims: int, other: Row | Choice, dilation: Read | None = None, **kwargs: Any) -> Choice:
+    """Map poolings whose windows may begin after the end of the input. PyTorch omits such windows."""
+    arguments = windows(dims)
     kwargs |= {"dilation": dilation} if dilation else {}
     pool = of_runtime("pooling.CeiledPool", arguments["kernel_size"], arguments["stride"], **kwargs)
-    return either(may_begin_after, pool, other)
+    return either(_begins_after(dims, dilation), pool, other)
 
 
 _LEFT_OUT = (
@@ -79,10 +85,7 @@ _LEFT_OUT = (
 
 def _ceil_note(fields: Fields) -> str:
     """Return a note if a window of cuDNN may begin after the end of the input, so that the sizes differ."""
-    axes = [axis for axis in "TWH" if fields.number(f"d{axis}", 0) > fields.number(f"k{axis}", 0) > 0]
-    if not fields.flag("ceil_mode") or not axes or any(fields.number(f"pad{axis}", 0) for axis in "TWH"):
-        return ""
-    return _LEFT_OUT
+    return _LEFT_OUT if _begins_after(2 + (".Volumetric" in fields.obj.class_name))(fields) else ""
 
 
 def _max_pool(dims: int) -> Choice:

@@ -593,8 +593,6 @@ register_layer(
 
 def _shapes(rows: str) -> Any:
     """Return the shapes of the tensors of a layer by its sizes, and the outputs of its projection if it has one."""
-    if " r" not in rows:
-        return lambda inputs, hidden, *_, **__: tensors(rows, inputs, positive(hidden))
     return lambda inputs, hidden, proj_size=0, *_, **__: tensors(rows, inputs, positive(hidden), projected=proj_size)
 
 
@@ -934,6 +932,13 @@ def _module(lua: Lua) -> Call:
     return _BARE(lua)
 
 
+def _outputs(kind: str) -> Traits:
+    return Traits(
+        shapes=lambda *sizes, remember=False, hidden=None, **options: constructed(kind, sizes, options),
+        written=("outputs",),
+    )
+
+
 def _bare_shapes(hidden_size: int, nonlinearity: str = "", bidirectional: bool = False, *_: Any, **__: Any) -> Tensors:
     rows = "weight_hh_l0: h h, bias_ih_l0: h, bias_hh_l0: h"
     shapes = tensors(rows, 0, positive(hidden_size))
@@ -944,7 +949,7 @@ register_layer(
     params=_params,
     module=dict.fromkeys(_KINDS, _module),
     traits={
-        **{f"sequence.Outputs{kind}": Traits(like=kind, written=("outputs",)) for kind in _ROWS},
+        **{f"sequence.Outputs{kind}": _outputs(kind) for kind in _ROWS},
         "sequence.BareRNN": Traits(shapes=_bare_shapes),
     },
     scratch="reserve hiddenOutput cellOutput hiddenInput cellInput gradHiddenInput gradCellInput gradHiddenOutput "
