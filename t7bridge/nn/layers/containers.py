@@ -302,7 +302,6 @@ register_layer(
     params=_wrapped_weight,
     children=modules,
     scratch="weight bias",
-    defaults={"outputDim": 1.0},
     module=of_runtime(
         "containers.WeightNorm",
         dim=dim("outputDim", 1),

@@ -98,7 +98,6 @@ KERNEL_2D = param("weight", Turn(("nOutputPlane", "nInputPlane", "kH", "kW")), _
 # (out, in / groups, kT, kH, kW); the MM kernels of 2015 are matrices.
 KERNEL_3D = param("weight", Reshape((FIRST, REST, "kT", "kH", "kW")))
 
-_NO_PADDING = {"padW": 0.0, "padH": 0.0}
 _UNFOLDED = "finput fgradInput ones columns"
 _CUDNN = "iSize input_offset output_offset weight_offset workspace buffer autotunerHash"
 
@@ -172,7 +171,6 @@ _DILATED = window(planes=True, extra="dilation", always=True)
 CONVOLUTION_2D = register_layer(
     *_PLAIN,
     params=(KERNEL_2D, BIAS),
-    defaults={**_NO_PADDING, "groups": 1.0, "dilationW": 1.0, "dilationH": 1.0},
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=dict.fromkeys(_PLAIN, _rounded(2)),
@@ -186,7 +184,6 @@ CONVOLUTION_2D = register_layer(
 register_layer(
     "nn.SpatialConvolutionCUDA",
     params=(param("weight", Permute((3, 0, 1, 2))), BIAS),
-    defaults={**_NO_PADDING, "padding": 0.0},
 )
 # Kernels (mult, in, kH, kW) and bias (mult, in), with outputs ordered by input plane: Conv2d(groups=in), of images with
 # height and width exchanged.
@@ -196,7 +193,6 @@ register_layer(
         param("weight", _KERNEL, Merge((1, 0, 2, 3), (REST, 1, "kH", "kW"))),
         param("bias", Merge((1, 0), (REST,))),
     ),
-    defaults=_NO_PADDING,
     scratch=_UNFOLDED,
     module=of_runtime(
         "conv.DepthWiseConv2d",
@@ -214,7 +210,6 @@ register_layer(
         param("weight", Reshape(("oH", "oW", "nOutputPlane", "nInputPlane", "kH", "kW"))),
         param("bias", Reshape(("nOutputPlane", "oH", "oW"))),
     ),
-    defaults=_NO_PADDING,
     scratch=_UNFOLDED,
     module=of_runtime("conv.LocalConv2d", shape("weight"), pair("dH", "dW"), pair("padH", "padW", default=0)),
     traits=Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2], *shape[:2])}),
@@ -240,7 +235,6 @@ register_layer(
 register_layer(
     "nn.SpatialFullConvolution",
     params=(param("weight", _KERNEL), BIAS),
-    defaults={**_NO_PADDING, "adjW": 0.0, "adjH": 0.0, "groups": 1.0},
     scratch=f"{_UNFOLDED} {_CUDNN} zeroScalar",
     module=_full_convolution(2),
     traits=Traits(may_take_list=True, written=("plain", "ConvTranspose2d"), like="ConvTranspose2d"),
@@ -271,7 +265,6 @@ register_layer(
 _KERNEL_1D = param("weight", Reshape((FIRST, REST, "inputFrameSize")), Permute((0, 2, 1)))
 register_layer(
     params=(_KERNEL_1D, BIAS),
-    defaults={"padH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN} buffer oSize",
     module={
         "nn.TemporalConvolution": _temporal("dW"),
@@ -285,7 +278,6 @@ register_layer(
 register_layer(
     "nn.TemporalRowConvolution",
     params=(param("weight", Reshape((FIRST, 1, REST))), BIAS),
-    defaults={"featFirst": False},
     scratch=_UNFOLDED,
     module=of_runtime(
         "conv.TemporalRowConv",
@@ -298,14 +290,12 @@ register_layer(
     traits=Traits(shapes=_row_shapes),
 )
 
-_VOLUME = {**_NO_PADDING, "padT": 0.0, "groups": 1.0}
 # torch.nn.Conv3d, and Conv3d(dilation=…).
 register_layer(
     "nn.VolumetricConvolution",
     "nn.VolumetricConvolutionMM",
     "nn.VolumetricDilatedConvolution",
     params=(KERNEL_3D, BIAS),
-    defaults={**_VOLUME, "dilationT": 1.0, "dilationW": 1.0, "dilationH": 1.0},
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=_rounded(3),
@@ -319,7 +309,6 @@ register_layer(
 register_layer(
     "nn.VolumetricFullConvolution",
     params=(KERNEL_3D, BIAS),
-    defaults={**_VOLUME, "adjT": 0.0, "adjW": 0.0, "adjH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=_full_convolution(3),
     traits=Traits(may_take_list=True, written=("plain", "ConvTranspose3d"), like="ConvTranspose3d"),

@@ -281,7 +281,6 @@ register_layer(
     "nn.Embedding",
     "Embedding",
     params=(param("weight"),),
-    defaults={"paddingValue": 0.0, "shouldScaleGradByFreq": False},
     scratch="inputs size batchSize",
     module=_LOOK_UP,
     traits=Traits(written=("look_up",), like="Embedding"),

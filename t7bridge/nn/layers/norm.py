@@ -70,7 +70,6 @@ def _batch_norm(dims: int) -> Row:
 
 register_layer(
     params=(param("weight", _FLAT), param("bias", _FLAT), *_RUNNING),
-    defaults={"eps": 1e-5, "momentum": 0.1},
     scratch="save_mean save_std saved_mean saved_std iSize centered std normalized buffer buffer2 scaleT",
     remark="training with a batch of one uses its own mean and variance (and is refused if there is one value a "
     "feature), as nn did before August 2017; later releases use the running ones then",
@@ -103,12 +102,12 @@ def _features(lua: Lua) -> int:
     inside = lua.get("bn")
     if inside is not None:
         made = isinstance(inside, TorchObject) and inside.class_name.partition(".")[2] == "SpatialBatchNormalization"
-        if not made or Fields(inside).number("eps", 1e-5) != lua.number("eps") or inside.get("train") is False:
+        if not made or Fields(inside).number("eps", 1e-5) != lua.number("eps", 1e-5) or inside.get("train") is False:
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.bn")
     return lua.shapes["weight"][0] if "weight" in lua.shapes else lua.integer("nOutput")
 
 
-_INSTANCE_NORM: Any = {"eps": number("eps"), "affine": has("weight")}
+_INSTANCE_NORM: Any = {"eps": number("eps", 1e-5), "affine": has("weight")}
 
 
 # torch.nn.InstanceNorm2d. The batch normalization inside is rebuilt for every new batch size.
@@ -120,7 +119,6 @@ register_layer(
         param("running_mean", kind="unused", note=_UNUSED),
         param("running_var", kind="unused", note=_UNUSED),
     ),
-    defaults={"eps": 1e-5},
     scratch="bn",
     note="normalizes, as it did with nn before August 2017; later releases of nn take "
     "the running statistics of the batch normalization inside instead",

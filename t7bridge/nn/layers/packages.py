@@ -100,7 +100,6 @@ _CCN2_CONVOLUTION = of_runtime(
 register_layer(
     "ccn2.SpatialConvolution",
     params=(param("weight", Reshape((REST, "kH", "kH", LAST)), Permute((3, 0, 1, 2))), param("bias")),
-    defaults={"groups": 1.0, "padding": 0.0},
     module=_CCN2_CONVOLUTION,
 )
 # (oH * oH * in * kH * kH, out). The bias has an element for every position, but only as many as planes are read.
@@ -114,7 +113,6 @@ register_layer(
         ),
         param("bias", Narrow(0, 0, "nOutputPlane")),
     ),
-    defaults={"padding": 0.0},
     module=of_runtime("ccn2.SpatialConvolutionLocal", shape("weight"), integer("dH", 1), integer("padding", 0)),
     traits=Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2],)}),
 )
@@ -175,7 +173,6 @@ _CEILED: dict[str, Any] = {**windows(2), "ceil_mode": True}
 """Both classes round up, whatever the inherited field says."""
 
 register_layer(
-    defaults={"padW": 0.0, "padH": 0.0, "count_include_pad": True},
     module={
         "inn.SpatialMaxPooling": of_torch("MaxPool2d", **_CEILED),
         "inn.SpatialAveragePooling": of_torch(
@@ -341,7 +338,6 @@ _FIXED = convolution(2, f"{LAYERS}conv.FixedConv2d")
 # Convolutions that are not trained.
 register_layer(
     params=(param("weight", *KERNEL_2D.sources[0].layout, kind="buffer"), param("bias", kind="buffer")),
-    defaults={"padW": 0.0, "padH": 0.0},
     scratch="finput fgradInput",
     module=dict.fromkeys(("w2nn.EdgeFilter", "w2nn.RandomBinaryConvolution"), _FIXED),
     traits={"conv.FixedConv2d": Traits(like="Conv2d")},
@@ -642,7 +638,6 @@ register_layer(
     "nn.SpatialBinaryConvolution",
     params=CONVOLUTION_2D.params,
     scratch=(*CONVOLUTION_2D.scratch, "tempWeight", "alphas", "wmask"),
-    defaults=CONVOLUTION_2D.defaults,
     module=convolution(2, f"{LAYERS}conv.SpatialBinaryConvolution"),
     traits=Traits(like="Conv2d"),
 )

@@ -94,7 +94,6 @@ def _max_pool(dims: int) -> Choice:
 
 
 register_layer(
-    defaults={"padT": 0.0, "padW": 0.0, "padH": 0.0, "ceil_mode": False},
     remark=_CEILED,
     module={
         "nn.SpatialMaxPooling": _max_pool(2),
@@ -129,11 +128,10 @@ def _average_pool(dims: int, cudnn: bool = False) -> Choice:
     return pool if cudnn else _ceiled(dims, pool, average=True, divide=_DIVIDE.unless(True))
 
 
-_AVERAGE = {"padT": 0.0, "padW": 0.0, "padH": 0.0, "ceil_mode": False, "count_include_pad": True}
 # Before 2015-03 there was no `divide`, and pooling was a sum; the other two never had the field, and average.
 register_layer(
     "nn.SpatialAveragePooling",
-    defaults={**_AVERAGE, "divide": False},
+    defaults={"divide": False},
     remark=_CEILED,
     module=_average_pool(2),
     text=window(),
@@ -141,14 +139,12 @@ register_layer(
 register_layer(
     "nn.VolumetricAveragePooling",
     remark=_CEILED,
-    defaults={**_AVERAGE, "divide": True},
     module=_average_pool(3),
     text=window(),
 )
 register_layer(
     note=_ceil_note,
     remark=_LEFT_OUT,
-    defaults={**_AVERAGE, "divide": True},
     module={
         "cudnn.SpatialAveragePooling": _average_pool(2, cudnn=True),
         "cudnn.VolumetricAveragePooling": _average_pool(3, cudnn=True),
