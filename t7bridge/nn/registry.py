@@ -92,18 +92,14 @@ class Traits:
 
 _NONE = Traits()
 _TRAITS: dict[str, Traits] = {}
-_RESOLVED: dict[str, Traits] = {}
-"""The same by full names, with the outputs of classes of torch.nn."""
 
 
+@cache
 def traits_of(target: str) -> Traits:
     """Return the facts about a class by its dotted name; all false if no entry declares any."""
-    facts = _RESOLVED.get(target)
-    if facts is None:
-        facts = _TRAITS.get(target.removeprefix(LAYERS), _NONE)
-        output = facts.output or output_of(f"torch.nn.{facts.like}" if facts.like else target)
-        facts = _RESOLVED[target] = facts if output is facts.output else evolve(facts, output=output)
-    return facts
+    facts = _TRAITS.get(target.removeprefix(LAYERS), _NONE)
+    output = facts.output or output_of(facts.like or target)
+    return facts if output is facts.output else evolve(facts, output=output)
 
 
 def like_of(target: str) -> str:
@@ -122,11 +118,9 @@ def tensor_shapes(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     Returns:
         Shapes by name; none if they are unknown.
     """
-    facts = traits_of(target)
-    if facts.shapes is None:
-        return tensors_like(like_of(target), args, kwargs)
+    shapes = traits_of(target).shapes
     try:
-        return dict(facts.shapes(*args, **kwargs))
+        return dict(shapes(*args, **kwargs) if shapes else tensors_like(like_of(target), args, kwargs))
     except (ArithmeticError, LookupError, Refused, TypeError, ValueError):
         return {}
 
@@ -141,7 +135,7 @@ def add_traits(traits: Mapping[str, Traits]) -> None:
         if _TRAITS.get(target, facts) != facts:
             raise ModelError(f"the traits of {target} are already declared", hint="One entry declares them.")
     _TRAITS.update(traits)
-    _RESOLVED.clear()
+    traits_of.cache_clear()
 
 
 def declared_traits() -> dict[str, Traits]:
@@ -328,7 +322,7 @@ def register_layer(
         children: finds the modules inside: `modules`, `first_module`, `named_modules(…)` or a function of your own.
         defaults: values of missing fields.
         scratch: temporary fields, as a tuple or separated by spaces.
-        kind: `layer`, `container` or `criterion`; by default derived from `children`.
+        kind: `layer`, `container` or `criterion`; by default derived from `children`, or the family of the module.
         note: a note for the user wherever the class occurs, or a function of the fields.
         remark: further text for the page of layers.
         module: the PyTorch equivalent of the classes: one for all, or by class name.
@@ -352,10 +346,12 @@ def register_layer(
         mapped: Mapping[str, Mapped] = module
     else:
         mapped = dict.fromkeys(names, module) if module is not None else {}
-    kind = kind or ("container" if children else "layer")
+    first = next(iter(mapped.values()), None)
+    target = first.targets[0].removeprefix(LAYERS) if isinstance(first, (Row, Choice)) else ""
+    is_criterion = target.startswith("criterion.")
+    kind = kind or ("criterion" if is_criterion else "container" if children else "layer")
     if isinstance(traits, Traits):
-        first = next(iter(mapped.values()))
-        traits = {first.targets[0].removeprefix(LAYERS): traits} if isinstance(first, (Row, Choice)) else {}
+        traits = {target: traits} if target else {}
     layer = Layer(
         names,
         params,
@@ -462,7 +458,7 @@ def unregister_layer(name: str) -> None:
     if layer is not None and all(other is not layer for other in _LAYERS.values()):
         for target in layer.traits:
             _TRAITS.pop(target, None)
-        _RESOLVED.clear()
+        traits_of.cache_clear()
 
 
 def layer_of(class_name: str) -> Layer | None:

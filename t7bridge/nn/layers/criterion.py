@@ -23,7 +23,6 @@ def _class_weights(path: str) -> Param:
 
 register_layer(
     "nn.Criterion",
-    kind="criterion",
     scratch=f"{_SCRATCH} w w1 w22 w32 simplex criterion isTarget dist",
     module={
         **same_names(
@@ -108,7 +107,6 @@ def _shapes(classes: int | None = None, *_: Any, **__: Any) -> Tensors:
 # torch.nn.NLLLoss, BCELoss, MultiMarginLoss and others call these weights `weight`.
 register_layer(
     params=(_class_weights("weights"),),
-    kind="criterion",
     scratch=f"{_SCRATCH} sigmoid",
     module={
         "nn.ClassNLLCriterion": _CLASS_NLL,
@@ -140,7 +138,6 @@ register_layer(
 register_layer(
     "nn.WeightedMSECriterion",
     params=(_class_weights("weight"),),
-    kind="criterion",
     scratch=_SCRATCH,
     module=of_runtime("criterion.WeightedMSECriterion", shape("weight"), average=_AVERAGE),
     traits=Traits(shapes=lambda shape, *_, **__: {"weight": shape}),
@@ -148,7 +145,6 @@ register_layer(
 register_layer(
     "cudnn.VolumetricCrossEntropyCriterion",
     params=(_class_weights("scec.nll.weights"),),
-    kind="criterion",
     scratch=f"{_SCRATCH} scec",
     module=of_runtime(
         "criterion.CrossEntropyCriterion", classes=_CLASSES, average=flag("scec.sizeAverage", True), index_base=BASE
@@ -159,7 +155,6 @@ register_layer(
     "nn.CrossEntropyCriterion",
     "cudnn.SpatialCrossEntropyCriterion",
     params=(_class_weights("nll.weights"),),
-    kind="criterion",
     scratch=f"{_SCRATCH} lsm slsm nll",
     module=of_runtime(
         "criterion.CrossEntropyCriterion",
@@ -174,7 +169,6 @@ register_layer(
 _WEIGHTS = made(lambda lua: tuple(map(float, lua.numbers("weights"))))
 register_layer(
     children=criterions,
-    kind="criterion",
     scratch="weights",
     module={
         "nn.MultiCriterion": of_runtime("criterion.MultiCriterion", weights=_WEIGHTS),
@@ -185,7 +179,6 @@ register_layer(
 )
 register_layer(
     children=named_modules("criterion"),
-    kind="criterion",
     scratch="clones zeroMask",
     module={"nn.CriterionTable": of_runtime("criterion.CriterionTable")},
     traits=Traits(flow=flows.unknown),
@@ -200,7 +193,6 @@ register_layer(
 register_layer(
     "nn.ModuleCriterion",
     children=named_modules("inputModule", "targetModule", "criterion"),
-    kind="criterion",
     scratch=_SCRATCH,
     module=of_runtime("criterion.ModuleCriterion"),
 )

@@ -310,7 +310,6 @@ register_layer(
     traits={"training.TotalVariation": Traits(output=same), "training.DeepDreamLoss": Traits(output=same)},
 )
 register_layer(
-    kind="criterion",
     scratch="mse crit target",
     module={"nn.TVLossCriterion": of_runtime("criterion.TVLossCriterion")},
 )
@@ -353,7 +352,6 @@ def _clip(lua: Lua) -> tuple[float, float] | None:
 _HUBER = of_runtime("criterion.HuberCriterion", shape("weight"), gamma=number("gamma", 1.0), clip=_clip)
 register_layer(
     params=(param("weight", kind="buffer"),),
-    kind="criterion",
     scratch=_DIFFERENCES,
     module={
         "w2nn.ClippedWeightedHuberCriterion": _HUBER,
@@ -366,7 +364,6 @@ register_layer(
     ),
 )
 register_layer(
-    kind="criterion",
     scratch=_DIFFERENCES,
     module={
         "w2nn.ClippedMSECriterion": of_runtime("criterion.ClippedMSECriterion", number("min", 0.0), number("max", 1.0)),
@@ -377,14 +374,12 @@ register_layer(
 register_layer(
     "w2nn.LBPCriterion",
     children=named_modules("filter1", "filter2"),
-    kind="criterion",
     scratch=f"{_DIFFERENCES} input target",
     module=of_runtime("criterion.LBPCriterion", planes=integer("ch"), gamma=number("gamma", 0.1)),
 )
 register_layer(
     "w2nn.SSIMCriterion",
     children=named_modules("conv"),
-    kind="criterion",
     scratch="mu1 mu2 mu1_sq mu2_sq mu1_mu2 sigma1_sq sigma2_sq sigma12 ssim_map",
     module=of_runtime("criterion.SSIMCriterion", c1=number("c1", 1e-4), c2=number("c2", 9e-4)),
 )
@@ -442,7 +437,6 @@ register_layer(
 )
 register_layer(module={"nn.FeatExpander": of_runtime("shape.FeatExpander", integer("n"))})
 register_layer(
-    kind="criterion",
     scratch="lsm grad_logprobs losses",
     module={
         "nn.LanguageModelCriterion": of_runtime("criterion.CaptionCriterion", index_base=BASE),
@@ -685,7 +679,6 @@ def _sequencer_criterion(repeats: bool) -> Row:
 
 register_layer(
     children=children_at("criterion", "clones.1", name="criterion"),  # torch's rnn has it as the first of its clones
-    kind="criterion",
     scratch="clones",
     module={
         "nn.SequencerCriterion": _sequencer_criterion(False),
@@ -697,12 +690,10 @@ register_layer(
 register_layer(
     "nn.MaskZeroCriterion",
     children=named_modules("criterion"),
-    kind="criterion",
     scratch="zeroMask input target",
     module=of_runtime("criterion.MaskZeroCriterion", zero_mask=flag("v2").unless(False)),
 )
 register_layer(
-    kind="criterion",
     scratch=_SCRATCH,
     module={
         **same_names("criterion", "BinaryLogisticRegression SpatialBinaryLogisticRegression", average=_AVERAGE),
@@ -711,7 +702,6 @@ register_layer(
 )
 register_layer(
     children=named_modules("criterion"),
-    kind="criterion",
     scratch="module reward vrReward",
     module={
         "nn.VRClassReward": of_runtime(
