@@ -219,15 +219,16 @@ def _source(value: Any) -> Any:
     return read.unless(None) if isinstance(read, Read) and not read.omitted else read
 
 
-def same_names(family: str, names: str, **kwargs: Any) -> dict[str, Row]:
+def same_names(family: str, names: str, *args: Any, **kwargs: Any) -> dict[str, Row]:
     """Return the rows of classes of `torchmodules/layers` whose names and arguments are alike.
 
     Args:
         family: `table`.
         names: of the classes of nn, and those of the family, separated by spaces.
-        kwargs: their arguments.
+        args: their positional arguments.
+        kwargs: their arguments by keyword.
     """
-    return {f"nn.{name}": of_runtime(f"{family}.{name}", **kwargs) for name in names.split()}
+    return {f"nn.{name}": of_runtime(f"{family}.{name}", *args, **kwargs) for name in names.split()}
 
 
 def either(condition: Callable[[Lua], Any], one: Row | Choice, other: Row | Choice) -> Choice:

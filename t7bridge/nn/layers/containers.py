@@ -26,6 +26,7 @@ from ..mapping import (
     integer,
     of_runtime,
     of_torch,
+    same_names,
     shape,
 )
 from ..places import is_scratch
@@ -83,11 +84,10 @@ _MODULES: dict[str, Mapped] = {
     **dict.fromkeys(_SEQUENTIAL, of_torch("Sequential")),
     "nn.Concat": of_runtime("containers.Concat", dim=dim("dimension")),
     "nn.DepthConcat": of_runtime("containers.DepthConcat", dim=dim("dimension")),
-    "nn.ConcatTable": of_runtime("containers.ConcatTable"),
+    **same_names("containers", "ConcatTable ParallelTable"),
     "nn.Parallel": of_runtime(
         "containers.Parallel", input_dim=dim("inputDimension"), output_dim=dim("outputDimension")
     ),
-    "nn.ParallelTable": of_runtime("containers.ParallelTable"),
     "nn.Bottle": of_runtime(
         "containers.Bottle", n_input_dims=integer("nInputDim", 2), n_output_dims=integer("nOutputDim", 2)
     ),

@@ -103,6 +103,7 @@ _CUDNN = "iSize input_offset output_offset weight_offset workspace buffer autotu
 
 
 _GROUPS = integer("groups", 1)
+_IF_BIAS = has("bias").unless(True)
 KERNEL = made(lambda lua: lua.shape("weight")[2:])
 INPUTS = made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1))
 
@@ -113,7 +114,7 @@ def _places(dims: int, groups: Read = _GROUPS) -> dict[str, Any]:
         "stride": axes("d", dims, 1),
         "padding": axes("padding|pad", dims, 0).unless((0,) * dims),
         "groups": groups.unless(1),
-        "bias": has("bias").unless(True),
+        "bias": _IF_BIAS,
     }
 
 
@@ -148,7 +149,7 @@ def _full_convolution(dims: int) -> Row:
 
 def _temporal(step: str, **kwargs: Any) -> Row:
     args = (extent("weight", 1), extent("weight"), extent("weight", 2))
-    return of_runtime("conv.TemporalConv", *args, stride=integer(step, 1), **kwargs, bias=has("bias").unless(True))
+    return of_runtime("conv.TemporalConv", *args, stride=integer(step, 1), **kwargs, bias=_IF_BIAS)
 
 
 def _row_shapes(features: int, kernel_size: int, stride: int = 1, bias: bool = True, *_: Any, **__: Any) -> Tensors:
@@ -284,7 +285,7 @@ register_layer(
         extent("weight"),
         extent("weight", 2),
         stride=integer("dW", 1),
-        bias=has("bias").unless(True),
+        bias=_IF_BIAS,
         features_first=flag("featFirst").unless(False),
     ),
     traits=Traits(shapes=_row_shapes),

@@ -37,12 +37,9 @@ register_layer(
             "criterion.CosineEmbeddingCriterion", number("margin", 0.0), average=_IF_AVERAGE
         ),
         "nn.DistanceRatioCriterion": of_runtime("criterion.DistanceRatioCriterion", average=_IF_AVERAGE),
-        "nn.HingeEmbeddingCriterion": of_runtime(
-            "criterion.HingeEmbeddingCriterion", number("margin", 1.0), average=_AVERAGE
-        ),
+        **same_names("criterion", "HingeEmbeddingCriterion MarginCriterion", number("margin", 1.0), average=_AVERAGE),
         "nn.L1Cost": of_runtime("criterion.L1Cost"),
         "nn.L1HingeEmbeddingCriterion": of_runtime("criterion.L1HingeEmbeddingCriterion", number("margin", 1.0)),
-        "nn.MarginCriterion": of_runtime("criterion.MarginCriterion", number("margin", 1.0), average=_AVERAGE),
         "nn.MarginRankingCriterion": of_runtime(
             "criterion.MarginRankingCriterion", number("margin", 1.0), average=_IF_AVERAGE
         ),

@@ -301,8 +301,7 @@ register_layer(
         "nn.TVLoss": _VARIATION,
         "nn.DeepDreamLoss": of_runtime("training.DeepDreamLoss", number("strength", 1e-5), number("max_grad", 100.0)),
         "nn.GramMatrix": of_runtime("linear.GramMatrix", flag("normalize", True)),
-        "nn.SpatialCircularPadding": of_runtime("resample.SpatialCircularPadding", _BORDERS),
-        "nn.SpatialSymmetricPadding": of_runtime("resample.SpatialSymmetricPadding", _BORDERS),
+        **same_names("resample", "SpatialCircularPadding SpatialSymmetricPadding", _BORDERS),
         "nn.NoiseFill": of_runtime("training.NoiseFill", integer("num_noise_channels"), number("mult", 1.0)),
         "nn.GenNoise": _NOISE,
         "nn.DummyGradOutput": of_runtime("training.ZeroGrad"),
@@ -696,8 +695,11 @@ register_layer(
 register_layer(
     scratch=_SCRATCH,
     module={
-        **same_names("criterion", "BinaryLogisticRegression SpatialBinaryLogisticRegression", average=_AVERAGE),
-        "nn.NCECriterion": of_runtime("criterion.NCECriterion", average=_AVERAGE),
+        **same_names(
+            "criterion",
+            "BinaryLogisticRegression SpatialBinaryLogisticRegression NCECriterion",
+            average=_AVERAGE,
+        )
     },
 )
 register_layer(
