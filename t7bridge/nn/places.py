@@ -26,6 +26,8 @@ _SHOWN = 20
 """Number of paths in a message."""
 MAX_SEARCHED = 30_000_000
 """Maximum number of values searched in fields of objects of unknown classes."""
+MAX_DEPTH = 1_000
+"""Depth up to which a module has a path of its own; PyTorch can call modules nested a third as deep."""
 MAX_NAME_CHARS = 1 << 26
 """Maximum characters of all names and paths of one model; deep nesting makes every name long."""
 
@@ -358,12 +360,15 @@ def find_models(value: Value, name: str = "root") -> list[tuple[str, TorchObject
 
 
 def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tuple[str, str]]:
-    """Return name (that of the state dict, as `inspect` lists it) and class of each module in a value, by its path."""
+    """Return name (that of the state dict, as `inspect` lists it) and class of each module in a value, by its path.
+
+    Modules nested deeper than `MAX_DEPTH` are left out.
+    """
     names: dict[str, tuple[str, str]] = {}
     several = len(find_models(value)) > 1
     for path, module in find_modules(value):
         above = path.removeprefix("root").lstrip(".") if several else ""
-        for place in Places(module, path, limits):
+        for place in (each for each in Places(module, path, limits) if each.depth <= MAX_DEPTH):
             name = f"{above}.{place.prefix}".strip(".") or "(model)"
             names.setdefault(place.path, (name, place.obj.class_name))
     return names

@@ -17,12 +17,10 @@ from ..graph.lua import TorchObject
 from ..limits import DEFAULT_LIMITS, Limits
 from .graphs import graph_spec
 from .mapping import LAYERS, Call, GraphSpec, Lua, ModuleSpec, Plan
-from .places import Place, Places
+from .places import MAX_DEPTH, Place, Places
 from .registry import layer_of, registered_layers, tensor_shapes, traits_of
 from .state_dict import StateDict, state_dict
 
-MAX_DEPTH = 1_000
-"""Depth up to which a module has a path of its own; PyTorch can call modules nested a third as deep."""
 _MAX_LISTED = 500
 """Maximum number of layers listed in a message; the error itself has all of them."""
 

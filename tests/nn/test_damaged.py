@@ -12,7 +12,7 @@ from helpers import corpus, read, walk
 
 from t7bridge import Storage, Table, Tensor, TorchObject, state_dict
 from t7bridge.errors import LimitError, UnsupportedLayerError
-from t7bridge.nn import build_plan, find_modules
+from t7bridge.nn import build_plan, find_modules, layer_names
 
 FILES = [path for path in corpus("nn/*.t7", "models/*.t7", "rnn/*.t7") if path.suffixes == [".t7"]]
 ODD = [None, True, 0.0, -1.0, 1e308, float("nan"), float("inf"), 2.5, b"x", b"", Table()]
@@ -112,3 +112,11 @@ def test_graphs_with_many_names_take_time_in_proportion():
     started = process_time()
     assert "node3999" in build_plan(TorchObject("nn.gModule", 1, Table.of({**lists, **ends}))).root.children
     assert process_time() - started < 3
+
+
+def test_names_of_deeply_nested_modules_are_not_made():
+    """A path per module would take the square of their number."""
+    model = TorchObject("nn.Tanh", 1, Table.of({}))
+    for _ in range(10_000):
+        model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([model])}))
+    assert 1000 <= len(layer_names(model)) < 1100
