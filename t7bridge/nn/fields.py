@@ -6,6 +6,7 @@ May import graph and errors. Knows fields, not the meaning of classes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from attrs import field
@@ -36,6 +37,7 @@ def lookup(value: Value, path: str) -> Value:
     return value
 
 
+@lru_cache
 def path_steps(path: str) -> str:
     """Return a path of `lookup` as error messages write it: `.network.modules[1]` for `network.modules.1`."""
     return "".join(step_name(float(name)) if name.isdigit() else step_name(name) for name in path.split("."))

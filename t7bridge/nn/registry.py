@@ -522,12 +522,16 @@ def registered_layers() -> dict[str, Layer]:
 
 def _found_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Child]:
     for path in paths:
-        value, step = lookup(obj, path), path_steps(path)
-        items = items_of(value)
-        inside = [("", value)] if items is None else [(f"[{at}]", item) for at, item in enumerate(items, 1)]
-        for at, (place, item) in enumerate(inside if value is not None else ()):
-            yield Child(name or str(at), step + place, item)
-        if value is not None and inside:
+        value = lookup(obj, path) if "." in path else obj.get(path)
+        if value is None:
+            continue
+        step, items = path_steps(path), items_of(value)
+        if items is None:
+            yield Child(name or "0", step, value)
+            return
+        for at, item in enumerate(items):
+            yield Child(name or str(at), f"{step}[{at + 1}]", item)
+        if items:
             return
 
 
