@@ -15,7 +15,7 @@ __getattr__ = face(
         "layouts": "DeviationToVariance apply_layout compact_in compacted reshape undo_layout view",
         "mapping": "Choice LAYERS ModuleSpec extent of_runtime specs_in",
         "output_shapes": "Example Examples",
-        "places": "Places find_models find_modules is_module is_scratch module_at",
+        "places": "Places find_models find_modules is_module is_scratch layer_names module_at",
         "plan": "build_plan",
         "registry": "ParamsOf declared_traits load_classes param tensor_shapes traits_of",
         "stacks": "recognized",

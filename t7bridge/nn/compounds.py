@@ -133,7 +133,7 @@ class _Run:
             return self._split(fields, value)
         if name == "Mean" and fields.get("sizeAverage") is False:
             raise LookupError("a sum")
-        options = tuple(map(_plain, map(fields.get, _OPTIONS.get(name, ()))))
+        options = tuple(map(self._plain, map(fields.get, _OPTIONS.get(name, ()))))
         if name == "Unsqueeze" and options[1] == 2:
             options = (options[0], None)  # it remembers the dimensions of its first input, here always a batch of rows
         return Node(name, options, path, value)
@@ -177,6 +177,16 @@ class _Run:
         self._spend(1)
         return [part for each in value for part in self._flat(each)] if isinstance(value, list) else [value]
 
+    def _plain(self, value: Value) -> Any:
+        """Return the value of an option that can be compared; false is the same as missing."""
+        self._spend(1)
+        if isinstance(value, Storage):
+            return tuple(value.array.tolist())
+        items = items_of(value)
+        if items is not None:
+            return tuple(map(self._plain, items))
+        return None if value is False else value
+
     def _spend(self, steps: int) -> None:
         self._left -= steps
         if self._left < 0:
@@ -185,16 +195,6 @@ class _Run:
 
 def _below(path: str, step: str) -> str:
     return f"{path}{step}".replace("[", ".").replace("]", "").lstrip(".")
-
-
-def _plain(value: Value) -> Any:
-    """Return the value of an option that can be compared; false is the same as missing."""
-    if isinstance(value, Storage):
-        return tuple(value.array.tolist())
-    items = items_of(value)
-    if items is not None:
-        return tuple(map(_plain, items))
-    return None if value is False else value
 
 
 def _match(pattern: Expression, found: Expression, names: dict[str, str]) -> dict[str, str] | None:

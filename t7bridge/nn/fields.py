@@ -6,20 +6,19 @@ May import graph and errors. Knows fields, not the meaning of classes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any
 
 from attrs import field
 
 from ..data import define
 from ..errors import ModelError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
-from ..graph.storage import Span, Storage
+from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import step_name
 
 _NO_FIELDS: Mapping[str, Any] = {}
-_FEW = 64
-"""Integers decoded one by one: numpy takes longer to load than these to read."""
 
 
 def lookup(value: Value, path: str) -> Value:
@@ -38,6 +37,7 @@ def lookup(value: Value, path: str) -> Value:
     return value
 
 
+@lru_cache
 def path_steps(path: str) -> str:
     """Return a path of `lookup` as error messages write it: `.network.modules[1]` for `network.modules.1`."""
     return "".join(step_name(float(name)) if name.isdigit() else step_name(name) for name in path.split("."))
@@ -80,9 +80,17 @@ class Fields:
     defaults: Mapping[str, Any] = field(default=_NO_FIELDS, repr=False)
 
     def get(self, path: str) -> Value:
-        """Return the value at a path of fields, its default, or `None`."""
-        found = lookup(self.obj, path)
-        return self.defaults.get(path) if found is None else found
+        """Return the value at a path of fields, its default, or `None`.
+
+        Args:
+            path: names separated by `|` are tried in turn, as classes and releases differ in them.
+        """
+        for name in path.split("|"):
+            found = lookup(self.obj, name)
+            found = self.defaults.get(name) if found is None else found
+            if found is not None:
+                return found
+        return None
 
     def has(self, path: str) -> bool:
         """Return whether the field, or a default for it, exists."""
@@ -92,7 +100,7 @@ class Fields:
         """Return the error for a field that is not what its class needs."""
         return ModelError(
             f"a field of {self.obj.class_name} is not what the class needs",
-            path=self.path + path_steps(path),
+            path=self.path + path_steps(path.split("|")[0]),
             expected=expected,
             found="nothing" if found is None else type(found).__name__ if not isinstance(found, float) else f"{found}",
         )
@@ -101,28 +109,23 @@ class Fields:
         """Return a number.
 
         Args:
-            path: names separated by `|` are tried in turn, as classes and releases differ in them.
+            path: see `get`.
             default: the value of a missing field.
 
         Raises:
             ModelError: it is missing without a default, or not a number.
         """
-        value: Value = None
-        for name in path.split("|"):
-            value = self.get(name)
-            if value is not None:
-                break
-        if value is None:
-            value = default
+        found = self.get(path)
+        value = default if found is None else found
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.wrong(path.split("|")[0], "a number", value)
+            raise self.wrong(path, "a number", value)
         return value
 
     def integer(self, path: str, default: int | None = None) -> int:
         """Return a whole number. See `number`."""
         value = self.number(path, default)
         if value != value or value in (float("inf"), float("-inf")) or value != int(value):
-            raise self.wrong(path.split("|")[0], "a whole number", value)
+            raise self.wrong(path, "a whole number", value)
         return int(value)
 
     def index0(self, path: str, default: int | None = None) -> int:
@@ -152,21 +155,32 @@ class Fields:
             return value
         raise self.wrong(path, "a string", value)
 
-    def sizes(self, path: str) -> tuple[int, ...]:
-        """Return a `LongStorage`, tensor or list of sizes.
+    def numbers(self, path: str) -> tuple[Any, ...]:
+        """Return the elements of a storage, tensor or list of numbers.
 
         Raises:
             ModelError: it is none of these.
         """
         value = self.get(path)
+        if isinstance(value, Storage) and value.element.code[0] == "i":  # few are read without numpy
+            raw, width = b"".join(value.chunks()), value.element.itemsize
+            words = (raw[at : at + width] for at in range(0, len(raw), width))
+            return tuple(int.from_bytes(word, "little", signed=True) for word in words)
         if isinstance(value, Storage):
-            return _few_integers(value) or tuple(int(extent) for extent in value.array)
+            return tuple(value.array.tolist())
         if isinstance(value, Tensor) and value.numel <= (value.storage.count if value.storage else 0):
-            return tuple(int(extent) for extent in value.numpy().reshape(-1))
+            return tuple(value.numpy().reshape(-1).tolist())
         items = items_of(value)
         if items is None or not all(isinstance(item, (int, float)) for item in items):
-            raise self.wrong(path, "a list of sizes", value)
-        return tuple(int(item) for item in items)
+            raise self.wrong(path, "a list of numbers", value)
+        return tuple(items)
+
+    def sizes(self, path: str) -> tuple[int, ...]:
+        """Return a `LongStorage`, tensor or list of sizes. See `numbers`."""
+        try:
+            return tuple(map(int, self.numbers(path)))
+        except (OverflowError, TypeError, ValueError) as error:
+            raise self.wrong(path, "a list of sizes", self.get(path)) from error
 
     def find_tensor(self, path: str) -> Tensor | None:
         """Return a tensor with at least one element, or `None`: a field may be absent, emptied or something else."""
@@ -183,14 +197,3 @@ class Fields:
         if value is None:
             raise self.wrong(path, "a tensor with elements", self.get(path))
         return value
-
-
-def _few_integers(storage: Storage) -> tuple[int, ...]:
-    """Return the elements of a small integer storage in a file, without numpy; empty for anything else."""
-    data = storage.data
-    if not isinstance(data, Span) or storage.element.code[0] != "i" or storage.count > _FEW:
-        return ()
-    order: Literal["little", "big"] = "little" if data.order == "little" else "big"
-    raw = b"".join(data.pieces(storage.count))
-    pieces = (raw[at : at + data.width] for at in range(0, len(raw), data.width))
-    return tuple(int.from_bytes(piece, order, signed=True) for piece in pieces)

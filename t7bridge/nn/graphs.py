@@ -6,6 +6,7 @@ May import graph and errors. Knows neither formats nor PyTorch.
 from __future__ import annotations
 
 import keyword
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -129,17 +130,9 @@ def graph_modules(obj: TorchObject) -> Iterator[Child]:
         module, label = lookup(node, "data.module"), lookup(node, "data.annotations.name")
         if module is not None and isinstance(label, bytes) and id(module) not in names:
             names[id(module)] = label.decode("utf-8", "replace")
-    usable = {key: name for key, name in names.items() if is_free_name(name) and [*names.values()].count(name) == 1}
-    found = False
-    for child in modules(obj):
-        found = True
+    times = Counter(names.values())
+    usable = {key: name for key, name in names.items() if times[name] == 1 and is_free_name(name)}
+    made = [(f".forwardnodes[{at}].data.module", lookup(node, "data.module")) for at, node in enumerate(nodes, 1)]
+    there = [each for each in made if each[1] is not None]
+    for child in list(modules(obj)) or [Child(str(at), *each) for at, each in enumerate(there)]:
         yield evolve(child, name=usable.pop(id(child.value), child.name))
-    if found:
-        return
-    position = 0
-    for number, node in enumerate(nodes, 1):
-        module = lookup(node, "data.module")
-        if module is not None:
-            name = usable.pop(id(module), str(position))
-            yield Child(name, f".forwardnodes[{number}].data.module", module)
-            position += 1

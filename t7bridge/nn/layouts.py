@@ -22,7 +22,7 @@ from ..data import define, np
 from ..errors import ModelError
 from ..graph.dtypes import PACKED
 from ..graph.storage import Derived, Span, Storage, part_of
-from ..graph.tensor import Tensor
+from ..graph.tensor import Tensor, contiguous
 from ..limits import Budget, Limits
 from .fields import Fields
 
@@ -176,7 +176,7 @@ def _extent(extent: Extent, tensor: Tensor, fields: Fields) -> int:
         return tensor.size[0 if extent == FIRST else -1]
     value = fields.integer(extent)
     if value < 1:
-        raise fields.wrong(extent.split("|")[0], "a positive number", float(value))
+        raise fields.wrong(extent, "a positive number", float(value))
     return value
 
 
@@ -385,39 +385,6 @@ def undo_layout(layout: Layout, tensor: Tensor, template: Tensor, fields: Fields
 # Compacting
 
 
-@define(eq=False)
-class _Cluster:
-    """Overlapping views of one storage, and the range that they use.
-
-    Attributes:
-        storage: their storage.
-        first: the first element used.
-        end: the element after the last one.
-        views: the views, of any geometry.
-    """
-
-    storage: Storage
-    first: int
-    end: int
-    views: list[Tensor]
-
-    def rows(self) -> list[tuple[int, int]] | None:
-        """Extents and strides, the largest stride first, if all views are the same one and it leaves elements out."""
-        view = self.views[0]
-        if any(_geometry(other) != _geometry(view) for other in self.views):
-            return None
-        rows = sorted(
-            ((extent, step) for extent, step in zip(view.size, view.stride) if extent > 1 and step),
-            key=lambda row: -row[1],
-        )
-        reach = 0
-        for extent, step in reversed(rows):
-            if step <= reach:
-                return None  # it repeats elements
-            reach += (extent - 1) * step
-        return rows if prod(extent for extent, _ in rows) < self.end - self.first else None
-
-
 def compacted(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
     """Return a state dict with the same tensors on storages that hold no more than they use.
 
@@ -444,8 +411,8 @@ def compact_in(value: Any) -> Any:
     """
     holder = [value]
     fresh: dict[int, Tensor] = {}
-    for cluster in list(_clusters(holder)):
-        _cut(cluster, fresh)
+    for views in list(_clusters(holder)):
+        _cut(views, fresh)
     for place, key, item in list(_entries(holder)):
         if isinstance(item, Tensor) and id(item) in fresh:
             place[key] = fresh[id(item)]
@@ -467,12 +434,29 @@ def _entries(value: Any) -> Iterator[tuple[Any, Any, Any]]:
                 stack.append(item)
 
 
-def _geometry(view: Tensor) -> tuple[Any, ...]:
-    return view.offset, view.size, view.stride
+def _rows(views: list[Tensor], count: int) -> list[tuple[int, int]] | None:
+    """Return extents and strides, the largest stride first, if all views are the same one and it leaves elements out.
+
+    Args:
+        views: of one storage.
+        count: elements of the range that they use.
+    """
+    size, stride = views[0].size, views[0].stride
+    if any((view.offset, view.size, view.stride) != (views[0].offset, size, stride) for view in views):
+        return None
+    rows = sorted(
+        ((extent, step) for extent, step in zip(size, stride) if extent > 1 and step), key=lambda row: -row[1]
+    )
+    reach = 0
+    for extent, step in reversed(rows):
+        if step <= reach:
+            return None  # it repeats elements
+        reach += (extent - 1) * step
+    return rows if prod(extent for extent, _ in rows) < count else None
 
 
-def _clusters(value: Any) -> Iterator[_Cluster]:
-    """Yield the tensors of a value grouped by shared memory, without those whose storage is kept whole."""
+def _clusters(value: Any) -> Iterator[list[tuple[int, int, Tensor]]]:
+    """Yield overlapping tensors of a value, after the ranges that they use, without those of storages kept whole."""
     views: dict[int, list[Tensor]] = {}
     pinned: set[int] = set()
     known: set[int] = set()
@@ -487,11 +471,8 @@ def _clusters(value: Any) -> Iterator[_Cluster]:
             pinned.update((id(item.storage), id(item.storage.base)))
     for tensors in views.values():
         storage = tensors[0].storage
-        assert storage is not None
-        if id(storage) in pinned or storage.element.name in PACKED:
-            continue
-        for group in overlapping((*(view.reach() if view.numel else (0, 0)), view) for view in tensors):
-            yield _Cluster(storage, group[0][0], max(end for _, end, _ in group), [view for *_, view in group])
+        if id(storage) not in pinned and storage is not None and storage.element.name not in PACKED:
+            yield from overlapping((*(view.reach() if view.numel else (0, 0)), view) for view in tensors)
 
 
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
@@ -523,23 +504,22 @@ def check_size(tensors: Mapping[str, Tensor], limits: Limits, task: str) -> None
         budget.allocate(tensor.numel * tensor.element.itemsize, storage.nbytes if storage else 0, key)
 
 
-def _cut(cluster: _Cluster, fresh: dict[int, Tensor]) -> None:
+def _cut(cluster: list[tuple[int, int, Tensor]], fresh: dict[int, Tensor]) -> None:
     """Move the views of a cluster to a storage of their own."""
-    storage = cluster.storage
-    rows = cluster.rows()
+    views, first, end = [view for *_, view in cluster], cluster[0][0], max(end for _, end, _ in cluster)
+    storage, rows = views[0].storage, _rows(views, end - first)
+    assert storage is not None
     if rows is not None:
-        part = _gathered(storage, cluster.first, cluster.end, rows)
-        steps, left = {}, 1
-        for extent, step in reversed(rows):
-            steps[step] = left
-            left *= extent
-        for view in cluster.views:
+        part = _gathered(storage, first, end, rows)
+        packed = contiguous([extent for extent, _ in rows])
+        steps = {step: left for (_, step), left in zip(rows, packed)}
+        for view in views:
             stride = tuple(steps.get(step, step) for step in view.stride)
             fresh[id(view)] = evolve(view, storage=part, offset=0, stride=stride)
-    elif cluster.end - cluster.first < storage.count:
-        part = _part(storage, cluster.first, cluster.end)
-        for view in cluster.views:
-            fresh[id(view)] = evolve(view, storage=part, offset=view.offset - cluster.first if view.numel else 0)
+    elif end - first < storage.count:
+        part = _part(storage, first, end)
+        for view in views:
+            fresh[id(view)] = evolve(view, storage=part, offset=view.offset - first if view.numel else 0)
 
 
 def _part(storage: Storage, first: int, end: int) -> Storage:

@@ -59,7 +59,7 @@ class Lua(Fields):
 
     def optional(self, path: str) -> int | None:
         """Return a whole number that may be missing."""
-        return self.integer(path) if any(self.has(name) for name in path.split("|")) else None
+        return self.integer(path) if self.has(path) else None
 
     def dtype(self, path: str) -> str | None:
         """Return the element type of the tensor at a path, `float32`, even if it has no elements."""
@@ -201,28 +201,34 @@ def of_torch(name: str, *args: Any, childless: bool = False, **kwargs: Any) -> R
     return Row(f"torch.nn.{name}", args, kwargs, childless=childless)
 
 
-def of_runtime(name: str, *args: Any, plain: str = "", childless: bool = False, **kwargs: Any) -> Row:
+def of_runtime(name: str, *args: Any, plain: str = "", **kwargs: Any) -> Row:
     """Return a mapping to a module of the runtime: `shape.View`.
 
     Args:
         name: family and class.
-        args: positional arguments.
+        args: positional arguments: the source of each, a function of the fields, or the value itself.
         plain: name in `torch.nn` of an equivalent class for tensors with a batch dimension.
-        childless: see `Call`.
-        kwargs: arguments by keyword.
+        kwargs: arguments by keyword, likewise; one whose source has none is left out.
     """
-    return Row(LAYERS + name, args, kwargs, f"torch.nn.{plain}" if plain else "", childless)
+    named = {name: _source(value) for name, value in kwargs.items()}
+    return Row(LAYERS + name, tuple(map(_source, args)), named, f"torch.nn.{plain}" if plain else "")
 
 
-def same_names(family: str, names: str, **kwargs: Any) -> dict[str, Row]:
+def _source(value: Any) -> Any:
+    read = made(value) if callable(value) else value
+    return read.unless(None) if isinstance(read, Read) and not read.omitted else read
+
+
+def same_names(family: str, names: str, *args: Any, **kwargs: Any) -> dict[str, Row]:
     """Return the rows of classes of `torchmodules/layers` whose names and arguments are alike.
 
     Args:
         family: `table`.
         names: of the classes of nn, and those of the family, separated by spaces.
-        kwargs: their arguments.
+        args: their positional arguments.
+        kwargs: their arguments by keyword.
     """
-    return {f"nn.{name}": of_runtime(f"{family}.{name}", **kwargs) for name in names.split()}
+    return {f"nn.{name}": of_runtime(f"{family}.{name}", *args, **kwargs) for name in names.split()}
 
 
 def either(condition: Callable[[Lua], Any], one: Row | Choice, other: Row | Choice) -> Choice:

@@ -26,6 +26,8 @@ _SHOWN = 20
 """Number of paths in a message."""
 MAX_SEARCHED = 30_000_000
 """Maximum number of values searched in fields of objects of unknown classes."""
+MAX_DEPTH = 1_000
+"""Depth up to which a module has a path of its own; PyTorch can call modules nested a third as deep."""
 MAX_NAME_CHARS = 1 << 26
 """Maximum characters of all names and paths of one model; deep nesting makes every name long."""
 
@@ -119,23 +121,6 @@ class Place:
         return "".join(reversed([place.step for place in self._steps()]))
 
 
-@define(eq=False)
-class Find:
-    """A tensor or module found inside the fields of an unknown class.
-
-    Attributes:
-        name: its name in PyTorch, `net`, `rnns.0`.
-        path: its steps in Lua, `.net`, `.rnns[1]`.
-        value: what was found.
-        field: the field of the object that it is in.
-    """
-
-    name: str
-    path: str
-    value: Value
-    field: str
-
-
 def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
     """Yield the values in a table or object: name in PyTorch, step in Lua, value. Lists count from 0 in PyTorch."""
     if isinstance(value, TdsVec):
@@ -164,7 +149,7 @@ class Searcher:
         """Tables, by id, without results; each is searched once, however many objects share it."""
         self._steps = 0
 
-    def search(self, value: Value, name: str, path: str, field: str) -> Iterator[Find]:
+    def search(self, value: Value, name: str, path: str) -> Iterator[Child]:
         """Yield the tensors and the outermost modules in a value, down through tables, each object once."""
         seen: set[int] = set()
         found = False
@@ -174,7 +159,7 @@ class Searcher:
             self._steps += 1
             if isinstance(value, Tensor) or is_module(value):
                 found = True
-                yield Find(name, path, value, field)
+                yield Child(name, path, value, secondary=True)
             elif isinstance(value, (Table, TdsHash, TdsVec, TorchObject)):
                 if id(value) in seen or id(value) in self._barren:
                     continue
@@ -196,11 +181,11 @@ class Searcher:
         if not found:
             self._barren |= seen
 
-    def fields(self, obj: TorchObject) -> Iterator[Find]:
+    def fields(self, obj: TorchObject) -> Iterator[Child]:
         """Yield the results of `search` in the fields of an object, except scratch fields."""
         for name, step, value in _steps_into(obj):
             if not is_scratch(name):
-                yield from self.search(value, name, step, name)
+                yield from self.search(value, name, step)
 
 
 def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]:
@@ -210,9 +195,7 @@ def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]
     for number, value in enumerate(items_of(obj.get("modules")) or (), 1):
         if is_module(value):
             yield Child(str(number - 1), f".modules[{number}]", value)
-    for find in searcher.fields(obj):
-        if not isinstance(find.value, Tensor):
-            yield Child(find.name, find.path, find.value, secondary=True)
+    yield from (found for found in searcher.fields(obj) if not isinstance(found.value, Tensor))
 
 
 @define(eq=False)
@@ -377,12 +360,15 @@ def find_models(value: Value, name: str = "root") -> list[tuple[str, TorchObject
 
 
 def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tuple[str, str]]:
-    """Return name (that of the state dict, as `inspect` lists it) and class of each module in a value, by its path."""
+    """Return name (that of the state dict, as `inspect` lists it) and class of each module in a value, by its path.
+
+    Modules nested deeper than `MAX_DEPTH` are left out.
+    """
     names: dict[str, tuple[str, str]] = {}
     several = len(find_models(value)) > 1
     for path, module in find_modules(value):
         above = path.removeprefix("root").lstrip(".") if several else ""
-        for place in Places(module, path, limits):
+        for place in (each for each in Places(module, path, limits) if each.depth <= MAX_DEPTH):
             name = f"{above}.{place.prefix}".strip(".") or "(model)"
             names.setdefault(place.path, (name, place.obj.class_name))
     return names

@@ -5,9 +5,9 @@ May import graph, errors, limits and report. Knows neither formats nor PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import islice
+from functools import cache
 from typing import Any
 
 from attrs import evolve
@@ -17,12 +17,10 @@ from ..graph.lua import TorchObject
 from ..limits import DEFAULT_LIMITS, Limits
 from .graphs import graph_spec
 from .mapping import LAYERS, Call, GraphSpec, Lua, ModuleSpec, Plan
-from .places import Place, Places
+from .places import MAX_DEPTH, Place, Places
 from .registry import layer_of, registered_layers, tensor_shapes, traits_of
 from .state_dict import StateDict, state_dict
 
-MAX_DEPTH = 1_000
-"""Depth up to which a module has a path of its own; PyTorch can call modules nested a third as deep."""
 _MAX_LISTED = 500
 """Maximum number of layers listed in a message; the error itself has all of them."""
 
@@ -51,7 +49,7 @@ def build_plan(
     planner = _Planner(Places(value, path, limits), state or state_dict(value, path, limits, own_keys=True), index_base)
     root = planner.run()
     if planner.unsupported:
-        raise _error(planner.unsupported, planner.unknown)
+        raise _error(list(planner.unsupported), planner.unknown)
     planner.check_shapes()
     return Plan(root, frozenset(planner.learned()))
 
@@ -71,7 +69,7 @@ def sketch(
         LimitError: the model is nested or shared too much.
     """
     planner = _Planner(Places(value, path, limits), state, 1)
-    return planner.run(), planner.unsupported
+    return planner.run(), list(planner.unsupported)
 
 
 class _Planner:
@@ -83,7 +81,8 @@ class _Planner:
         self._childless: set[int] = set()
         self._refers: list[tuple[ModuleSpec, Mapping[str, TorchObject]]] = []
         self._remembering: set[int] = set()
-        self.unsupported: list[tuple[str, str, str]] = []
+        self.unsupported: dict[tuple[str, str, str], None] = {}
+        self._similar = cache(lambda name: get_close_matches(name, registered_layers(), _CANDIDATES, _ALIKE))
         self.unknown = False
         """True once a class without an entry was found."""
         self._shapes: dict[str | int, dict[str, tuple[int, ...]]] = {}
@@ -137,9 +136,10 @@ class _Planner:
         module = place.layer.module_of(obj.class_name) if place.layer else None
         if place.layer is None or module is None:
             shapes = self._shapes.get(id(obj), {})
-            reason = unknown_class(obj, shapes) if place.layer is None else "has no PyTorch module yet"
+            self.unknown |= place.layer is None
+            names = self._similar(obj.class_name) if place.layer is None else []
+            reason = "has no PyTorch module yet" if place.layer else unknown_class(obj, shapes, names)
             self._reject(path, obj.class_name, reason)
-            self.unknown = self.unknown or place.layer is None
             return spec
         shapes = self._shapes.get(place.prefix if place.depth <= MAX_DEPTH else id(obj), {})
         self._found[id(obj)] = shapes
@@ -179,9 +179,7 @@ class _Planner:
                 spec.refers[name] = other
 
     def _reject(self, path: str, class_name: str, reason: str) -> None:
-        row = (path, class_name, reason)
-        if row not in self.unsupported:
-            self.unsupported.append(row)
+        self.unsupported[path, class_name, reason] = None
 
     def check_shapes(self) -> None:
         """Compare the tensors of all layers with the shapes that their arguments require.
@@ -236,7 +234,7 @@ class Above(Sequence[TorchObject]):
             parent = parent.parent
 
     def __getitem__(self, index: Any) -> Any:
-        return list(self)[index] if isinstance(index, slice) else next(islice(self, index, None))
+        return list(self)[index]
 
 
 def _error(layers: list[tuple[str, str, str]], unknown: bool) -> UnsupportedLayerError:
@@ -258,18 +256,19 @@ _CANDIDATES = 3
 _ALIKE = 0.75
 
 
-def unknown_class(obj: TorchObject, shapes: Mapping[str, tuple[int, ...]]) -> str:
+def unknown_class(obj: TorchObject, shapes: Mapping[str, tuple[int, ...]], similar: Iterable[str]) -> str:
     """Describe an object of a class without an entry.
 
     Args:
         obj: the object.
         shapes: the shapes of its own tensors in the state dict, by their names there.
+        similar: known classes with a similar name.
     """
     text = "is a class without an entry"
     if shapes:
         listed = [f"{name} {' x '.join(map(str, shape))}" for name, shape in list(shapes.items())[:_TENSORS]]
         text += f"; it has {', '.join(listed)}{', …' if len(shapes) > _TENSORS else ''}"
-    for name in get_close_matches(obj.class_name, registered_layers(), _CANDIDATES, _ALIKE):
+    for name in similar:
         if _has_fields_of(obj, name, shapes):
             return f"{text}{' and' if shapes else '; it has'} all fields of {name}"
     return text

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..io.source import PathLike, add_input
-from .fields import Fields, items_of
+from .fields import Fields, items_of, lookup, path_steps
 from .flows import Flow
 from .layouts import Layout, LayoutStep
 from .mapping import LAYERS, Choice, Mapped, Row
@@ -91,18 +92,14 @@ class Traits:
 
 _NONE = Traits()
 _TRAITS: dict[str, Traits] = {}
-_RESOLVED: dict[str, Traits] = {}
-"""The same by full names, with the outputs of classes of torch.nn."""
 
 
+@cache
 def traits_of(target: str) -> Traits:
     """Return the facts about a class by its dotted name; all false if no entry declares any."""
-    facts = _RESOLVED.get(target)
-    if facts is None:
-        facts = _TRAITS.get(target.removeprefix(LAYERS), _NONE)
-        output = facts.output or output_of(f"torch.nn.{facts.like}" if facts.like else target)
-        facts = _RESOLVED[target] = facts if output is facts.output else evolve(facts, output=output)
-    return facts
+    facts = _TRAITS.get(target.removeprefix(LAYERS), _NONE)
+    output = facts.output or output_of(facts.like or target)
+    return facts if output is facts.output else evolve(facts, output=output)
 
 
 def like_of(target: str) -> str:
@@ -121,11 +118,9 @@ def tensor_shapes(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     Returns:
         Shapes by name; none if they are unknown.
     """
-    facts = traits_of(target)
-    if facts.shapes is None:
-        return tensors_like(like_of(target), args, kwargs)
+    shapes = traits_of(target).shapes
     try:
-        return dict(facts.shapes(*args, **kwargs))
+        return dict(shapes(*args, **kwargs) if shapes else tensors_like(like_of(target), args, kwargs))
     except (ArithmeticError, LookupError, Refused, TypeError, ValueError):
         return {}
 
@@ -140,7 +135,7 @@ def add_traits(traits: Mapping[str, Traits]) -> None:
         if _TRAITS.get(target, facts) != facts:
             raise ModelError(f"the traits of {target} are already declared", hint="One entry declares them.")
     _TRAITS.update(traits)
-    _RESOLVED.clear()
+    traits_of.cache_clear()
 
 
 def declared_traits() -> dict[str, Traits]:
@@ -327,7 +322,7 @@ def register_layer(
         children: finds the modules inside: `modules`, `first_module`, `named_modules(…)` or a function of your own.
         defaults: values of missing fields.
         scratch: temporary fields, as a tuple or separated by spaces.
-        kind: `layer`, `container` or `criterion`; by default derived from `children`.
+        kind: `layer`, `container` or `criterion`; by default derived from `children`, or the family of the module.
         note: a note for the user wherever the class occurs, or a function of the fields.
         remark: further text for the page of layers.
         module: the PyTorch equivalent of the classes: one for all, or by class name.
@@ -351,10 +346,12 @@ def register_layer(
         mapped: Mapping[str, Mapped] = module
     else:
         mapped = dict.fromkeys(names, module) if module is not None else {}
-    kind = kind or ("container" if children else "layer")
+    first = next(iter(mapped.values()), None)
+    target = first.targets[0].removeprefix(LAYERS) if isinstance(first, (Row, Choice)) else ""
+    is_criterion = target.startswith("criterion.")
+    kind = kind or ("criterion" if is_criterion else "container" if children else "layer")
     if isinstance(traits, Traits):
-        first = next(iter(mapped.values()))
-        traits = {first.targets[0].removeprefix(LAYERS): traits} if isinstance(first, (Row, Choice)) else {}
+        traits = {target: traits} if target else {}
     layer = Layer(
         names,
         params,
@@ -461,7 +458,7 @@ def unregister_layer(name: str) -> None:
     if layer is not None and all(other is not layer for other in _LAYERS.values()):
         for target in layer.traits:
             _TRAITS.pop(target, None)
-        _RESOLVED.clear()
+        traits_of.cache_clear()
 
 
 def layer_of(class_name: str) -> Layer | None:
@@ -523,35 +520,44 @@ def registered_layers() -> dict[str, Layer]:
 # How children are found
 
 
-def _listed(obj: TorchObject, name: str) -> Iterator[Child]:
-    listed = obj.get(name)
-    items = items_of(listed)
-    if items is None and listed is not None:
-        yield Child("0", f".{name}", listed)  # in a damaged file: not a list
-    for number, value in enumerate(items or (), 1):
-        yield Child(str(number - 1), f".{name}[{number}]", value)
+def _found_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Child]:
+    for path in paths:
+        value = lookup(obj, path) if "." in path else obj.get(path)
+        if value is None:
+            continue
+        step, items = path_steps(path), items_of(value)
+        if items is None:
+            yield Child(name or "0", step, value)
+            return
+        for at, item in enumerate(items):
+            yield Child(name or str(at), f"{step}[{at + 1}]", item)
+        if items:
+            return
+
+
+def children_at(*paths: str, name: str = "") -> Children:
+    """Return a function for the children at the first of some paths where there is a module, or a list with elements.
+
+    Args:
+        paths: as for `fields.lookup`: `net.modules`.
+        name: the name of a single child; those of a list are named from `0` on.
+    """
+    return lambda obj: _found_at(obj, *paths, name=name)
 
 
 def modules(obj: TorchObject) -> Iterator[Child]:
     """Yield the elements of `modules`, named from `0` on; of older decorators, `module`."""
-    found = False
-    for child in _listed(obj, "modules"):
-        found = True
-        yield child
-    if not found and obj.get("module") is not None:
-        yield Child("0", ".module", obj.get("module"))
+    return _found_at(obj, "modules", "module")
 
 
 def first_module(obj: TorchObject) -> Iterator[Child]:
     """Yield the first element of `modules`; the others are its copies, with the same weights."""
-    for child in modules(obj):
-        yield child
-        return
+    return islice(modules(obj), 1)
 
 
 def criterions(obj: TorchObject) -> Iterator[Child]:
     """Yield the elements of `criterions`, named from `0` on."""
-    yield from _listed(obj, "criterions")
+    return _found_at(obj, "criterions")
 
 
 def named_modules(*names: str) -> Children:

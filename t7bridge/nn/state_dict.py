@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from math import prod
 from os import PathLike
 from typing import Any
@@ -28,7 +29,7 @@ from ..values.assign import Assignment, same_elements
 from ..values.widened import widen
 from .fields import Fields, items_of, path_steps
 from .layers.containers import clones
-from .layouts import apply_layout, compacted, copied, elements, undo_layout
+from .layouts import apply_layout, compacted, copied, elements, overlapping, undo_layout
 from .mapping import Lua, Read, Row
 from .places import NameBudget, Place, Places, is_scratch
 from .registry import Layer, Param, Source, first_module, layer_of, modules, own_names
@@ -364,7 +365,7 @@ class _Collector:
         searcher, reached = self._places.searcher, self._places.last
         for place, name, value, known in self._left:
             path = path_steps(name) if known else name
-            for find in searcher.search(value, name, path, name):
+            for find in searcher.search(value, name, path):
                 inside = find.value
                 if isinstance(inside, Tensor):
                     if not inside.numel or id(inside.storage) in stored:
@@ -551,23 +552,17 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
         models: the state dicts of the result.
         report: receives the note.
     """
-    places: dict[int, list[tuple[int, int, str, Tensor, int]]] = {}
+    places: dict[int, list[tuple[int, int, str, Tensor, Tensor]]] = {}
     for model in models:
         for key, origin in model.origins.items():
-            before, now = origin.tensor, model[key]
+            before = origin.tensor
             if before is not None and before.storage is not None and before.numel:
-                first, end = before.reach()
-                places.setdefault(id(before.storage), []).append((first, end, key, now, id(before)))
+                places.setdefault(id(before.storage), []).append((*before.reach(), key, before, model[key]))
     lost: dict[str, None] = {}
-    for found in places.values():
-        found.sort(key=lambda place: place[:3])
-        reach, last = -1, found[0]
-        for place in found:
-            is_part = place[4] == last[4]  # parts of one tensor share nothing
-            if place[0] < reach and place[3].storage is not last[3].storage and not is_part:
-                lost[last[2]] = lost[place[2]] = None
-            if place[1] > reach:
-                reach, last = place[1], place
+    for group in chain.from_iterable(map(overlapping, places.values())):
+        several = len({id(before) for *_, before, _ in group}) > 1  # parts of one tensor share nothing
+        if several and len({id(now.storage) for *_, now in group}) > 1:
+            lost.update(dict.fromkeys(key for _, _, key, *_ in group))
     if lost:
         names = listed(lost, _SHOWN)
         message = f"memory that Lua shares between tensors of different layouts is no longer shared: {names}"
@@ -700,9 +695,10 @@ def recorded(root: TorchObject, found: StateDict) -> Recorded | None:
         entry = entry.get(name) if isinstance(entry, Table) else None
         if isinstance(entry, Table):
             _add(result, own, entry, found[own].numel)
-    fits = all(_whole(result, key) for key in result.pieces)
+    if not all(_placed(result, key) for key in result.pieces):
+        return None
     known = {*result.pieces, *result.other}
-    return result if fits and all(result.tied.get(key, key) in known for key in result.keys) else None
+    return result if all(result.tied.get(key, key) in known for key in result.keys) else None
 
 
 def _add(result: Recorded, own: str, entry: Table, count: int) -> None:
@@ -710,31 +706,25 @@ def _add(result: Recorded, own: str, entry: Table, count: int) -> None:
     size = tuple(int(extent) for extent in items_of(entry.get("size")) or () if isinstance(extent, (int, float)))
     start = entry.get("start", 0)
     start = int(start) if isinstance(start, (int, float)) else 0
-    piece = Run(own, start, count, entry.get("transposed") is True)
-    known = result.pieces.setdefault(key, [])
+    result.pieces.setdefault(key, []).append(Run(own, start, count, entry.get("transposed") is True))
     result.sizes.setdefault(key, size)
-    same = any((other.start, other.count) == (start, count) for other in known)
-    (result.copies.setdefault(key, []) if same else known).append(piece)
 
 
-def _whole(result: Recorded, key: str) -> bool:
-    """Return whether the pieces of a tensor cover all of it, in order and without overlap."""
-    pieces = sorted(result.pieces[key], key=lambda piece: piece.start)
-    total = prod(result.sizes[key])
-    for piece in pieces:
-        if (piece.start, piece.count) == (0, total):  # one holds all: further parts share its memory
-            result.copies.setdefault(key, []).extend(other for other in pieces if other is not piece)
-            result.pieces[key] = [piece]
-            return not piece.transposed or len(result.sizes[key]) == 2
-    place, gaps = 0, False
-    for piece in pieces:
+def _placed(result: Recorded, key: str) -> bool:
+    """Return whether the pieces of a tensor cover all of it, in order and without overlap; others become copies."""
+    size, pieces = result.sizes[key], result.pieces[key]
+    total, kept, place, covered = prod(size), result.other.get(key), 0, 0
+    whole = [piece for piece in pieces if (piece.start, piece.count) == (0, total)]  # others share its memory
+    first = {(piece.start, piece.count): piece for piece in reversed(whole or pieces)}
+    result.pieces[key] = sorted(first.values(), key=lambda piece: piece.start)
+    result.copies[key] = [piece for piece in pieces if first.get((piece.start, piece.count)) is not piece]
+    if whole:
+        return not result.pieces[key][0].transposed or len(size) == 2
+    for piece in result.pieces[key]:
         if piece.start < place or piece.transposed:
             return False
-        gaps |= piece.start > place
-        place = piece.start + piece.count
-    result.pieces[key] = pieces
-    kept = result.other.get(key)
-    return place <= total and ((place == total and not gaps) or (kept is not None and kept.numel == total))
+        place, covered = piece.start + piece.count, covered + piece.count
+    return place <= total and (covered == total or (kept is not None and kept.numel == total))
 
 
 def _text(value: Any) -> str:

@@ -89,13 +89,13 @@ TORCH = {name: known for name, known in _CLASSES.items() if known.base}
 """Classes whose arguments are known. Others are written with the arguments in the plan."""
 
 
-def output_of(target: str) -> Rule | None:
+def output_of(name: str) -> Rule | None:
     """Return the shape of the output of a class as a function of its input's; `None` if unknown.
 
     Args:
-        target: its dotted name.
+        name: of a class of torch.nn, with its package or without.
     """
-    known = _CLASSES.get(target.removeprefix("torch.nn.")) if target.startswith("torch.nn.") else None
+    known = _CLASSES.get(name.removeprefix("torch.nn."))
     return known.output if known is not None else None
 
 
@@ -157,17 +157,18 @@ def tensors_like(name: str, args: tuple[Any, ...], kwargs: Arguments) -> Tensors
     """Return the tensors of a class with the required arguments of one of torch.nn, and perhaps others.
 
     Args:
-        name: a class of torch.nn, without its package; a class without tensors, or an unknown one, has none.
+        name: a class of torch.nn, without its package; an unknown one has none.
         args: positional arguments; those after the required ones may be others.
         kwargs: arguments by keyword; those of other names are ignored.
+
+    Raises:
+        Refused, TypeError: PyTorch would raise.
     """
-    known = TORCH[name].arguments if name in TORCH else {}
-    required = sum(default is REQUIRED for default in known.values())
-    own = {key: value for key, value in kwargs.items() if key in known}
-    try:
-        return constructed(name, args[: max(1, required)], own) if known else {}
-    except (Refused, TypeError, ValueError, ArithmeticError):
+    if name not in TORCH:
         return {}
+    known = TORCH[name].arguments
+    required = sum(default is REQUIRED for default in known.values())
+    return constructed(name, args[: max(1, required)], {key: value for key, value in kwargs.items() if key in known})
 
 
 def _require(holds: bool, message: str) -> None:
@@ -242,12 +243,10 @@ def _conv(name: str, arguments: Arguments) -> Tensors:
 
 
 def _recurrent(name: str, arguments: Arguments) -> Tensors:
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[name.removesuffix("Cell")]
     if name.endswith("Cell"):
-        rows, inputs = (
-            {"LSTMCell": 4, "GRUCell": 3, "RNNCell": 1}[name] * arguments["hidden_size"],
-            arguments["input_size"],
-        )
-        made = {"weight_ih": shape(rows, inputs), "weight_hh": shape(rows, arguments["hidden_size"])}
+        hidden, rows = arguments["hidden_size"], gates * arguments["hidden_size"]
+        made = {"weight_ih": shape(rows, arguments["input_size"]), "weight_hh": shape(rows, hidden)}
         return made | (dict.fromkeys(("bias_ih", "bias_hh"), shape(rows)) if arguments["bias"] else {})
     hidden, layers, dropped = arguments["hidden_size"], arguments["num_layers"], arguments["dropout"]
     positive(hidden)
@@ -259,7 +258,7 @@ def _recurrent(name: str, arguments: Arguments) -> Tensors:
     _require(type(projected) is int and 0 <= projected < hidden, f"a projection to {projected} of {hidden}")
     _require(not projected or name == "LSTM", f"nn.{name} has no projection")
     _require(function in ("tanh", "relu"), f"nn.{name} has the nonlinearity {function}")
-    return dict(_gate_tensors({"LSTM": 4, "GRU": 3, "RNN": 1}[name] * hidden, arguments))
+    return dict(_gate_tensors(gates * hidden, arguments))
 
 
 def _gate_tensors(rows: int, arguments: Arguments) -> Iterator[tuple[str, Shape]]:

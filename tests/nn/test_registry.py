@@ -14,17 +14,24 @@ from t7bridge.layers import (
     Lua,
     Permute,
     dim,
+    either,
+    flag,
     has,
     layer_of,
     modules,
     number,
     of_torch,
+    optional,
+    optional_dim,
+    optional_number,
     pair,
     param,
     register_layer,
     registered_layers,
+    sizes,
     unregister_layer,
 )
+from t7bridge.nn import build_plan
 from t7bridge.torchmodules import live_module
 
 
@@ -200,6 +207,34 @@ def test_rows_give_arguments():
     assert row(lua).args == (2.0, 2)
     assert row(lua).kwargs == {"bias": True, "size": (4, 5), "first": 0}
     assert row(Lua(obj("nn.Example", d=-1.0, h=4.0, w=5.0))).args == (0.5, -1)
+
+
+def test_older_names_of_any_argument():
+    """Names after `|` are tried whatever the type of the field, and messages name the first."""
+    reads = [flag("a|old"), sizes("s|sizes"), optional_dim("d|dim"), optional_number("n|number"), optional("i|int")]
+    fields = {"old": True, "sizes": Table.from_list([2.0, 3.0]), "dim": 2.0, "number": 0.5, "int": 7.0}
+    assert of_torch("Example", *reads)(Lua(obj("nn.Example", **fields))).args == (True, (2, 3), 1, 0.5, 7)
+    assert of_torch("Example", *reads[2:])(Lua(obj("nn.Example"))).args == (None, None, None)
+    for source in (dim("d|dim"), sizes("d|dim")):
+        with pytest.raises(ModelError, match=r"root\.d: "):
+            source.get(Lua(obj("nn.Example", dim=0.0)))
+    with pytest.raises(ModelError, match="a list of sizes"):
+        sizes("s").get(Lua(obj("nn.Example", s=Table.from_list([float("nan")]))))
+
+
+def test_containers_above_are_a_sequence():
+    """A condition on a container that is not there is a reason against the layer, from either end."""
+    for at in (1, -2):
+        identity = of_torch("Identity")
+        module = either(lambda lua, at=at: lua.above[at], identity, identity)
+        register_layer("my.Inner", module=module)
+        try:
+            model = obj("nn.Sequential", modules=Table.from_list([obj("my.Inner")]))
+            with pytest.raises(UnsupportedLayerError, match=r"root\.modules\[1\]: my\.Inner has inconsistent fields"):
+                build_plan(model)
+            assert build_plan(obj("nn.Sequential", modules=Table.from_list([model]))).root
+        finally:
+            unregister_layer("my.Inner")
 
 
 def test_users_say_what_a_class_is_in_pytorch():

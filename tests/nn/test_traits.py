@@ -87,7 +87,7 @@ def test_entries_declare_the_tensors_that_they_find() -> None:
             for param in layer.params_of(Fields(obj, "", layer.defaults)):
                 assert any(fnmatchcase(param.name, name) for name in layer.params.names), (path, param.name)
                 checked.add(obj.class_name)
-    assert {"nn.FastLSTM", "nn.GRU", "nn.SpatialConvolution", "inn.MeanSubtraction"} <= checked
+    assert {"nn.FastLSTM", "nn.GRU", "inn.MeanSubtraction"} <= checked
 
 
 def test_writers_exist_and_are_used() -> None:

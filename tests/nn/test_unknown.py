@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import numpy as np
 import pytest
 
 from t7bridge import Limits, Table, TdsHash, TdsVec, Tensor, TorchObject, state_dict
-from t7bridge.errors import LimitError, ModelError
+from t7bridge.errors import LimitError, ModelError, UnsupportedLayerError
 from t7bridge.layers import Fields
-from t7bridge.nn import find_modules, is_module
+from t7bridge.nn import build_plan, find_modules, is_module
 
 
 def tensor(*size: int) -> Tensor:
@@ -245,3 +247,12 @@ def test_fields_are_typed():
     with pytest.raises(ModelError, match="expected a tensor with elements; found nothing"):
         fields.tensor("weight")
     assert Fields(obj("x", size=[2.0, 3.0])).sizes("size") == (2, 3)
+
+
+def test_many_unknown_layers_take_time_in_proportion():
+    """Names like that of a class are looked for once, and each reason is compared with none of the others."""
+    layers = Table.from_list([TorchObject("nn.Liner", 1, Table.of({})) for _ in range(3000)])
+    started = process_time()
+    with pytest.raises(UnsupportedLayerError, match="3000 layers have no PyTorch module"):
+        build_plan(TorchObject("nn.Sequential", 1, Table.of({"modules": layers})))
+    assert process_time() - started < 4

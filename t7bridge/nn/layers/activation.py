@@ -29,7 +29,6 @@ from ..texts import Printed
 register_layer(
     "nn.PReLU",
     params=(param("weight"),),
-    defaults={"nOutputPlane": 0.0},
     module=of_runtime("activation.PReLU", extent("weight"), plain="PReLU"),
     # One slope is for inputs of any shape.
     traits=Traits(plain_examples=(1,), plain_rank=2, written=("plain", "PReLU"), like="PReLU"),
@@ -51,23 +50,20 @@ _RELU = either(
     of_torch("Threshold", number("threshold", 0.0), number("val", 0.0), inplace=_IF_INPLACE),
     of_torch("ReLU", inplace=_IF_INPLACE),
 )
-register_layer("nn.ReLU", defaults={"threshold": 0.0, "val": 0.0, "inplace": False}, module=_RELU)
+register_layer("nn.ReLU", module=_RELU)
 register_layer(
     "nn.Threshold",
-    defaults={"threshold": 1e-6, "val": 0.0, "inplace": False},
-    module=of_torch("Threshold", number("threshold"), number("val"), inplace=INPLACE),
+    module=of_torch("Threshold", number("threshold", 1e-6), number("val", 0.0), inplace=INPLACE),
 )
 register_layer(
     "nn.LeakyReLU",
     "w2nn.LeakyReLU",
-    defaults={"inplace": False},
     module=of_torch("LeakyReLU", number("negval|negative_scale", 0.01), inplace=INPLACE),
     text={"nn.LeakyReLU": "({negval:g})"},
 )
 register_layer(
     "nn.HardTanh",
     "nn.Clamp",
-    defaults={"inplace": False},
     module=of_torch("Hardtanh", number("min_val", -1.0), number("max_val", 1.0), inplace=INPLACE),
 )
 
@@ -91,7 +87,6 @@ def _pointwise(lua: Lua) -> Call:
 _SOFTMAX = of_runtime("activation.Softmax", plain="Softmax")
 _LOG_SOFTMAX = of_runtime("activation.LogSoftmax", plain="LogSoftmax")
 register_layer(
-    defaults={"inplace": False},
     scratch=_NOISE,
     module={
         "nn.ReLU6": of_torch("ReLU6", inplace=INPLACE),
@@ -177,7 +172,6 @@ _DROPOUT = either(
 
 register_layer(
     "nn.Dropout",
-    defaults={"v2": False, "p": 0.5, "inplace": False, "stochastic_inference": False},
     scratch=_NOISE,
     module=_DROPOUT,
     traits={
@@ -191,7 +185,6 @@ register_layer(
     text="({p:f})",
 )
 register_layer(
-    defaults={"stochastic_inference": False},
     scratch=_NOISE,
     module={
         "nn.SpatialDropout": of_runtime("training.FeatureDropout", number("p", 0.5), n_input_dims=3, always=_ALWAYS),

@@ -11,7 +11,7 @@ from ...graph.dtypes import LUA_CLASSES
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
 from .. import flows
-from ..fields import Fields, items_of, lookup
+from ..fields import Fields, lookup
 from ..graphs import graph_modules
 from ..layouts import Layout, Permute, Reshape, apply_layout, copied, elements
 from ..mapping import (
@@ -26,6 +26,8 @@ from ..mapping import (
     integer,
     of_runtime,
     of_torch,
+    same_names,
+    shape,
 )
 from ..places import is_scratch
 from ..registry import (
@@ -34,6 +36,7 @@ from ..registry import (
     Param,
     Source,
     Traits,
+    children_at,
     first_module,
     keeps,
     layer_of,
@@ -45,6 +48,7 @@ from ..registry import (
 )
 from ..texts import Printed
 from ..torch_nn import Refused, Tensors
+from .conv import Turn
 from .shape import dpnn_convert
 
 # Containers that only call their children.
@@ -80,11 +84,10 @@ _MODULES: dict[str, Mapped] = {
     **dict.fromkeys(_SEQUENTIAL, of_torch("Sequential")),
     "nn.Concat": of_runtime("containers.Concat", dim=dim("dimension")),
     "nn.DepthConcat": of_runtime("containers.DepthConcat", dim=dim("dimension")),
-    "nn.ConcatTable": of_runtime("containers.ConcatTable"),
+    **same_names("containers", "ConcatTable ParallelTable"),
     "nn.Parallel": of_runtime(
         "containers.Parallel", input_dim=dim("inputDimension"), output_dim=dim("outputDimension")
     ),
-    "nn.ParallelTable": of_runtime("containers.ParallelTable"),
     "nn.Bottle": of_runtime(
         "containers.Bottle", n_input_dims=integer("nInputDim", 2), n_output_dims=integer("nOutputDim", 2)
     ),
@@ -150,15 +153,15 @@ def _options(obj: TorchObject, layer: Layer, common: frozenset[str]) -> dict[byt
     }
 
 
-def are_clones(first: Value, second: Value, *, sharing: bool = True) -> bool:
-    """Return whether two modules have the same options, and share all their tensors if that is asked."""
-    stack, common = [(first, second)], own_names("nn.Module")
-    for _ in range(_MOST_COMPARED):
-        if not stack:
-            return True
+def are_clones(first: Value, *others: Value, sharing: bool = True) -> bool:
+    """Return whether modules have the same options, and share all their tensors if that is asked."""
+    stack, common = [(first, other) for other in others], own_names("nn.Module")
+    seen: set[tuple[int, int]] = set()
+    while stack and len(seen) < _MOST_COMPARED:
         one, other = stack.pop()
-        if one is other:
+        if one is other or (id(one), id(other)) in seen:
             continue
+        seen.add((id(one), id(other)))
         if not isinstance(one, TorchObject) or not isinstance(other, TorchObject):
             return False
         layer = layer_of(one.class_name)
@@ -173,7 +176,7 @@ def are_clones(first: Value, second: Value, *, sharing: bool = True) -> bool:
         if len(inside[0]) != len(inside[1]):
             return False
         stack += zip(*inside)
-    return False
+    return not stack
 
 
 def _is_view_of(one: Value, other: Value) -> bool:
@@ -185,7 +188,7 @@ def _is_view_of(one: Value, other: Value) -> bool:
 
 
 _MOST_COMPARED = 100_000
-"""Maximum number of modules compared in the clones of one `nn.MapTable`."""
+"""Maximum number of pairs of modules compared in the clones of one `nn.MapTable`."""
 
 
 def clones(obj: TorchObject) -> Iterator[Child]:
@@ -196,7 +199,7 @@ def clones(obj: TorchObject) -> Iterator[Child]:
     inside = list(modules(obj))
     if inside and obj.get("module") is not None and inside[0].value is not obj.get("module"):
         inside[0] = Child("0", ".module", obj.get("module"))
-    yield from inside[:1] if all(are_clones(inside[0].value, each.value) for each in inside[1:]) else inside
+    yield from inside[:1] if inside and are_clones(*(each.value for each in inside)) else inside
 
 
 register_layer(
@@ -271,26 +274,19 @@ def _wrapped_weight(fields: Fields) -> tuple[Param, ...]:
     return (*kept, rebuilt)
 
 
-@becomes("containers.WeightNorm")
-def _weight_norm(lua: Lua) -> Call:
-    """Map weight normalization: Lua normalizes its own layout of the weight, which is not always PyTorch's."""
-    kwargs: dict[str, object] = {
-        "dim": lua.index0("outputDim", 1),
-        "length_shape": lua.shape("g"),
-        "direction_shape": lua.shape("v"),
-    }
+def _steps_of_weight(lua: Lua) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """Return the shape of Lua's weight, if PyTorch's differs, and the order of its dimensions, if that does.
+
+    Raises:
+        NotMappedError: Lua normalizes its own layout of the weight, from which PyTorch's follows in another way.
+    """
     child = lua.get("modules.1")
     layout = _layout_of_weight(child) if isinstance(child, TorchObject) else ()
-    if layout:
-        kwargs["lua_shape"] = lua.sizes("weightSize")
-        *views, last = layout
-        if isinstance(last, Permute):
-            kwargs["order"] = last.order
-        else:
-            views.append(last)
-        if not all(isinstance(step, Reshape) for step in views):
-            raise NotMappedError(f"normalizes the weight of a {child.class_name}", path=lua.path)
-    return Call(f"{LAYERS}containers.WeightNorm", (), kwargs)
+    order = layout[-1].order if layout and isinstance(layout[-1], Permute) else None
+    views = layout[:-1] if order else layout
+    if not all(isinstance(step, (Reshape, Turn)) for step in views):
+        raise NotMappedError(f"normalizes the weight of a {child.class_name}", path=lua.path)
+    return lua.sizes("weightSize") if layout else None, order
 
 
 def _weight_norm_shapes(
@@ -306,24 +302,23 @@ register_layer(
     params=_wrapped_weight,
     children=modules,
     scratch="weight bias",
-    defaults={"outputDim": 1.0},
-    module=_weight_norm,
+    module=of_runtime(
+        "containers.WeightNorm",
+        dim=dim("outputDim", 1),
+        length_shape=shape("g"),
+        direction_shape=shape("v"),
+        lua_shape=lambda lua: _steps_of_weight(lua)[0],
+        order=lambda lua: _steps_of_weight(lua)[1],
+    ),
     traits=Traits(flow=flows.sequence, shapes=_weight_norm_shapes),
     text=Printed("decorator"),
 )
 
 
-def _classifier(obj: TorchObject) -> Iterator[Child]:
-    """Return the modules of a classifier: `modules` was added later than `classifier`."""
-    if items_of(obj.get("modules")):
-        yield from modules(obj)
-    elif obj.get("classifier") is not None:
-        yield Child("0", ".classifier", obj.get("classifier"))
-
-
+# `modules` was added later than `classifier`.
 register_layer(
     "nn.SpatialClassifier",
-    children=_classifier,
+    children=children_at("modules", "classifier"),
     scratch="classifier inputF inputT outputF outputT gradOutputF gradOutputT gradInputF gradInputT",
     module=of_runtime("containers.SpatialClassifier", spatial=flag("spatialOutput", True)),
 )

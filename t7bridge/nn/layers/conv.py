@@ -32,24 +32,12 @@ from ..mapping import (
     shape,
 )
 from ..output_shapes import temporal
-from ..registry import Param, Traits, buffer, keeps, param, register_layer
+from ..registry import Traits, buffer, param, register_layer
 from ..texts import window
 from ..torch_nn import Tensors, constructed
 
 # The files of 2010 have images of (w, h, planes) with the first dimension contiguous; Torch 7 reversed both, so that
 # the memory is the same. Modules made from them accept (planes, h, w), as those of all later files.
-
-
-def is_turned(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
-    """Return whether a tensor has its dimensions in the order of 2010.
-
-    Args:
-        tensor: the tensor.
-        sizes: its sizes in Torch 7, by the fields of its object.
-    """
-    if tensor.size != sizes[::-1]:
-        return False
-    return tensor.size != sizes or tensor.stride[0] < tensor.stride[-1]
 
 
 @define(frozen=True)
@@ -75,22 +63,11 @@ class Turn:
         return tuple(reversed(range(len(self.extents))))
 
     def _applies(self, tensor: Tensor, fields: Fields) -> bool:
+        """Return whether a tensor has the sizes of Torch 7 backwards; where these are the same, by its strides."""
         connections = fields.find_tensor("connTable")
-        many = connections.size[0] if connections is not None else 0
-        return is_turned(tensor, tuple(many if name == REST else fields.integer(name) for name in self.extents))
-
-
-# torch.nn.Conv2d with kernels (kW, kH, in, out); other files are handled as in `conv`.
-TURNED_KERNEL = param("weight", Permute((3, 2, 1, 0)))
-
-
-def has_turned_kernel(fields: Fields) -> bool:
-    """Return whether a convolution has its kernels in the order of 2010."""
-    weight = fields.find_tensor("weight")
-    names = ("nOutputPlane", "nInputPlane", "kH", "kW")
-    if weight is None or len(weight.size) != 4 or not all(fields.has(name) for name in names):
-        return False
-    return is_turned(weight, tuple(fields.integer(name) for name in names))
+        known = {REST: connections.size[0] if connections is not None else 0}
+        sizes = tuple(known[name] if name in known else fields.integer(name, 0) for name in self.extents)
+        return tensor.size == sizes[::-1] and (tensor.size != sizes or tensor.stride[0] < tensor.stride[-1])
 
 
 # A linear layer at each position of an image: torch.nn.Conv2d with kernels of one element.
@@ -116,16 +93,17 @@ register_layer(
 
 BIAS = param("bias")
 # (out, in / groups, kH, kW); SpatialConvolutionMM, and nn.SpatialConvolution of February 2015, keep it as a matrix.
-KERNEL_2D = param("weight", Reshape((FIRST, REST, "kH", "kW")))
+_KERNEL = Reshape((FIRST, REST, "kH", "kW"))
+KERNEL_2D = param("weight", Turn(("nOutputPlane", "nInputPlane", "kH", "kW")), _KERNEL)
 # (out, in / groups, kT, kH, kW); the MM kernels of 2015 are matrices.
 KERNEL_3D = param("weight", Reshape((FIRST, REST, "kT", "kH", "kW")))
 
-_NO_PADDING = {"padW": 0.0, "padH": 0.0}
 _UNFOLDED = "finput fgradInput ones columns"
 _CUDNN = "iSize input_offset output_offset weight_offset workspace buffer autotunerHash"
 
 
 _GROUPS = integer("groups", 1)
+_IF_BIAS = has("bias").unless(True)
 KERNEL = made(lambda lua: lua.shape("weight")[2:])
 INPUTS = made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1))
 
@@ -136,7 +114,7 @@ def _places(dims: int, groups: Read = _GROUPS) -> dict[str, Any]:
         "stride": axes("d", dims, 1),
         "padding": axes("padding|pad", dims, 0).unless((0,) * dims),
         "groups": groups.unless(1),
-        "bias": has("bias").unless(True),
+        "bias": _IF_BIAS,
     }
 
 
@@ -171,17 +149,11 @@ def _full_convolution(dims: int) -> Row:
 
 def _temporal(step: str, **kwargs: Any) -> Row:
     args = (extent("weight", 1), extent("weight"), extent("weight", 2))
-    return of_runtime("conv.TemporalConv", *args, stride=integer(step, 1), **kwargs, bias=has("bias").unless(True))
+    return of_runtime("conv.TemporalConv", *args, stride=integer(step, 1), **kwargs, bias=_IF_BIAS)
 
 
 def _row_shapes(features: int, kernel_size: int, stride: int = 1, bias: bool = True, *_: Any, **__: Any) -> Tensors:
     return constructed("Conv1d", (features, features, kernel_size, stride), {"groups": features, "bias": bias})
-
-
-@keeps("weight", "bias")
-def kernel_2d(fields: Fields) -> tuple[Param, ...]:
-    """Return the tensors of a 2-D convolution, whatever the order of its kernels."""
-    return (TURNED_KERNEL if has_turned_kernel(fields) else KERNEL_2D, BIAS)
 
 
 # torch.nn.Conv2d, and Conv2d(dilation=…).
@@ -199,8 +171,7 @@ _BEYOND = (
 _DILATED = window(planes=True, extra="dilation", always=True)
 CONVOLUTION_2D = register_layer(
     *_PLAIN,
-    params=kernel_2d,
-    defaults={**_NO_PADDING, "groups": 1.0, "dilationW": 1.0, "dilationH": 1.0},
+    params=(KERNEL_2D, BIAS),
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=dict.fromkeys(_PLAIN, _rounded(2)),
@@ -214,17 +185,15 @@ CONVOLUTION_2D = register_layer(
 register_layer(
     "nn.SpatialConvolutionCUDA",
     params=(param("weight", Permute((3, 0, 1, 2))), BIAS),
-    defaults={**_NO_PADDING, "padding": 0.0},
 )
 # Kernels (mult, in, kH, kW) and bias (mult, in), with outputs ordered by input plane: Conv2d(groups=in), of images with
 # height and width exchanged.
 register_layer(
     "nn.SpatialDepthWiseConvolution",
     params=(
-        param("weight", Reshape((FIRST, REST, "kH", "kW")), Merge((1, 0, 2, 3), (REST, 1, "kH", "kW"))),
+        param("weight", _KERNEL, Merge((1, 0, 2, 3), (REST, 1, "kH", "kW"))),
         param("bias", Merge((1, 0), (REST,))),
     ),
-    defaults=_NO_PADDING,
     scratch=_UNFOLDED,
     module=of_runtime(
         "conv.DepthWiseConv2d",
@@ -242,7 +211,6 @@ register_layer(
         param("weight", Reshape(("oH", "oW", "nOutputPlane", "nInputPlane", "kH", "kW"))),
         param("bias", Reshape(("nOutputPlane", "oH", "oW"))),
     ),
-    defaults=_NO_PADDING,
     scratch=_UNFOLDED,
     module=of_runtime("conv.LocalConv2d", shape("weight"), pair("dH", "dW"), pair("padH", "padW", default=0)),
     traits=Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2], *shape[:2])}),
@@ -267,8 +235,7 @@ register_layer(
 # (in, out / groups, kH, kW): torch.nn.ConvTranspose2d.
 register_layer(
     "nn.SpatialFullConvolution",
-    params=(KERNEL_2D, BIAS),
-    defaults={**_NO_PADDING, "adjW": 0.0, "adjH": 0.0, "groups": 1.0},
+    params=(param("weight", _KERNEL), BIAS),
     scratch=f"{_UNFOLDED} {_CUDNN} zeroScalar",
     module=_full_convolution(2),
     traits=Traits(may_take_list=True, written=("plain", "ConvTranspose2d"), like="ConvTranspose2d"),
@@ -299,7 +266,6 @@ register_layer(
 _KERNEL_1D = param("weight", Reshape((FIRST, REST, "inputFrameSize")), Permute((0, 2, 1)))
 register_layer(
     params=(_KERNEL_1D, BIAS),
-    defaults={"padH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN} buffer oSize",
     module={
         "nn.TemporalConvolution": _temporal("dW"),
@@ -313,27 +279,24 @@ register_layer(
 register_layer(
     "nn.TemporalRowConvolution",
     params=(param("weight", Reshape((FIRST, 1, REST))), BIAS),
-    defaults={"featFirst": False},
     scratch=_UNFOLDED,
     module=of_runtime(
         "conv.TemporalRowConv",
         extent("weight"),
         extent("weight", 2),
         stride=integer("dW", 1),
-        bias=has("bias").unless(True),
+        bias=_IF_BIAS,
         features_first=flag("featFirst").unless(False),
     ),
     traits=Traits(shapes=_row_shapes),
 )
 
-_VOLUME = {**_NO_PADDING, "padT": 0.0, "groups": 1.0}
 # torch.nn.Conv3d, and Conv3d(dilation=…).
 register_layer(
     "nn.VolumetricConvolution",
     "nn.VolumetricConvolutionMM",
     "nn.VolumetricDilatedConvolution",
     params=(KERNEL_3D, BIAS),
-    defaults={**_VOLUME, "dilationT": 1.0, "dilationW": 1.0, "dilationH": 1.0},
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=_rounded(3),
@@ -347,7 +310,6 @@ register_layer(
 register_layer(
     "nn.VolumetricFullConvolution",
     params=(KERNEL_3D, BIAS),
-    defaults={**_VOLUME, "adjT": 0.0, "adjW": 0.0, "adjH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=_full_convolution(3),
     traits=Traits(may_take_list=True, written=("plain", "ConvTranspose3d"), like="ConvTranspose3d"),

@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph.lua import TorchObject
-from ...graph.storage import Storage
-from ...graph.tensor import Tensor
 from .. import flows
 from ..compounds import node, require
-from ..fields import items_of
-from ..layouts import elements
 from ..mapping import BASE, Lua, NotMappedError, Read, flag, integer, made, number, of_runtime, same_names, shape
 from ..registry import Param, Traits, criterions, named_modules, param, register_layer
 from ..torch_nn import Tensors
@@ -27,7 +23,6 @@ def _class_weights(path: str) -> Param:
 
 register_layer(
     "nn.Criterion",
-    kind="criterion",
     scratch=f"{_SCRATCH} w w1 w22 w32 simplex criterion isTarget dist",
     module={
         **same_names(
@@ -42,12 +37,9 @@ register_layer(
             "criterion.CosineEmbeddingCriterion", number("margin", 0.0), average=_IF_AVERAGE
         ),
         "nn.DistanceRatioCriterion": of_runtime("criterion.DistanceRatioCriterion", average=_IF_AVERAGE),
-        "nn.HingeEmbeddingCriterion": of_runtime(
-            "criterion.HingeEmbeddingCriterion", number("margin", 1.0), average=_AVERAGE
-        ),
+        **same_names("criterion", "HingeEmbeddingCriterion MarginCriterion", number("margin", 1.0), average=_AVERAGE),
         "nn.L1Cost": of_runtime("criterion.L1Cost"),
         "nn.L1HingeEmbeddingCriterion": of_runtime("criterion.L1HingeEmbeddingCriterion", number("margin", 1.0)),
-        "nn.MarginCriterion": of_runtime("criterion.MarginCriterion", number("margin", 1.0), average=_AVERAGE),
         "nn.MarginRankingCriterion": of_runtime(
             "criterion.MarginRankingCriterion", number("margin", 1.0), average=_IF_AVERAGE
         ),
@@ -59,7 +51,7 @@ register_layer(
 )
 
 
-_CLASSES = made(lambda lua: lua.shapes["weight"][0] if "weight" in lua.shapes else None).unless(None)
+_CLASSES = made(lambda lua: lua.shapes["weight"][0] if "weight" in lua.shapes else None)
 
 
 def _target(path: str) -> Read:
@@ -69,7 +61,7 @@ def _target(path: str) -> Read:
         value = lua.integer(path) if lua.has(path) else None
         return value if value is None or value < 0 else value + lua.index_base - 1
 
-    return made(number_of).unless(None)
+    return made(number_of)
 
 
 def _cross_entropy_average(lua: Lua) -> bool:
@@ -112,7 +104,6 @@ def _shapes(classes: int | None = None, *_: Any, **__: Any) -> Tensors:
 # torch.nn.NLLLoss, BCELoss, MultiMarginLoss and others call these weights `weight`.
 register_layer(
     params=(_class_weights("weights"),),
-    kind="criterion",
     scratch=f"{_SCRATCH} sigmoid",
     module={
         "nn.ClassNLLCriterion": _CLASS_NLL,
@@ -127,7 +118,7 @@ register_layer(
             index_base=BASE,
         ),
         "nn.MultiLabelSoftMarginCriterion": of_runtime(
-            "criterion.MultiLabelSoftMarginCriterion", classes=_CLASSES, average=made(_soft_margin_average)
+            "criterion.MultiLabelSoftMarginCriterion", classes=_CLASSES, average=_soft_margin_average
         ),
     },
     traits={
@@ -144,7 +135,6 @@ register_layer(
 register_layer(
     "nn.WeightedMSECriterion",
     params=(_class_weights("weight"),),
-    kind="criterion",
     scratch=_SCRATCH,
     module=of_runtime("criterion.WeightedMSECriterion", shape("weight"), average=_AVERAGE),
     traits=Traits(shapes=lambda shape, *_, **__: {"weight": shape}),
@@ -152,7 +142,6 @@ register_layer(
 register_layer(
     "cudnn.VolumetricCrossEntropyCriterion",
     params=(_class_weights("scec.nll.weights"),),
-    kind="criterion",
     scratch=f"{_SCRATCH} scec",
     module=of_runtime(
         "criterion.CrossEntropyCriterion", classes=_CLASSES, average=flag("scec.sizeAverage", True), index_base=BASE
@@ -163,34 +152,20 @@ register_layer(
     "nn.CrossEntropyCriterion",
     "cudnn.SpatialCrossEntropyCriterion",
     params=(_class_weights("nll.weights"),),
-    kind="criterion",
     scratch=f"{_SCRATCH} lsm slsm nll",
     module=of_runtime(
         "criterion.CrossEntropyCriterion",
         classes=_CLASSES,
-        average=made(_cross_entropy_average),
+        average=_cross_entropy_average,
         ignore_index=_target("nll.ignoreIndex"),
         index_base=BASE,
     ),
 )
 
 
-def _weights(lua: Lua) -> tuple[float, ...]:
-    value = lua.get("weights")
-    if isinstance(value, Storage):
-        return tuple(float(weight) for weight in value.array)
-    if isinstance(value, Tensor):
-        return tuple(float(weight) for weight in elements(value).reshape(-1))
-    found = items_of(value)
-    if found is None or not all(isinstance(weight, (int, float)) for weight in found):
-        raise NotMappedError("its weights are not a list of numbers", path=f"{lua.path}.weights")
-    return tuple(float(weight) for weight in found)
-
-
-_WEIGHTS = made(_weights)
+_WEIGHTS = made(lambda lua: tuple(map(float, lua.numbers("weights"))))
 register_layer(
     children=criterions,
-    kind="criterion",
     scratch="weights",
     module={
         "nn.MultiCriterion": of_runtime("criterion.MultiCriterion", weights=_WEIGHTS),
@@ -201,7 +176,6 @@ register_layer(
 )
 register_layer(
     children=named_modules("criterion"),
-    kind="criterion",
     scratch="clones zeroMask",
     module={"nn.CriterionTable": of_runtime("criterion.CriterionTable")},
     traits=Traits(flow=flows.unknown),
@@ -216,7 +190,6 @@ register_layer(
 register_layer(
     "nn.ModuleCriterion",
     children=named_modules("inputModule", "targetModule", "criterion"),
-    kind="criterion",
     scratch=_SCRATCH,
     module=of_runtime("criterion.ModuleCriterion"),
 )

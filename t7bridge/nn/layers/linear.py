@@ -34,7 +34,7 @@ from ..mapping import (
 )
 from ..output_shapes import same, unknown
 from ..registry import Param, Traits, add_traits, buffer, param, register_layer
-from ..torch_nn import Refused, Tensors, constructed
+from ..torch_nn import Tensors, constructed
 
 WEIGHT, BIAS = param("weight"), param("bias")
 
@@ -62,8 +62,8 @@ _INDEX_LINEAR = of_runtime(
     extent("weight"),
     extent("bias"),
     # The field is added to 1-based keys: -1 by default.
-    index_base=made(lambda lua: -lua.integer("offset", -1) - 1 + lua.index_base),
-    normalize=made(lambda lua: lua.shape("weight")[1] > lua.shape("bias")[0]),
+    index_base=lambda lua: -lua.integer("offset", -1) - 1 + lua.index_base,
+    normalize=lambda lua: lua.shape("weight")[1] > lua.shape("bias")[0],
 )
 
 
@@ -86,18 +86,12 @@ register_layer(
 def _partial_linear(lua: Lua) -> Call:
     require(lua, "network", node("MM", ["x", node("LookupTable", "r")], None, True), ["x", "r"])
     partition = lua.find_tensor("partition")
-    chosen = () if partition is None else tuple(int(number) - 1 for number in elements(partition).reshape(-1))
+    chosen = () if partition is None else tuple(row - 1 for row in lua.sizes("partition"))
     rows, columns = lua.shape("weight")
     kwargs = {"bias": "bias" in lua.shapes}
     if partition is None or chosen == tuple(range(rows)):
         return Call("torch.nn.Linear", (columns, rows), kwargs)
     return Call(f"{LAYERS}linear.PartialLinear", (columns, rows), {**kwargs, "partition": chosen})
-
-
-def _partial_shapes(in_features: int, out_features: int, bias: bool = True, *, partition: tuple[int, ...]) -> Tensors:
-    if not isinstance(partition, (tuple, str)):
-        raise Refused("the partition is not a list")
-    return constructed("Linear", (in_features, out_features, bias), {})
 
 
 # The weight (out, in) is that of a LookupTable inside; bias (1, out): torch.nn.Linear.
@@ -109,7 +103,7 @@ register_layer(
     ),
     scratch="network allcolumns partition addBuffer buffer",
     module=_partial_linear,
-    traits=Traits(like="Linear", shapes=_partial_shapes),
+    traits=Traits(like="Linear"),
     text="({inputsize} -> {outputsize}){without}",
 )
 
@@ -203,13 +197,13 @@ register_layer(
 
 def _addend(lua: Lua) -> float | tuple[float, ...]:
     tensor = lua.find_tensor("constant_scalar")
-    return lua.number("constant_scalar") if tensor is None else tuple(map(float, elements(tensor).reshape(-1)))
+    return lua.number("constant_scalar") if tensor is None else tuple(map(float, lua.numbers("constant_scalar")))
 
 
 register_layer(
     module={
         "nn.MulConstant": of_runtime("linear.MulConstant", number("constant_scalar"), inplace=INPLACE),
-        "nn.AddConstant": of_runtime("linear.AddConstant", made(_addend), inplace=INPLACE),
+        "nn.AddConstant": of_runtime("linear.AddConstant", _addend, inplace=INPLACE),
     },
     traits={
         "linear.MulConstant": Traits(written=("operator", "*"), output=same),
@@ -287,7 +281,6 @@ register_layer(
     "nn.Embedding",
     "Embedding",
     params=(param("weight"),),
-    defaults={"paddingValue": 0.0, "shouldScaleGradByFreq": False},
     scratch="inputs size batchSize",
     module=_LOOK_UP,
     traits=Traits(written=("look_up",), like="Embedding"),

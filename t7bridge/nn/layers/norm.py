@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isclose, sqrt
+from typing import Any
 
 from ...data import np
 from ...graph.dtypes import INT64
@@ -14,20 +15,18 @@ from ..compounds import node, recognized
 from ..fields import Fields, lookup
 from ..layouts import REST, DeviationToVariance, Permute, Reshape, elements
 from ..mapping import (
-    LAYERS,
-    Call,
-    Choice,
     Literal,
     Lua,
     NotMappedError,
     Row,
-    becomes,
+    either,
     extent,
     has,
     integer,
     made,
     number,
     of_runtime,
+    of_torch,
     optional_number,
 )
 from ..output_shapes import same
@@ -71,7 +70,6 @@ def _batch_norm(dims: int) -> Row:
 
 register_layer(
     params=(param("weight", _FLAT), param("bias", _FLAT), *_RUNNING),
-    defaults={"eps": 1e-5, "momentum": 0.1},
     scratch="save_mean save_std saved_mean saved_std iSize centered std normalized buffer buffer2 scaleT",
     remark="training with a batch of one uses its own mean and variance (and is refused if there is one value a "
     "feature), as nn did before August 2017; later releases use the running ones then",
@@ -96,20 +94,20 @@ register_layer(
 _UNUSED = "the layer does not use it, so it is left out"
 
 
-@becomes("torch.nn.InstanceNorm2d", "norm.NoInstanceNorm2d")
-def _instance_norm(lua: Lua) -> Call:
-    """Map to a norm; weights are optional, as not all programs set them; those of AdaIN-style can be `disabled`.
+def _features(lua: Lua) -> int:
+    """Return the number of features; weights are optional, as not all programs set them.
 
     The batch normalization inside, made for the last batch, is used for the next of the same size.
     """
     inside = lua.get("bn")
     if inside is not None:
         made = isinstance(inside, TorchObject) and inside.class_name.partition(".")[2] == "SpatialBatchNormalization"
-        if not made or Fields(inside).number("eps", 1e-5) != lua.number("eps") or inside.get("train") is False:
+        if not made or Fields(inside).number("eps", 1e-5) != lua.number("eps", 1e-5) or inside.get("train") is False:
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.bn")
-    features = lua.shapes["weight"][0] if "weight" in lua.shapes else lua.integer("nOutput")
-    target = f"{LAYERS}norm.NoInstanceNorm2d" if lua.flag("disabled") else "torch.nn.InstanceNorm2d"
-    return Call(target, (features,), {"eps": lua.number("eps"), "affine": "weight" in lua.shapes})
+    return lua.shapes["weight"][0] if "weight" in lua.shapes else lua.integer("nOutput")
+
+
+_INSTANCE_NORM: Any = {"eps": number("eps", 1e-5), "affine": has("weight")}
 
 
 # torch.nn.InstanceNorm2d. The batch normalization inside is rebuilt for every new batch size.
@@ -121,11 +119,14 @@ register_layer(
         param("running_mean", kind="unused", note=_UNUSED),
         param("running_var", kind="unused", note=_UNUSED),
     ),
-    defaults={"eps": 1e-5},
     scratch="bn",
     note="normalizes, as it did with nn before August 2017; later releases of nn take "
     "the running statistics of the batch normalization inside instead",
-    module=_instance_norm,
+    module=either(  # those of AdaIN-style can be disabled
+        lambda lua: lua.flag("disabled"),
+        of_runtime("norm.NoInstanceNorm2d", made(_features), **_INSTANCE_NORM),
+        of_torch("InstanceNorm2d", made(_features), **_INSTANCE_NORM),
+    ),
     traits={"norm.NoInstanceNorm2d": Traits(output=same)},
 )
 
@@ -161,15 +162,6 @@ def _layer_norm_children(obj: TorchObject) -> Iterator[Child]:
         yield from modules(obj)
 
 
-@becomes("norm.LayerNormalization", "torch.nn.Sequential")
-def _layer_normalization(lua: Lua) -> Call:
-    if _layer_norm_paths(lua.obj) is None:
-        return Call("torch.nn.Sequential")
-    features = lua.integer(_ROWS)
-    kwargs = {"eps": lua.number("modules.3.eps", 1e-10), "affine": "weight" in lua.shapes}
-    return Call(f"{LAYERS}norm.LayerNormalization", (features,), kwargs)
-
-
 def _layer_norm_shapes(features: int, eps: float = 0.0, affine: bool = True) -> Tensors:
     return {"weight": (features,), "bias": (features,)} if affine else {}
 
@@ -182,7 +174,11 @@ register_layer(
     kind="layer",
     scratch="modules",
     note="subtracts the means of a batch in the wrong order; torch.nn.LayerNorm computes the intended function",
-    module=_layer_normalization,
+    module=either(
+        lambda lua: _layer_norm_paths(lua.obj) is not None,
+        of_runtime("norm.LayerNormalization", integer(_ROWS), eps=number("modules.3.eps", 1e-10), affine=has("weight")),
+        of_torch("Sequential"),
+    ),
     traits=Traits(output=same, shapes=_layer_norm_shapes),
     text=Printed("sequential"),
 )
@@ -190,25 +186,25 @@ _ESTIMATOR = {"Sequential", "SpatialZeroPadding", "Square", "Replicate", "Sqrt",
 _WEIGHTED = {"SpatialConvolution", "SpatialConvolutionMap", "SpatialConvolutionMM"}
 
 
-def _local(subtract: bool, divide: bool) -> Choice:
+def _local(subtract: bool, divide: bool) -> Row:
     """Map a normalization by the surroundings: Lua computes with modules that its constructor made of the kernel."""
     within = "normalizer.modules.2." if subtract and divide else ""
+    options: dict[str, Any] = {} if subtract else {"subtract": False}
+    for argument, field, inner in (("threshold", "threshold", "threshold"), ("value", "thresval", "val")):
+        if divide:
+            options[argument] = number(f"{within}thresholder.{inner}|{within}{field}|{field}", 1e-4)
+        else:
+            options["divide"] = False
+    return of_runtime("norm.LocalNormalization", _local_kernel, **options)
 
-    @becomes("norm.LocalNormalization")
-    def module(lua: Lua) -> Call:
-        kernel = elements(lua.tensor("kernel")).astype("f8").reshape(-1)
-        for estimator in ("meanestimator", "stdestimator", "normalizer"):
-            _check_estimator(lua, estimator, kernel)
-        _check_parts(lua)
-        kwargs: dict[str, object] = {} if subtract else {"subtract": False}
-        if not divide:
-            return Call(f"{LAYERS}norm.LocalNormalization", (lua.shape("kernel"),), {**kwargs, "divide": False})
-        for argument, field, inner in (("threshold", "threshold", "threshold"), ("value", "thresval", "val")):
-            places = f"{within}thresholder.{inner}|{within}{field}|{field}"
-            kwargs[argument] = lua.number(places, 1e-4)
-        return Call(f"{LAYERS}norm.LocalNormalization", (lua.shape("kernel"),), kwargs)
 
-    return module
+def _local_kernel(lua: Lua) -> tuple[int, ...]:
+    """Return the sizes of the kernel, if the modules inside have it."""
+    kernel = elements(lua.tensor("kernel")).astype("f8").reshape(-1)
+    for estimator in ("meanestimator", "stdestimator", "normalizer"):
+        _check_estimator(lua, estimator, kernel)
+    _check_parts(lua)
+    return lua.shape("kernel")
 
 
 _PARTS = {"subtractor": "CSubTable", "divider": "CDivTable", "thresholder": "Threshold"}
@@ -235,11 +231,12 @@ def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
     Raises:
         NotMappedError: somebody changed them. A missing module is as it was made.
     """
-    stack = [lua.get(start)]
+    stack, seen = [lua.get(start)], set()
     while stack:
         found = stack.pop()
-        if not isinstance(found, TorchObject):
+        if not isinstance(found, TorchObject) or id(found) in seen:
             continue
+        seen.add(id(found))
         name, fields = found.class_name.partition(".")[2], Fields(found)
         inner = [fields.get(field) for field in ("meanestimator", "stdestimator", "normalizer")]
         stack += [child.value for child in modules(found)] + inner
@@ -308,7 +305,7 @@ def _kernel_shapes(lua: Lua) -> tuple[Literal, ...]:
 
 
 _NORMALIZATION = of_runtime(
-    "norm.SpatialNormalization", made(_kernel_shapes).each, threshold=optional_number("fixedThres").unless(None)
+    "norm.SpatialNormalization", made(_kernel_shapes).each, threshold=optional_number("fixedThres")
 )
 
 

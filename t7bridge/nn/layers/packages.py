@@ -19,7 +19,7 @@ from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor
 from .. import flows
 from ..compounds import node, require
-from ..fields import Fields, items_of, lookup
+from ..fields import Fields, items_of
 from ..layouts import LAST, REST, Merge, Narrow, Permute, Reshape, elements
 from ..mapping import (
     BASE,
@@ -47,9 +47,9 @@ from ..mapping import (
     shape,
 )
 from ..output_shapes import same
-from ..registry import Child, Param, Traits, buffer, keeps, modules, named_modules, param, register_layer
+from ..registry import Child, Param, Traits, buffer, children_at, keeps, modules, named_modules, param, register_layer
 from ..torch_nn import Tensors, constructed
-from .conv import BIAS, CONVOLUTION_2D, INPUTS, KERNEL, KERNEL_2D, convolution, kernel_2d
+from .conv import BIAS, CONVOLUTION_2D, INPUTS, KERNEL, KERNEL_2D, convolution
 from .norm import local_response
 from .pooling import windows
 
@@ -100,7 +100,6 @@ _CCN2_CONVOLUTION = of_runtime(
 register_layer(
     "ccn2.SpatialConvolution",
     params=(param("weight", Reshape((REST, "kH", "kH", LAST)), Permute((3, 0, 1, 2))), param("bias")),
-    defaults={"groups": 1.0, "padding": 0.0},
     module=_CCN2_CONVOLUTION,
 )
 # (oH * oH * in * kH * kH, out). The bias has an element for every position, but only as many as planes are read.
@@ -114,7 +113,6 @@ register_layer(
         ),
         param("bias", Narrow(0, 0, "nOutputPlane")),
     ),
-    defaults={"padding": 0.0},
     module=of_runtime("ccn2.SpatialConvolutionLocal", shape("weight"), integer("dH", 1), integer("padding", 0)),
     traits=Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2],)}),
 )
@@ -128,7 +126,7 @@ def _scale(lua: Lua) -> float:
 
 def _response(across: bool) -> Row:
     options: Any = {"beta": number("powScale", 0.75), "k": number("minDiv", 1.0), "across": across}
-    return of_runtime("ccn2.SpatialResponseNormalization", integer("size"), made(_scale), **options)
+    return of_runtime("ccn2.SpatialResponseNormalization", integer("size"), _scale, **options)
 
 
 register_layer(
@@ -175,7 +173,6 @@ _CEILED: dict[str, Any] = {**windows(2), "ceil_mode": True}
 """Both classes round up, whatever the inherited field says."""
 
 register_layer(
-    defaults={"padW": 0.0, "padH": 0.0, "count_include_pad": True},
     module={
         "inn.SpatialMaxPooling": of_torch("MaxPool2d", **_CEILED),
         "inn.SpatialAveragePooling": of_torch(
@@ -185,19 +182,10 @@ register_layer(
 )
 
 
-def _pyramid(obj: TorchObject) -> Iterator[Child]:
-    """Map pyramid pooling: until 2015-12 it contained an nn.Concat; later the class is one."""
-    inside = lookup(obj, "module.modules")
-    if items_of(obj.get("modules")) or items_of(inside) is None:
-        yield from modules(obj)
-        return
-    for at, value in enumerate(items_of(inside) or ()):
-        yield Child(str(at), f".module.modules[{at + 1}]", value)
-
-
+# Until 2015-12 it contained an nn.Concat; later the class is one.
 register_layer(
     "inn.SpatialPyramidPooling",
-    children=_pyramid,
+    children=children_at("modules", "module.modules", "module"),
     scratch="module pyr",
     module=of_runtime("containers.Concat", dim=-1),
 )
@@ -237,8 +225,8 @@ def _mode(lua: Lua) -> str:
 
 
 _SIZE: dict[str, Any] = {
-    "size": made(lambda lua: (lua.optional("oheight"), lua.optional("owidth"))),
-    "ratio": made(_ratio).unless(None),
+    "size": lambda lua: (lua.optional("oheight"), lua.optional("owidth")),
+    "ratio": _ratio,
 }
 _IDENTITY = of_torch("Identity")
 register_layer(
@@ -248,7 +236,7 @@ register_layer(
         "nn.SpatialDownSampling": of_runtime("resample.SpatialDownSampling", pair("rH", "rW")),
         "nn.SpatialReSampling": of_runtime("resample.SpatialReSampling", **_SIZE),
         "nn.SpatialReSamplingEx": of_runtime(
-            "resample.SpatialReSamplingEx", made(_mode), **_SIZE, rows=dim("yDim", 1).unless(1)
+            "resample.SpatialReSamplingEx", _mode, **_SIZE, rows=dim("yDim", 1).unless(1)
         ),
         "nn.SpatialMaxSampling": of_runtime("resample.SpatialMaxSampling", pair("oheight", "owidth")),
         "nn.SaturatedLU": of_runtime(
@@ -285,17 +273,11 @@ def _refinements(obj: TorchObject) -> Iterator[Child]:
         number += 1
 
 
-@becomes("containers.SharpMask")
-def _sharp_mask(lua: Lua) -> Call:
-    skips = tuple(place - 1 for place in lua.sizes("skpos"))
-    return Call(f"{LAYERS}containers.SharpMask", (), {"skips": skips})
-
-
 register_layer(
     "nn.SharpMask",
     children=_refinements,
     scratch="refs neths netvs inps",
-    module=_sharp_mask,
+    module=of_runtime("containers.SharpMask", skips=lambda lua: tuple(at - 1 for at in lua.sizes("skpos"))),
 )
 
 
@@ -319,8 +301,7 @@ register_layer(
         "nn.TVLoss": _VARIATION,
         "nn.DeepDreamLoss": of_runtime("training.DeepDreamLoss", number("strength", 1e-5), number("max_grad", 100.0)),
         "nn.GramMatrix": of_runtime("linear.GramMatrix", flag("normalize", True)),
-        "nn.SpatialCircularPadding": of_runtime("resample.SpatialCircularPadding", _BORDERS),
-        "nn.SpatialSymmetricPadding": of_runtime("resample.SpatialSymmetricPadding", _BORDERS),
+        **same_names("resample", "SpatialCircularPadding SpatialSymmetricPadding", _BORDERS),
         "nn.NoiseFill": of_runtime("training.NoiseFill", integer("num_noise_channels"), number("mult", 1.0)),
         "nn.GenNoise": _NOISE,
         "nn.DummyGradOutput": of_runtime("training.ZeroGrad"),
@@ -328,7 +309,6 @@ register_layer(
     traits={"training.TotalVariation": Traits(output=same), "training.DeepDreamLoss": Traits(output=same)},
 )
 register_layer(
-    kind="criterion",
     scratch="mse crit target",
     module={"nn.TVLossCriterion": of_runtime("criterion.TVLossCriterion")},
 )
@@ -356,10 +336,9 @@ _FIXED = convolution(2, f"{LAYERS}conv.FixedConv2d")
 # Convolutions that are not trained.
 register_layer(
     params=(param("weight", *KERNEL_2D.sources[0].layout, kind="buffer"), param("bias", kind="buffer")),
-    defaults={"padW": 0.0, "padH": 0.0},
     scratch="finput fgradInput",
     module=dict.fromkeys(("w2nn.EdgeFilter", "w2nn.RandomBinaryConvolution"), _FIXED),
-    traits={"conv.FixedConv2d": Traits(shapes=lambda *args, **kwargs: constructed("Conv2d", args, kwargs))},
+    traits={"conv.FixedConv2d": Traits(like="Conv2d")},
 )
 
 _DIFFERENCES = "diff diff_abs diff_pow2 loss image instance_loss square_loss_buff linear_loss_buff"
@@ -369,12 +348,9 @@ def _clip(lua: Lua) -> tuple[float, float] | None:
     return (float(lua.number("clip.1")), float(lua.number("clip.2"))) if lua.has("clip") else None
 
 
-_HUBER = of_runtime(
-    "criterion.HuberCriterion", shape("weight"), gamma=number("gamma", 1.0), clip=made(_clip).unless(None)
-)
+_HUBER = of_runtime("criterion.HuberCriterion", shape("weight"), gamma=number("gamma", 1.0), clip=_clip)
 register_layer(
     params=(param("weight", kind="buffer"),),
-    kind="criterion",
     scratch=_DIFFERENCES,
     module={
         "w2nn.ClippedWeightedHuberCriterion": _HUBER,
@@ -387,7 +363,6 @@ register_layer(
     ),
 )
 register_layer(
-    kind="criterion",
     scratch=_DIFFERENCES,
     module={
         "w2nn.ClippedMSECriterion": of_runtime("criterion.ClippedMSECriterion", number("min", 0.0), number("max", 1.0)),
@@ -398,14 +373,12 @@ register_layer(
 register_layer(
     "w2nn.LBPCriterion",
     children=named_modules("filter1", "filter2"),
-    kind="criterion",
     scratch=f"{_DIFFERENCES} input target",
     module=of_runtime("criterion.LBPCriterion", planes=integer("ch"), gamma=number("gamma", 0.1)),
 )
 register_layer(
     "w2nn.SSIMCriterion",
     children=named_modules("conv"),
-    kind="criterion",
     scratch="mu1 mu2 mu1_sq mu2_sq mu1_mu2 sigma1_sq sigma2_sq sigma12 ssim_map",
     module=of_runtime("criterion.SSIMCriterion", c1=number("c1", 1e-4), c2=number("c2", 9e-4)),
 )
@@ -423,30 +396,28 @@ def _size(lua: Lua) -> int:
     return lua.integer("rnn_size")
 
 
-_TEXT_MODEL = of_runtime("sequence.TextModel", views=made(_views))
+_TEXT_MODEL = of_runtime("sequence.TextModel", views=_views)
 # neuraltalk2 has a class of this name with a `core`, torch-rnn one with a `net`.
 _LANGUAGE_MODEL = either(
     lambda lua: lua.has("net"),
     _TEXT_MODEL,
     of_runtime(
         "sequence.CaptionModel",
-        state_size=made(_size),
-        states=made(lambda lua: 2 * lua.integer("num_layers", 1)),
-        last=made(lambda lua: lua.integer("vocab_size") + lua.index_base),
+        state_size=_size,
+        states=lambda lua: 2 * lua.integer("num_layers", 1),
+        last=lambda lua: lua.integer("vocab_size") + lua.index_base,
         index_base=BASE,
     ),
 )
 
 
-def _steps(obj: TorchObject) -> Iterator[Child]:
-    """Return the modules of the network of a torch-rnn model."""
-    for at, value in enumerate(items_of(lookup(obj, "net.modules")) or ()):
-        yield Child(str(at), f".net.modules[{at + 1}]", value)
+# The modules of the network of a torch-rnn model.
+_STEPS = children_at("net.modules")
 
 
 def _words(obj: TorchObject) -> Iterator[Child]:
     """Return the modules of a language model: all steps share the weights of `core` and `lookup_table`."""
-    yield from _steps(obj) if obj.get("net") is not None else named_modules("core", "lookup_table")(obj)
+    yield from _STEPS(obj) if obj.get("net") is not None else named_modules("core", "lookup_table")(obj)
 
 
 register_layer(
@@ -459,13 +430,12 @@ register_layer(
 
 register_layer(
     "nn.TemporalAdapter",
-    children=_steps,
+    children=_STEPS,
     scratch="net view_in view_out",
     module=_TEXT_MODEL,
 )
 register_layer(module={"nn.FeatExpander": of_runtime("shape.FeatExpander", integer("n"))})
 register_layer(
-    kind="criterion",
     scratch="lsm grad_logprobs losses",
     module={
         "nn.LanguageModelCriterion": of_runtime("criterion.CaptionCriterion", index_base=BASE),
@@ -506,24 +476,19 @@ _NETWORKS = (
 )
 
 
-def _net(obj: TorchObject) -> Iterator[Child]:
-    """Return `net`, which older files have only in `modules`."""
-    listed = items_of(obj.get("modules")) or []
-    if obj.get("net") is not None:
-        yield Child("net", ".net", obj.get("net"))
-    elif listed:
-        yield Child("net", ".modules[1]", listed[0])
+# Older files have it only in `modules`.
+_NET = children_at("net", "modules.1", name="net")
 
 
 @becomes("containers.Wrapper")
 def _network(lua: Lua) -> Call:
-    if not any(True for _ in _net(lua.obj)):
+    if not any(_NET(lua.obj)):
         raise NotMappedError("has no network, as it transfers nothing", path=lua.path)
     return Call(f"{LAYERS}containers.Wrapper")
 
 
 register_layer(
-    children=_net,
+    children=_NET,
     scratch="modules rindexLinear args",
     module={
         **dict.fromkeys(_NETWORKS, _network),
@@ -561,8 +526,8 @@ register_layer(
         ),
         "pt.GridSample": of_runtime(
             "functions.GridSample",
-            made(lambda lua: lua.text("mode")),
-            made(lambda lua: lua.text("padding")),
+            lambda lua: lua.text("mode"),
+            lambda lua: lua.text("padding"),
             flag("align"),
         ),
         "pt.MaxPlaces": of_runtime(
@@ -587,14 +552,11 @@ _AVERAGE = flag("sizeAverage")
 _SCRATCH = "output_tensor total_weight_tensor target noise"
 
 
-@becomes("resample.SpatialGlimpse")
-def _glimpse(lua: Lua) -> Call:
+def _crop(lua: Lua) -> tuple[int, int]:
     if lua.number("scale", 2.0) != 2:
         raise NotMappedError("resamples its crops by another factor than 2", path=lua.path)
     require(lua, "module", node("SpatialAveragePooling", "x", 2.0, 2.0, 2.0, 2.0, 0.0, 0.0, None))
-    return Call(
-        f"{LAYERS}resample.SpatialGlimpse", ((lua.integer("height"), lua.integer("width")), lua.integer("depth", 3))
-    )
+    return lua.integer("height"), lua.integer("width")
 
 
 def _scales(lua: Lua) -> tuple[Literal, ...]:
@@ -602,10 +564,6 @@ def _scales(lua: Lua) -> tuple[Literal, ...]:
         return ()
     ends = ("scale.min", "scale.max") if lua.has("scale.min") else ("scale.1", "scale.2")
     return (tuple(float(lua.number(end)) for end in ends),)
-
-
-def _ranges(lua: Lua) -> tuple[float, ...]:
-    return tuple(map(float, elements(lua.tensor("range")).reshape(-1).tolist()))
 
 
 def _entropy_scale(lua: Lua) -> float:
@@ -626,7 +584,7 @@ def _entropy_scale(lua: Lua) -> float:
 
 def _reinforce(name: str, argument: str = "", field: str = "") -> Row:
     """Map REINFORCE layers: `stdev` and `scale` may be missing: then they are an input."""
-    options: Any = {argument: optional_number(field).unless(None)} if field else {}
+    options: Any = {argument: optional_number(field)} if field else {}
     return of_runtime(f"training.{name}", **options, stochastic=flag("stochastic").unless(False))
 
 
@@ -634,17 +592,19 @@ register_layer(
     "nn.Reinforce",
     scratch=f"{_SCRATCH} modules module reward range regionType coord scales scaler minusOne entropy maxIdx",
     module={
-        "nn.SpatialGlimpse": _glimpse,
+        "nn.SpatialGlimpse": of_runtime("resample.SpatialGlimpse", _crop, integer("depth", 3)),
         "nn.SpatialUniformCrop": of_runtime(
             "resample.SpatialUniformCrop", integer("oheight"), integer("owidth|oheight"), made(_scales).each
         ),
-        "nn.SimpleColorTransform": of_runtime("training.SimpleColorTransform", made(_ranges).each),
+        "nn.SimpleColorTransform": of_runtime(
+            "training.SimpleColorTransform", made(lambda lua: tuple(map(float, lua.numbers("range")))).each
+        ),
         "nn.SpatialRegionDropout": of_runtime("training.SpatialRegionDropout", number("p", 0.2)),
         "nn.TotalDropout": of_runtime("training.TotalDropout", number("p", 0.5)),
         "nn.CategoricalEntropy": of_runtime(
             "training.CategoricalEntropy",
-            scale=made(_entropy_scale),
-            smallest=optional_number("minEntropy").unless(None),
+            scale=_entropy_scale,
+            smallest=optional_number("minEntropy"),
         ),
         "nn.ReinforceBernoulli": _reinforce("ReinforceBernoulli"),
         "nn.ReinforceCategorical": _reinforce("ReinforceCategorical"),
@@ -669,9 +629,8 @@ register_layer(
 
 register_layer(
     "nn.SpatialBinaryConvolution",
-    params=kernel_2d,
+    params=CONVOLUTION_2D.params,
     scratch=(*CONVOLUTION_2D.scratch, "tempWeight", "alphas", "wmask"),
-    defaults=CONVOLUTION_2D.defaults,
     module=convolution(2, f"{LAYERS}conv.SpatialBinaryConvolution"),
     traits=Traits(like="Conv2d"),
 )
@@ -711,14 +670,6 @@ register_layer(
 # Criterions.
 
 
-def _step_criterion(obj: TorchObject) -> Iterator[Child]:
-    """Return the criterion of one step: torch's rnn has it as the first of its clones."""
-    if obj.get("criterion") is not None:
-        yield Child("criterion", ".criterion", obj.get("criterion"))
-    elif lookup(obj, "clones.1") is not None:
-        yield Child("criterion", ".clones[1]", lookup(obj, "clones.1"))
-
-
 def _sequencer_criterion(repeats: bool) -> Row:
     """Map a sequence criterion: Element-Research's RepeaterCriterion has no `sizeAverage`."""
     options: Any = {"repeat_target": True} if repeats else {}
@@ -726,8 +677,7 @@ def _sequencer_criterion(repeats: bool) -> Row:
 
 
 register_layer(
-    children=_step_criterion,
-    kind="criterion",
+    children=children_at("criterion", "clones.1", name="criterion"),  # torch's rnn has it as the first of its clones
     scratch="clones",
     module={
         "nn.SequencerCriterion": _sequencer_criterion(False),
@@ -739,21 +689,21 @@ register_layer(
 register_layer(
     "nn.MaskZeroCriterion",
     children=named_modules("criterion"),
-    kind="criterion",
     scratch="zeroMask input target",
     module=of_runtime("criterion.MaskZeroCriterion", zero_mask=flag("v2").unless(False)),
 )
 register_layer(
-    kind="criterion",
     scratch=_SCRATCH,
     module={
-        **same_names("criterion", "BinaryLogisticRegression SpatialBinaryLogisticRegression", average=_AVERAGE),
-        "nn.NCECriterion": of_runtime("criterion.NCECriterion", average=_AVERAGE),
+        **same_names(
+            "criterion",
+            "BinaryLogisticRegression SpatialBinaryLogisticRegression NCECriterion",
+            average=_AVERAGE,
+        )
     },
 )
 register_layer(
     children=named_modules("criterion"),
-    kind="criterion",
     scratch="module reward vrReward",
     module={
         "nn.VRClassReward": of_runtime(

@@ -56,19 +56,25 @@ _CEILED = (
 )
 
 
-def _ceiled(dims: int, other: Row | Choice, dilation: Read | None = None, **kwargs: Any) -> Choice:
-    """Map poolings whose windows may begin after the end of the input. PyTorch omits such windows."""
-    arguments = windows(dims)
+def _begins_after(dims: int, dilation: Read | None = None) -> Callable[[Any], bool]:
+    """Return whether windows may begin after the end of the input, as a function of the fields."""
+    reads = windows(dims).values()
 
-    def may_begin_after(lua: Lua) -> bool:
-        kernel, stride, padding, ceil = (read.get(lua) for read in arguments.values())
-        steps = dilation.get(lua) if dilation else (1,) * dims
+    def may_begin(fields: Any) -> bool:
+        kernel, stride, padding, ceil = (read.get(fields) for read in reads)
+        steps = dilation.get(fields) if dilation else (1,) * dims
         spans = [step * (size - 1) + 1 for size, step in zip(kernel, steps)]
         return ceil and not any(padding) and any(stride > span > 0 for stride, span in zip(stride, spans))
 
+    return may_begin
+
+
+def _ceiled(dims: int, other: Row | Choice, dilation: Read | None = None, **kwargs: Any) -> Choice:
+    """Map poolings whose windows may begin after the end of the input. PyTorch omits such windows."""
+    arguments = windows(dims)
     kwargs |= {"dilation": dilation} if dilation else {}
     pool = of_runtime("pooling.CeiledPool", arguments["kernel_size"], arguments["stride"], **kwargs)
-    return either(may_begin_after, pool, other)
+    return either(_begins_after(dims, dilation), pool, other)
 
 
 _LEFT_OUT = (
@@ -79,10 +85,7 @@ _LEFT_OUT = (
 
 def _ceil_note(fields: Fields) -> str:
     """Return a note if a window of cuDNN may begin after the end of the input, so that the sizes differ."""
-    axes = [axis for axis in "TWH" if fields.number(f"d{axis}", 0) > fields.number(f"k{axis}", 0) > 0]
-    if not fields.flag("ceil_mode") or not axes or any(fields.number(f"pad{axis}", 0) for axis in "TWH"):
-        return ""
-    return _LEFT_OUT
+    return _LEFT_OUT if _begins_after(2 + (".Volumetric" in fields.obj.class_name))(fields) else ""
 
 
 def _max_pool(dims: int) -> Choice:
@@ -91,7 +94,6 @@ def _max_pool(dims: int) -> Choice:
 
 
 register_layer(
-    defaults={"padT": 0.0, "padW": 0.0, "padH": 0.0, "ceil_mode": False},
     remark=_CEILED,
     module={
         "nn.SpatialMaxPooling": _max_pool(2),
@@ -126,11 +128,10 @@ def _average_pool(dims: int, cudnn: bool = False) -> Choice:
     return pool if cudnn else _ceiled(dims, pool, average=True, divide=_DIVIDE.unless(True))
 
 
-_AVERAGE = {"padT": 0.0, "padW": 0.0, "padH": 0.0, "ceil_mode": False, "count_include_pad": True}
 # Before 2015-03 there was no `divide`, and pooling was a sum; the other two never had the field, and average.
 register_layer(
     "nn.SpatialAveragePooling",
-    defaults={**_AVERAGE, "divide": False},
+    defaults={"divide": False},
     remark=_CEILED,
     module=_average_pool(2),
     text=window(),
@@ -138,14 +139,12 @@ register_layer(
 register_layer(
     "nn.VolumetricAveragePooling",
     remark=_CEILED,
-    defaults={**_AVERAGE, "divide": True},
     module=_average_pool(3),
     text=window(),
 )
 register_layer(
     note=_ceil_note,
     remark=_LEFT_OUT,
-    defaults={**_AVERAGE, "divide": True},
     module={
         "cudnn.SpatialAveragePooling": _average_pool(2, cudnn=True),
         "cudnn.VolumetricAveragePooling": _average_pool(3, cudnn=True),
@@ -183,10 +182,10 @@ def _fractional_max_pool(axes: str) -> Row:
     ratio, size = each("ratio", Lua.number), each("out", Lua.integer)
     return of_runtime(
         "pooling.FractionalMaxPool",
-        made(each("poolSize", Lua.integer)),
-        output_ratio=made(lambda lua: ratio(lua) if lua.has(sized) else None).unless(None),
-        output_size=made(lambda lua: None if lua.has(sized) else size(lua)).unless(None),
-        samples=made(samples).unless(None),
+        each("poolSize", Lua.integer),
+        output_ratio=lambda lua: ratio(lua) if lua.has(sized) else None,
+        output_size=lambda lua: None if lua.has(sized) else size(lua),
+        samples=samples,
         keep=flag("newRandomPool").unless(False),
     )
 
@@ -242,12 +241,11 @@ def _border(name: str) -> Row:
     return of_torch(name, pair("pad_l", "pad_r", "pad_t", "pad_b"))
 
 
-@becomes("resample.ShaveImage")
-def _shave(lua: Lua) -> Call:
+def _shaved(lua: Lua) -> int:
     size = lua.integer("size")
     if size < 0:
         raise NotMappedError("its border is negative", path=lua.path)
-    return Call(f"{LAYERS}resample.ShaveImage", (size,))
+    return size
 
 
 register_layer(
@@ -276,7 +274,7 @@ register_layer(
             value=number("value", 0.0),
             index=dim("index", 1).unless(0),
         ),
-        "nn.ShaveImage": _shave,
+        "nn.ShaveImage": of_runtime("resample.ShaveImage", _shaved),
         "nn.SpatialUpSamplingNearest": of_runtime(
             "resample.UpsamplingNearest2d", scale_factor=integer("scale_factor"), plain="UpsamplingNearest2d"
         ),

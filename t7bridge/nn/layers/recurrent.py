@@ -17,7 +17,7 @@ from ...graph.tensor import Tensor
 from .. import flows
 from ..compounds import Expression, Node, node, recognized, require
 from ..fields import Fields, items_of, lookup
-from ..layouts import REST, BlockOrder, Extent, Layout, Narrow, Permute, Reshape, copied, elements
+from ..layouts import REST, BlockOrder, Extent, Layout, Narrow, Permute, Reshape, copied, elements, nested
 from ..mapping import (
     LAYERS,
     Call,
@@ -234,12 +234,12 @@ def cell_params(obj: TorchObject) -> tuple[Param, ...]:
     start = "modules.1.modules.1" if masks_rows(obj) else "modules.1"
     tried = (recognized(obj, start, [*cell.inputs], pattern) for pattern in cell.patterns(size, names))
     paths = next((each for each in tried if each is not None), {})
-    found = _fields_of(obj, cell, paths, tensors(cell.rows, int(inputs), int(size), len(names)))
+    found = _fields_of(Fields(obj), cell, paths, tensors(cell.rows, int(inputs), int(size), len(names)))
     steps = (gates(cell.order),) if cell.order else ()
     return tuple(param(name, *steps, field=path) for name, path in found.items())
 
 
-def _fields_of(obj: TorchObject, cell: Cell, paths: dict[str, str], shapes: Tensors) -> dict[str, str]:
+def _fields_of(fields: Fields, cell: Cell, paths: dict[str, str], shapes: Tensors) -> dict[str, str]:
     """Return the fields of a cell's tensors by their names; none if one has another shape, or there are more biases."""
     found: dict[str, str] = {}
     for row, (name, shape) in zip(cell.rows.split(", "), shapes.items()):
@@ -247,16 +247,11 @@ def _fields_of(obj: TorchObject, cell: Cell, paths: dict[str, str], shapes: Tens
         if path is None:
             continue
         found[name] = f"{path}.{'bias' if 'bias' in name else 'weight'}"
-        tensor = _tensor(obj, found[name])
+        tensor = fields.find_tensor(found[name])
         if tensor is None or tensor.shape != shape:
             return {}
     biases = {f"{path}.bias" for key, path in paths.items() if key[0] != "c"}
-    return {} if any(_tensor(obj, path) is not None for path in biases.difference(found.values())) else found
-
-
-def _tensor(obj: TorchObject, path: str) -> Tensor | None:
-    tensor = lookup(obj, path)
-    return tensor if isinstance(tensor, Tensor) and tensor.numel else None
+    return {} if any(map(fields.find_tensor, biases.difference(found.values()))) else found
 
 
 def cell_children(obj: TorchObject) -> Iterator[Child]:
@@ -274,6 +269,8 @@ _MAX_DEPTH = 20
 
 _MOST_ELEMENTS = 1 << 22
 """Maximum number of elements of a state that becomes an argument of a constructor."""
+_LIST_ELEMENTS = 64
+"""Elements for which a list, or an element of one, counts."""
 
 
 def remembered(obj: TorchObject) -> str:
@@ -303,7 +300,7 @@ def begin(lua: Lua, *paths: str) -> Literal:
         lua: the cell.
         paths: where it may be, for each part of the state; alternatives are separated by `|`.
     """
-    found = [[values(lua.get(one)) for one in path.split("|")] for path in paths]
+    found = [map(values, map(lua.get, path.split("|"))) for path in paths]
     return together([next((value for value in some if value is not None), None) for some in found])
 
 
@@ -324,48 +321,66 @@ def last_of(lua: Lua, states: tuple[str, ...], before: tuple[str, ...], initial:
     if not all(_goes_on(obj) for obj in lua.above) or any(lua.find_tensor(path) is None for path in before):
         return None
     tensors = [next(filter(None, map(lua.find_tensor, path.split("|"))), None) for path in states]
-    return together([_values(elements(tensor)[-1].tolist()) if tensor is not None else None for tensor in tensors])
+    return together([nested(elements(tensor)[-1].tolist()) if tensor is not None else None for tensor in tensors])
 
 
 def last_column(lua: Lua, *states: str) -> Literal:
-    """Return the state after the last sequence of a layer of torch-rnn, which is batch-first.
+    """Return the state after the last sequence of a layer of torch-rnn, which is batch-first; `None` without one.
 
     Args:
-        lua: a layer that remembers its states; it empties `h0` when it forgets.
+        lua: the layer; it empties `h0` when it forgets.
         states: fields of the states of all steps.
     """
     tensors = [lua.find_tensor(path) for path in states]
-    if lua.find_tensor("h0") is None or any(tensor is None or len(tensor.shape) != 3 for tensor in tensors):
+    is_kept = lua.flag("remember_states") and lua.find_tensor("h0") is not None
+    if not is_kept or any(tensor is None or len(tensor.shape) != 3 for tensor in tensors):
         return None
-    return together([_values(elements(tensor)[:, -1].tolist()) for tensor in tensors if tensor is not None])
+    return together([nested(elements(tensor)[:, -1].tolist()) for tensor in tensors if tensor is not None])
 
 
-def values(value: Value, depth: int = 0) -> Literal:
+def _lists(value: Value, leaf: Callable[[Value, list[Value] | None], Literal]) -> Any:
+    """Return nested lists of what a function makes of values and their elements; `None` if it makes nothing of one.
+
+    Raises:
+        NotMappedError: there are too many, as in a list that holds another many times.
+    """
+    left = _MOST_ELEMENTS
+
+    def inside(value: Value, depth: int) -> Any:
+        nonlocal left
+        items = items_of(value) if depth < _MAX_DEPTH else None
+        left -= value.numel if isinstance(value, Tensor) else _LIST_ELEMENTS * (1 + len(items or ()))
+        if left < 0:
+            raise NotMappedError("holds a state with too many elements")
+        found = leaf(value, items)
+        if found is not None or not items:
+            return found
+        parts = [inside(item, depth + 1) for item in items]
+        return None if None in parts else parts
+
+    return inside(value, 0)
+
+
+def values(value: Value) -> Literal:
     """Return the elements of a tensor as nested tuples; a table of tensors as a list of these; else `None`."""
-    if isinstance(value, Tensor):
-        if value.numel > _MOST_ELEMENTS:
-            raise NotMappedError("holds a state with too many elements", found=f"{value.numel}")
-        return _values(elements(value).tolist()) if value.numel else None
-    items = items_of(value) if depth < _MAX_DEPTH else None
-    if not items:
-        return None
-    inside: list[Literal] = [values(item, depth + 1) for item in items]
-    return None if any(item is None for item in inside) else inside
+
+    def numbers(value: Value, _: list[Value] | None) -> Literal:
+        return nested(elements(value).tolist()) if isinstance(value, Tensor) and value.numel else None
+
+    return _lists(value, numbers)
 
 
-def nested_sizes(value: Value, depth: int = 0) -> Any:
+def nested_sizes(value: Value) -> Any:
     """Return the sizes of an output: a tuple of numbers, or for a table of outputs a tuple of these; else `None`."""
-    if isinstance(value, Storage):
-        return tuple(int(extent) for extent in value.array)
-    if isinstance(value, float):
-        return (int(value),)
-    items = items_of(value)
-    if not items or depth > _MAX_DEPTH:
-        return None
-    if all(isinstance(item, float) and item.is_integer() for item in items):
-        return tuple(int(item) for item in items)
-    inside = tuple(nested_sizes(item, depth + 1) for item in items)
-    return None if None in inside else inside
+
+    def size(value: Value, items: list[Value] | None) -> Literal:
+        if isinstance(value, Storage):
+            return tuple(map(int, value.array))
+        found = [value] if isinstance(value, float) else items
+        is_size = found and all(isinstance(each, float) and each.is_integer() for each in found)
+        return tuple(map(int, found or ())) if is_size else None
+
+    return nested(_lists(value, size))
 
 
 def _goes_on(obj: TorchObject) -> bool:
@@ -373,10 +388,6 @@ def _goes_on(obj: TorchObject) -> bool:
     if obj.class_name == "nn.Sequencer":
         return remembered(obj) in ("eval", "both") and obj.get("train") is False
     return obj.class_name not in _ALWAYS_FORGET
-
-
-def _values(value: Any) -> Literal:
-    return tuple(_values(item) for item in value) if isinstance(value, list) else value
 
 
 def _zeros(value: Any) -> Literal:
@@ -420,19 +431,19 @@ def _positive_sizes(lua: Lua) -> tuple[int, int]:
     return inputs, outputs
 
 
-_CARRIED = made(lambda lua: carried(lua, "outputs")).unless(None)
+_CARRIED = made(lambda lua: carried(lua, "outputs"))
 _OUTPUT: dict[str, Any] = {
-    "start": made(lambda lua: begin(lua, "userPrevOutput|outputs.0|startState")).unless(None),
+    "start": lambda lua: begin(lua, "userPrevOutput|outputs.0|startState"),
     "state": _CARRIED,
 }
 """The output before the first step, and after the last one."""
-_BOTH_CARRIED = made(lambda lua: carried(lua, "outputs", "cells")).unless(None)
+_BOTH_CARRIED = made(lambda lua: carried(lua, "outputs", "cells"))
 _OUTPUT_AND_CELL: dict[str, Any] = {
-    "start": made(lambda lua: begin(lua, "userPrevOutput|outputs.0", "userPrevCell|cells.0")).unless(None),
+    "start": lambda lua: begin(lua, "userPrevOutput|outputs.0", "userPrevCell|cells.0"),
     "state": _BOTH_CARRIED,
 }
 _REC_STATE: dict[str, Any] = {
-    "start": made(lambda lua: begin(lua, "startState.1", "startState.2")).unless(None),
+    "start": lambda lua: begin(lua, "startState.1", "startState.2"),
     "state": _BOTH_CARRIED,
 }
 _SIZE = integer("outputSize|outputsize")
@@ -450,13 +461,13 @@ def _cell(class_name: str, *args: Any, **kwargs: Any) -> Choice:
 
 
 def _output_size(lua: Lua) -> Any:
-    size = nested_sizes(lua.get("outputSize") if lua.has("outputSize") else lua.get("outputsize"))
+    size = nested_sizes(lua.get("outputSize|outputsize"))
     if size is None:
-        raise lua.wrong("outputSize", "sizes, or a table of sizes", lua.get("outputSize"))
+        raise lua.wrong("outputSize", "sizes, or a table of sizes", lua.get("outputSize|outputsize"))
     return size
 
 
-_RECURRENCE = of_runtime("recurrent.Recurrence", made(_output_size), integer("nInputDim"), **_OUTPUT)
+_RECURRENCE = of_runtime("recurrent.Recurrence", _output_size, integer("nInputDim"), **_OUTPUT)
 
 
 @becomes("recurrent.Recurrent")
@@ -471,7 +482,7 @@ def _recurrent(lua: Lua) -> Call:
 
 _MASK_ZERO = of_runtime(
     "recurrent.MaskZero",
-    n_input_dims=optional("nInputDim").unless(None),  # Element-Research's; torch's uses batches, or receives the mask
+    n_input_dims=optional("nInputDim"),  # Element-Research's; torch's uses batches, or receives the mask
     mask_input=flag("maskinput").unless(False),
     zero_mask=flag("v2").unless(False),
     mask_output=flag("maskoutput", True).unless(True),
@@ -582,8 +593,6 @@ register_layer(
 
 def _shapes(rows: str) -> Any:
     """Return the shapes of the tensors of a layer by its sizes, and the outputs of its projection if it has one."""
-    if " r" not in rows:
-        return lambda inputs, hidden, *_, **__: tensors(rows, inputs, positive(hidden))
     return lambda inputs, hidden, proj_size=0, *_, **__: tensors(rows, inputs, positive(hidden), projected=proj_size)
 
 
@@ -594,7 +603,7 @@ def _mufuru_shapes(input_size: int, hidden_size: int, operations: tuple[str, ...
 for _name, _args, _facts in (
     ("nn.FastLSTM", (), _shapes(CELLS["nn.FastLSTM"].rows)),
     ("nn.GRU", (), _shapes(CELLS["nn.GRU"].rows)),
-    ("nn.MuFuRu", (made(lambda lua: operations(lua.obj)),), _mufuru_shapes),
+    ("nn.MuFuRu", (lambda lua: operations(lua.obj),), _mufuru_shapes),
 ):
     register_layer(
         _name,
@@ -659,9 +668,7 @@ _SEQUENCE_LSTM: dict[str, Any] = {
     "proj_size": _projected("weight_hr_l0"),
     "batch_first": flag("batchfirst").unless(False),
     "remember": _REMEMBER,
-    "state": made(
-        lambda lua: last_of(lua, ("_output|output", "cell"), ("h0", "c0"), ("userPrevOutput", "userPrevCell"))
-    ).unless(None),
+    "state": lambda lua: last_of(lua, ("_output|output", "cell"), ("h0", "c0"), ("userPrevOutput", "userPrevCell")),
 }
 
 
@@ -680,7 +687,7 @@ _TORCH_RNN_LSTM = of_runtime(
     *_LSTM_SIZES,
     batch_first=True,
     remember=made(lambda lua: "always" if lua.flag("remember_states") else "").unless(""),
-    state=made(lambda lua: last_column(lua, "output", "cell") if lua.flag("remember_states") else None).unless(None),
+    state=lambda lua: last_column(lua, "output", "cell"),
 )
 _VANILLA_RNN = of_runtime(
     "sequence.OutputsRNN",
@@ -688,16 +695,16 @@ _VANILLA_RNN = of_runtime(
     extent("weight_ih_l0"),
     batch_first=True,
     remember=flag("remember_states").unless(False),
-    hidden=made(lambda lua: (last_column(lua, "output"),) if lua.flag("remember_states") else None).unless(
-        None, (None,)
-    ),
+    hidden=lambda lua: last_column(lua, "output") and (last_column(lua, "output"),),
 )
 
 
 def _reset_gru(name: str, **kwargs: Any) -> Row:
-    hidden = made(lambda lua: lua.shape("weight")[1] // 3)
-    inputs = made(lambda lua: lua.shape("weight")[0] - lua.shape("weight")[1] // 3)
-    return of_runtime(name, inputs, hidden, **kwargs)
+    def sizes_of(lua: Lua) -> tuple[int, int]:
+        rows, hidden = lua.shape("weight")[0], lua.shape("weight")[1] // 3
+        return rows - hidden, hidden
+
+    return of_runtime(name, made(sizes_of).each, **kwargs)
 
 
 _BUFFERS = (
@@ -737,7 +744,7 @@ register_layer(
         batch_first=flag("batchfirst").unless(False),
         mask_zero=_MASK,
         remember=_REMEMBER,
-        state=made(lambda lua: last_of(lua, ("_output|output",), ("h0",), ("userPrevOutput",))).unless(None),
+        state=lambda lua: last_of(lua, ("_output|output",), ("h0",), ("userPrevOutput",)),
     ),
     traits=_JOINED_GATES,
 )
@@ -903,7 +910,7 @@ _ROWS = {
         num_layers=integer("numLayers", 1).unless(1),
         dropout=number("dropout", 0.0).unless(0.0),
         remember=flag("rememberStates").unless(False),
-        hidden=made(_state).unless(None),
+        hidden=_state,
         **_OPTIONS,
     )
     for kind in ("LSTM", "GRU", "RNN")

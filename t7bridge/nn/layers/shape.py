@@ -99,16 +99,14 @@ register_layer(
         "nn.Reshape": of_runtime(
             "shape.Reshape",
             sizes("size").each,
-            batch_mode=made(lambda lua: lua.flag("batchMode") if lua.has("batchMode") else None).unless(None),
+            batch_mode=lambda lua: lua.flag("batchMode") if lua.has("batchMode") else None,
         ),
-        "nn.View": of_runtime("shape.View", sizes("size").each, n_input_dims=optional("numInputDims").unless(None)),
+        "nn.View": of_runtime("shape.View", sizes("size").each, n_input_dims=optional("numInputDims")),
         "nn.Squeeze": of_runtime("shape.Squeeze", optional_dim("dim"), n_input_dims=optional("numInputDims")),
         "nn.Unsqueeze": of_runtime(
             "shape.Unsqueeze", Read("dim", _position, ("pos",)), n_input_dims=optional("numInputDims")
         ),
-        "nn.Transpose": of_runtime(
-            "shape.Transpose", made(_pairs).each, n_input_dims=optional("numInputDims").unless(None)
-        ),
+        "nn.Transpose": of_runtime("shape.Transpose", made(_pairs).each, n_input_dims=optional("numInputDims")),
         "nn.Replicate": of_runtime(
             "shape.Replicate", integer("nfeatures"), dim("dim", 1), n_input_dims=optional("ndim")
         ),
@@ -120,7 +118,7 @@ register_layer(
         "nn.ArgMax": of_runtime(
             "shape.ArgMax",
             dim("dim", 1),
-            n_input_dims=made(lambda lua: None if lua.integer("nInputDim", 9) >= 9 else lua.integer("nInputDim")),
+            n_input_dims=lambda lua: None if lua.integer("nInputDim", 9) >= 9 else lua.integer("nInputDim"),
             index_base=BASE,
             dtype=_dtype("int64"),
         ),
@@ -128,8 +126,7 @@ register_layer(
         "nn.SeqReverseSequence": of_runtime("shape.Reverse", dim("dim")),
         "nn.Sum": _sum(False),
         "nn.Mean": _sum(True),
-        "nn.Max": of_runtime("shape.Max", dim("dimension", 1), n_input_dims=_DIMS),
-        "nn.Min": of_runtime("shape.Min", dim("dimension", 1), n_input_dims=_DIMS),
+        **same_names("shape", "Max Min", dim("dimension", 1), n_input_dims=_DIMS),
     },
     traits={
         "torch.nn.Identity": Traits(shares_memory=True, is_identity=True, flow=flows.unchanged),
@@ -173,9 +170,8 @@ register_layer(
         ),
         **same_names("table", "ZipTable ZipTableOneToMany"),
         **same_names("linear", "DotProduct CosineDistance"),
-        "nn.JoinTable": of_runtime("table.JoinTable", dim("dimension"), n_input_dims=_DIMS),
-        "nn.SplitTable": of_runtime("table.SplitTable", dim("dimension"), n_input_dims=_DIMS),
-        "nn.SelectTable": of_runtime("table.SelectTable", made(_index)),
+        **same_names("table", "JoinTable SplitTable", dim("dimension"), n_input_dims=_DIMS),
+        "nn.SelectTable": of_runtime("table.SelectTable", _index),
         "nngraph.JustElement": of_runtime("table.SelectTable", 0),
         "nngraph.JustTable": of_runtime("table.JustTable"),
         "nn.NarrowTable": of_runtime("table.NarrowTable", dim("offset"), integer("length", 1)),
