@@ -225,17 +225,10 @@ class Subject:
             found = [(self._values(one), self._values(wanted)) for one, wanted in pairs]
             layers = [self._whole(*pair, f"pair {number}") for number, pair in enumerate(found, 1)]
             return Proof(self.name, layers, "expected outputs")
-        if isinstance(reference, nn.Module):
-            return self._second(reference.double().eval(), type(reference).__name__, inputs)
-        if isinstance(reference, TorchObject):
-            other = in_double(live_module(reference, limits=self.limits))
-            return self._second(other, reference.class_name, inputs)
-        if isinstance(reference, Mapping) and factory is not None:
-            return self._second(_from_factory(factory, torch_values(dict(reference)), factory), factory, inputs)
-        label, opened = str(reference), self._opened(reference, factory)
+        opened, label = self._opened(reference, factory)
         if isinstance(opened, Table):
             return self._recording(opened, label)
-        return self._second(opened, os.path.basename(label.rstrip(os.sep)), inputs)
+        return self._second(in_double(opened).eval(), label, inputs)
 
     def _values(self, value: Any) -> Recorded:
         if isinstance(value, (list, tuple)):
@@ -307,23 +300,30 @@ class Subject:
             if not np.array_equal(one.numpy(), other.numpy().astype(one.numpy().dtype), equal_nan=True):
                 raise ModelError("the recording is of a model with other weights", file=place, path=key)
 
-    def _opened(self, reference: Any, factory: str | None) -> nn.Module | Table:
-        """Return the live model that a file or a folder holds, or the table of a recording."""
+    def _opened(self, reference: Any, factory: str | None) -> tuple[nn.Module | Table, str]:
+        """Return the live model of a reference, or the table of a recording, and its name."""
+        if isinstance(reference, nn.Module):
+            return reference, type(reference).__name__
+        if isinstance(reference, TorchObject):
+            return live_module(reference, limits=self.limits), reference.class_name
+        if isinstance(reference, Mapping) and factory is not None:
+            return _from_factory(factory, torch_values(dict(reference)), factory), factory
+        path, name = str(reference), os.path.basename(str(reference).rstrip(os.sep))
         if isinstance(reference, (str, os.PathLike)) and os.path.isdir(reference):
-            return _from_folder(os.fspath(reference))
+            return _from_folder(path), name
         if factory is not None:
-            return _from_factory(factory, torch_weights(reference, self.limits), str(reference))
+            return _from_factory(factory, torch_weights(reference, self.limits), path), name
         document = formats.open(reference, limits=self.limits)
         if document.spec.values == formats.LUA:
             value = document.first
             if isinstance(value, Table) and ("input" in value or "output" in value):
-                return value
-            path, model = choose_module(value, None, document.path)
-            return in_double(live_module(model, path, limits=self.limits))
+                return value, path
+            place, model = choose_module(value, None, document.path)
+            return live_module(model, place, limits=self.limits), name
         if zipfile.is_zipfile(reference):
             with zipfile.ZipFile(reference) as archive:
                 if any(name.endswith("/constants.pkl") for name in archive.namelist()):
-                    return _as_module(torch.jit.load(reference), document.path)  # type: ignore[no-untyped-call]
+                    return torch.jit.load(reference), name  # type: ignore[no-untyped-call]
         hint = "Name its constructor: --module package:factory."
         raise ModelError("a state dict is not a model without its code", file=document.path, hint=hint)
 
@@ -548,21 +548,19 @@ def _from_folder(path: str) -> nn.Module:
         raise ModelError("the folder holds no model.py", file=path)
     add_input(source)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made = _as_module(module.load(), source)
-    # A model that takes its state returns it, too; Lua's keeps it.
-    made.register_forward_hook(lambda *call: call[-1][0] if isinstance(call[-1], tuple) else None)
+    try:
+        spec.loader.exec_module(module)
+        made: nn.Module = module.load()
+        # A model that takes its state returns it, too; Lua's keeps it.
+        made.register_forward_hook(lambda *call: call[-1][0] if isinstance(call[-1], tuple) else None)
+    except Exception as error:  # the user's code may raise anything
+        text = (str(error).splitlines() or [""])[0][:200]
+        raise ModelError(f"model.py returns no model: {type(error).__name__}: {text}", file=source) from error
     return made
 
 
 def _from_factory(name: str, weights: dict[str, Any], path: str) -> nn.Module:
     """Call a factory and load weights into its module."""
-    made = _as_module(make_module(Factory.parse(name), fetch=False), name)
+    made = in_double(make_module(Factory.parse(name), fetch=False))
     load_weights(made, weights, path)  # in double precision, as those of Lua may be
     return made
-
-
-def _as_module(made: Any, where: str) -> nn.Module:
-    if not isinstance(made, nn.Module):
-        raise ModelError("the factory's result is not a torch.nn.Module", file=where, found=type(made).__name__)
-    return in_double(made).eval()

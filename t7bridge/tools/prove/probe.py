@@ -145,23 +145,19 @@ def _graph(obj: TorchObject, inner: Callable[[TorchObject], Spec]) -> Spec:
     with suppress(ModelError):
         nodes = graph_spec(obj, "root").nodes
 
-    def behind(origin: tuple[int, ...]) -> Spec:
-        reached: set[int] = set()
-        for number, node in enumerate(nodes, 1):
-            reads = [at in reached or (at == 0 and indices[:1] == origin) for at, indices in node.takes]
-            module = children.get(node.module or "")
-            is_layer = isinstance(module, TorchObject) and base_name(module.class_name) != "Identity"
-            spec: Spec = inner(module) if reads == [True] and is_layer else None  # type: ignore[arg-type]
-            if spec is not None:
-                return spec
-            reached.update([number] if any(reads) else ())
-        return None
-
-    origins = sorted({indices[:1] for node in nodes for at, indices in node.takes if at == 0})
-    found = list(map(behind, origins))
-    if None in found or not found:
+    found: dict[tuple[int, ...], Spec] = {}
+    reached: list[set[tuple[int, ...]]] = [set()]
+    for node in nodes:
+        taken = [reached[at] if at else {indices[:1]} for at, indices in node.takes]
+        reached.append(set().union(*taken))
+        module = children.get(node.module or "")
+        is_layer = isinstance(module, TorchObject) and base_name(module.class_name) != "Identity"
+        spec: Spec = inner(module) if len(taken) == 1 and is_layer else None  # type: ignore[arg-type]
+        found.update({origin: found.get(origin) or spec for origin in reached[-1]})
+    specs = [found[origin] for origin in sorted(found)]
+    if None in specs or not specs:
         return _from_record(recorded(lookup(obj, "innode.data.input")))
-    return found if origins[0] else found[0]
+    return specs if min(found) else specs[0]
 
 
 def _from_record(value: Any) -> Spec:
