@@ -278,7 +278,7 @@ class Subject:
             for name, now in mine.items():
                 then = theirs.get(name)
                 both = type(then) is type(now) and name not in _WRITTEN and layer.verdict != DIFFERS
-                if both and then != now:
+                if both and then != now and (then == then or now == now):  # NaN differs from itself
                     shown = [f"{item:g}" if isinstance(item, float) else str(item).lower() for item in (now, then)]
                     layer.verdict, layer.reason = DIFFERS, f"{name} is {shown[0]}, and was {shown[1]} in Lua"
         return Proof(self.name, layers, segments=segments)

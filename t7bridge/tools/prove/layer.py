@@ -345,6 +345,8 @@ _MOST = 1 << 26
 """Elements of a matrix: 512 MiB in double precision."""
 _WORST = 1e4
 """Largest condition number of equations that are solved: with it half of the seven digits of a float are left."""
+_LARGER = 64
+"""Times that an image may be larger than its unfolding: as with kernels of 1 x 1 and steps of 8."""
 _CANDIDATES = range(5)
 """Paddings and steps that are tried in place of those in the file."""
 
@@ -431,6 +433,10 @@ def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> tuple[torc
 
 def _fold(columns: Any, kernel: Any, steps: Any, padding: Any) -> Any:
     """Return the images with this unfolding; `None` if there are none, because positions that are one pixel differ."""
+    extents = [(place - 1) * step + size for place, step, size in zip(columns.shape[2:], steps, kernel)]
+    # Where windows do not overlap, an image has more elements than its unfolding.
+    if min(steps) < 1 or min(padding) < 0 or len(columns) * prod(extents) > _LARGER * columns.numel():
+        return None
     scatter, gather = (F.conv_transpose2d, F.conv2d) if len(kernel) == 2 else (F.conv_transpose3d, F.conv3d)
     each = torch.eye(columns.shape[1], dtype=columns.dtype).reshape(-1, 1, *kernel)
     hits = scatter(torch.ones_like(columns[:1]), each, stride=steps)
