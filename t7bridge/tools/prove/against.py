@@ -222,6 +222,8 @@ class Subject:
         """Return the verdicts; see `prove`."""
         if isinstance(reference, (tuple, list)):
             pairs = reference if isinstance(reference, list) else [reference]
+            if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
+                raise ModelError("a reference is not a pair of an input and an output")
             found = [(self._values(one), self._values(wanted)) for one, wanted in pairs]
             layers = [self._whole(*pair, f"pair {number}") for number, pair in enumerate(found, 1)]
             return Proof(self.name, layers, "expected outputs")
@@ -346,16 +348,14 @@ class Subject:
         for step in found.mine.steps:
             if step.largest and all(layer.path != step.place for layer in proof.layers[-1:]):
                 proof.layers.append(_layer(step, found, mine.get_submodule(step.place)))
-        whole = LayerProof(
-            "root", type(mine).__name__, DIFFERS if found.differences else AGREES, reason="the whole", runs=0
-        )
+        whole = LayerProof("root", type(mine).__name__, AGREES, reason="the whole", runs=0)
         mode = "evaluation and training mode" if normalizes(mine) else "evaluation mode"
         proof.modes = f"{' and '.join(map(inputs_text, sizes))} in {mode}"
         if normalizes(mine):
             later = compare(mine, other, name, drawn(mine, sizes[0]), training=True).differences
             later = [f"in training, {text}" for text in later if text not in differences]
             proof.differences += later
-            whole.verdict = DIFFERS if later else whole.verdict
+        whole.verdict = DIFFERS if proof.differences else AGREES
         want, got = found.theirs.result, found.mine.result
         off = _off(doubles(want), got)
         off.write(whole, got)

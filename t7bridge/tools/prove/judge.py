@@ -101,6 +101,7 @@ NO_INPUT = "its input is not recorded"
 STATE = "continues from a state that is not recorded"
 RANDOM = "draws at random, and the drawn values are not recorded"
 ROUNDING = "rounding alone may change its output by more than 1 %"
+GROWN = "errors of rounding grow beyond the tolerance along its layers"
 MASKED = "parts of the last output were set to zero after the pass, as by a mask; the others agree"
 MOVED = "the weights moved after the last forward, or the file was changed"
 
@@ -969,7 +970,7 @@ class Judge:
                 verdicts = [one.verdict for one in self.outcomes[start : node.step + 1]]
                 worst = next((one for one in (DIFFERS, STALE) if one in verdicts), NOT_CHECKABLE)
                 verdict = AGREES if off.is_small else worst
-                reason = ROUNDING if verdict == NOT_CHECKABLE else ""
+                reason = GROWN if verdict == NOT_CHECKABLE else ""
                 paths = self.runs[start].path, self.runs[node.step].path
                 numbers = off.max_abs, off.max_rel, off.cosine
                 found.append(SegmentProof(*paths, node.segment[1], verdict, *numbers, reason))

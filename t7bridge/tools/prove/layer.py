@@ -112,12 +112,13 @@ def drawn(module: nn.Module, spec: Any) -> Values:
     """Return example inputs of a model in double precision; see `example`.
 
     Raises:
-        ModelError: they do not fit into memory, or have an unknown type.
+        ModelError: they do not fit into memory, or PyTorch draws no numbers of their type.
     """
     try:
         return mapped(example(module, spec), torch.Tensor.double)
     except (RuntimeError, TypeError) as error:
-        raise ModelError("an input does not fit into memory", found=inputs_text(spec)) from error
+        text = (str(error).splitlines() or [""])[0][:200]
+        raise ModelError(f"PyTorch cannot make an input: {text}", found=inputs_text(spec)) from error
 
 
 # Layers

@@ -107,8 +107,16 @@ def test_sizes_that_no_input_has(planes: float):
         fitting_inputs(model, "root")
 
 
-def test_an_input_larger_than_memory():
-    """Inputs of two models that do not fit into memory are refused."""
+@pytest.mark.parametrize("text", ["100000x1000x1000", "2x1x28x28:int3"])
+def test_inputs_that_cannot_be_made(text: str):
+    """Inputs of two models that do not fit into memory, or of a type without numbers, are refused."""
     path = TESTFILES / "models/lenet_mm.t7"
-    with pytest.raises(ModelError, match="does not fit into memory"):
-        t7bridge.prove(path, against=path, input=["100000x1000x1000"])
+    with pytest.raises(ModelError, match="cannot make an input"):
+        t7bridge.prove(path, against=path, input=[text])
+
+
+@pytest.mark.parametrize("reference", [(1, 2, 3), (1,), [(1, 2, 3)], [1]])
+def test_references_that_are_no_pairs(reference: object):
+    """A reference of more or less than an input and an output is refused."""
+    with pytest.raises(ModelError, match="not a pair of an input and an output"):
+        t7bridge.prove(TESTFILES / "models/lenet_mm.t7", against=reference)
