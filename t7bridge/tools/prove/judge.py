@@ -652,7 +652,8 @@ class Judge:
             wrong = reason if inputs is None else ""
         if wrong:
             outcome.decide(DIFFERS, wrong, FILE)
-        return Node(number, unit, layer, inputs, by) if inputs is not None and not wrong else None
+            return None
+        return Node(number, unit, layer, inputs, by) if inputs is not None else None
 
     def _derived(self, layer: LiveLayer, number: int, run: Run) -> tuple[Values, str, Compute]:
         """Return the input of a layer from its other fields, unless a later layer used the same buffer."""
@@ -768,7 +769,7 @@ class Judge:
             outcome.decide(
                 AGREES, "; ".join(filter(None, (outcome.reason, others and f"checked together with {others}")))
             )
-        elif node.layer is not None and _remembers(outcome.run.obj):
+        elif _remembers(outcome.run.obj):
             outcome.decide(NOT_CHECKABLE, STATE)
         elif not self._ran_in_other_mode(outcome, node):
             outcome.decide(DIFFERS, off.reason)
