@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 from math import isfinite
@@ -36,25 +36,24 @@ from ...nn.places import Places, choose_module, find_modules, module_at
 from ...nn.plan import build_plan
 from ...nn.stacks import Recurrence, recognized, recurrence
 from ...nn.state_dict import state_dict
-from ...torchmodules.build import live_module, load_weights, make_module
+from ...torchmodules.build import inputs_text, live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
 from ...torchmodules.layers.recurrent import MaskZero
-from .judge import ATOL, NO_INPUT, RTOL, Deviation, Judge, Node, measure
+from .judge import ATOL, HEADROOM, NO_INPUT, RTOL, Deviation, Judge, Node, measure
 from .layer import TINY, UNIT, LiveLayer, NotRunError, doubles, drawn, flat, in_double, to_doubles, to_torch, unit_of
 from .probe import fitting_inputs, guess_inputs
 from .proof import AGREES, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, LayerProof, Proof, SegmentProof
-from .runs import Recorded, base_name, grad_input_of, is_whole, output_of, own_parameters, recorded, runs
+from .runs import Recorded, base_name, grad_input_of, is_whole, options_of, output_of, own_parameters, recorded, runs
 from .trace import Comparison, Step, compare, normalizes
 
 WHOLE = 10.0
 """Factor of the limit for a whole model: the errors of a hundred layers add up to those of one by the root of their
 number."""
-_WRITTEN = frozenset(
-    b"""
+_WRITTEN_NAMES = """
 step rho nSharedClone nStep updateGradInputStep accGradParametersStep train output loss
 iwidth iheight itime owidth oheight otime batchSize dimG numFwds summedFwdTime numBwds summedBwdTime
-""".split()
-)
+"""
+_WRITTEN = frozenset(_WRITTEN_NAMES.split())
 """Numbers and flags that a probe, a forward or a backward writes, and that are no options.
 
 Source: nn 8726825 `SpatialMaxPooling.lua`, `SpatialMaxUnpooling.lua`, `MixtureTable.lua`, `Profile.lua`.
@@ -139,12 +138,12 @@ def _criterion(obj: TorchObject, path: str, models: list[TorchObject], limits: L
         found = _loss(obj, outputs[0], slope, option, path, limits) if isfinite(loss) else None
         if found is None:
             break
-        limit, apart = ATOL + RTOL * abs(loss), abs(found - loss)
+        want = torch.tensor([loss], dtype=torch.float64)
+        off = measure([want], [found], [(ATOL + RTOL * want.abs()) / HEADROOM])
         proof.reason = OTHER_TARGET
-        if apart <= limit:
-            proof.verdict, proof.reason, proof.compared = AGREES, "", 1
-            proof.max_abs, proof.max_rel, proof.cosine = apart, apart / max(abs(loss), ATOL), 1.0
-            proof.excess = apart / limit
+        if off.excess <= 1:
+            off.write(proof, [want])
+            proof.verdict, proof.reason = AGREES, ""
             if option is not averaged:
                 then, now = (str(item).lower() for item in (option, averaged))
                 proof.verdict, proof.blame = DIFFERS, FILE
@@ -153,7 +152,7 @@ def _criterion(obj: TorchObject, path: str, models: list[TorchObject], limits: L
     return proof
 
 
-def _loss(obj: TorchObject, output: Tensor, slope: Any, option: Any, path: str, limits: Limits) -> float | None:
+def _loss(obj: TorchObject, output: Tensor, slope: Any, option: Any, path: str, limits: Limits) -> torch.Tensor | None:
     """Return the loss for the target of a gradient, with an option for averages; `None` if that determines none."""
     target_of = _TARGETS.get(base_name(obj.class_name))
     weighs = obj.get("weights") is not None and "BCE" in obj.class_name
@@ -164,7 +163,7 @@ def _loss(obj: TorchObject, output: Tensor, slope: Any, option: Any, path: str, 
     try:
         layer = LiveLayer.build(obj, path, UNIT["float32"], limits)
         layer = layer.variant({"sizeAverage": option}) if option is not None else layer
-        return float(next(flat(layer.run(value, target)))) if target is not None else None
+        return next(flat(layer.run(value, target))) if target is not None else None
     except (NotRunError, T7BridgeError, ValueError):
         return None
 
@@ -223,20 +222,15 @@ class Subject:
         """Return the verdicts; see `prove`."""
         if isinstance(reference, (tuple, list)):
             pairs = reference if isinstance(reference, list) else [reference]
+            if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
+                raise ModelError("a reference is not a pair of an input and an output")
             found = [(self._values(one), self._values(wanted)) for one, wanted in pairs]
             layers = [self._whole(*pair, f"pair {number}") for number, pair in enumerate(found, 1)]
             return Proof(self.name, layers, "expected outputs")
-        if isinstance(reference, nn.Module):
-            return self._second(reference.double().eval(), type(reference).__name__, inputs)
-        if isinstance(reference, TorchObject):
-            other = in_double(live_module(reference, limits=self.limits))
-            return self._second(other, reference.class_name, inputs)
-        if isinstance(reference, Mapping) and factory is not None:
-            return self._second(_from_factory(factory, torch_values(dict(reference)), factory), factory, inputs)
-        label, opened = str(reference), self._opened(reference, factory)
+        opened, label = self._opened(reference, factory)
         if isinstance(opened, Table):
             return self._recording(opened, label)
-        return self._second(opened, os.path.basename(label.rstrip(os.sep)), inputs)
+        return self._second(in_double(opened).eval(), label, inputs)
 
     def _values(self, value: Any) -> Recorded:
         if isinstance(value, (list, tuple)):
@@ -260,15 +254,14 @@ class Subject:
             unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
             layer = LiveLayer.build(self.model, self.path, unit, self.limits)
             layer.module.eval()
-            node = Node(0, unit, layer, to_doubles(inputs))
+            node = Node(0, unit, layer, to_doubles(inputs), want=doubles(to_torch(wanted)), headroom=WHOLE)
             node.run()
         except (NotRunError, T7BridgeError) as error:
             proof.reason = f"{label}: {error}"
             return proof
-        off = measure(doubles(to_torch(wanted)), node.found, node.scales, WHOLE)
-        proof.verdict = AGREES if off.excess <= 1 or off.close else DIFFERS
-        proof.reason = "; ".join(filter(None, (label, off.reason)))
-        off.write(proof, node.found)
+        proof.verdict = AGREES if node.off.is_small else DIFFERS
+        proof.reason = "; ".join(filter(None, (label, node.off.reason)))
+        node.off.write(proof, node.found)
         return proof
 
     def _recording(self, table: Table, place: str) -> Proof:
@@ -283,15 +276,13 @@ class Subject:
         after = recorded(table.get("gradOutput"))
         layers, segments = _judged(ran, self.path, self.limits, inputs, after if is_whole(after) else None)
         for layer in layers:
-            one, other = (module_at(root, layer.path, self.path) for root in (self.model, ran))
-            fields = one.fields if one is not None else None
-            for name, mine in [] if fields is None else zip(fields.raw_keys, fields.raw_values):
-                theirs = other.get(name) if other is not None else None
-                both = isinstance(mine, (float, bool)) and type(mine) is type(theirs)
-                if both and mine != theirs and name not in _WRITTEN and layer.verdict != DIFFERS:
-                    shown = [f"{item:g}" if isinstance(item, float) else str(item).lower() for item in (mine, theirs)]
-                    layer.verdict = DIFFERS
-                    layer.reason = f"{name.decode('utf-8', 'replace')} is {shown[0]}, and was {shown[1]} in Lua"
+            mine, theirs = (options_of(module_at(root, layer.path, self.path)) for root in (self.model, ran))
+            for name, now in mine.items():
+                then = theirs.get(name)
+                both = type(then) is type(now) and name not in _WRITTEN and layer.verdict != DIFFERS
+                if both and then != now and (then == then or now == now):  # NaN differs from itself
+                    shown = [f"{item:g}" if isinstance(item, float) else str(item).lower() for item in (now, then)]
+                    layer.verdict, layer.reason = DIFFERS, f"{name} is {shown[0]}, and was {shown[1]} in Lua"
         return Proof(self.name, layers, segments=segments)
 
     def _check_weights(self, ran: TorchObject, place: str) -> None:
@@ -311,23 +302,30 @@ class Subject:
             if not np.array_equal(one.numpy(), other.numpy().astype(one.numpy().dtype), equal_nan=True):
                 raise ModelError("the recording is of a model with other weights", file=place, path=key)
 
-    def _opened(self, reference: Any, factory: str | None) -> nn.Module | Table:
-        """Return the live model that a file or a folder holds, or the table of a recording."""
+    def _opened(self, reference: Any, factory: str | None) -> tuple[nn.Module | Table, str]:
+        """Return the live model of a reference, or the table of a recording, and its name."""
+        if isinstance(reference, nn.Module):
+            return reference, type(reference).__name__
+        if isinstance(reference, TorchObject):
+            return live_module(reference, limits=self.limits), reference.class_name
+        if isinstance(reference, Mapping) and factory is not None:
+            return _from_factory(factory, torch_values(dict(reference)), factory), factory
+        path, name = str(reference), os.path.basename(str(reference).rstrip(os.sep))
         if isinstance(reference, (str, os.PathLike)) and os.path.isdir(reference):
-            return _from_folder(os.fspath(reference))
+            return _from_folder(path), name
         if factory is not None:
-            return _from_factory(factory, torch_weights(reference, self.limits), str(reference))
+            return _from_factory(factory, torch_weights(reference, self.limits), path), name
         document = formats.open(reference, limits=self.limits)
         if document.spec.values == formats.LUA:
             value = document.first
             if isinstance(value, Table) and ("input" in value or "output" in value):
-                return value
-            path, model = choose_module(value, None, document.path)
-            return in_double(live_module(model, path, limits=self.limits))
+                return value, path
+            place, model = choose_module(value, None, document.path)
+            return live_module(model, place, limits=self.limits), name
         if zipfile.is_zipfile(reference):
             with zipfile.ZipFile(reference) as archive:
                 if any(name.endswith("/constants.pkl") for name in archive.namelist()):
-                    return _as_module(torch.jit.load(reference), document.path)  # type: ignore[no-untyped-call]
+                    return torch.jit.load(reference), name  # type: ignore[no-untyped-call]
         hint = "Name its constructor: --module package:factory."
         raise ModelError("a state dict is not a model without its code", file=document.path, hint=hint)
 
@@ -350,16 +348,14 @@ class Subject:
         for step in found.mine.steps:
             if step.largest and all(layer.path != step.place for layer in proof.layers[-1:]):
                 proof.layers.append(_layer(step, found, mine.get_submodule(step.place)))
-        whole = LayerProof(
-            "root", type(mine).__name__, DIFFERS if found.differences else AGREES, reason="the whole", runs=0
-        )
+        whole = LayerProof("root", type(mine).__name__, AGREES, reason="the whole", runs=0)
         mode = "evaluation and training mode" if normalizes(mine) else "evaluation mode"
-        proof.modes = f"{' and '.join(map(_shown, sizes))} in {mode}"
+        proof.modes = f"{' and '.join(map(inputs_text, sizes))} in {mode}"
         if normalizes(mine):
-            later = compare(mine, other, name, drawn(sizes[0], 1), training=True).differences
+            later = compare(mine, other, name, drawn(mine, sizes[0]), training=True).differences
             later = [f"in training, {text}" for text in later if text not in differences]
             proof.differences += later
-            whole.verdict = DIFFERS if later else whole.verdict
+        whole.verdict = DIFFERS if proof.differences else AGREES
         want, got = found.theirs.result, found.mine.result
         off = _off(doubles(want), got)
         off.write(whole, got)
@@ -375,24 +371,30 @@ class Subject:
         Returns:
             The comparison, the first that has a difference; the inputs; the differences on all of them.
         """
-        specs = [parse_inputs(inputs, limits=self.limits)] if inputs else self._fitting()
+        if inputs:
+            specs: list[Any] = [parse_inputs(inputs, limits=self.limits)]
+        else:  # the smallest, and those of models of ImageNet
+            specs = [fitting_inputs(self.model, self.path, self.limits)]
+            specs += [spec for side in (224, 299) if (spec := guess_inputs(self.model, side)) not in (*specs, None)]
         found = None
         for spec in specs:
-            found = compare(mine, other, name, drawn(spec, 1), training=False)
+            found = compare(mine, other, name, drawn(mine, spec), training=False)
             if not found.theirs.error:
                 break
         assert found is not None
         differences, sizes = found.differences, [spec]
         # In one size, ceil mode, padding and adaptive pooling may make no difference.
-        for other_size in () if inputs or found.misplaced else _other_sizes(spec):
+        # Images somewhat smaller, and larger, and no squares.
+        others = [_resized(spec, *more) for more in ((-13, -22), (13, 10))]
+        for other_size in () if inputs or found.misplaced else (each for each in others if each != spec):
             with suppress(ModelError):
-                more = compare(mine, other, name, drawn(other_size, 1), training=False)
+                more = compare(mine, other, name, drawn(mine, other_size), training=False)
                 # With an nn.View after a pooling of fixed size, a larger image is several.
                 batches = [[item.shape[:1] for item in each.mine.result] for each in (found, more)]
                 if not more.theirs.error and batches[0] == batches[1]:
                     sizes.append(other_size)
                     later = [text for text in more.differences if text not in differences]
-                    differences = differences + [f"in {_shown(other_size)}, {text}" for text in later]
+                    differences = differences + [f"in {inputs_text(other_size)}, {text}" for text in later]
                     found = more if later else found
                     break
         return found, sizes, differences
@@ -400,28 +402,24 @@ class Subject:
     def _over_steps(self, other: nn.Module, name: str, what: Recurrence) -> Proof:
         """Run two recurrent models on the same sequences, and compare what they return for each step."""
         mine = in_double(live_module(self.model, self.path, 0, self.limits, lift=True))
-        sizes, bounds = (_STEPS, _BATCH), (0, what.inputs - 1)
-        spec = Example("", sizes, bounds=bounds) if what.takes_tokens else Example("", (*sizes, what.inputs))
-        inputs: Any = drawn(spec, 1)
-        inputs = inputs.long() if what.takes_tokens else inputs
+        features = () if what.takes_tokens else (what.inputs,)
+        spec = Example("", (_STEPS, _BATCH, *features), bounds=(0, what.inputs - 1) if what.takes_tokens else None)
+        inputs, shown = drawn(mine, spec), inputs_text(spec)
+        forms = {shown: inputs}
+        if what.takes_tokens:
+            inputs = inputs.long()
+            forms = {f"{shown} one-hot tokens": nn.functional.one_hot(inputs, what.inputs).double()}
+            if any(isinstance(layer, nn.Embedding) for layer in other.modules()):
+                forms = {f"{shown} tokens": inputs, f"{shown} tokens counted from 1": inputs + 1}
         wanted = _outputs(mine, inputs, _has_batch_first(mine), what.states)
-        forms = {f"{_STEPS}x{_BATCH} tokens" if what.takes_tokens else _shown(spec): inputs}
-        if what.takes_tokens and any(isinstance(layer, nn.Embedding) for layer in other.modules()):
-            forms[f"{_STEPS}x{_BATCH} tokens counted from 1"] = inputs + 1
-        elif what.takes_tokens:
-            forms = {f"{_STEPS}x{_BATCH} one-hot tokens": nn.functional.one_hot(inputs, what.inputs).double()}
         text, found, ends = _same_outputs(other, forms, wanted)
         is_masked = ends == "" and not what.takes_tokens and any(isinstance(each, MaskZero) for each in mine.modules())
         if is_masked:
             inputs = torch.cat([inputs, torch.zeros_like(inputs[:1])])
-            is_masked = bool(
-                _same_outputs(other, {text: inputs}, _outputs(mine, inputs, _has_batch_first(mine)))[2] != ""
-            )
-        wanted = wanted[-len(found) :]
-        verdict = DIFFERS if ends != "" or is_masked else AGREES
-        whole = LayerProof("root", type(mine).__name__, verdict, runs=len(found))
+            is_masked = _same_outputs(other, {text: inputs}, _outputs(mine, inputs, _has_batch_first(mine)))[2] != ""
+        whole = LayerProof("root", type(mine).__name__, AGREES, runs=len(found))
         whole.parameters = sum(item.numel() for item in mine.parameters())
-        _off([wanted], [found]).write(whole, [found])
+        _off([wanted[-len(found) :]], [found]).write(whole, [found])
         proof = Proof(self.name, [whole], f"steps of {name}", reference=name, misplaced=ends is None)
         proof.modes = f"{text} from states of zero in evaluation mode"
         if ends is None:
@@ -430,12 +428,8 @@ class Subject:
             proof.differences = [f"at the end, {ends.format('the .t7', name)}"]
         elif is_masked:
             proof.differences = [f"for steps that are zeros, the .t7 returns zeros, and {name} does not"]
+        whole.verdict = DIFFERS if proof.differences else AGREES
         return proof
-
-    def _fitting(self) -> list[Any]:
-        """Return inputs that the model accepts: the smallest, and those of models of ImageNet."""
-        found = [fitting_inputs(self.model, self.path, self.limits)]
-        return found + [spec for side in (224, 299) if (spec := guess_inputs(self.model, side)) not in (*found, None)]
 
 
 _STEPS, _BATCH = 7, 3
@@ -512,14 +506,11 @@ def _same_outputs(
             found.append((text, output))
     if not found:
         raise problem
-    for text, output in found:
-        mine = wanted[-len(output) :]
-        if _off([mine], [output]).excess <= 1:
-            return text, output, ""
-        for name in ("log_softmax", "softmax"):
-            for who, one, other in ((0, mine, output), (1, output, mine)):
-                if _off([one], [getattr(other, name)(-1)]).excess <= 1:
-                    return text, output, f"{{{who}}} computes {name}, and {{{1 - who}}} does not"
+    for (text, output), name, who in product(found, ("", "log_softmax", "softmax"), (0, 1)):
+        both = wanted[-len(output) :], output
+        other = getattr(both[1 - who], name)(-1) if name else both[1 - who]
+        if _off([both[who]], [other]).excess <= 1:
+            return text, output, f"{{{who}}} computes {name}, and {{{1 - who}}} does not" if name else ""
     return *found[0], None
 
 
@@ -529,24 +520,12 @@ def _off(wanted: list[torch.Tensor], found: list[torch.Tensor]) -> Deviation:
     return measure(wanted, found, [torch.full_like(item, 1e-10 * largest + TINY) for item in found])
 
 
-def _other_sizes(spec: Any) -> Iterator[Any]:
-    """Yield inputs whose images are somewhat smaller, and larger, and no squares; none if there are no images."""
-    for height, width in ((-13, -22), (13, 10)):
-        changed = _resized(spec, height, width)
-        if changed != spec:
-            yield changed
-
-
 def _resized(spec: Any, height: int, width: int) -> Any:
     if isinstance(spec, list):
         return [_resized(each, height, width) for each in spec]
     if len(spec.shape) < 4 or min(spec.shape[-2] + height, spec.shape[-1] + width) < 1:
         return spec
     return evolve(spec, shape=(*spec.shape[:-2], spec.shape[-2] + height, spec.shape[-1] + width))
-
-
-def _shown(spec: Any) -> str:
-    return ", ".join(map(_shown, spec)) if isinstance(spec, list) else "x".join(map(str, spec.shape))
 
 
 def _layer(step: Step, found: Comparison, layer: nn.Module) -> LayerProof:
@@ -569,21 +548,19 @@ def _from_folder(path: str) -> nn.Module:
         raise ModelError("the folder holds no model.py", file=path)
     add_input(source)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made = _as_module(module.load(), source)
-    # A model that takes its state returns it, too; Lua's keeps it.
-    made.register_forward_hook(lambda *call: call[-1][0] if isinstance(call[-1], tuple) else None)
+    try:
+        spec.loader.exec_module(module)
+        made: nn.Module = module.load()
+        # A model that takes its state returns it, too; Lua's keeps it.
+        made.register_forward_hook(lambda *call: call[-1][0] if isinstance(call[-1], tuple) else None)
+    except Exception as error:  # the user's code may raise anything
+        text = (str(error).splitlines() or [""])[0][:200]
+        raise ModelError(f"model.py returns no model: {type(error).__name__}: {text}", file=source) from error
     return made
 
 
 def _from_factory(name: str, weights: dict[str, Any], path: str) -> nn.Module:
     """Call a factory and load weights into its module."""
-    made = _as_module(make_module(Factory.parse(name), fetch=False), name)
+    made = in_double(make_module(Factory.parse(name), fetch=False))
     load_weights(made, weights, path)  # in double precision, as those of Lua may be
     return made
-
-
-def _as_module(made: Any, where: str) -> nn.Module:
-    if not isinstance(made, nn.Module):
-        raise ModelError("the factory's result is not a torch.nn.Module", file=where, found=type(made).__name__)
-    return in_double(made).eval()

@@ -16,7 +16,7 @@ from math import inf, isfinite, prod
 from typing import Any
 
 import torch
-from attrs import field
+from attrs import evolve, field
 
 from ...data import define, np
 from ...errors import T7BridgeError
@@ -49,9 +49,11 @@ from .runs import (
     is_whole,
     items,
     leaves,
+    options_of,
     overlap,
     own_parameters,
     own_weights,
+    recorded,
     replaced,
     view_of,
     zeros_like,
@@ -99,6 +101,7 @@ NO_INPUT = "its input is not recorded"
 STATE = "continues from a state that is not recorded"
 RANDOM = "draws at random, and the drawn values are not recorded"
 ROUNDING = "rounding alone may change its output by more than 1 %"
+GROWN = "errors of rounding grow beyond the tolerance along its layers"
 MASKED = "parts of the last output were set to zero after the pass, as by a mask; the others agree"
 MOVED = "the weights moved after the last forward, or the file was changed"
 
@@ -143,6 +146,11 @@ class Deviation:
     excess: float = inf
     close: bool = False
     errors: torch.Tensor = field(factory=lambda: torch.zeros(0), repr=False)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether rounding explains the difference, or the tolerance covers it."""
+        return self.excess <= 1 or self.close
 
     def write(self, proof: LayerProof, compared: list[torch.Tensor]) -> None:
         """Write the numbers of a comparison."""
@@ -206,9 +214,15 @@ class Ref:
     shape: tuple[int, ...]
     lost: bool = False
     """Whether it is not in memory any more, although nothing overwrote it."""
+    recorded: torch.Tensor | None = field(default=None, repr=False)
+    """Its value in the file; `None` if it was overwritten."""
+
+    def get(self) -> torch.Tensor:
+        """Return the value in the file, or else the computed one."""
+        return self.of(self.node.found) if self.recorded is None else self.recorded
 
     def of(self, found: list[torch.Tensor]) -> torch.Tensor:
-        """Return the tensor among those of its node.
+        """Return the tensor among those that its node computes.
 
         Raises:
             NotRunError: the node computed something else.
@@ -226,8 +240,7 @@ class Node:
         step: the number of the run.
         unit: unit roundoff of its numbers.
         layer: the layer; `None` where tensors are only concatenated.
-        inputs: its input: recorded tensors, and a `Ref` in place of each that is not.
-        made: its input with a `Ref` for each tensor that another node computes.
+        inputs: its input: recorded tensors, and a `Ref` for each that another node computes.
         by: what of the layer is computed.
         found: the computed tensors.
         drawn: the same with random errors, for each seed.
@@ -235,13 +248,14 @@ class Node:
         want: the recorded tensors.
         headroom: factor of the limit.
         off: the difference of these with the weights and options of the file.
+        chained: the tensors that it computes after the layers before it, without recorded values in between.
+        segment: the run where these begin, and the number of layers from there.
     """
 
     step: int
     unit: float
     layer: LiveLayer | None
     inputs: Values
-    made: Values = None
     by: Compute = outputs
     found: list[torch.Tensor] = field(factory=list, repr=False)
     drawn: list[list[torch.Tensor]] = field(factory=list, repr=False)
@@ -249,6 +263,8 @@ class Node:
     want: list[torch.Tensor] = field(factory=list, repr=False)
     headroom: float = 1.0
     off: Deviation = field(factory=Deviation)
+    chained: list[torch.Tensor] = field(factory=list, repr=False)
+    segment: tuple[int, int] | None = None
 
     def run(self) -> None:
         """Compute the tensors, and their expected errors.
@@ -257,9 +273,15 @@ class Node:
             NotRunError: the layer does not accept its input.
         """
         self.found = self.compute()
-        self.drawn = [self.compute(seed=seed) for seed in range(DRAWS)]
-        self.scales = self._spread(self.found, self.drawn)
-        self.off = measure(self.want, self.found, self.scales, self.headroom)
+        self.drawn, self.scales, self.off = self._measured(self.found)
+
+    def _measured(
+        self, found: list[torch.Tensor], change: Change | None = None
+    ) -> tuple[list[list[torch.Tensor]], list[torch.Tensor], Deviation]:
+        """Return tensors with random errors, the expected errors, and the difference of what is recorded."""
+        drawn = [self.compute(change, seed) for seed in range(DRAWS)]
+        scales = self._spread(found, drawn)
+        return drawn, scales, measure(self.want, found, scales, self.headroom)
 
     def apply(self, layer: LiveLayer | None, value: Values) -> list[torch.Tensor]:
         """Compute the tensors of an input with a layer.
@@ -281,6 +303,8 @@ class Node:
         memo: dict[int, list[torch.Tensor]] = {}
 
         def get(ref: Ref) -> torch.Tensor:
+            if ref.recorded is not None:
+                return ref.recorded
             return ref.of(memo.get(id(ref.node)) or (ref.node.found if seed is None else ref.node.drawn[seed]))
 
         for node in self.nodes() if change else [self]:
@@ -294,9 +318,9 @@ class Node:
         """Return the expected errors, of each element and of all in the mean: those of few draws may all be small."""
         scales = []
         for one, *others in zip(found, *drawn):
-            squares = sum((other - one).square() for other in others if other.shape == one.shape) + torch.zeros_like(
-                one
-            )
+            squares = torch.zeros_like(one)
+            for other in others:
+                squares += (other - one).square() if other.shape == one.shape else 0.0
             squares, sizes = (item.nan_to_num(0.0, 0.0, 0.0) for item in (squares / DRAWS, one.abs()))
             if one.numel():
                 squares, sizes = (squares + squares.mean()) / 2, sizes + 0.1 * sizes.square().mean().sqrt()
@@ -311,7 +335,7 @@ class Node:
         while stack:
             node = stack.pop()
             found[id(node)] = node
-            stack += [ref.node for ref in _refs(node.inputs) if id(ref.node) not in found]
+            stack += [ref.node for ref in _refs(node.inputs) if ref.recorded is None and id(ref.node) not in found]
         return sorted(found.values(), key=lambda node: node.step)
 
     @property
@@ -335,8 +359,7 @@ class Node:
             got = self.compute(change)
             if not measure(self.want, got, got).close:
                 return 1.0
-            drawn = [self.compute(change, seed) for seed in range(DRAWS)]
-            left = measure(self.want, got, self._spread(got, drawn), self.headroom)
+            left = self._measured(got, change)[-1]
         except (NotRunError, T7BridgeError):
             return 1.0
         before = float(self.off.errors.norm()) or inf
@@ -432,30 +455,17 @@ class Hypothesis:
 
     Attributes:
         node: the run of the layer that is changed.
-        change: the change, or the change for a number that is to be found.
-        text: the explanation; with a number, before and after that.
+        change: the change.
+        text: the explanation.
         blame: what was wrong: `FILE` or `CONVERSION`.
-        start: the number that the file has.
-        step: a small change of it.
-        weight: the name and index of a weight; `None` for changes of more.
+        moved: by how much the one weight is moved; 0 for changes of more.
     """
 
     node: Node
-    change: Change | Callable[[float], Change]
-    text: tuple[str, ...]
+    change: Change
+    text: str
     blame: str = FILE
-    start: float = 0.0
-    step: float = 1e-3
-    weight: tuple[str, tuple[int, ...]] | None = None
-
-    def share(self, case: Node) -> float:
-        """Return the share of a difference that the change leaves, and write the number into the text."""
-        if callable(self.change):
-            number = case.fit(self.change, self.start, self.step)
-            if number is None:
-                return 1.0
-            self.step, self.text, self.change = number, (f"{number:.4g}".join(self.text),), self.change(number)
-        return case.share(self.change)
+    moved: float = 0.0
 
 
 def _one_weight(case: Node) -> Iterator[Hypothesis]:
@@ -480,18 +490,18 @@ def _one_weight(case: Node) -> Iterator[Hypothesis]:
         index = tuple(int(part) for part in np.unravel_index(place, layer.weights[name].shape))
         only = torch.zeros_like(layer.weights[name])
         only[index] = 1
-        text = (
-            f"{name}{''.join(f'[{part}]' for part in index)} was about ",
-            " larger in Lua (0-based, in PyTorch's layout)",
-        )
-        if size and isfinite(size):
-            yield Hypothesis(node, partial(_moved, layer, name, only), text, FILE, 0.0, size, (name, index))
+        change = partial(_moved, layer, name, only)
+        more = case.fit(change, 0.0, size) if size and isfinite(size) else None
+        if more is not None:
+            where = name + "".join(f"[{part}]" for part in index)
+            text = f"{where} was about {more:.4g} larger in Lua (0-based, in PyTorch's layout)"
+            yield Hypothesis(node, change(more), text, moved=more)
 
 
 def _option(case: Node) -> Iterator[Hypothesis]:
     """One option was another, or one of all dimensions: flags and usual numbers first, then any that fits."""
     for node, layer in reversed(case.layers):
-        named = {key: now for key, now in layer.fields.items() if isinstance(now, (bool, float))}
+        named = options_of(layer.obj)
 
         def rebuilt(value: Any, names: tuple[str, ...], layer: LiveLayer = layer) -> Change:
             return {id(layer): layer.variant(dict.fromkeys(names, value))}
@@ -506,13 +516,14 @@ def _option(case: Node) -> Iterator[Hypothesis]:
                 try:
                     if any(one != value for one in now):
                         text = f"{' and '.join(group)} = {new} agrees (the file has {old})"
-                        yield Hypothesis(node, rebuilt(value, group), (text,))
+                        yield Hypothesis(node, rebuilt(value, group), text)
                 except T7BridgeError:
                     continue
         for name, number in named.items():
-            if not isinstance(number, bool):
-                shown = f"{name} = ", f" agrees (the file has {number:.6g})"
-                yield Hypothesis(node, partial(rebuilt, names=(name,)), shown, FILE, number, number * 0.01 or 1e-3)
+            change = partial(rebuilt, names=(name,))
+            best = None if isinstance(number, bool) else case.fit(change, number, number * 0.01 or 1e-3)
+            if best is not None:
+                yield Hypothesis(node, change(best), f"{name} = {best:.4g} agrees (the file has {number:.6g})")
 
 
 def _gate_order(case: Node) -> Iterator[Hypothesis]:
@@ -525,7 +536,7 @@ def _gate_order(case: Node) -> Iterator[Hypothesis]:
                 parts = {name: layer.weights[name].chunk(blocks, axis) for name, axis in axes.items()}
                 change = {name: torch.cat([parts[name][at] for at in order], axis) for name, axis in axes.items()}
                 text = f"the gates in the order {' '.join(str(at + 1) for at in order)} agree"
-                yield Hypothesis(node, {id(layer): layer.moved(change)}, (text,), CONVERSION)
+                yield Hypothesis(node, {id(layer): layer.moved(change)}, text, CONVERSION)
 
 
 HYPOTHESES = (_one_weight, _option, _gate_order)
@@ -544,7 +555,6 @@ class Outcome:
         reason: why.
         blame: what was wrong, where it differs: `FILE` or `CONVERSION`.
         case: the recorded output, or else a gradient, and what computes it; `None` if nothing is compared.
-        group: the runs that contribute to the compared output, including this one.
         backward: the verdict on the gradient with respect to its input.
         culprit: the run whose layer was changed.
     """
@@ -554,7 +564,6 @@ class Outcome:
     reason: str = ""
     blame: str = ""
     case: Node | None = None
-    group: tuple[int, ...] = ()
     backward: str = NOT_RECORDED
     culprit: int | None = None
 
@@ -586,10 +595,15 @@ class Judge:
         self.memory = Memory(runs, undone)
         # Layers of 2010: the first dimension of recorded values is contiguous.
         self.turned = any(map(_is_turned, runs))
+        modes = [mode for run in runs if isinstance(mode := run.obj.get("train"), bool)]
+        self.in_one_mode = len(set(modes)) == 1 < len(modes)
+        finputs = ((number, one) for number, run in enumerate(runs) for one in leaves(run.obj.get("finput")))
+        self._unfolded = {id(one.storage): number for number, one in finputs}
+        """The last run that used each buffer of an unfolded input."""
         self.outcomes: list[Outcome] = []
         self._nodes: list[Node] = []
-        self._made: dict[Any, Ref] = {}
-        """What computes the tensors that are in memory, by their views."""
+        self._made: dict[int, dict[Any, Ref]] = {}
+        """What computes the tensors that are in memory, by their storages and views."""
 
     def judge(self) -> list[LayerProof]:
         """Return one verdict for each layer, in order."""
@@ -616,60 +630,52 @@ class Judge:
         """Return what computes the output of a run; `None` if its input is unknown, or contradicts its fields."""
         unit, complete = self._unit(run), is_whole(run.output)
         value = run.input if run.joined is None else run.joined
-        inputs, made = self._read_input(value, number), self._read_input(value, -1)
+        inputs = self._read_input(value, number)
         if inputs is None:
             outcome.reason = (run.reason or NO_INPUT) if complete else ""
         if run.joined is not None:
             place = _dimension(run.obj.get("dimension"))
-            return Node(number, unit, None, inputs, made, partial(_joined_along, place)) if inputs is not None else None
-        layer = self._layer(run, unit, required=inputs is not None)
-        wrong = contradiction(layer) if layer is not None and complete and not self.turned else ""
+            return Node(number, unit, None, inputs, partial(_joined_along, place)) if inputs is not None else None
+        if inputs is None and not complete:
+            return None
+        try:
+            layer = LiveLayer.build(run.obj, run.path, unit, self.limits)
+        except T7BridgeError:
+            if inputs is None:
+                return None
+            raise
+        wrong = contradiction(layer) if complete and not self.turned else ""
         by: Compute = outputs
-        if layer is not None and inputs is None and not wrong and not self.turned:
+        if inputs is None and not wrong and not self.turned:
             inputs, reason, by = self._derived(layer, number, run)
-            made, outcome.reason = inputs, reason or outcome.reason
+            outcome.reason = reason or outcome.reason
             wrong = reason if inputs is None else ""
         if wrong:
             outcome.decide(DIFFERS, wrong, FILE)
-        return Node(number, unit, layer, inputs, made, by=by) if inputs is not None and not wrong else None
-
-    def _layer(self, run: Run, unit: float, *, required: bool) -> LiveLayer | None:
-        """Return the live layer of a run; if its input is unknown, `None` where it cannot be made or asked."""
-        if not (required or is_whole(run.output)):
             return None
-        try:
-            return LiveLayer.build(run.obj, run.path, unit, self.limits)
-        except T7BridgeError:
-            if required:
-                raise
-            return None
+        return Node(number, unit, layer, inputs, by) if inputs is not None else None
 
     def _derived(self, layer: LiveLayer, number: int, run: Run) -> tuple[Values, str, Compute]:
         """Return the input of a layer from its other fields, unless a later layer used the same buffer."""
-        mine, *others = [one.obj.get("finput") for one in self.runs[number:]]
-        if isinstance(mine, Tensor) and any(isinstance(one, Tensor) and one.storage is mine.storage for one in others):
+        if any(self._unfolded[id(one.storage)] != number for one in leaves(run.obj.get("finput"))):
             return None, "", outputs
-        intact = not self._is_lost(run) and not self.memory.overwritten(run.output, number)
-        return derived_input(layer, run.output, intact)
+        return derived_input(layer, run.output, self._is_intact(run, number))
 
     def _read_input(self, value: Recorded, number: int) -> Values:
-        """Return the input of a run, with a `Ref` for each tensor that was overwritten since; `None` if unknown.
-
-        With number -1, for each tensor that was computed at all.
-        """
+        """Return the input of a run, with a `Ref` for each tensor that a layer computed; `None` if unknown."""
         if isinstance(value, list):
             parts = [self._read_input(item, number) for item in value]
             return None if any(part is None for part in parts) else parts
         if not isinstance(value, Tensor):
             return value
-        made = self._made.get(view_of(value))
-        if made is not None and (number < 0 or made.lost):
-            return made
-        if number >= 0 and self.memory.overwritten(value, number - 1):
+        made = self._made.get(id(value.storage), {}).get(view_of(value))
+        if (made is not None and made.lost) or self.memory.overwritten(value, number - 1):
             return made
         found = self._torch(value)
         found = found if value.element.name == "int64" else found.double()
-        return None if found.is_floating_point() and not bool(found.isfinite().any()) else found
+        if found.is_floating_point() and not bool(found.isfinite().any()):
+            return None
+        return found if made is None else evolve(made, recorded=found)
 
     def _note(self, run: Run, node: Node | None) -> None:
         """Note what computes the memory that a run wrote."""
@@ -677,20 +683,25 @@ class Judge:
             return  # the modules inside computed it
         targets = list(leaves(run.output))
         for here in run.writes:
-            self._made = {key: ref for key, ref in self._made.items() if not overlap(key[0], here)}
+            made = self._made.get(here[0], {})
+            self._made[here[0]] = {key: ref for key, ref in made.items() if not overlap(key[0], here)}
         for target in targets:
-            self._made.pop(view_of(target), None)
+            self._made.get(id(target.storage), {}).pop(view_of(target), None)
         if node is None or _sizes(node.found) != [target.numel for target in targets]:
             return
         self._nodes.append(node)
         source, lost = first_of(run.input), self._is_lost(run)
         for index, target in enumerate(targets):
-            self._made[view_of(target)] = ref = Ref(node, index, tuple(target.shape), lost)
-            if run.in_place and isinstance(source, Tensor) and source.numel == target.numel:
-                self._made[view_of(source)] = ref
+            same = run.in_place and isinstance(source, Tensor) and source.numel == target.numel
+            for one in (target, source) if same else (target,):
+                made = self._made.setdefault(id(one.storage), {})
+                made[view_of(one)] = Ref(node, index, tuple(target.shape), lost)
 
     def _is_lost(self, run: Run) -> bool:
         return self.undone and run.may_be_undone
+
+    def _is_intact(self, run: Run, number: int) -> bool:
+        return not self._is_lost(run) and not self.memory.overwritten(run.output, number)
 
     def _torch(self, value: Recorded) -> Values:
         def upright(item: torch.Tensor) -> torch.Tensor:
@@ -713,13 +724,12 @@ class Judge:
 
     def _check(self, number: int, run: Run, outcome: Outcome, node: Node) -> None:
         """Run a layer whose input is known, and compare what is recorded."""
-        outcome.group = tuple(one.step for one in node.nodes())
         complete, count = is_whole(run.output), [item.numel for item in leaves(run.output)]
-        if complete and not self._is_lost(run) and not self.memory.overwritten(run.output, number):
+        if complete and self._is_intact(run, number):
             outcome.case = node
             self._expect(node, run, run.output)
         if node.layer is not None:
-            value = _read(node.inputs, lambda ref: ref.of(ref.node.found))
+            value = _read(node.inputs, Ref.get)
             if "BatchNormalization" in run.name and _is_by_running_statistics(node.layer, value):
                 node.layer.module.eval()
             total = sum(map(prod, node.layer.shapes(value) or ()))
@@ -744,7 +754,7 @@ class Judge:
 
     def _compare(self, outcome: Outcome, node: Node) -> None:
         """Write the verdict on an output; `DIFFERS` where rounding does not explain the difference."""
-        off, flat, members = node.off, _joined(node.want), [self.runs[part] for part in outcome.group]
+        off, flat, members = node.off, _joined(node.want), [self.runs[one.step] for one in node.nodes()]
         most = max((_APPROXIMATE.get(one.name, -1.0) for one in members), default=-1.0)
         near = off.close or off.max_abs <= most
         good = off.excess <= 1 or (most >= 0 and near)
@@ -759,10 +769,24 @@ class Judge:
             outcome.decide(
                 AGREES, "; ".join(filter(None, (outcome.reason, others and f"checked together with {others}")))
             )
-        elif node.layer is not None and _remembers(outcome.run.obj):
+        elif _remembers(outcome.run.obj):
             outcome.decide(NOT_CHECKABLE, STATE)
-        else:
+        elif not self._ran_in_other_mode(outcome, node):
             outcome.decide(DIFFERS, off.reason)
+
+    def _ran_in_other_mode(self, outcome: Outcome, node: Node) -> bool:
+        """Decide for a layer that agrees in the other mode than that of the file, where all layers are in one."""
+        for each, layer in node.layers if self.in_one_mode else ():
+            mode = layer.obj.get("train")
+            other = layer.variant({"train": not mode}) if isinstance(mode, bool) else layer
+            if other is not layer and node.share({id(layer): other}) < 1:
+                each.layer = other
+                for one in node.nodes():
+                    one.run()
+                ran, saved = ("evaluation", "training") if mode else ("training", "evaluation")
+                outcome.decide(AGREES, f"Lua ran it in {ran}; the model was saved in {saved}")
+                return True
+        return False
 
     def _gradient(self, number: int, run: Run, outcome: Outcome, node: Node | None) -> None:
         """Compare the recorded gradient with respect to the input with that of the recorded gradOutput.
@@ -800,11 +824,10 @@ class Judge:
     def _vote(self) -> None:
         """Decide what all that does not agree says of the file."""
         off = [(item, item.case) for item in self.outcomes if item.case is not None and _is_off(item, item.case)]
-        off = [(item, case) for item, case in off if not self._is_of_other_mode(item, case)]
         for (item, case), found in zip(off, self._explanations(off)):
             self._write(item, case, found)
         for item in self.outcomes:
-            if item.case is not None and len(item.group) > 1:
+            if item.case is not None:
                 self._members(item, item.case)
         known = {id(item.run.obj): item for item in self.outcomes if item.verdict in (AGREES, DIFFERS, STALE)}
         for item in self.outcomes:
@@ -840,12 +863,12 @@ class Judge:
         for kind in HYPOTHESES:
             try:
                 for one in kind(case):
-                    share = one.share(case)
+                    share = case.share(one.change)
                     if not case.weighted and share < 1:
                         return one
                     if share > CLEAR or (weights + OPTIONS) * share ** max(values - 1, 0) > CHANCE:
                         continue
-                    if one.weight is not None and weights == 1:
+                    if one.moved and weights == 1:
                         return one if self._is_fresh(item, one) else None
                     after_step = after_step or case.after_step()
                     if share <= CLEAR * after_step:
@@ -856,36 +879,22 @@ class Judge:
 
     def _is_fresh(self, item: Outcome, one: Hypothesis) -> bool:
         """Return whether the update that moved the only weight of a layer would have moved another, and all agree."""
-        slope, sizes = one.node.layer and one.node.layer.obj.get("gradWeight"), []
-        for other in self.outcomes:
-            both = [other.run.obj.get(name) for name in ("gradWeight", "weight")]
-            known = all(isinstance(item, Tensor) and item.numel for item in both)
-            if known and other.verdict == DIFFERS and other.run.obj is not item.run.obj and not other.run.whole:
-                return False
-            if known and other.verdict == AGREES and other.case is not None:
-                sizes.append([float(abs(item.numpy()).max()) for item in both])
-        if not isinstance(slope, Tensor) or slope.numel != 1 or not float(slope):
-            return bool(sizes)
+        others = [each for each in self.outcomes if each.run.obj is not item.run.obj and not each.run.whole]
+        others = [each for each in others if _largest(each.run.obj, "weight")]
+        agreeing = [each.run.obj for each in others if each.verdict == AGREES and each.case is not None]
+        slope = _largest(item.run.obj, "gradWeight")
         # What moves a weight by a ten-thousandth shows in an output that agrees to rounding.
-        return any(abs(one.step / float(slope)) * moved > RTOL * weight for moved, weight in sizes)
-
-    def _is_of_other_mode(self, item: Outcome, case: Node) -> bool:
-        """Decide for a layer that agrees in the other mode than that of the file, where all layers are in one."""
-        modes = [one.run.obj.get("train") for one in self.outcomes if isinstance(one.run.obj.get("train"), bool)]
-        for _, layer in case.layers if len(set(modes)) == 1 < len(modes) else ():
-            mode = layer.obj.get("train")
-            if isinstance(mode, bool) and case.share({id(layer): layer.variant({"train": not mode})}) < 1:
-                ran, saved = ("evaluation", "training") if mode else ("training", "evaluation")
-                item.decide(AGREES, f"Lua ran it in {ran}; the model was saved in {saved}")
-                return True
-        return False
+        return all(each.verdict != DIFFERS for each in others) and any(
+            not slope or abs(one.moved) / slope * _largest(obj, "gradWeight") > RTOL * _largest(obj, "weight")
+            for obj in agreeing
+        )
 
     def _write(self, item: Outcome, case: Node, found: Hypothesis | None) -> None:
         """Write the verdict on what does not agree."""
         sizes = _sizes(case.want), _sizes(case.found)
         if found is not None:
             item.culprit = found.node.step
-            item.decide(DIFFERS, "; ".join(filter(None, (item.reason, found.text[0]))), found.blame)
+            item.decide(DIFFERS, "; ".join(filter(None, (item.reason, found.text))), found.blame)
         elif item.verdict != DIFFERS:
             pass  # a gradient of another pass, or a layer that refuses its input
         elif case.weighted and sizes[0] == sizes[1]:
@@ -904,9 +913,10 @@ class Judge:
         """Layers whose output was overwritten share the verdict of the one that it is compared after."""
         verdict, reason, blame = item.verdict, item.reason, item.blame
         # Without an explanation, of layers with weights these are to blame, else all.
-        weighted = {node.step for node, _ in case.weighted} or set(item.group)
+        members = [node.step for node in case.nodes()]
+        weighted = {node.step for node, _ in case.weighted} or set(members)
         guilty = weighted if item.culprit is None else {item.culprit}
-        for number in item.group:
+        for number in members:
             one = self.outcomes[number]
             if one is not item and one.verdict != NOT_RECORDED:
                 continue
@@ -930,12 +940,12 @@ class Judge:
                 if one.verdict == other.verdict:
                     one.runs, one.compared = one.runs + other.runs, one.compared + other.compared
             found[one.path] = one
+        differing = [path for path, one in found.items() if one.verdict == DIFFERS]
         for one in found.values():
-            inside = [
-                path for path, other in found.items() if other.verdict == DIFFERS and path.startswith(f"{one.path}.")
-            ]
-            if one.container and one.verdict in (DIFFERS, STALE) and inside:
-                one.verdict, one.reason, one.blame = DIFFERS, f"contains {', '.join(inside[:3])}", ""
+            if one.container and one.verdict in (DIFFERS, STALE):
+                inside = [path for path in differing if path.startswith(f"{one.path}.")]
+                if inside:
+                    one.verdict, one.reason, one.blame = DIFFERS, f"contains {', '.join(inside[:3])}", ""
         return list(found.values())
 
     # Segments
@@ -945,30 +955,26 @@ class Judge:
 
         Single layers always start from Lua's numbers; a segment shows how far differences grow until the output.
         """
-        taken = {id(ref.node) for node in self._nodes for ref in _refs(node.made)}
-        memo: dict[int, list[torch.Tensor]] = {}
-        starts: dict[int, tuple[int, int]] = {}
+        taken = {id(ref.node) for node in self._nodes for ref in _refs(node.inputs)}
         found = []
-
-        def get(ref: Ref) -> torch.Tensor:
-            return ref.of(memo.get(id(ref.node), ref.node.found))
-
         for node in self._nodes:
-            inside = [starts[id(ref.node)] for ref in _refs(node.made) if id(ref.node) in starts]
-            start, count = min(inside, default=(node.step, 0))
+            before = [ref.node.segment for ref in _refs(node.inputs) if ref.node.segment]
+            start = min(before, default=(node.step, 0))[0]
+            value = _read(node.inputs, lambda ref: ref.of(ref.node.chained or ref.node.found))
             try:
-                memo[id(node)] = node.apply(node.layer, _read(node.made, get))
+                node.chained = node.apply(node.layer, value)
             except (NotRunError, T7BridgeError):
                 continue
-            starts[id(node)] = start, max([count, *(one[1] for one in inside)]) + 1
-            if inside and node.want and id(node) not in taken:
-                off = measure(node.want, memo[id(node)], node.scales, node.headroom)
+            node.segment = start, max((count for _, count in before), default=0) + 1
+            if before and node.want and id(node) not in taken:
+                off = measure(node.want, node.chained, node.scales, node.headroom)
                 verdicts = [one.verdict for one in self.outcomes[start : node.step + 1]]
                 worst = next((one for one in (DIFFERS, STALE) if one in verdicts), NOT_CHECKABLE)
-                verdict = AGREES if off.close or off.excess <= 1 else worst
-                reason = ROUNDING if verdict == NOT_CHECKABLE else ""
-                paths, layers = (self.runs[start].path, self.runs[node.step].path), starts[id(node)][1]
-                found.append(SegmentProof(*paths, layers, verdict, off.max_abs, off.max_rel, off.cosine, reason))
+                verdict = AGREES if off.is_small else worst
+                reason = GROWN if verdict == NOT_CHECKABLE else ""
+                paths = self.runs[start].path, self.runs[node.step].path
+                numbers = off.max_abs, off.max_rel, off.cosine
+                found.append(SegmentProof(*paths, node.segment[1], verdict, *numbers, reason))
         return sorted(found, key=lambda one: -one.layers)
 
 
@@ -1003,6 +1009,11 @@ def _is_by_running_statistics(layer: LiveLayer, value: Values) -> bool:
         return False
     own = value.transpose(0, 1).flatten(1).mean(1)
     return len(own) == mean.numel and not torch.allclose(own, to_doubles(mean).reshape(-1), rtol=1e-3)
+
+
+def _largest(obj: TorchObject, name: str) -> float:
+    """Return the largest absolute value of a field; 0 if it is not a tensor."""
+    return max((float(abs(item.numpy()).max()) for item in leaves(recorded(obj.get(name)))), default=0.0)
 
 
 def _remembers(obj: TorchObject) -> bool:

@@ -19,12 +19,14 @@ from torch import nn
 
 from ...data import define, np
 from ...errors import ModelError, T7BridgeError
-from ...graph.lua import Table, TorchObject, Value
+from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import Fields
+from ...nn.output_shapes import Example
 from ...nn.registry import traits_of
-from ...torchmodules.build import live_module
+from ...torchmodules.build import inputs_text, live_module
+from ...torchmodules.export import example
 from .runs import Recorded, base_name, items, leaves, own_weights, replaced
 
 Values = Any
@@ -106,16 +108,17 @@ def _unit(tensor: Tensor) -> float:
     return max(unit, UNIT["float32"]) if single else unit
 
 
-def drawn(spec: Any, seed: int) -> Values:
-    """Return example inputs: seeded normal numbers, integers in their bounds, or their values, in double precision."""
-    if isinstance(spec, list):
-        return [drawn(item, seed + 1 + place) for place, item in enumerate(spec)]
-    generator = torch.Generator().manual_seed(seed)
-    if spec.value is not None:
-        return spec.value.torch().double().contiguous()
-    if spec.bounds:
-        return torch.randint(spec.bounds[0], spec.bounds[1] + 1, spec.shape, generator=generator).double()
-    return torch.randn(spec.shape, generator=generator, dtype=torch.float64)
+def drawn(module: nn.Module, spec: Any) -> Values:
+    """Return example inputs of a model in double precision; see `example`.
+
+    Raises:
+        ModelError: they do not fit into memory, or PyTorch draws no numbers of their type.
+    """
+    try:
+        return mapped(example(module, spec), torch.Tensor.double)
+    except (RuntimeError, TypeError) as error:
+        text = (str(error).splitlines() or [""])[0][:200]
+        raise ModelError(f"PyTorch cannot make an input: {text}", found=inputs_text(spec)) from error
 
 
 # Layers
@@ -182,12 +185,6 @@ class LiveLayer:
     def name(self) -> str:
         """The class in Lua, without its package."""
         return base_name(self.obj.class_name)
-
-    @property
-    def fields(self) -> dict[str, Value]:
-        """The fields in Lua, by name."""
-        keys = [] if self.obj.fields is None else self.obj.fields.raw_keys
-        return {key.decode("utf-8", "replace"): self.obj.get(key) for key in keys if isinstance(key, bytes)}
 
     @property
     def numbers(self) -> dict[str, torch.Tensor]:
@@ -268,13 +265,18 @@ class LiveLayer:
 
         return self.moved({name: moved(item) for name, item in self.numbers.items()}), mapped(value, moved)
 
-    def shapes(self, value: Values) -> list[tuple[int, ...]] | None:
-        """Return the shapes of the outputs without computing; `None` if impossible."""
+    def shapes(self, value: Any) -> list[tuple[int, ...]] | None:
+        """Return the shapes of the outputs for values or `Examples` without computing; `None` if impossible."""
+
+        def empty(item: torch.Tensor | Example) -> torch.Tensor:
+            dtype = item.dtype if isinstance(item, torch.Tensor) else torch.float64
+            return torch.empty(item.shape, dtype=dtype, device="meta")
+
         try:
             meta = {name: item.to("meta") for name, item in self.module.state_dict().items()}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = torch.func.functional_call(self.module, meta, mapped(value, lambda item: item.to("meta")))
+                found = torch.func.functional_call(self.module, meta, replaced(value, (torch.Tensor, Example), empty))
         except Exception:  # only a preview: `run` reports the error
             return None
         return [tuple(tensor.shape) for tensor in flat(found)]
@@ -344,6 +346,8 @@ _MOST = 1 << 26
 """Elements of a matrix: 512 MiB in double precision."""
 _WORST = 1e4
 """Largest condition number of equations that are solved: with it half of the seven digits of a float are left."""
+_LARGER = 64
+"""Times that an image may be larger than its unfolding: as with kernels of 1 x 1 and steps of 8."""
 _CANDIDATES = range(5)
 """Paddings and steps that are tried in place of those in the file."""
 
@@ -430,6 +434,10 @@ def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> tuple[torc
 
 def _fold(columns: Any, kernel: Any, steps: Any, padding: Any) -> Any:
     """Return the images with this unfolding; `None` if there are none, because positions that are one pixel differ."""
+    extents = [(place - 1) * step + size for place, step, size in zip(columns.shape[2:], steps, kernel)]
+    # Where windows do not overlap, an image has more elements than its unfolding.
+    if min(steps) < 1 or min(padding) < 0 or len(columns) * prod(extents) > _LARGER * columns.numel():
+        return None
     scatter, gather = (F.conv_transpose2d, F.conv2d) if len(kernel) == 2 else (F.conv_transpose3d, F.conv3d)
     each = torch.eye(columns.shape[1], dtype=columns.dtype).reshape(-1, 1, *kernel)
     hits = scatter(torch.ones_like(columns[:1]), each, stride=steps)

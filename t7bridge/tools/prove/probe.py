@@ -130,12 +130,12 @@ def _guess(obj: TorchObject, side: int, inner: Callable[[TorchObject], Spec]) ->
     if name == "Recurrent":
         return inner(first) if isinstance(first, TorchObject) else None
     shape = _leaf_shape(obj, name, side)
-    found = [shape, *map(inner, (inside[:1] if name == "Sequential" else inside) if shape is None else ())]
-    if inside and name != "Sequential":
-        found.append(None)
-    else:
-        found.append(_from_record(recorded(obj.get("gradInput"))))
-    return next((spec for spec in found if spec is not None), None)
+    if shape is None:
+        others = map(inner, inside[:1] if name == "Sequential" else inside)
+        shape = next((spec for spec in others if spec is not None), None)
+    if shape is None and (not inside or name == "Sequential"):
+        shape = _from_record(recorded(obj.get("gradInput")))
+    return shape
 
 
 def _graph(obj: TorchObject, inner: Callable[[TorchObject], Spec]) -> Spec:
@@ -145,23 +145,19 @@ def _graph(obj: TorchObject, inner: Callable[[TorchObject], Spec]) -> Spec:
     with suppress(ModelError):
         nodes = graph_spec(obj, "root").nodes
 
-    def behind(origin: tuple[int, ...]) -> Spec:
-        reached: set[int] = set()
-        for number, node in enumerate(nodes, 1):
-            reads = [at in reached or (at == 0 and indices[:1] == origin) for at, indices in node.takes]
-            module = children.get(node.module or "")
-            is_layer = isinstance(module, TorchObject) and base_name(module.class_name) != "Identity"
-            spec: Spec = inner(module) if reads == [True] and is_layer else None  # type: ignore[arg-type]
-            if spec is not None:
-                return spec
-            reached.update([number] if any(reads) else ())
-        return None
-
-    origins = sorted({indices[:1] for node in nodes for at, indices in node.takes if at == 0})
-    found = list(map(behind, origins))
-    if None in found or not found:
+    found: dict[tuple[int, ...], Spec] = {}
+    reached: list[set[tuple[int, ...]]] = [set()]
+    for node in nodes:
+        taken = [reached[at] if at else {indices[:1]} for at, indices in node.takes]
+        reached.append(set().union(*taken))
+        module = children.get(node.module or "")
+        is_layer = isinstance(module, TorchObject) and base_name(module.class_name) != "Identity"
+        spec: Spec = inner(module) if len(taken) == 1 and is_layer else None  # type: ignore[arg-type]
+        found.update({origin: found.get(origin) or spec for origin in reached[-1]})
+    specs = [found[origin] for origin in sorted(found)]
+    if None in specs or not specs:
         return _from_record(recorded(lookup(obj, "innode.data.input")))
-    return found if origins[0] else found[0]
+    return specs if min(found) else specs[0]
 
 
 def _from_record(value: Any) -> Spec:
@@ -174,37 +170,32 @@ def _from_record(value: Any) -> Spec:
 
 
 def _leaf_shape(obj: TorchObject, name: str, side: int) -> Spec:
-    weight, planes = obj.get("weight"), obj.get("nInputPlane")
+    weight, mean = (obj.get(field) for field in ("weight", "running_mean"))
+    rows, width = weight.size if isinstance(weight, Tensor) and weight.ndim == 2 else (0, 0)
     if name in _WORDS:
-        tokens = _tokens(obj, name)
-        return Example("", (2, 5), bounds=(1, tokens)) if tokens > 0 else None
-    count = obj.get("inputSize") or obj.get("inputsize")
-    if name in ("SeqLSTM", "SeqLSTMP", "SeqGRU", "LSTM", "FastLSTM", "GRU") and isinstance(count, float):
-        return Example("", (3, 2, int(count)) if name.startswith("Seq") else (2, int(count)))
-    if name.startswith("Spatial") and isinstance(planes, float):
-        return Example("", (2, int(planes), side, side))
-    if name.startswith("Volumetric") and isinstance(planes, float):
-        return Example("", (2, int(planes), min(side, 16), min(side, 16), min(side, 16)))
-    if name.startswith("Temporal") and isinstance(obj.get("inputFrameSize"), float):
-        return Example("", (2, 24, int(obj.get("inputFrameSize"))))
-    if name in ("Linear", "LinearNoBias") and isinstance(weight, Tensor) and len(weight.size) == 2:
-        return Example("", (2, weight.size[1]))
-    mean = obj.get("running_mean")
-    if isinstance(mean, Tensor) and mean.numel:
-        rest = {"SpatialBatchNormalization": (side, side), "VolumetricBatchNormalization": (8, 8, 8)}.get(name, ())
-        return Example("", (2, mean.numel, *rest))
-    return None
+        tokens = _size(obj.get("outputSize") if name == "OneHot" else rows - (name != "LookupTable"))
+        return Example("", (2, 5), bounds=(1, tokens)) if tokens else None
+    counts = [_size(obj.get(field)) for field in ("nInputPlane", "inputSize", "inputsize", "inputFrameSize")]
+    counts += [width if name in ("Linear", "LinearNoBias") else 0, mean.numel if isinstance(mean, Tensor) else 0]
+    front, rest = next((sizes for prefix, sizes in _SIZES.items() if name.startswith(prefix)), ((2,), ()))
+    return Example("", (*front, max(counts), *(min(side, most) for most in rest))) if any(counts) else None
 
 
 _WORDS = ("LookupTable", "LookupTableMaskZero", "OneHot")
 """Layers that take numbers of tokens."""
+_SIZES = {
+    "Spatial": ((2,), (299, 299)),
+    "Inception": ((2,), (299, 299)),
+    "Volumetric": ((2,), (16, 16, 16)),
+    "Temporal": ((2, 24), ()),
+    "Seq": ((3, 2), ()),
+}
+"""Sizes of an input before its features, and the largest sizes after them, by the beginning of a class."""
 
 
-def _tokens(obj: TorchObject, name: str) -> int:
-    weight, size = obj.get("weight"), obj.get("outputSize")
-    if name == "OneHot":
-        return int(size) if isinstance(size, float) else 0
-    return weight.size[0] - int(name != "LookupTable") if isinstance(weight, Tensor) else 0
+def _size(value: Any) -> int:
+    """Return a positive number of features, rows or tokens; 0 if it is none."""
+    return int(value) if isinstance(value, (int, float)) and 0 < value < 1 << 31 else 0
 
 
 def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> Spec:
@@ -213,7 +204,7 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
     Raises:
         ModelError: the model's layers do not determine its input.
     """
-    from .layer import LiveLayer, drawn
+    from .layer import LiveLayer
 
     first = guess_inputs(model)
     if first is None:
@@ -229,7 +220,7 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
         if spec == first and side != SIDES[0]:
             break
         for variant in (spec, _one_word_each(spec)):
-            if layer.shapes(drawn(variant, 1)) is not None:
+            if layer.shapes(variant) is not None:
                 return variant
     return first
 

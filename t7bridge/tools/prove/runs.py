@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -84,8 +85,8 @@ def items(value: Any) -> Iterator[Any]:
         yield value
 
 
-def replaced(value: Any, kind: type, change: Callable[..., Any]) -> Any:
-    """Return a value with a function applied to what is of one type in its lists."""
+def replaced(value: Any, kind: type | tuple[type, ...], change: Callable[..., Any]) -> Any:
+    """Return a value with a function applied to what is of one type, or of several, in its lists."""
     if isinstance(value, (list, tuple)):
         return [replaced(item, kind, change) for item in value]
     return change(value) if isinstance(value, kind) else value
@@ -170,6 +171,16 @@ def own_weights(obj: TorchObject) -> dict[str, Tensor]:
 def own_parameters(obj: TorchObject) -> int:
     """Count the elements of the weights in an object's own fields."""
     return sum(item.numel for item in own_weights(obj).values())
+
+
+def options_of(obj: TorchObject | None) -> dict[str, bool | float]:
+    """Return the numbers and flags among a module's fields, by name."""
+    fields = None if obj is None else obj.fields
+    return {
+        key.decode("utf-8", "replace"): item
+        for key, item in (() if fields is None else zip(fields.raw_keys, fields.raw_values))
+        if isinstance(key, bytes) and isinstance(item, (bool, float))
+    }
 
 
 def is_recurrent(obj: TorchObject) -> bool:
@@ -468,11 +479,6 @@ def _chain_and_whole(run: Run) -> Iterator[Run]:
     yield run.finish(whole=True)
 
 
-def _branches(run: Run) -> Iterator[Run]:
-    for place, (path, child) in enumerate(run.children):
-        yield run.inside(path, child, run.input, _element(run.grad_output, place))
-
-
 def _concat(run: Run) -> Iterator[Run]:
     outputs: list[Recorded] = []
     dim, start = run.obj.get("dimension"), 0
@@ -488,9 +494,11 @@ def _concat(run: Run) -> Iterator[Run]:
     yield run.finish(whole=True, joined=outputs if exact else None)
 
 
-def _by_element(run: Run) -> Iterator[Run]:
+def _by_element(run: Run, same: bool = False) -> Iterator[Run]:
+    """One module for each element of the input, or all for the same input; each returns an element of the output."""
     for place, (path, child) in enumerate(run.children):
-        yield run.inside(path, child, _element(run.input, place), _element(run.grad_output, place))
+        inputs = run.input if same else _element(run.input, place)
+        yield run.inside(path, child, inputs, _element(run.grad_output, place))
 
 
 def _parallel(run: Run) -> Iterator[Run]:
@@ -524,14 +532,6 @@ def _graph(run: Run) -> Iterator[Run]:
             yield run.inside(paths.get(id(module), run.path), module, inputs, after)
 
 
-def _sequencer(run: Run) -> Iterator[Run]:
-    return _steps(run, _sequence(run.input))
-
-
-def _repeater(run: Run) -> Iterator[Run]:
-    return _steps(run, [run.input] * len(_sequence(run.output_of(run.obj))))
-
-
 def _sequence(value: Recorded) -> list[Recorded]:
     """The steps of a sequence: the elements of a table, or the slices of a tensor along its first dimension."""
     if isinstance(value, Tensor) and value.size and value.size[0] <= _LONGEST:
@@ -539,9 +539,11 @@ def _sequence(value: Recorded) -> list[Recorded]:
     return value if isinstance(value, list) else []
 
 
-def _steps(run: Run, inputs: list[Recorded]) -> Iterator[Run]:
+def _steps(run: Run) -> Iterator[Run]:
+    """One module for each step of a sequence, or of a Repeater for the same input in each."""
     outputs = _sequence(run.output_of(run.obj))
     count = len(outputs)
+    inputs = [run.input] * count if run.name == "Repeater" else _sequence(run.input)
     for path, child in run.children[: 1 if outputs else 0]:
         # In evaluation one module runs all steps; its fields are of the last.
         evaluated = child.get("train") is False
@@ -628,7 +630,7 @@ def _recurrent(run: Run) -> Iterator[Run]:
 
 
 _BY_FLOW: dict[Any, Flow] = {
-    flows.branches: _branches,
+    flows.branches: partial(_by_element, same=True),
     flows.concatenated: _concat,
     flows.parallel: _by_element,
     flows.bottled: _bottle,
@@ -641,8 +643,7 @@ _BY_NAME: dict[str, Flow] = {
     "MapTable": _by_element,
     "Parallel": _parallel,
     "gModule": _graph,
-    "Sequencer": _sequencer,
-    "Repeater": _repeater,
+    **dict.fromkeys(("Sequencer", "Repeater"), _steps),
     "BiSequencerLM": _both_ways,
     "Recurrent": _recurrent,
 }

@@ -1,10 +1,10 @@
 """Two models on the same input, operation by operation: whether they compute the same, and if not, where they part.
 
-Each operation of PyTorch is recorded with its options and with digests of its tensors, so that no activation is kept. A
-digest does not depend on the shape: a view is the value that it shows. Values that both models compute need no
-explanation, however they were computed. Of the others, the second model is run again with the options of the first
-wherever the same operation gets the same input, and with the first one's input wherever a layer with the same weights
-gets another: if the outputs then agree, the differences found are all.
+Each operation of PyTorch is recorded with its options and with digests of its tensors; of activations, only the inputs
+of layers with weights are kept. A digest does not depend on the shape: a view is the value that it shows. Values that
+both models compute need no explanation, however they were computed. Of the others, the second model is run again with
+the options of the first wherever the same operation gets the same input, and with the first one's input wherever a
+layer with the same weights gets another: if the outputs then agree, the differences found are all.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .layer import flat, mapped
 CLOSE = 1e-9
 """Largest difference of two values that are the same, relative to their norm: both are computed in double precision."""
 _CHUNK = 1 << 16
-_KEPT = 1 << 28
-"""Maximum number of elements of the inputs that are kept to explain a difference: 2 GiB."""
+_KEPT = 1 << 27
+"""Maximum number of elements of the inputs of a model that are kept to explain a difference: 1 GiB."""
 _SHOWN = 4
 _STATISTICS = ("running_mean", "running_var")
 """Arguments of batch normalization that it updates in training."""
@@ -130,28 +130,14 @@ class Trace:
     error: str = ""
 
     @property
+    def makers(self) -> dict[int, Step]:
+        """The first operation that returned each value, by its number."""
+        return {output: step for step in reversed(self.steps) for output in step.outputs}
+
+    @property
     def values(self) -> set[int]:
         """The numbers of all values."""
-        return set(self.inputs).union(*(step.outputs for step in self.steps))
-
-
-@define(frozen=True)
-class Change:
-    """An option of an operation that differs: its name, the value in both models, and where.
-
-    Attributes:
-        function: the operation.
-        option: the name.
-        mine: the value in the first model.
-        theirs: the value in the second.
-        place: the layer in the second, with that of the first in parentheses.
-    """
-
-    function: str
-    option: str
-    mine: str
-    theirs: str
-    place: str
+        return {*self.inputs, *self.makers}
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -161,17 +147,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         model: the model.
         values: the numbers of values.
         guide: the trace of the first model, to correct this one by.
-        keep: whether to keep inputs of layers with weights.
+        label: the name of the model.
     """
 
-    def __init__(self, model: nn.Module, values: _Values, guide: Trace | None = None, keep: bool = False) -> None:
+    def __init__(self, model: nn.Module, values: _Values, guide: Trace | None = None, label: str = "") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
+        self.label = label
         self.places = [""]
-        self.changes: list[Change] = []
+        self.options: dict[str, list[str]] = {}
         self.texts: list[str] = []
         self.misplaced = False
-        self._values, self._guide, self._room = values, guide, _KEPT if keep else 0
+        self._values, self._guide, self._room = values, guide, _KEPT
         self._weights = {item.untyped_storage().data_ptr() for item in chain(model.parameters(), model.buffers())} - {0}
         self._known = guide.values if guide is not None else set()
         self._used: set[int] = set()
@@ -193,11 +180,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         step = self._step(func, named, [tensor for _, tensor in computed], weights)
         if self._guide is not None:
-            return self._guided(func, named, step, *computed[0])
-        if weights and self._room >= computed[0][1].numel():
-            step.first_input = computed[0][1].clone()
-            self._room -= step.first_input.numel()
-        return self._ran(func, named, step)
+            result, step = self._guided(func, named, step, *computed[0])
+        else:
+            if weights and self._room >= computed[0][1].numel():
+                step.first_input = computed[0][1].clone()
+                self._room -= step.first_input.numel()
+            result = self._ran(func, named, step)
+        if not set(step.outputs) <= set(step.inputs):
+            self.trace.steps.append(step)
+        return result
 
     def _step(self, func: Any, named: dict[str, Any], computed: Sequence[Any], weights: Sequence[Any]) -> Step:
         numbers = [self._values.number(item, ordered=False) for item in weights]
@@ -213,7 +204,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
     def _ran(self, func: Any, named: dict[str, Any], step: Step) -> Any:
-        """Run an operation and complete its record."""
+        """Run an operation, and complete the step with what it returned."""
         result = func(**named)
         if named.get("training") or any(_written(func, name) for name in named):
             self._values.forget()
@@ -223,8 +214,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if named.get("training"):
                 found += [named[name] for name in _STATISTICS if named[name] is not None]
         step.outputs = tuple(map(self._values.number, found))
-        if not set(step.outputs) <= set(step.inputs):
-            self.trace.steps.append(step)
         return result
 
     def enter(self, name: str, *_: Any) -> None:
@@ -239,8 +228,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # With a guide
 
-    def _guided(self, func: Any, named: dict[str, Any], step: Step, name: str, tensor: torch.Tensor) -> Any:
-        """Run an operation as the guide does, and note the difference.
+    def _guided(
+        self, func: Any, named: dict[str, Any], step: Step, name: str, tensor: torch.Tensor
+    ) -> tuple[Any, Step]:
+        """Return the result of an operation run as the guide does, and the step; note the difference.
 
         Args:
             func: the operation.
@@ -256,15 +247,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = {key: named[key].clone() for key in names if isinstance(named.get(key), torch.Tensor)}
         result = self._ran(func, named, step)
         if set(step.outputs) <= self._known:
-            return result
+            return result, step
         corrected = self._corrected(func, named, step, before)
         if corrected is not None:
             return corrected
         if partner is not None and partner.inputs == step.inputs and len(partner.weights) != len(step.weights):
-            more = "the .t7" if len(partner.weights) > len(step.weights) else "{label}"
+            more = "the .t7" if len(partner.weights) > len(step.weights) else self.label
             self.texts.append(f"only {more} has a bias in {_both(step, partner)}")
             self._named |= {id(step), id(partner)}
-        return result
+        return result, step
 
     def _correct_input(self, named: dict[str, Any], step: Step, partner: Step, name: str, tensor: torch.Tensor) -> None:
         """Give an operation the input of the guide's, and note what made the difference."""
@@ -281,11 +272,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._values.forget()
         step.inputs = partner.inputs
 
-    def _corrected(self, func: Any, named: dict[str, Any], step: Step, before: dict[str, torch.Tensor]) -> Any:
-        """Run an operation with the options with which it returns what the guide's does.
-
-        Returns:
-            Its result; `None` if there are no such options.
+    def _corrected(
+        self, func: Any, named: dict[str, Any], step: Step, before: dict[str, torch.Tensor]
+    ) -> tuple[Any, Step] | None:
+        """Return the result of an operation, and its step, with the options with which it returns what the guide's
+        does; `None` if there are no such options.
         """
         assert self._guide is not None
         for other in self._guide.steps:
@@ -297,14 +288,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tried = evolve(step, options=other.options, outputs=())
             result = self._ran(func, {**named, **other.options}, tried)
             if tried.outputs == other.outputs:
-                self.trace.steps.remove(step)
-                self.changes += [
-                    Change(step.function, key, str(value), str(step.options[key]), _both(step, other))
-                    for key, value in other.options.items()
-                    if value != step.options[key]
-                ]
-                return result
-            self.trace.steps.remove(tried)
+                for key, value in other.options.items():
+                    if value != step.options[key]:
+                        text = f"{key} of {step.function} is {value} in the .t7 and {step.options[key]} in {self.label}"
+                        self.options.setdefault(text, []).append(_both(step, other))
+                return result, tried
         return None
 
     def _partner(self, step: Step) -> Step | None:
@@ -329,7 +317,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Describe what lies between the last common values and two that differ."""
         assert self._guide is not None
         if want is not None and got is not None and set(mine) <= set(self._guide.inputs):
-            text = _of_input(want, got)
+            text = self._of_input(want, got)
             if text:
                 return text
         regions = _region(self._guide, mine, self.trace.values), _region(self.trace, theirs, self._known)
@@ -339,13 +327,27 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._named.update(map(id, [*one, *other]))
         return self._described(one, other, where if where == ENDS else f"before {where}")
 
+    def _of_input(self, want: torch.Tensor, got: torch.Tensor) -> str:
+        """Describe how one input follows from another, if it is by order or scale of its channels."""
+        if want.shape != got.shape or want.dim() < 3:
+            return ""
+        if torch.allclose(want.flip(-3), got, rtol=CLOSE, atol=CLOSE):
+            return f"{self.label} reverses the order of the input's channels (BGR against RGB)"
+        columns = want.movedim(-3, 0).flatten(1), got.movedim(-3, 0).flatten(1)
+        slope = (columns[1][:, -1] - columns[1][:, 0]) / (columns[0][:, -1] - columns[0][:, 0])
+        shift = columns[1][:, 0] - slope * columns[0][:, 0]
+        if not torch.allclose(slope[:, None] * columns[0] + shift[:, None], columns[1], rtol=1e-6, atol=1e-6):
+            return ""
+        factors, terms = (listed([f"{item:.4g}" for item in each.tolist()]) for each in (slope, shift))
+        return f"{self.label} scales the channels of its input, by {factors} and with {terms} added"
+
     def _described(self, one: list[Step], other: list[Step], where: str) -> str:
         """Describe operations of the guide and of this model that lead to one place."""
         self.misplaced |= not (one or other) or any(step.largest for step in (*one, *other))
         if not (one and other):
-            who, lacks, steps = ("the .t7", "{label}", one) if one else ("{label}", "the .t7", other)
+            who, lacks, steps = ("the .t7", self.label, one) if one else (self.label, "the .t7", other)
             if not steps:
-                return f"{where}, {{label}} takes another value than the .t7"
+                return f"{where}, {self.label} takes another value than the .t7"
             return f"{where}, {who} computes {_chain(steps)}, and {lacks} does not"
         assert self._guide is not None
         full = [step.function for step in one] == [step.function for step in other]
@@ -354,40 +356,21 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return f"{where}, the weights differ in {_both(other[0], one[0])}"
             self.misplaced = True
             mine, theirs = _makers(self._guide, one), _makers(self.trace, other)
-            return f"{where}, {_chain(one)} takes {mine} in the .t7 and {theirs} in {{label}}"
-        return f"{where}, the .t7 computes {_chain(one, full)} where {{label}} computes {_chain(other, full)}"
+            return f"{where}, {_chain(one)} takes {mine} in the .t7 and {theirs} in {self.label}"
+        return f"{where}, the .t7 computes {_chain(one, full)} where {self.label} computes {_chain(other, full)}"
 
     def ends(self) -> str:
         """Describe why the outputs differ; empty if they do not."""
         assert self._guide is not None
         mine, theirs = self._guide.outputs, self.trace.outputs
         if self.trace.error:
-            return f"then {{label}} stops: {self.trace.error}"
+            return f"then {self.label} stops: {self.trace.error}"
         return "" if mine == theirs else self._between(mine, theirs, ENDS)
-
-
-def _of_input(want: torch.Tensor, got: torch.Tensor) -> str:
-    """Describe how one input follows from another, if it is by order or scale of its channels."""
-    if want.shape != got.shape or want.dim() < 3:
-        return ""
-    if torch.allclose(want.flip(-3), got, rtol=CLOSE, atol=CLOSE):
-        return "{label} reverses the order of the input's channels (BGR against RGB)"
-    columns = want.movedim(-3, 0).flatten(1), got.movedim(-3, 0).flatten(1)
-    slope = (columns[1][:, 1] - columns[1][:, 0]) / (columns[0][:, 1] - columns[0][:, 0])
-    shift = columns[1][:, 0] - slope * columns[0][:, 0]
-    if not torch.allclose(slope[:, None] * columns[0] + shift[:, None], columns[1], rtol=1e-6, atol=1e-6):
-        return ""
-    shown = (listed([f"{item:.4g}" for item in each.tolist()]) for each in (slope, shift))
-    return "{{label}} scales the channels of its input, by {} and with {} added".format(*shown)
 
 
 def _region(trace: Trace, goals: Sequence[int], shared: set[int]) -> list[Step]:
     """Return the steps that lead from shared values to others."""
-    makers: dict[int, Step] = {}
-    for step in trace.steps:
-        for output in step.outputs:
-            makers.setdefault(output, step)
-    stack, seen, found = list(goals), set(shared), set()
+    makers, stack, seen, found = trace.makers, list(goals), set(shared), set()
     while stack:
         number = stack.pop()
         if number not in seen and number in makers:
@@ -399,8 +382,7 @@ def _region(trace: Trace, goals: Sequence[int], shared: set[int]) -> list[Step]:
 
 def _makers(trace: Trace, steps: list[Step]) -> str:
     """Name the operations whose results the first of some steps takes."""
-    makers = {number: step for step in reversed(trace.steps) for number in step.outputs}
-    found = [makers.get(number) for number in steps[0].inputs]
+    found = map(trace.makers.get, steps[0].inputs)
     return " and ".join(f"{step.function} of {step.place or 'the model'}" if step else "the input" for step in found)
 
 
@@ -525,15 +507,8 @@ def compare(mine: nn.Module, theirs: nn.Module, label: str, value: Any, training
     statistics = [{step.outputs for step in each.steps if step.function == "batch_norm"} for each in (one, other)]
     if not other.error and one.outputs == other.outputs and (not training or statistics[0] == statistics[1]):
         return Comparison(one, other)
-    guide = _traced(mine, value, training, _Recorder(mine, values, keep=True), values)
-    recorder = _Recorder(theirs, values, guide)
+    recorder = _Recorder(theirs, values, one, label)
     _traced(theirs, value, training, recorder, values)
-    grouped: dict[tuple[str, str, str, str], list[str]] = {}
-    for change in recorder.changes:
-        grouped.setdefault((change.function, change.option, change.mine, change.theirs), []).append(change.place)
-    texts = [
-        f"{option} of {function} is {here} in the .t7 and {there} in {{label}}: {listed(places)}"
-        for (function, option, here, there), places in grouped.items()
-    ]
+    texts = [f"{text}: {listed(places)}" for text, places in recorder.options.items()]
     texts += [*dict.fromkeys(recorder.texts), recorder.ends()]
-    return Comparison(one, other, [text.replace("{label}", label) for text in texts if text], recorder.misplaced)
+    return Comparison(one, other, list(filter(None, texts)), recorder.misplaced)

@@ -50,6 +50,8 @@ def test_a_model_saved_in_another_mode_than_it_ran():
     proof = t7bridge.prove(TESTFILES / "prove/random.31.mlp_bn.evalmode.t7")
     named = "Lua ran it in training; the model was saved in evaluation"
     assert [layer.verdict for layer in proof.layers if named in layer.reason] == ["agrees", "agrees"]
+    assert proof.max_abs < 1e-6
+    assert [segment.verdict for segment in proof.segments] == ["agrees"]
 
 
 def test_one_layer_that_moved_otherwise_is_not_known():
@@ -94,3 +96,27 @@ def test_the_input_of_shared_containers_is_guessed_in_linear_time():
     assert guess_inputs(model) is None
     with pytest.raises(ModelError, match="--input"):
         fitting_inputs(model, "root")
+
+
+@pytest.mark.parametrize("planes", [float("inf"), float("nan"), 1e12, 1e300, -3.0])
+def test_sizes_that_no_input_has(planes: float):
+    """A number of features that no tensor has determines no input, and is no other error."""
+    model = t7bridge.load(TESTFILES / "models/lenet_mm.t7")
+    at(model, "root.modules[1]")["nInputPlane"] = planes
+    with pytest.raises(ModelError, match="--input"):
+        fitting_inputs(model, "root")
+
+
+@pytest.mark.parametrize("text", ["100000x1000x1000", "2x1x28x28:int3"])
+def test_inputs_that_cannot_be_made(text: str):
+    """Inputs of two models that do not fit into memory, or of a type without numbers, are refused."""
+    path = TESTFILES / "models/lenet_mm.t7"
+    with pytest.raises(ModelError, match="cannot make an input"):
+        t7bridge.prove(path, against=path, input=[text])
+
+
+@pytest.mark.parametrize("reference", [(1, 2, 3), (1,), [(1, 2, 3)], [1]])
+def test_references_that_are_no_pairs(reference: object):
+    """A reference of more or less than an input and an output is refused."""
+    with pytest.raises(ModelError, match="not a pair of an input and an output"):
+        t7bridge.prove(TESTFILES / "models/lenet_mm.t7", against=reference)

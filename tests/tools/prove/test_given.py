@@ -93,13 +93,14 @@ def test_an_option_that_differs_from_the_recording_is_found(tmp_path: Path):
     assert "dW is 2" in first.reason
 
 
-def test_what_a_forward_notes_is_no_option(tmp_path: Path):
-    """The side of the last image, which pooling keeps in the module, may be another in the recording."""
+@pytest.mark.parametrize(("field", "sides"), [("iwidth", (5.0, 7.0)), ("margin", (float("nan"), float("nan")))])
+def test_what_a_forward_notes_is_no_option(field: str, sides: tuple[float, float], tmp_path: Path):
+    """The side of the last image, which pooling keeps in the module, may be another in the recording; NaN is NaN."""
     path = next(path for path in PROBED if "text_cnn" in path.name)
     model = T7Reader(TESTFILES / "models/text_cnn.t7").read_object()
     ran = T7Reader(path).read_object()
-    for root, side in ((model, 5.0), (ran["model"], 7.0)):
-        root.fields["iwidth"] = side
+    for root, side in zip((model, ran["model"]), sides):
+        root.fields[field] = side
     for name, value in (("m", model), ("ran", ran)):
         with open(tmp_path / f"{name}.t7", "wb") as stream:
             T7Writer(stream).write_object(value)

@@ -48,3 +48,11 @@ def test_a_factory_that_computes_something_else_is_named(tmp_path: Path, monkeyp
         t7bridge.prove(LENET, against=tmp_path / "x.pt", factory="no_such_package:make")
     with pytest.raises(ModelError, match="not a model without its code"):
         t7bridge.prove(LENET, against=tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize("source", ["x = 1", "raise ValueError('no\\nmodel')", "def load(): return 1", "x ="])
+def test_a_folder_without_a_model(source: str, tmp_path: Path):
+    """A model.py that fails, or has no function that returns a module, is a `ModelError`."""
+    (tmp_path / "model.py").write_text(source)
+    with pytest.raises(ModelError, match=r"model\.py returns no model"):
+        t7bridge.prove(LENET, against=tmp_path)

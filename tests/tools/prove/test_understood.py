@@ -37,6 +37,16 @@ def test_a_padding_that_does_not_fit_the_unfolded_input_is_named():
     assert "padH = 0 and padW = 0 fits its unfolded input (the file has 2, 2)" in layer.reason
 
 
+@pytest.mark.parametrize(("field", "value"), [("dW", 1e9), ("dW", 1e5), ("dW", 1e300), ("dH", 0.0), ("padW", -5.0)])
+def test_steps_and_paddings_that_no_unfolded_input_has(field: str, value: float):
+    """A step or a padding that no image allows is the file's, and is no error of PyTorch."""
+    model = read("lenet.eval")
+    at(model, "root.modules[1]")[field] = value
+    layer = t7bridge.prove(model).first_divergent
+    assert layer is not None
+    assert "fits its unfolded input" in layer.reason
+
+
 def test_rows_of_a_table_are_found_in_its_output():
     """A lookup table as first layer: its output is made of its rows, and a row that changed is named."""
     model = read("text.eval")
