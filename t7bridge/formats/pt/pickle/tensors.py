@@ -27,7 +27,7 @@ from ...fields import shown
 from ..arrays import elements_of_list, tensor_of_array
 from ..storages import STORAGE_CLASSES, is_count, span_of_bytes
 from .meaning import GLOBALS, STATES, PtMeaning, reads
-from .reductions import FORMS, NamedStorage, Reduction, calls
+from .reductions import FORMS, NamedStorage, Naming, Reduction, calls
 
 _PLAIN_CLASSES = frozenset({"torch.Tensor", "torch._tensor.Tensor", "torch.autograd.variable.Variable"})
 _PARAMETER = "torch.nn.parameter.Parameter"
@@ -300,7 +300,7 @@ def _untyped(storage: Storage) -> NamedStorage:
     return NamedStorage(storage, "UntypedStorage", storage.nbytes)
 
 
-def _of_storage(storage: Storage) -> NamedStorage:
+def _of_storage(storage: Storage, _: Naming) -> NamedStorage:
     if whole(storage) is not storage or not storage.element.torch_storage:
         raise UnsupportedError(f"a storage of {storage.element.name} outside of a tensor cannot be written to a .pt")
     return NamedStorage(storage, storage.element.torch_storage, storage.count)
@@ -316,15 +316,17 @@ def _dense(tensor: Tensor, extras: TensorExtras | None) -> Reduction:
         name, args = "_rebuild_tensor_v3", (_untyped(storage), *args, TorchConstant("dtype", element.name))
     if extras is not None and (extras.conj or extras.neg):
         args = (*args, {bit: True for bit in ("conj", "neg") if getattr(extras, bit)})
-    return calls(f"torch._utils {name}", *args)
+    return calls(f"torch._utils.{name}", *args)
 
 
 def _hooks(extras: TensorExtras | None) -> Any:
     return OrderedDict() if extras is None or extras.hooks is None else extras.hooks
 
 
-def _of_tensor(tensor: Tensor) -> Reduction:
+def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
     extras = tensor.extras
+    if extras is not None and extras.subclass is not None and not naming.may(extras.subclass):
+        extras = evolve(extras, subclass=None)
     if tensor.is_parameter:
         bare = None if extras is None else evolve(extras, state=UNSET, hooks=None)
         data = evolve(tensor, is_parameter=False, requires_grad=False, extras=bare)
@@ -334,7 +336,7 @@ def _of_tensor(tensor: Tensor) -> Reduction:
         return call
     cls = extras.subclass or PythonGlobal("torch", "Tensor")
     state = {} if extras.state is UNSET else extras.state
-    return calls("torch._tensor _rebuild_from_type_v2", call.constructor, cls, call.args, state)
+    return calls("torch._tensor._rebuild_from_type_v2", call.constructor, cls, call.args, state)
 
 
 def _state(extras: TensorExtras | None) -> tuple[Any, ...]:
@@ -343,15 +345,15 @@ def _state(extras: TensorExtras | None) -> tuple[Any, ...]:
 
 def _wrapped(data: Any, requires_grad: bool, hooks: Any, *state: Any) -> Reduction:
     name = "_rebuild_parameter_with_state" if state else "_rebuild_parameter"
-    return calls(f"torch._utils {name}", data, requires_grad, hooks, *state)
+    return calls(f"torch._utils.{name}", data, requires_grad, hooks, *state)
 
 
-def _of_quantized(value: QuantizedTensor) -> Reduction:
+def _of_quantized(value: QuantizedTensor, _: Naming) -> Reduction:
     tensor, element = value.tensor, value.tensor.element
     storage = whole(tensor.storage or Storage.empty(element))
     axis = () if value.axis is None else (value.axis,)
     return calls(
-        "torch._utils _rebuild_qtensor",
+        "torch._utils._rebuild_qtensor",
         NamedStorage(storage, element.torch_storage, storage.nbytes // element.itemsize),
         tensor.offset,
         tensor.shape,
@@ -362,20 +364,20 @@ def _of_quantized(value: QuantizedTensor) -> Reduction:
     )
 
 
-def _of_sparse(value: SparseTensor) -> Reduction:
+def _of_sparse(value: SparseTensor, _: Naming) -> Reduction:
     if value.is_parameter:
         return _wrapped(evolve(value, is_parameter=False, requires_grad=False), value.requires_grad, OrderedDict())
     parts: tuple[Any, ...] = (value.indices, value.plain_indices, value.values, value.size)
     if value.plain_indices is None:
         coalesced = () if value.is_coalesced is None else (value.is_coalesced,)
         parts = (value.indices, value.values, value.size, *coalesced)
-    return calls("torch._utils _rebuild_sparse_tensor", TorchConstant("layout", value.layout), parts)
+    return calls("torch._utils._rebuild_sparse_tensor", TorchConstant("layout", value.layout), parts)
 
 
 FORMS.update(
     {
         Storage: _of_storage,
-        UntypedStorage: lambda value: _untyped(value.storage),
+        UntypedStorage: lambda value, _: _untyped(value.storage),
         Tensor: _of_tensor,
         QuantizedTensor: _of_quantized,
         SparseTensor: _of_sparse,
