@@ -29,7 +29,7 @@ from ...text import counted, few
 from ..table import HEAD_BYTES, identify
 from .arrays import read_header
 from .pickle.meaning import Origin, PtMeaning
-from .pickle.unpickler import Rest, Unpickler
+from .pickle.unpickler import Unpickler
 from .storages import StorageId, StorageTable, span_of_bytes
 from .zip import STORED, Member, ZipArchive
 
@@ -95,7 +95,7 @@ class PtArchive:
         zip: its members.
         root: the folder that contains all of them, with a slash; empty if there is none.
         order: byte order of its storages, `little` or `big`.
-        rests: the bytes after the value of each pickle, by member.
+        rests: notes of the bytes after the value of each pickle, by member.
 
     Raises:
         FormatError: it is not a valid zip archive.
@@ -107,7 +107,7 @@ class PtArchive:
         self.zip = ZipArchive(origin.source, origin.limits)
         self._meanings: dict[str, PtMeaning] = {}
         self._read: set[str] = set()
-        self.rests: dict[str, Rest] = {}
+        self.rests: dict[str, list[Note]] = {}
         with about_file(origin.source.name):
             self.root = self._find_root()
             self._check_names()
@@ -261,10 +261,9 @@ class PtArchive:
         Returns:
             The members that are files by their names, but cannot be read.
         """
-        read = {self.root + name for name in self.rests}
         failed: list[str] = []
         for name, member in self.zip.members.items():
-            if name in read or not member.size:
+            if name in self.rests or not member.size:
                 continue
             is_file = name.lower().endswith(_FILES)
             try:
@@ -287,12 +286,11 @@ class PtArchive:
         """Read a pickle, and the bytes after it in its member."""
         self.zip.check(member.name)
         source, start = self.zip.span(member.name)
-        limits = self.origin.limits
-        pickle = Unpickler(source, start, start + member.size, self.meaning(folder), limits, member.name)
+        pickle = Unpickler(source, start, start + member.size, self.meaning(folder), member.name)
         if member.method != STORED:
-            pickle.restrict(_FREE_OPERATIONS + limits.inflated_operations * self.origin.source.size)
+            pickle.restrict(_FREE_OPERATIONS + self.origin.limits.inflated_operations * self.origin.source.size)
         value = pickle.load()
-        self.rests[member.name.removeprefix(self.root)] = pickle.load_rest()
+        self.rests[member.name] = pickle.load_rest()
         return value
 
     def storage(self, key: str, folder: str = STORAGE_FOLDER) -> Storage:
@@ -418,7 +416,7 @@ def judge_array(source: ByteSource, start: int, size: int, limits: Limits) -> di
     if not _may_hold_objects(descr):
         return {}
     origin = Origin(source, limits)
-    pickle = Unpickler(source, data, start + size, PtMeaning(origin), limits)
+    pickle = Unpickler(source, data, start + size, PtMeaning(origin))
     pickle.load()
     pickle.load_rest()
     return origin.foreign

@@ -162,8 +162,8 @@ class PtReader:
             value, self.kind, self._storages = read(self._origin, self._start)
             return value
         value = self._read_archive(archive)
-        for member, rest in archive.rests.items():
-            self.notes += rest.notes(member)
+        for notes in archive.rests.values():
+            self.notes += notes
         if self.kind not in ("pt2", "package"):
             archive.check_storages()
         return value
@@ -324,7 +324,7 @@ def read_pickle_with(
         return table.of_id(found)
 
     origin = _File(ByteSource.from_bytes(data, "<record>"), limits, forbid, 0)
-    value = Unpickler(origin.source, 0, len(data), PtMeaning(origin, table, named), limits, "record").load()
+    value = Unpickler(origin.source, 0, len(data), PtMeaning(origin, table, named), "record").load()
     table.finish()
     return value, list(origin.foreign)
 

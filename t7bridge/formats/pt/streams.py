@@ -56,15 +56,6 @@ _PAX_RECORD = re.compile(rb"([1-9]\d{0,6}) (?:[amc]time|[ug]id|[ug]name|comment)
 """The records that change neither name nor size of a member: Python 3 writes times that are not whole."""
 
 
-class _NoNames:
-    """The meaning of a pickle that must be a number: no name, call or state is valid."""
-
-    def _refuse(self, *args: Any) -> Any:
-        raise CorruptError("a name, a call or a state where a number is expected")
-
-    find = make = build = fill = persistent = _refuse
-
-
 def is_legacy(source: ByteSource, start: int, limits: Limits) -> bool:
     """Return whether a file begins with the magic number, judging by its first opcodes.
 
@@ -72,7 +63,7 @@ def is_legacy(source: ByteSource, start: int, limits: Limits) -> bool:
     """
     if source.read(start, len(_MAGIC_BYTES)) == _MAGIC_BYTES:
         return True
-    pickle = Unpickler(source, start, source.size, _NoNames(), limits)
+    pickle = Unpickler(source, start, source.size, PtMeaning(Origin(source, limits)))
     pickle.restrict(_FEW_OPERATIONS)
     try:
         value = pickle.load()
@@ -98,7 +89,7 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
     source = origin.source
     table = StorageTable(one_type=True)
     meaning = PtMeaning(origin, table)
-    pickles = Unpickler(source, start, source.size, meaning, origin.limits)
+    pickles = Unpickler(source, start, source.size, meaning)
     try:
         value = pickles.load()
     except FormatError as error:
@@ -119,7 +110,7 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
         value = pickles.load()
         _place_storages(pickles, table)
     table.finish()
-    origin.notes += pickles.load_rest().notes()
+    origin.notes += pickles.load_rest()
     return value, "legacy" if is_old else "pickle", table
 
 
@@ -314,7 +305,7 @@ class _Tar:
                 hint="Unpack it, or give the address of a member: tar://MEMBER::FILE.",
             )
         start, size = self._members[name]
-        return Unpickler(self._origin.source, start, start + size, self.meaning, self._origin.limits, name)
+        return Unpickler(self._origin.source, start, start + size, self.meaning, name)
 
     @staticmethod
     def _entries(pickles: Unpickler, wrong: str) -> Iterator[tuple[int, Any, Any, Any]]:
@@ -405,5 +396,5 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
     tar.read_tensors()
     pickles = tar.pickles("pickle")
     value = pickles.load()
-    origin.notes += pickles.load_rest().notes("pickle")
+    origin.notes += pickles.load_rest()
     return value, "tar", tar.meaning.storages

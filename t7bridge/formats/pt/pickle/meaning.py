@@ -111,11 +111,14 @@ class Work(Budget):
     Args:
         limits: resource limits.
         nbytes: of the file.
+
+    Attributes:
+        hashes: number of keys of each hash in each container of the current pickle, by its identity.
     """
 
     def __init__(self, limits: Limits, nbytes: int) -> None:
         super().__init__(limits, _WASTE, free=_WORK_PER_BYTE * nbytes)
-        self._hashes: dict[int, dict[int, int]] = {}
+        self.hashes: dict[int, dict[int, int]] = {}
 
     def check_key(self, container: object, key: Any) -> None:
         """Check a key before it enters a dict or set, which compares it with all keys of the same hash.
@@ -133,7 +136,7 @@ class Work(Budget):
         if kind in _HASHED_AT_RANDOM or (kind is int and -_MODULUS < key < _MODULUS):
             return
         self.spend(_key_parts(key))
-        hashes = self._hashes.setdefault(id(container), {})
+        hashes = self.hashes.setdefault(id(container), {})
         before = hashes.get(hash(key), 0)
         hashes[hash(key)] = before + 1
         if before:
@@ -143,7 +146,7 @@ class Work(Budget):
         """Check the elements of a set before it is created; raises as `check_key`."""
         for item in items:
             self.check_key(items, item)
-        self._hashes.pop(id(items), None)
+        self.hashes.pop(id(items), None)
 
 
 class Origin:

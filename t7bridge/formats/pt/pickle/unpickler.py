@@ -18,13 +18,11 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from ....data import define
 from ....errors import (
     CorruptError,
     ForbiddenGlobalError,
-    FormatError,
     LimitError,
     T7BridgeError,
     TruncatedError,
@@ -32,10 +30,10 @@ from ....errors import (
 )
 from ....graph.python import PythonObject
 from ....io.source import ByteSource
-from ....limits import OBJECT_BYTES, Limits
+from ....limits import OBJECT_BYTES
 from ....report import Note
 from . import opcodes
-from .meaning import Work
+from .meaning import PtMeaning
 
 _CHUNK_BYTES = 1 << 16
 _MARGIN_BYTES = 16
@@ -52,47 +50,6 @@ _unpack_u8 = struct.Struct("<Q").unpack_from
 _unpack_f8 = struct.Struct(">d").unpack_from
 
 
-class Meaning(Protocol):
-    """The meaning of the names in a pickle."""
-
-    def find(self, module: str, name: str) -> Any:
-        """Return the value of a global."""
-
-    def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
-        """Return the value of a call, with `how` as in `PythonObject`."""
-
-    def build(self, value: Any, state: Any) -> Any:
-        """Return the value after its state was set."""
-
-    def fill(self, value: PythonObject) -> None:
-        """Learn that an object receives items."""
-
-    def persistent(self, saved_id: Any) -> Any:
-        """Return the value of a persistent id."""
-
-
-@define
-class Rest:
-    """The bytes after the value of a pickle, or of a file of pickles.
-
-    Attributes:
-        nbytes: number of bytes.
-        pickles: number of further pickles at their beginning.
-    """
-
-    nbytes: int
-    pickles: int = 0
-
-    def notes(self, member: str = "") -> list[Note]:
-        """Note them, if there are any."""
-        if not self.nbytes:
-            return []
-        where = f" of {member}" if member else ""
-        pickles = f", {self.pickles} more pickle{'s' * (self.pickles > 1)} among them," if self.pickles else ""
-        text = f"{self.nbytes:,} bytes after the value{where}{pickles} are left out"
-        return [Note("warning", "", text, code="trailing")]
-
-
 class Unpickler:
     """Reader of consecutive pickles in a source.
 
@@ -100,9 +57,8 @@ class Unpickler:
         source: the bytes; they are read in pieces.
         position: of the first pickle, in bytes.
         end: end of the readable part, in bytes.
-        meaning: resolves names.
-        limits: resource limits.
-        member: name of the part of the file, for messages.
+        meaning: resolves names, and has the resource limits.
+        member: name of the part of the file, which notes and messages have.
 
     Attributes:
         source: the source.
@@ -110,9 +66,8 @@ class Unpickler:
         end: end of the readable part.
     """
 
-    def __init__(
-        self, source: ByteSource, position: int, end: int, meaning: Meaning, limits: Limits, member: str = ""
-    ) -> None:
+    def __init__(self, source: ByteSource, position: int, end: int, meaning: PtMeaning, member: str = "") -> None:
+        limits = meaning.limits
         self.source = source
         self._base = position
         self.end = end
@@ -123,7 +78,7 @@ class Unpickler:
         self._ceiling = "pickle_operations"
         self._budget = limits.pickle_operations
         self.restrict(limits.allocated_bytes // OBJECT_BYTES, "allocated_bytes")
-        self._work = Work(limits, end - position)
+        self._work = meaning.work
         self._sets = 0
         self._longest = limits.string_bytes
         self._buffer = b""
@@ -171,36 +126,43 @@ class Unpickler:
         self._stack.clear()
         self._marks.clear()
         self._memo = {}
+        self._work.hashes.clear()  # of containers that are gone
         self._frame_end = 0
         self._at = self.position - self._base
         try:
-            return self._run()
+            try:
+                return self._run()
+            except T7BridgeError:  # which is a ValueError too
+                raise
+            except (IndexError, struct.error) as error:
+                ends = self._base + len(self._buffer) >= self.end and self._buffer[-1:] != opcodes.STOP
+                if ends and self._at >= len(self._buffer) - _MARGIN_BYTES:
+                    raise TruncatedError("the pickle ends in the middle") from error
+                raise CorruptError("the pickle pops from an empty stack") from error
+            except KeyError as error:
+                raise CorruptError(f"the pickle refers to object {error}, which it never numbered") from error
+            except (ValueError, TypeError, OverflowError) as error:
+                raise CorruptError(f"the pickle is damaged: {error!s:.200}") from error
         except T7BridgeError as error:
             error.file = error.file or self.source.name
             error.path = error.path or self._member
             if error.offset is None:
                 error.offset = self._base + self._at
             raise
-        except (IndexError, struct.error) as error:
-            ends = self._base + len(self._buffer) >= self.end and self._buffer[-1:] != opcodes.STOP
-            if ends and self._at >= len(self._buffer) - _MARGIN_BYTES:
-                raise self._fault(TruncatedError, "the pickle ends in the middle") from error
-            raise self._fault(CorruptError, "the pickle pops from an empty stack") from error
-        except KeyError as error:
-            raise self._fault(CorruptError, f"the pickle refers to object {error}, which it never numbered") from error
-        except (ValueError, TypeError, OverflowError) as error:
-            raise self._fault(CorruptError, f"the pickle is damaged: {error!s:.200}") from error
 
-    def load_rest(self) -> Rest:
+    def load_rest(self) -> list[Note]:
         """Read the pickles after the value, which programs may load one after another.
+
+        Returns:
+            A note of the bytes after the value, if there are any.
 
         Raises:
             ForbiddenGlobalError: one names what runs code.
             LimitError: there are too many.
         """
-        rest = Rest(self.end - self.position)
+        nbytes, count = self.end - self.position, 0
         while self.position < self.end:
-            if rest.pickles == _MOST_PICKLES:
+            if count == _MOST_PICKLES:
                 most = f"at most {_MOST_PICKLES}"
                 raise LimitError("too many pickles follow one another", expected=most, offset=self.position)
             try:
@@ -209,11 +171,11 @@ class Unpickler:
                 raise
             except T7BridgeError:
                 break
-            rest.pickles += 1
-        return rest
-
-    def _fault(self, kind: type[FormatError], message: str) -> FormatError:
-        return kind(message, file=self.source.name, offset=self._base + self._at, path=self._member)
+            count += 1
+        where = f" of {self._member}" if self._member else ""
+        pickles = f", {count} more pickle{'s' * (count > 1)} among them," if count else ""
+        text = f"{nbytes:,} bytes after the value{where}{pickles} are left out"
+        return [Note("warning", "", text, code="trailing")] if nbytes else []
 
     def _run(self) -> Any:
         # Names of opcodes are locals, as cheap as numbers. They are ordered by frequency.
@@ -308,7 +270,7 @@ class Unpickler:
                 push([])
             elif op == APPENDS:
                 start = marks.pop()
-                self._extend(stack[start - 1], stack[start:])
+                self._add(stack[start - 1], stack[start:])
                 del stack[start:]
             elif op == EMPTY_DICT:
                 push({})
@@ -398,14 +360,18 @@ class Unpickler:
 
     # Containers
 
-    def _extend(self, target: Any, items: list[Any]) -> None:
-        if type(target) is list:
-            target.extend(items)
-        elif isinstance(target, PythonObject):
+    def _add(self, target: Any, items: list[Any], kind: type = list) -> None:
+        """Add items to a list or set, or to an object."""
+        found = type(target)
+        if isinstance(target, PythonObject):
             self._meaning.fill(target)
             target.items.extend(items)
+        elif found is not kind:
+            raise CorruptError(f"the pickle {'appends' if kind is list else 'adds'} to a {found.__name__}")
+        elif kind is list:
+            target.extend(items)
         else:
-            raise CorruptError(f"the pickle appends to a {type(target).__name__}")
+            target.update(self._checked(target, items))
 
     def _set_items(self, target: Any, items: list[Any]) -> None:
         if len(items) % 2:
@@ -452,7 +418,7 @@ class Unpickler:
 
     def _append(self) -> None:
         value = self._stack.pop()
-        self._extend(self._stack[-1], [value])
+        self._add(self._stack[-1], [value])
 
     def _build(self) -> None:
         state = self._stack.pop()
@@ -478,14 +444,7 @@ class Unpickler:
 
     def _additems(self) -> None:
         items = self._pop_mark()
-        target = self._stack[-1]
-        if type(target) is set:
-            target.update(self._checked(target, items))
-        elif isinstance(target, PythonObject):
-            self._meaning.fill(target)
-            target.items.extend(items)
-        else:
-            raise CorruptError(f"the pickle adds to a {type(target).__name__}")
+        self._add(self._stack[-1], items, set)
 
     def _frozenset(self) -> None:
         items = self._pop_mark()
