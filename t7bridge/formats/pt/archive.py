@@ -30,7 +30,7 @@ from ..table import HEAD_BYTES, identify
 from .arrays import read_header
 from .pickle.meaning import Origin, PtMeaning
 from .pickle.unpickler import Unpickler
-from .storages import StorageId, StorageTable, span_of_bytes
+from .storages import StorageTable, span_of_bytes
 from .zip import STORED, Member, ZipArchive
 
 DATA_MEMBER = "data.pkl"
@@ -188,7 +188,7 @@ class PtArchive:
             script = self.has(CONSTANTS_MEMBER) or self.has(MODEL_MEMBER)  # written by TorchScript or the C++ API
             locate = partial(_locate, self.zip, self.root + folder, self.order, self._suffix(folder))
             table = StorageTable(locate, one_type=not script)
-            known = PtMeaning(self.origin, table, lambda saved_id: table.of_id(StorageId.parse(saved_id)), script)
+            known = PtMeaning(self.origin, table, table.of_id, script)
             self._meanings[folder] = known
         return known
 

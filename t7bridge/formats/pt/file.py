@@ -33,7 +33,7 @@ from .archive import (
 )
 from .pickle.meaning import Origin, PtMeaning
 from .pickle.unpickler import Unpickler
-from .storages import StorageId, StorageTable
+from .storages import StorageTable, text
 from .zip import Member, ZipArchive
 
 _UNSET = object()
@@ -178,11 +178,9 @@ class PtReader:
         elif self.kind == "json-archive":
             found = _part("modules").read_json_archive(archive)
         else:
-            found = _part("modules").read_modules(archive)
-        if self.kind in ("torchscript", "json-archive"):
-            found.carry_attributes()
+            found = _part("modules").read_modules(archive, self.kind == "cpp")
         self.attributes, self.constants = found.attributes, found.constants
-        return found.with_attributes() if self.kind == "cpp" else found.state_dict
+        return found.state_dict
 
     @property
     def archive(self) -> ZipArchive | None:
@@ -318,10 +316,10 @@ def read_pickle_with(
     table.roots.update(storages)
 
     def named(saved_id: Any) -> Any:
-        found = StorageId.parse(saved_id)
-        if isinstance(found.key, str) and found.key in storages:
-            storages[found.key].device = found.device
-        return table.of_id(found)
+        known = storages.get(text(saved_id[2]) or "")
+        if known is not None:
+            known.device = text(saved_id[3]) or ""
+        return table.of_id(saved_id)
 
     origin = _File(ByteSource.from_bytes(data, "<record>"), limits, forbid, 0)
     value = Unpickler(origin.source, 0, len(data), PtMeaning(origin, table, named), "record").load()

@@ -225,10 +225,6 @@ class PtMeaning:
             self._globals[module, name] = found
         return found
 
-    def call_of(self, value: Any) -> Call | None:
-        """Return the meaning of calls of a value, None where they have none."""
-        return self._calls.get(id(value)) if type(value) is PythonGlobal else None
-
     def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
         """Return the value of a call."""
         if type(constructor) is not PythonGlobal:

@@ -26,7 +26,8 @@ from ....graph.walk import walk
 from ...fields import shown
 from ..arrays import elements_of_list, tensor_of_array
 from ..storages import STORAGE_CLASSES, is_count, span_of_bytes
-from .meaning import GLOBALS, STATES, PtMeaning, reads
+from .meaning import STATES, PtMeaning, reads
+from .names import words
 from .reductions import FORMS, NamedStorage, Naming, Reduction, calls
 
 _PLAIN_CLASSES = frozenset({"torch.Tensor", "torch._tensor.Tensor", "torch.autograd.variable.Variable"})
@@ -140,13 +141,11 @@ def _device_name(device: Any) -> str:
     return str(device) if isinstance(device, (str, Device)) else "cpu"
 
 
-_SIMPLE = [
-    GLOBALS[f"torch._utils._rebuild_{name}"]
-    for name in (
-        *("tensor", "tensor_v2", "tensor_v3", "parameter"),
-        *("device_tensor_from_numpy", "device_tensor_from_cpu_tensor"),
-    )
-]
+_SIMPLE = words(
+    "tensor tensor_v2 tensor_v3 parameter parameter_with_state device_tensor_from_numpy xla_tensor "
+    "device_tensor_from_cpu_tensor",
+    "torch._utils._rebuild_",
+)
 
 
 @reads("torch._tensor._rebuild_from_type torch._tensor._rebuild_from_type_v2", object, object, tuple, object)
@@ -155,7 +154,7 @@ def _from_type(meaning: PtMeaning, function: Any, cls: Any, arguments: tuple[Any
     if is_distributed(cls):
         found = whole_tensor(arguments, state)
         return NotImplemented if found is None else evolve(found, requires_grad=arguments[-1] is True)
-    if meaning.call_of(function) not in _SIMPLE or not isinstance(cls, PythonGlobal):
+    if not all(isinstance(each, PythonGlobal) for each in (function, cls)) or function.path not in _SIMPLE:
         return NotImplemented
     tensor = meaning.make(function, arguments, "reduce")
     if not isinstance(tensor, Tensor):
