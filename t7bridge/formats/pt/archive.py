@@ -8,9 +8,11 @@ Source: PyTorch 2.13 `torch/serialization.py` `_load`; `caffe2/serialize/inline_
 from __future__ import annotations
 
 import re
+import warnings
 from functools import partial
 from typing import Any
 
+from ...data import np
 from ...errors import (
     CorruptError,
     T7BridgeError,
@@ -179,7 +181,13 @@ class PtArchive:
 
     def nested(self, name: str) -> Any:
         """Return the value of a member that is a whole file, by its name below the root folder."""
-        return self.origin.nested(self.small(name) or b"")
+        self._read.add(name)
+        return self._nested(self.root + name)
+
+    def _nested(self, name: str) -> Any:
+        self.zip.check(name)
+        source, start = self.zip.span(name)
+        return self.origin.nested(source.window(start, self.zip.members[name].size))
 
     def meaning(self, folder: str = STORAGE_FOLDER) -> PtMeaning:
         """Return the meaning of the names in a pickle whose storages are in a folder."""
@@ -273,7 +281,7 @@ class PtArchive:
                 if signature is not None and signature.kind == "npy":
                     self.origin.foreign.update(judge_array(source, start, member.size, self.origin.limits))
                 elif head.startswith(b"PK"):
-                    self.origin.nested(self.zip.read(name))
+                    self._nested(name)
                 elif is_file or _PICKLE.match(head) or (signature is not None and signature.kind == "pickle"):
                     traced = name == f"{self.root}{TRACED_FOLDER[:-1]}.pkl"
                     self._unpickle(member, TRACED_FOLDER if traced else STORAGE_FOLDER)
@@ -423,14 +431,12 @@ def judge_array(source: ByteSource, start: int, size: int, limits: Limits) -> di
 
 
 def _may_hold_objects(descr: Any) -> bool:
-    """Return whether a description of elements may name Python objects: `|O`, `object`, also inside records."""
-    stack = [descr]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, (list, tuple)):
-            stack += part
-        elif isinstance(part, dict):
-            stack += part.values()
-        elif isinstance(part, str) and "o" in part.lower():
+    """Return whether numpy, or another release of it, may find Python objects in elements of a described type."""
+    if isinstance(descr, str) and "o" not in descr.lower():
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that numpy will drop
+        try:
+            return bool(np.lib.format.descr_to_dtype(descr).hasobject)
+        except Exception:  # numpy raises anything for what it does not know
             return True
-    return False

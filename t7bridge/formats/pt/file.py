@@ -239,8 +239,13 @@ class PtReader:
 
     @property
     def content_id(self) -> str:
-        """Return a hash over the members that make up a zip archive's value, by their names, sizes and CRCs."""
-        assert self._archive is not None
+        """Return a hash over the members that make up a zip archive's value, by their names, sizes and CRCs.
+
+        Raises:
+            UnsupportedError: it is no zip archive.
+        """
+        if self._archive is None:
+            raise UnsupportedError("is not a zip archive", file=self.source.name)
         root = len(self._archive.root)
         return content_id([(name[root:], member.size, member.crc) for name, member in self.members.items()])
 
@@ -282,10 +287,9 @@ class _File(Origin):
         super().__init__(source, limits, forbid)
         self._depth = depth
 
-    def nested(self, data: bytes) -> Any:
+    def nested(self, source: ByteSource) -> Any:
         if self._depth >= self.limits.nested_files:
             raise self.limits.exceeded("nested_files", "files are nested in one another's pickles")
-        source = ByteSource.from_bytes(data, self.source.name)
         inner = PtReader(source, limits=self.limits, forbid=self.forbid, _depth=self._depth + 1)
         try:
             return inner.read()

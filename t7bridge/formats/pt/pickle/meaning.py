@@ -170,8 +170,8 @@ class Origin:
         self.foreign: dict[str, str] = {}
         self.notes: list[Note] = []
 
-    def nested(self, data: bytes) -> Any:
-        """Return the value of a whole file that a pickle holds as bytes; `NotImplemented` where it is not read."""
+    def nested(self, source: ByteSource) -> Any:
+        """Return the value of a whole file inside the file; `NotImplemented` where it is not read."""
         return NotImplemented
 
 

@@ -15,6 +15,7 @@ Source: PyTorch 2.13 `torch/_weights_only_unpickler.py`; numpy 2.4 `numpy/_core/
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from encodings import normalize_encoding
@@ -345,14 +346,19 @@ CONSTANTS = _constants()
 GLOBALS.update((f"torch.{_name}", _constant) for _name, _constant in CONSTANTS.items())
 
 
+_DEVICE = re.compile(r"([a-z]+)(?::(0|[1-9]\d{0,3}))?\Z")
+
+
 def _layout(meaning: PtMeaning, name: str) -> Any:
     found = CONSTANTS.get(name.removeprefix("torch."))
     return found if found and found.kind == "layout" else NotImplemented
 
 
 def _device(meaning: PtMeaning, text: str, *index: int | None) -> Any:
-    kind, _, number = text.partition(":")
-    return Device(kind, index[0] if index else int(number) if number.isdecimal() else None)
+    match = _DEVICE.match(text)
+    if match is None or (index and match[2]):
+        return NotImplemented
+    return Device(match[1], index[0] if index else int(match[2]) if match[2] else None)
 
 
 reads("torch.serialization._get_layout", str)(_layout)

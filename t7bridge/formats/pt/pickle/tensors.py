@@ -23,6 +23,7 @@ from ....graph.python import UNSET, Device, NumpyArray, PythonGlobal, PythonObje
 from ....graph.storage import Storage
 from ....graph.tensor import QuantizedTensor, SparseTensor, Tensor, TensorExtras, UntypedStorage, contiguous, view_fault
 from ....graph.walk import walk
+from ....io.source import ByteSource
 from ...fields import shown
 from ..arrays import elements_of_list, tensor_of_array
 from ..storages import STORAGE_CLASSES, is_count, span_of_bytes
@@ -276,7 +277,7 @@ def _tensor_from_id(meaning: PtMeaning, number: int) -> Any:
 def _load_from_bytes(meaning: PtMeaning, data: bytes | bytearray) -> Any:
     """Return a storage that was pickled as an embedded file: by anything but `torch.save`."""
     meaning.work.spend(len(data))
-    value = meaning.origin.nested(bytes(data))
+    value = meaning.origin.nested(ByteSource.from_bytes(bytes(data), meaning.origin.source.name))
     return value if isinstance(value, Storage) else NotImplemented
 
 
@@ -394,20 +395,28 @@ def is_distributed(name: Any) -> bool:
     return isinstance(name, PythonGlobal) and name.name in _CLASSES and name.module.startswith("torch.distributed")
 
 
-def whole_tensor(arguments: Any, state: Any) -> Tensor | None:
-    """Return the tensor of a `DTensor` of which this process has all elements; `None` if it has not.
+def _divided(arguments: tuple[Any, ...], state: Any) -> tuple[Tensor, dict[str, Any]] | None:
+    """Return the elements that a `DTensor` has here, and its specification; `None` if the file does not state both.
 
     Args:
         arguments: of `_rebuild_wrapper_subclass`.
         state: of the object.
     """
-    attributes = _attributes(state)
+    attributes = PythonObject(None, "", state=state).attributes
     local, spec = attributes.get("_local_tensor"), attributes.get("_spec")
-    placements = spec.attributes.get("placements") if isinstance(spec, PythonObject) else None
-    if not isinstance(local, Tensor) or not isinstance(placements, tuple) or len(arguments) < 3:
+    known = spec.attributes if isinstance(spec, PythonObject) else {}
+    if isinstance(local, Tensor) and isinstance(known.get("placements"), tuple) and len(arguments) > 2:
+        return local, known
+    return None
+
+
+def whole_tensor(arguments: Any, state: Any) -> Tensor | None:
+    """Return the tensor of a `DTensor` of which this process has all elements; `None` if it has not."""
+    local, known = _divided(arguments, state) or (None, {})
+    if local is None or local.shape != arguments[2]:
         return None
-    known = all(isinstance(each, PythonObject) and each.path.rpartition(".")[2] in _COPIES for each in placements)
-    return local if known and tuple(local.shape) == arguments[2] else None
+    names = [each.path.rpartition(".")[2] if isinstance(each, PythonObject) else "" for each in known["placements"]]
+    return local if _COPIES.issuperset(names) else None
 
 
 @define(eq=False)
@@ -438,20 +447,21 @@ class Part:
 def part_of(value: Any) -> Part | None:
     """Return what an object holds of a divided tensor; `None` if it is none that can be put together."""
     args = value.args if isinstance(value, PythonObject) and isinstance(value.args, tuple) else ()
-    if len(args) != 4 or not is_distributed(args[1]) or not isinstance(args[2], tuple) or len(args[2]) < 3:
+    found = None
+    if len(args) == 4 and is_distributed(args[1]) and isinstance(args[2], tuple):
+        found = _divided(args[2], args[3])
+    if found is None:
         return None
-    attributes = _attributes(args[3])
-    local, spec = attributes.get("_local_tensor"), attributes.get("_spec")
-    known = spec.attributes if isinstance(spec, PythonObject) else {}
-    mesh, placements, order = (known.get(name) for name in ("mesh", "placements", "shard_order"))
-    if not isinstance(mesh, PythonObject) or not isinstance(placements, tuple) or not isinstance(local, Tensor):
+    local, known = found
+    mesh, placements = known.get("mesh"), known["placements"]
+    if not isinstance(mesh, PythonObject):
         return None
     size, coordinate = _whole_numbers(args[2][2]), _whole_numbers(mesh.attributes.get("_coordinate_on_dim"))
     ranks, rank = _ranks(mesh)
     if size is None or coordinate is None or rank is None or len(coordinate) != len(placements):
         return None
     cuts = tuple(_cut(each, len(size)) for each in placements)
-    if NotImplemented in cuts or not _in_order(order):
+    if NotImplemented in cuts or not _in_order(known.get("shard_order")):
         return None
     return Part(value, local, size, cuts, coordinate, rank, ranks, args[2][-1] is True)
 
@@ -497,11 +507,6 @@ def check_whole(value: Any) -> None:
                 path=visit.text(),
                 hint="Put the files of all ranks into a folder, and convert the folder; or save full_tensor() of each.",
             )
-
-
-def _attributes(state: Any) -> dict[Any, Any]:
-    parts = state if isinstance(state, tuple) else (state,)
-    return {key: item for part in parts if isinstance(part, dict) for key, item in part.items()}
 
 
 def _rank(value: PythonObject) -> str:
