@@ -224,6 +224,8 @@ def _put(root: dict[str, Any], keys: tuple[Any, ...], value: Any, path: str, mos
         else:
             raise CorruptError("is inside of another value", path=path, found=shown(key))
         if following is None:
+            if known is not None:
+                raise CorruptError("is inside of another value, or another inside of it", path=path, found=shown(key))
             home[key] = value
         elif known is None:
             home[key] = [] if isinstance(following, int) else {}
