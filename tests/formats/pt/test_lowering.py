@@ -340,7 +340,9 @@ def test_deep_objects() -> None:
 # Names and order
 
 
-@pytest.mark.parametrize(("module", "name"), [("a\nb", "c"), ("a", "b\nc"), ("a b", "c"), ("a", "b c"), ("a\r", "b")])
+@pytest.mark.parametrize(
+    ("module", "name"), [("a\nb", "c"), ("a", "b\nc"), ("a b", "c"), ("a", "b c"), ("a\r", "b"), ("a\ud800", "b")]
+)
 def test_names_that_are_no_lines(module: str, name: str) -> None:
     """A name that a line of a pickle cannot hold is refused: it would become opcodes."""
     with pytest.raises(UnsupportedError, match="name"):
