@@ -128,7 +128,7 @@ class PtArchive:
                 key=lambda root: root.count("/"),
             )
         for root in roots:
-            if any(root + name in self.zip for name in _ROOT_MEMBERS):
+            if any(root + name in self.zip.members for name in _ROOT_MEMBERS):
                 return root
         raise UnknownFormatError(
             "is a zip archive, but not one of PyTorch",
@@ -170,7 +170,7 @@ class PtArchive:
 
     def has(self, name: str) -> bool:
         """Return whether a member of this name exists below the root folder."""
-        return self.root + name in self.zip
+        return self.root + name in self.zip.members
 
     def small(self, name: str) -> bytes | None:
         """Return the bytes of a member below the root folder, checked; None if there is none."""
@@ -187,7 +187,7 @@ class PtArchive:
     def _nested(self, name: str) -> Any:
         self.zip.check(name)
         source, start = self.zip.span(name)
-        return self.origin.nested(source.window(start, self.zip.members[name].size))
+        return self.origin.reader(self.origin, source.window(start, self.zip.members[name].size))
 
     def meaning(self, folder: str = STORAGE_FOLDER) -> PtMeaning:
         """Return the meaning of the names in a pickle whose storages are in a folder."""
@@ -250,7 +250,7 @@ class PtArchive:
         if self.has(RECORD_MEMBER):
             return
         names = [name for name in self.unread() if name.startswith(_WEIGHT_FOLDERS) and self._size([name])]
-        if names and not any(self.zip.members[name].size for name in self._located() if name in self.zip):
+        if names and not any(self.zip.members[name].size for name in self._located() if name in self.zip.members):
             found, shown = counted(len(names), "member"), few(names, longest=60)
             raise CorruptError(
                 "holds weights, but its value refers to none of them",
@@ -347,7 +347,7 @@ def _locate(
         nbytes: its size.
     """
     name = f"{folder}{key}{suffix}"
-    if (name not in archive and not nbytes) or folder.endswith("/" + TRACED_FOLDER):
+    if (name not in archive.members and not nbytes) or folder.endswith("/" + TRACED_FOLDER):
         return span_of_bytes(b"", element.itemsize)
     member = archive.member(name)
     if member.size < nbytes:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .writer import LegacyPtWriter, MapLocation, PtWriter
 
 
+from functools import partial
 from importlib import import_module
 
 from ...data import collector_paused
@@ -78,7 +79,7 @@ class PtReader:
         _depth: int = 0,
     ) -> None:
         self.source, self._start = ByteSource.open(source)
-        self._origin = _File(self.source, limits, forbid, _depth)
+        self._origin = Origin(self.source, limits, forbid, partial(_nested, _depth))
         self._value: Any = _UNSET
         self._archive: PtArchive | None = None
         self._storages: StorageTable | None = None
@@ -222,12 +223,12 @@ class PtReader:
             UnsupportedError: the member is deflated, so that its bytes are not in the file.
             CorruptError: there is no such member.
         """
-        if self._archive is None or name not in self._archive.zip:
+        if self._archive is None or name not in self.members:
             raise UnsupportedError(f"has no member {name}", file=self.source.name)
         source, start = self._archive.zip.span(name)
         if source is not self.source:
             raise UnsupportedError(f"has the member {name} deflated only", file=self.source.name)
-        return start, self._archive.zip.members[name].size
+        return start, self.members[name].size
 
     def extra(self, name: str) -> bytes | None:
         """Return the bytes of a member below the root folder, checked; None if there is none.
@@ -280,23 +281,17 @@ def _part(name: str) -> Any:
     return import_module(f".{name}", __package__)
 
 
-class _File(Origin):
-    """A file with files in its pickles. Refers to no reader: avoids reference cycles."""
-
-    def __init__(self, source: ByteSource, limits: Limits, forbid: bool, depth: int) -> None:
-        super().__init__(source, limits, forbid)
-        self._depth = depth
-
-    def nested(self, source: ByteSource) -> Any:
-        if self._depth >= self.limits.nested_files:
-            raise self.limits.exceeded("nested_files", "files are nested in one another's pickles")
-        inner = PtReader(source, limits=self.limits, forbid=self.forbid, _depth=self._depth + 1)
-        try:
-            return inner.read()
-        finally:
-            if not self.forbid:
-                inner.read_others()
-            self.foreign.update(inner.judged)
+def _nested(depth: int, origin: Origin, source: ByteSource) -> Any:
+    """Return the value of a file inside another, which is this deep."""
+    if depth >= origin.limits.nested_files:
+        raise origin.limits.exceeded("nested_files", "files are nested in one another's pickles")
+    inner = PtReader(source, limits=origin.limits, forbid=origin.forbid, _depth=depth + 1)
+    try:
+        return inner.read()
+    finally:
+        if not origin.forbid:
+            inner.read_others()
+        origin.foreign.update(inner.judged)
 
 
 def read_pickle_with(
@@ -325,7 +320,7 @@ def read_pickle_with(
             known.device = text(saved_id[3]) or ""
         return table.of_id(saved_id)
 
-    origin = _File(ByteSource.from_bytes(data, "<record>"), limits, forbid, 0)
+    origin = Origin(ByteSource.from_bytes(data, "<record>"), limits, forbid, partial(_nested, 0))
     value = Unpickler(origin.source, 0, len(data), PtMeaning(origin, table, named), "record").load()
     table.finish()
     return value, list(origin.foreign)

@@ -100,9 +100,6 @@ class ZipArchive:
         with about_file(source.name):
             self.members = self._directory()
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.members
-
     def span(self, name: str) -> tuple[ByteSource, int]:
         """Return the location of a member's bytes: a source and an offset in it. Deflated members are inflated here.
 

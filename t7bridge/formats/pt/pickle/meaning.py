@@ -156,6 +156,7 @@ class Origin:
         source: the file.
         limits: resource limits.
         forbid: whether names that run code or reach the system are refused.
+        reader: returns the value of a whole file inside this one, from this and its source; none is read without it.
 
     Attributes:
         foreign: globals that are neither PyTorch's data nor harmless classes, in the order of the file: path →
@@ -163,16 +164,19 @@ class Origin:
         notes: what is left out of its value, and other information for users.
     """
 
-    def __init__(self, source: ByteSource, limits: Limits = DEFAULT_LIMITS, forbid: bool = False) -> None:
+    def __init__(
+        self,
+        source: ByteSource,
+        limits: Limits = DEFAULT_LIMITS,
+        forbid: bool = False,
+        reader: Callable[[Origin, ByteSource], Any] = lambda origin, source: NotImplemented,
+    ) -> None:
         self.source = source
         self.limits = limits
         self.forbid = forbid
+        self.reader = reader
         self.foreign: dict[str, str] = {}
         self.notes: list[Note] = []
-
-    def nested(self, source: ByteSource) -> Any:
-        """Return the value of a whole file inside the file; `NotImplemented` where it is not read."""
-        return NotImplemented
 
 
 class PtMeaning:

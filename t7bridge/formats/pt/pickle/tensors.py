@@ -277,7 +277,8 @@ def _tensor_from_id(meaning: PtMeaning, number: int) -> Any:
 def _load_from_bytes(meaning: PtMeaning, data: bytes | bytearray) -> Any:
     """Return a storage that was pickled as an embedded file: by anything but `torch.save`."""
     meaning.work.spend(len(data))
-    value = meaning.origin.nested(ByteSource.from_bytes(bytes(data), meaning.origin.source.name))
+    origin = meaning.origin
+    value = origin.reader(origin, ByteSource.from_bytes(bytes(data), origin.source.name))
     return value if isinstance(value, Storage) else NotImplemented
 
 
