@@ -9,7 +9,7 @@ from typing import Any
 
 from ....data import define
 from ....errors import UnsupportedError
-from ....graph.python import UNSET, PythonGlobal
+from ....graph.python import UNSET, PythonGlobal, PythonObject
 from ....graph.storage import Storage
 from ....graph.tensor import Tensor
 from . import opcodes
@@ -65,7 +65,8 @@ class PickleWriter:
         """The foreign names that were left out, and the values that would have them."""
         self.blocking = self._naming.blocking
         """The names that `torch.load(weights_only=True)` refuses, and the first value that has each."""
-        self._constructor: Any = None
+        self._own: tuple[Any, ...] = ()
+        """Names and other parts that the form of a value added: their names are noted for the value."""
         self.tensors = 0
         """Number of tensors written so far."""
         self._out = bytearray()
@@ -138,12 +139,12 @@ class PickleWriter:
 
     def _lowered(self, value: Any) -> None:
         """Write a value that is built by a call, or that has a name."""
-        if value is not self._constructor:
+        if all(value is not part for part in self._own):
             self._naming.current = value
         form = lower(value, self._naming)
         self.tensors += type(value) is Tensor and not value.is_parameter  # a parameter wraps a tensor
         if isinstance(form, Reduction):
-            self._constructor = form.constructor
+            self._own = (form.constructor,) if isinstance(value, PythonObject) else (form.constructor, *form.args)
             self._stack += (_End(value, form), form.args, form.constructor)
         elif isinstance(form, PythonGlobal):
             self._global(form)
