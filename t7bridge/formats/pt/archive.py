@@ -298,7 +298,7 @@ class PtArchive:
         if member.method != STORED:
             pickle.restrict(_FREE_OPERATIONS + self.origin.limits.inflated_operations * self.origin.source.size)
         value = pickle.load()
-        self.rests[member.name] = pickle.load_rest()
+        self.rests[member.name] = pickle.load_rest(member.name.removeprefix(self.root))
         return value
 
     def storage(self, key: str, folder: str = STORAGE_FOLDER) -> Storage:

@@ -384,5 +384,5 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
     _read_tensors(pickles("tensors"), meaning, known)
     last = pickles("pickle")
     value = last.load()
-    origin.notes += last.load_rest()
+    origin.notes += last.load_rest("pickle")
     return value, "tar", table

@@ -58,7 +58,7 @@ class Unpickler:
         position: of the first pickle, in bytes.
         end: end of the readable part, in bytes.
         meaning: resolves names, and has the resource limits.
-        member: name of the part of the file, which notes and messages have.
+        member: name of the part of the file, for messages.
 
     Attributes:
         source: the source.
@@ -150,8 +150,11 @@ class Unpickler:
                 error.offset = self._base + self._at
             raise
 
-    def load_rest(self) -> list[Note]:
+    def load_rest(self, member: str = "") -> list[Note]:
         """Read the pickles after the value, which programs may load one after another.
+
+        Args:
+            member: name of the part of the file, for the note.
 
         Returns:
             A note of the bytes after the value, if there are any.
@@ -172,7 +175,7 @@ class Unpickler:
             except T7BridgeError:
                 break
             count += 1
-        where = f" of {self._member}" if self._member else ""
+        where = f" of {member}" if member else ""
         pickles = f", {count} more pickle{'s' * (count > 1)} among them," if count else ""
         text = f"{nbytes:,} bytes after the value{where}{pickles} are left out"
         return [Note("warning", "", text, code="trailing")] if nbytes else []
