@@ -39,10 +39,10 @@ from fuzz_workers import in_workers
 
 from t7bridge import PtReader, Tensor
 from t7bridge.errors import T7BridgeError
+from t7bridge.formats.pt.pickle.meaning import Origin, PtMeaning
 from t7bridge.formats.pt.pickle.unpickler import Unpickler
 from t7bridge.graph.python import PythonGlobal, PythonObject
 from t7bridge.io.source import ByteSource
-from t7bridge.limits import DEFAULT_LIMITS
 
 TESTFILES = Path(__file__).resolve().parent.parent / "testfiles"
 _DEEPEST = 200
@@ -179,10 +179,11 @@ class _CUnpickler(pickle.Unpickler):
     known: dict[tuple[str, str], _Named]
 
 
-class _Inert:
+class _Inert(PtMeaning):
     """The meaning of names for our unpickler."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: ByteSource) -> None:
+        super().__init__(Origin(source))
         self.known: dict[tuple[str, str], PythonGlobal] = {}
 
     def find(self, module: str, name: str) -> Any:
@@ -239,7 +240,8 @@ def compare_pickle(data: bytes) -> str:
     """
     ours: Any = None
     theirs: Any = None
-    reader = Unpickler(ByteSource.from_bytes(data), 0, len(data), _Inert(), DEFAULT_LIMITS)
+    source = ByteSource.from_bytes(data)
+    reader = Unpickler(source, 0, len(data), _Inert(source))
     try:
         ours = (reader.load(),)
     except T7BridgeError:

@@ -22,7 +22,6 @@ from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.graph.walk import walk
 from t7bridge.io.output import Output
 from t7bridge.io.source import ByteSource
-from t7bridge.limits import DEFAULT_LIMITS
 from t7bridge.values.describe import describe_lua, describe_python, json_pieces
 
 TESTFILES = Path(__file__).resolve().parent.parent / "testfiles"
@@ -157,7 +156,7 @@ def pickle(data: bytes) -> bool:
     """A standalone pickle."""
     origin = Origin(ByteSource.from_bytes(data))
     try:
-        Unpickler(origin.source, 0, len(data), PtMeaning(origin), DEFAULT_LIMITS).load()
+        Unpickler(origin.source, 0, len(data), PtMeaning(origin)).load()
     except T7BridgeError:
         return False
     return True

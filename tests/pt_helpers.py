@@ -71,7 +71,7 @@ def golden(path: Path) -> Any:
 def unpickled(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[Any, list[str]]:
     """The value of a pickle, and the globals in it that have no meaning."""
     origin = Origin(ByteSource.from_bytes(data), limits)
-    value = Unpickler(origin.source, 0, len(data), PtMeaning(origin), limits).load()
+    value = Unpickler(origin.source, 0, len(data), PtMeaning(origin)).load()
     return value, list(origin.foreign)
 
 

@@ -28,7 +28,7 @@ from attrs import evolve, field
 
 from ..data import define
 from ..errors import UnsupportedError
-from ..formats.pt.pickle.pickler import plain_data
+from ..formats.pt.pickle.reductions import plain_data
 from ..graph.dtypes import PACKED
 from ..graph.lua import COMPOSITE, Table, Value, numbers
 from ..graph.python import NAMED, UNSET, NumpyArray, NumpyScalar, PythonObject, in_order, key_text, name_text

@@ -21,7 +21,7 @@ from typing import Any
 
 from ..formats.pt.modules import VisitedModules, attributes_of, is_module, module_state_dict
 from ..formats.pt.pickle.names import FORBIDDEN, FOREIGN, SAFE, is_torch, standing
-from ..formats.pt.pickle.pickler import plain_data
+from ..formats.pt.pickle.reductions import plain_data
 from ..graph import python
 from ..graph.lua import COMPOSITE, Value
 from ..graph.python import NAMED, key_text, name_text

@@ -187,11 +187,10 @@ __getattr__ = face(
             "ALIGNMENT_MEMBER BYTEORDER_MEMBER DATA_MEMBER FORMAT_MEMBER ID_MEMBER RECORD_MEMBER VERSION_MEMBER"
         ),
         "pt.distributed": "DistributedReader whole_of_chunks",
-        "pt.modules": "ScriptEntry ScriptModule is_module module_state_dict parse_classes",
+        "pt.modules": "ScriptModule is_module module_state_dict parse_classes",
         "pt.pickle.meaning": "GLOBALS Origin PtMeaning",
         "pt.pickle.names": "CALL FILL FOREIGN SAFE STATE VALUE WEIGHTS_ONLY may_call standing",
-        "pt.pickle.pickler": "PickleWriter StorageRef",
-        "pt.pickle.reductions": "Global Reduction lower",
+        "pt.pickle.pickler": "PickleWriter",
         "pt.pickle.unpickler": "Unpickler",
         "pt.script_writer": "ScriptWriter",
         "pt.streams": "tar_members",

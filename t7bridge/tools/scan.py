@@ -189,7 +189,7 @@ def _distributed_parts(folder: str, limits: Limits, report: ScanReport) -> dict[
     parts: dict[str, set[tuple[int, int]]] = {}
     try:
         with DistributedReader(folder, limits=limits) as reader:
-            for place in reader.places():
+            for place in reader.places().values():
                 parts.setdefault(os.path.join(folder, place.file), set()).add((place.offset, place.length))
     except T7BridgeError as error:
         report.error = report.error or str(error)

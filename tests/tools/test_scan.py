@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import TESTFILES, corpus
 from pt_helpers import saved, text, zipped
@@ -53,6 +54,14 @@ def test_calls_of_harmless_classes(name):
     """A class of plain state is named if the pickle calls it, in whatever way; its state alone is clean."""
     report = scan(TESTFILES / f"scan/runs/{name}.pt")
     assert report.error or [found.kind for found in report.findings] == ["called class"]
+
+
+def test_arrays_with_named_fields(tmp_path):
+    """Only elements that numpy would unpickle are read as a pickle, whatever the names of fields."""
+    np.save(tmp_path / "plain.npy", np.zeros(3, [("pos", "f4"), ("o", "i4", 2)]))
+    np.save(tmp_path / "objects.npy", np.array([(print,)], [("a", "O")]), allow_pickle=True)
+    assert scan(tmp_path / "plain.npy").clean
+    assert [each.name for each in scan(tmp_path / "objects.npy").findings] == ["builtins.print"]
 
 
 def test_folders_and_their_files(tmp_path):

@@ -8,9 +8,11 @@ Source: PyTorch 2.13 `torch/serialization.py` `_load`; `caffe2/serialize/inline_
 from __future__ import annotations
 
 import re
+import warnings
 from functools import partial
 from typing import Any
 
+from ...data import np
 from ...errors import (
     CorruptError,
     T7BridgeError,
@@ -29,8 +31,8 @@ from ...text import counted, few
 from ..table import HEAD_BYTES, identify
 from .arrays import read_header
 from .pickle.meaning import Origin, PtMeaning
-from .pickle.unpickler import Rest, Unpickler
-from .storages import StorageId, StorageTable, span_of_bytes
+from .pickle.unpickler import Unpickler
+from .storages import StorageTable, span_of_bytes
 from .zip import STORED, Member, ZipArchive
 
 DATA_MEMBER = "data.pkl"
@@ -95,7 +97,7 @@ class PtArchive:
         zip: its members.
         root: the folder that contains all of them, with a slash; empty if there is none.
         order: byte order of its storages, `little` or `big`.
-        rests: the bytes after the value of each pickle, by member.
+        rests: notes of the bytes after the value of each pickle, by member.
 
     Raises:
         FormatError: it is not a valid zip archive.
@@ -107,7 +109,7 @@ class PtArchive:
         self.zip = ZipArchive(origin.source, origin.limits)
         self._meanings: dict[str, PtMeaning] = {}
         self._read: set[str] = set()
-        self.rests: dict[str, Rest] = {}
+        self.rests: dict[str, list[Note]] = {}
         with about_file(origin.source.name):
             self.root = self._find_root()
             self._check_names()
@@ -126,7 +128,7 @@ class PtArchive:
                 key=lambda root: root.count("/"),
             )
         for root in roots:
-            if any(root + name in self.zip for name in _ROOT_MEMBERS):
+            if any(root + name in self.zip.members for name in _ROOT_MEMBERS):
                 return root
         raise UnknownFormatError(
             "is a zip archive, but not one of PyTorch",
@@ -168,7 +170,7 @@ class PtArchive:
 
     def has(self, name: str) -> bool:
         """Return whether a member of this name exists below the root folder."""
-        return self.root + name in self.zip
+        return self.root + name in self.zip.members
 
     def small(self, name: str) -> bytes | None:
         """Return the bytes of a member below the root folder, checked; None if there is none."""
@@ -179,7 +181,13 @@ class PtArchive:
 
     def nested(self, name: str) -> Any:
         """Return the value of a member that is a whole file, by its name below the root folder."""
-        return self.origin.nested(self.small(name) or b"")
+        self._read.add(name)
+        return self._nested(self.root + name)
+
+    def _nested(self, name: str) -> Any:
+        self.zip.check(name)
+        source, start = self.zip.span(name)
+        return self.origin.reader(self.origin, source.window(start, self.zip.members[name].size))
 
     def meaning(self, folder: str = STORAGE_FOLDER) -> PtMeaning:
         """Return the meaning of the names in a pickle whose storages are in a folder."""
@@ -188,7 +196,7 @@ class PtArchive:
             script = self.has(CONSTANTS_MEMBER) or self.has(MODEL_MEMBER)  # written by TorchScript or the C++ API
             locate = partial(_locate, self.zip, self.root + folder, self.order, self._suffix(folder))
             table = StorageTable(locate, one_type=not script)
-            known = PtMeaning(self.origin, table, lambda saved_id: table.of_id(StorageId.parse(saved_id)), script)
+            known = PtMeaning(self.origin, table, table.of_id, script)
             self._meanings[folder] = known
         return known
 
@@ -242,7 +250,7 @@ class PtArchive:
         if self.has(RECORD_MEMBER):
             return
         names = [name for name in self.unread() if name.startswith(_WEIGHT_FOLDERS) and self._size([name])]
-        if names and not any(self.zip.members[name].size for name in self._located() if name in self.zip):
+        if names and not any(self.zip.members[name].size for name in self._located() if name in self.zip.members):
             found, shown = counted(len(names), "member"), few(names, longest=60)
             raise CorruptError(
                 "holds weights, but its value refers to none of them",
@@ -261,10 +269,9 @@ class PtArchive:
         Returns:
             The members that are files by their names, but cannot be read.
         """
-        read = {self.root + name for name in self.rests}
         failed: list[str] = []
         for name, member in self.zip.members.items():
-            if name in read or not member.size:
+            if name in self.rests or not member.size:
                 continue
             is_file = name.lower().endswith(_FILES)
             try:
@@ -274,7 +281,7 @@ class PtArchive:
                 if signature is not None and signature.kind == "npy":
                     self.origin.foreign.update(judge_array(source, start, member.size, self.origin.limits))
                 elif head.startswith(b"PK"):
-                    self.origin.nested(self.zip.read(name))
+                    self._nested(name)
                 elif is_file or _PICKLE.match(head) or (signature is not None and signature.kind == "pickle"):
                     traced = name == f"{self.root}{TRACED_FOLDER[:-1]}.pkl"
                     self._unpickle(member, TRACED_FOLDER if traced else STORAGE_FOLDER)
@@ -287,12 +294,11 @@ class PtArchive:
         """Read a pickle, and the bytes after it in its member."""
         self.zip.check(member.name)
         source, start = self.zip.span(member.name)
-        limits = self.origin.limits
-        pickle = Unpickler(source, start, start + member.size, self.meaning(folder), limits, member.name)
+        pickle = Unpickler(source, start, start + member.size, self.meaning(folder), member.name)
         if member.method != STORED:
-            pickle.restrict(_FREE_OPERATIONS + limits.inflated_operations * self.origin.source.size)
+            pickle.restrict(_FREE_OPERATIONS + self.origin.limits.inflated_operations * self.origin.source.size)
         value = pickle.load()
-        self.rests[member.name.removeprefix(self.root)] = pickle.load_rest()
+        self.rests[member.name] = pickle.load_rest(member.name.removeprefix(self.root))
         return value
 
     def storage(self, key: str, folder: str = STORAGE_FOLDER) -> Storage:
@@ -341,7 +347,7 @@ def _locate(
         nbytes: its size.
     """
     name = f"{folder}{key}{suffix}"
-    if (name not in archive and not nbytes) or folder.endswith("/" + TRACED_FOLDER):
+    if (name not in archive.members and not nbytes) or folder.endswith("/" + TRACED_FOLDER):
         return span_of_bytes(b"", element.itemsize)
     member = archive.member(name)
     if member.size < nbytes:
@@ -418,21 +424,19 @@ def judge_array(source: ByteSource, start: int, size: int, limits: Limits) -> di
     if not _may_hold_objects(descr):
         return {}
     origin = Origin(source, limits)
-    pickle = Unpickler(source, data, start + size, PtMeaning(origin), limits)
+    pickle = Unpickler(source, data, start + size, PtMeaning(origin))
     pickle.load()
     pickle.load_rest()
     return origin.foreign
 
 
 def _may_hold_objects(descr: Any) -> bool:
-    """Return whether a description of elements may name Python objects: `|O`, `object`, also inside records."""
-    stack = [descr]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, (list, tuple)):
-            stack += part
-        elif isinstance(part, dict):
-            stack += part.values()
-        elif isinstance(part, str) and "o" in part.lower():
+    """Return whether numpy, or another release of it, may find Python objects in elements of a described type."""
+    if isinstance(descr, str) and "o" not in descr.lower():
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that numpy will drop
+        try:
+            return bool(np.lib.format.descr_to_dtype(descr).hasobject)
+        except Exception:  # numpy raises anything for what it does not know
             return True
-    return False

@@ -27,9 +27,7 @@ def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Ten
     """
     if array.dtype.code[:1] not in "?biufc" or not isinstance(array.data, bytes):
         return None
-    order = array.dtype.order if array.dtype.order in "<>" else "<"
-    code = "?" if array.dtype.code == "b1" else array.dtype.code
-    values = np.frombuffer(array.data, np.dtype(order + code))
+    values = numpy_value(array).ravel("K")
     if element.native:
         with np.errstate(over="ignore", invalid="ignore"):
             values = values.astype(element.code)

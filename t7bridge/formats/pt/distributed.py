@@ -104,7 +104,7 @@ class DistributedReader:
         """
         metadata = Fields.of_object(self._metadata.read(), METADATA_MEMBER)
         entries = metadata.get("state_dict_metadata", dict)
-        places = self._places(metadata)
+        places = self.places()
         keys = metadata.get("planner_data", object)
         root: dict[str, Any] = {}
         for name, entry in entries.items():
@@ -113,17 +113,13 @@ class DistributedReader:
             _put(root, _keys_of(keys, name), value, path, len(entries))
         return root
 
-    def places(self) -> list[_Place]:
-        """Return the location of each chunk and value: a whole file of `torch.save`.
+    def places(self) -> dict[tuple[str, tuple[int, ...] | None], _Place]:
+        """Return the location of each chunk and value, by name and first index: a whole file of `torch.save`.
 
         Raises:
             FormatError: the metadata are damaged.
         """
-        return list(self._places(Fields.of_object(self._metadata.read(), METADATA_MEMBER)).values())
-
-    @staticmethod
-    def _places(metadata: Fields) -> dict[tuple[str, tuple[int, ...] | None], _Place]:
-        """Return the location of each chunk, by name and first index."""
+        metadata = Fields.of_object(self._metadata.read(), METADATA_MEMBER)
         places = {}
         for chunk, entry in metadata.get("storage_data", dict).items():
             index, info = (Fields.of_object(each, metadata.path) for each in (chunk, entry))
@@ -224,6 +220,8 @@ def _put(root: dict[str, Any], keys: tuple[Any, ...], value: Any, path: str, mos
         else:
             raise CorruptError("is inside of another value", path=path, found=shown(key))
         if following is None:
+            if known is not None:
+                raise CorruptError("is inside of another value, or another inside of it", path=path, found=shown(key))
             home[key] = value
         elif known is None:
             home[key] = [] if isinstance(following, int) else {}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .writer import LegacyPtWriter, MapLocation, PtWriter
 
 
+from functools import partial
 from importlib import import_module
 
 from ...data import collector_paused
@@ -33,7 +34,7 @@ from .archive import (
 )
 from .pickle.meaning import Origin, PtMeaning
 from .pickle.unpickler import Unpickler
-from .storages import StorageId, StorageTable
+from .storages import StorageTable, text
 from .zip import Member, ZipArchive
 
 _UNSET = object()
@@ -78,7 +79,7 @@ class PtReader:
         _depth: int = 0,
     ) -> None:
         self.source, self._start = ByteSource.open(source)
-        self._origin = _File(self.source, limits, forbid, _depth)
+        self._origin = Origin(self.source, limits, forbid, partial(_nested, _depth))
         self._value: Any = _UNSET
         self._archive: PtArchive | None = None
         self._storages: StorageTable | None = None
@@ -162,8 +163,8 @@ class PtReader:
             value, self.kind, self._storages = read(self._origin, self._start)
             return value
         value = self._read_archive(archive)
-        for member, rest in archive.rests.items():
-            self.notes += rest.notes(member)
+        for notes in archive.rests.values():
+            self.notes += notes
         if self.kind not in ("pt2", "package"):
             archive.check_storages()
         return value
@@ -178,11 +179,9 @@ class PtReader:
         elif self.kind == "json-archive":
             found = _part("modules").read_json_archive(archive)
         else:
-            found = _part("modules").read_modules(archive)
-        if self.kind in ("torchscript", "json-archive"):
-            found.carry_attributes()
+            found = _part("modules").read_modules(archive, self.kind == "cpp")
         self.attributes, self.constants = found.attributes, found.constants
-        return found.with_attributes() if self.kind == "cpp" else found.state_dict
+        return found.state_dict
 
     @property
     def archive(self) -> ZipArchive | None:
@@ -224,12 +223,12 @@ class PtReader:
             UnsupportedError: the member is deflated, so that its bytes are not in the file.
             CorruptError: there is no such member.
         """
-        if self._archive is None or name not in self._archive.zip:
+        if self._archive is None or name not in self.members:
             raise UnsupportedError(f"has no member {name}", file=self.source.name)
         source, start = self._archive.zip.span(name)
         if source is not self.source:
             raise UnsupportedError(f"has the member {name} deflated only", file=self.source.name)
-        return start, self._archive.zip.members[name].size
+        return start, self.members[name].size
 
     def extra(self, name: str) -> bytes | None:
         """Return the bytes of a member below the root folder, checked; None if there is none.
@@ -241,8 +240,13 @@ class PtReader:
 
     @property
     def content_id(self) -> str:
-        """Return a hash over the members that make up a zip archive's value, by their names, sizes and CRCs."""
-        assert self._archive is not None
+        """Return a hash over the members that make up a zip archive's value, by their names, sizes and CRCs.
+
+        Raises:
+            UnsupportedError: it is no zip archive.
+        """
+        if self._archive is None:
+            raise UnsupportedError("is not a zip archive", file=self.source.name)
         root = len(self._archive.root)
         return content_id([(name[root:], member.size, member.crc) for name, member in self.members.items()])
 
@@ -277,24 +281,17 @@ def _part(name: str) -> Any:
     return import_module(f".{name}", __package__)
 
 
-class _File(Origin):
-    """A file with files in its pickles. Refers to no reader: avoids reference cycles."""
-
-    def __init__(self, source: ByteSource, limits: Limits, forbid: bool, depth: int) -> None:
-        super().__init__(source, limits, forbid)
-        self._depth = depth
-
-    def nested(self, data: bytes) -> Any:
-        if self._depth >= self.limits.nested_files:
-            raise self.limits.exceeded("nested_files", "files are nested in one another's pickles")
-        source = ByteSource.from_bytes(data, self.source.name)
-        inner = PtReader(source, limits=self.limits, forbid=self.forbid, _depth=self._depth + 1)
-        try:
-            return inner.read()
-        finally:
-            if not self.forbid:
-                inner.read_others()
-            self.foreign.update(inner.judged)
+def _nested(depth: int, origin: Origin, source: ByteSource) -> Any:
+    """Return the value of a file inside another, which is this deep."""
+    if depth >= origin.limits.nested_files:
+        raise origin.limits.exceeded("nested_files", "files are nested in one another's pickles")
+    inner = PtReader(source, limits=origin.limits, forbid=origin.forbid, _depth=depth + 1)
+    try:
+        return inner.read()
+    finally:
+        if not origin.forbid:
+            inner.read_others()
+        origin.foreign.update(inner.judged)
 
 
 def read_pickle_with(
@@ -318,13 +315,13 @@ def read_pickle_with(
     table.roots.update(storages)
 
     def named(saved_id: Any) -> Any:
-        found = StorageId.parse(saved_id)
-        if isinstance(found.key, str) and found.key in storages:
-            storages[found.key].device = found.device
-        return table.of_id(found)
+        known = storages.get(text(saved_id[2]) or "")
+        if known is not None:
+            known.device = text(saved_id[3]) or ""
+        return table.of_id(saved_id)
 
-    origin = _File(ByteSource.from_bytes(data, "<record>"), limits, forbid, 0)
-    value = Unpickler(origin.source, 0, len(data), PtMeaning(origin, table, named), limits, "record").load()
+    origin = Origin(ByteSource.from_bytes(data, "<record>"), limits, forbid, partial(_nested, 0))
+    value = Unpickler(origin.source, 0, len(data), PtMeaning(origin, table, named), "record").load()
     table.finish()
     return value, list(origin.foreign)
 

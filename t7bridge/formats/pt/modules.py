@@ -167,58 +167,48 @@ class VisitedModules:
 
 
 @define
-class ScriptEntry:
-    """One attribute of a module.
-
-    Attributes:
-        name: dotted, from the root.
-        value: its value.
-        in_state: whether it is a parameter or buffer.
-    """
-
-    name: str
-    value: Any
-    in_state: bool
-
-
-@define
 class ScriptModule:
     """Content of an archive of modules.
 
     Attributes:
         entries: everything but the modules themselves: of each module its parameters, its buffers and its other
-            attributes, then the same of its submodules.
+            attributes, then the same of its submodules. Each is the dotted name, the value, and whether it is a
+            parameter or buffer.
         notes: content that is not in the state dict.
         constants: the constants that its code refers to.
         inlined: the tensors among the constants, `constants.0` and on: frozen and mobile modules have their weights
             there, and no names for them.
+        with_attributes: whether the state dict has all entries, as that of the C++ API.
         held: the tensors in attributes that are neither parameters nor buffers, under `attributes.` and the path.
     """
 
-    entries: list[ScriptEntry]
+    entries: list[tuple[str, Any, bool]]
     notes: list[Note] = field(factory=list)
     constants: Any = None
     inlined: OrderedDict[str, Any] = field(factory=OrderedDict)
     held: OrderedDict[str, Any] = field(factory=OrderedDict)
+    with_attributes: bool = False
 
     @classmethod
     def of(cls, archive: PtArchive, root: Any, inside: Callable[[Any], Any]) -> ScriptModule:
         """Return the content of the modules in an archive; `inside` as in `VisitedModules.walk`."""
         walked = VisitedModules(archive.origin.limits).walk(root, inside)
-        entries = [ScriptEntry(prefix + name, *rest) for prefix, content in walked for name, *rest in content]
+        entries = [(prefix + name, *rest) for prefix, content in walked for name, *rest in content]
         return cls(entries, archive.origin.notes)
 
     @property
     def state_dict(self) -> OrderedDict[str, Any]:
         """Return parameters and buffers, as `state_dict()` does: detached; then attributes and constants."""
-        state = OrderedDict((entry.name, detached(entry.value)) for entry in self.entries if entry.in_state)
+        state = OrderedDict(
+            (name, detached(value)) for name, value, in_state in self.entries if in_state or self.with_attributes
+        )
         _add(state, (*self.held.items(), *self.inlined.items()))
         return state
 
     @property
     def attributes(self) -> dict[str, Any]:
         """Return all other entries."""
-        return {entry.name: entry.value for entry in self.entries if not entry.in_state}
+        return {name: value for name, value, in_state in self.entries if not in_state}
 
     def inline(self, value: Any, name: str) -> None:
         """Add the tensors of a constant under their paths, except those seen elsewhere before."""
@@ -238,11 +228,11 @@ class ScriptModule:
 
     def carry_attributes(self) -> None:
         """Carry the tensors in attributes, which are not in PyTorch's state dict of the module, and note them."""
-        known = {_place(entry.value) for entry in self.entries if entry.in_state}
+        known = {_place(value) for _, value, in_state in self.entries if in_state}
         known |= {_place(tensor) for tensor in self.inlined.values()}
         new: dict[Any, tuple[str, Any]] = {}
-        for entry in self.entries:
-            for path, tensor in () if entry.in_state else iter_tensors(entry.value, entry.name):
+        for name, value, in_state in self.entries:
+            for path, tensor in () if in_state else iter_tensors(value, name):
                 if _place(tensor) not in known:
                     new.setdefault(_place(tensor), (f"attributes.{path}", detached(tensor)))
         _add(self.held, new.values())
@@ -253,12 +243,6 @@ class ScriptModule:
                 "which load_state_dict(strict=False) skips",
                 len(new),
             )
-
-    def with_attributes(self) -> OrderedDict[str, Any]:
-        """Return everything, in the order of `entries`."""
-        found = OrderedDict((entry.name, detached(entry.value)) for entry in self.entries)
-        found.update(self.inlined)
-        return found
 
 
 def detached(value: Any) -> Any:
@@ -318,8 +302,12 @@ def iter_tensors(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 # `data.pkl`
 
 
-def read_modules(archive: PtArchive) -> ScriptModule:
+def read_modules(archive: PtArchive, cpp: bool) -> ScriptModule:
     """Read the modules of an archive.
+
+    Args:
+        archive: the archive.
+        cpp: whether the C++ API wrote it.
 
     Raises:
         FormatError: it is damaged.
@@ -336,6 +324,9 @@ def read_modules(archive: PtArchive) -> ScriptModule:
     found.inline(constants, "constants")
     found.inline(bytecode, "bytecode")
     found.note_inlined()
+    found.with_attributes = cpp
+    if not cpp:
+        found.carry_attributes()
     return found
 
 
@@ -407,11 +398,12 @@ def read_json_archive(archive: PtArchive) -> ScriptModule:
     root = model.inner("mainModule", {})
     found = ScriptModule.of(archive, root, lambda module: _json_content(module, meaning.tensors, values))
     found.constants = list(meaning.tensors)
-    used = {id(entry.value) for entry in found.entries}
+    used = {id(value) for _, value, _ in found.entries}
     found.inlined.update(
         (f"constants.{number}", tensor) for number, tensor in enumerate(meaning.tensors) if id(tensor) not in used
     )
     found.note_inlined()
+    found.carry_attributes()
     return found
 
 

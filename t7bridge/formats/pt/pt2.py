@@ -35,7 +35,7 @@ from ...report import Note
 from ...text import few
 from ..fields import Fields, parse_json, shown
 from .archive import PT2_MEMBERS, PtArchive
-from .modules import ScriptEntry, ScriptModule, detached, is_tensor
+from .modules import ScriptModule, detached, is_tensor
 from .pickle.names import words
 from .pickle.tensors import view
 from .zip import ZipArchive
@@ -76,7 +76,7 @@ def read_pt2(archive: PtArchive) -> ScriptModule:
         FormatError: it is damaged.
         UnsupportedError: it holds unsupported tensors, or compiled code only.
     """
-    entries: list[ScriptEntry] = []
+    entries: list[tuple[str, Any, bool]] = []
     if archive.has(_FORMAT_MEMBER):
         names = [name for name in archive.names() if name.startswith(_MODELS) and name.endswith(".json")]
         if not names:
@@ -100,13 +100,13 @@ def read_pt2(archive: PtArchive) -> ScriptModule:
 
 def _add_constants(found: ScriptModule) -> None:
     """Add the constants, and buffers that PyTorch does not save, under unused names."""
-    names = {entry.name for entry in found.entries if entry.in_state}
-    for entry in found.entries:
-        if not entry.in_state:
-            name = f"constants.{entry.name}"
+    names = {name for name, _, in_state in found.entries if in_state}
+    for own, value, in_state in found.entries:
+        if not in_state:
+            name = f"constants.{own}"
             while name in names or name in found.inlined:
                 name = f"constants.{name}"
-            found.inlined[name] = detached(entry.value)
+            found.inlined[name] = detached(value)
     if carried := list(found.inlined):
         count = f"{len(carried)} constant{'s' * (len(carried) > 1)}"
         found.note(f"the program has {count}, which its state dict does not have: {few(carried, longest=60)}")
@@ -128,7 +128,7 @@ def _note_members(archive: PtArchive) -> None:
     archive.leave_out(f"{len(unread)} members that no tensor refers to are left out: {{}}", unread, "warning")
 
 
-def _payloads(archive: PtArchive, model: str, folder: str, prefix: str) -> Iterator[ScriptEntry]:
+def _payloads(archive: PtArchive, model: str, folder: str, prefix: str) -> Iterator[tuple[str, Any, bool]]:
     """Return the tensors of one program in one folder."""
     in_state = folder == _WEIGHTS
     whole = f"{folder}{model}.pt"  # 2.7
@@ -143,7 +143,7 @@ def _payloads(archive: PtArchive, model: str, folder: str, prefix: str) -> Itera
         if is_object and not file.startswith(("tensor_", "weight_")):
             _note_object(archive, prefix + name, file)
         else:
-            yield ScriptEntry(prefix + name, _payload(archive, folder, payload), in_state)
+            yield prefix + name, _payload(archive, folder, payload), in_state
 
 
 def _payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
@@ -192,7 +192,7 @@ def _note_object(archive: PtArchive, name: str, found: str) -> None:
     archive.origin.notes.append(Note("warning", f"constants.{name}", text, "type", code="left-out"))
 
 
-def _old_parts(archive: PtArchive) -> Iterator[ScriptEntry]:
+def _old_parts(archive: PtArchive) -> Iterator[tuple[str, Any, bool]]:
     """Return the tensors of an archive of 2.1 to 2.6."""
     for part, in_state in (("serialized_state_dict", True), ("serialized_constants", False)):
         found = [member for member in (f"{part}.pt", f"{part}.json") if archive.small(member)]
@@ -202,13 +202,13 @@ def _old_parts(archive: PtArchive) -> Iterator[ScriptEntry]:
             raise CorruptError(f"the archive has no member {part}.pt")
 
 
-def _named(archive: PtArchive, member: str, prefix: str, in_state: bool) -> Iterator[ScriptEntry]:
+def _named(archive: PtArchive, member: str, prefix: str, in_state: bool) -> Iterator[tuple[str, Any, bool]]:
     """Return the tensors of a dictionary written by `torch.save`."""
     for name, value in Fields(archive.nested(member), member).values.items():
         if not isinstance(name, str):
             raise CorruptError("a tensor's name is not text", path=member, found=shown(name))
         if is_tensor(value):
-            yield ScriptEntry(prefix + name, value, in_state)
+            yield prefix + name, value, in_state
         elif in_state:
             raise UnsupportedError("a weight is not a tensor", path=f"{member}: {name}", found=shown(value))
         else:

@@ -26,14 +26,15 @@ from attrs import evolve, field
 from ...data import define
 from ...errors import ModelError, UnsupportedError
 from ...graph.dtypes import INT64
+from ...graph.python import PythonGlobal
 from ...graph.storage import Storage
-from ...graph.tensor import Tensor
+from ...graph.tensor import Tensor, TensorExtras
 from ...io.output import Output
 from ...limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
 from ..fields import shown
 from .archive import CONSTANTS_MEMBER
 from .pickle.pickler import PickleWriter
-from .pickle.reductions import Global, Reduction
+from .pickle.reductions import FORMS, Naming, Reduction
 from .storages import span_of_bytes
 from .writer import Place, PtWriter
 
@@ -126,15 +127,12 @@ class _Module:
         return "\n".join(lines) + "\n"
 
 
-class _ModulePickle(PickleWriter):
-    """A pickle in which a `_Module` is an object of its class."""
+def _of_module(value: _Module, _: Naming) -> Reduction:
+    state = {**{name: item for name, (item, _) in value.values.items()}, **value.modules}
+    return Reduction(PythonGlobal(value.module, "Module"), new=True, state=state)
 
-    def _lowered(self, value: Any) -> None:
-        if isinstance(value, _Module):
-            state = {**{name: item for name, (item, _) in value.values.items()}, **value.modules}
-            self._call(value, Reduction(Global(f"{value.module} Module"), (), new=True, state=state))
-        else:
-            super()._lowered(value)
+
+FORMS[_Module] = _of_module
 
 
 class ScriptWriter(PtWriter):
@@ -179,9 +177,8 @@ class ScriptWriter(PtWriter):
             root = self._optimizer(value)
         else:
             root = self._tree({"0": value} if isinstance(value, Tensor) else value)
-        writer = _ModulePickle(self._keys.ref)
-        self._pickle = writer.dumps(root)
-        self.tensors = writer.tensors
+        writer = PickleWriter(self._keys.ref, allow_foreign=True)  # classes below `__torch__`
+        self._pickle, self.tensors = writer.dumps(root), writer.tensors
 
     def _tree(self, value: Any) -> _Module:
         root = self._new()
@@ -263,10 +260,13 @@ class ScriptWriter(PtWriter):
         node.parameters.append(name)
 
     def _tensor(self, tensor: Tensor, trained: bool) -> Tensor:
-        """Return the one tensor of a view: PyTorch shares only what the pickle names as one object."""
-        key = (id(tensor.storage), tensor.element.name, tensor.size, tensor.stride, tensor.offset, trained)
-        if tensor.extras is not None or key not in self._tensors:
-            self._tensors[key] = evolve(tensor, is_parameter=False, requires_grad=trained)
+        """Return the one tensor of a view, without Python state: PyTorch shares only what the pickle names as one."""
+        extras = tensor.extras
+        bits = (extras.conj, extras.neg) if extras else ()
+        key = (id(tensor.storage), tensor.element.name, tensor.size, tensor.stride, tensor.offset, *bits, trained)
+        if key not in self._tensors:
+            extras = TensorExtras(*bits) if any(bits) else None
+            self._tensors[key] = evolve(tensor, is_parameter=False, requires_grad=trained, extras=extras)
         return self._tensors[key]
 
     def _new(self, values: dict[str, tuple[Any, str]] | None = None) -> _Module:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ...data import define
 from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import BY_TORCH_STORAGE, ELEMENT_TYPES, UINT8, ElementType
 from ...graph.python import PythonGlobal
@@ -96,23 +95,41 @@ class StorageTable:
             raise CorruptError("a tensor has no storage", expected="a storage", found=type(storage).__name__)
         return self.retype(storage, element or storage.element)
 
-    def of_id(self, found: StorageId) -> Storage | UntypedStorage:
+    def of_id(self, saved_id: Any) -> Storage | UntypedStorage:
         """Return the storage named by a persistent id.
 
+        Args:
+            saved_id: ("storage", class, key, location, count), and in older files a part of the storage: its own key,
+                first element and element count.
+
         Raises:
-            CorruptError: the key was named with another class.
+            CorruptError: it is invalid, or the key was named with another class.
         """
-        first = self._classes.setdefault(found.key, found.element)
-        if self._one_type and found.element not in (None, first):
+        if not isinstance(saved_id, tuple) or len(saved_id) not in (5, 6) or text(saved_id[0]) != "storage":
+            raise CorruptError("a persistent id does not name a storage", found=f"{type(saved_id).__name__}")
+        _, kind, key, location, count, *rest = saved_id
+        element = STORAGE_CLASSES.get(kind.path) if isinstance(kind, PythonGlobal) else None
+        if element is None:
+            named = kind.path if isinstance(kind, PythonGlobal) else type(kind).__name__
+            raise CorruptError("a storage has an unknown class", found=named)
+        device, part = text(location), rest[0] if rest else None
+        if not isinstance(key, (str, int, bytes)) or not is_count(count) or device is None:
+            raise CorruptError("a persistent id has no key, location or count")
+        if part is not None and not (isinstance(part, tuple) and len(part) == 3):
+            raise CorruptError("the description of a part of a storage is invalid")
+        key = text(key) or key
+        typed = None if kind.name in _UNTYPED else element
+        first = self._classes.setdefault(key, typed)
+        if self._one_type and typed not in (None, first):
             raise CorruptError(
                 "a storage is named with two classes",
                 expected="one, as PyTorch uses the first for both",
-                found=f"key {found.key!s:.60}",
+                found=f"key {key!s:.60}",
             )
-        if found.element is None:
-            return self.untyped(found.key, found.count, found.device)
-        storage = self.get(found.key, found.element, found.count, found.device)
-        return storage if found.part is None else self.part(storage, *found.part[1:])
+        if typed is None:
+            return self.untyped(key, count, device)
+        storage = self.get(key, typed, count, device)
+        return storage if part is None else self.part(storage, *part[1:])
 
     def retype(self, storage: Storage, element: ElementType) -> Storage:
         """Return the same memory viewed as elements of another type."""
@@ -175,49 +192,6 @@ class StorageTable:
         for view in self._views.values():
             assert view.base is not None
             view.data = self._within(view.base, view.element, view.base_offset)
-
-
-@define(frozen=True)
-class StorageId:
-    """A persistent id that names a storage.
-
-    Attributes:
-        element: its element type; None for an untyped one.
-        key: its name in the file.
-        device: its device.
-        count: its elements.
-        part: for a part of another storage: its own key, first element and element count; else None.
-    """
-
-    element: ElementType | None
-    key: Hashable
-    device: str
-    count: int
-    part: tuple[Hashable, int, int] | None = None
-
-    @classmethod
-    def parse(cls, saved_id: Any) -> StorageId:
-        """Parse a persistent id: ("storage", class, key, location, count), and in older files a part.
-
-        Raises:
-            CorruptError: it is invalid.
-        """
-        if not isinstance(saved_id, tuple) or len(saved_id) not in (5, 6) or text(saved_id[0]) != "storage":
-            raise CorruptError("a persistent id does not name a storage", found=f"{type(saved_id).__name__}")
-        _, kind, key, location, count, *rest = saved_id
-        element = STORAGE_CLASSES.get(kind.path) if isinstance(kind, PythonGlobal) else None
-        if element is None:
-            named = kind.path if isinstance(kind, PythonGlobal) else type(kind).__name__
-            raise CorruptError("a storage has an unknown class", found=named)
-        if not isinstance(key, (str, int, bytes)) or not is_count(count) or text(location) is None:
-            raise CorruptError("a persistent id has no key, location or count")
-        part = rest[0] if rest else None
-        if part is not None and not (
-            isinstance(part, tuple) and len(part) == 3 and isinstance(part[0], (str, int, bytes))
-        ):
-            raise CorruptError("the description of a part of a storage is invalid")
-        untyped = kind.name in _UNTYPED
-        return cls(None if untyped else element, text(key) or key, text(location) or "", count, part)
 
 
 def text(value: Any) -> str | None:

@@ -35,7 +35,7 @@ from ...errors import (
 )
 from ...graph.dtypes import ElementType
 from ...graph.python import PythonGlobal
-from ...graph.storage import Span
+from ...graph.storage import Span, Storage
 from ...graph.tensor import Tensor
 from ...io.source import ByteSource
 from ...limits import DEFAULT_LIMITS, Limits
@@ -44,7 +44,7 @@ from .archive import LEGACY_MAGIC, LEGACY_PROTOCOL
 from .pickle.meaning import Origin, PtMeaning
 from .pickle.tensors import view
 from .pickle.unpickler import Unpickler
-from .storages import STORAGE_CLASSES, StorageId, StorageTable, is_count, text
+from .storages import STORAGE_CLASSES, StorageTable, is_count, text
 
 _MAGIC_BYTES = b"\x80\x02\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little") + b"."
 _FEW_OPERATIONS = 64
@@ -56,15 +56,6 @@ _PAX_RECORD = re.compile(rb"([1-9]\d{0,6}) (?:[amc]time|[ug]id|[ug]name|comment)
 """The records that change neither name nor size of a member: Python 3 writes times that are not whole."""
 
 
-class _NoNames:
-    """The meaning of a pickle that must be a number: no name, call or state is valid."""
-
-    def _refuse(self, *args: Any) -> Any:
-        raise CorruptError("a name, a call or a state where a number is expected")
-
-    find = make = build = fill = persistent = _refuse
-
-
 def is_legacy(source: ByteSource, start: int, limits: Limits) -> bool:
     """Return whether a file begins with the magic number, judging by its first opcodes.
 
@@ -72,7 +63,7 @@ def is_legacy(source: ByteSource, start: int, limits: Limits) -> bool:
     """
     if source.read(start, len(_MAGIC_BYTES)) == _MAGIC_BYTES:
         return True
-    pickle = Unpickler(source, start, source.size, _NoNames(), limits)
+    pickle = Unpickler(source, start, source.size, PtMeaning(Origin(source, limits)))
     pickle.restrict(_FEW_OPERATIONS)
     try:
         value = pickle.load()
@@ -98,7 +89,7 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
     source = origin.source
     table = StorageTable(one_type=True)
     meaning = PtMeaning(origin, table)
-    pickles = Unpickler(source, start, source.size, meaning, origin.limits)
+    pickles = Unpickler(source, start, source.size, meaning)
     try:
         value = pickles.load()
     except FormatError as error:
@@ -119,7 +110,7 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
         value = pickles.load()
         _place_storages(pickles, table)
     table.finish()
-    origin.notes += pickles.load_rest().notes()
+    origin.notes += pickles.load_rest()
     return value, "legacy" if is_old else "pickle", table
 
 
@@ -129,7 +120,7 @@ def _stored(table: StorageTable, saved_id: Any) -> Any:
         if len(saved_id) > 1 and isinstance(saved_id[1], PythonGlobal):
             return saved_id[1]
         raise CorruptError("a persistent id names a module that does not exist")
-    return table.of_id(StorageId.parse(saved_id))
+    return table.of_id(saved_id)
 
 
 def _place_storages(pickles: Unpickler, table: StorageTable) -> None:
@@ -290,87 +281,59 @@ def _is_plain_pax(data: bytes) -> bool:
     return True
 
 
-class _Tar:
-    """The parts of a file in the tar layout.
-
-    Attributes:
-        known: storages and tensors, by key.
-    """
-
-    def __init__(self, origin: Origin) -> None:
-        self._origin = origin
-        self._members = tar_members(origin.source, origin.limits)
-        self.known: dict[Hashable, Any] = {}
-        self.meaning = PtMeaning(origin, StorageTable())
-        self.meaning.resolve = partial(_named, self.known)
-
-    def pickles(self, name: str) -> Unpickler:
-        """Return the pickles in a member."""
-        if name not in self._members:
-            raise CorruptError(
-                f"the archive has no member {name}",
-                expected="a tar archive of PyTorch 0.1",
-                found=", ".join(list(self._members)[:4]),
-                hint="Unpack it, or give the address of a member: tar://MEMBER::FILE.",
-            )
-        start, size = self._members[name]
-        return Unpickler(self._origin.source, start, start + size, self.meaning, self._origin.limits, name)
-
-    @staticmethod
-    def _entries(pickles: Unpickler, wrong: str) -> Iterator[tuple[int, Any, Any, Any]]:
-        """Yield offset, key and two further values for each of a counted number of pickles."""
-        count = pickles.load()
-        if not is_count(count):
-            raise CorruptError("a member does not begin with a count", offset=pickles.position)
-        for _ in range(count):
-            at = pickles.position
-            entry = pickles.load()
-            if not isinstance(entry, tuple) or len(entry) != 3 or not isinstance(entry[0], (int, str)):
-                raise CorruptError(wrong, offset=at)
-            yield at, *entry
-
-    def read_storages(self) -> None:
-        """Read the storages, and those that are parts of others."""
-        pickles, table = self.pickles("storages"), self.meaning.storages
-        for at, key, location, kind in self._entries(pickles, "a storage has no key, location and class"):
-            element = STORAGE_CLASSES.get(kind.path) if isinstance(kind, PythonGlobal) else None
-            device = text(location)
-            if element is None or device is None:
-                raise CorruptError("a storage has an unknown class", offset=at)
-            count, span = _elements(pickles, element)
-            if key in self.known:
-                raise CorruptError("a storage occurs twice in the file", offset=at)
-            self.known[key] = storage = table.get(key, element, count, device)
-            storage.data = span
+def _entries(pickles: Unpickler, wrong: str) -> Iterator[tuple[int, Any, Any, Any]]:
+    """Yield offset, key and two further values for each of a counted number of pickles."""
+    count = pickles.load()
+    if not is_count(count):
+        raise CorruptError("a member does not begin with a count", offset=pickles.position)
+    for _ in range(count):
         at = pickles.position
-        parts = pickles.load()
-        for part in parts if isinstance(parts, (list, tuple)) else [None]:
-            if not isinstance(part, tuple) or len(part) != 4 or not isinstance(part[0], (int, str)):
-                raise CorruptError("the description of a part of a storage is invalid", offset=at)
-            key, whole, first, count = part
-            root = table.roots.get(whole) if isinstance(whole, (int, str)) else None
-            if root is None:
-                raise CorruptError("a storage is part of a missing one", offset=at)
-            self.known[key] = table.part(root, first, count)
-        table.finish()
+        entry = pickles.load()
+        if not isinstance(entry, tuple) or len(entry) != 3 or not isinstance(entry[0], (int, str)):
+            raise CorruptError(wrong, offset=at)
+        yield at, *entry
 
-    def read_tensors(self) -> None:
-        """Read the tensors."""
-        pickles = self.pickles("tensors")
-        for at, key, storage_key, _ in self._entries(pickles, "a tensor has no key, storage and class"):
-            if not isinstance(storage_key, (int, str)) or storage_key not in self.known:
-                raise CorruptError("a tensor is on a missing storage", offset=at)
-            (dimensions,) = struct.unpack("<i4x", pickles.take(8, "a tensor"))
-            if not 0 <= dimensions <= self._origin.limits.dimensions:
-                raise CorruptError(f"a tensor has {dimensions} dimensions", offset=at)
-            numbers = struct.unpack(f"<{2 * dimensions + 1}q", pickles.take(16 * dimensions + 8, "a tensor"))
-            storage = self.known[storage_key]
-            if isinstance(storage, Tensor):
-                raise CorruptError("a tensor is on a tensor")
-            size, stride, offset = numbers[:dimensions], numbers[dimensions:-1], numbers[-1]
-            if not size and not storage.count:  # an empty tensor of a release that had no scalars
-                size, stride, offset = (0,), (1,), 0
-            self.known[key] = view(self.meaning, storage, offset, size, stride)
+
+def _read_storages(pickles: Unpickler, table: StorageTable, known: dict[Hashable, Any]) -> None:
+    """Read the storages, and those that are parts of others."""
+    for at, key, location, kind in _entries(pickles, "a storage has no key, location and class"):
+        element = STORAGE_CLASSES.get(kind.path) if isinstance(kind, PythonGlobal) else None
+        device = text(location)
+        if element is None or device is None:
+            raise CorruptError("a storage has an unknown class", offset=at)
+        count, span = _elements(pickles, element)
+        if key in known:
+            raise CorruptError("a storage occurs twice in the file", offset=at)
+        known[key] = storage = table.get(key, element, count, device)
+        storage.data = span
+    at = pickles.position
+    parts = pickles.load()
+    for part in parts if isinstance(parts, (list, tuple)) else [None]:
+        if not isinstance(part, tuple) or len(part) != 4 or not isinstance(part[0], (int, str)):
+            raise CorruptError("the description of a part of a storage is invalid", offset=at)
+        key, whole, first, count = part
+        root = table.roots.get(whole) if isinstance(whole, (int, str)) else None
+        if root is None:
+            raise CorruptError("a storage is part of a missing one", offset=at)
+        known[key] = table.part(root, first, count)
+    table.finish()
+
+
+def _read_tensors(pickles: Unpickler, meaning: PtMeaning, known: dict[Hashable, Any]) -> None:
+    """Read the tensors."""
+    for at, key, storage_key, _ in _entries(pickles, "a tensor has no key, storage and class"):
+        storage = known.get(storage_key) if isinstance(storage_key, (int, str)) else None
+        if not isinstance(storage, Storage):
+            what = "tensor" if isinstance(storage, Tensor) else "missing storage"
+            raise CorruptError(f"a tensor is on a {what}", offset=at)
+        (dimensions,) = struct.unpack("<i4x", pickles.take(8, "a tensor"))
+        if not 0 <= dimensions <= meaning.limits.dimensions:
+            raise CorruptError(f"a tensor has {dimensions} dimensions", offset=at)
+        numbers = struct.unpack(f"<{2 * dimensions + 1}q", pickles.take(16 * dimensions + 8, "a tensor"))
+        size, stride, offset = numbers[:dimensions], numbers[dimensions:-1], numbers[-1]
+        if not size and not storage.count:  # an empty tensor of a release that had no scalars
+            size, stride, offset = (0,), (1,), 0
+        known[key] = view(meaning, storage, offset, size, stride)
 
 
 def _named(known: dict[Hashable, Any], saved_id: Any) -> Any:
@@ -400,10 +363,26 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
     Raises:
         FormatError: the file is damaged, or is another tar archive.
     """
-    tar = _Tar(origin)
-    tar.read_storages()
-    tar.read_tensors()
-    pickles = tar.pickles("pickle")
-    value = pickles.load()
-    origin.notes += pickles.load_rest().notes("pickle")
-    return value, "tar", tar.meaning.storages
+    source, members = origin.source, tar_members(origin.source, origin.limits)
+    known: dict[Hashable, Any] = {}  # storages and tensors, by key
+    table = StorageTable()
+    meaning = PtMeaning(origin, table, partial(_named, known))
+    missing = [name for name in ("storages", "tensors", "pickle") if name not in members]
+    if missing:
+        raise CorruptError(
+            f"the archive has no member {missing[0]}",
+            expected="a tar archive of PyTorch 0.1",
+            found=", ".join(list(members)[:4]),
+            hint="Unpack it, or give the address of a member: tar://MEMBER::FILE.",
+        )
+
+    def pickles(name: str) -> Unpickler:
+        place, size = members[name]
+        return Unpickler(source, place, place + size, meaning, name)
+
+    _read_storages(pickles("storages"), table, known)
+    _read_tensors(pickles("tensors"), meaning, known)
+    last = pickles("pickle")
+    value = last.load()
+    origin.notes += last.load_rest("pickle")
+    return value, "tar", table

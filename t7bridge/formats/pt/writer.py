@@ -19,7 +19,7 @@ from ...graph.storage import Storage
 from ...io.copy import crc32, sha256
 from ...io.output import Content, Output
 from . import archive as layout
-from .pickle.pickler import PickleWriter, StorageRef
+from .pickle.pickler import PickleWriter
 from .zip import ALIGNMENT_BYTES, WrittenMember, ZipWriter
 
 Location = str | Mapping[str, str] | Callable[[str], Any]
@@ -106,9 +106,9 @@ class StorageKeys:
             self.storages.append(storage)
         return key
 
-    def ref(self, storage: Storage) -> StorageRef:
-        """Return the pickle's reference to a storage."""
-        return StorageRef(self.key(storage), self._place(storage.device))
+    def ref(self, storage: Storage) -> tuple[str, str]:
+        """Return the key of a storage, and the name of its device."""
+        return self.key(storage), self._place(storage.device)
 
 
 class ValueWriter:

@@ -94,15 +94,11 @@ class ZipArchive:
         self._exact_case = exact_case
         self._limits = limits
         self._inflation = Inflation(source.size, limits)
-        self._starts: dict[str, int] = {}
         self._inflated: dict[str, ByteSource] = {}
         self.first = ""
         self.comment = b""
         with about_file(source.name):
             self.members = self._directory()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.members
 
     def span(self, name: str) -> tuple[ByteSource, int]:
         """Return the location of a member's bytes: a source and an offset in it. Deflated members are inflated here.
@@ -292,9 +288,6 @@ class ZipArchive:
 
     def _start(self, member: Member) -> int:
         """Return the offset of a member's bytes. The local header, which has it, must agree with the directory."""
-        known = self._starts.get(member.name)
-        if known is not None:
-            return known
         data = self.source.read_exact(member.header, _LOCAL_HEADER.size, f"the header of {member.name}")
         if data[:4] != _LOCAL:
             raise self._fault(member, "has no header where the directory says")
@@ -317,7 +310,6 @@ class ZipArchive:
             raise self._fault(member, text, UnsupportedError)
         if member.method == STORED and member.packed != member.size:
             raise self._fault(member, "is stored, but its length differs from its size")
-        self._starts[member.name] = start
         return start
 
     # Deflated members

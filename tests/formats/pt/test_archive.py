@@ -65,6 +65,14 @@ def test_deflated_members():
     assert PtReader(data).read()["w"].numpy().tobytes() == big.numpy().tobytes()
 
 
+def test_only_an_archive_has_a_hash():
+    """Of a file that is no archive, the members are empty, and their hash is refused."""
+    reader = PtReader(saved({"a": 1}, _use_new_zipfile_serialization=False))
+    assert reader.members == {}
+    with pytest.raises(UnsupportedError, match="not a zip archive"):
+        assert reader.content_id
+
+
 def test_any_root_folder():
     """The folder may have any name, be deep, or be missing."""
     members = members_of(STATE.read_bytes())

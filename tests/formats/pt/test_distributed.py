@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import shutil
 import time
 from pathlib import Path
@@ -89,8 +90,6 @@ def changed(tmp_path: Path, **fields: Any) -> Path:
     chunk = metadata.state_dict_metadata["model.half"].chunks[0]
     for name, value in fields.items():
         setattr(chunk if hasattr(chunk, name) else info, name, value)
-    import pickle
-
     (folder / ".metadata").write_bytes(pickle.dumps(metadata))
     return folder
 
@@ -113,6 +112,16 @@ def changed(tmp_path: Path, **fields: Any) -> Path:
 def test_damaged_metadata(tmp_path, fields, message):
     """Metadata that contradicts the files, or leads out of the folder, is refused."""
     with pytest.raises(T7BridgeError, match=message), DistributedReader(changed(tmp_path, **fields)) as reader:
+        reader.read()
+
+
+def test_two_values_at_one_place_of_the_nesting(tmp_path):
+    """A value that would replace another, or contain it, is refused."""
+    folder = changed(tmp_path)
+    metadata = dcp.FileSystemReader(folder).read_metadata()
+    metadata.planner_data["name"] = ("model",)
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(CorruptError, match="inside of"), DistributedReader(folder) as reader:
         reader.read()
 
 

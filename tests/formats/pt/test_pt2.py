@@ -84,16 +84,18 @@ def test_state_dict_is_that_of_pytorch(archive):
 
 
 def test_release_2_7(program):
-    """In 2.7 weights and constants are two files of torch.save."""
+    """In 2.7 weights and constants are two files of torch.save. Weights stay in the archive."""
     members = {
         "m/archive_format": b"pt2",
         "m/models/model.json": b"{}",
         "m/data/weights/model.pt": saved(dict(program.state_dict)),
         "m/data/constants/model.pt": saved(dict(program.constants)),
     }
-    value = PtReader(zipped(members)).read()
+    reader = PtReader(zipped(members))
+    value = reader.read()
     for name, wanted in program.state_dict.items():
         assert_same(value[name], wanted)
+        assert value[name].storage.data.source is reader.source
 
 
 @pytest.mark.parametrize("suffix", ["pt", "json"])

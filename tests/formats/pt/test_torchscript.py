@@ -15,7 +15,7 @@ from torch import nn
 import t7bridge
 from t7bridge import PtReader, Storage, Tensor
 from t7bridge.errors import FormatError, LimitError
-from t7bridge.formats import ScriptEntry, ScriptModule, parse_classes
+from t7bridge.formats import ScriptModule, parse_classes
 from t7bridge.graph import FLOAT32
 from t7bridge.values import describe_python
 
@@ -184,7 +184,7 @@ def test_names_that_are_taken():
     storage = Storage.from_array(np.arange(20_000, dtype=np.float32))
     tensors = [Tensor(FLOAT32, storage, (1,), (1,), number) for number in range(20_000)]
     table = {"x" * 200 + str(number): tensor for number, tensor in enumerate(tensors[2:])}
-    module = ScriptModule([ScriptEntry("a", [{"1": tensors[0], 1: tensors[1]}, table], False)])
+    module = ScriptModule([("a", [{"1": tensors[0], 1: tensors[1]}, table], False)])
     start = time.process_time()
     module.carry_attributes()
     state = module.state_dict
@@ -236,3 +236,13 @@ def test_values_that_are_no_module(code):
 
     with pytest.raises(FormatError):
         PtReader(zipped({**members, "cpp_archive/data.pkl": code})).read()
+
+
+def test_constants_do_not_replace_what_has_their_name():
+    """A weight of a module called `constants` stays beside the constants of the code."""
+    weight, constant = (Tensor.from_numpy(np.full(1, number, "f4")) for number in (1, 2))
+    for whole in (False, True):
+        module = ScriptModule([("constants.0", weight, True)], with_attributes=whole)
+        module.inline((constant,), "constants")
+        found = module.state_dict
+        assert {name: each.numpy().item() for name, each in found.items()} == {"constants.0": 1, "constants.0~2": 2}

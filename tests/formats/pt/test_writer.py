@@ -17,7 +17,7 @@ from pt_helpers import written_by
 
 from t7bridge import Storage, Table, Tensor
 from t7bridge.errors import UnsupportedError
-from t7bridge.formats import PickleWriter, PtWriter, StorageRef
+from t7bridge.formats import PickleWriter, PtWriter
 from t7bridge.formats.pt import zip as zip_writer
 from t7bridge.graph import ELEMENT_TYPES
 from t7bridge.io import Output
@@ -70,7 +70,7 @@ def test_cyclic_tuple() -> None:
     pair: tuple[Any, ...] = ([],)
     pair[0].append(pair)
 
-    back = pickle.loads(PickleWriter(lambda storage: StorageRef("0", "cpu")).dumps(pair))
+    back = pickle.loads(PickleWriter(lambda storage: ("0", "cpu")).dumps(pair))
 
     assert back[0][0] is back
 
@@ -92,7 +92,7 @@ def test_deep_nesting() -> None:
 
 def test_protocol_2_only() -> None:
     """No opcode is newer than protocol 2, the newest that PyTorch's safe loader accepts."""
-    out = PickleWriter(lambda storage: StorageRef("0", "cpu")).dumps(["a", b"b", 1, 2.5, {"c": (1, 2)}, tensor(2)])
+    out = PickleWriter(lambda storage: ("0", "cpu")).dumps(["a", b"b", 1, 2.5, {"c": (1, 2)}, tensor(2)])
 
     assert max(opcode.proto for opcode, _, _ in pickletools.genops(out)) == 2
 
@@ -101,7 +101,7 @@ def test_plain_pickle_agrees() -> None:
     """Python's own unpickler reads the pickle of builtins too."""
     value = {"a": [1, 2, (3, b"x")], "b": OrderedDict(x=None), "n": [2**40, -5, 1e300]}
 
-    assert value == pickle.loads(PickleWriter(lambda storage: StorageRef("0", "cpu")).dumps(value))
+    assert value == pickle.loads(PickleWriter(lambda storage: ("0", "cpu")).dumps(value))
 
 
 def test_views() -> None:

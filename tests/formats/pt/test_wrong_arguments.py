@@ -58,6 +58,8 @@ OPAQUE = {
     "newobj of newobj": call("copyreg.__newobj__", b"ccopyreg\n__newobj__\n"),
     "Size of two": call("torch.Size", ONE, TWO),
     "device of a number": call("torch.device", ONE),
+    "device of no number": call("torch.device", text("cuda:x")),
+    "device of two numbers": call("torch.device", text("cuda:0"), ONE),
     "device with an index that is text": call("torch.device", text("cuda"), text("x")),
     "layout that does not exist": call("torch.serialization._get_layout", text("torch.round")),
     "file that is a number": call("torch.storage._load_from_bytes", ONE),

@@ -111,11 +111,14 @@ class Work(Budget):
     Args:
         limits: resource limits.
         nbytes: of the file.
+
+    Attributes:
+        hashes: number of keys of each hash in each container of the current pickle, by its identity.
     """
 
     def __init__(self, limits: Limits, nbytes: int) -> None:
         super().__init__(limits, _WASTE, free=_WORK_PER_BYTE * nbytes)
-        self._hashes: dict[int, dict[int, int]] = {}
+        self.hashes: dict[int, dict[int, int]] = {}
 
     def check_key(self, container: object, key: Any) -> None:
         """Check a key before it enters a dict or set, which compares it with all keys of the same hash.
@@ -133,7 +136,7 @@ class Work(Budget):
         if kind in _HASHED_AT_RANDOM or (kind is int and -_MODULUS < key < _MODULUS):
             return
         self.spend(_key_parts(key))
-        hashes = self._hashes.setdefault(id(container), {})
+        hashes = self.hashes.setdefault(id(container), {})
         before = hashes.get(hash(key), 0)
         hashes[hash(key)] = before + 1
         if before:
@@ -143,7 +146,7 @@ class Work(Budget):
         """Check the elements of a set before it is created; raises as `check_key`."""
         for item in items:
             self.check_key(items, item)
-        self._hashes.pop(id(items), None)
+        self.hashes.pop(id(items), None)
 
 
 class Origin:
@@ -153,6 +156,7 @@ class Origin:
         source: the file.
         limits: resource limits.
         forbid: whether names that run code or reach the system are refused.
+        reader: returns the value of a whole file inside this one, from this and its source; none is read without it.
 
     Attributes:
         foreign: globals that are neither PyTorch's data nor harmless classes, in the order of the file: path →
@@ -160,16 +164,19 @@ class Origin:
         notes: what is left out of its value, and other information for users.
     """
 
-    def __init__(self, source: ByteSource, limits: Limits = DEFAULT_LIMITS, forbid: bool = False) -> None:
+    def __init__(
+        self,
+        source: ByteSource,
+        limits: Limits = DEFAULT_LIMITS,
+        forbid: bool = False,
+        reader: Callable[[Origin, ByteSource], Any] = lambda origin, source: NotImplemented,
+    ) -> None:
         self.source = source
         self.limits = limits
         self.forbid = forbid
+        self.reader = reader
         self.foreign: dict[str, str] = {}
         self.notes: list[Note] = []
-
-    def nested(self, data: bytes) -> Any:
-        """Return the value of a whole file that a pickle holds as bytes; `NotImplemented` where it is not read."""
-        return NotImplemented
 
 
 class PtMeaning:
@@ -221,10 +228,6 @@ class PtMeaning:
                 self._calls[id(found)] = known
             self._globals[module, name] = found
         return found
-
-    def call_of(self, value: Any) -> Call | None:
-        """Return the meaning of calls of a value, None where they have none."""
-        return self._calls.get(id(value)) if type(value) is PythonGlobal else None
 
     def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
         """Return the value of a call."""

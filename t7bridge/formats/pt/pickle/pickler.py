@@ -1,45 +1,26 @@
-"""Python-side values as a pickle of protocol 2, the one that PyTorch's safe loader accepts.
-
-Foreign classes and objects are written by name, or, by default, as plain data that names them. An object becomes a dict
-of its attributes, with the class under `__class__`. If it is constructed from more than attributes, or an attribute has
-one of these names, the parts are under `__args__`, `__kwargs__`, `__state__`, `__items__` and `__pairs__`. A bare class
-or function becomes its dotted name.
-"""
+"""Python-side values as a pickle of protocol 2, the one that PyTorch's safe loader accepts."""
 
 from __future__ import annotations
 
+import re
 import struct
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from attrs import evolve
-
 from ....data import define
 from ....errors import UnsupportedError
-from ....graph.python import UNSET, DefaultDict, NumpyArray, PythonGlobal, PythonObject, in_order, key_text
+from ....graph.python import UNSET, PythonGlobal, PythonObject
 from ....graph.storage import Storage
 from ....graph.tensor import Tensor
 from . import opcodes
-from .names import WEIGHTS_ONLY, is_copyreg, may_name
-from .reductions import FORMS, Global, NamedStorage, Reduction, lower
+from .names import WEIGHTS_ONLY
+from .reductions import NamedStorage, Naming, Reduction, lower, named
 
-_PYTHON_3_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
+_PYTHON_2_MODULES = {"builtins": "__builtin__", "copyreg": "copy_reg"}
+"""Protocol 2 names of modules that Python 3 renamed."""
+_UNWRITABLE = re.compile("[\n\r \ud800-\udfff]")
 _BATCH = 1000
 """Entries added to a list or dict at once, as by Python's own pickler: it bounds the reader's stack."""
-
-
-@define(frozen=True)
-class StorageRef:
-    """Reference to a storage in a pickle.
-
-    Attributes:
-        key: name of the member with its bytes, below `data/`.
-        location: PyTorch's name of the device.
-    """
-
-    key: str
-    location: str
 
 
 @define(frozen=True)
@@ -67,24 +48,25 @@ class PickleWriter:
     """Writes one value as a pickle, at any nesting depth; shared objects stay shared.
 
     Args:
-        storage_ref: returns the key and location by which the pickle names a storage.
+        storage_ref: returns the names of a storage in the pickle: its key, which is the member with its bytes below
+            `data/`, and PyTorch's name of its device.
         old: whether PyTorch 0.2 to 1.5 must be able to read it: there a storage's name has an extra part for views.
         allow_foreign: whether classes and functions of other packages are named. Otherwise their objects are written as
             plain data; see `plain`.
     """
 
     def __init__(
-        self, storage_ref: Callable[[Storage], StorageRef], *, old: bool = False, allow_foreign: bool = False
+        self, storage_ref: Callable[[Storage], tuple[str, str]], *, old: bool = False, allow_foreign: bool = False
     ) -> None:
         self._storage_ref = storage_ref
         self._old = old
         self._naming = Naming(allow_foreign)
         self.plain = self._naming.left_out
         """The foreign names that were left out, and the values that would have them."""
-        self.blocking: dict[str, Any] = {}
+        self.blocking = self._naming.blocking
         """The names that `torch.load(weights_only=True)` refuses, and the first value that has each."""
-        self._current: Any = None
-        self._constructor: Any = None
+        self._own: tuple[Any, ...] = ()
+        """Names and other parts that the form of a value added: their names are noted for the value."""
         self.tensors = 0
         """Number of tensors written so far."""
         self._out = bytearray()
@@ -150,8 +132,6 @@ class PickleWriter:
                 self._stack.extend(reversed(value))
             else:
                 out += opcodes.EMPTY_TUPLE
-        elif type(value) is Global:
-            self._global(value.path)
         elif type(value) is NamedStorage:
             self._storage_id(value)
         else:
@@ -159,35 +139,27 @@ class PickleWriter:
 
     def _lowered(self, value: Any) -> None:
         """Write a value that is built by a call, or that has a name."""
-        if value is not self._constructor:
-            self._current = value
-        kind = type(value)
-        if kind is OrderedDict or (kind is Tensor and value.extras is None):
-            form = FORMS[kind](value)
-        else:
-            bare = self._naming.nameable(value, self._current)
-            if type(bare) is str:
-                self._text(bare)
-                return
-            if type(bare) is dict:
-                self._dict(value, bare)
-                return
-            form = lower(bare)
-        self.tensors += kind is Tensor and not value.is_parameter  # a parameter wraps a tensor
+        if all(value is not part for part in self._own):
+            self._naming.current = value
+        form = lower(value, self._naming)
+        self.tensors += type(value) is Tensor and not value.is_parameter  # a parameter wraps a tensor
         if isinstance(form, Reduction):
-            self._constructor = form.constructor
-            self._call(value, form)
+            self._own = (form.constructor,) if isinstance(value, PythonObject) else (form.constructor, *form.args)
+            self._stack += (_End(value, form), form.args, form.constructor)
+        elif isinstance(form, PythonGlobal):
+            self._global(form)
+        elif isinstance(form, dict):
+            self._dict(value, form)
+        elif isinstance(form, str):
+            self._text(form)
         else:
-            self._object(form)
+            self._storage_id(form)
 
     def _dict(self, value: Any, entries: dict[Any, Any]) -> None:
         """Write a dict: the value itself, or its plain form."""
         self._out += opcodes.EMPTY_DICT
         self._put(value)
         self._entries(list(entries.items()))
-
-    def _call(self, value: Any, call: Reduction) -> None:
-        self._stack += (_End(value, call), call.args, call.constructor)
 
     def _end(self, value: Any, call: Reduction | None) -> None:
         if id(value) in self._memo:
@@ -223,20 +195,27 @@ class PickleWriter:
 
     def _bytes(self, value: bytes) -> None:
         """Write bytes: protocol 2 has none, so they are text decoded by `_codecs.encode`, as with Python's pickler."""
-        self._global("_codecs encode")
+        self._global(named("_codecs.encode"))
         self._text(value.decode("latin1"))
         self._text("latin1")
         self._out += opcodes.TUPLE2 + opcodes.REDUCE
         self._memoize(value)
 
-    def _global(self, name: str) -> None:
-        if not self._get(("global", name)):
-            module, _, word = name.partition(" ")
-            path = f"{_PYTHON_3_MODULES.get(module, module)}.{word}"
+    def _global(self, value: PythonGlobal) -> None:
+        """Write a name as protocol 2 does: two lines of text.
+
+        Raises:
+            UnsupportedError: it does not fit on a line.
+        """
+        path = value.path
+        if not self._get(("global", path)):
+            if _UNWRITABLE.search(path):
+                raise UnsupportedError("a class or function has a name that a pickle cannot write", found=path[:80])
             if path not in WEIGHTS_ONLY:
-                self.blocking.setdefault(path, self._current)
-            self._out += opcodes.GLOBAL + module.encode() + b"\n" + word.encode() + b"\n"
-            self._memoize(("global", name))
+                self.blocking.setdefault(path, self._naming.current)
+            module = _PYTHON_2_MODULES.get(value.module, value.module)
+            self._out += opcodes.GLOBAL + f"{module}\n{value.name}\n".encode()
+            self._memoize(("global", path))
 
     def _entries(self, entries: list[tuple[Any, Any]]) -> None:
         batches: list[Any] = []
@@ -253,25 +232,25 @@ class PickleWriter:
             batches += [_MARK, *value[start : start + _BATCH], _APPENDS]
         self._stack.extend(reversed(batches))
 
-    def _storage_id(self, named: NamedStorage) -> None:
+    def _storage_id(self, storage: NamedStorage) -> None:
         """Write a persistent id; never memoized, as PyTorch resolves equal ids to the same storage."""
-        if named.storage_class == "UntypedStorage" and self._old:
+        if storage.storage_class == "UntypedStorage" and self._old:
             raise UnsupportedError(
                 "PyTorch 0.2 to 1.5 have no storages of this element type", hint="Use the current format."
             )
-        ref = self._storage_ref(named.storage)
-        if named.storage_class not in (self._classes.setdefault(ref.key, named.storage_class), "UntypedStorage"):
+        key, location = self._storage_ref(storage.storage)
+        if storage.storage_class not in (self._classes.setdefault(key, storage.storage_class), "UntypedStorage"):
             raise UnsupportedError(
                 "a quantized tensor, or a bare storage, shares memory with a tensor of another element type, "
                 "which no .pt can hold"
             )
+        module = "torch.storage" if storage.storage_class == "UntypedStorage" else "torch"
         self._out += opcodes.MARK
         self._text("storage")
-        module = "torch.storage" if named.storage_class == "UntypedStorage" else "torch"
-        self._global(f"{module} {named.storage_class}")
-        self._text(ref.key)
-        self._text(ref.location)
-        self._integer(named.count)
+        self._global(PythonGlobal(module, storage.storage_class))
+        self._text(key)
+        self._text(location)
+        self._integer(storage.count)
         self._out += (opcodes.NONE if self._old else b"") + opcodes.TUPLE + opcodes.BINPERSID
 
     # The memo
@@ -293,121 +272,3 @@ class PickleWriter:
 
     def _indexed(self, short: bytes, long: bytes, number: int) -> None:
         self._out += struct.pack("<cB", short, number) if number < 256 else struct.pack("<cI", long, number)
-
-
-_SIMPLE = frozenset({str, int, bytes, float, bool, type(None)})
-_OURS = frozenset(("__class__", "__args__", "__kwargs__", "__state__", "__items__", "__pairs__"))
-
-
-def plain_data(value: PythonObject) -> dict[Any, Any]:
-    """Return an object as a dict that names its class."""
-    parts: dict[Any, Any] = {"__class__": value.path}
-    if value.args not in ((), UNSET) and not is_copyreg(value.constructor):
-        parts["__args__"] = value.args
-    if value.kwargs:
-        parts["__kwargs__"] = value.kwargs
-    attributes = value.attributes
-    if attributes and _OURS.isdisjoint(attributes):
-        parts.update(attributes)
-    elif value.state is not UNSET and value.state is not None:
-        parts["__state__"] = value.state
-    if value.items:
-        parts["__items__"] = value.items
-    if value.pairs:
-        parts["__pairs__"] = [list(pair) for pair in value.pairs]
-    return parts
-
-
-class Naming:
-    """Decides which names are written.
-
-    Args:
-        allow_foreign: whether names of other packages are written.
-
-    Attributes:
-        left_out: the names that are not, and the values that would have them.
-    """
-
-    def __init__(self, allow_foreign: bool) -> None:
-        self._allow_foreign = allow_foreign
-        self.left_out: dict[str, list[Any]] = {}
-        self._foreign: dict[int, PythonObject | None] = {}  # the object that becomes a dict in each part of a key
-        self._texts: dict[int, str] = {}
-        self._numbers: dict[str, int] = {}
-        self._marks: dict[int, bytes] = {}
-
-    def may(self, name: Any, owner: Any) -> bool:
-        """Return whether a name may be written; if not, note the value that has it."""
-        if isinstance(name, (PythonGlobal, PythonObject)) and may_name(name, self._allow_foreign):
-            return True
-        self.left_out.setdefault(getattr(name, "path", "<computed>"), []).append(owner)
-        return False
-
-    def nameable(self, value: Any, owner: Any) -> Any:
-        """Return a value without the names in it that must not be written: of a set, the call that builds it.
-
-        Args:
-            value: any.
-            owner: the value noted for them, if they are not values of their own.
-        """
-        if isinstance(value, (PythonGlobal, PythonObject)):
-            if not self.may(value, value):
-                return value.path if isinstance(value, PythonGlobal) else plain_data(value)
-        elif isinstance(value, Tensor) and value.extras is not None and value.extras.subclass is not None:
-            if not self.may(value.extras.subclass, owner):
-                return evolve(value, extras=evolve(value.extras, subclass=None))
-        elif isinstance(value, DefaultDict) and value.factory is not None and not self.may(value.factory, owner):
-            bare = DefaultDict()
-            bare.update(value)
-            return bare
-        elif isinstance(value, NumpyArray):
-            module, _, name = value.cls.rpartition(".")
-            if not self.may(PythonGlobal(module, name), owner):
-                return evolve(value, cls="numpy.ndarray")
-        elif isinstance(value, (set, frozenset)):
-            kind = "set" if isinstance(value, set) else "frozenset"
-            items = [self.hashable(item) for item in in_order(value, self._marks)]
-            return PythonObject(PythonGlobal("builtins", kind), "reduce", (items,))
-        return value
-
-    def hashable(self, key: Any) -> Any:
-        """Return a key, or its text if it holds an object that becomes a dict. All texts are distinct."""
-        if type(key) in _SIMPLE:
-            return key
-        if id(key) in self._texts:
-            return self._texts[id(key)]
-        text = self._text(key)
-        if text is None:
-            return key
-        unique = text
-        while unique in self._numbers:  # each text with the number of its next duplicate
-            number = self._numbers[text] = self._numbers.get(text, 2) + 1
-            unique = f"{text} #{number - 1}"
-        self._numbers[unique] = 2
-        self._texts[id(key)] = unique
-        return unique
-
-    def _text(self, key: Any) -> str | None:
-        """Return the text of a key that contains an object which becomes a dict; `None` for keys that are unchanged."""
-        known = self._foreign
-        stack = [key]
-        while stack:
-            part = stack[-1]
-            if id(part) not in known:
-                found = None
-                if isinstance(part, (tuple, frozenset)):
-                    inside = [each for each in part if isinstance(each, (tuple, frozenset, PythonObject))]
-                    missing = [each for each in inside if id(each) not in known]
-                    if missing:
-                        stack += missing
-                        continue
-                    found = next((known[id(each)] for each in inside if known[id(each)] is not None), None)
-                elif isinstance(part, PythonObject) and not may_name(part, self._allow_foreign):
-                    found = part
-                known[id(part)] = found
-            stack.pop()
-        first = known[id(key)]
-        if first is None:
-            return None
-        args = key_text(first.args) if first.args and isinstance(first.args, tuple) else ""
-        return f"{key_text(key)}{args}"

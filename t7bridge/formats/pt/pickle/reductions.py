@@ -3,6 +3,11 @@
 `reads` (in `meaning`) registers what a call returns, `STATES` what a state sets, and `FORMS` the call or the name by
 which a value is written. numpy itself is not needed for any of them.
 
+Foreign classes and objects are written by name, or, by default, as plain data that names them. An object becomes a dict
+of its attributes, with the class under `__class__`. If it is constructed from more than attributes, or an attribute has
+one of these names, the parts are under `__args__`, `__kwargs__`, `__state__`, `__items__` and `__pairs__`. A bare class
+or function becomes its dotted name.
+
 Source: PyTorch 2.13 `torch/_weights_only_unpickler.py`; numpy 2.4 `numpy/_core/src/multiarray/methods.c`
 (`array_reduce`, `array_setstate`), `descriptor.c` (`arraydescr_reduce`, `arraydescr_setstate`).
 """
@@ -10,10 +15,12 @@ Source: PyTorch 2.13 `torch/_weights_only_unpickler.py`; numpy 2.4 `numpy/_core/
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from encodings import normalize_encoding
 from encodings.aliases import aliases
+from functools import cache
 from typing import Any
 
 from attrs import field
@@ -31,26 +38,14 @@ from ....graph.python import (
     PythonObject,
     TorchConstant,
     TorchSize,
+    in_order,
+    key_text,
 )
 from ....graph.storage import Storage
 from ...fields import shown
 from ..storages import ELEMENT_NAMES
 from .meaning import GLOBALS, STATES, PtMeaning, reads
-from .names import is_copyreg
-
-_PYTHON_2_MODULES = {"builtins": "__builtin__", "copyreg": "copy_reg"}
-"""Protocol 2 names of modules that Python 3 renamed."""
-
-
-@define(frozen=True)
-class Global:
-    """A name in a pickle.
-
-    Attributes:
-        path: module and name, with a space between.
-    """
-
-    path: str
+from .names import is_copyreg, may_name
 
 
 @define(frozen=True, eq=False)
@@ -73,7 +68,7 @@ class Reduction:
     """A call that builds a value, and the state set afterwards.
 
     Attributes:
-        constructor: the callable: a `Global`, or another value.
+        constructor: the callable: a `PythonGlobal`, or another value.
         args: the arguments.
         new: whether it is `cls.__new__`.
         state: the argument of `__setstate__`; `UNSET` if there is none.
@@ -89,43 +84,136 @@ class Reduction:
     pairs: list[tuple[Any, Any]] = field(factory=list)
 
 
-Form = Reduction | Global | NamedStorage
-"""How a value is written."""
-FORMS: dict[type, Callable[[Any], Form]] = {}
+Form = Reduction | NamedStorage | PythonGlobal | dict[Any, Any] | str
+"""How a value is written: built, named, or as plain data."""
+FORMS: dict[type, Callable[[Any, Naming], Form]] = {}
 """The form of a value, by type."""
 
 
+@cache
+def named(path: str) -> PythonGlobal:
+    """Return a class or function of PyTorch, numpy or Python by its dotted name."""
+    return PythonGlobal(*path.rpartition(".")[::2])
+
+
 def calls(path: str, *args: Any, **parts: Any) -> Reduction:
-    """Return a call of a function, `torch._utils _rebuild_tensor_v2`, with what is set after it, as in `Reduction`."""
-    return Reduction(Global(path), args, **parts)
+    """Return a call of a function, `torch._utils._rebuild_tensor_v2`, with what is set after it, as in `Reduction`."""
+    return Reduction(named(path), args, **parts)
 
 
-def lower(value: Any) -> Form:
+def lower(value: Any, naming: Naming) -> Form:
     """Return the form of a value.
 
     Args:
         value: any except builtins that have opcodes of their own.
+        naming: decides which names are written.
 
     Raises:
         UnsupportedError: a pickle cannot represent it.
     """
     for kind in type(value).__mro__:
         if kind in FORMS:
-            return FORMS[kind](value)
+            return FORMS[kind](value, naming)
     raise UnsupportedError(f"a value of type {type(value).__name__} cannot be written to a .pt")
 
 
-def named(module: str, name: str) -> Global:
-    """Return a name as protocol 2 writes it: two lines of text.
+class Naming:
+    """Decides which names are written.
 
-    Raises:
-        UnsupportedError: it does not fit on a line.
+    Args:
+        allow_foreign: whether names of other packages are written.
+
+    Attributes:
+        current: the value that is written now: the one noted for its names.
+        left_out: the names that are not written, and the values that would have them.
+        blocking: the names written that `torch.load(weights_only=True)` refuses, and the first value that has each.
     """
-    if any(mark in word for word in (module, name) for mark in "\n\r "):
-        raise UnsupportedError(
-            "a class or function has a name that a pickle cannot write", found=f"{module}.{name}"[:80]
-        )
-    return Global(f"{_PYTHON_2_MODULES.get(module, module)} {name}")
+
+    def __init__(self, allow_foreign: bool) -> None:
+        self._allow_foreign = allow_foreign
+        self.current: Any = None
+        self.left_out: dict[str, list[Any]] = {}
+        self.blocking: dict[str, Any] = {}
+        self._foreign: dict[int, PythonObject | None] = {}  # the object that becomes a dict in each part of a key
+        self._texts: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._marks: dict[int, bytes] = {}
+
+    def may(self, name: Any) -> bool:
+        """Return whether a name may be written; if not, note the value that has it."""
+        if isinstance(name, (PythonGlobal, PythonObject)) and may_name(name, self._allow_foreign):
+            return True
+        self.left_out.setdefault(getattr(name, "path", "<computed>"), []).append(self.current)
+        return False
+
+    def elements(self, items: set[Any] | frozenset[Any]) -> list[Any]:
+        """Return the elements of a set in order, as `hashable` writes them."""
+        return [self.hashable(item) for item in in_order(items, self._marks)]
+
+    def hashable(self, key: Any) -> Any:
+        """Return a key, or its text if it holds an object that becomes a dict. All texts are distinct."""
+        if type(key) in _SIMPLE:
+            return key
+        if id(key) in self._texts:
+            return self._texts[id(key)]
+        text = self._text(key)
+        if text is None:
+            return key
+        unique = text
+        while unique in self._numbers:  # each text with the number of its next duplicate
+            number = self._numbers[text] = self._numbers.get(text, 2) + 1
+            unique = f"{text} #{number - 1}"
+        self._numbers[unique] = 2
+        self._texts[id(key)] = unique
+        return unique
+
+    def _text(self, key: Any) -> str | None:
+        """Return the text of a key that contains an object which becomes a dict; `None` for keys that are unchanged."""
+        known = self._foreign
+        stack = [key]
+        while stack:
+            part = stack[-1]
+            if id(part) not in known:
+                found = None
+                if isinstance(part, (tuple, frozenset)):
+                    inside = [each for each in part if isinstance(each, (tuple, frozenset, PythonObject))]
+                    missing = [each for each in inside if id(each) not in known]
+                    if missing:
+                        stack += missing
+                        continue
+                    found = next((known[id(each)] for each in inside if known[id(each)] is not None), None)
+                elif isinstance(part, PythonObject) and not may_name(part, self._allow_foreign):
+                    found = part
+                known[id(part)] = found
+            stack.pop()
+        first = known[id(key)]
+        if first is None:
+            return None
+        args = key_text(first.args) if first.args and isinstance(first.args, tuple) else ""
+        return f"{key_text(key)}{args}"
+
+
+_SIMPLE = frozenset({str, int, bytes, float, bool, type(None)})
+_OURS = frozenset(("__class__", "__args__", "__kwargs__", "__state__", "__items__", "__pairs__"))
+
+
+def plain_data(value: PythonObject) -> dict[Any, Any]:
+    """Return an object as a dict that names its class."""
+    parts: dict[Any, Any] = {"__class__": value.path}
+    if value.args not in ((), UNSET) and not is_copyreg(value.constructor):
+        parts["__args__"] = value.args
+    if value.kwargs:
+        parts["__kwargs__"] = value.kwargs
+    attributes = value.attributes
+    if attributes and _OURS.isdisjoint(attributes):
+        parts.update(attributes)
+    elif value.state is not UNSET and value.state is not None:
+        parts["__state__"] = value.state
+    if value.items:
+        parts["__items__"] = value.items
+    if value.pairs:
+        parts["__pairs__"] = [list(pair) for pair in value.pairs]
+    return parts
 
 
 # Python's own
@@ -209,27 +297,32 @@ reads("copyreg.__newobj_ex__", object, object, object)(
 STATES[OrderedDict] = _set_attributes
 
 
-def _of_object(value: Any) -> Reduction:
+def _of_object(value: PythonObject, naming: Naming) -> Form:
+    if not naming.may(value):
+        return plain_data(value)
     constructor, args = value.constructor, value.args
     if value.how == "newobj_ex":
-        constructor, args = Global("copy_reg __newobj_ex__"), (value.constructor, args, value.kwargs)
+        constructor, args = named("copyreg.__newobj_ex__"), (value.constructor, args, value.kwargs)
     return Reduction(constructor, args, value.how == "newobj", value.state, value.items, value.pairs)
+
+
+def _of_defaultdict(value: DefaultDict, naming: Naming) -> Reduction:
+    factory = () if value.factory is None or not naming.may(value.factory) else (value.factory,)
+    return calls("collections.defaultdict", *factory, pairs=list(value.items()))
 
 
 FORMS.update(
     {
-        OrderedDict: lambda value: calls(
-            "collections OrderedDict", state=dict(vars(value)) or UNSET, pairs=list(value.items())
+        OrderedDict: lambda value, _: calls(
+            "collections.OrderedDict", state=dict(vars(value)) or UNSET, pairs=list(value.items())
         ),
-        DefaultDict: lambda value: calls(
-            "collections defaultdict",
-            *(() if value.factory is None else (value.factory,)),
-            pairs=list(value.items()),
-        ),
-        Counter: lambda value: calls("collections Counter", pairs=list(value.items())),
-        bytearray: lambda value: calls("__builtin__ bytearray", bytes(value)),
-        complex: lambda value: calls("__builtin__ complex", value.real, value.imag),
-        PythonGlobal: lambda value: named(value.module, value.name),
+        DefaultDict: _of_defaultdict,
+        Counter: lambda value, _: calls("collections.Counter", pairs=list(value.items())),
+        set: lambda value, naming: calls("builtins.set", naming.elements(value)),
+        frozenset: lambda value, naming: calls("builtins.frozenset", naming.elements(value)),
+        bytearray: lambda value, _: calls("builtins.bytearray", bytes(value)),
+        complex: lambda value, _: calls("builtins.complex", value.real, value.imag),
+        PythonGlobal: lambda value, naming: value if naming.may(value) else value.path,
         PythonObject: _of_object,
     }
 )
@@ -253,14 +346,19 @@ CONSTANTS = _constants()
 GLOBALS.update((f"torch.{_name}", _constant) for _name, _constant in CONSTANTS.items())
 
 
+_DEVICE = re.compile(r"([a-z]+)(?::(0|[1-9]\d{0,3}))?\Z")
+
+
 def _layout(meaning: PtMeaning, name: str) -> Any:
     found = CONSTANTS.get(name.removeprefix("torch."))
     return found if found and found.kind == "layout" else NotImplemented
 
 
 def _device(meaning: PtMeaning, text: str, *index: int | None) -> Any:
-    kind, _, number = text.partition(":")
-    return Device(kind, index[0] if index else int(number) if number.isdecimal() else None)
+    match = _DEVICE.match(text)
+    if match is None or (index and match[2]):
+        return NotImplemented
+    return Device(match[1], index[0] if index else int(match[2]) if match[2] else None)
 
 
 reads("torch.serialization._get_layout", str)(_layout)
@@ -276,9 +374,9 @@ def _dtype(meaning: PtMeaning, code: Any, *options: Any) -> Any:
     return NumpyDtype(code[1:], code[0]) if code[:1] in tuple("<>=|") else NumpyDtype(code)
 
 
-def _of_dtype(value: NumpyDtype) -> Reduction:
+def _of_dtype(value: NumpyDtype, _: Naming) -> Reduction:
     state = value.state or (3, value.order, None, None, None, -1, -1, _OBJECT * value.code.startswith("O"))
-    return calls("numpy dtype", value.code, False, True, state=state)
+    return calls("numpy.dtype", value.code, False, True, state=state)
 
 
 def _set_dtype_state(meaning: PtMeaning, value: NumpyDtype, state: Any) -> NumpyDtype:
@@ -336,10 +434,12 @@ def _numpy_state(state: Any) -> tuple[Any, ...]:
     return state
 
 
-def _of_array(value: NumpyArray) -> Reduction:
-    module, _, name = value.cls.rpartition(".")
+def _of_array(value: NumpyArray, naming: Naming) -> Reduction:
+    cls = PythonGlobal(*value.cls.rpartition(".")[::2])
     state = (1, value.shape, value.dtype, value.fortran, value.data)
-    return calls("numpy.core.multiarray _reconstruct", named(module, name), (0,), b"b", state=state)
+    if not naming.may(cls):
+        cls = named("numpy.ndarray")
+    return calls("numpy.core.multiarray._reconstruct", cls, (0,), b"b", state=state)
 
 
 def _set_array_state(meaning: PtMeaning, value: NumpyArray, state: Any) -> NumpyArray:
@@ -384,17 +484,17 @@ reads("numpy.core.numeric._frombuffer", (bytes, bytearray), NumpyDtype, object, 
 )
 FORMS.update(
     {
-        TorchConstant: lambda value: (
-            calls("torch.serialization _get_layout", f"torch.{value.name}")
+        TorchConstant: lambda value, _: (
+            calls("torch.serialization._get_layout", f"torch.{value.name}")
             if value.kind == "layout"
-            else named("torch", value.name)
+            else PythonGlobal("torch", value.name)
         ),
-        TorchSize: lambda value: calls("torch Size", tuple(value)),
-        Device: lambda value: calls(
-            "torch device", *((value.type,) if value.index is None else (value.type, value.index))
+        TorchSize: lambda value, _: calls("torch.Size", tuple(value)),
+        Device: lambda value, _: calls(
+            "torch.device", *((value.type,) if value.index is None else (value.type, value.index))
         ),
         NumpyDtype: _of_dtype,
-        NumpyScalar: lambda value: calls("numpy.core.multiarray scalar", value.dtype, value.data),
+        NumpyScalar: lambda value, _: calls("numpy.core.multiarray.scalar", value.dtype, value.data),
         NumpyArray: _of_array,
     }
 )

@@ -23,11 +23,13 @@ from ....graph.python import UNSET, Device, NumpyArray, PythonGlobal, PythonObje
 from ....graph.storage import Storage
 from ....graph.tensor import QuantizedTensor, SparseTensor, Tensor, TensorExtras, UntypedStorage, contiguous, view_fault
 from ....graph.walk import walk
+from ....io.source import ByteSource
 from ...fields import shown
 from ..arrays import elements_of_list, tensor_of_array
 from ..storages import STORAGE_CLASSES, is_count, span_of_bytes
-from .meaning import GLOBALS, STATES, PtMeaning, reads
-from .reductions import FORMS, NamedStorage, Reduction, calls
+from .meaning import STATES, PtMeaning, reads
+from .names import words
+from .reductions import FORMS, NamedStorage, Naming, Reduction, calls
 
 _PLAIN_CLASSES = frozenset({"torch.Tensor", "torch._tensor.Tensor", "torch.autograd.variable.Variable"})
 _PARAMETER = "torch.nn.parameter.Parameter"
@@ -140,13 +142,11 @@ def _device_name(device: Any) -> str:
     return str(device) if isinstance(device, (str, Device)) else "cpu"
 
 
-_SIMPLE = [
-    GLOBALS[f"torch._utils._rebuild_{name}"]
-    for name in (
-        *("tensor", "tensor_v2", "tensor_v3", "parameter"),
-        *("device_tensor_from_numpy", "device_tensor_from_cpu_tensor"),
-    )
-]
+_SIMPLE = words(
+    "tensor tensor_v2 tensor_v3 parameter parameter_with_state device_tensor_from_numpy xla_tensor "
+    "device_tensor_from_cpu_tensor",
+    "torch._utils._rebuild_",
+)
 
 
 @reads("torch._tensor._rebuild_from_type torch._tensor._rebuild_from_type_v2", object, object, tuple, object)
@@ -155,7 +155,7 @@ def _from_type(meaning: PtMeaning, function: Any, cls: Any, arguments: tuple[Any
     if is_distributed(cls):
         found = whole_tensor(arguments, state)
         return NotImplemented if found is None else evolve(found, requires_grad=arguments[-1] is True)
-    if meaning.call_of(function) not in _SIMPLE or not isinstance(cls, PythonGlobal):
+    if not all(isinstance(each, PythonGlobal) for each in (function, cls)) or function.path not in _SIMPLE:
         return NotImplemented
     tensor = meaning.make(function, arguments, "reduce")
     if not isinstance(tensor, Tensor):
@@ -277,7 +277,8 @@ def _tensor_from_id(meaning: PtMeaning, number: int) -> Any:
 def _load_from_bytes(meaning: PtMeaning, data: bytes | bytearray) -> Any:
     """Return a storage that was pickled as an embedded file: by anything but `torch.save`."""
     meaning.work.spend(len(data))
-    value = meaning.origin.nested(bytes(data))
+    origin = meaning.origin
+    value = origin.reader(origin, ByteSource.from_bytes(bytes(data), origin.source.name))
     return value if isinstance(value, Storage) else NotImplemented
 
 
@@ -300,7 +301,7 @@ def _untyped(storage: Storage) -> NamedStorage:
     return NamedStorage(storage, "UntypedStorage", storage.nbytes)
 
 
-def _of_storage(storage: Storage) -> NamedStorage:
+def _of_storage(storage: Storage, _: Naming) -> NamedStorage:
     if whole(storage) is not storage or not storage.element.torch_storage:
         raise UnsupportedError(f"a storage of {storage.element.name} outside of a tensor cannot be written to a .pt")
     return NamedStorage(storage, storage.element.torch_storage, storage.count)
@@ -316,15 +317,17 @@ def _dense(tensor: Tensor, extras: TensorExtras | None) -> Reduction:
         name, args = "_rebuild_tensor_v3", (_untyped(storage), *args, TorchConstant("dtype", element.name))
     if extras is not None and (extras.conj or extras.neg):
         args = (*args, {bit: True for bit in ("conj", "neg") if getattr(extras, bit)})
-    return calls(f"torch._utils {name}", *args)
+    return calls(f"torch._utils.{name}", *args)
 
 
 def _hooks(extras: TensorExtras | None) -> Any:
     return OrderedDict() if extras is None or extras.hooks is None else extras.hooks
 
 
-def _of_tensor(tensor: Tensor) -> Reduction:
+def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
     extras = tensor.extras
+    if extras is not None and extras.subclass is not None and not naming.may(extras.subclass):
+        extras = evolve(extras, subclass=None)
     if tensor.is_parameter:
         bare = None if extras is None else evolve(extras, state=UNSET, hooks=None)
         data = evolve(tensor, is_parameter=False, requires_grad=False, extras=bare)
@@ -334,7 +337,7 @@ def _of_tensor(tensor: Tensor) -> Reduction:
         return call
     cls = extras.subclass or PythonGlobal("torch", "Tensor")
     state = {} if extras.state is UNSET else extras.state
-    return calls("torch._tensor _rebuild_from_type_v2", call.constructor, cls, call.args, state)
+    return calls("torch._tensor._rebuild_from_type_v2", call.constructor, cls, call.args, state)
 
 
 def _state(extras: TensorExtras | None) -> tuple[Any, ...]:
@@ -343,15 +346,15 @@ def _state(extras: TensorExtras | None) -> tuple[Any, ...]:
 
 def _wrapped(data: Any, requires_grad: bool, hooks: Any, *state: Any) -> Reduction:
     name = "_rebuild_parameter_with_state" if state else "_rebuild_parameter"
-    return calls(f"torch._utils {name}", data, requires_grad, hooks, *state)
+    return calls(f"torch._utils.{name}", data, requires_grad, hooks, *state)
 
 
-def _of_quantized(value: QuantizedTensor) -> Reduction:
+def _of_quantized(value: QuantizedTensor, _: Naming) -> Reduction:
     tensor, element = value.tensor, value.tensor.element
     storage = whole(tensor.storage or Storage.empty(element))
     axis = () if value.axis is None else (value.axis,)
     return calls(
-        "torch._utils _rebuild_qtensor",
+        "torch._utils._rebuild_qtensor",
         NamedStorage(storage, element.torch_storage, storage.nbytes // element.itemsize),
         tensor.offset,
         tensor.shape,
@@ -362,20 +365,20 @@ def _of_quantized(value: QuantizedTensor) -> Reduction:
     )
 
 
-def _of_sparse(value: SparseTensor) -> Reduction:
+def _of_sparse(value: SparseTensor, _: Naming) -> Reduction:
     if value.is_parameter:
         return _wrapped(evolve(value, is_parameter=False, requires_grad=False), value.requires_grad, OrderedDict())
     parts: tuple[Any, ...] = (value.indices, value.plain_indices, value.values, value.size)
     if value.plain_indices is None:
         coalesced = () if value.is_coalesced is None else (value.is_coalesced,)
         parts = (value.indices, value.values, value.size, *coalesced)
-    return calls("torch._utils _rebuild_sparse_tensor", TorchConstant("layout", value.layout), parts)
+    return calls("torch._utils._rebuild_sparse_tensor", TorchConstant("layout", value.layout), parts)
 
 
 FORMS.update(
     {
         Storage: _of_storage,
-        UntypedStorage: lambda value: _untyped(value.storage),
+        UntypedStorage: lambda value, _: _untyped(value.storage),
         Tensor: _of_tensor,
         QuantizedTensor: _of_quantized,
         SparseTensor: _of_sparse,
@@ -393,20 +396,28 @@ def is_distributed(name: Any) -> bool:
     return isinstance(name, PythonGlobal) and name.name in _CLASSES and name.module.startswith("torch.distributed")
 
 
-def whole_tensor(arguments: Any, state: Any) -> Tensor | None:
-    """Return the tensor of a `DTensor` of which this process has all elements; `None` if it has not.
+def _divided(arguments: tuple[Any, ...], state: Any) -> tuple[Tensor, dict[str, Any]] | None:
+    """Return the elements that a `DTensor` has here, and its specification; `None` if the file does not state both.
 
     Args:
         arguments: of `_rebuild_wrapper_subclass`.
         state: of the object.
     """
-    attributes = _attributes(state)
+    attributes = PythonObject(None, "", state=state).attributes
     local, spec = attributes.get("_local_tensor"), attributes.get("_spec")
-    placements = spec.attributes.get("placements") if isinstance(spec, PythonObject) else None
-    if not isinstance(local, Tensor) or not isinstance(placements, tuple) or len(arguments) < 3:
+    known = spec.attributes if isinstance(spec, PythonObject) else {}
+    if isinstance(local, Tensor) and isinstance(known.get("placements"), tuple) and len(arguments) > 2:
+        return local, known
+    return None
+
+
+def whole_tensor(arguments: Any, state: Any) -> Tensor | None:
+    """Return the tensor of a `DTensor` of which this process has all elements; `None` if it has not."""
+    local, known = _divided(arguments, state) or (None, {})
+    if local is None or local.shape != arguments[2]:
         return None
-    known = all(isinstance(each, PythonObject) and each.path.rpartition(".")[2] in _COPIES for each in placements)
-    return local if known and tuple(local.shape) == arguments[2] else None
+    names = [each.path.rpartition(".")[2] if isinstance(each, PythonObject) else "" for each in known["placements"]]
+    return local if _COPIES.issuperset(names) else None
 
 
 @define(eq=False)
@@ -437,20 +448,21 @@ class Part:
 def part_of(value: Any) -> Part | None:
     """Return what an object holds of a divided tensor; `None` if it is none that can be put together."""
     args = value.args if isinstance(value, PythonObject) and isinstance(value.args, tuple) else ()
-    if len(args) != 4 or not is_distributed(args[1]) or not isinstance(args[2], tuple) or len(args[2]) < 3:
+    found = None
+    if len(args) == 4 and is_distributed(args[1]) and isinstance(args[2], tuple):
+        found = _divided(args[2], args[3])
+    if found is None:
         return None
-    attributes = _attributes(args[3])
-    local, spec = attributes.get("_local_tensor"), attributes.get("_spec")
-    known = spec.attributes if isinstance(spec, PythonObject) else {}
-    mesh, placements, order = (known.get(name) for name in ("mesh", "placements", "shard_order"))
-    if not isinstance(mesh, PythonObject) or not isinstance(placements, tuple) or not isinstance(local, Tensor):
+    local, known = found
+    mesh, placements = known.get("mesh"), known["placements"]
+    if not isinstance(mesh, PythonObject):
         return None
     size, coordinate = _whole_numbers(args[2][2]), _whole_numbers(mesh.attributes.get("_coordinate_on_dim"))
     ranks, rank = _ranks(mesh)
     if size is None or coordinate is None or rank is None or len(coordinate) != len(placements):
         return None
     cuts = tuple(_cut(each, len(size)) for each in placements)
-    if NotImplemented in cuts or not _in_order(order):
+    if NotImplemented in cuts or not _in_order(known.get("shard_order")):
         return None
     return Part(value, local, size, cuts, coordinate, rank, ranks, args[2][-1] is True)
 
@@ -496,11 +508,6 @@ def check_whole(value: Any) -> None:
                 path=visit.text(),
                 hint="Put the files of all ranks into a folder, and convert the folder; or save full_tensor() of each.",
             )
-
-
-def _attributes(state: Any) -> dict[Any, Any]:
-    parts = state if isinstance(state, tuple) else (state,)
-    return {key: item for part in parts if isinstance(part, dict) for key, item in part.items()}
 
 
 def _rank(value: PythonObject) -> str:

@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from ....data import define
 from ....errors import (
     CorruptError,
     ForbiddenGlobalError,
-    FormatError,
     LimitError,
     T7BridgeError,
     TruncatedError,
@@ -32,10 +30,10 @@ from ....errors import (
 )
 from ....graph.python import PythonObject
 from ....io.source import ByteSource
-from ....limits import OBJECT_BYTES, Limits
+from ....limits import OBJECT_BYTES
 from ....report import Note
 from . import opcodes
-from .meaning import Work
+from .meaning import PtMeaning
 
 _CHUNK_BYTES = 1 << 16
 _MARGIN_BYTES = 16
@@ -52,47 +50,6 @@ _unpack_u8 = struct.Struct("<Q").unpack_from
 _unpack_f8 = struct.Struct(">d").unpack_from
 
 
-class Meaning(Protocol):
-    """The meaning of the names in a pickle."""
-
-    def find(self, module: str, name: str) -> Any:
-        """Return the value of a global."""
-
-    def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
-        """Return the value of a call, with `how` as in `PythonObject`."""
-
-    def build(self, value: Any, state: Any) -> Any:
-        """Return the value after its state was set."""
-
-    def fill(self, value: PythonObject) -> None:
-        """Learn that an object receives items."""
-
-    def persistent(self, saved_id: Any) -> Any:
-        """Return the value of a persistent id."""
-
-
-@define
-class Rest:
-    """The bytes after the value of a pickle, or of a file of pickles.
-
-    Attributes:
-        nbytes: number of bytes.
-        pickles: number of further pickles at their beginning.
-    """
-
-    nbytes: int
-    pickles: int = 0
-
-    def notes(self, member: str = "") -> list[Note]:
-        """Note them, if there are any."""
-        if not self.nbytes:
-            return []
-        where = f" of {member}" if member else ""
-        pickles = f", {self.pickles} more pickle{'s' * (self.pickles > 1)} among them," if self.pickles else ""
-        text = f"{self.nbytes:,} bytes after the value{where}{pickles} are left out"
-        return [Note("warning", "", text, code="trailing")]
-
-
 class Unpickler:
     """Reader of consecutive pickles in a source.
 
@@ -100,8 +57,7 @@ class Unpickler:
         source: the bytes; they are read in pieces.
         position: of the first pickle, in bytes.
         end: end of the readable part, in bytes.
-        meaning: resolves names.
-        limits: resource limits.
+        meaning: resolves names, and has the resource limits.
         member: name of the part of the file, for messages.
 
     Attributes:
@@ -110,9 +66,8 @@ class Unpickler:
         end: end of the readable part.
     """
 
-    def __init__(
-        self, source: ByteSource, position: int, end: int, meaning: Meaning, limits: Limits, member: str = ""
-    ) -> None:
+    def __init__(self, source: ByteSource, position: int, end: int, meaning: PtMeaning, member: str = "") -> None:
+        limits = meaning.limits
         self.source = source
         self._base = position
         self.end = end
@@ -123,7 +78,7 @@ class Unpickler:
         self._ceiling = "pickle_operations"
         self._budget = limits.pickle_operations
         self.restrict(limits.allocated_bytes // OBJECT_BYTES, "allocated_bytes")
-        self._work = Work(limits, end - position)
+        self._work = meaning.work
         self._sets = 0
         self._longest = limits.string_bytes
         self._buffer = b""
@@ -171,36 +126,46 @@ class Unpickler:
         self._stack.clear()
         self._marks.clear()
         self._memo = {}
+        self._work.hashes.clear()  # of containers that are gone
         self._frame_end = 0
         self._at = self.position - self._base
         try:
-            return self._run()
+            try:
+                return self._run()
+            except T7BridgeError:  # which is a ValueError too
+                raise
+            except (IndexError, struct.error) as error:
+                ends = self._base + len(self._buffer) >= self.end and self._buffer[-1:] != opcodes.STOP
+                if ends and self._at >= len(self._buffer) - _MARGIN_BYTES:
+                    raise TruncatedError("the pickle ends in the middle") from error
+                raise CorruptError("the pickle pops from an empty stack") from error
+            except KeyError as error:
+                raise CorruptError(f"the pickle refers to object {error}, which it never numbered") from error
+            except (ValueError, TypeError, OverflowError) as error:
+                raise CorruptError(f"the pickle is damaged: {error!s:.200}") from error
         except T7BridgeError as error:
             error.file = error.file or self.source.name
             error.path = error.path or self._member
             if error.offset is None:
                 error.offset = self._base + self._at
             raise
-        except (IndexError, struct.error) as error:
-            ends = self._base + len(self._buffer) >= self.end and self._buffer[-1:] != opcodes.STOP
-            if ends and self._at >= len(self._buffer) - _MARGIN_BYTES:
-                raise self._fault(TruncatedError, "the pickle ends in the middle") from error
-            raise self._fault(CorruptError, "the pickle pops from an empty stack") from error
-        except KeyError as error:
-            raise self._fault(CorruptError, f"the pickle refers to object {error}, which it never numbered") from error
-        except (ValueError, TypeError, OverflowError) as error:
-            raise self._fault(CorruptError, f"the pickle is damaged: {error!s:.200}") from error
 
-    def load_rest(self) -> Rest:
+    def load_rest(self, member: str = "") -> list[Note]:
         """Read the pickles after the value, which programs may load one after another.
+
+        Args:
+            member: name of the part of the file, for the note.
+
+        Returns:
+            A note of the bytes after the value, if there are any.
 
         Raises:
             ForbiddenGlobalError: one names what runs code.
             LimitError: there are too many.
         """
-        rest = Rest(self.end - self.position)
+        nbytes, count = self.end - self.position, 0
         while self.position < self.end:
-            if rest.pickles == _MOST_PICKLES:
+            if count == _MOST_PICKLES:
                 most = f"at most {_MOST_PICKLES}"
                 raise LimitError("too many pickles follow one another", expected=most, offset=self.position)
             try:
@@ -209,21 +174,22 @@ class Unpickler:
                 raise
             except T7BridgeError:
                 break
-            rest.pickles += 1
-        return rest
-
-    def _fault(self, kind: type[FormatError], message: str) -> FormatError:
-        return kind(message, file=self.source.name, offset=self._base + self._at, path=self._member)
+            count += 1
+        where = f" of {member}" if member else ""
+        pickles = f", {count} more pickle{'s' * (count > 1)} among them," if count else ""
+        text = f"{nbytes:,} bytes after the value{where}{pickles} are left out"
+        return [Note("warning", "", text, code="trailing")] if nbytes else []
 
     def _run(self) -> Any:
         # Names of opcodes are locals, as cheap as numbers. They are ordered by frequency.
         (
             BINPUT, BININT1, BINGET, BINUNICODE, MARK, TUPLE, LONG_BINPUT, REDUCE, MEMOIZE, SHORT_BINUNICODE,
-            BINPERSID, EMPTY_TUPLE, LONG_BINGET, BINFLOAT, BININT2, BININT, NEWFALSE, NEWTRUE, TUPLE1, TUPLE2, NONE,
-            EMPTY_LIST, APPENDS, EMPTY_DICT, SETITEMS, STOP,
+            BINPERSID, LONG_BINGET, BINFLOAT, BININT2, BININT, TUPLE1, TUPLE2, EMPTY_LIST, APPENDS, EMPTY_DICT,
+            SETITEMS, STOP,
         ) = _FREQUENT  # fmt: skip
         meaning, stack, marks, memo = self._meaning, self._stack, self._marks, self._memo
         push, pop, make, longest = stack.append, stack.pop, meaning.make, self._longest
+        constants = _CONSTANTS
         buffer, safe, pos = self._buffer, self._safe, self._at
         for number in range(self._budget):
             if pos >= safe:
@@ -279,8 +245,6 @@ class Unpickler:
                 pos = stop
             elif op == BINPERSID:
                 stack[-1] = meaning.persistent(stack[-1])
-            elif op == EMPTY_TUPLE:
-                push(())
             elif op == LONG_BINGET:
                 push(memo[_unpack_u4(buffer, pos)[0]])
                 pos += 4
@@ -293,22 +257,18 @@ class Unpickler:
             elif op == BININT:
                 push(_unpack_i4(buffer, pos)[0])
                 pos += 4
-            elif op == NEWFALSE:
-                push(False)
-            elif op == NEWTRUE:
-                push(True)
+            elif op in constants:
+                push(constants[op])
             elif op == TUPLE1:
                 stack[-1] = (stack[-1],)
             elif op == TUPLE2:
                 last = pop()
                 stack[-1] = (stack[-1], last)
-            elif op == NONE:
-                push(None)
             elif op == EMPTY_LIST:
                 push([])
             elif op == APPENDS:
                 start = marks.pop()
-                self._extend(stack[start - 1], stack[start:])
+                self._add(stack[start - 1], stack[start:])
                 del stack[start:]
             elif op == EMPTY_DICT:
                 push({})
@@ -322,15 +282,19 @@ class Unpickler:
                 self._budget -= number
                 self.position = self._base + pos
                 return pop()
+            elif op in _ON_STACK:
+                count, function = _ON_STACK[op]
+                start = marks.pop() if count is None else len(stack) - count
+                if start < 0:
+                    raise IndexError
+                taken = stack[start:]
+                del stack[start:]
+                push(function(self, taken) if count is None else function(self, *taken))
+            elif op in _WITH_ARGUMENT:
+                pos = _WITH_ARGUMENT[op](self, op, pos)
+                buffer, safe = self._buffer, self._safe
             else:
-                on_stack = _ON_STACK.get(op)
-                if on_stack is not None:
-                    on_stack(self)
-                elif op in _WITH_ARGUMENT:
-                    pos = _WITH_ARGUMENT[op](self, op, pos)
-                    buffer, safe = self._buffer, self._safe
-                else:
-                    raise CorruptError(f"0x{op:02x} is not an operation of a pickle")
+                raise CorruptError(f"0x{op:02x} is not an operation of a pickle")
         raise self._too_many()
 
     # The window on the file
@@ -398,16 +362,22 @@ class Unpickler:
 
     # Containers
 
-    def _extend(self, target: Any, items: list[Any]) -> None:
-        if type(target) is list:
-            target.extend(items)
-        elif isinstance(target, PythonObject):
+    def _add(self, target: Any, items: Sequence[Any], kind: type = list) -> Any:
+        """Add items to a list or set, or to an object, and return it."""
+        found = type(target)
+        if isinstance(target, PythonObject):
             self._meaning.fill(target)
             target.items.extend(items)
+        elif found is not kind:
+            raise CorruptError(f"the pickle {'appends' if kind is list else 'adds'} to a {found.__name__}")
+        elif kind is list:
+            target.extend(items)
         else:
-            raise CorruptError(f"the pickle appends to a {type(target).__name__}")
+            target.update(self._checked(target, items))
+        return target
 
-    def _set_items(self, target: Any, items: list[Any]) -> None:
+    def _set_items(self, target: Any, items: Sequence[Any]) -> Any:
+        """Set keys, each followed by its value, of a dict or an object, and return it."""
         if len(items) % 2:
             raise CorruptError("the pickle has a key without a value")
         if isinstance(target, PythonObject):
@@ -421,8 +391,9 @@ class Unpickler:
                 target.update(zip(keys, items[1::2]))
         else:
             raise CorruptError(f"the pickle sets an item of a {type(target).__name__}")
+        return target
 
-    def _checked(self, container: object, items: list[Any]) -> list[Any]:
+    def _checked(self, container: object, items: Sequence[Any]) -> Sequence[Any]:
         for item in items:
             if type(item) is not str:
                 self._work.check_key(container, item)
@@ -436,78 +407,30 @@ class Unpickler:
 
     # Less frequent opcodes that only work on the stack
 
-    def _stack_global(self) -> None:
-        name, module = self._stack.pop(), self._stack.pop()
+    def _stack_global(self, module: Any, name: Any) -> Any:
         if type(name) is not str or type(module) is not str:
             raise CorruptError("the name of a global is not text")
-        self._stack.append(self._meaning.find(module, name))
+        return self._meaning.find(module, name)
 
-    def _tuple3(self) -> None:
-        first, second, third = self._stack[-3], self._stack[-2], self._stack[-1]
-        self._stack[-3:] = [(first, second, third)]
-
-    def _setitem(self) -> None:
-        value, key = self._stack.pop(), self._stack.pop()
-        self._set_items(self._stack[-1], [key, value])
-
-    def _append(self) -> None:
-        value = self._stack.pop()
-        self._extend(self._stack[-1], [value])
-
-    def _build(self) -> None:
-        state = self._stack.pop()
-        self._stack[-1] = self._meaning.build(self._stack[-1], state)
-
-    def _newobj(self) -> None:
-        args = self._stack.pop()
-        self._stack[-1] = self._meaning.make(self._stack[-1], args, "newobj")
-
-    def _newobj_ex(self) -> None:
-        kwargs, args = self._stack.pop(), self._stack.pop()
-        self._stack[-1] = self._meaning.make(self._stack[-1], args, "newobj_ex", kwargs)
-
-    def _obj(self) -> None:
-        cls, *args = self._pop_mark()
-        self._stack.append(self._meaning.make(cls, tuple(args), "inst"))
-
-    def _empty_set(self) -> None:
+    def _empty_set(self) -> set[Any]:
         self._sets += 1  # an empty set takes more memory than anything else that is one byte here
         if 4 * self._sets > min(self._budget, _FREE_SETS + self.end - self._base):
             raise self._too_many()
-        self._stack.append(set())
+        return set()
 
-    def _additems(self) -> None:
-        items = self._pop_mark()
-        target = self._stack[-1]
-        if type(target) is set:
-            target.update(self._checked(target, items))
-        elif isinstance(target, PythonObject):
-            self._meaning.fill(target)
-            target.items.extend(items)
-        else:
-            raise CorruptError(f"the pickle adds to a {type(target).__name__}")
-
-    def _frozenset(self) -> None:
-        items = self._pop_mark()
+    def _frozenset(self, items: list[Any]) -> frozenset[Any]:
         self._work.check_elements(items)
-        self._stack.append(frozenset(items))
+        return frozenset(items)
 
-    def _list(self) -> None:
-        self._stack.append(self._pop_mark())
+    # Less frequent opcodes with arguments, or without a result: each handler receives the opcode and the position of
+    # its argument, and returns the position of the next opcode
 
-    def _dict(self) -> None:
-        items = self._pop_mark()
-        self._stack.append({})
-        self._set_items(self._stack[-1], items)
-
-    def _pop(self) -> None:
-        (self._marks if self._marks and self._marks[-1] == len(self._stack) else self._stack).pop()
-
-    def _dup(self) -> None:
-        self._stack.append(self._stack[-1])
-
-    # Less frequent opcodes with arguments: each handler receives the opcode and the position of its argument, and
-    # returns the position of the next opcode
+    def _pop(self, op: int, pos: int) -> int:
+        if op == opcodes.POP_MARK[0] or self._marks[-1:] == [len(self._stack)]:
+            self._pop_mark()
+        else:
+            self._stack.pop()
+        return pos
 
     def _global(self, op: int, pos: int) -> int:
         module, pos = self._line(pos)
@@ -591,10 +514,11 @@ def _codes(names: str) -> tuple[int, ...]:
 
 _FREQUENT = _codes(
     """
-    BINPUT BININT1 BINGET BINUNICODE MARK TUPLE LONG_BINPUT REDUCE MEMOIZE SHORT_BINUNICODE BINPERSID EMPTY_TUPLE
-    LONG_BINGET BINFLOAT BININT2 BININT NEWFALSE NEWTRUE TUPLE1 TUPLE2 NONE EMPTY_LIST APPENDS EMPTY_DICT SETITEMS STOP
+    BINPUT BININT1 BINGET BINUNICODE MARK TUPLE LONG_BINPUT REDUCE MEMOIZE SHORT_BINUNICODE BINPERSID LONG_BINGET
+    BINFLOAT BININT2 BININT TUPLE1 TUPLE2 EMPTY_LIST APPENDS EMPTY_DICT SETITEMS STOP
     """
 )
+_CONSTANTS = dict(zip(_codes("EMPTY_TUPLE NEWFALSE NEWTRUE NONE"), ((), False, True, None)))
 _STRINGS: dict[int, tuple[Callable[[bytes], Any], int]] = {
     code: (convert, width)
     for names, convert in (
@@ -609,16 +533,31 @@ _STRINGS: dict[int, tuple[Callable[[bytes], Any], int]] = {
     for code in _codes(name)
 }
 """Opcode → conversion of the bytes, and the width of their length."""
-_STACK_NAMES = """
-STACK_GLOBAL TUPLE3 SETITEM APPEND BUILD NEWOBJ NEWOBJ_EX OBJ EMPTY_SET ADDITEMS FROZENSET LIST DICT POP POP_MARK DUP
-"""
-_ON_STACK: dict[int, Callable[[Unpickler], object]] = {
-    _codes(name)[0]: getattr(Unpickler, f"_{name.lower()}") for name in _STACK_NAMES.split()
+_ON_STACK: dict[int, tuple[int | None, Callable[..., Any]]] = {
+    _codes(name)[0]: (count, function)
+    for name, count, function in (
+        ("STACK_GLOBAL", 2, Unpickler._stack_global),
+        ("TUPLE3", 3, lambda self, *items: items),
+        ("SETITEM", 3, lambda self, target, *item: self._set_items(target, item)),
+        ("APPEND", 2, lambda self, target, *item: self._add(target, item)),
+        ("BUILD", 2, lambda self, value, state: self._meaning.build(value, state)),
+        ("NEWOBJ", 2, lambda self, cls, args: self._meaning.make(cls, args, "newobj")),
+        ("NEWOBJ_EX", 3, lambda self, cls, args, kwargs: self._meaning.make(cls, args, "newobj_ex", kwargs)),
+        ("EMPTY_SET", 0, Unpickler._empty_set),
+        ("DUP", 0, lambda self: self._stack[-1]),
+        ("OBJ", None, lambda self, items: self._meaning.make(items[0], tuple(items[1:]), "inst")),
+        ("ADDITEMS", None, lambda self, items: self._add(self._stack.pop(), items, set)),
+        ("FROZENSET", None, Unpickler._frozenset),
+        ("LIST", None, lambda self, items: items),
+        ("DICT", None, lambda self, items: self._set_items({}, items)),
+    )
 }
+"""Opcode → the number of values that it takes from the stack (`None`: all since the mark), and what it puts there."""
 _WITH_ARGUMENT: dict[int, Callable[[Unpickler, int, int], int]] = {
     code: handler
     for names, handler in {
         "GLOBAL INST": Unpickler._global,
+        "POP POP_MARK": Unpickler._pop,
         "PROTO": Unpickler._proto,
         "FRAME": Unpickler._frame,
         "LONG1 LONG4 BINUNICODE8 BYTEARRAY8": Unpickler._string,
