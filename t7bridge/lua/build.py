@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
@@ -446,15 +447,7 @@ class Builder:
         start, count, step = _range(view, number, dim)
         start = max(start + shape[dim], 0) if start < 0 else min(start, shape[dim])
         value = self.reshape(value, with_extents(shape, dim, count))
-        size = count if step == 1 else 1
-        parts, end = [], 0
-        for place in range(0, count, size):
-            at = start + place * step
-            parts += [self.narrow(base, dim, end, at - end)] if at > end else []
-            parts.append(self.narrow(value, dim, place, size))
-            end = at + size
-        parts += [self.narrow(base, dim, end, shape[dim] - end)] if end < shape[dim] else []
-        return self.concatenate(parts, dim)
+        return self.replaced(base, start + step * np.arange(count), value, dim)
 
     # Used by operations
 
@@ -708,6 +701,40 @@ class Builder:
         total = sum(wire.shape[place] for wire in wires)
         return self.emit(make("nn.JoinTable", place + 1), *wires, shape=with_extents(wires[0].shape, place, total))
 
+    def gathered(self, value: Any, index: Any, place: int, *others: Any) -> Any:
+        """Return elements of a dimension by constant indices, which count on in other values: ranges, joined.
+
+        The rows of a learned table stay learned.
+        """
+        values, index = (value, *others), index.reshape(-1)
+        starts = list(accumulate((each.shape[place] for each in values[:-1]), initial=0))
+        owners = np.searchsorted(starts, index, "right") - 1
+        cuts = [0, *(np.flatnonzero((np.diff(index) != 1) | np.diff(owners).astype(bool)) + 1), len(index)]
+        is_table = not others and is_parameter(value) and value.whole and len(value.ref.size) <= 2
+        if len(cuts) > 2 and is_table and place == 0:
+            rows, width = (*value.ref.size, 1)[:2]
+            layer = make("nn.LookupTable", rows, width, weight=value.ref.resized((rows, width)))
+            made = self.emit(layer, self.constant((index + 1).astype("f4")), shape=(len(index), width))
+            return self.reshape(made, (len(index), *value.shape[1:]))
+        if len(cuts) <= MOST_RANGES:
+            ranges = [(owners[start], index[start], end - start) for start, end in pairwise(cuts)]
+            parts = [self.narrow(values[own], place, int(at - starts[own]), int(count)) for own, at, count in ranges]
+            return self.concatenate(parts, place)
+        # The batch cannot be extended by constant positions, and the layer counts from 1.
+        wire = self.wire(self.concatenate([*values], place))
+        positions = self.wire(self.constant((index + 1).astype("f4")))
+        positions = positions >> make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True)
+        return self.emit(
+            make("nn.Index", place + 1), wire, positions, shape=with_extents(value.shape, place, len(index))
+        )
+
+    def replaced(self, value: Any, index: Any, part: Any, place: int) -> Any:
+        """Return a value with other elements at constant indices of a dimension."""
+        extent = value.shape[place]
+        order = np.arange(extent)
+        order[index] = extent + np.arange(len(index))
+        return self.gathered(value, order, place, part)
+
     def permute(self, value: Any, order: Any) -> Any:
         """Permute dimensions; `order` is the source of each dimension of the result, negative from the end."""
         order = tuple(place % len(value.shape) for place in order)
@@ -820,6 +847,8 @@ def _imaginary(value: Any, other: Any = None) -> Any:
 
 MOST_REPEATED = 1 << 16
 """Elements of a constant up to which it is stored as repeated as it is used."""
+MOST_RANGES = 8
+"""Ranges of indices that are joined; more are looked up by nn.Index."""
 MOST_UNNAMED = 4
 """Layers that an operation may have without being a function of the source."""
 UNKNOWN = "Lua has no such operation, and no composition is known"

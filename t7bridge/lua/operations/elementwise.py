@@ -88,6 +88,9 @@ EACH: dict[str, str | Callable[..., LuaLayer]] = {
     "log1p": lambda: same() + 1 >> make("nn.Log"),
     "log2": lambda: make("nn.Log") / log(2),
     "log10": lambda: make("nn.Log") / log(10),
+    "logit": lambda eps: (
+        clipped(eps, None if eps is None else 1 - eps) >> (make("nn.Log") - (1 - same() >> make("nn.Log")))
+    ),
     "sqrt": "nn.Sqrt",
     "rsqrt": lambda: make("nn.Power", -0.5),
     "reciprocal": lambda: make("nn.Power", -1),
@@ -110,7 +113,7 @@ def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
         return value if made.name == "nn.Identity" else b.emit(made, value)
 
     build.__doc__ = f"{names.split()[0].partition('.')[0]} of each element."
-    sample = layer(*(0.5 + place for place in range(len(taken))))
+    sample = layer(*(0.25 + place for place in range(len(taken))))
     operation(names, ", ".join(dict.fromkeys(part.name for part in walk(sample))))(build)
 
 
@@ -149,13 +152,6 @@ def softplus(b: Builder, self: Any, beta: float, threshold: float) -> Any:
     if threshold != 20:
         raise CannotError(f"nn.SoftPlus is linear above 20, this one above {threshold}")
     return b.emit(make("nn.SoftPlus", beta), self)
-
-
-@operation("logit", "nn.HardTanh, nn.Log, nn.CSubTable")
-def logit(b: Builder, self: Any, eps: Any) -> Any:
-    """Apply log(x / (1 - x))."""
-    value = b.wire(self) if eps is None else b.emit(clipped(eps, 1 - eps), self)
-    return (value >> make("nn.Log")) - (1 - value >> make("nn.Log"))
 
 
 @operation("prelu _prelu_kernel", "nn.PReLU")
@@ -239,11 +235,6 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
         return None
     scale = b.reshape(b.wire(other), (other.shape[longer[0]] if longer else 1,))
     return Scaled(param, scale**-1 if divide else scale, longer[0] if longer else None)
-
-
-def _times(b: Builder, value: Any, factor: float) -> Any:
-    """Return a value times a factor."""
-    return value if factor == 1 else (value if isinstance(value, float) else b.wire(value)) * factor
 
 
 @operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", "nn.CSubTable, nn.CAdd, nn.AddConstant")
@@ -433,13 +424,11 @@ def filled(b: Builder, value: Any, mask: Any, number: float) -> Any:
 
 
 @operation(
-    "where.self where.ScalarOther where.ScalarSelf where.Scalar masked_fill.Scalar masked_fill.Tensor",
+    "where.self where.ScalarOther where.ScalarSelf where.Scalar",
     "nn.CMaxTable and nn.CMinTable with bounds by the mask, nn.Log; nn.CAddTable",
 )
-def where(b: Builder, self: Any, other: Any = None, condition: Any = None, mask: Any = None, value: Any = None) -> Any:
+def where(b: Builder, condition: Any, self: Any, other: Any) -> Any:
     """Choose between two values by a mask."""
-    if condition is None:
-        condition, self, other = mask, value, self
     first, second = number_of(self), number_of(other)
     if first is not None:
         other = other if second is None else b.constant(np.array(second))
@@ -494,11 +483,11 @@ def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
 
 
 @operation(
-    "var.correction var.dim std.correction std.dim var_mean.correction",
-    "nn.Mean, nn.CSubTable, nn.Square, nn.Sum, nn.MulConstant, nn.Sqrt",
+    "var.correction var.dim var_mean.correction",
+    "nn.Mean, nn.CSubTable, nn.Square, nn.Sum, nn.MulConstant",
 )
 def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = None, correction: Any = None) -> Any:
-    """Return variances or standard deviations."""
+    """Return variances, and means."""
     places = _places(dim, len(self.shape))
     correction = (unbiased is not False) if correction is None else correction
     if correction:
@@ -512,7 +501,7 @@ def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = No
         made = made * (count / (count - correction))
     if b.kind == "var_mean":
         return [made, middle if keepdim else b.reshape(middle, made.shape)]
-    return made >> make("nn.Sqrt") if b.kind == "std" else made
+    return made
 
 
 @operation("linalg_vector_norm", "nn.Abs, nn.Square or nn.Power, nn.Sum, nn.Sqrt or nn.Power")
@@ -608,12 +597,6 @@ def _sorted(value: Wire, dim: int, descending: bool) -> list[Wire]:
 def sort(b: Builder, self: Wire, dim: Place, descending: bool) -> Any:
     """Sort a dimension; return elements and indices."""
     return _sorted(self, dim, descending)
-
-
-@operation("argsort argsort.stable", "pt.Sort", package="layers")
-def argsort(b: Builder, self: Wire, dim: Place, descending: bool) -> Any:
-    """Return the indices that sort a dimension."""
-    return _sorted(self, dim, descending)[1]
 
 
 @operation("topk", "pt.Sort, nn.Narrow", package="layers")

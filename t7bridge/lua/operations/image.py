@@ -26,7 +26,7 @@ from ..build import (
 from ..layers import LuaLayer, WeightRef, make
 from .elementwise import along
 from .linear import apply_scale, scaled_outputs
-from .shape import MOST_PARTS, as_image, constant_pad, gathered, on_image, strided
+from .shape import as_image, constant_pad, on_image
 
 UNKNOWN = "an extent of the image depends on the inputs"
 INDICES = "the positions of maxima are not available in nn; --allow layers writes a layer, but for volumes"
@@ -223,7 +223,7 @@ def _by_zeros(
     sides: list[int] = []
     options = (_each(rank, value, 0)[-rank:] for value in (stride, padding, output_padding, dilation))
     for place, (size, step, pad, extra, apart) in enumerate(zip(kernel, *options), 2):
-        kernels = gathered(b, kernels, np.arange(size)[::-1], place)
+        kernels = b.gathered(kernels, np.arange(size)[::-1], place)
         if step > 1:
             shape = input.shape
             rows = b.reshape(input, with_extents(shape, place, shape[place], 1))
@@ -247,26 +247,6 @@ def _by_zeros(
 def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
     """Convolve, or convolve transposed."""
     return OPERATIONS["aten.conv_transpose2d.input" if transposed else "aten.conv2d.default"].call(b, args)
-
-
-@operation("im2col", "nn.SpatialZeroPadding, nn.Narrow, nn.JoinTable")
-def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
-    """Return the elements at each position of a kernel."""
-    kernel, dilation, stride, (top, left) = (_each(2, each, 0) for each in (kernel_size, dilation, stride, padding))
-    value = self
-    if prod(kernel) > MOST_PARTS:
-        raise CannotError(f"takes apart images by a kernel of {kernel[0]}x{kernel[1]}")
-    batch, channels, _, _ = value.shape
-    check_known(UNKNOWN, *value.shape[1:])
-    value = constant_pad(b, value, [left, left, top, top], 0.0)
-    counts = [(n - d * (k - 1) - 1) // s + 1 for n, d, k, s in zip(value.shape[2:], dilation, kernel, stride)]
-    parts = []
-    for row in range(kernel[0]):
-        line = strided(b, value, 2, row * dilation[0], counts[0], stride[0])
-        for column in range(kernel[1]):
-            part = strided(b, line, 3, column * dilation[1], counts[1], stride[1])
-            parts.append(b.reshape(part, (batch, channels, 1, prod(counts))))
-    return b.reshape(b.concatenate(parts, 2), b.shape)
 
 
 @operation(

@@ -27,11 +27,8 @@ from ..trace import DynamicExtent
 from .elementwise import filled as masked
 from .elementwise import flattened, is_nonzero, reduced
 
-MOST_PARTS = 256
 _END = 2**63 - 1
 """The end of a slice that has none."""
-MOST_RANGES = 8
-"""Ranges of positions that are joined; more are looked up by nn.Index."""
 
 
 @operation(
@@ -94,13 +91,10 @@ def expand(b: Builder, self: Any, other: Any = None) -> Any:
     return b.expand(self, b.shape, other if isinstance(other, Wire) else None)
 
 
-@operation("copy fill.Scalar fill.Tensor zero", "none: the other value")
-def overwritten(b: Builder, self: Any, src: Any = 0, value: Any = None) -> Any:
+@operation("copy", "none: the other value")
+def overwritten(b: Builder, self: Any, src: Any) -> Any:
     """Replace all elements, also in a view of another tensor."""
-    value = src if value is None else value
-    if isinstance(value, (int, float)):
-        value = b.constant(np.full((1,) * len(b.shape), float(value)), b.shape)
-    return b.expand(value, b.shape, self if isinstance(self, Wire) else None)
+    return b.expand(src, b.shape, self if isinstance(self, Wire) else None)
 
 
 def strided(b: Builder, value: Any, place: int, start: int, count: int, step: int) -> Any:
@@ -110,7 +104,7 @@ def strided(b: Builder, value: Any, place: int, start: int, count: int, step: in
     if start + count * step <= value.shape[place]:
         part = b.narrow(value, place, start, count * step)
         return b.select(b.reshape(part, with_extents(value.shape, place, count, step)), place + 1, 0)
-    return gathered(b, value, start + step * np.arange(count), place)
+    return b.gathered(value, start + step * np.arange(count), place)
 
 
 @operation("select.int", "nn.Select")
@@ -200,7 +194,7 @@ def flip(b: Builder, self: Any, dims: Any) -> Any:
     for dim in dims:
         place = dim % len(self.shape)
         check_known("reverses the batch", self.shape[place])
-        self = gathered(b, self, np.arange(self.shape[place])[::-1], place)
+        self = b.gathered(self, np.arange(self.shape[place])[::-1], place)
     return self
 
 
@@ -224,7 +218,7 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
     if mode == "circular":
         for place, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
             extent = wire.shape[rank - place]
-            wire = gathered(b, wire, np.arange(-left, extent + right) % extent, rank - place)
+            wire = b.gathered(wire, np.arange(-left, extent + right) % extent, rank - place)
         return wire
     kind = "Reflection" if mode.startswith("reflect") else "Replication"
     if (len(pad), rank) in ((2, 3), (4, 4)):
@@ -274,26 +268,6 @@ def filled(b: Builder, fill_value: Any = None, s: Any = None) -> Any:
     return b.constant(np.full(b.shape if is_known(b.shape) else (1,) * len(b.shape), number, element), b.shape)
 
 
-def gathered(b: Builder, table: Any, index: Any, place: int) -> Any:
-    """Return rows of a table by constant indices: ranges of it, joined; the rows of a learned one stay learned."""
-    index = index.reshape(-1)
-    cuts = [0, *(np.flatnonzero(np.diff(index) != 1) + 1), len(index)]
-    if len(cuts) > 2 and isinstance(table, Stored) and place == 0 and len(table.ref.size) <= 2 and table.whole:
-        rows, width = (*table.ref.size, 1)[:2]
-        if table.learned:
-            layer = make("nn.LookupTable", rows, width, weight=table.ref.resized((rows, width)))
-            made = b.emit(layer, b.constant((index + 1).astype("f4")), shape=(len(index), width))
-            return b.reshape(made, (len(index), *table.shape[1:]))
-    if len(cuts) <= MOST_RANGES:
-        parts = [b.narrow(table, place, int(index[start]), int(end - start)) for start, end in pairwise(cuts)]
-        return b.concatenate(parts, place)
-    # The batch cannot be extended by constant positions, and the layer counts from 1.
-    value = b.wire(table)
-    positions = b.wire(b.constant((index + 1).astype("f4")))
-    positions = positions >> make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True)
-    return b.emit(make("nn.Index", place + 1), value, positions, shape=with_extents(table.shape, place, len(index)))
-
-
 @operation("index_select", "nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
 @operation("index.Tensor", "nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable, nn.Index")
 def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any = None) -> Any:
@@ -311,7 +285,7 @@ def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any
     if not isinstance(item, Const):
         raise CannotError("gathers by positions that depend on the inputs")
     numbers, extent = item.array(), self.shape[place]
-    made = gathered(b, self, numbers % extent if isinstance(extent, int) else numbers, place)
+    made = b.gathered(self, numbers % extent if isinstance(extent, int) else numbers, place)
     return b.reshape(made, with_extents(self.shape, place, *numbers.shape))
 
 
@@ -324,7 +298,7 @@ def diagonal(b: Builder, self: Any, offset: int, dim1: Place, dim2: Place) -> An
     check_known("the diagonal of a matrix of unknown size", rows, columns)
     flat = b.reshape(b.permute(self, [*order, dim1, dim2]), (*(self.shape[place] for place in order), rows * columns))
     places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
-    return gathered(b, flat, places, rank - 2)
+    return b.gathered(flat, places, rank - 2)
 
 
 def _of_each(b: Builder, value: Any, place: int, item: Any) -> Any:
@@ -373,13 +347,11 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
     if not isinstance(item, Const) or isinstance(extent, str):
         raise CannotError("replaces elements at positions that depend on the inputs")
     positions = item.array().reshape(-1) % extent
-    order = np.arange(extent)
-    order[positions] = extent + np.arange(len(positions))
     values = b.reshape(
         b.expand(values, self.shape[:place] + item.shape + self.shape[place + 1 :]),
         with_extents(self.shape, place, len(positions)),
     )
-    return gathered(b, b.concatenate([self, values], place), order, place)
+    return b.replaced(self, positions, values, place)
 
 
 @operation("masked_select", "nn.Narrow, nn.JoinTable")
@@ -388,18 +360,17 @@ def masked_select(b: Builder, self: Any, mask: Any) -> Any:
     if not isinstance(mask, Const) or not is_known(self.shape):
         raise CannotError("the number of elements depends on the inputs")
     numbers = np.flatnonzero(np.broadcast_to(mask.array(), self.shape))
-    return b.reshape(gathered(b, b.reshape(self, (1, prod(self.shape))), numbers, 1), b.shape)
+    return b.reshape(b.gathered(b.reshape(self, (1, prod(self.shape))), numbers, 1), b.shape)
 
 
-@operation("unfold", "nn.Narrow, nn.Transpose, nn.JoinTable")
+@operation("unfold", "nn.Narrow and nn.JoinTable, nn.Index; nn.View, nn.Transpose")
 def windows(b: Builder, self: Wire, dimension: Place, size: int, step: int) -> Any:
     """Return the windows of a dimension, their elements last."""
     extent, rank = self.shape[dimension], len(self.shape)
     check_known("windows along the batch", extent)
-    order = [place for place in range(rank) if place != dimension] + [dimension]
-    parts = [b.permute(b.narrow(self, dimension, at, size), order) for at in range(0, extent - size + 1, step)]
-    one = with_extents(parts[0].shape, dimension, 1, parts[0].shape[dimension])
-    return b.concatenate([b.reshape(part, one) for part in parts], dimension)
+    places = np.arange(0, extent - size + 1, step)[:, None] + np.arange(size)
+    made = b.reshape(b.gathered(self, places, dimension), with_extents(self.shape, dimension, *places.shape))
+    return b.permute(made, (*range(dimension + 1), *range(dimension + 2, rank + 1), dimension + 1))
 
 
 @operation("gather", "pt.Gather", package="layers")
@@ -456,7 +427,7 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
     """Look up rows."""
     if isinstance(indices, Const):
         numbers = indices.array()
-        made = b.reshape(gathered(b, weight, numbers, 0), (*numbers.shape, *weight.shape[1:]))
+        made = b.reshape(b.gathered(weight, numbers, 0), (*numbers.shape, *weight.shape[1:]))
         return b.expand(made, b.shape)
     if not is_parameter(weight):
         if "layers" not in b.allow:
