@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from math import prod
 from typing import Any
 
@@ -14,7 +12,6 @@ from ..build import (
     CannotError,
     Const,
     Missing,
-    Scaled,
     Stored,
     Wire,
     check_known,
@@ -25,7 +22,7 @@ from ..build import (
 )
 from ..layers import LuaLayer, WeightRef, make
 from .elementwise import along
-from .linear import apply_scale, scaled_outputs
+from .linear import with_weight
 from .shape import as_image, constant_pad, on_image
 
 UNKNOWN = "an extent of the image depends on the inputs"
@@ -73,35 +70,17 @@ def _grouped(name: str, args: Any, weight: Stored, bias: Any, size: Any, widths:
     return parts[0] if groups == 1 else LuaLayer("nn.Concat", (2,), children=parts)
 
 
-def _with_bias(convolve: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a convolution that adds its bias behind the layer where this cannot hold it."""
-
-    @wraps(convolve)
-    def build(b: Builder, input: Wire, weight: Any, bias: Any, *options: Any, **named: Any) -> Any:
-        if bias is None or (is_parameter(bias) and (isinstance(weight, Scaled) or is_parameter(weight))):
-            return convolve(b, input, weight, bias, *options, **named)
-        made = convolve(b, input, weight, None, *options, **named)
-        return made + b.reshape(b.wire(bias, made), (*bias.shape, *(1,) * (len(made.shape) - 2)))
-
-    return build
-
-
 @operation(
     "conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding",
     "nn.SpatialConvolution, nn.SpatialDilatedConvolution, nn.SpatialDepthWiseConvolution, nn.VolumetricConvolution, "
     "nn.VolumetricDilatedConvolution; groups as nn.Concat of nn.Narrow",
     scaled=True,
 )
-@_with_bias
+@with_weight(False, 1)
 def convolution(
     b: Builder, input: Wire, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     """Convolve."""
-    if isinstance(weight, Scaled):
-        if weight.place not in (None, 0):
-            raise CannotError("the scale of the kernel is not one for each output channel")
-        made = convolution(b, input, weight.param, None, stride, padding, dilation, groups)
-        return scaled_outputs(b, made, weight, bias, 1)
     n_out, n_in, *kernel = weight.shape
     rank = len(kernel)
     if len(input.shape) != rank + 2:
@@ -162,7 +141,7 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any)
     "nn.SpatialFullConvolution, nn.VolumetricFullConvolution; groups as nn.Concat of nn.Narrow",
     scaled=True,
 )
-@_with_bias
+@with_weight(True, 1)
 def transposed_convolution(
     b: Builder,
     input: Wire,
@@ -175,14 +154,6 @@ def transposed_convolution(
     dilation: Any,
 ) -> Any:
     """Convolve transposed."""
-    if isinstance(weight, Scaled):
-        if weight.place not in (None, 0) and (weight.place, groups) != (1, 1):
-            raise CannotError("the scale of the kernel is not one for each channel")
-        rest = (stride, padding, output_padding, groups, dilation)
-        if weight.place != 1 and not isinstance(weight.scale, float):
-            return transposed_convolution(b, apply_scale(b, input, weight, 1), weight.param, bias, *rest)
-        made = transposed_convolution(b, input, weight.param, None, *rest)
-        return scaled_outputs(b, made, weight, bias, 1)
     n_in, n_out, *kernel = weight.shape
     rank = len(kernel)
     if "layers" in b.allow and rank < 3 and (not is_parameter(weight) or set(_each(rank, dilation, 1)) != {1}):
@@ -238,7 +209,7 @@ def _by_zeros(
         reach = apart * (size - 1) - pad
         sides = [reach, reach + extra, *sides]
     input = constant_pad(b, input, sides, 0.0)
-    return convolution(b, input, kernels, bias, 1, 0, dilation, groups)
+    return convolution(b, input, kernels, bias, stride=1, padding=0, dilation=dilation, groups=groups)
 
 
 @operation(
