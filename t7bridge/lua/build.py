@@ -153,6 +153,7 @@ class Operation:
         note: a note for the documentation.
         scaled: whether it accepts a `Scaled`.
         package: what must be allowed for it: `layers`; empty for nn and nngraph.
+        missing: why Lua lacks its other results, if it returns the first of several.
     """
 
     names: tuple[str, ...]
@@ -161,6 +162,7 @@ class Operation:
     note: str = ""
     scaled: bool = False
     package: str = ""
+    missing: str = ""
 
     def call(self, b: Builder, args: dict[str, Any]) -> Any:
         """Build a call with the arguments of its schema, by name."""
@@ -189,7 +191,7 @@ BY_PARTS = f"{VIEWS} cat stack clone contiguous repeat roll flip index_select ad
 
 
 def operation(
-    names: str, lua: str, note: str = "", scaled: bool = False, package: str = "", complex: bool = False
+    names: str, lua: str, note: str = "", complex: bool = False, **options: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the builder of some operations.
 
@@ -197,14 +199,13 @@ def operation(
         names: ATen's names without `aten.`, separated by spaces: `add.Tensor relu`; `.default` may be left out.
         lua: see `Operation`.
         note: see `Operation`.
-        scaled: see `Operation`.
-        package: see `Operation`.
         complex: whether it is for complex numbers.
+        options: other attributes of the `Operation`.
     """
 
     def decorate(build: Callable[..., Any]) -> Callable[..., Any]:
         full = tuple(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in names.split())
-        made = dict.fromkeys(full, Operation(full, lua, build, note, scaled, package))
+        made = dict.fromkeys(full, Operation(full, lua, build, note, **options))
         OPERATIONS.update(made if not complex else {**made, **OPERATIONS})
         OF_COMPLEX.update(made if complex else {})
         return build
@@ -334,6 +335,8 @@ class Builder:
         value = entry.call(self, args)
         if isinstance(value, Wire) and call.shape == () and value.shape == (1,):
             value = Wire(self, value.step, ())
+        if call.shape and isinstance(call.shape[0], tuple) and not isinstance(value, list):
+            value = [value, *(Missing(entry.missing) for _ in call.shape[1:])]
         if call.inplace:
             self._change(call, value)
         return value
@@ -444,10 +447,10 @@ class Builder:
             if value.shape == shape:
                 return value
             raise CannotError("a part of the batch is changed in place")
-        start, count, step = _range(view, number, dim)
-        start = max(start + shape[dim], 0) if start < 0 else min(start, shape[dim])
-        value = self.reshape(value, with_extents(shape, dim, count))
-        return self.replaced(base, start + step * np.arange(count), value, dim)
+        places = to_tensor(np.arange(shape[dim]).reshape([-1 if place == dim else 1 for place in range(rank)]))
+        part = fold(view, {**args, "self": places})
+        index = to_array(part if is_tensor(part) else part[number]).reshape(-1)
+        return self.replaced(base, index, self.reshape(value, with_extents(shape, dim, len(index))), dim)
 
     # Used by operations
 
@@ -814,15 +817,6 @@ class Builder:
         column = self.emit(ones, source, shape=(shape[0], 1))
         made = self.emit(make("nn.MM"), column, self.reshape(row, (1, count)), shape=(shape[0], count))
         return self.reshape(made, shape)
-
-
-def _range(view: TracedCall, number: int, dim: int) -> tuple[int, int, int]:
-    """Return the first index of a part, negative from the end, its length, and its step."""
-    if view.op in ("aten.select.int", "aten.unbind.int"):
-        return view.args.get("index", number), 1, 1
-    if isinstance(view.shape[0], tuple):
-        return sum(part[dim] for part in view.shape[:number]), view.shape[number][dim], 1
-    return view.args.get("start") or 0, view.shape[dim], view.args.get("step", 1)
 
 
 def _returned(value: Any) -> Any:

@@ -18,7 +18,6 @@ from ..build import (
     CannotError,
     Const,
     Learned,
-    Missing,
     Place,
     Scaled,
     Stored,
@@ -163,13 +162,7 @@ def prelu(b: Builder, self: Any, weight: Learned) -> Any:
     return b.reshape(b.emit(layer, b.reshape(self, (*self.shape, 1)) if wide else self), self.shape)
 
 
-@operation("native_dropout", "nn.Dropout")
-def native_dropout(b: Builder, input: Any, p: float, train: bool) -> Any:
-    """Set elements to 0 at random in training; the elements that are kept are not known."""
-    return [dropout(b, input, p, train), Missing("Lua's nn.Dropout does not return its mask")]
-
-
-@operation("dropout", "nn.Dropout")
+@operation("dropout native_dropout", "nn.Dropout", missing="Lua's nn.Dropout does not return its mask")
 def dropout(b: Builder, input: Any, /, p: float, train: bool) -> Any:
     """Set elements to 0 at random in training."""
     if p == 0:
@@ -469,14 +462,16 @@ def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False)
     return made if left else Wire(b, made.step, ())
 
 
-@operation("mean.dim mean sum.dim_IntList sum amax amin max min max.dim min.dim", "nn.Mean, nn.Sum, nn.Max, nn.Min")
+@operation(
+    "mean.dim mean sum.dim_IntList sum amax amin max min max.dim min.dim",
+    "nn.Mean, nn.Sum, nn.Max, nn.Min",
+    missing=POSITIONS,
+)
 def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
     """Return means, sums, maxima or minima, whose positions must be unused."""
     made = reduced(b, f"nn.{b.kind.removeprefix('a').capitalize()}", self, dim, keepdim)
-    if b.call.op not in ("aten.max.dim", "aten.min.dim"):
+    if b.call.op not in ("aten.max.dim", "aten.min.dim") or "layers" not in b.allow:
         return made
-    if "layers" not in b.allow:
-        return [made, Missing(POSITIONS)]
     place = dim % len(self.shape)
     found = b.emit(make("pt.ArgMax", place + 1, b.kind == "min"), self, shape=with_extents(self.shape, place) or (1,))
     return [made, b.reshape(found, b.shape[1])]
@@ -551,7 +546,11 @@ def along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
     return with_last(b, value, dim, product)
 
 
-@operation("logcumsumexp cummax cummin", "nn.Narrow, nn.JoinTable; as logaddexp, nn.CMaxTable or nn.CMinTable")
+@operation(
+    "logcumsumexp cummax cummin",
+    "nn.Narrow, nn.JoinTable; as logaddexp, nn.CMaxTable or nn.CMinTable",
+    missing=POSITIONS,
+)
 def cumulative(b: Builder, self: Wire, dim: Place) -> Any:
     """Return cumulative extrema, or logarithms of sums of exponentials."""
     extent = self.shape[dim]
@@ -562,8 +561,7 @@ def cumulative(b: Builder, self: Wire, dim: Place) -> Any:
         pair = parts[-1], b.narrow(self, dim, place, 1)
         name = {"cummax": "nn.CMaxTable", "cummin": "nn.CMinTable"}.get(b.kind)
         parts.append(b.joined(name, *pair) if name else logaddexp(b, *pair))
-    made = b.concatenate(parts, dim)
-    return [made, Missing(POSITIONS)] if b.kind != "logcumsumexp" else made
+    return b.concatenate(parts, dim)
 
 
 def flattened(lead: Any) -> Any:
@@ -587,31 +585,16 @@ def cumprod(b: Builder, self: Wire, dim: Place) -> Any:
     return self >> make("pt.CumProd", dim + 1)
 
 
-def _sorted(value: Wire, dim: int, descending: bool) -> list[Wire]:
-    """Return the sorted elements of a dimension, and their indices."""
-    made = value >> make("pt.Sort", dim + 1, descending)
-    return [made >> make("nn.SelectTable", place) for place in (1, 2)]
-
-
-@operation("sort sort.stable", "pt.Sort", package="layers")
-def sort(b: Builder, self: Wire, dim: Place, descending: bool) -> Any:
-    """Sort a dimension; return elements and indices."""
-    return _sorted(self, dim, descending)
-
-
-@operation("topk", "pt.Sort, nn.Narrow", package="layers")
-def topk(b: Builder, self: Wire, k: int, dim: Place, largest: bool) -> Any:
-    """Return the largest or smallest elements, in order, and their indices."""
-    return [b.narrow(each, dim, 0, k) for each in _sorted(self, dim, largest)]
-
-
-@operation("median.dim", "pt.Sort, nn.Select", package="layers")
-def median(b: Builder, self: Wire, dim: Place, keepdim: bool) -> Any:
-    """Return the middle elements, the lower of two, and their indices."""
-    count = self.shape[dim]
-    check_known("the number of elements depends on the inputs", count)
-    shape = with_extents(self.shape, dim, *((1,) if keepdim else ()))
-    return [b.reshape(b.narrow(each, dim, (count - 1) // 2, 1), shape) for each in _sorted(self, dim, False)]
+@operation("sort sort.stable topk median.dim", "pt.Sort, nn.Narrow", package="layers")
+def sort(b: Builder, self: Wire, dim: Place, descending: bool = False, largest: bool = False, k: Any = None) -> Any:
+    """Return elements of a dimension in order, all, the first or the lower middle ones, and their indices."""
+    start, count = 0, self.shape[dim] if k is None else k
+    if b.kind == "median":
+        check_known("the number of elements depends on the inputs", count)
+        start, count = (count - 1) // 2, 1
+    made = self >> make("pt.Sort", dim + 1, descending or largest)
+    parts = [b.narrow(made >> make("nn.SelectTable", place), dim, start, count) for place in (1, 2)]
+    return list(map(b.reshape, parts, b.shape))
 
 
 @operation("argmax argmin", "pt.ArgMax", package="layers")
@@ -694,35 +677,27 @@ def batch_norm(
     return b.reshape(b.emit(layer, value), shape)
 
 
-def _over_last(b: Builder, input: Wire, over: Any, eps: float, weight: Any, bias: Any, centered: bool = True) -> Any:
-    """Normalize over the merged last dimensions; then scale and shift."""
-    lead, count = input.shape[: len(input.shape) - len(over)], prod(over)
-    value = b.emit(normalized(len(lead) + 1, count, eps, centered), b.reshape(input, (*lead, count)))
+@operation(
+    "layer_norm rms_norm", "nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd; rms_norm no mean"
+)
+def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias: Any = None, eps: Any = None) -> Any:
+    """Normalize over the last dimensions of each example, or divide by the root of the mean square."""
+    lead, count = input.shape[: len(input.shape) - len(normalized_shape)], prod(normalized_shape)
+    layer = normalized(len(lead) + 1, count, 2.0**-23 if eps is None else eps, b.kind != "rms_norm")
+    value = b.emit(layer, b.reshape(input, (*lead, count)))
     return b.reshape(_affine(b, value, weight, bias, (*(1,) * len(lead), count)), input.shape)
-
-
-@operation("layer_norm", "nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")
-def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
-    """Normalize over the last dimensions of each example."""
-    return _over_last(b, input, normalized_shape, eps, weight, bias)
 
 
 @operation(
     "_native_batch_norm_legit_no_training native_layer_norm native_group_norm",
     "as batch_norm, layer_norm and group_norm",
     "Of exported programs that were decomposed.",
+    missing="the statistics of a normalization are not known in Lua",
 )
 def native_norm(b: Builder, **args: Any) -> Any:
     """Normalize; means and deviations are not returned."""
     kind = next(kind for kind in ("batch_norm", "layer_norm", "group_norm") if kind in b.kind)
-    made = OPERATIONS[f"aten.{kind}.default"].call(b, {**args, "num_groups": args.get("group")})
-    return [made, *[Missing("the statistics of a normalization are not known in Lua")] * 2]
-
-
-@operation("rms_norm", "nn.Square, nn.Mean, nn.Sqrt, nn.CDivTable, nn.CMul")
-def rms_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, eps: Any) -> Any:
-    """Divide by the root of the mean square over the last dimensions."""
-    return _over_last(b, input, normalized_shape, 2.0**-23 if eps is None else eps, weight, None, False)
+    return OPERATIONS[f"aten.{kind}.default"].call(b, {**args, "num_groups": args.get("group")})
 
 
 @operation("group_norm", "nn.View, nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")

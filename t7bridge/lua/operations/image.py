@@ -11,7 +11,6 @@ from ..build import (
     Builder,
     CannotError,
     Const,
-    Missing,
     Stored,
     Wire,
     check_known,
@@ -213,7 +212,10 @@ def _by_zeros(
 
 
 @operation(
-    "convolution _convolution", "as conv2d and conv_transpose2d", "Of script modules and decomposed programs.", True
+    "convolution _convolution",
+    "as conv2d and conv_transpose2d",
+    "Of script modules and decomposed programs.",
+    scaled=True,
 )
 def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
     """Convolve, or convolve transposed."""
@@ -225,6 +227,7 @@ def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
     "avg_pool1d avg_pool2d avg_pool3d",
     "nn.SpatialMaxPooling, nn.SpatialDilatedMaxPooling, nn.VolumetricMaxPooling, nn.VolumetricDilatedMaxPooling, "
     "nn.SpatialAveragePooling, nn.VolumetricAveragePooling",
+    missing=INDICES,
 )
 def pool(
     b: Builder,
@@ -253,10 +256,8 @@ def pool(
     kind = f"{'Dilated' if dilated else ''}Max" if largest else "Average"
     layer = make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{kind}Pooling", *args, calls=calls)
     made = on_image(b, layer * (prod(kernel) / divisor_override if divisor_override else 1), self, shape)
-    if not several:
+    if not several or "layers" not in b.allow or rank == 3:
         return made
-    if "layers" not in b.allow or rank == 3:
-        return [made, Missing(INDICES)]
     return [made, on_image(b, make("pt.MaxPlaces", *_arguments(*groups), ceil_mode), self, shape)]
 
 
@@ -281,6 +282,7 @@ def _check_means(rank: int, padded: bool, ceil_mode: bool, divisor: Any) -> None
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d adaptive_max_pool1d "
     "adaptive_max_pool2d",
     "nn.SpatialAdaptiveAveragePooling, nn.SpatialAdaptiveMaxPooling, nn.VolumetricAveragePooling",
+    missing=INDICES,
 )
 def adaptive_pool(b: Builder, self: Wire) -> Any:
     """Max and average pooling to a given size."""
@@ -292,8 +294,7 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
         kernel = _arguments([n // m for n, m in zip(self.shape[2:], shape[2:])])
         return b.emit(make("nn.VolumetricAveragePooling", *kernel, *kernel), self, shape=shape)
     sizes = _arguments(_each(rank, shape[2:], 1))
-    made = on_image(b, make(f"nn.SpatialAdaptive{'Max' if largest else 'Average'}Pooling", *sizes), self, shape)
-    return [made, Missing(INDICES)] if largest else made
+    return on_image(b, make(f"nn.SpatialAdaptive{'Max' if largest else 'Average'}Pooling", *sizes), self, shape)
 
 
 @operation(

@@ -11,7 +11,6 @@ from ..build import (
     Builder,
     CannotError,
     Const,
-    Missing,
     Place,
     Stored,
     Wire,
@@ -178,14 +177,14 @@ def repeat(b: Builder, self: Any, repeats: Any) -> Any:
     value = b.reshape(self, (*(1,) * (len(repeats) - len(self.shape)), *self.shape))
     if all(extent == 1 or times == 1 for extent, times in zip(value.shape, repeats)):
         return b.expand(value, b.shape)
-    for place, times in enumerate(repeats):
-        if times != 1:
-            if not isinstance(times, int):
-                raise CannotError("a value is repeated for each example of the batch")
-            shapes = [with_extents(value.shape, place, count, value.shape[place]) for count in (1, times)]
-            wide = b.expand(b.reshape(value, shapes[0]), shapes[1])
-            value = b.reshape(wide, with_extents(value.shape, place, times * value.shape[place]))
-    return value
+    if not is_known(repeats):
+        raise CannotError("a value is repeated for each example of the batch")
+
+    def wide(once: bool) -> list[Any]:
+        pairs = zip(value.shape, repeats)
+        return [n for extent, times in pairs for n in ((extent,) if times == 1 else (1 if once else times, extent))]
+
+    return b.reshape(b.expand(b.reshape(value, wide(True)), wide(False)), b.shape)
 
 
 @operation("flip", "nn.Narrow, nn.JoinTable")
@@ -456,7 +455,11 @@ def steps(b: Builder, start: Any, step: Any) -> Any:
     return _Steps(step, b.shape)
 
 
-@operation("embedding_bag.padding_idx embedding_bag", "nn.LookupTable, nn.Sum, nn.Mean or nn.Max")
+@operation(
+    "embedding_bag.padding_idx embedding_bag",
+    "nn.LookupTable, nn.Sum, nn.Mean or nn.Max",
+    missing="bags keep no offsets, sizes or positions of maxima in nn",
+)
 def embedding_bag(
     b: Builder,
     weight: Any,
@@ -478,8 +481,7 @@ def embedding_bag(
     value = b.emit(layer, b.reshape(indices, lead), shape=(*lead, weight.ref.size[1]))
     if per_sample_weights is not None:
         value = value * b.reshape(per_sample_weights, (*lead, 1))
-    made = reduced(b, ("nn.Sum", "nn.Mean", "nn.Max")[mode], value, [1])
-    return [made, *(Missing("bags keep no offsets, sizes or positions of maxima in nn") for _ in range(3))]
+    return reduced(b, ("nn.Sum", "nn.Mean", "nn.Max")[mode], value, [1])
 
 
 def _size_of_bags(offsets: Any, indices: Wire, last: bool) -> Any:
