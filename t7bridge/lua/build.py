@@ -14,7 +14,6 @@ from ..data import define, np
 from ..errors import T7BridgeError, UnsupportedError
 from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, sequential, walk
 from .trace import (
-    VIEWS,
     CallRef,
     DynamicExtent,
     Program,
@@ -186,7 +185,16 @@ OPERATIONS: dict[str, Operation] = {}
 """The table: ATen operation → its composition of Lua layers. `operations/` fills it."""
 OF_COMPLEX: dict[str, Operation] = {}
 """The same for operations on complex numbers."""
-BY_PARTS = f"{VIEWS} cat stack clone contiguous repeat roll flip index_select add sub neg sum mean"
+RESHAPES = """
+alias contiguous detach dropout expand expand_as broadcast_to feature_dropout flatten positive reshape reshape_as
+squeeze to type_as unflatten unsqueeze view view_as
+"""
+"""Names of operations whose results, if they share memory with their first argument, are all of its elements in order."""
+PARTS = "select unbind slice narrow split split_with_sizes chunk tensor_split unsafe_split unsafe_chunk"
+"""Names of operations that return parts of a dimension."""
+BY_PARTS = f"""
+{RESHAPES} {PARTS} transpose permute t mT unfold cat stack clone repeat roll flip index_select add sub neg sum mean
+"""
 """Names of operations that act on the two parts of complex numbers alike."""
 
 
@@ -298,8 +306,6 @@ class Builder:
             reasons = [value.reason for value in missing] + ([] if plain else [self._refusal(entry)])
             self.problems += [self._problem(reason) for reason in reasons if reason]
             return Missing("", call.shape)
-        if call.op == "operator.value":
-            return args["value"]
         if call.op == "operator.getitem":
             return args["0"][args["1"]]
         if plain:
@@ -396,11 +402,9 @@ class Builder:
         name, changed = call.source, {call.source}
         self.env[name] = value
         while (part := calls.get(name)) is not None and part.is_view and part.source:
-            number, view = 0, part
-            if part.op == "operator.getitem":
-                number, view = part.args["1"], calls[part.source]
-                if not view.is_view or not view.source:
-                    break
+            number, view = (part.args["1"], calls[part.source]) if part.op == "operator.getitem" else (0, part)
+            if not view.is_view or not view.source:
+                break
             value = self._written(view, number, self.env[view.source], value)
             name = view.source
             self.env[name] = value
@@ -414,11 +418,11 @@ class Builder:
         used = {item.name for item in leaves(later) if isinstance(item, CallRef)}
         stale = set(changed)
         for other in self.program.calls[:position]:
-            if other.is_view and other.name not in changed and other.source in stale:
+            if other.source in stale and other.name not in changed and other.is_view:
                 stale.add(other.name)
                 if other.name in used or not other.op.startswith("operator."):
                     self.call = other
-                    self.env[other.name] = self.value_of(other)
+                    self.env[other.name] = self.env[other.source] if other.inplace else self.value_of(other)
         self.call = call
 
     def _written(self, view: TracedCall, number: int, base: Any, value: Any) -> Any:
@@ -438,10 +442,10 @@ class Builder:
                 one, other = args.get("dim0", -2), args.get("dim1", -1)
                 order[one], order[other] = order[other], order[one]
             return self.permute(value, (order.index(dim) for dim in range(rank)))
-        if kind in ("expand", "unfold") or (number and not isinstance(view.shape[0], tuple)):
-            raise CannotError("a part of a tensor is changed in place")
-        if kind not in ("select", "unbind", "slice", "narrow", "split", "split_with_sizes", "chunk"):
+        if kind in RESHAPES.split() or view.inplace:
             return self.reshape(value, shape)
+        if kind not in PARTS.split():
+            raise CannotError("a part of a tensor is changed in place")
         dim = (args.get("dim") or 0) % rank
         if isinstance(shape[dim], str):
             if value.shape == shape:
@@ -492,6 +496,11 @@ class Builder:
     def kind(self) -> str:
         """The name of the operation: `max_pool2d`."""
         return self.call.table_name.split(".")[1]
+
+    @property
+    def dtype(self) -> str:
+        """The element type of the value of the current call."""
+        return self.program.dtypes.get(self.call.name, "")
 
     @property
     def shape(self) -> Any:

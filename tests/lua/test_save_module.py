@@ -12,6 +12,34 @@ from t7bridge.errors import ModelError, TargetExistsError, UnsupportedError
 from t7bridge.nn import Places
 
 
+class Shared(nn.Module):
+    """Changes in place: views by decomposed operations, results of changes, and copies that may be views."""
+
+    def forward(self, x):
+        x = x * 1
+        x.hsplit(2)[0].add_(1)
+        x.tensor_split([1, 3], 2)[1].mul_(2)
+        changed = x[:, 1].add_(0.5)
+        x.expand_as(x).sub_(0.25)
+        x.transpose(1, 2).reshape(x.size(0), -1).zero_()  # a copy
+        changed.mul_(-1)
+        return x * changed.real.unsqueeze(1)
+
+
+def test_memory_is_shared_as_in_pytorch(tmp_path):
+    """A change in place is seen by all that PyTorch shares the memory with; parts that are not taken are refused."""
+    same_outputs(Shared(), tmp_path / "m.t7", (torch.randn(2, 4, 4),))
+
+    class Diagonal(nn.Module):
+        def forward(self, x):
+            x = x * 1
+            x.diagonal(0, 1, 2).zero_()
+            return x
+
+    with pytest.raises(UnsupportedError, match="a part of a tensor is changed in place"):
+        t7bridge.save_module(Diagonal(), tmp_path / "n.t7", example_inputs=torch.randn(2, 4, 4))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "resnet", "squeeze"])
 def test_the_size_of_the_batch_stays_open(name, tmp_path):

@@ -26,9 +26,9 @@ def view_as_real(b: Builder, self: Complex) -> Any:
 
 
 @operation("real imag", "none: a part", complex=True)
-def part(b: Builder, self: Complex) -> Any:
-    """Return the real or the imaginary part."""
-    return self.real if b.kind == "real" else self.imag
+def part(b: Builder, self: Any) -> Any:
+    """Return the real or the imaginary part; that of a real value is the value."""
+    return getattr(self, "real", self) if b.kind == "real" else self.imag
 
 
 @operation("_conj conj conj_physical _conj_physical", "nn.MulConstant", complex=True)

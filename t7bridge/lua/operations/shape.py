@@ -49,7 +49,7 @@ def view(b: Builder, self: Any) -> Any:
 )
 def same(b: Builder, self: Any) -> Any:
     """Return the same values. Element types are those of the whole model."""
-    wanted, dtype = b.call.dtype, b.dtype_of("self")
+    wanted, dtype = b.dtype, b.dtype_of("self")
     if b.call.op == "aten.view.dtype" and wanted != dtype:
         raise CannotError(f"reads the bits of {dtype} as {wanted}")
     if not isinstance(self, Wire) or wanted == dtype or not dtype.startswith(("float", "bfloat")):
@@ -263,7 +263,7 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
 def filled(b: Builder, fill_value: Any = None, s: Any = None) -> Any:
     """Return a constant."""
     number = 1 if "ones" in b.kind else fill_value if fill_value is not None else s or 0
-    element = np.dtype(b.call.dtype if b.call.dtype.startswith(("float", "int")) else "f4")
+    element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")
     return b.constant(np.full(b.shape if is_known(b.shape) else (1,) * len(b.shape), number, element), b.shape)
 
 
