@@ -189,7 +189,7 @@ RESHAPES = """
 alias contiguous detach dropout expand expand_as broadcast_to feature_dropout flatten positive reshape reshape_as
 squeeze to type_as unflatten unsqueeze view view_as
 """
-"""Names of operations whose results, if they share memory with their first argument, are all of its elements in order."""
+"""Names of operations whose results have all elements in order, if they share memory with their first argument."""
 PARTS = "select unbind slice narrow split split_with_sizes chunk tensor_split unsafe_split unsafe_chunk"
 """Names of operations that return parts of a dimension."""
 BY_PARTS = f"""
@@ -255,10 +255,10 @@ class Builder:
             UnsupportedError: operations that cannot be expressed, all of them.
         """
         inputs = []
-        for index, (name, shape, dtype) in enumerate(self.program.inputs):
+        for index, (name, shape) in enumerate(self.program.inputs.items()):
             step = LuaNode(None, [], shape, (), index)
             inputs.append(step)
-            self.env[name] = self._floating(Wire(self, step, shape), dtype)
+            self.env[name] = self._floating(Wire(self, step, shape), self.program.dtypes[name])
         for name, (key, learned) in self.program.stored.items():
             shape = tuple(self.program.state[key].shape)
             self.env[name] = Stored(WeightRef(key, 0, shape), shape, learned)
@@ -269,7 +269,8 @@ class Builder:
             self.env[call.name] = self.value_of(call)
         outputs: list[LuaNode] = []
         for item in self.program.outputs:
-            value = _returned(self.env[item.name]) if isinstance(item, CallRef) else item
+            dtype = self.program.dtypes.get(item.name, "") if isinstance(item, CallRef) else ""
+            value = _returned(self.env[item.name], dtype) if isinstance(item, CallRef) else item
             if isinstance(value, Missing) and value.reason:
                 self.problems.append(("", "the output", value.reason))
             if value is None or isinstance(value, Missing):
@@ -277,7 +278,7 @@ class Builder:
             if isinstance(value, (int, float)):
                 self.remark(f"output {len(outputs) + 1} is a number: a tensor of one element in Lua")
                 value = self.constant(np.array(float(value)))
-            if isinstance(item, CallRef) and self.program.dtypes.get(item.name, "").startswith("int"):
+            if dtype.startswith("int"):
                 self.remark(f"output {len(outputs) + 1} has whole numbers as floats, exact up to {1 << 24}")
             outputs.append(self.wire(value).step)
             if value.shape == ():
@@ -333,7 +334,7 @@ class Builder:
         if folded is not None:
             return folded
         args = mapped(_complex_constant, args)
-        if any(isinstance(value, Complex) for value in leaves(args)):
+        if any(isinstance(value, (Complex, complex)) for value in leaves(args)):
             return self._of_complex(call, entry, args)
         refusal = self._refusal(entry)
         if entry is None or refusal:
@@ -646,7 +647,7 @@ class Builder:
 
     def _any_input(self) -> Wire:
         """Return a wire to attach a constant to, an input if possible."""
-        for name, _, _ in self.program.inputs:
+        for name in self.program.inputs:
             value = self.env[name]
             if isinstance(value, Wire):
                 return value
@@ -828,11 +829,11 @@ class Builder:
         return self.reshape(made, shape)
 
 
-def _returned(value: Any) -> Any:
+def _returned(value: Any, dtype: str) -> Any:
     """Return an output; complex numbers and values without elements are none."""
     if isinstance(value, Const) and 0 in value.shape:
         return Missing(EMPTY)
-    return Missing("complex numbers") if isinstance(value, Complex) else value
+    return Missing("complex numbers") if dtype.startswith("complex") and not isinstance(value, Missing) else value
 
 
 def _complex_constant(value: Any) -> Any:

@@ -104,9 +104,13 @@ class TracedCall:
             return True
         with torch.no_grad(), _quiet():
             args, kwargs = mapped(_example_of, (self.node.args, self.node.kwargs))
-            memory = {value.untyped_storage()._cdata for value in leaves(args)[:1] if is_tensor(value)}
-            made = [value for value in leaves(self.target(*args, **kwargs)) if is_tensor(value)]
-        return any(value.untyped_storage()._cdata in memory for value in made)
+            first = next(iter(leaves(args)), None)
+            try:
+                made = leaves(self.target(*args, **kwargs)) if is_tensor(first) else []
+            except Exception:  # it may need values that only a run has
+                return True
+        shared = [each.untyped_storage()._cdata == first.untyped_storage()._cdata for each in made if is_tensor(each)]
+        return any(shared)
 
 
 @define(eq=False)
@@ -114,7 +118,7 @@ class Program:
     """A traced module.
 
     Attributes:
-        inputs: name, shape and element type of each input.
+        inputs: name and shape of each input.
         stored: name of a value → key in the state dict, and whether it is a parameter and not a buffer.
         buffers: name of a value → name of the buffer, of all buffers.
         constants: name of a value → tensor, of other constants, and of buffers that are not floating or not saved.
@@ -132,7 +136,7 @@ class Program:
         notes: path, class and text of what Lua does otherwise.
     """
 
-    inputs: list[tuple[str, Shape, str]] = field(factory=list)
+    inputs: dict[str, Shape] = field(factory=dict)
     stored: dict[str, tuple[str, bool]] = field(factory=dict)
     buffers: dict[str, str] = field(factory=dict)
     constants: dict[str, Any] = field(factory=dict)
@@ -447,14 +451,13 @@ def _program(exported: Any, module: nn.Module | None, known: Collection[str]) ->
     for node in exported.graph.nodes:
         if node.op == "placeholder":
             _add_input(program, node, specs[node.name], exported, named, learned)
-    computed = {*program.stored, *(name for name, _, _ in program.inputs)}
+    computed = {*program.stored, *program.inputs}
     results = _Reader(program, known, exported.graph_module, computed).read()
     kinds = [spec.kind for spec in exported.graph_signature.output_specs]
     program.outputs = [item for item, kind in zip(results, kinds) if kind == OutputKind.USER_OUTPUT]
     names = exported.call_spec.out_spec.context
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         program.output_names = list(names)
-    program.dtypes.update((name, dtype) for name, _, dtype in program.inputs)
     program.dtypes.update((name, _dtype(value)) for name, value in program.constants.items())
     program.notes += _training_notes(program) + _range_notes(exported, program)
     return program
@@ -492,7 +495,7 @@ def _add_input(program: Program, node: Any, spec: Any, exported: Any, named: dic
     if spec.kind == InputKind.USER_INPUT:
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
-            program.inputs.append((node.name, _shape(value), _dtype(value)))
+            program.inputs[node.name], program.dtypes[node.name] = _shape(value), _dtype(value)
         else:
             program.constants[node.name] = value
         return
@@ -775,7 +778,7 @@ def _range_notes(exported: Any, program: Program) -> list[tuple[str, str, str]]:
     found = []
     for symbol, limits in exported.range_constraints.items():
         low, high = limits.lower, limits.upper
-        if any(str(symbol) in shape[:1] for _, shape, _ in program.inputs) and (low > 2 or high < 1 << 30):
+        if any(str(symbol) in shape[:1] for shape in program.inputs.values()) and (low > 2 or high < 1 << 30):
             text = f"the module branches on the size of the batch: this one is for {low}"
             found.append(("", "", f"{text} to {high} examples" if high < 1 << 30 else f"{text} examples or more"))
     return found

@@ -48,7 +48,7 @@ def view(b: Builder, self: Any) -> Any:
     "none; nn.Copy to whole numbers, a comparison to masks",
 )
 def same(b: Builder, self: Any) -> Any:
-    """Return the same values. Element types are those of the whole model."""
+    """Return the same values. Element types are those of the whole model; real values may be complex numbers."""
     wanted, dtype = b.dtype, b.dtype_of("self")
     if b.call.op == "aten.view.dtype" and wanted != dtype:
         raise CannotError(f"reads the bits of {dtype} as {wanted}")
@@ -59,7 +59,7 @@ def same(b: Builder, self: Any) -> Any:
     if wanted.startswith("int"):
         types = ("torch.FloatTensor", "torch.LongTensor")
         return self >> make("nn.ZeroGrad") >> make("nn.Copy", *types, None, True) >> make("nn.Copy", *types[::-1])
-    if not wanted.startswith(("float", "bfloat")):
+    if not wanted.startswith(("float", "bfloat", "complex")):
         raise CannotError(f"converts to {wanted}")
     if wanted in ("float16", "bfloat16"):
         b.remark(f"{wanted} parts are computed in the element type of the whole model, without rounding to {wanted}")
@@ -328,28 +328,37 @@ def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
     return merged, total
 
 
-@operation("index_put", "nn.CMaxTable and nn.CMinTable by a mask; nn.Narrow and nn.JoinTable")
+@operation(
+    "index_put",
+    "nn.CMaxTable and nn.CMinTable by a mask; nn.Narrow and nn.JoinTable",
+    "Computed positions, and sums: pt.Scatter, where `--allow layers` permits it.",
+)
 def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool) -> Any:
-    """Replace elements where a mask is true by one number, or slices at constant positions of one dimension."""
+    """Replace elements where a mask is true by one number, or replace or add to slices at indices of a dimension."""
     used = [(place, item) for place, item in enumerate(indices) if item is not None]
     place, item = used[0]
-    if len(used) > 1 or accumulate:
-        raise CannotError("adds to elements, or replaces them at positions of several dimensions")
+    if len(used) > 1:
+        raise CannotError("replaces elements at positions of several dimensions")
     if b.dtype_of("indices", place) == "bool":
         number = number_of(values)
-        if number is None:
-            raise CannotError("replaces elements by as many as a mask has")
+        if number is None or accumulate:
+            raise CannotError("replaces elements by as many as a mask has, or adds to them")
         rest = len(self.shape) - place - len(item.shape)
         mask = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * rest))
         return b.expand(masked(b, self, mask, number), b.shape)
     extent = self.shape[place]
-    if not isinstance(item, Const) or isinstance(extent, str):
-        raise CannotError("replaces elements at positions that depend on the inputs")
-    positions = item.array().reshape(-1) % extent
-    values = b.reshape(
-        b.expand(values, self.shape[:place] + item.shape + self.shape[place + 1 :]),
-        with_extents(self.shape, place, len(positions)),
-    )
+    values = b.expand(values, with_extents(self.shape, place, *item.shape))
+    if isinstance(item, Const) and isinstance(extent, int):
+        item = b.constant(item.array() % extent)
+    if accumulate or not isinstance(item, Const) or isinstance(extent, str):
+        if "layers" not in b.allow or len(item.shape) > 1:
+            raise CannotError("adds to elements, or chooses them by the inputs; --allow layers writes a layer")
+        values = b.wire(values, self if isinstance(self, Wire) else None)
+        spread = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * (len(values.shape) - place - 1)))
+        spread = b.expand(b.wire(spread, values), values.shape, values)
+        return b.emit(make("pt.Scatter", place + 1, accumulate), b.wire(self, values), spread, values)
+    positions = item.array().reshape(-1)
+    values = b.reshape(values, with_extents(self.shape, place, len(positions)))
     return b.replaced(self, positions, values, place)
 
 
@@ -391,17 +400,6 @@ def scatter(b: Builder, self: Any, dim: Place, index: Any, src: Any = None, valu
             raise CannotError("the indices do not cover the other dimensions")
         src = b.narrow(src, place, 0, extent)
     return b.emit(make("pt.Scatter", dim + 1, b.kind == "scatter_add"), self, index, src)
-
-
-@operation("index_add", "pt.Scatter", package="layers")
-def index_add(b: Builder, self: Any, dim: Place, index: Any, source: Any, alpha: float) -> Any:
-    """Add to slices at indices of a dimension."""
-    shape = source.shape
-    source = b.wire(source, self if isinstance(self, Wire) else None) * alpha
-    spread = b.reshape(index, (*(1,) * dim, *index.shape, *(1,) * (len(shape) - dim - 1)))
-    return b.emit(
-        make("pt.Scatter", dim + 1, True), b.wire(self, source), b.expand(b.wire(spread, source), shape, source), source
-    )
 
 
 def at_indices(b: Builder, value: Any, place: int, index: Wire) -> Any:
