@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from math import inf, log, pi, prod, sqrt
 from typing import Any
 
@@ -553,15 +554,17 @@ def along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
 )
 def cumulative(b: Builder, self: Wire, dim: Place) -> Any:
     """Return cumulative extrema, or logarithms of sums of exponentials."""
-    extent = self.shape[dim]
+    name = {"cummax": "nn.CMaxTable", "cummin": "nn.CMinTable"}.get(b.kind)
+    join = partial(b.joined, name) if name else partial(logaddexp, b)
+    return b.concatenate([*accumulate(_elements(b, self, dim), join)], dim)
+
+
+def _elements(b: Builder, value: Wire, dim: int) -> list[Any]:
+    """Return the elements of a dimension, which are not many."""
+    extent = value.shape[dim]
     if isinstance(extent, str) or extent > MOST_STEPS:
         raise CannotError(f"{extent} steps")
-    parts = [b.narrow(self, dim, 0, 1)]
-    for place in range(1, extent):
-        pair = parts[-1], b.narrow(self, dim, place, 1)
-        name = {"cummax": "nn.CMaxTable", "cummin": "nn.CMinTable"}.get(b.kind)
-        parts.append(b.joined(name, *pair) if name else logaddexp(b, *pair))
-    return b.concatenate(parts, dim)
+    return [b.narrow(value, dim, index, 1) for index in range(extent)]
 
 
 def flattened(lead: Any) -> Any:
@@ -572,11 +575,8 @@ def flattened(lead: Any) -> Any:
 @operation("prod.dim_int", "nn.Select, nn.CMulTable")
 def product_along(b: Builder, self: Wire, dim: Place) -> Any:
     """Return products."""
-    extent = self.shape[dim]
-    if isinstance(extent, str) or extent > MOST_STEPS:
-        raise CannotError(f"multiplies {extent} elements")
-    parts = [b.narrow(self, dim, index, 1) for index in range(extent)]
-    return b.reshape(b.emit(make("nn.CMulTable"), *parts) if extent > 1 else parts[0], b.shape)
+    parts = _elements(b, self, dim)
+    return b.reshape(b.emit(make("nn.CMulTable"), *parts) if len(parts) > 1 else parts[0], b.shape)
 
 
 @operation("cumprod", "pt.CumProd", package="layers")
@@ -620,6 +620,12 @@ def normalized(dim: int, extent: int, eps: float, centered: bool = True) -> LuaL
     return middle >> root if centered else root
 
 
+def _standardized(value: Wire, mean: Callable[[Wire], Any], eps: float) -> Any:
+    """Subtract means, and divide by the roots of the means of squares."""
+    value = value - mean(value)
+    return value / (mean(value**2) + eps) ** 0.5
+
+
 def _affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ...]) -> Any:
     """Multiply by a weight and add a bias of a shape that broadcasts."""
     value = value if weight is None else value * b.reshape(weight, size)
@@ -649,8 +655,7 @@ def batch_norm(
         return group_norm(b, input, input.shape[1], weight, bias, eps)
     if running_mean is None:
         places = [0, *range(2, len(input.shape))]
-        value = input - reduced(b, "nn.Mean", input, places, True)
-        value = value / (reduced(b, "nn.Mean", value**2, places, True) + eps) ** 0.5
+        value = _standardized(input, lambda value: reduced(b, "nn.Mean", value, places, True), eps)
         return _affine(b, value, weight, bias, (1, input.shape[1], *(1,) * (len(input.shape) - 2)))
     check_learned(weight, "weight")
     check_learned(bias, "bias")
@@ -707,9 +712,7 @@ def group_norm(b: Builder, input: Wire, num_groups: int, weight: Any, bias: Any,
     check_known("an extent of the image depends on the inputs", *shape[1:])
     size = (1, shape[1], *(1,) * (len(shape) - 2))
     if len(shape) > 3 and b.is_free:
-        value = input - _means(b, input, num_groups)
-        value = value / (_means(b, value**2, num_groups) + eps) ** 0.5
-        return _affine(b, value, weight, bias, size)
+        return _affine(b, _standardized(input, lambda value: _means(b, value, num_groups), eps), weight, bias, size)
     count = prod(shape[1:]) // num_groups
     value = b.emit(normalized(3, count, eps), b.reshape(input, (shape[0], num_groups, count)))
     return _affine(b, b.reshape(value, shape), weight, bias, size)

@@ -306,7 +306,7 @@ def _of_each(b: Builder, value: Any, place: int, item: Any) -> Any:
         raise CannotError("gathers by positions that depend on the inputs; --allow layers writes one for each example")
     shape = with_extents(value.shape, 1, 1)
     wide = b.expand(b.reshape(item, (item.shape[0], *(1,) * (len(shape) - 1))), shape)
-    return b.reshape(b.emit(make("pt.Gather", 2), value, wide, shape=shape), b.shape)
+    return b.reshape(gather(b, value, 1, wide), b.shape)
 
 
 def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
@@ -408,7 +408,7 @@ def at_indices(b: Builder, value: Any, place: int, index: Wire) -> Any:
     shape = with_extents(value.shape, place, count)
     spread = b.reshape(index, (*(1,) * place, count, *(1,) * (len(value.shape) - place - 1)))
     like = value if isinstance(value, Wire) else None
-    made = b.emit(make("pt.Gather", place + 1), b.wire(value, index), b.expand(spread, shape, like), shape=shape)
+    made = gather(b, b.wire(value, index), place, b.expand(spread, shape, like))
     return b.reshape(made, with_extents(value.shape, place, *index.shape))
 
 
