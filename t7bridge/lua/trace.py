@@ -104,7 +104,7 @@ class TracedCall:
             return True
         with torch.no_grad(), _quiet():
             args, kwargs = mapped(_example_of, (self.node.args, self.node.kwargs))
-            first = next(iter(leaves(args)), None)
+            first: Any = next(iter(leaves(args)), None)
             try:
                 made = leaves(self.target(*args, **kwargs)) if is_tensor(first) else []
             except Exception:  # it may need values that only a run has
@@ -152,6 +152,12 @@ class Program:
     sizes: list[str] = field(factory=list)
     modules: dict[str, nn.Module] = field(factory=dict)
     notes: list[tuple[str, str, str]] = field(factory=list)
+
+    @property
+    def is_double(self) -> bool:
+        """Whether the Lua model has doubles: its type is that of all parts, whatever they are converted to."""
+        kinds = {_dtype(tensor) for tensor in self.state.values()}
+        return "float64" in kinds.union(self.dtypes[name] for name in self.inputs)
 
 
 mapped, leaves = pytree.tree_map, pytree.tree_leaves

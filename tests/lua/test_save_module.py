@@ -40,6 +40,29 @@ def test_memory_is_shared_as_in_pytorch(tmp_path):
         t7bridge.save_module(Diagonal(), tmp_path / "n.t7", example_inputs=torch.randn(2, 4, 4))
 
 
+class Infinite(nn.Module):
+    """Comparisons with infinity and with itself, logarithms of sums, and sums of masks."""
+
+    def forward(self, x):
+        masks = [x == -torch.inf, x != torch.inf, x >= torch.inf, x.isfinite(), (x > 0) + (x > 1), x.double() > 0]
+        sums = [x.logsumexp(1, keepdim=True), torch.logaddexp(x, x.roll(1, 1)), x.logcumsumexp(1)]
+        return [torch.stack([mask.float() for mask in masks], 1), torch.cat(sums, 1)]
+
+
+def test_infinite_values_are_compared_and_added(tmp_path):
+    """No difference of infinities becomes NaN in a mask or a sum; what PyTorch rounds before it adds is refused."""
+    inf = torch.inf
+    x = torch.tensor([[-inf, -inf, -inf, -inf], [3.0, -inf, inf, inf], [0.0, 2.0, 1.0, -1.0]])
+    same_outputs(Infinite(), tmp_path / "m.t7", (x,))
+
+    class Rounded(nn.Module):
+        def forward(self, x):
+            return x.sum(1, dtype=torch.int64)
+
+    with pytest.raises(UnsupportedError, match="rounds to int64 before it adds"):
+        t7bridge.save_module(Rounded(), tmp_path / "n.t7", example_inputs=x)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "resnet", "squeeze"])
 def test_the_size_of_the_batch_stays_open(name, tmp_path):

@@ -234,7 +234,9 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
 @operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", "nn.CSubTable, nn.CAdd, nn.AddConstant")
 @operation("add.Tensor add.Scalar", "nn.CAddTable, nn.CAdd for a parameter, nn.AddConstant")
 def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
-    """Add, or subtract."""
+    """Add, or subtract; sums of masks are masks."""
+    if b.dtype == "bool":
+        return b.expand(b.joined("nn.CMaxTable", self, other), b.shape)
     first, second = b.operands(*((other, self) if b.kind == "rsub" else (self, other)))
     if alpha != 1:
         second = (second if isinstance(second, float) else b.wire(second)) * alpha
@@ -284,11 +286,18 @@ def power_of_number(b: Builder, self: float, exponent: Wire) -> Any:
     return exponent * log(self) >> make("nn.Exp")
 
 
-@operation("logaddexp", "nn.CMaxTable, nn.CSubTable, nn.Abs, nn.SoftPlus, nn.CAddTable")
+def _finite(b: Builder) -> tuple[float, float]:
+    """Return the least and the largest finite number of the model's type, for differences of infinite values."""
+    largest = float(np.finfo("f8" if b.program.is_double else "f4").max)
+    return -largest, largest
+
+
+@operation("logaddexp", "nn.CMaxTable, nn.CMinTable, nn.HardTanh, nn.CSubTable, nn.SoftPlus, nn.CAddTable")
 def logaddexp(b: Builder, self: Any, other: Any) -> Any:
     """Return the logarithm of a sum of exponentials."""
-    apart = -(b.joined("nn.CSubTable", self, other) >> make("nn.Abs"))
-    return b.joined("nn.CMaxTable", self, other) + (apart >> make("nn.SoftPlus"))
+    top = b.joined("nn.CMaxTable", self, other)
+    apart = b.joined("nn.CMinTable", self, other) - (top >> make("nn.HardTanh", *_finite(b)))
+    return top + (apart >> make("nn.SoftPlus"))
 
 
 FUNCTIONS = "sin cos tan asin acos atan sinh cosh asinh atanh floor ceil trunc round isnan isinf"
@@ -309,8 +318,8 @@ def binary(b: Builder, self: Any, other: Any, /) -> Any:
     return b.joined("pt.Binary", first, second, b.kind)
 
 
-STEEP = {"float32": 3e38, "float64": 1.7e308}
-"""Factor that scales the smallest normal number of a type to at least 1."""
+STEEP = (3e38, 1.7e308)
+"""Factors that scale the smallest normal float, and the smallest normal double, to at least 1."""
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 PARTS = "nn.CSubTable or nn.AddConstant, nn.ZeroGrad, nn.MulConstant, nn.HardTanh"
 NOTE = "Exact for all numbers but denormal ones; masks are 0 and 1 in the model's own type."
@@ -321,7 +330,7 @@ def is_positive(b: Builder, dtype: str) -> LuaLayer:
     layer = make("nn.ZeroGrad")
     if dtype in FLOATS or not dtype:
         b.remark("comparisons are exact for all numbers but denormal ones; their masks are 0 and 1")
-        layer = layer * STEEP["float64" if dtype == "float64" else "float32"]
+        layer = layer * STEEP[b.program.is_double]
     return layer >> make("nn.HardTanh", 0, 1)
 
 
@@ -344,6 +353,13 @@ def _compared_type(b: Builder) -> str:
 def compare(b: Builder, self: Any, other: Any) -> Any:
     """Return 1 where a comparison holds."""
     self, other = b.operands(self, other)
+    is_same = all(isinstance(each, Wire) for each in (self, other)) and self.step is other.step
+    if is_same or inf in (abs(each) for each in (self, other) if isinstance(each, float)):
+        bounds = _finite(b)
+        self, other = (
+            each >> make("nn.HardTanh", *bounds) if isinstance(each, Wire) else bounds[each > 0]
+            for each in (self, other)
+        )
     apart = other - self if b.kind in ("lt", "ge") else self - other
     layer = is_nonzero if b.kind in ("eq", "ne") else is_positive
     made = apart >> layer(b, _compared_type(b))
@@ -470,6 +486,7 @@ def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False)
 )
 def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
     """Return means, sums, maxima or minima, whose positions must be unused."""
+    _check_kind(b)
     made = reduced(b, f"nn.{b.kind.removeprefix('a').capitalize()}", self, dim, keepdim)
     if b.call.op not in ("aten.max.dim", "aten.min.dim") or "layers" not in b.allow:
         return made
@@ -521,16 +538,17 @@ def distances(b: Builder, x1: Any, x2: Any, p: float) -> Any:
     return norm(b, b.joined("nn.CSubTable", rows, columns), p, [-1], False)
 
 
-@operation("logsumexp", "nn.Max, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
+@operation("logsumexp", "nn.Max, nn.HardTanh, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
 def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
     """Return the logarithm of sums of exponentials."""
-    top = reduced(b, "nn.Max", self, dim, True)
+    top = reduced(b, "nn.Max", self, dim, True) >> make("nn.HardTanh", *_finite(b))
     return b.reshape(top + (reduced(b, "nn.Sum", self - top >> make("nn.Exp"), dim, True) >> make("nn.Log")), b.shape)
 
 
 @operation("cumsum", "nn.MM with nn.Constant, a triangle of ones")
 def cumsum(b: Builder, self: Wire, dim: Place) -> Any:
     """Return cumulative sums."""
+    _check_kind(b)
     extent = self.shape[dim]
     check_known("sums along the batch", extent)
     return along(b, self, dim, np.triu(np.ones((extent, extent), "f4")))
@@ -559,6 +577,12 @@ def cumulative(b: Builder, self: Wire, dim: Place) -> Any:
     return b.concatenate([*accumulate(_elements(b, self, dim), join)], dim)
 
 
+def _check_kind(b: Builder) -> None:
+    """Refuse sums and products of floats as whole numbers, which PyTorch rounds before it adds."""
+    if b.dtype.startswith("int") and b.dtype_of("self") in FLOATS:
+        raise CannotError(f"rounds to {b.dtype} before it adds or multiplies")
+
+
 def _elements(b: Builder, value: Wire, dim: int) -> list[Any]:
     """Return the elements of a dimension, which are not many."""
     extent = value.shape[dim]
@@ -575,6 +599,7 @@ def flattened(lead: Any) -> Any:
 @operation("prod.dim_int", "nn.Select, nn.CMulTable")
 def product_along(b: Builder, self: Wire, dim: Place) -> Any:
     """Return products."""
+    _check_kind(b)
     parts = _elements(b, self, dim)
     return b.reshape(b.emit(make("nn.CMulTable"), *parts) if len(parts) > 1 else parts[0], b.shape)
 
@@ -582,6 +607,7 @@ def product_along(b: Builder, self: Wire, dim: Place) -> Any:
 @operation("cumprod", "pt.CumProd", package="layers")
 def cumprod(b: Builder, self: Wire, dim: Place) -> Any:
     """Return cumulative products."""
+    _check_kind(b)
     return self >> make("pt.CumProd", dim + 1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from math import prod
 from typing import Any
 
@@ -180,11 +180,11 @@ def repeat(b: Builder, self: Any, repeats: Any) -> Any:
     if not is_known(repeats):
         raise CannotError("a value is repeated for each example of the batch")
 
-    def wide(once: bool) -> list[Any]:
-        pairs = zip(value.shape, repeats)
-        return [n for extent, times in pairs for n in ((extent,) if times == 1 else (1 if once else times, extent))]
-
-    return b.reshape(b.expand(b.reshape(value, wide(True)), wide(False)), b.shape)
+    pairs = [
+        ((extent,), (extent,)) if n == 1 else ((1, extent), (n, extent)) for extent, n in zip(value.shape, repeats)
+    ]
+    before, after = (tuple(chain.from_iterable(each)) for each in zip(*pairs))
+    return b.reshape(b.expand(b.reshape(value, before), after), b.shape)
 
 
 @operation("flip", "nn.Narrow, nn.JoinTable")
