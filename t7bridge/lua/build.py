@@ -233,6 +233,8 @@ class Builder:
         is_free: whether layers are for images of any size where there are such; others are simpler.
         notes: notes for the user: text → whether it is a warning.
         scalars: the outputs without dimensions, counted from 1, which have one of extent 1 in Lua.
+        calls: the calls by name.
+        last_use: name of a value → number of the last call that uses it, that of the calls for an output.
     """
 
     program: Program
@@ -242,6 +244,8 @@ class Builder:
     problems: list[tuple[str, str, str]] = field(factory=list)
     notes: dict[str, bool] = field(factory=dict)
     scalars: list[int] = field(factory=list)
+    calls: dict[str, TracedCall] = field(factory=dict)
+    last_use: dict[str, int] = field(factory=dict)
     env: dict[str, Any] = field(factory=dict)
     call: TracedCall = field(default=None)
 
@@ -264,6 +268,9 @@ class Builder:
             self.env[name] = Stored(WeightRef(key, 0, shape), shape, learned)
         for name, value in self.program.constants.items():
             self.env[name] = Const(value, tuple(value.shape)) if is_tensor(value) else value
+        self.calls = {call.name: call for call in self.program.calls}
+        for number, used in enumerate([*(call.args for call in self.program.calls), self.program.outputs]):
+            self.last_use.update((item.name, number) for item in leaves(used) if isinstance(item, CallRef))
         for call in self.program.calls:
             self.call = call
             self.env[call.name] = self.value_of(call)
@@ -399,11 +406,10 @@ class Builder:
         Raises:
             CannotError: the tensor is a part of another in an unsupported way.
         """
-        calls = {other.name: other for other in self.program.calls}
         name, changed = call.source, {call.source}
         self.env[name] = value
-        while (part := calls.get(name)) is not None and part.is_view and part.source:
-            number, view = (part.args["1"], calls[part.source]) if part.op == "operator.getitem" else (0, part)
+        while (part := self.calls.get(name)) is not None and part.is_view and part.source:
+            number, view = (part.args["1"], self.calls[part.source]) if part.op == "operator.getitem" else (0, part)
             if not view.is_view or not view.source:
                 break
             value = self._written(view, number, self.env[view.source], value)
@@ -414,16 +420,17 @@ class Builder:
 
     def _refresh(self, call: TracedCall, changed: set[str]) -> None:
         """Recompute the other views of changed tensors, if they are used later."""
-        position = next(place for place, other in enumerate(self.program.calls) if other is call)
-        later = [other.args for other in self.program.calls[position:]]
-        used = {item.name for item in leaves(later) if isinstance(item, CallRef)}
+        position = self.program.calls.index(call)
+        used = {name for name, number in self.last_use.items() if number >= position}
+        for other in reversed(self.program.calls[:position]):
+            if other.name in used:
+                used.add(other.source)
         stale = set(changed)
         for other in self.program.calls[:position]:
-            if other.source in stale and other.name not in changed and other.is_view:
+            if other.source in stale and other.name in used and other.name not in changed and other.is_view:
                 stale.add(other.name)
-                if other.name in used or not other.op.startswith("operator."):
-                    self.call = other
-                    self.env[other.name] = self.env[other.source] if other.inplace else self.value_of(other)
+                self.call = other
+                self.env[other.name] = self.env[other.source] if other.inplace else self.value_of(other)
         self.call = call
 
     def _written(self, view: TracedCall, number: int, base: Any, value: Any) -> Any:

@@ -100,7 +100,7 @@ class TracedCall:
     @property
     def is_view(self) -> bool:
         """Whether its result shares the memory of its first argument, by PyTorch; so does that of a change in place."""
-        if self.node is None or self.op == "operator.getitem":
+        if self.node is None or self.inplace or self.op == "operator.getitem":
             return True
         with torch.no_grad(), _quiet():
             args, kwargs = mapped(_example_of, (self.node.args, self.node.kwargs))

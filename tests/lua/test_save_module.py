@@ -17,13 +17,14 @@ class Shared(nn.Module):
 
     def forward(self, x):
         x = x * 1
+        part = x.chunk(2, 1)[1]
         x.hsplit(2)[0].add_(1)
         x.tensor_split([1, 3], 2)[1].mul_(2)
         changed = x[:, 1].add_(0.5)
         x.expand_as(x).sub_(0.25)
         x.transpose(1, 2).reshape(x.size(0), -1).zero_()  # a copy
         changed.mul_(-1)
-        return x * changed.real.unsqueeze(1)
+        return [x * changed.real.unsqueeze(1), part]
 
 
 def test_memory_is_shared_as_in_pytorch(tmp_path):
