@@ -274,6 +274,15 @@ class Builder:
         for call in self.program.calls:
             self.call = call
             self.env[call.name] = self.value_of(call)
+        outputs = self._outputs()
+        if self.problems:
+            listed = dict.fromkeys(f"\n  {op} at {line or 'an unknown line'}: {why}" for line, op, why in self.problems)
+            count = f"{len(listed)} operation{'s' if len(listed) > 1 else ''}"
+            raise UnsupportedError(f"{count} of the module cannot be expressed with nn and nngraph{''.join(listed)}")
+        return inputs, outputs
+
+    def _outputs(self) -> list[LuaNode]:
+        """Return the steps of the values that the program returns."""
         outputs: list[LuaNode] = []
         for item in self.program.outputs:
             dtype = self.program.dtypes.get(item.name, "") if isinstance(item, CallRef) else ""
@@ -290,11 +299,7 @@ class Builder:
             outputs.append(self.wire(value).step)
             if value.shape == ():
                 self.scalars.append(len(outputs))
-        if self.problems:
-            listed = dict.fromkeys(f"\n  {op} at {line or 'an unknown line'}: {why}" for line, op, why in self.problems)
-            count = f"{len(listed)} operation{'s' if len(listed) > 1 else ''}"
-            raise UnsupportedError(f"{count} of the module cannot be expressed with nn and nngraph{''.join(listed)}")
-        return inputs, outputs
+        return outputs
 
     def _floating(self, value: Wire, dtype: str) -> Wire:
         """Return an input as floats. Half inputs have half gradients; Lua has no bfloat16."""
