@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
@@ -13,7 +14,6 @@ from ..data import define, np
 from ..errors import T7BridgeError, UnsupportedError
 from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, sequential, walk
 from .trace import (
-    VIEWS,
     CallRef,
     DynamicExtent,
     Program,
@@ -152,6 +152,7 @@ class Operation:
         note: a note for the documentation.
         scaled: whether it accepts a `Scaled`.
         package: what must be allowed for it: `layers`; empty for nn and nngraph.
+        missing: why Lua lacks its other results, if it returns the first of several.
     """
 
     names: tuple[str, ...]
@@ -160,6 +161,7 @@ class Operation:
     note: str = ""
     scaled: bool = False
     package: str = ""
+    missing: str = ""
 
     def call(self, b: Builder, args: dict[str, Any]) -> Any:
         """Build a call with the arguments of its schema, by name."""
@@ -183,12 +185,21 @@ OPERATIONS: dict[str, Operation] = {}
 """The table: ATen operation → its composition of Lua layers. `operations/` fills it."""
 OF_COMPLEX: dict[str, Operation] = {}
 """The same for operations on complex numbers."""
-BY_PARTS = f"{VIEWS} cat stack clone contiguous repeat roll flip index_select add sub neg sum mean"
+RESHAPES = """
+alias contiguous detach dropout expand expand_as broadcast_to feature_dropout flatten positive reshape reshape_as
+squeeze to type_as unflatten unsqueeze view view_as
+"""
+"""Names of operations whose results have all elements in order, if they share memory with their first argument."""
+PARTS = "select unbind slice narrow split split_with_sizes chunk tensor_split unsafe_split unsafe_chunk"
+"""Names of operations that return parts of a dimension."""
+BY_PARTS = f"""
+{RESHAPES} {PARTS} transpose permute t mT unfold cat stack clone repeat roll flip index_select add sub neg sum mean
+"""
 """Names of operations that act on the two parts of complex numbers alike."""
 
 
 def operation(
-    names: str, lua: str, note: str = "", scaled: bool = False, package: str = "", complex: bool = False
+    names: str, lua: str, note: str = "", complex: bool = False, **options: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the builder of some operations.
 
@@ -196,14 +207,13 @@ def operation(
         names: ATen's names without `aten.`, separated by spaces: `add.Tensor relu`; `.default` may be left out.
         lua: see `Operation`.
         note: see `Operation`.
-        scaled: see `Operation`.
-        package: see `Operation`.
         complex: whether it is for complex numbers.
+        options: other attributes of the `Operation`.
     """
 
     def decorate(build: Callable[..., Any]) -> Callable[..., Any]:
         full = tuple(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in names.split())
-        made = dict.fromkeys(full, Operation(full, lua, build, note, scaled, package))
+        made = dict.fromkeys(full, Operation(full, lua, build, note, **options))
         OPERATIONS.update(made if not complex else {**made, **OPERATIONS})
         OF_COMPLEX.update(made if complex else {})
         return build
@@ -223,6 +233,8 @@ class Builder:
         is_free: whether layers are for images of any size where there are such; others are simpler.
         notes: notes for the user: text → whether it is a warning.
         scalars: the outputs without dimensions, counted from 1, which have one of extent 1 in Lua.
+        calls: the calls by name.
+        last_use: name of a value → number of the last call that uses it, that of the calls for an output.
     """
 
     program: Program
@@ -232,6 +244,8 @@ class Builder:
     problems: list[tuple[str, str, str]] = field(factory=list)
     notes: dict[str, bool] = field(factory=dict)
     scalars: list[int] = field(factory=list)
+    calls: dict[str, TracedCall] = field(factory=dict)
+    last_use: dict[str, int] = field(factory=dict)
     env: dict[str, Any] = field(factory=dict)
     call: TracedCall = field(default=None)
 
@@ -245,21 +259,34 @@ class Builder:
             UnsupportedError: operations that cannot be expressed, all of them.
         """
         inputs = []
-        for index, (name, shape, dtype) in enumerate(self.program.inputs):
+        for index, (name, shape) in enumerate(self.program.inputs.items()):
             step = LuaNode(None, [], shape, (), index)
             inputs.append(step)
-            self.env[name] = self._floating(Wire(self, step, shape), dtype)
+            self.env[name] = self._floating(Wire(self, step, shape), self.program.dtypes[name])
         for name, (key, learned) in self.program.stored.items():
             shape = tuple(self.program.state[key].shape)
             self.env[name] = Stored(WeightRef(key, 0, shape), shape, learned)
         for name, value in self.program.constants.items():
             self.env[name] = Const(value, tuple(value.shape)) if is_tensor(value) else value
+        self.calls = {call.name: call for call in self.program.calls}
+        for number, used in enumerate([*(call.args for call in self.program.calls), self.program.outputs]):
+            self.last_use.update((item.name, number) for item in leaves(used) if isinstance(item, CallRef))
         for call in self.program.calls:
             self.call = call
             self.env[call.name] = self.value_of(call)
+        outputs = self._outputs()
+        if self.problems:
+            listed = dict.fromkeys(f"\n  {op} at {line or 'an unknown line'}: {why}" for line, op, why in self.problems)
+            count = f"{len(listed)} operation{'s' if len(listed) > 1 else ''}"
+            raise UnsupportedError(f"{count} of the module cannot be expressed with nn and nngraph{''.join(listed)}")
+        return inputs, outputs
+
+    def _outputs(self) -> list[LuaNode]:
+        """Return the steps of the values that the program returns."""
         outputs: list[LuaNode] = []
         for item in self.program.outputs:
-            value = _returned(self.env[item.name]) if isinstance(item, CallRef) else item
+            dtype = self.program.dtypes.get(item.name, "") if isinstance(item, CallRef) else ""
+            value = _returned(self.env[item.name], dtype) if isinstance(item, CallRef) else item
             if isinstance(value, Missing) and value.reason:
                 self.problems.append(("", "the output", value.reason))
             if value is None or isinstance(value, Missing):
@@ -267,16 +294,12 @@ class Builder:
             if isinstance(value, (int, float)):
                 self.remark(f"output {len(outputs) + 1} is a number: a tensor of one element in Lua")
                 value = self.constant(np.array(float(value)))
-            if isinstance(item, CallRef) and self.program.dtypes.get(item.name, "").startswith("int"):
+            if dtype.startswith("int"):
                 self.remark(f"output {len(outputs) + 1} has whole numbers as floats, exact up to {1 << 24}")
             outputs.append(self.wire(value).step)
             if value.shape == ():
                 self.scalars.append(len(outputs))
-        if self.problems:
-            listed = dict.fromkeys(f"\n  {op} at {line or 'an unknown line'}: {why}" for line, op, why in self.problems)
-            count = f"{len(listed)} operation{'s' if len(listed) > 1 else ''}"
-            raise UnsupportedError(f"{count} of the module cannot be expressed with nn and nngraph{''.join(listed)}")
-        return inputs, outputs
+        return outputs
 
     def _floating(self, value: Wire, dtype: str) -> Wire:
         """Return an input as floats. Half inputs have half gradients; Lua has no bfloat16."""
@@ -296,8 +319,6 @@ class Builder:
             reasons = [value.reason for value in missing] + ([] if plain else [self._refusal(entry)])
             self.problems += [self._problem(reason) for reason in reasons if reason]
             return Missing("", call.shape)
-        if call.op == "operator.value":
-            return args["value"]
         if call.op == "operator.getitem":
             return args["0"][args["1"]]
         if plain:
@@ -325,7 +346,7 @@ class Builder:
         if folded is not None:
             return folded
         args = mapped(_complex_constant, args)
-        if any(isinstance(value, Complex) for value in leaves(args)):
+        if any(isinstance(value, (Complex, complex)) for value in leaves(args)):
             return self._of_complex(call, entry, args)
         refusal = self._refusal(entry)
         if entry is None or refusal:
@@ -333,6 +354,8 @@ class Builder:
         value = entry.call(self, args)
         if isinstance(value, Wire) and call.shape == () and value.shape == (1,):
             value = Wire(self, value.step, ())
+        if call.shape and isinstance(call.shape[0], tuple) and not isinstance(value, list):
+            value = [value, *(Missing(entry.missing) for _ in call.shape[1:])]
         if call.inplace:
             self._change(call, value)
         return value
@@ -388,15 +411,12 @@ class Builder:
         Raises:
             CannotError: the tensor is a part of another in an unsupported way.
         """
-        calls = {other.name: other for other in self.program.calls}
         name, changed = call.source, {call.source}
         self.env[name] = value
-        while (part := calls.get(name)) is not None and part.is_view and part.source:
-            number, view = 0, part
-            if part.op == "operator.getitem":
-                number, view = part.args["1"], calls[part.source]
-                if not view.is_view or not view.source:
-                    break
+        while (part := self.calls.get(name)) is not None and part.is_view and part.source:
+            number, view = (part.args["1"], self.calls[part.source]) if part.op == "operator.getitem" else (0, part)
+            if not view.is_view or not view.source:
+                break
             value = self._written(view, number, self.env[view.source], value)
             name = view.source
             self.env[name] = value
@@ -405,16 +425,17 @@ class Builder:
 
     def _refresh(self, call: TracedCall, changed: set[str]) -> None:
         """Recompute the other views of changed tensors, if they are used later."""
-        position = next(place for place, other in enumerate(self.program.calls) if other is call)
-        later = [other.args for other in self.program.calls[position:]]
-        used = {item.name for item in leaves(later) if isinstance(item, CallRef)}
+        position = self.program.calls.index(call)
+        used = {name for name, number in self.last_use.items() if number >= position}
+        for other in reversed(self.program.calls[:position]):
+            if other.name in used:
+                used.add(other.source)
         stale = set(changed)
         for other in self.program.calls[:position]:
-            if other.is_view and other.name not in changed and other.source in stale:
+            if other.source in stale and other.name in used and other.name not in changed and other.is_view:
                 stale.add(other.name)
-                if other.name in used or not other.op.startswith("operator."):
-                    self.call = other
-                    self.env[other.name] = self.value_of(other)
+                self.call = other
+                self.env[other.name] = self.env[other.source] if other.inplace else self.value_of(other)
         self.call = call
 
     def _written(self, view: TracedCall, number: int, base: Any, value: Any) -> Any:
@@ -434,27 +455,19 @@ class Builder:
                 one, other = args.get("dim0", -2), args.get("dim1", -1)
                 order[one], order[other] = order[other], order[one]
             return self.permute(value, (order.index(dim) for dim in range(rank)))
-        if kind in ("expand", "unfold") or (number and not isinstance(view.shape[0], tuple)):
-            raise CannotError("a part of a tensor is changed in place")
-        if kind not in ("select", "unbind", "slice", "narrow", "split", "split_with_sizes", "chunk"):
+        if kind in RESHAPES.split() or view.inplace:
             return self.reshape(value, shape)
+        if kind not in PARTS.split():
+            raise CannotError("a part of a tensor is changed in place")
         dim = (args.get("dim") or 0) % rank
         if isinstance(shape[dim], str):
             if value.shape == shape:
                 return value
             raise CannotError("a part of the batch is changed in place")
-        start, count, step = _range(view, number, dim)
-        start = max(start + shape[dim], 0) if start < 0 else min(start, shape[dim])
-        value = self.reshape(value, with_extents(shape, dim, count))
-        size = count if step == 1 else 1
-        parts, end = [], 0
-        for place in range(0, count, size):
-            at = start + place * step
-            parts += [self.narrow(base, dim, end, at - end)] if at > end else []
-            parts.append(self.narrow(value, dim, place, size))
-            end = at + size
-        parts += [self.narrow(base, dim, end, shape[dim] - end)] if end < shape[dim] else []
-        return self.concatenate(parts, dim)
+        places = to_tensor(np.arange(shape[dim]).reshape([-1 if place == dim else 1 for place in range(rank)]))
+        part = fold(view, {**args, "self": places})
+        index = to_array(part if is_tensor(part) else part[number]).reshape(-1)
+        return self.replaced(base, index, self.reshape(value, with_extents(shape, dim, len(index))), dim)
 
     # Used by operations
 
@@ -496,6 +509,11 @@ class Builder:
     def kind(self) -> str:
         """The name of the operation: `max_pool2d`."""
         return self.call.table_name.split(".")[1]
+
+    @property
+    def dtype(self) -> str:
+        """The element type of the value of the current call."""
+        return self.program.dtypes.get(self.call.name, "")
 
     @property
     def shape(self) -> Any:
@@ -641,7 +659,7 @@ class Builder:
 
     def _any_input(self) -> Wire:
         """Return a wire to attach a constant to, an input if possible."""
-        for name, _, _ in self.program.inputs:
+        for name in self.program.inputs:
             value = self.env[name]
             if isinstance(value, Wire):
                 return value
@@ -707,6 +725,40 @@ class Builder:
         wires = self.wires(*values)
         total = sum(wire.shape[place] for wire in wires)
         return self.emit(make("nn.JoinTable", place + 1), *wires, shape=with_extents(wires[0].shape, place, total))
+
+    def gathered(self, value: Any, index: Any, place: int, *others: Any) -> Any:
+        """Return elements of a dimension by constant indices, which count on in other values: ranges, joined.
+
+        The rows of a learned table stay learned.
+        """
+        values, index = (value, *others), index.reshape(-1)
+        starts = list(accumulate((each.shape[place] for each in values[:-1]), initial=0))
+        owners = np.searchsorted(starts, index, "right") - 1
+        cuts = [0, *(np.flatnonzero((np.diff(index) != 1) | np.diff(owners).astype(bool)) + 1), len(index)]
+        is_table = not others and is_parameter(value) and value.whole and len(value.ref.size) <= 2
+        if len(cuts) > 2 and is_table and place == 0:
+            rows, width = (*value.ref.size, 1)[:2]
+            layer = make("nn.LookupTable", rows, width, weight=value.ref.resized((rows, width)))
+            made = self.emit(layer, self.constant((index + 1).astype("f4")), shape=(len(index), width))
+            return self.reshape(made, (len(index), *value.shape[1:]))
+        if len(cuts) <= MOST_RANGES:
+            ranges = [(owners[start], index[start], end - start) for start, end in pairwise(cuts)]
+            parts = [self.narrow(values[own], place, int(at - starts[own]), int(count)) for own, at, count in ranges]
+            return self.concatenate(parts, place)
+        # The batch cannot be extended by constant positions, and the layer counts from 1.
+        wire = self.wire(self.concatenate([*values], place))
+        positions = self.wire(self.constant((index + 1).astype("f4")))
+        positions = positions >> make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True)
+        return self.emit(
+            make("nn.Index", place + 1), wire, positions, shape=with_extents(value.shape, place, len(index))
+        )
+
+    def replaced(self, value: Any, index: Any, part: Any, place: int) -> Any:
+        """Return a value with other elements at constant indices of a dimension."""
+        extent = value.shape[place]
+        order = np.arange(extent)
+        order[index] = extent + np.arange(len(index))
+        return self.gathered(value, order, place, part)
 
     def permute(self, value: Any, order: Any) -> Any:
         """Permute dimensions; `order` is the source of each dimension of the result, negative from the end."""
@@ -789,20 +841,11 @@ class Builder:
         return self.reshape(made, shape)
 
 
-def _range(view: TracedCall, number: int, dim: int) -> tuple[int, int, int]:
-    """Return the first index of a part, negative from the end, its length, and its step."""
-    if view.op in ("aten.select.int", "aten.unbind.int"):
-        return view.args.get("index", number), 1, 1
-    if isinstance(view.shape[0], tuple):
-        return sum(part[dim] for part in view.shape[:number]), view.shape[number][dim], 1
-    return view.args.get("start") or 0, view.shape[dim], view.args.get("step", 1)
-
-
-def _returned(value: Any) -> Any:
+def _returned(value: Any, dtype: str) -> Any:
     """Return an output; complex numbers and values without elements are none."""
     if isinstance(value, Const) and 0 in value.shape:
         return Missing(EMPTY)
-    return Missing("complex numbers") if isinstance(value, Complex) else value
+    return Missing("complex numbers") if dtype.startswith("complex") and not isinstance(value, Missing) else value
 
 
 def _complex_constant(value: Any) -> Any:
@@ -820,6 +863,8 @@ def _imaginary(value: Any, other: Any = None) -> Any:
 
 MOST_REPEATED = 1 << 16
 """Elements of a constant up to which it is stored as repeated as it is used."""
+MOST_RANGES = 8
+"""Ranges of indices that are joined; more are looked up by nn.Index."""
 MOST_UNNAMED = 4
 """Layers that an operation may have without being a function of the source."""
 UNKNOWN = "Lua has no such operation, and no composition is known"

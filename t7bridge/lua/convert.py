@@ -72,9 +72,8 @@ def convert_module(
     flatten(layer, program)
     arrays = state_arrays(program)
     floats = {array.dtype.str[1:] for array in arrays.values() if array.dtype.kind == "f"}
-    wide = "f8" in floats or any(dtype == "float64" for _, _, dtype in program.inputs)
     is_training = bool(getattr(module, "training", False)) and not inference
-    maker = ObjectMaker(FLOAT64 if wide else FLOAT32, arrays, is_training, not inference)
+    maker = ObjectMaker(FLOAT64 if program.is_double else FLOAT32, arrays, is_training, not inference)
     root = maker.make(layer)
     root[ROOT_FIELD] = _state_record(layer, program, arrays, builder.scalars)
     report = Report()

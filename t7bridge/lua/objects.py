@@ -46,17 +46,14 @@ class ObjectMaker:
     has_gradients: bool = True
     _tensors: dict[tuple[WeightRef, bool], Tensor] = field(factory=dict)
     _storages: dict[tuple[str, bool], Storage] = field(factory=dict)
-    _made: dict[LuaLayer, TorchObject] = field(factory=dict)
 
     def make(self, layer: LuaLayer) -> TorchObject:
         """Return the object of a layer, with everything inside it."""
-        if layer in self._made:
-            return self._made[layer]
         row = None if layer.name == "nn.gModule" else CLASSES[layer.name.partition(".")[2]]
         fields = Table.of({"_type": f"torch.{self.element.lua}Tensor"})
         if row is not None:
             fields["output"], fields["gradInput"] = Tensor(self.element, None), Tensor(self.element, None)
-        obj = self._made[layer] = TorchObject(layer.name, row.version if row else 1, fields)
+        obj = TorchObject(layer.name, row.version if row else 1, fields)
         if row is not None:
             for name, value in fields_of(layer, self.element).items():
                 obj[name] = value

@@ -39,12 +39,6 @@ from ..text import counted, listed
 Shape = tuple[Any, ...]
 """Extents: integers, and text for those that depend on the batch size."""
 
-VIEWS = """
-alias chunk detach dropout expand feature_dropout flatten getitem mT narrow permute reshape select slice split
-split_with_sizes squeeze t transpose unbind unflatten unfold unsqueeze value view view_as
-"""
-"""Names of operations whose result shares the memory of their first argument."""
-
 
 @define(frozen=True)
 class CallRef:
@@ -73,7 +67,7 @@ class TracedCall:
         stack: the module calls it belongs to, outermost first: key of the call and path of the module.
         line: where the user's source calls it.
         origin: the operation that the source calls, if this is a part of its decomposition.
-        dtype: of its value: `float32`, empty where it is not a tensor.
+        node: its node in the graph, `None` for one that the graph does not contain.
     """
 
     name: str
@@ -84,7 +78,7 @@ class TracedCall:
     stack: tuple[str, ...] = ()
     line: str = ""
     origin: str = ""
-    dtype: str = ""
+    node: Any = field(default=None, repr=False)
 
     @property
     def inplace(self) -> bool:
@@ -105,8 +99,18 @@ class TracedCall:
 
     @property
     def is_view(self) -> bool:
-        """Whether its result shares the memory of its first argument; so does that of a dropout in evaluation."""
-        return self.op.split(".")[1] in VIEWS.split()
+        """Whether its result shares the memory of its first argument, by PyTorch; so does that of a change in place."""
+        if self.node is None or self.inplace or self.op == "operator.getitem":
+            return True
+        with torch.no_grad(), _quiet():
+            args, kwargs = mapped(_example_of, (self.node.args, self.node.kwargs))
+            first: Any = next(iter(leaves(args)), None)
+            try:
+                made = leaves(self.target(*args, **kwargs)) if is_tensor(first) else []
+            except Exception:  # it may need values that only a run has
+                return True
+        shared = [each.untyped_storage()._cdata == first.untyped_storage()._cdata for each in made if is_tensor(each)]
+        return any(shared)
 
 
 @define(eq=False)
@@ -114,12 +118,12 @@ class Program:
     """A traced module.
 
     Attributes:
-        inputs: name, shape and element type of each input.
+        inputs: name and shape of each input.
         stored: name of a value → key in the state dict, and whether it is a parameter and not a buffer.
         buffers: name of a value → name of the buffer, of all buffers.
         constants: name of a value → tensor, of other constants, and of buffers that are not floating or not saved.
         calls: in order.
-        dtypes: name of a value → its element type.
+        dtypes: name of a value → its element type: `float32`, empty where it is not a tensor.
         outputs: names of the values returned; anything but a tensor is stored itself.
         output_names: keys of a returned dict; none if it returns anything else.
         state: the state dict: key → array, in order; tied tensors under their first key.
@@ -132,7 +136,7 @@ class Program:
         notes: path, class and text of what Lua does otherwise.
     """
 
-    inputs: list[tuple[str, Shape, str]] = field(factory=list)
+    inputs: dict[str, Shape] = field(factory=dict)
     stored: dict[str, tuple[str, bool]] = field(factory=dict)
     buffers: dict[str, str] = field(factory=dict)
     constants: dict[str, Any] = field(factory=dict)
@@ -148,6 +152,12 @@ class Program:
     sizes: list[str] = field(factory=list)
     modules: dict[str, nn.Module] = field(factory=dict)
     notes: list[tuple[str, str, str]] = field(factory=list)
+
+    @property
+    def is_double(self) -> bool:
+        """Whether the Lua model has doubles: its type is that of all parts, whatever they are converted to."""
+        kinds = {_dtype(tensor) for tensor in self.state.values()}
+        return "float64" in kinds.union(self.dtypes[name] for name in self.inputs)
 
 
 mapped, leaves = pytree.tree_map, pytree.tree_leaves
@@ -447,12 +457,14 @@ def _program(exported: Any, module: nn.Module | None, known: Collection[str]) ->
     for node in exported.graph.nodes:
         if node.op == "placeholder":
             _add_input(program, node, specs[node.name], exported, named, learned)
-    computed = {*program.stored, *(name for name, _, _ in program.inputs)}
-    _Reader(program, known, exported.graph_module, computed).read()
-    _add_outputs(program, next(node for node in exported.graph.nodes if node.op == "output"), exported)
-    program.dtypes.update((name, dtype) for name, _, dtype in program.inputs)
+    computed = {*program.stored, *program.inputs}
+    results = _Reader(program, known, exported.graph_module, computed).read()
+    kinds = [spec.kind for spec in exported.graph_signature.output_specs]
+    program.outputs = [item for item, kind in zip(results, kinds) if kind == OutputKind.USER_OUTPUT]
+    names = exported.call_spec.out_spec.context
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        program.output_names = list(names)
     program.dtypes.update((name, _dtype(value)) for name, value in program.constants.items())
-    program.dtypes.update((call.name, call.dtype) for call in program.calls)
     program.notes += _training_notes(program) + _range_notes(exported, program)
     return program
 
@@ -462,6 +474,11 @@ def _identity(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.numel():
         return value.data_ptr(), value.shape, value.stride(), value.dtype
     return id(value)
+
+
+def _example_of(value: Any) -> Any:
+    """Return what a graph has for the value of a node: a tensor without elements."""
+    return value.meta["val"] if isinstance(value, torch.fx.Node) else value
 
 
 def _value_of(spec: Any, exported: Any) -> Any:
@@ -484,7 +501,7 @@ def _add_input(program: Program, node: Any, spec: Any, exported: Any, named: dic
     if spec.kind == InputKind.USER_INPUT:
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
-            program.inputs.append((node.name, _shape(value), _dtype(value)))
+            program.inputs[node.name], program.dtypes[node.name] = _shape(value), _dtype(value)
         else:
             program.constants[node.name] = value
         return
@@ -496,15 +513,6 @@ def _add_input(program: Program, node: Any, spec: Any, exported: Any, named: dic
         program.stored[node.name] = key, key in learned
     else:
         program.constants[node.name] = value.detach().clone() if isinstance(value, torch.Tensor) else value
-
-
-def _add_outputs(program: Program, node: Any, exported: Any) -> None:
-    specs = exported.graph_signature.output_specs
-    items = [item for item, spec in zip(node.args[0], specs) if spec.kind == OutputKind.USER_OUTPUT]
-    program.outputs = [CallRef(item.name) if isinstance(item, torch.fx.Node) else item for item in items]
-    spec = exported.call_spec.out_spec
-    if isinstance(spec.context, list) and all(isinstance(name, str) for name in spec.context):
-        program.output_names = list(spec.context)
 
 
 _REGIONS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
@@ -521,7 +529,7 @@ class _Reader:
         module: the graph's.
         computed: names of the values that are not constants.
         prefix: of the names of the values, in a block or a decomposition.
-        bound: values of the graph's inputs.
+        bound: values of nodes that are not calls of the program: of the graph's inputs, of decompositions and blocks.
         outer: the call that a decomposition belongs to.
     """
 
@@ -575,8 +583,8 @@ class _Reader:
         if schema:
             args = {one.name: args.get(one.name, one.default_value) for one in schema.arguments}
         line = outer.line if outer else _line(node.meta.get("stack_trace") or "")
-        call = TracedCall(self.prefix + node.name, op, target, self.plain(args), _shape(value), stack, line)
-        call.dtype = _dtype(value)
+        call = TracedCall(self.prefix + node.name, op, target, self.plain(args), _shape(value), stack, line, node=node)
+        self.program.dtypes[call.name] = _dtype(value)
         if outer:
             call.stack, call.origin = outer.stack, outer.op
         if any(isinstance(item, CallRef) and item.name in self.computed for item in leaves(call.args)):
@@ -584,6 +592,10 @@ class _Reader:
         return call
 
     def _read_call(self, node: Any) -> None:
+        several = self.bound.get(node.args[0].name) if node.target is operator.getitem else None
+        if isinstance(several, list):
+            self.bound[node.name] = several[node.args[1]]
+            return
         call = self._call(node, node.target)
         final = self.outer or call.op.startswith("operator.") or call.name not in self.computed
         made = None
@@ -597,10 +609,8 @@ class _Reader:
         if call.inplace:
             target = torch.ops.aten.copy_.default
             args = {"self": call.args["self"], "src": results[0], "non_blocking": False}
-            results = [CallRef(f"{call.name}.copy")]
-            self._add(f"{call.name}.copy", args, call, target)
-        several = isinstance(node.meta.get("val"), (list, tuple))
-        self._add(call.name, {"value": results if several else results[0]}, call)
+            results = [self._add("copy", target, args, call, node.meta["val"])]
+        self.bound[node.name] = results if isinstance(node.meta.get("val"), (list, tuple)) else results[0]
 
     def _read_inside(
         self, module: Any, inputs: Sequence[Any], known: Collection[str], prefix: str, outer: TracedCall | None
@@ -619,20 +629,17 @@ class _Reader:
         if node.target.__name__ == _REGIONS[0] and not node.args[0]:
             for number, (value, held) in enumerate(zip(results, node.meta["val"])):
                 if isinstance(value, CallRef) and isinstance(held, torch.Tensor) and held.is_floating_point():
-                    name = f"{prefix}detach{number}"
-                    self._add(name, {"self": value}, call, torch.ops.aten.detach.default, _shape(held), _dtype(held))
-                    results[number] = CallRef(name)
-        self._add(call.name, {"value": results}, call)
+                    target = torch.ops.aten.detach.default
+                    results[number] = self._add(f"detach{number}", target, {"self": value}, call, held)
+        self.bound[node.name] = results
 
-    def _add(
-        self, name: str, args: Any, like: TracedCall, target: Any = None, shape: Any = None, dtype: str = ""
-    ) -> None:
-        """Add a call that the graph does not contain: by default one that returns its argument."""
-        self.computed.add(name)
-        op = str(target) if target else "operator.value"
-        made = TracedCall(name, op, target, args, like.shape if shape is None else shape, like.stack, like.line)
-        made.dtype = dtype or like.dtype
+    def _add(self, name: str, target: Any, args: Any, outer: TracedCall, value: Any) -> CallRef:
+        """Add a call that the graph does not contain, with a value like another, after those inside of a call."""
+        made = TracedCall(f"{outer.name}.{name}", str(target), target, args, _shape(value), outer.stack, outer.line)
+        self.computed.add(made.name)
+        self.program.dtypes[made.name] = _dtype(value)
         self.program.calls.append(made)
+        return CallRef(made.name)
 
 
 @cache
@@ -777,7 +784,7 @@ def _range_notes(exported: Any, program: Program) -> list[tuple[str, str, str]]:
     found = []
     for symbol, limits in exported.range_constraints.items():
         low, high = limits.lower, limits.upper
-        if any(str(symbol) in shape[:1] for _, shape, _ in program.inputs) and (low > 2 or high < 1 << 30):
+        if any(str(symbol) in shape[:1] for shape in program.inputs.values()) and (low > 2 or high < 1 << 30):
             text = f"the module branches on the size of the batch: this one is for {low}"
             found.append(("", "", f"{text} to {high} examples" if high < 1 << 30 else f"{text} examples or more"))
     return found

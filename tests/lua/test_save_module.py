@@ -12,6 +12,58 @@ from t7bridge.errors import ModelError, TargetExistsError, UnsupportedError
 from t7bridge.nn import Places
 
 
+class Shared(nn.Module):
+    """Changes in place: views by decomposed operations, results of changes, and copies that may be views."""
+
+    def forward(self, x):
+        x = x * 1
+        part = x.chunk(2, 1)[1]
+        x.hsplit(2)[0].add_(1)
+        x.tensor_split([1, 3], 2)[1].mul_(2)
+        changed = x[:, 1].add_(0.5)
+        x.expand_as(x).sub_(0.25)
+        x.transpose(1, 2).reshape(x.size(0), -1).zero_()  # a copy
+        changed.mul_(-1)
+        return [x * changed.real.unsqueeze(1), part]
+
+
+def test_memory_is_shared_as_in_pytorch(tmp_path):
+    """A change in place is seen by all that PyTorch shares the memory with; parts that are not taken are refused."""
+    same_outputs(Shared(), tmp_path / "m.t7", (torch.randn(2, 4, 4),))
+
+    class Diagonal(nn.Module):
+        def forward(self, x):
+            x = x * 1
+            x.diagonal(0, 1, 2).zero_()
+            return x
+
+    with pytest.raises(UnsupportedError, match="a part of a tensor is changed in place"):
+        t7bridge.save_module(Diagonal(), tmp_path / "n.t7", example_inputs=torch.randn(2, 4, 4))
+
+
+class Infinite(nn.Module):
+    """Comparisons with infinity and with itself, logarithms of sums, and sums of masks."""
+
+    def forward(self, x):
+        masks = [x == -torch.inf, x != torch.inf, x >= torch.inf, x.isfinite(), (x > 0) + (x > 1), x.double() > 0]
+        sums = [x.logsumexp(1, keepdim=True), torch.logaddexp(x, x.roll(1, 1)), x.logcumsumexp(1)]
+        return [torch.stack([mask.float() for mask in masks], 1), torch.cat(sums, 1)]
+
+
+def test_infinite_values_are_compared_and_added(tmp_path):
+    """No difference of infinities becomes NaN in a mask or a sum; what PyTorch rounds before it adds is refused."""
+    inf = torch.inf
+    x = torch.tensor([[-inf, -inf, -inf, -inf], [3.0, -inf, inf, inf], [0.0, 2.0, 1.0, -1.0]])
+    same_outputs(Infinite(), tmp_path / "m.t7", (x,))
+
+    class Rounded(nn.Module):
+        def forward(self, x):
+            return x.sum(1, dtype=torch.int64)
+
+    with pytest.raises(UnsupportedError, match="rounds to int64 before it adds"):
+        t7bridge.save_module(Rounded(), tmp_path / "n.t7", example_inputs=x)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "resnet", "squeeze"])
 def test_the_size_of_the_batch_stays_open(name, tmp_path):

@@ -26,9 +26,9 @@ def view_as_real(b: Builder, self: Complex) -> Any:
 
 
 @operation("real imag", "none: a part", complex=True)
-def part(b: Builder, self: Complex) -> Any:
-    """Return the real or the imaginary part."""
-    return self.real if b.kind == "real" else self.imag
+def part(b: Builder, self: Any) -> Any:
+    """Return the real or the imaginary part; that of a real value is the value."""
+    return getattr(self, "real", self) if b.kind == "real" else self.imag
 
 
 @operation("_conj conj conj_physical _conj_physical", "nn.MulConstant", complex=True)
@@ -54,13 +54,12 @@ def product(b: Builder, first: Any, second: Any, /) -> Complex:
     return Complex(one * second.real - two * second.imag, one * second.imag + two * second.real)
 
 
-def _transformed(b: Builder, value: Complex, dim: int, sign: int) -> Complex:
+def _transformed(b: Builder, value: Any, dim: int, sign: int) -> Complex:
     """Transform a dimension, without a factor: the sum of x exp(sign 2 pi i j k / n)."""
     cosines, sines = _turns(value.shape[dim])
-    by = [
-        [along(b, b.wire(each), dim, matrix) for matrix in (cosines, sign * sines)] for each in (value.real, value.imag)
-    ]
-    return Complex(by[0][0] - by[1][1], by[0][1] + by[1][0])
+    parts = [value.real, value.imag] if isinstance(value, Complex) else [value]
+    by = [[along(b, b.wire(each), dim, matrix) for matrix in (cosines, sign * sines)] for each in parts]
+    return Complex(*by[0]) if len(by) == 1 else Complex(by[0][0] - by[1][1], by[0][1] + by[1][0])
 
 
 def _turns(count: Any, kept: int | None = None) -> tuple[Any, Any]:
@@ -77,8 +76,8 @@ def _factor(shape: Any, dims: list[int], normalization: int) -> float:
 
 
 @operation("_fft_c2c", "nn.MM with nn.Constant for each dimension", complex=True)
-def between_complex(b: Builder, self: Complex, dim: Any, normalization: int, forward: bool) -> Any:
-    """Transform complex numbers."""
+def between_complex(b: Builder, self: Any, dim: Any, normalization: int, forward: bool) -> Any:
+    """Transform complex numbers, or real ones that were made complex."""
     for each in dim:
         self = _transformed(b, self, each % len(self.shape), -1 if forward else 1)
     return product(b, self, _factor(self.shape, dim, normalization))
@@ -109,26 +108,6 @@ def to_real(b: Builder, self: Complex, dim: Any, normalization: int, last_dim_si
         weights[-1] = 1
     made = along(b, b.wire(self.real), last, weights * cosines) - along(b, b.wire(self.imag), last, weights * sines)
     return made * _factor(made.shape, dim, normalization)
-
-
-_ALONG_SEVERAL = "fft_fft2 fft_fftn fft_ifft2 fft_ifftn"
-"""Transforms that PyTorch decomposes only after making their input complex."""
-_NORMS = {None: 0, "backward": 0, "ortho": 1, "forward": 2}
-
-
-@operation(_ALONG_SEVERAL, "nn.MM with nn.Constant for each dimension", complex=True)
-@operation(_ALONG_SEVERAL, "nn.MM with nn.Constant for each dimension")
-def transform(b: Builder, self: Any, s: Any, dim: Any, norm: str | None) -> Any:
-    """Transform several dimensions."""
-    inverse, code = b.kind.startswith("fft_i"), _NORMS[norm]
-    dims = list(range(len(self.shape))) if dim is None else dim
-    if s and list(s) != [self.shape[place] for place in dims]:
-        raise CannotError("cuts or pads what is transformed")
-    code = 2 - code if inverse else code
-    if isinstance(self, Complex):
-        return between_complex(b, self, dims, code, not inverse)
-    made = from_real(b, b.wire(self), dims, code, False)
-    return conjugate(b, made) if inverse else made
 
 
 @operation("stft", "nn.Narrow, nn.JoinTable, nn.MM with nn.Constant")

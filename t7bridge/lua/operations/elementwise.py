@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from math import inf, log, pi, prod, sqrt
 from typing import Any
 
@@ -18,7 +19,6 @@ from ..build import (
     CannotError,
     Const,
     Learned,
-    Missing,
     Place,
     Scaled,
     Stored,
@@ -88,6 +88,9 @@ EACH: dict[str, str | Callable[..., LuaLayer]] = {
     "log1p": lambda: same() + 1 >> make("nn.Log"),
     "log2": lambda: make("nn.Log") / log(2),
     "log10": lambda: make("nn.Log") / log(10),
+    "logit": lambda eps: (
+        clipped(eps, None if eps is None else 1 - eps) >> (make("nn.Log") - (1 - same() >> make("nn.Log")))
+    ),
     "sqrt": "nn.Sqrt",
     "rsqrt": lambda: make("nn.Power", -0.5),
     "reciprocal": lambda: make("nn.Power", -1),
@@ -110,7 +113,7 @@ def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
         return value if made.name == "nn.Identity" else b.emit(made, value)
 
     build.__doc__ = f"{names.split()[0].partition('.')[0]} of each element."
-    sample = layer(*(0.5 + place for place in range(len(taken))))
+    sample = layer(*(0.25 + place for place in range(len(taken))))
     operation(names, ", ".join(dict.fromkeys(part.name for part in walk(sample))))(build)
 
 
@@ -151,13 +154,6 @@ def softplus(b: Builder, self: Any, beta: float, threshold: float) -> Any:
     return b.emit(make("nn.SoftPlus", beta), self)
 
 
-@operation("logit", "nn.HardTanh, nn.Log, nn.CSubTable")
-def logit(b: Builder, self: Any, eps: Any) -> Any:
-    """Apply log(x / (1 - x))."""
-    value = b.wire(self) if eps is None else b.emit(clipped(eps, 1 - eps), self)
-    return (value >> make("nn.Log")) - (1 - value >> make("nn.Log"))
-
-
 @operation("prelu _prelu_kernel", "nn.PReLU")
 def prelu(b: Builder, self: Any, weight: Learned) -> Any:
     """Apply a rectifier with learned slopes: one, or one per channel (dimension 1)."""
@@ -167,13 +163,7 @@ def prelu(b: Builder, self: Any, weight: Learned) -> Any:
     return b.reshape(b.emit(layer, b.reshape(self, (*self.shape, 1)) if wide else self), self.shape)
 
 
-@operation("native_dropout", "nn.Dropout")
-def native_dropout(b: Builder, input: Any, p: float, train: bool) -> Any:
-    """Set elements to 0 at random in training; the elements that are kept are not known."""
-    return [dropout(b, input, p, train), Missing("Lua's nn.Dropout does not return its mask")]
-
-
-@operation("dropout", "nn.Dropout")
+@operation("dropout native_dropout", "nn.Dropout", missing="Lua's nn.Dropout does not return its mask")
 def dropout(b: Builder, input: Any, /, p: float, train: bool) -> Any:
     """Set elements to 0 at random in training."""
     if p == 0:
@@ -241,15 +231,12 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
     return Scaled(param, scale**-1 if divide else scale, longer[0] if longer else None)
 
 
-def _times(b: Builder, value: Any, factor: float) -> Any:
-    """Return a value times a factor."""
-    return value if factor == 1 else (value if isinstance(value, float) else b.wire(value)) * factor
-
-
 @operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", "nn.CSubTable, nn.CAdd, nn.AddConstant")
 @operation("add.Tensor add.Scalar", "nn.CAddTable, nn.CAdd for a parameter, nn.AddConstant")
 def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
-    """Add, or subtract."""
+    """Add, or subtract; sums of masks are masks."""
+    if b.dtype == "bool":
+        return b.expand(b.joined("nn.CMaxTable", self, other), b.shape)
     first, second = b.operands(*((other, self) if b.kind == "rsub" else (self, other)))
     if alpha != 1:
         second = (second if isinstance(second, float) else b.wire(second)) * alpha
@@ -299,11 +286,18 @@ def power_of_number(b: Builder, self: float, exponent: Wire) -> Any:
     return exponent * log(self) >> make("nn.Exp")
 
 
-@operation("logaddexp", "nn.CMaxTable, nn.CSubTable, nn.Abs, nn.SoftPlus, nn.CAddTable")
+def _finite(b: Builder) -> tuple[float, float]:
+    """Return the least and the largest finite number of the model's type, for differences of infinite values."""
+    largest = float(np.finfo("f8" if b.program.is_double else "f4").max)
+    return -largest, largest
+
+
+@operation("logaddexp", "nn.CMaxTable, nn.CMinTable, nn.HardTanh, nn.CSubTable, nn.SoftPlus, nn.CAddTable")
 def logaddexp(b: Builder, self: Any, other: Any) -> Any:
     """Return the logarithm of a sum of exponentials."""
-    apart = -(b.joined("nn.CSubTable", self, other) >> make("nn.Abs"))
-    return b.joined("nn.CMaxTable", self, other) + (apart >> make("nn.SoftPlus"))
+    top = b.joined("nn.CMaxTable", self, other)
+    apart = b.joined("nn.CMinTable", self, other) - (top >> make("nn.HardTanh", *_finite(b)))
+    return top + (apart >> make("nn.SoftPlus"))
 
 
 FUNCTIONS = "sin cos tan asin acos atan sinh cosh asinh atanh floor ceil trunc round isnan isinf"
@@ -324,8 +318,8 @@ def binary(b: Builder, self: Any, other: Any, /) -> Any:
     return b.joined("pt.Binary", first, second, b.kind)
 
 
-STEEP = {"float32": 3e38, "float64": 1.7e308}
-"""Factor that scales the smallest normal number of a type to at least 1."""
+STEEP = (3e38, 1.7e308)
+"""Factors that scale the smallest normal float, and the smallest normal double, to at least 1."""
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 PARTS = "nn.CSubTable or nn.AddConstant, nn.ZeroGrad, nn.MulConstant, nn.HardTanh"
 NOTE = "Exact for all numbers but denormal ones; masks are 0 and 1 in the model's own type."
@@ -336,7 +330,7 @@ def is_positive(b: Builder, dtype: str) -> LuaLayer:
     layer = make("nn.ZeroGrad")
     if dtype in FLOATS or not dtype:
         b.remark("comparisons are exact for all numbers but denormal ones; their masks are 0 and 1")
-        layer = layer * STEEP["float64" if dtype == "float64" else "float32"]
+        layer = layer * STEEP[b.program.is_double]
     return layer >> make("nn.HardTanh", 0, 1)
 
 
@@ -359,6 +353,13 @@ def _compared_type(b: Builder) -> str:
 def compare(b: Builder, self: Any, other: Any) -> Any:
     """Return 1 where a comparison holds."""
     self, other = b.operands(self, other)
+    is_same = all(isinstance(each, Wire) for each in (self, other)) and self.step is other.step
+    if is_same or inf in (abs(each) for each in (self, other) if isinstance(each, float)):
+        bounds = _finite(b)
+        self, other = (
+            each >> make("nn.HardTanh", *bounds) if isinstance(each, Wire) else bounds[each > 0]
+            for each in (self, other)
+        )
     apart = other - self if b.kind in ("lt", "ge") else self - other
     layer = is_nonzero if b.kind in ("eq", "ne") else is_positive
     made = apart >> layer(b, _compared_type(b))
@@ -433,13 +434,11 @@ def filled(b: Builder, value: Any, mask: Any, number: float) -> Any:
 
 
 @operation(
-    "where.self where.ScalarOther where.ScalarSelf where.Scalar masked_fill.Scalar masked_fill.Tensor",
+    "where.self where.ScalarOther where.ScalarSelf where.Scalar",
     "nn.CMaxTable and nn.CMinTable with bounds by the mask, nn.Log; nn.CAddTable",
 )
-def where(b: Builder, self: Any, other: Any = None, condition: Any = None, mask: Any = None, value: Any = None) -> Any:
+def where(b: Builder, condition: Any, self: Any, other: Any) -> Any:
     """Choose between two values by a mask."""
-    if condition is None:
-        condition, self, other = mask, value, self
     first, second = number_of(self), number_of(other)
     if first is not None:
         other = other if second is None else b.constant(np.array(second))
@@ -480,25 +479,28 @@ def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False)
     return made if left else Wire(b, made.step, ())
 
 
-@operation("mean.dim mean sum.dim_IntList sum amax amin max min max.dim min.dim", "nn.Mean, nn.Sum, nn.Max, nn.Min")
+@operation(
+    "mean.dim mean sum.dim_IntList sum amax amin max min max.dim min.dim",
+    "nn.Mean, nn.Sum, nn.Max, nn.Min",
+    missing=POSITIONS,
+)
 def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
     """Return means, sums, maxima or minima, whose positions must be unused."""
+    _check_kind(b)
     made = reduced(b, f"nn.{b.kind.removeprefix('a').capitalize()}", self, dim, keepdim)
-    if b.call.op not in ("aten.max.dim", "aten.min.dim"):
+    if b.call.op not in ("aten.max.dim", "aten.min.dim") or "layers" not in b.allow:
         return made
-    if "layers" not in b.allow:
-        return [made, Missing(POSITIONS)]
     place = dim % len(self.shape)
     found = b.emit(make("pt.ArgMax", place + 1, b.kind == "min"), self, shape=with_extents(self.shape, place) or (1,))
     return [made, b.reshape(found, b.shape[1])]
 
 
 @operation(
-    "var.correction var.dim std.correction std.dim var_mean.correction",
-    "nn.Mean, nn.CSubTable, nn.Square, nn.Sum, nn.MulConstant, nn.Sqrt",
+    "var.correction var.dim var_mean.correction",
+    "nn.Mean, nn.CSubTable, nn.Square, nn.Sum, nn.MulConstant",
 )
 def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = None, correction: Any = None) -> Any:
-    """Return variances or standard deviations."""
+    """Return variances, and means."""
     places = _places(dim, len(self.shape))
     correction = (unbiased is not False) if correction is None else correction
     if correction:
@@ -512,7 +514,7 @@ def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = No
         made = made * (count / (count - correction))
     if b.kind == "var_mean":
         return [made, middle if keepdim else b.reshape(middle, made.shape)]
-    return made >> make("nn.Sqrt") if b.kind == "std" else made
+    return made
 
 
 @operation("linalg_vector_norm", "nn.Abs, nn.Square or nn.Power, nn.Sum, nn.Sqrt or nn.Power")
@@ -536,16 +538,17 @@ def distances(b: Builder, x1: Any, x2: Any, p: float) -> Any:
     return norm(b, b.joined("nn.CSubTable", rows, columns), p, [-1], False)
 
 
-@operation("logsumexp", "nn.Max, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
+@operation("logsumexp", "nn.Max, nn.HardTanh, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
 def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
     """Return the logarithm of sums of exponentials."""
-    top = reduced(b, "nn.Max", self, dim, True)
+    top = reduced(b, "nn.Max", self, dim, True) >> make("nn.HardTanh", *_finite(b))
     return b.reshape(top + (reduced(b, "nn.Sum", self - top >> make("nn.Exp"), dim, True) >> make("nn.Log")), b.shape)
 
 
 @operation("cumsum", "nn.MM with nn.Constant, a triangle of ones")
 def cumsum(b: Builder, self: Wire, dim: Place) -> Any:
     """Return cumulative sums."""
+    _check_kind(b)
     extent = self.shape[dim]
     check_known("sums along the batch", extent)
     return along(b, self, dim, np.triu(np.ones((extent, extent), "f4")))
@@ -562,19 +565,30 @@ def along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
     return with_last(b, value, dim, product)
 
 
-@operation("logcumsumexp cummax cummin", "nn.Narrow, nn.JoinTable; as logaddexp, nn.CMaxTable or nn.CMinTable")
+@operation(
+    "logcumsumexp cummax cummin",
+    "nn.Narrow, nn.JoinTable; as logaddexp, nn.CMaxTable or nn.CMinTable",
+    missing=POSITIONS,
+)
 def cumulative(b: Builder, self: Wire, dim: Place) -> Any:
     """Return cumulative extrema, or logarithms of sums of exponentials."""
-    extent = self.shape[dim]
+    name = {"cummax": "nn.CMaxTable", "cummin": "nn.CMinTable"}.get(b.kind)
+    join = partial(b.joined, name) if name else partial(logaddexp, b)
+    return b.concatenate([*accumulate(_elements(b, self, dim), join)], dim)
+
+
+def _check_kind(b: Builder) -> None:
+    """Refuse sums and products of floats as whole numbers, which PyTorch rounds before it adds."""
+    if b.dtype.startswith("int") and b.dtype_of("self") in FLOATS:
+        raise CannotError(f"rounds to {b.dtype} before it adds or multiplies")
+
+
+def _elements(b: Builder, value: Wire, dim: int) -> list[Any]:
+    """Return the elements of a dimension, which are not many."""
+    extent = value.shape[dim]
     if isinstance(extent, str) or extent > MOST_STEPS:
         raise CannotError(f"{extent} steps")
-    parts = [b.narrow(self, dim, 0, 1)]
-    for place in range(1, extent):
-        pair = parts[-1], b.narrow(self, dim, place, 1)
-        name = {"cummax": "nn.CMaxTable", "cummin": "nn.CMinTable"}.get(b.kind)
-        parts.append(b.joined(name, *pair) if name else logaddexp(b, *pair))
-    made = b.concatenate(parts, dim)
-    return [made, Missing(POSITIONS)] if b.kind != "logcumsumexp" else made
+    return [b.narrow(value, dim, index, 1) for index in range(extent)]
 
 
 def flattened(lead: Any) -> Any:
@@ -585,50 +599,28 @@ def flattened(lead: Any) -> Any:
 @operation("prod.dim_int", "nn.Select, nn.CMulTable")
 def product_along(b: Builder, self: Wire, dim: Place) -> Any:
     """Return products."""
-    extent = self.shape[dim]
-    if isinstance(extent, str) or extent > MOST_STEPS:
-        raise CannotError(f"multiplies {extent} elements")
-    parts = [b.narrow(self, dim, index, 1) for index in range(extent)]
-    return b.reshape(b.emit(make("nn.CMulTable"), *parts) if extent > 1 else parts[0], b.shape)
+    _check_kind(b)
+    parts = _elements(b, self, dim)
+    return b.reshape(b.emit(make("nn.CMulTable"), *parts) if len(parts) > 1 else parts[0], b.shape)
 
 
 @operation("cumprod", "pt.CumProd", package="layers")
 def cumprod(b: Builder, self: Wire, dim: Place) -> Any:
     """Return cumulative products."""
+    _check_kind(b)
     return self >> make("pt.CumProd", dim + 1)
 
 
-def _sorted(value: Wire, dim: int, descending: bool) -> list[Wire]:
-    """Return the sorted elements of a dimension, and their indices."""
-    made = value >> make("pt.Sort", dim + 1, descending)
-    return [made >> make("nn.SelectTable", place) for place in (1, 2)]
-
-
-@operation("sort sort.stable", "pt.Sort", package="layers")
-def sort(b: Builder, self: Wire, dim: Place, descending: bool) -> Any:
-    """Sort a dimension; return elements and indices."""
-    return _sorted(self, dim, descending)
-
-
-@operation("argsort argsort.stable", "pt.Sort", package="layers")
-def argsort(b: Builder, self: Wire, dim: Place, descending: bool) -> Any:
-    """Return the indices that sort a dimension."""
-    return _sorted(self, dim, descending)[1]
-
-
-@operation("topk", "pt.Sort, nn.Narrow", package="layers")
-def topk(b: Builder, self: Wire, k: int, dim: Place, largest: bool) -> Any:
-    """Return the largest or smallest elements, in order, and their indices."""
-    return [b.narrow(each, dim, 0, k) for each in _sorted(self, dim, largest)]
-
-
-@operation("median.dim", "pt.Sort, nn.Select", package="layers")
-def median(b: Builder, self: Wire, dim: Place, keepdim: bool) -> Any:
-    """Return the middle elements, the lower of two, and their indices."""
-    count = self.shape[dim]
-    check_known("the number of elements depends on the inputs", count)
-    shape = with_extents(self.shape, dim, *((1,) if keepdim else ()))
-    return [b.reshape(b.narrow(each, dim, (count - 1) // 2, 1), shape) for each in _sorted(self, dim, False)]
+@operation("sort sort.stable topk median.dim", "pt.Sort, nn.Narrow", package="layers")
+def sort(b: Builder, self: Wire, dim: Place, descending: bool = False, largest: bool = False, k: Any = None) -> Any:
+    """Return elements of a dimension in order, all, the first or the lower middle ones, and their indices."""
+    start, count = 0, self.shape[dim] if k is None else k
+    if b.kind == "median":
+        check_known("the number of elements depends on the inputs", count)
+        start, count = (count - 1) // 2, 1
+    made = self >> make("pt.Sort", dim + 1, descending or largest)
+    parts = [b.narrow(made >> make("nn.SelectTable", place), dim, start, count) for place in (1, 2)]
+    return list(map(b.reshape, parts, b.shape))
 
 
 @operation("argmax argmin", "pt.ArgMax", package="layers")
@@ -652,6 +644,12 @@ def normalized(dim: int, extent: int, eps: float, centered: bool = True) -> LuaL
     middle = same() - repeated(make("nn.Mean", dim), dim, extent)
     root = same() / repeated((make("nn.Square") >> make("nn.Mean", dim)) + eps >> make("nn.Sqrt"), dim, extent)
     return middle >> root if centered else root
+
+
+def _standardized(value: Wire, mean: Callable[[Wire], Any], eps: float) -> Any:
+    """Subtract means, and divide by the roots of the means of squares."""
+    value = value - mean(value)
+    return value / (mean(value**2) + eps) ** 0.5
 
 
 def _affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ...]) -> Any:
@@ -683,8 +681,7 @@ def batch_norm(
         return group_norm(b, input, input.shape[1], weight, bias, eps)
     if running_mean is None:
         places = [0, *range(2, len(input.shape))]
-        value = input - reduced(b, "nn.Mean", input, places, True)
-        value = value / (reduced(b, "nn.Mean", value**2, places, True) + eps) ** 0.5
+        value = _standardized(input, lambda value: reduced(b, "nn.Mean", value, places, True), eps)
         return _affine(b, value, weight, bias, (1, input.shape[1], *(1,) * (len(input.shape) - 2)))
     check_learned(weight, "weight")
     check_learned(bias, "bias")
@@ -711,35 +708,27 @@ def batch_norm(
     return b.reshape(b.emit(layer, value), shape)
 
 
-def _over_last(b: Builder, input: Wire, over: Any, eps: float, weight: Any, bias: Any, centered: bool = True) -> Any:
-    """Normalize over the merged last dimensions; then scale and shift."""
-    lead, count = input.shape[: len(input.shape) - len(over)], prod(over)
-    value = b.emit(normalized(len(lead) + 1, count, eps, centered), b.reshape(input, (*lead, count)))
+@operation(
+    "layer_norm rms_norm", "nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd; rms_norm no mean"
+)
+def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias: Any = None, eps: Any = None) -> Any:
+    """Normalize over the last dimensions of each example, or divide by the root of the mean square."""
+    lead, count = input.shape[: len(input.shape) - len(normalized_shape)], prod(normalized_shape)
+    layer = normalized(len(lead) + 1, count, 2.0**-23 if eps is None else eps, b.kind != "rms_norm")
+    value = b.emit(layer, b.reshape(input, (*lead, count)))
     return b.reshape(_affine(b, value, weight, bias, (*(1,) * len(lead), count)), input.shape)
-
-
-@operation("layer_norm", "nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")
-def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
-    """Normalize over the last dimensions of each example."""
-    return _over_last(b, input, normalized_shape, eps, weight, bias)
 
 
 @operation(
     "_native_batch_norm_legit_no_training native_layer_norm native_group_norm",
     "as batch_norm, layer_norm and group_norm",
     "Of exported programs that were decomposed.",
+    missing="the statistics of a normalization are not known in Lua",
 )
 def native_norm(b: Builder, **args: Any) -> Any:
     """Normalize; means and deviations are not returned."""
     kind = next(kind for kind in ("batch_norm", "layer_norm", "group_norm") if kind in b.kind)
-    made = OPERATIONS[f"aten.{kind}.default"].call(b, {**args, "num_groups": args.get("group")})
-    return [made, *[Missing("the statistics of a normalization are not known in Lua")] * 2]
-
-
-@operation("rms_norm", "nn.Square, nn.Mean, nn.Sqrt, nn.CDivTable, nn.CMul")
-def rms_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, eps: Any) -> Any:
-    """Divide by the root of the mean square over the last dimensions."""
-    return _over_last(b, input, normalized_shape, 2.0**-23 if eps is None else eps, weight, None, False)
+    return OPERATIONS[f"aten.{kind}.default"].call(b, {**args, "num_groups": args.get("group")})
 
 
 @operation("group_norm", "nn.View, nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")
@@ -749,9 +738,7 @@ def group_norm(b: Builder, input: Wire, num_groups: int, weight: Any, bias: Any,
     check_known("an extent of the image depends on the inputs", *shape[1:])
     size = (1, shape[1], *(1,) * (len(shape) - 2))
     if len(shape) > 3 and b.is_free:
-        value = input - _means(b, input, num_groups)
-        value = value / (_means(b, value**2, num_groups) + eps) ** 0.5
-        return _affine(b, value, weight, bias, size)
+        return _affine(b, _standardized(input, lambda value: _means(b, value, num_groups), eps), weight, bias, size)
     count = prod(shape[1:]) // num_groups
     value = b.emit(normalized(3, count, eps), b.reshape(input, (shape[0], num_groups, count)))
     return _affine(b, b.reshape(value, shape), weight, bias, size)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from math import prod
 from typing import Any
 
@@ -13,8 +11,6 @@ from ..build import (
     Builder,
     CannotError,
     Const,
-    Missing,
-    Scaled,
     Stored,
     Wire,
     check_known,
@@ -25,8 +21,8 @@ from ..build import (
 )
 from ..layers import LuaLayer, WeightRef, make
 from .elementwise import along
-from .linear import apply_scale, scaled_outputs
-from .shape import MOST_PARTS, as_image, constant_pad, gathered, on_image, strided
+from .linear import with_weight
+from .shape import as_image, constant_pad, on_image
 
 UNKNOWN = "an extent of the image depends on the inputs"
 INDICES = "the positions of maxima are not available in nn; --allow layers writes a layer, but for volumes"
@@ -73,35 +69,17 @@ def _grouped(name: str, args: Any, weight: Stored, bias: Any, size: Any, widths:
     return parts[0] if groups == 1 else LuaLayer("nn.Concat", (2,), children=parts)
 
 
-def _with_bias(convolve: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a convolution that adds its bias behind the layer where this cannot hold it."""
-
-    @wraps(convolve)
-    def build(b: Builder, input: Wire, weight: Any, bias: Any, *options: Any, **named: Any) -> Any:
-        if bias is None or (is_parameter(bias) and (isinstance(weight, Scaled) or is_parameter(weight))):
-            return convolve(b, input, weight, bias, *options, **named)
-        made = convolve(b, input, weight, None, *options, **named)
-        return made + b.reshape(b.wire(bias, made), (*bias.shape, *(1,) * (len(made.shape) - 2)))
-
-    return build
-
-
 @operation(
     "conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding",
     "nn.SpatialConvolution, nn.SpatialDilatedConvolution, nn.SpatialDepthWiseConvolution, nn.VolumetricConvolution, "
     "nn.VolumetricDilatedConvolution; groups as nn.Concat of nn.Narrow",
     scaled=True,
 )
-@_with_bias
+@with_weight(False, 1)
 def convolution(
     b: Builder, input: Wire, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     """Convolve."""
-    if isinstance(weight, Scaled):
-        if weight.place not in (None, 0):
-            raise CannotError("the scale of the kernel is not one for each output channel")
-        made = convolution(b, input, weight.param, None, stride, padding, dilation, groups)
-        return scaled_outputs(b, made, weight, bias, 1)
     n_out, n_in, *kernel = weight.shape
     rank = len(kernel)
     if len(input.shape) != rank + 2:
@@ -162,7 +140,7 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any)
     "nn.SpatialFullConvolution, nn.VolumetricFullConvolution; groups as nn.Concat of nn.Narrow",
     scaled=True,
 )
-@_with_bias
+@with_weight(True, 1)
 def transposed_convolution(
     b: Builder,
     input: Wire,
@@ -175,14 +153,6 @@ def transposed_convolution(
     dilation: Any,
 ) -> Any:
     """Convolve transposed."""
-    if isinstance(weight, Scaled):
-        if weight.place not in (None, 0) and (weight.place, groups) != (1, 1):
-            raise CannotError("the scale of the kernel is not one for each channel")
-        rest = (stride, padding, output_padding, groups, dilation)
-        if weight.place != 1 and not isinstance(weight.scale, float):
-            return transposed_convolution(b, apply_scale(b, input, weight, 1), weight.param, bias, *rest)
-        made = transposed_convolution(b, input, weight.param, None, *rest)
-        return scaled_outputs(b, made, weight, bias, 1)
     n_in, n_out, *kernel = weight.shape
     rank = len(kernel)
     if "layers" in b.allow and rank < 3 and (not is_parameter(weight) or set(_each(rank, dilation, 1)) != {1}):
@@ -223,7 +193,7 @@ def _by_zeros(
     sides: list[int] = []
     options = (_each(rank, value, 0)[-rank:] for value in (stride, padding, output_padding, dilation))
     for place, (size, step, pad, extra, apart) in enumerate(zip(kernel, *options), 2):
-        kernels = gathered(b, kernels, np.arange(size)[::-1], place)
+        kernels = b.gathered(kernels, np.arange(size)[::-1], place)
         if step > 1:
             shape = input.shape
             rows = b.reshape(input, with_extents(shape, place, shape[place], 1))
@@ -238,35 +208,18 @@ def _by_zeros(
         reach = apart * (size - 1) - pad
         sides = [reach, reach + extra, *sides]
     input = constant_pad(b, input, sides, 0.0)
-    return convolution(b, input, kernels, bias, 1, 0, dilation, groups)
+    return convolution(b, input, kernels, bias, stride=1, padding=0, dilation=dilation, groups=groups)
 
 
 @operation(
-    "convolution _convolution", "as conv2d and conv_transpose2d", "Of script modules and decomposed programs.", True
+    "convolution _convolution",
+    "as conv2d and conv_transpose2d",
+    "Of script modules and decomposed programs.",
+    scaled=True,
 )
 def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
     """Convolve, or convolve transposed."""
     return OPERATIONS["aten.conv_transpose2d.input" if transposed else "aten.conv2d.default"].call(b, args)
-
-
-@operation("im2col", "nn.SpatialZeroPadding, nn.Narrow, nn.JoinTable")
-def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
-    """Return the elements at each position of a kernel."""
-    kernel, dilation, stride, (top, left) = (_each(2, each, 0) for each in (kernel_size, dilation, stride, padding))
-    value = self
-    if prod(kernel) > MOST_PARTS:
-        raise CannotError(f"takes apart images by a kernel of {kernel[0]}x{kernel[1]}")
-    batch, channels, _, _ = value.shape
-    check_known(UNKNOWN, *value.shape[1:])
-    value = constant_pad(b, value, [left, left, top, top], 0.0)
-    counts = [(n - d * (k - 1) - 1) // s + 1 for n, d, k, s in zip(value.shape[2:], dilation, kernel, stride)]
-    parts = []
-    for row in range(kernel[0]):
-        line = strided(b, value, 2, row * dilation[0], counts[0], stride[0])
-        for column in range(kernel[1]):
-            part = strided(b, line, 3, column * dilation[1], counts[1], stride[1])
-            parts.append(b.reshape(part, (batch, channels, 1, prod(counts))))
-    return b.reshape(b.concatenate(parts, 2), b.shape)
 
 
 @operation(
@@ -274,6 +227,7 @@ def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any
     "avg_pool1d avg_pool2d avg_pool3d",
     "nn.SpatialMaxPooling, nn.SpatialDilatedMaxPooling, nn.VolumetricMaxPooling, nn.VolumetricDilatedMaxPooling, "
     "nn.SpatialAveragePooling, nn.VolumetricAveragePooling",
+    missing=INDICES,
 )
 def pool(
     b: Builder,
@@ -302,10 +256,8 @@ def pool(
     kind = f"{'Dilated' if dilated else ''}Max" if largest else "Average"
     layer = make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{kind}Pooling", *args, calls=calls)
     made = on_image(b, layer * (prod(kernel) / divisor_override if divisor_override else 1), self, shape)
-    if not several:
+    if not several or "layers" not in b.allow or rank == 3:
         return made
-    if "layers" not in b.allow or rank == 3:
-        return [made, Missing(INDICES)]
     return [made, on_image(b, make("pt.MaxPlaces", *_arguments(*groups), ceil_mode), self, shape)]
 
 
@@ -330,6 +282,7 @@ def _check_means(rank: int, padded: bool, ceil_mode: bool, divisor: Any) -> None
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d adaptive_max_pool1d "
     "adaptive_max_pool2d",
     "nn.SpatialAdaptiveAveragePooling, nn.SpatialAdaptiveMaxPooling, nn.VolumetricAveragePooling",
+    missing=INDICES,
 )
 def adaptive_pool(b: Builder, self: Wire) -> Any:
     """Max and average pooling to a given size."""
@@ -341,8 +294,7 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
         kernel = _arguments([n // m for n, m in zip(self.shape[2:], shape[2:])])
         return b.emit(make("nn.VolumetricAveragePooling", *kernel, *kernel), self, shape=shape)
     sizes = _arguments(_each(rank, shape[2:], 1))
-    made = on_image(b, make(f"nn.SpatialAdaptive{'Max' if largest else 'Average'}Pooling", *sizes), self, shape)
-    return [made, Missing(INDICES)] if largest else made
+    return on_image(b, make(f"nn.SpatialAdaptive{'Max' if largest else 'Average'}Pooling", *sizes), self, shape)
 
 
 @operation(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from math import inf, prod, sqrt
 from typing import Any
 
@@ -15,7 +17,6 @@ from ..build import (
     Stored,
     Wire,
     broadcast,
-    check_learned,
     first_wire,
     is_parameter,
     operation,
@@ -51,33 +52,47 @@ def _aligned(b: Builder, *matrices: Any) -> list[Any]:
     return [b.widened(value, (*lead, *value.shape[-2:]), anchor) for value in values]
 
 
-def apply_scale(b: Builder, value: Any, weight: Scaled, place: int) -> Any:
-    """Multiply the channels of a value, in dimension `place`, by the scale of a weight."""
-    if isinstance(weight.scale, float):
-        return value * weight.scale
-    return value * b.reshape(weight.scale, (weight.scale.shape[0], *(1,) * (len(value.shape) - place - 1)))
+def with_weight(turned: bool, channels: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator of layers with a weight and a bias, for other weights and biases than learned ones.
 
+    The scale of a weight is applied to the outputs, or to the inputs, and a bias that the layer cannot hold is added
+    behind it.
 
-def scaled_outputs(b: Builder, value: Any, weight: Scaled, bias: Any, place: int) -> Any:
-    """Multiply the channels of a value by the scale of a weight, and add a learned bias."""
-    value = apply_scale(b, value, weight, place)
-    if bias is None:
-        return value
-    check_learned(bias, "bias")
-    return value + b.reshape(bias, (bias.ref.size[0], *(1,) * (len(value.shape) - place - 1)))
+    Args:
+        turned: whether the first dimension of the weight is that of the inputs, as in transposed convolutions.
+        channels: the dimension of values that has the channels.
+    """
+
+    def decorate(layer: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(layer)
+        def build(b: Builder, input: Wire, weight: Any, bias: Any, **options: Any) -> Any:
+            def times(value: Wire) -> Any:
+                return value * (scale if isinstance(scale, float) else along_channels(value, scale))
+
+            def along_channels(value: Wire, vector: Any) -> Any:
+                return b.reshape(vector, (*vector.shape, *(1,) * (len(value.shape) - channels % len(value.shape) - 1)))
+
+            scale, place = (weight.scale, weight.place) if isinstance(weight, Scaled) else (None, None)
+            if place == 1 and options.get("groups", 1) > 1:
+                weight, scale = b.wire(weight), None
+            after = scale is not None and (place is None or turned == (place == 1))
+            own = bias if is_parameter(bias) and is_parameter(getattr(weight, "param", weight)) and not after else None
+            value = input if scale is None or after else times(input)
+            made = layer(b, value, weight if scale is None else weight.param, own, **options)
+            made = times(made) if after else made
+            return made if bias is own else made + along_channels(made, bias)
+
+        return build
+
+    return decorate
 
 
 @operation("linear", "nn.Linear, in nn.Bottle for more than two dimensions", scaled=True)
+@with_weight(False, -1)
 def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
     """Apply a matrix and a bias to the last dimension."""
-    if isinstance(weight, Scaled):
-        if weight.place in (None, 0):
-            return scaled_outputs(b, applied(b, input, weight.param, None), weight, bias, len(input.shape) - 1)
-        weight = b.wire(weight)
     if is_parameter(weight) and len(weight.ref.size) == 2:
-        own = bias if is_parameter(bias) else None
-        made = applied(b, input, weight, own)
-        return made if bias is own else made + bias
+        return applied(b, input, weight, bias)
     made = matmul(b, input, b.permute(weight, range(len(weight.shape))[::-1]))
     return made if bias is None else made + bias
 

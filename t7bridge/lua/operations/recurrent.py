@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from ...data import define
 from ..build import (
     Builder,
     CannotError,
@@ -69,85 +69,52 @@ def _initial(b: Builder, state: Any, index: int, like: Wire) -> Any:
     return b.wire(b.select(state, 0, index), like)
 
 
-@define(eq=False)
-class _Stack:
-    """Recurrent layers over time, with PyTorch's numbering of states.
+def _unrolled(
+    b: Builder, time: int, states: list[Any], value: Wire, cell: list[Any], number: int, backward: bool
+) -> tuple[Wire, list[Wire]]:
+    """Run a cell, by its number, step by step; return outputs and last states."""
+    for param in cell:
+        check_learned(param, "weight")
+    w_ih, w_hh, b_ih, b_hh = (*cell, None, None)[:4]
+    gates = applied(b, value, w_ih, b_ih)
+    current = [_initial(b, state, number, b.select(value, time, 0)) for state in states]
+    outputs: list[Any] = [None] * value.shape[time]
+    for step in range(len(outputs))[:: -1 if backward else 1]:
+        current = _step(b, b.kind, w_hh, b_hh, b.select(gates, time, step), current)
+        outputs[step] = current[0]
+    return join_steps(b, outputs, time), current
 
-    Attributes:
-        kind: `lstm`, `gru`, `rnn_tanh` or `rnn_relu`.
+
+def _by_rnn(b: Builder, value: Wire, cell: list[Any], number: int, backward: bool) -> tuple[Wire, list[Wire]]:
+    """Run an LSTM from zero states by nn.SeqLSTM of the package rnn, which accepts sequences of any length."""
+    own = [param.ref for param in cell]
+    hidden, width = own[1].size[1], own[0].size[1]
+    layer = make("nn.SeqLSTM", width, hidden, **dict(zip(SEQUENCE_FIELDS, own)))
+    if backward:
+        layer = make("nn.SeqReverseSequence", 1) >> layer >> make("nn.SeqReverseSequence", 1)
+    made = b.emit(layer, value, shape=(*value.shape[:2], hidden))
+    return made, [b.select(made, 0, 0 if backward else value.shape[0] - 1)]
+
+
+def _layers(b: Builder, value: Wire, cells: list[Any], ways: int, dropout: float, run: Callable[..., Any]) -> list[Any]:
+    """Run layers over time, with PyTorch's numbering of cells; return the outputs of the last, and all last states.
+
+    Args:
+        b: the builder.
+        value: the input.
         cells: the parameters of each direction of each layer.
-        directions: 1, or 2 if a second cell runs from the last step to the first.
+        ways: 1, or 2 if a second cell runs from the last step to the first.
         dropout: probability between layers.
-        time: the dimension of the steps.
+        run: runs a cell over a sequence, backwards if its last argument is true.
     """
-
-    kind: str
-    cells: list[Any]
-    directions: int
-    dropout: float
-    time: int
-
-    def run(self, b: Builder, value: Wire, one: Callable[[Wire, int, bool], Wire]) -> Wire:
-        """Return the outputs of the last layer.
-
-        Args:
-            b: the builder.
-            value: the input.
-            one: runs a cell, by its number, over a sequence, backwards if its last argument is true.
-        """
-        for first in range(0, len(self.cells), self.directions):
-            if first and self.dropout:
-                value = value >> make("nn.Dropout", self.dropout)
-            ways = range(self.directions)
-            value = b.concatenate([one(value, first + way, way == 1) for way in ways], 2)
-        return value
-
-
-def _unroll(b: Builder, stack: _Stack, value: Wire, states: list[Any]) -> list[Wire]:
-    """Run layers step by step; return outputs and last states."""
-    length = value.shape[stack.time]
-    check_known("the number of steps depends on the inputs", length)
-    if len(value.shape) != 3:
-        raise CannotError("the input is not a batch")
-    last: list[list[Wire]] = [[] for _ in states]
-
-    def one(value: Wire, number: int, backward: bool) -> Any:
-        for param in stack.cells[number]:
-            check_learned(param, "weight")
-        w_ih, w_hh, b_ih, b_hh = (*stack.cells[number], None, None)[:4]
-        gates = applied(b, value, w_ih, b_ih)
-        current = [_initial(b, state, number, b.select(value, stack.time, 0)) for state in states]
-        outputs: list[Any] = [None] * length
-        for step in reversed(range(length)) if backward else range(length):
-            current = _step(b, stack.kind, w_hh, b_hh, b.select(gates, stack.time, step), current)
-            outputs[step] = current[0]
-        for place, state in enumerate(current):
-            last[place].append(b.reshape(state, (1, *state.shape)))
-        return join_steps(b, outputs, stack.time)
-
-    value = stack.run(b, value, one)
-    return [value, *(b.concatenate(each, 0) for each in last)]
-
-
-def _by_rnn(b: Builder, stack: _Stack, value: Wire) -> list[Any]:
-    """Run LSTM layers from zero states by nn.SeqLSTM of the package rnn, which accepts sequences of any length."""
-    value = b.permute(value, (1, 0, 2)) if stack.time else value
-    steps, batch, _ = value.shape
     last = []
-
-    def one(value: Wire, number: int, backward: bool) -> Any:
-        own = [param.ref for param in stack.cells[number]]
-        hidden, width = own[1].size[1], own[0].size[1]
-        layer = make("nn.SeqLSTM", width, hidden, **dict(zip(SEQUENCE_FIELDS, own)))
-        if backward:
-            layer = make("nn.SeqReverseSequence", 1) >> layer >> make("nn.SeqReverseSequence", 1)
-        result = b.emit(layer, value, shape=(steps, batch, hidden))
-        last.append(b.reshape(b.select(result, 0, 0 if backward else steps - 1), (1, batch, hidden)))
-        return result
-
-    value = stack.run(b, value, one)
-    output = b.permute(value, (1, 0, 2)) if stack.time else value
-    return [output, b.concatenate(last, 0), Missing("nn.SeqLSTM does not return its last cells")]
+    for first in range(0, len(cells), ways):
+        if first and dropout:
+            value = value >> make("nn.Dropout", dropout)
+        made = [run(value, cells[number], number, number > first) for number in range(first, first + ways)]
+        value = b.concatenate([outputs for outputs, _ in made], 2)
+        last += [[b.reshape(state, (1, *state.shape)) for state in states] for _, states in made]
+    return [value, *(b.concatenate([*each], 0) for each in zip(*last))]
 
 
 def _cells_are_used(b: Builder) -> bool:
@@ -180,18 +147,23 @@ def recurrent(
         dropout = b.module.dropout
     count = 4 if has_biases else 2
     cells = [params[start : start + count] for start in range(0, len(params), count)]
-    stack = _Stack(b.kind, cells, 1 + bidirectional, dropout, int(batch_first))
+    ways, time = 1 + bidirectional, int(batch_first)
     zeros = all(isinstance(state, Const) and not state.array().any() for state in states)
-    fits = len(params) == count * num_layers * stack.directions
+    fits = len(params) == count * num_layers * ways
     whole = is_parameter(*params) and all(param.whole for param in params)
     if fits and whole and zeros and b.kind == "lstm" and "rnn" in b.allow and not _cells_are_used(b):
         b.remark("nn.SeqLSTM is of the package rnn (Element-Research's): require 'rnn' before the model is loaded")
-        return _by_rnn(b, stack, input)
+        order = (1, 0, 2) if batch_first else (0, 1, 2)
+        output, last = _layers(b, b.permute(input, order), cells, ways, dropout, partial(_by_rnn, b))
+        return [b.permute(output, order), last, Missing("nn.SeqLSTM does not return its last cells")]
     if not fits:
         raise CannotError("projections are not composed")
-    length = input.shape[stack.time]
+    if len(input.shape) != 3:
+        raise CannotError("the input is not a batch")
+    length = input.shape[time]
+    check_known("the number of steps depends on the inputs", length)
     b.remark(f"recurrent layers are unrolled for {length} steps: the model accepts sequences of that length only")
-    return _unroll(b, stack, input, states)
+    return _layers(b, input, cells, ways, dropout, partial(_unrolled, b, time, states))
 
 
 @operation(

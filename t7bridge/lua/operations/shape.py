@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from math import prod
 from typing import Any
 
@@ -11,7 +11,6 @@ from ..build import (
     Builder,
     CannotError,
     Const,
-    Missing,
     Place,
     Stored,
     Wire,
@@ -27,11 +26,8 @@ from ..trace import DynamicExtent
 from .elementwise import filled as masked
 from .elementwise import flattened, is_nonzero, reduced
 
-MOST_PARTS = 256
 _END = 2**63 - 1
 """The end of a slice that has none."""
-MOST_RANGES = 8
-"""Ranges of positions that are joined; more are looked up by nn.Index."""
 
 
 @operation(
@@ -52,8 +48,8 @@ def view(b: Builder, self: Any) -> Any:
     "none; nn.Copy to whole numbers, a comparison to masks",
 )
 def same(b: Builder, self: Any) -> Any:
-    """Return the same values. Element types are those of the whole model."""
-    wanted, dtype = b.call.dtype, b.dtype_of("self")
+    """Return the same values. Element types are those of the whole model; real values may be complex numbers."""
+    wanted, dtype = b.dtype, b.dtype_of("self")
     if b.call.op == "aten.view.dtype" and wanted != dtype:
         raise CannotError(f"reads the bits of {dtype} as {wanted}")
     if not isinstance(self, Wire) or wanted == dtype or not dtype.startswith(("float", "bfloat")):
@@ -63,7 +59,7 @@ def same(b: Builder, self: Any) -> Any:
     if wanted.startswith("int"):
         types = ("torch.FloatTensor", "torch.LongTensor")
         return self >> make("nn.ZeroGrad") >> make("nn.Copy", *types, None, True) >> make("nn.Copy", *types[::-1])
-    if not wanted.startswith(("float", "bfloat")):
+    if not wanted.startswith(("float", "bfloat", "complex")):
         raise CannotError(f"converts to {wanted}")
     if wanted in ("float16", "bfloat16"):
         b.remark(f"{wanted} parts are computed in the element type of the whole model, without rounding to {wanted}")
@@ -94,13 +90,10 @@ def expand(b: Builder, self: Any, other: Any = None) -> Any:
     return b.expand(self, b.shape, other if isinstance(other, Wire) else None)
 
 
-@operation("copy fill.Scalar fill.Tensor zero", "none: the other value")
-def overwritten(b: Builder, self: Any, src: Any = 0, value: Any = None) -> Any:
+@operation("copy", "none: the other value")
+def overwritten(b: Builder, self: Any, src: Any) -> Any:
     """Replace all elements, also in a view of another tensor."""
-    value = src if value is None else value
-    if isinstance(value, (int, float)):
-        value = b.constant(np.full((1,) * len(b.shape), float(value)), b.shape)
-    return b.expand(value, b.shape, self if isinstance(self, Wire) else None)
+    return b.expand(src, b.shape, self if isinstance(self, Wire) else None)
 
 
 def strided(b: Builder, value: Any, place: int, start: int, count: int, step: int) -> Any:
@@ -110,7 +103,7 @@ def strided(b: Builder, value: Any, place: int, start: int, count: int, step: in
     if start + count * step <= value.shape[place]:
         part = b.narrow(value, place, start, count * step)
         return b.select(b.reshape(part, with_extents(value.shape, place, count, step)), place + 1, 0)
-    return gathered(b, value, start + step * np.arange(count), place)
+    return b.gathered(value, start + step * np.arange(count), place)
 
 
 @operation("select.int", "nn.Select")
@@ -184,14 +177,14 @@ def repeat(b: Builder, self: Any, repeats: Any) -> Any:
     value = b.reshape(self, (*(1,) * (len(repeats) - len(self.shape)), *self.shape))
     if all(extent == 1 or times == 1 for extent, times in zip(value.shape, repeats)):
         return b.expand(value, b.shape)
-    for place, times in enumerate(repeats):
-        if times != 1:
-            if not isinstance(times, int):
-                raise CannotError("a value is repeated for each example of the batch")
-            shapes = [with_extents(value.shape, place, count, value.shape[place]) for count in (1, times)]
-            wide = b.expand(b.reshape(value, shapes[0]), shapes[1])
-            value = b.reshape(wide, with_extents(value.shape, place, times * value.shape[place]))
-    return value
+    if not is_known(repeats):
+        raise CannotError("a value is repeated for each example of the batch")
+
+    pairs = [
+        ((extent,), (extent,)) if n == 1 else ((1, extent), (n, extent)) for extent, n in zip(value.shape, repeats)
+    ]
+    before, after = (tuple(chain.from_iterable(each)) for each in zip(*pairs))
+    return b.reshape(b.expand(b.reshape(value, before), after), b.shape)
 
 
 @operation("flip", "nn.Narrow, nn.JoinTable")
@@ -200,7 +193,7 @@ def flip(b: Builder, self: Any, dims: Any) -> Any:
     for dim in dims:
         place = dim % len(self.shape)
         check_known("reverses the batch", self.shape[place])
-        self = gathered(b, self, np.arange(self.shape[place])[::-1], place)
+        self = b.gathered(self, np.arange(self.shape[place])[::-1], place)
     return self
 
 
@@ -224,7 +217,7 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
     if mode == "circular":
         for place, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
             extent = wire.shape[rank - place]
-            wire = gathered(b, wire, np.arange(-left, extent + right) % extent, rank - place)
+            wire = b.gathered(wire, np.arange(-left, extent + right) % extent, rank - place)
         return wire
     kind = "Reflection" if mode.startswith("reflect") else "Replication"
     if (len(pad), rank) in ((2, 3), (4, 4)):
@@ -270,28 +263,8 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
 def filled(b: Builder, fill_value: Any = None, s: Any = None) -> Any:
     """Return a constant."""
     number = 1 if "ones" in b.kind else fill_value if fill_value is not None else s or 0
-    element = np.dtype(b.call.dtype if b.call.dtype.startswith(("float", "int")) else "f4")
+    element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")
     return b.constant(np.full(b.shape if is_known(b.shape) else (1,) * len(b.shape), number, element), b.shape)
-
-
-def gathered(b: Builder, table: Any, index: Any, place: int) -> Any:
-    """Return rows of a table by constant indices: ranges of it, joined; the rows of a learned one stay learned."""
-    index = index.reshape(-1)
-    cuts = [0, *(np.flatnonzero(np.diff(index) != 1) + 1), len(index)]
-    if len(cuts) > 2 and isinstance(table, Stored) and place == 0 and len(table.ref.size) <= 2 and table.whole:
-        rows, width = (*table.ref.size, 1)[:2]
-        if table.learned:
-            layer = make("nn.LookupTable", rows, width, weight=table.ref.resized((rows, width)))
-            made = b.emit(layer, b.constant((index + 1).astype("f4")), shape=(len(index), width))
-            return b.reshape(made, (len(index), *table.shape[1:]))
-    if len(cuts) <= MOST_RANGES:
-        parts = [b.narrow(table, place, int(index[start]), int(end - start)) for start, end in pairwise(cuts)]
-        return b.concatenate(parts, place)
-    # The batch cannot be extended by constant positions, and the layer counts from 1.
-    value = b.wire(table)
-    positions = b.wire(b.constant((index + 1).astype("f4")))
-    positions = positions >> make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True)
-    return b.emit(make("nn.Index", place + 1), value, positions, shape=with_extents(table.shape, place, len(index)))
 
 
 @operation("index_select", "nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
@@ -311,7 +284,7 @@ def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any
     if not isinstance(item, Const):
         raise CannotError("gathers by positions that depend on the inputs")
     numbers, extent = item.array(), self.shape[place]
-    made = gathered(b, self, numbers % extent if isinstance(extent, int) else numbers, place)
+    made = b.gathered(self, numbers % extent if isinstance(extent, int) else numbers, place)
     return b.reshape(made, with_extents(self.shape, place, *numbers.shape))
 
 
@@ -324,7 +297,7 @@ def diagonal(b: Builder, self: Any, offset: int, dim1: Place, dim2: Place) -> An
     check_known("the diagonal of a matrix of unknown size", rows, columns)
     flat = b.reshape(b.permute(self, [*order, dim1, dim2]), (*(self.shape[place] for place in order), rows * columns))
     places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
-    return gathered(b, flat, places, rank - 2)
+    return b.gathered(flat, places, rank - 2)
 
 
 def _of_each(b: Builder, value: Any, place: int, item: Any) -> Any:
@@ -333,7 +306,7 @@ def _of_each(b: Builder, value: Any, place: int, item: Any) -> Any:
         raise CannotError("gathers by positions that depend on the inputs; --allow layers writes one for each example")
     shape = with_extents(value.shape, 1, 1)
     wide = b.expand(b.reshape(item, (item.shape[0], *(1,) * (len(shape) - 1))), shape)
-    return b.reshape(b.emit(make("pt.Gather", 2), value, wide, shape=shape), b.shape)
+    return b.reshape(gather(b, value, 1, wide), b.shape)
 
 
 def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
@@ -355,31 +328,38 @@ def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
     return merged, total
 
 
-@operation("index_put", "nn.CMaxTable and nn.CMinTable by a mask; nn.Narrow and nn.JoinTable")
+@operation(
+    "index_put",
+    "nn.CMaxTable and nn.CMinTable by a mask; nn.Narrow and nn.JoinTable",
+    "Computed positions, and sums: pt.Scatter, where `--allow layers` permits it.",
+)
 def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool) -> Any:
-    """Replace elements where a mask is true by one number, or slices at constant positions of one dimension."""
+    """Replace elements where a mask is true by one number, or replace or add to slices at indices of a dimension."""
     used = [(place, item) for place, item in enumerate(indices) if item is not None]
     place, item = used[0]
-    if len(used) > 1 or accumulate:
-        raise CannotError("adds to elements, or replaces them at positions of several dimensions")
+    if len(used) > 1:
+        raise CannotError("replaces elements at positions of several dimensions")
     if b.dtype_of("indices", place) == "bool":
         number = number_of(values)
-        if number is None:
-            raise CannotError("replaces elements by as many as a mask has")
+        if number is None or accumulate:
+            raise CannotError("replaces elements by as many as a mask has, or adds to them")
         rest = len(self.shape) - place - len(item.shape)
         mask = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * rest))
         return b.expand(masked(b, self, mask, number), b.shape)
     extent = self.shape[place]
-    if not isinstance(item, Const) or isinstance(extent, str):
-        raise CannotError("replaces elements at positions that depend on the inputs")
-    positions = item.array().reshape(-1) % extent
-    order = np.arange(extent)
-    order[positions] = extent + np.arange(len(positions))
-    values = b.reshape(
-        b.expand(values, self.shape[:place] + item.shape + self.shape[place + 1 :]),
-        with_extents(self.shape, place, len(positions)),
-    )
-    return gathered(b, b.concatenate([self, values], place), order, place)
+    values = b.expand(values, with_extents(self.shape, place, *item.shape))
+    if isinstance(item, Const) and isinstance(extent, int):
+        item = b.constant(item.array() % extent)
+    if accumulate or not isinstance(item, Const) or isinstance(extent, str):
+        if "layers" not in b.allow or len(item.shape) > 1:
+            raise CannotError("adds to elements, or chooses them by the inputs; --allow layers writes a layer")
+        values = b.wire(values, self if isinstance(self, Wire) else None)
+        spread = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * (len(values.shape) - place - 1)))
+        spread = b.expand(b.wire(spread, values), values.shape, values)
+        return b.emit(make("pt.Scatter", place + 1, accumulate), b.wire(self, values), spread, values)
+    positions = item.array().reshape(-1)
+    values = b.reshape(values, with_extents(self.shape, place, len(positions)))
+    return b.replaced(self, positions, values, place)
 
 
 @operation("masked_select", "nn.Narrow, nn.JoinTable")
@@ -388,18 +368,17 @@ def masked_select(b: Builder, self: Any, mask: Any) -> Any:
     if not isinstance(mask, Const) or not is_known(self.shape):
         raise CannotError("the number of elements depends on the inputs")
     numbers = np.flatnonzero(np.broadcast_to(mask.array(), self.shape))
-    return b.reshape(gathered(b, b.reshape(self, (1, prod(self.shape))), numbers, 1), b.shape)
+    return b.reshape(b.gathered(b.reshape(self, (1, prod(self.shape))), numbers, 1), b.shape)
 
 
-@operation("unfold", "nn.Narrow, nn.Transpose, nn.JoinTable")
+@operation("unfold", "nn.Narrow and nn.JoinTable, nn.Index; nn.View, nn.Transpose")
 def windows(b: Builder, self: Wire, dimension: Place, size: int, step: int) -> Any:
     """Return the windows of a dimension, their elements last."""
     extent, rank = self.shape[dimension], len(self.shape)
     check_known("windows along the batch", extent)
-    order = [place for place in range(rank) if place != dimension] + [dimension]
-    parts = [b.permute(b.narrow(self, dimension, at, size), order) for at in range(0, extent - size + 1, step)]
-    one = with_extents(parts[0].shape, dimension, 1, parts[0].shape[dimension])
-    return b.concatenate([b.reshape(part, one) for part in parts], dimension)
+    places = np.arange(0, extent - size + 1, step)[:, None] + np.arange(size)
+    made = b.reshape(b.gathered(self, places, dimension), with_extents(self.shape, dimension, *places.shape))
+    return b.permute(made, (*range(dimension + 1), *range(dimension + 2, rank + 1), dimension + 1))
 
 
 @operation("gather", "pt.Gather", package="layers")
@@ -423,24 +402,13 @@ def scatter(b: Builder, self: Any, dim: Place, index: Any, src: Any = None, valu
     return b.emit(make("pt.Scatter", dim + 1, b.kind == "scatter_add"), self, index, src)
 
 
-@operation("index_add", "pt.Scatter", package="layers")
-def index_add(b: Builder, self: Any, dim: Place, index: Any, source: Any, alpha: float) -> Any:
-    """Add to slices at indices of a dimension."""
-    shape = source.shape
-    source = b.wire(source, self if isinstance(self, Wire) else None) * alpha
-    spread = b.reshape(index, (*(1,) * dim, *index.shape, *(1,) * (len(shape) - dim - 1)))
-    return b.emit(
-        make("pt.Scatter", dim + 1, True), b.wire(self, source), b.expand(b.wire(spread, source), shape, source), source
-    )
-
-
 def at_indices(b: Builder, value: Any, place: int, index: Wire) -> Any:
     """Return slices of a value at indices of a dimension that are computed."""
     count = flattened(index.shape)
     shape = with_extents(value.shape, place, count)
     spread = b.reshape(index, (*(1,) * place, count, *(1,) * (len(value.shape) - place - 1)))
     like = value if isinstance(value, Wire) else None
-    made = b.emit(make("pt.Gather", place + 1), b.wire(value, index), b.expand(spread, shape, like), shape=shape)
+    made = gather(b, b.wire(value, index), place, b.expand(spread, shape, like))
     return b.reshape(made, with_extents(value.shape, place, *index.shape))
 
 
@@ -456,7 +424,7 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
     """Look up rows."""
     if isinstance(indices, Const):
         numbers = indices.array()
-        made = b.reshape(gathered(b, weight, numbers, 0), (*numbers.shape, *weight.shape[1:]))
+        made = b.reshape(b.gathered(weight, numbers, 0), (*numbers.shape, *weight.shape[1:]))
         return b.expand(made, b.shape)
     if not is_parameter(weight):
         if "layers" not in b.allow:
@@ -485,7 +453,11 @@ def steps(b: Builder, start: Any, step: Any) -> Any:
     return _Steps(step, b.shape)
 
 
-@operation("embedding_bag.padding_idx embedding_bag", "nn.LookupTable, nn.Sum, nn.Mean or nn.Max")
+@operation(
+    "embedding_bag.padding_idx embedding_bag",
+    "nn.LookupTable, nn.Sum, nn.Mean or nn.Max",
+    missing="bags keep no offsets, sizes or positions of maxima in nn",
+)
 def embedding_bag(
     b: Builder,
     weight: Any,
@@ -507,8 +479,7 @@ def embedding_bag(
     value = b.emit(layer, b.reshape(indices, lead), shape=(*lead, weight.ref.size[1]))
     if per_sample_weights is not None:
         value = value * b.reshape(per_sample_weights, (*lead, 1))
-    made = reduced(b, ("nn.Sum", "nn.Mean", "nn.Max")[mode], value, [1])
-    return [made, *(Missing("bags keep no offsets, sizes or positions of maxima in nn") for _ in range(3))]
+    return reduced(b, ("nn.Sum", "nn.Mean", "nn.Max")[mode], value, [1])
 
 
 def _size_of_bags(offsets: Any, indices: Wire, last: bool) -> Any:
