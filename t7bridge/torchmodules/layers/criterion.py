@@ -47,9 +47,8 @@ class WeightedCriterion(Criterion):
     classes: int | None = None
 
     def __post_init__(self) -> None:
-        self.weight: Tensor | None
-        weight = None if self.classes is None else torch.ones(self.classes)
-        self.register_buffer("weight", weight)
+        size = self.classes
+        self.weight = None if size is None else nn.Buffer(torch.ones(size))
 
 
 class MSECriterion(Criterion):
@@ -90,12 +89,11 @@ class WeightedMSECriterion(Criterion):
     weight_shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        self.weight: Tensor
-        self.register_buffer("weight", torch.ones(self.weight_shape))
+        self.weight = nn.Buffer(torch.ones(self.weight_shape))
 
     def losses(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of one shape."""
-        weight = self.weight
+        weight: Tensor = self.weight
         if input.dim() - 1 != weight.dim():
             weight = weight.reshape(input.shape)
         return (input - target.reshape(input.shape) * weight).square()
@@ -279,8 +277,7 @@ class WeightedSquaresCriterion(Layer):
     weight_shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        self.weight: Tensor
-        self.register_buffer("weight", torch.ones(self.weight_shape))
+        self.weight = nn.Buffer(torch.ones(self.weight_shape))
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of the same shape, with a batch dimension; return a

@@ -5,14 +5,14 @@ they forget it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import InitVar, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, first_tensor, nested, with_penalty
+from .base import Container, Layer, first_tensor, nested, with_penalty
 
 
 class Resuming(nn.Module):
@@ -445,11 +445,11 @@ class Recursor(Resuming, nn.Sequential):
     """Modules in sequence, of which some remember their last call."""
 
 
-class RecLSTM(Stepper, nn.Sequential):
+class RecLSTM(Stepper, Container):
     """A module that computes a step of an LSTM, from the state after its last step.
 
     Args:
-        step: maps a list of input, last output and last cell to a list of output and
+        module: maps a list of input, last output and last cell to a list of output and
             cell.
         output_size: size of each output.
         cell_size: size of the cell.
@@ -457,48 +457,46 @@ class RecLSTM(Stepper, nn.Sequential):
         state: output and cell after the last call; `None` if a sequence is to start.
     """
 
-    def __init__(
-        self,
-        step: nn.Module,
-        output_size: int,
-        cell_size: int,
-        start: Any = None,
-        state: Any = None,
-    ) -> None:
-        super().__init__(step)
-        self.sizes = (output_size, cell_size)
-        self.start = start
-        self.state = state
+    module: InitVar[nn.Module]
+    output_size: int
+    cell_size: int
+    start: Any = None
+    state: Any = None
+
+    def __post_init__(self, *modules: nn.Module) -> None:
+        super().__post_init__(*modules)
+        self.sizes = (self.output_size, self.cell_size)
 
     def step(self, input: Tensor, *state: Tensor) -> Any:
         """Return output and cell."""
         return self[0]([input, *state])
 
 
-class RecGRU(Stepper, nn.Sequential):
+class RecGRU(Stepper, Container):
     """A module that computes a step of a GRU, from its last output.
 
     Args:
-        step: maps a list of input and last output to the output.
+        module: maps a list of input and last output to the output.
         output_size: size of each output.
         start: the output before a sequence; `None` for zeros.
         state: the output of the last call; `None` if a sequence is to start.
     """
 
-    def __init__(
-        self, step: nn.Module, output_size: int, start: Any = None, state: Any = None
-    ) -> None:
-        super().__init__(step)
-        self.sizes = (output_size,)
-        self.start = start
-        self.state = state
+    module: InitVar[nn.Module]
+    output_size: int
+    start: Any = None
+    state: Any = None
+
+    def __post_init__(self, *modules: nn.Module) -> None:
+        super().__post_init__(*modules)
+        self.sizes = (self.output_size,)
 
     def step(self, input: Tensor, *state: Tensor) -> Any:
         """Return the output, in a list."""
         return [self[0]([input, *state])]
 
 
-class Recurrence(Resuming, nn.Sequential):
+class Recurrence(Resuming, Container):
     """A module whose last output is one of its inputs.
 
     Args:
@@ -512,19 +510,11 @@ class Recurrence(Resuming, nn.Sequential):
         state: the output of the last call; `None` if a sequence is to start.
     """
 
-    def __init__(
-        self,
-        step: nn.Module,
-        output_size: Any,
-        n_input_dims: int,
-        start: Any = None,
-        state: Any = None,
-    ) -> None:
-        super().__init__(step)
-        self.output_size = output_size
-        self.n_input_dims = n_input_dims
-        self.start = start
-        self.state = state
+    step: InitVar[nn.Module]
+    output_size: Any
+    n_input_dims: int
+    start: Any = None
+    state: Any = None
 
     def forward(self, input: Any) -> Any:
         """Take the inputs of `step` but its last output; return its output."""
@@ -548,7 +538,7 @@ class Recurrence(Resuming, nn.Sequential):
         return torch.as_tensor(value).to(like)
 
 
-class Recurrent(Resuming, nn.Sequential):
+class Recurrent(Resuming, Container):
     """A simple recurrent network: its input and its last output pass through a module
     each and are merged.
 
@@ -561,17 +551,12 @@ class Recurrent(Resuming, nn.Sequential):
         state: the output of the last call; `None` if a sequence is to start.
     """
 
-    def __init__(
-        self,
-        start: nn.Module,
-        input: nn.Module,
-        feedback: nn.Module,
-        transfer: nn.Module,
-        merge: nn.Module,
-        state: Any = None,
-    ) -> None:
-        super().__init__(start, input, feedback, transfer, merge)
-        self.state = state
+    start: InitVar[nn.Module]
+    input: InitVar[nn.Module]
+    feedback: InitVar[nn.Module]
+    transfer: InitVar[nn.Module]
+    merge: InitVar[nn.Module]
+    state: Any = None
 
     def forward(self, input: Tensor) -> Tensor:
         """Take one step's input; return its output."""

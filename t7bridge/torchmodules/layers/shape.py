@@ -186,20 +186,18 @@ class Contiguous(nn.Module):
         return input.contiguous()
 
 
-class Cast(nn.Module):
+class Cast(Layer):
     """Another element type.
 
     Args:
         dtype: its name in torch: `float64`.
     """
 
-    def __init__(self, dtype: str) -> None:
-        super().__init__()
-        self.dtype: torch.dtype = getattr(torch, dtype)
+    dtype: str
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the same numbers in the other type."""
-        return input.to(self.dtype)
+        return input.to(getattr(torch, self.dtype))
 
 
 class ExpandAs(nn.Module):
@@ -219,12 +217,10 @@ class Constant(nn.Module):
             never repeated.
     """
 
-    value: Tensor
-
     def __init__(self, *shape: int, n_input_dims: int | None = None) -> None:
         super().__init__()
         self.n_input_dims = n_input_dims
-        self.register_buffer("value", torch.zeros(shape))
+        self.value = nn.Buffer(torch.zeros(shape))
 
     def forward(self, input: Tensor) -> Tensor:
         """Return (*shape), or (batch, *shape)."""
@@ -233,7 +229,7 @@ class Constant(nn.Module):
         return self.value.clone()
 
 
-class Convert(nn.Module):
+class Convert(Layer):
     """From one order of dimensions to another; each letter names one: b the batch, f
     features, t time, d, h, w.
 
@@ -243,20 +239,16 @@ class Convert(nn.Module):
         dtype: the element type of the output; `None` for that of the input.
     """
 
-    def __init__(
-        self, before: str = "b*", after: str = "b*", dtype: str | None = None
-    ) -> None:
-        super().__init__()
-        self.before = before
-        self.after = after
-        self.dtype: torch.dtype | None = getattr(torch, dtype) if dtype else None
+    before: str = "b*"
+    after: str = "b*"
+    dtype: str | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the dimensions in the order of `after`; without a batch if the input
         has none.
         """
         if self.dtype is not None:
-            input = input.to(self.dtype)
+            input = input.to(getattr(torch, self.dtype))
         if self.before == self.after:
             return input
         batched = input.dim() >= len(self.before)
@@ -340,7 +332,7 @@ class MaskedSelect(nn.Module):
         return inputs[0].masked_select(inputs[1].bool())
 
 
-class OneHot(nn.Module):
+class OneHot(Layer):
     """A row of zeros with a one at the position of each number.
 
     Args:
@@ -349,16 +341,15 @@ class OneHot(nn.Module):
         dtype: element type of the rows.
     """
 
-    def __init__(self, size: int, index_base: int = 1, dtype: str = "float32") -> None:
-        super().__init__()
-        self.size = size
-        self.index_base = index_base
-        self.dtype: torch.dtype = getattr(torch, dtype)
+    size: int
+    index_base: int = 1
+    dtype: str = "float32"
 
     def forward(self, input: Tensor) -> Tensor:
         """Take numbers of any shape; return one dimension more, of extent `size`."""
         index = torch.as_tensor(input).long() - self.index_base
-        return nn.functional.one_hot(index, self.size).to(self.dtype)
+        rows = nn.functional.one_hot(index, self.size)
+        return rows.to(getattr(torch, self.dtype))
 
 
 class Sum(Layer):
@@ -414,7 +405,7 @@ class Min(Max):
         return input.min(dim, keepdim)[0]
 
 
-class ArgMax(nn.Module):
+class ArgMax(Layer):
     """The indices of the largest elements along a dimension.
 
     Args:
@@ -424,18 +415,10 @@ class ArgMax(nn.Module):
         dtype: element type of the output.
     """
 
-    def __init__(
-        self,
-        dim: int = 0,
-        n_input_dims: int | None = None,
-        index_base: int = 1,
-        dtype: str = "int64",
-    ) -> None:
-        super().__init__()
-        self.dim = dim
-        self.n_input_dims = n_input_dims
-        self.index_base = index_base
-        self.dtype: torch.dtype = getattr(torch, dtype)
+    dim: int = 0
+    n_input_dims: int | None = None
+    index_base: int = 1
+    dtype: str = "int64"
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input without `dim`, or (1) for (n)."""
@@ -443,7 +426,7 @@ class ArgMax(nn.Module):
         index = input.argmax(
             self.dim + 1 if batched else self.dim, keepdim=input.dim() == 1
         )
-        return (index + self.index_base).to(self.dtype)
+        return (index + self.index_base).to(getattr(torch, self.dtype))
 
 
 class Reverse(Layer):

@@ -477,10 +477,8 @@ class PCAColorTransform(Layer):
     deviation: float = 0.1
 
     def __post_init__(self) -> None:
-        self.eigenVectors: Tensor
-        self.eigenValues: Tensor
-        self.register_buffer("eigenVectors", torch.eye(self.channels))
-        self.register_buffer("eigenValues", torch.ones(self.channels))
+        self.eigenVectors = nn.Buffer(torch.eye(self.channels))
+        self.eigenValues = nn.Buffer(torch.ones(self.channels))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, channels, h, w) or (channels, h, w); return the same shape."""
