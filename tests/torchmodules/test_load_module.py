@@ -205,3 +205,10 @@ def test_positions_of_zero_are_refused(name, fields):
     """Lua adds the batch to 0, or raises an error; `nn.Unsqueeze` does not count from the end."""
     with pytest.raises(UnsupportedLayerError, match="a position from 1"):
         live_module(TorchObject(f"nn.{name}", 1, Table.of(fields)))
+
+
+@pytest.mark.parametrize(("kind", "name"), [("Function", "set_grad_enabled"), ("Function", "pow"), ("Binary", "save")])
+def test_functions_are_those_of_the_layer_in_lua(kind: str, name: str):
+    """A name in a file is not looked up in PyTorch, where the function would be called with the input."""
+    with pytest.raises(UnsupportedLayerError, match=r"expected one of (sin|atan2), "):
+        live_module(TorchObject(f"pt.{kind}", 1, Table.of({"name": name})))
