@@ -35,6 +35,14 @@ class Container(Layer, nn.Sequential):
         self.extend(modules)
 
 
+class FromList(nn.Module):
+    """A module of several inputs that takes a list of them."""
+
+    def forward(self, inputs: list[Any]) -> Any:
+        """Return the outputs of the module."""
+        return super().forward(*inputs)
+
+
 def with_batch(
     function: Callable[[Tensor], Tensor], input: Tensor, dims: int
 ) -> Tensor:

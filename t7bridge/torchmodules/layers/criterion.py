@@ -245,16 +245,6 @@ class L1Cost(nn.Module):
         return input.abs().sum()
 
 
-class BinaryLogisticRegression(Criterion):
-    """The logistic loss of scores and classes, which are -1 or 1. Arguments as for
-    `Criterion`.
-    """
-
-    def losses(self, input: Tensor, target: Tensor) -> Tensor:
-        """Take (batch) or (batch, 1)."""
-        return F.softplus(-input.flatten() * target.flatten())
-
-
 class SpatialBinaryLogisticRegression(Criterion):
     """Half the mean logistic loss of images of scores and of classes, which are -1 or
     1. Arguments as for `Criterion`; without `average`, images are summed.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Container, Layer, first_tensor, nested, with_penalty
+from .base import Container, FromList, Layer, first_tensor, nested, with_penalty
 
 
 class Resuming(nn.Module):
@@ -398,12 +398,8 @@ class PeepholeLSTMCell(nn.RNNCellBase):
         return [(o + self.weight_co * cell).sigmoid() * cell.tanh(), cell]
 
 
-class GRUCell(nn.GRUCell):
-    """torch.nn.GRUCell, from a list."""
-
-    def forward(self, inputs: list[Tensor]) -> Tensor:  # type: ignore[override]
-        """Take input and last output; return the output."""
-        return super().forward(*inputs)
+class GRUCell(FromList, nn.GRUCell):  # type: ignore[misc]
+    """torch.nn.GRUCell, from a list of input and last output."""
 
 
 class ResetGRUCell(nn.RNNCellBase):
@@ -433,12 +429,8 @@ class ResetGRUCell(nn.RNNCellBase):
         return (1 - z) * n + z * last
 
 
-class RNNCell(nn.RNNCell):
-    """torch.nn.RNNCell, from a list."""
-
-    def forward(self, inputs: list[Tensor]) -> Tensor:  # type: ignore[override]
-        """Take input and last output; return the output."""
-        return super().forward(*inputs)
+class RNNCell(FromList, nn.RNNCell):  # type: ignore[misc]
+    """torch.nn.RNNCell, from a list of input and last output."""
 
 
 class Recursor(Resuming, nn.Sequential):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Container, Layer, nested
+from .base import Container, FromList, Layer, nested
 from .recurrent import Masked, Resuming, gru, lstm, uniform
 
 
@@ -493,23 +493,15 @@ class OutputsRNN(OutputsOnly, nn.RNN):
     """torch.nn.RNN that returns only the outputs. Arguments as for `OutputsOnly`."""
 
 
-class WithState(nn.RNNBase):
-    """A recurrent layer of torch.nn that takes a list of input and state."""
-
-    def forward(self, input: Any, hx: Any = None) -> Any:
-        """Take a list of input and state; return the outputs and the state after."""
-        return super().forward(*input)
-
-
-class StatefulLSTM(WithState, nn.LSTM):
+class StatefulLSTM(FromList, nn.LSTM):  # type: ignore[misc]
     """torch.nn.LSTM that takes a list of input and state."""
 
 
-class StatefulGRU(WithState, nn.GRU):
+class StatefulGRU(FromList, nn.GRU):  # type: ignore[misc]
     """torch.nn.GRU that takes a list of input and state."""
 
 
-class StatefulRNN(WithState, nn.RNN):
+class StatefulRNN(FromList, nn.RNN):  # type: ignore[misc]
     """torch.nn.RNN that takes a list of input and state."""
 
 

@@ -324,18 +324,20 @@ class CategoricalEntropy(Layer):
 
 
 class Dropout(Layer):
-    """Sets elements to zero at random.
+    """Sets elements, or whole features, to zero at random.
 
     Args:
-        p: probability of zeroing an element.
-        scale_training: whether the rest is divided by 1 - p in training; the first
-            releases multiplied everything by 1 - p in evaluation instead.
+        p: probability of zeroing an element or feature.
+        scale_training: whether the rest is divided by 1 - p in training; otherwise
+            everything is multiplied by 1 - p in evaluation.
         always: whether to drop elements in evaluation too.
+        feature_dims: dimensions of a feature: 2 in images, 3 in volumes.
     """
 
     p: float = 0.5
     scale_training: bool = True
     always: bool = False
+    feature_dims: int = 0
 
     def forward(self, input: Tensor) -> Tensor:
         """Return a tensor in the shape of the input."""
@@ -343,36 +345,10 @@ class Dropout(Layer):
             return input.clone()
         if not (self.training or self.always):
             return input.clone() if self.scale_training else input * (1 - self.p)
-        noise = torch.full_like(input, 1 - self.p).bernoulli()
+        kept = input.shape[: input.dim() - self.feature_dims]
+        shape = (*kept, *[1] * self.feature_dims)
+        noise = input.new_full(shape, 1 - self.p).bernoulli()
         return input * (noise / (1 - self.p) if self.scale_training else noise)
-
-
-class FeatureDropout(Layer):
-    """Sets whole features to zero at random in training, and multiplies everything by 1
-    - p in evaluation.
-
-    Args:
-        p: probability of zeroing a feature.
-        n_input_dims: dimensions of one example: 3 for images, 4 for volumes.
-        always: whether to drop features in evaluation too.
-    """
-
-    p: float = 0.5
-    n_input_dims: int = 3
-    always: bool = False
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (features, …) or (batch, features, …); return the same shape."""
-        if not (self.training or self.always):
-            return input * (1 - self.p)
-        kept = input.shape[: input.dim() - self.n_input_dims + 1]
-        noise = torch.full(
-            (*kept, *[1] * (self.n_input_dims - 1)),
-            1 - self.p,
-            dtype=input.dtype,
-            device=input.device,
-        )
-        return input * noise.bernoulli()
 
 
 class WhiteNoise(Layer):
