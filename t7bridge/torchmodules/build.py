@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from functools import partial
 from math import prod
@@ -177,16 +177,15 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
     Raises:
         UnsupportedError: the device does not exist.
     """
-    users: dict[int, int] = {}
-    for tensor in {id(tensor): tensor for tensor in tensors.values()}.values():
-        users[id(tensor.storage)] = users.get(id(tensor.storage), 0) + 1
+    users = Counter(id(tensor.storage) for tensor in {id(tensor): tensor for tensor in tensors.values()}.values())
     storages: dict[int, torch.Tensor] = {}
     made: dict[int, torch.Tensor] = {}
     for tensor in tensors.values():
         if id(tensor) in made:
             continue
         storage = tensor.storage
-        if storage is None or users[id(storage)] == 1:
+        # PyTorch has no negative strides.
+        if storage is None or users[id(storage)] == 1 or any(step < 0 for step in tensor.stride):
             made[id(tensor)] = _moved(torch.from_numpy(tensor.array.copy()), storage, place)
             continue
         if id(storage) not in storages:

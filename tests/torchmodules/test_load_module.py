@@ -6,12 +6,13 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from helpers import ROOT, TESTFILES, corpus, read, written
 
 import t7bridge
-from t7bridge import Table, TorchObject
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.errors import ModelError, T7BridgeError, UnsupportedError, UnsupportedLayerError
 from t7bridge.nn import build_plan, find_modules, is_scratch
 from t7bridge.torchmodules import live_module
@@ -212,3 +213,10 @@ def test_functions_are_those_of_the_layer_in_lua(kind: str, name: str):
     """A name in a file is not looked up in PyTorch, where the function would be called with the input."""
     with pytest.raises(UnsupportedLayerError, match=r"expected one of (sin|atan2), "):
         live_module(TorchObject(f"pt.{kind}", 1, Table.of({"name": name})))
+
+
+def test_weights_with_negative_strides():
+    """PyTorch has none, so they are copied, whether other tensors share the memory or not."""
+    both = Tensor.from_numpy(np.arange(6.0).reshape(3, 2))
+    layer = TorchObject("nn.Linear", 1, Table.of({"weight": both[1::-1, ::-1], "bias": both[2]}))
+    assert live_module(layer).weight.tolist() == [[3, 2], [1, 0]]
