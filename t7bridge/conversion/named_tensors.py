@@ -62,6 +62,7 @@ class Flat:
         storages: steps to storages, each of which becomes a tensor of one dimension.
         renamed: tensors whose name was taken: the steps to them, and the name.
         numbers: kinds of the tensors that are numbers or lists of numbers, by identity.
+        repeats: of names that were taken, the number to try next.
     """
 
     tensors: dict[Name, Tensor] = field(factory=dict)
@@ -70,6 +71,7 @@ class Flat:
     storages: list[Name] = field(factory=list)
     renamed: list[tuple[Name, Name]] = field(factory=list)
     numbers: dict[int, str] = field(factory=dict)
+    repeats: dict[Name, int] = field(factory=dict)
 
     def add(self, item: Any, steps: Name) -> None:
         """Add a value without parts of its own, or one that was added under another name."""
@@ -79,7 +81,7 @@ class Flat:
             self.storages.append(steps)
             item = Tensor(item.element, item, (item.count,), (1,))
         if isinstance(item, Tensor):
-            free = _free(name, self.tensors)
+            free = _free(name, self.tensors, self.repeats)
             if free != name:
                 self.renamed.append((steps, free))
             self.tensors[free] = item
@@ -135,11 +137,18 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = Fals
     return flat
 
 
-def _free(name: Name, taken: Container[Any]) -> Name:
-    """A name that is not taken: keys that differ may have one text, as 1.0 and "1.0" have."""
-    made, number = name, 2
+def _free(name: Name, taken: Container[Any], repeats: dict[Name, int]) -> Name:
+    """Return a name that is not taken: keys that differ may have one text, as 1.0 and "1.0" have.
+
+    Args:
+        name: the name.
+        taken: the others.
+        repeats: of names that were taken, the number to try next.
+    """
+    made, number = name, repeats.get(name, 2)
     while made in taken:
         made, number = (*name[:-1], f"{name[-1]}~{number}"), number + 1
+        repeats[name] = number
     return made
 
 
@@ -203,7 +212,7 @@ def name_tensors(
         message = f"{storages} written as a tensor of one dimension: {_listed(flat.storages)}"
         report.note("info", message, code="storage")
     _check_size(flat.tensors)
-    fit_names(flat, goal)
+    fit_names(flat, goal, limits)
     for number, (name, made) in enumerate(flat.renamed[:_SHOWN], 1):
         left = len(flat.renamed) - _SHOWN if number == _SHOWN else 0
         others = f"{and_more(left)} have other names" if left > 0 else ""
@@ -239,7 +248,7 @@ def _texts(
     """
     texts = {name: text for name, text in metadata.items() if name not in HINTS}
     for steps, scalar in _grouped(flat.scalars, goal.text_bytes).items():
-        texts[_free((".".join(steps),), _RESERVED)[0]] = json.dumps(scalar)
+        texts[_free((".".join(steps),), _RESERVED, {})[0]] = json.dumps(scalar)
     changed = {
         ".".join(name): flat.tensors[name].element.name
         for name, tensor in with_elements.items()
@@ -262,6 +271,7 @@ def _grouped(scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
     while len(scalars) > _SCALARS and depth:
         joined: dict[Name, Any] = {}
         open_: dict[Name, tuple[Name, int]] = {}
+        repeats: dict[Name, int] = {}
         for steps, scalar in scalars.items():
             if len(steps) < depth:
                 joined[steps] = scalar
@@ -270,7 +280,7 @@ def _grouped(scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
             size = len(json.dumps({steps[-1]: scalar}))
             name, used = open_.get(parent, (parent, text_bytes))
             if used + size > text_bytes:
-                name, used = _free(parent, joined), 0
+                name, used = _free(parent, joined, repeats), 0
                 joined[name] = {}
             joined[name][steps[-1]] = scalar
             open_[parent] = name, used + size
@@ -278,20 +288,27 @@ def _grouped(scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
     return scalars
 
 
-def fit_names(flat: Flat, goal: FormatSpec) -> None:
-    """Give each tensor a name that the format can hold and no other tensor has."""
+def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
+    """Give each tensor a name that the format can hold and no other tensor has.
+
+    Raises:
+        LimitError: groups are nested so deeply that their names are far longer than the file.
+    """
+    budget = Budget(limits, "writing deeply nested values as groups")
     fitted: dict[Name, Tensor] = {}
+    repeats: dict[Name, int] = {}
     taken: set[Name] = set()
     groups: set[Name] = set()
     for name, tensor in flat.tensors.items():
         made = tuple(step.encode("utf-8", "backslashreplace").decode() for step in name)
-        if goal.tree:  # a tensor is not a group of tensors, too
+        if goal.tree:  # a tensor is not a group of tensors, too; each group around it has a name of its own
+            budget.spend(max(0, len(made) - _DEPTH) ** 2)
             held = next((length for length in range(1, len(made)) if made[:length] in taken), 0)
-            made = _free(made[:held], taken) + made[held:] if held else made
+            made = _free(made[:held], taken, repeats) + made[held:] if held else made
             groups.update(made[:length] for length in range(1, len(made)))
         while goal.tree and made in groups:
             made = (*made[:-1], made[-1] + "~")
-        free = _free(made if goal.tree else (goal.fit(".".join(made)),), taken)
+        free = _free(made if goal.tree else (goal.fit(".".join(made)),), taken, repeats)
         taken.add(free)
         if not goal.tree and free == (".".join(made),):
             free = made
