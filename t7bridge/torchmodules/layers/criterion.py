@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from .base import Layer, first_tensor, nested, rows
 from .linear import cosines
-from .recurrent import Masked, known_mask
+from .recurrent import Masked
 
 # Inputs and targets have equally many elements, in the same order; their shapes may
 # differ, as in Lua.
@@ -679,10 +679,9 @@ class MaskZeroCriterion(Masked):
         the output of the criterion, or 0.
         """
         first = first_tensor(input)
-        empty = (first.flatten(1) == 0).all(1)
-        if self.mask_zero == "mask":
-            mask = known_mask(self.zero_mask)
-            empty = torch.zeros_like(empty) if mask is None else mask
+        empty = self.empty(first.flatten(1))
+        if empty is None:
+            return self.criterion(input, target)
         if empty.all():
             return first.sum() * 0
         return self.criterion(

@@ -47,17 +47,25 @@ class Masked(nn.Module):
         """
         self.zero_mask = mask
 
+    def empty(self, input: Tensor, number: int | None = None) -> Any:
+        """Return which rows of the input return zeros, at a step of a sequence; `None`
+        for none.
+        """
+        if self.mask_zero != "mask":
+            return (input == 0).all(-1) if self.mask_zero else None
+        mask = self.zero_mask
+        if mask is None:
+            raise RuntimeError("set_zero_mask must be called first: a mask or False")
+        if not isinstance(mask, Tensor):
+            return None
+        return (mask if number is None else mask[number]).bool()
+
     def masked(
         self, input: Tensor, state: list[Tensor], number: int | None = None
     ) -> list[Tensor]:
         """Return the tensors of a state after a step, with zeros for such examples."""
-        empty = (input == 0).all(-1, keepdim=True)
-        if self.mask_zero == "mask":
-            mask = self.zero_mask
-            if number is not None and isinstance(mask, Tensor):
-                mask = mask[number]
-            empty = torch.as_tensor(mask).to(empty).reshape(-1, 1)
-        return with_zeros(state, empty) if self.mask_zero else state
+        empty = self.empty(input, number)
+        return state if empty is None else with_zeros(state, empty.reshape(-1, 1))
 
 
 def uniform(hidden_size: int, *shape: int) -> nn.Parameter:
@@ -561,13 +569,6 @@ class Recurrent(Resuming, Container):
         return output
 
 
-def known_mask(mask: Any) -> Any:
-    """Return a mask that `set_zero_mask` must have set."""
-    if mask is None:
-        raise RuntimeError("set_zero_mask must be called first, with a mask or False")
-    return mask.bool() if isinstance(mask, Tensor) else None
-
-
 class MaskZero(Masked, nn.Sequential):
     """Returns zeros for the examples of a batch that are zeros.
 
@@ -599,7 +600,9 @@ class MaskZero(Masked, nn.Sequential):
         """Take a tensor, or a list whose first tensor is checked; return the output of
         the module, masked.
         """
-        empty = self._empty(input)
+        first = first_tensor(input)
+        dims = first.dim() - 1 if self.n_input_dims is None else self.n_input_dims
+        empty = self.empty(first.flatten(-dims) if dims else first.unsqueeze(-1))
         if empty is None:
             return self[0](input)
 
@@ -609,13 +612,6 @@ class MaskZero(Masked, nn.Sequential):
 
         output = self[0](nested(masked, input) if self.mask_input else input)
         return nested(masked, output) if self.mask_output else output
-
-    def _empty(self, input: Any) -> Any:
-        if self.mask_zero == "mask":
-            return known_mask(self.zero_mask)
-        zero = first_tensor(input) == 0
-        dims = zero.dim() - 1 if self.n_input_dims is None else self.n_input_dims
-        return zero.flatten(-dims).all(-1) if dims else zero
 
 
 class _Once(torch.autograd.Function):
