@@ -306,3 +306,17 @@ def test_groups_that_are_nested_deeply(tmp_path: Path) -> None:
     t7bridge.save(value, tmp_path / "x.pt")
     with pytest.raises(LimitError, match="nested values as groups"):
         t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.h5")
+
+
+def test_texts_of_one_name(tmp_path: Path) -> None:
+    """Texts whose keys have one text, or are joined to one, are kept under other names, and named."""
+    value = {"w": Tensor.from_numpy(np.zeros(1)), 1: "number", "1": "text", "a": {"b": "inside"}, "a.b": "beside"}
+    t7bridge.save(value, tmp_path / "x.pt")
+    report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.safetensors")
+    assert [(note.path, note.message.rpartition(" ")[2]) for note in report.notes if note.code == "renamed"] == [
+        ("1", "1~2"),
+        ("a.b", "a.b~2"),
+    ]
+    with safetensors.safe_open(tmp_path / "x.safetensors", "np") as file:
+        texts = {key: json.loads(text) for key, text in file.metadata().items() if key != "format"}
+    assert texts == {"1": "number", "1~2": "text", "a.b": "inside", "a.b~2": "beside"}
