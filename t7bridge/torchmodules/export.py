@@ -201,6 +201,10 @@ def _prepared(
     unknown = set(dynamic) - {"batch"}
     if unknown:
         raise ModelError("a dimension cannot be dynamic", found=", ".join(sorted(unknown)), expected="batch")
+    if dynamic and not all(each.shape for each in _flat(inputs)):
+        raise ModelError(
+            "an input without dimensions has no batch", expected="inputs with one, or no dynamic dimension"
+        )
     if dynamic:
         inputs = each_input(_two, inputs)
     failed: ModelError | None = None
