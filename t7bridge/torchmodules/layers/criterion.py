@@ -519,8 +519,8 @@ class ClassSimplexCriterion(Criterion):
 
     def losses(self, input: Tensor, target: Any) -> Tensor:
         """Take (n) or (batch, n) and classes."""
-        wanted = torch.as_tensor(target).long().reshape(-1) - self.index_base
-        corners = self._corners()[wanted].to(input).reshape(input.shape)
+        wanted = wanted_classes(target, input, self.index_base).reshape(-1)
+        corners = self._corners().to(input)[wanted].reshape(input.shape)
         return (input - corners).square()
 
     def _corners(self) -> Tensor:
