@@ -65,7 +65,9 @@ class Masked(nn.Module):
     ) -> list[Tensor]:
         """Return the tensors of a state after a step, with zeros for such examples."""
         empty = self.empty(input, number)
-        return state if empty is None else with_zeros(state, empty.reshape(-1, 1))
+        if empty is None:
+            return state
+        return with_zeros(state, empty.reshape(-1, 1) if empty.dim() else empty)
 
 
 def uniform(hidden_size: int, *shape: int) -> nn.Parameter:
