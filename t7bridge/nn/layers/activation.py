@@ -11,7 +11,6 @@ from ..mapping import (
     LAYERS,
     Call,
     Lua,
-    Row,
     becomes,
     either,
     extent,
@@ -191,19 +190,12 @@ register_layer(
     },
     text="({p:f})",
 )
-
-
-def _feature_dropout(dims: int) -> Row:
-    """Map the dropout of whole features, which is not scaled in training."""
-    return of_runtime("training.Dropout", _P, scale_training=False, always=_ALWAYS, feature_dims=dims)
-
-
 register_layer(
     defaults={"stochastic_inference": False},
     scratch=_NOISE,
     module={
-        "nn.SpatialDropout": _feature_dropout(2),
-        "nn.VolumetricDropout": _feature_dropout(3),
+        "nn.SpatialDropout": of_runtime("training.FeatureDropout", number("p", 0.5), n_input_dims=3, always=_ALWAYS),
+        "nn.VolumetricDropout": of_runtime("training.FeatureDropout", number("p", 0.5), n_input_dims=4, always=_ALWAYS),
         "nn.WhiteNoise": of_runtime("training.WhiteNoise", number("mean", 0.0), number("std", 0.1)),
         # The factor is missing in class version 1.
         "nn.GradientReversal": of_runtime("training.GradientReversal", number("lambda", 1.0)),
@@ -216,6 +208,7 @@ register_layer(
         "nn.ZeroGrad": of_runtime("training.ZeroGrad"),
     },
     traits={
+        "training.FeatureDropout": Traits(output=same, replay=lambda _, input, noise: input * (noise != 0)),
         "training.WhiteNoise": Traits(output=same, replay=lambda _, input, noise: input + noise),
         "training.GradientReversal": Traits(shares_memory=True, output=same),
         "training.L1Penalty": Traits(shares_memory=True, output=same),

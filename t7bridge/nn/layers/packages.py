@@ -759,8 +759,7 @@ register_layer(
     kind="criterion",
     scratch=_SCRATCH,
     module={
-        "nn.BinaryLogisticRegression": of_runtime("criterion.SoftMarginCriterion", average=_AVERAGE),
-        **same_names("criterion", "SpatialBinaryLogisticRegression", average=_AVERAGE),
+        **same_names("criterion", "BinaryLogisticRegression SpatialBinaryLogisticRegression", average=_AVERAGE),
         "nn.NCECriterion": of_runtime("criterion.NCECriterion", average=_AVERAGE),
     },
 )

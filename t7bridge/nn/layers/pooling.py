@@ -227,10 +227,10 @@ register_layer(
 )
 
 
-def _scaled(size: Read, plain: str = "", **kwargs: Any) -> Choice:
+def _scaled(name: str, size: Read, plain: str = "", **kwargs: Any) -> Choice:
     """Map upsampling, by a factor or to a size."""
     rows: Any = {"scale_factor": integer("scale_factor")}, {"size": size}
-    by_factor, to_size = (of_runtime("resample.UpSampling", plain=plain, **row, **kwargs) for row in rows)
+    by_factor, to_size = (of_runtime(f"resample.{name}", plain=plain, **row, **kwargs) for row in rows)
     return either(lambda lua: lua.has("scale_factor"), by_factor, to_size)
 
 
@@ -278,15 +278,18 @@ register_layer(
         ),
         "nn.ShaveImage": _shave,
         "nn.SpatialUpSamplingNearest": of_runtime(
-            "resample.UpSampling", scale_factor=integer("scale_factor"), plain="UpsamplingNearest2d"
+            "resample.UpsamplingNearest2d", scale_factor=integer("scale_factor"), plain="UpsamplingNearest2d"
         ),
-        "nn.SpatialUpSamplingBilinear": _scaled(pair("oheight", "owidth"), "UpsamplingBilinear2d", linear=True),
-        "nn.UpSampling": _scaled(_SIZES, linear=_LINEAR),
+        "nn.SpatialUpSamplingBilinear": _scaled(
+            "UpsamplingBilinear2d", pair("oheight", "owidth"), "UpsamplingBilinear2d"
+        ),
+        "nn.UpSampling": _scaled("UpSampling", _SIZES, linear=_LINEAR),
         "nn.PixelShuffle": of_torch("PixelShuffle", integer("upscaleFactor")),
     },
     traits={
         "resample.Padding": Traits(output=out.padding),
-        "resample.UpSampling": Traits(output=out.upsample),
+        "resample.UpsamplingNearest2d": Traits(output=out.upsample),
+        "resample.UpsamplingBilinear2d": Traits(output=out.upsample),
         "resample.ShaveImage": Traits(shares_memory=True),
         "resample.SpatialPadding": Traits(shares_memory=True),
     },

@@ -152,6 +152,12 @@ class SoftMarginCriterion(Criterion):
         return F.softplus(-input * target.reshape(input.shape))
 
 
+class BinaryLogisticRegression(SoftMarginCriterion):
+    """The logistic loss of scores and classes, which are -1 or 1. Arguments as for
+    `Criterion`.
+    """
+
+
 class DistKLDivCriterion(Criterion):
     """The Kullback-Leibler divergence of probabilities from logarithms of
     probabilities. Arguments as for `Criterion`.

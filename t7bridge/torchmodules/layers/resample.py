@@ -48,6 +48,18 @@ class UpSampling(Layer):
         return F.interpolate(images, list(size), mode="nearest")
 
 
+class UpsamplingNearest2d(UpSampling):
+    """Repeats rows and columns. Arguments as for `UpSampling`."""
+
+
+class UpsamplingBilinear2d(UpSampling):
+    """Interpolates between rows and columns, with aligned corners. Arguments as for
+    `UpSampling`.
+    """
+
+    linear: bool = True
+
+
 # The dimension of rows is right before that of columns; there may be any dimensions
 # before and after them.
 

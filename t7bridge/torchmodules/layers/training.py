@@ -324,20 +324,18 @@ class CategoricalEntropy(Layer):
 
 
 class Dropout(Layer):
-    """Sets elements, or whole features, to zero at random.
+    """Sets elements to zero at random.
 
     Args:
-        p: probability of zeroing an element or feature.
-        scale_training: whether the rest is divided by 1 - p in training; otherwise
-            everything is multiplied by 1 - p in evaluation.
+        p: probability of zeroing an element.
+        scale_training: whether the rest is divided by 1 - p in training; the first
+            releases multiplied everything by 1 - p in evaluation instead.
         always: whether to drop elements in evaluation too.
-        feature_dims: dimensions of a feature: 2 in images, 3 in volumes.
     """
 
     p: float = 0.5
     scale_training: bool = True
     always: bool = False
-    feature_dims: int = 0
 
     def forward(self, input: Tensor) -> Tensor:
         """Return a tensor in the shape of the input."""
@@ -345,10 +343,31 @@ class Dropout(Layer):
             return input.clone()
         if not (self.training or self.always):
             return input.clone() if self.scale_training else input * (1 - self.p)
-        kept = input.shape[: input.dim() - self.feature_dims]
-        shape = (*kept, *[1] * self.feature_dims)
-        noise = input.new_full(shape, 1 - self.p).bernoulli()
+        noise = input.new_full(self.drawn(input), 1 - self.p).bernoulli()
         return input * (noise / (1 - self.p) if self.scale_training else noise)
+
+    def drawn(self, input: Tensor) -> tuple[int, ...]:
+        """Return the shape of the random numbers, which are repeated for the others."""
+        return input.shape
+
+
+class FeatureDropout(Dropout):
+    """Sets whole features to zero at random in training, and multiplies everything by 1
+    - p in evaluation.
+
+    Args:
+        p: probability of zeroing a feature.
+        scale_training, always: as in `Dropout`.
+        n_input_dims: dimensions of one example: 3 for images, 4 for volumes.
+    """
+
+    scale_training: bool = False
+    n_input_dims: int = 3
+
+    def drawn(self, input: Tensor) -> tuple[int, ...]:
+        """Return the shape of a number for each feature."""
+        inside = self.n_input_dims - 1
+        return (*input.shape[: input.dim() - inside], *[1] * inside)
 
 
 class WhiteNoise(Layer):
