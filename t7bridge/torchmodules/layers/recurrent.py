@@ -447,11 +447,11 @@ class Recursor(Resuming, nn.Sequential):
     """Modules in sequence, of which some remember their last call."""
 
 
-class RecLSTM(Stepper, Container):
+class RecLSTM(Stepper, nn.Sequential):
     """A module that computes a step of an LSTM, from the state after its last step.
 
     Args:
-        module: maps a list of input, last output and last cell to a list of output and
+        step: maps a list of input, last output and last cell to a list of output and
             cell.
         output_size: size of each output.
         cell_size: size of the cell.
@@ -459,39 +459,41 @@ class RecLSTM(Stepper, Container):
         state: output and cell after the last call; `None` if a sequence is to start.
     """
 
-    module: InitVar[nn.Module]
-    output_size: int
-    cell_size: int
-    start: Any = None
-    state: Any = None
-
-    def __post_init__(self, *modules: nn.Module) -> None:
-        super().__post_init__(*modules)
-        self.sizes = (self.output_size, self.cell_size)
+    def __init__(
+        self,
+        step: nn.Module,
+        output_size: int,
+        cell_size: int,
+        start: Any = None,
+        state: Any = None,
+    ) -> None:
+        super().__init__(step)
+        self.sizes = (output_size, cell_size)
+        self.start = start
+        self.state = state
 
     def step(self, input: Tensor, *state: Tensor) -> Any:
         """Return output and cell."""
         return self[0]([input, *state])
 
 
-class RecGRU(Stepper, Container):
+class RecGRU(Stepper, nn.Sequential):
     """A module that computes a step of a GRU, from its last output.
 
     Args:
-        module: maps a list of input and last output to the output.
+        step: maps a list of input and last output to the output.
         output_size: size of each output.
         start: the output before a sequence; `None` for zeros.
         state: the output of the last call; `None` if a sequence is to start.
     """
 
-    module: InitVar[nn.Module]
-    output_size: int
-    start: Any = None
-    state: Any = None
-
-    def __post_init__(self, *modules: nn.Module) -> None:
-        super().__post_init__(*modules)
-        self.sizes = (self.output_size,)
+    def __init__(
+        self, step: nn.Module, output_size: int, start: Any = None, state: Any = None
+    ) -> None:
+        super().__init__(step)
+        self.sizes = (output_size,)
+        self.start = start
+        self.state = state
 
     def step(self, input: Tensor, *state: Tensor) -> Any:
         """Return the output, in a list."""
