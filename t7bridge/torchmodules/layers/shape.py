@@ -186,18 +186,20 @@ class Contiguous(nn.Module):
         return input.contiguous()
 
 
-class Cast(Layer):
+class Cast(nn.Module):
     """Another element type.
 
     Args:
         dtype: its name in torch: `float64`.
     """
 
-    dtype: str
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        self.dtype: torch.dtype = getattr(torch, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the same numbers in the other type."""
-        return input.to(getattr(torch, self.dtype))
+        return input.to(self.dtype)
 
 
 class ExpandAs(nn.Module):
@@ -229,7 +231,7 @@ class Constant(nn.Module):
         return self.value.clone()
 
 
-class Convert(Layer):
+class Convert(nn.Module):
     """From one order of dimensions to another; each letter names one: b the batch, f
     features, t time, d, h, w.
 
@@ -239,16 +241,20 @@ class Convert(Layer):
         dtype: the element type of the output; `None` for that of the input.
     """
 
-    before: str = "b*"
-    after: str = "b*"
-    dtype: str | None = None
+    def __init__(
+        self, before: str = "b*", after: str = "b*", dtype: str | None = None
+    ) -> None:
+        super().__init__()
+        self.before = before
+        self.after = after
+        self.dtype: torch.dtype | None = getattr(torch, dtype) if dtype else None
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the dimensions in the order of `after`; without a batch if the input
         has none.
         """
         if self.dtype is not None:
-            input = input.to(getattr(torch, self.dtype))
+            input = input.to(self.dtype)
         if self.before == self.after:
             return input
         batched = input.dim() >= len(self.before)
@@ -332,7 +338,7 @@ class MaskedSelect(nn.Module):
         return inputs[0].masked_select(inputs[1].bool())
 
 
-class OneHot(Layer):
+class OneHot(nn.Module):
     """A row of zeros with a one at the position of each number.
 
     Args:
@@ -341,15 +347,16 @@ class OneHot(Layer):
         dtype: element type of the rows.
     """
 
-    size: int
-    index_base: int = 1
-    dtype: str = "float32"
+    def __init__(self, size: int, index_base: int = 1, dtype: str = "float32") -> None:
+        super().__init__()
+        self.size = size
+        self.index_base = index_base
+        self.dtype: torch.dtype = getattr(torch, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         """Take numbers of any shape; return one dimension more, of extent `size`."""
         index = torch.as_tensor(input).long() - self.index_base
-        rows = nn.functional.one_hot(index, self.size)
-        return rows.to(getattr(torch, self.dtype))
+        return nn.functional.one_hot(index, self.size).to(self.dtype)
 
 
 class Sum(Layer):
@@ -405,7 +412,7 @@ class Min(Max):
         return input.min(dim, keepdim)[0]
 
 
-class ArgMax(Layer):
+class ArgMax(nn.Module):
     """The indices of the largest elements along a dimension.
 
     Args:
@@ -415,10 +422,18 @@ class ArgMax(Layer):
         dtype: element type of the output.
     """
 
-    dim: int = 0
-    n_input_dims: int | None = None
-    index_base: int = 1
-    dtype: str = "int64"
+    def __init__(
+        self,
+        dim: int = 0,
+        n_input_dims: int | None = None,
+        index_base: int = 1,
+        dtype: str = "int64",
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.n_input_dims = n_input_dims
+        self.index_base = index_base
+        self.dtype: torch.dtype = getattr(torch, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input without `dim`, or (1) for (n)."""
@@ -426,7 +441,7 @@ class ArgMax(Layer):
         index = input.argmax(
             self.dim + 1 if batched else self.dim, keepdim=input.dim() == 1
         )
-        return (index + self.index_base).to(getattr(torch, self.dtype))
+        return (index + self.index_base).to(self.dtype)
 
 
 class Reverse(Layer):
