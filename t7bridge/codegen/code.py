@@ -184,17 +184,11 @@ class _Quoted(str):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        quote = "'" if '"' in self and "'" not in self else '"'
-        return quote + "".join(map(_escaped, self)).replace(quote, f"\\{quote}") + quote
-
-
-def _escaped(char: str) -> str:
-    if char == "\\":
-        return "\\\\"
-    if char.isprintable():
-        return char
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+        if '"' in self and "'" not in self:
+            return super().__repr__()
+        # Python chooses double quotes for a text with a single one.
+        parts = [repr(f"'{part}")[2:-1] for part in self.split('"')]
+        return '"' + '\\"'.join(parts) + '"'
 
 
 # Modules

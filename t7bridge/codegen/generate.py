@@ -161,7 +161,7 @@ def _generate(
     text = ""
     if files is not None:
         connections = [*_shared(places, owned), *_referring(places), *_ties(places, owned, plan, state)]
-        text = model_source(builder, blocks, Extra(connections, *_dtypes(places, owned)), *files)
+        text = model_source(builder, blocks, connections, _dtypes(places, owned), *files)
         check_page(text, builder, blocks, tensors)
     notes, is_stateful = [*original.notes, *cells.notes], blocks[-1].is_stateful
     return Generated(text, tensors, keys, notes, moved, original, is_stateful)
@@ -422,21 +422,6 @@ _FROM_PRETRAINED = (
 """Additions to a page whose weights are a safetensors file."""
 
 
-@define(frozen=True)
-class Extra:
-    """Statements about the whole model.
-
-    Attributes:
-        connections: statements at the end of its constructor: `self.decoder.weight = self.encoder.weight`.
-        dtype: the method that sets the element type of all parameters: `double`; empty for float32.
-        dtypes: statements of `load` for modules of another type.
-    """
-
-    connections: list[ast.stmt]
-    dtype: str
-    dtypes: list[ast.stmt]
-
-
 def prepared(builder: SourceBuilder) -> list[CodeBlock]:
     """Return the classes of a model, tidied and merged, those that others contain first."""
     for block in builder.blocks:
@@ -450,21 +435,30 @@ def prepared(builder: SourceBuilder) -> list[CodeBlock]:
     return merge_alike(builder.blocks, frozenset((*builder.copied, *builder.foreign, *TAKEN)))
 
 
-def model_source(builder: SourceBuilder, blocks: list[CodeBlock], extra: Extra, source: str, weights: str) -> str:
+def model_source(
+    builder: SourceBuilder,
+    blocks: list[CodeBlock],
+    connections: list[ast.stmt],
+    dtypes: tuple[str, list[ast.stmt]],
+    source: str,
+    weights: str,
+) -> str:
     """Return the whole file.
 
     Args:
         builder: the builder of the blocks.
         blocks: the classes, those that others contain first; the model's own is the last.
-        extra: statements about the whole model.
+        connections: statements at the end of the model's constructor: `self.decoder.weight = self.encoder.weight`.
+        dtypes: the method that sets the element type of all parameters: `double`, empty for float32; statements of
+            `load` for modules of another type.
         source: the name of the original file.
         weights: the name of the file with its weights: a `.pt`, or a `.safetensors` for model hubs.
     """
     taken = frozenset((*builder.copied, *builder.foreign, *(block.name for block in blocks)))
     is_hub = weights.endswith(".safetensors")
     parts = [[piece.text] for piece in builder.copied.values()]
-    parts += [_class(block, Writer(block, taken), extra.connections * (block is blocks[-1])) for block in blocks]
-    parts += [_load(extra, weights, "load_file(path)" if is_hub else "torch.load(path, weights_only=True)")]
+    parts += [_class(block, Writer(block, taken), connections * (block is blocks[-1])) for block in blocks]
+    parts += [_load(*dtypes, weights, "load_file(path)" if is_hub else "torch.load(path, weights_only=True)")]
     parts += [[*_FROM_PRETRAINED]] * is_hub
     text = "\n".join(line for part in parts for line in ("", "", *part))
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
@@ -565,12 +559,12 @@ def _summary(block: CodeBlock, names: list[str]) -> str:
     return f"Take {taken}; return {returned}." if taken else f"Return {returned}."
 
 
-def _load(extra: Extra, weights: str, state: str) -> list[str]:
+def _load(dtype: str, dtypes: list[ast.stmt], weights: str, state: str) -> list[str]:
     return [
         "def load(weights: str | Path | None = None) -> Model:",
         f'    """Return the model in evaluation mode, with these weights or those of {_safe(weights)}."""',
-        f"    model = Model(){f'.{extra.dtype}()' * bool(extra.dtype)}",
-        *(line for statement in extra.dtypes for line in lines(statement, 4)),
+        f"    model = Model(){f'.{dtype}()' * bool(dtype)}",
+        *(line for statement in dtypes for line in lines(statement, 4)),
         f"    path = weights or Path(__file__).with_name({ast.unparse(expression(weights))})",
         f"    model.load_state_dict({state})",
         "    return model.eval()",

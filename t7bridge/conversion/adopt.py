@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import UnsupportedError
 from ..formats.pt import writer as pt_writer
@@ -19,9 +19,6 @@ from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, Rebuilder, fill_dict, fill_list
 from .lua_tree import to_lua
-
-if TYPE_CHECKING:
-    pass
 
 
 class Adopter(Rebuilder):

@@ -20,11 +20,11 @@ from typing import Any
 from attrs import evolve
 
 from .. import formats
-from ..errors import ModelError
+from ..errors import ModelError, about_file
 from ..graph.lua import Table
 from ..graph.tensor import Tensor
 from ..io.source import is_address
-from ..limits import DEFAULT_LIMITS, Limits
+from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.output_shapes import Example, Examples
 
 Inputs = str | Sequence[int] | Sequence[str | os.PathLike[str] | Sequence[int]]
@@ -134,13 +134,15 @@ def _from_file(name: str, path: str, limits: Limits) -> Examples:
     """Return the tensor in a file of any format, or its tensors: those of a table, or of names in their order."""
     document = formats.open(path, limits=limits)
     value = document.first if document.spec.values == formats.LUA else document.value
-    found = _from_value("", value, path)
+    with about_file(path):
+        found = _from_value("", value, Budget(limits, "reading the tables of an input", 10 * _MOST))
     if document.spec.values == formats.NAMED and isinstance(found, list) and len(found) == 1:
         found = found[0]
     return evolve(found, name=name) if name and isinstance(found, Example) else found
 
 
-def _from_value(name: str, value: Any, path: str, depth: int = 0) -> Examples:
+def _from_value(name: str, value: Any, budget: Budget, depth: int = 0) -> Examples:
+    budget.spend(10)
     items: Sequence[Any] | None = None
     names: Sequence[Any] = ()
     if isinstance(value, Table):
@@ -151,11 +153,11 @@ def _from_value(name: str, value: Any, path: str, depth: int = 0) -> Examples:
         items, names = list(value.values()), list(value)
     if items and depth < _DEEPEST and len(items) <= _MOST:
         known = [each if isinstance(each, str) and each.isidentifier() else "" for each in names] or [""] * len(items)
-        return [_from_value(own, each, path, depth + 1) for own, each in zip(known, items)]
+        return [_from_value(own, each, budget, depth + 1) for own, each in zip(known, items)]
     # A tensor that repeats its elements, by strides of 0, may be larger than its file.
     if isinstance(value, Tensor) and value.storage and 0 < value.numel <= max(value.storage.count, _REPEATED):
         return Example(name, tuple(value.shape), value.element.name, value=value)
-    raise ModelError("the file holds neither a tensor nor a table of tensors", file=path)
+    raise ModelError("the file holds neither a tensor nor a table of tensors")
 
 
 def _named(tree: Examples, name: str) -> Examples:

@@ -8,7 +8,7 @@ left out, and listed in the report by kind.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve, field
@@ -52,24 +52,55 @@ _REPEATED = 16
 
 
 @define(eq=False)
+class _Names:
+    """Names that are taken: keys that differ may have one text, as 1.0 and "1.0" have.
+
+    Attributes:
+        taken: the names.
+        repeats: of those that were wanted again, the number to try next.
+    """
+
+    taken: set[Name] = field(factory=set)
+    repeats: dict[Name, int] = field(factory=dict)
+
+    def free(self, name: Name) -> Name:
+        """Return a name that is free: the name, or `name~2`, …."""
+        made, number = name, self.repeats.get(name, 2)
+        while made in self.taken:
+            made, number = (*name[:-1], f"{name[-1]}~{number}"), number + 1
+            self.repeats[name] = number
+        return made
+
+    def take(self, name: Name, renamed: list[tuple[Name, Name]] | None = None) -> Name:
+        """Return a name that is free, and take it; note it in a list if it is another."""
+        made = self.free(name)
+        self.taken.add(made)
+        if renamed is not None and made != name:
+            renamed.append((name, made))
+        return made
+
+
+@define(eq=False)
 class Flat:
     """A value as named tensors.
 
     Attributes:
         tensors: each tensor under its steps: `("model", "0.weight")`.
-        scalars: numbers, strings, truth values and None, likewise.
+        scalars: numbers, strings, truth values and None, each with its steps.
         left_out: paths of everything else, by kind.
         storages: steps to storages, each of which becomes a tensor of one dimension.
-        renamed: tensors whose name was taken: the steps to them, and the name.
+        renamed: what has another name, as its own was taken: the steps to it, and the name.
         numbers: kinds of the tensors that are numbers or lists of numbers, by identity.
+        names: of the tensors.
     """
 
     tensors: dict[Name, Tensor] = field(factory=dict)
-    scalars: dict[Name, Any] = field(factory=dict)
+    scalars: list[tuple[Name, Any]] = field(factory=list)
     left_out: dict[str, list[str]] = field(factory=dict)
     storages: list[Name] = field(factory=list)
     renamed: list[tuple[Name, Name]] = field(factory=list)
     numbers: dict[int, str] = field(factory=dict)
+    names: _Names = field(factory=_Names)
 
     def add(self, item: Any, steps: Name) -> None:
         """Add a value without parts of its own, or one that was added under another name."""
@@ -79,14 +110,11 @@ class Flat:
             self.storages.append(steps)
             item = Tensor(item.element, item, (item.count,), (1,))
         if isinstance(item, Tensor):
-            free = _free(name, self.tensors)
-            if free != name:
-                self.renamed.append((steps, free))
-            self.tensors[free] = item
+            self.tensors[self.names.take(name, self.renamed)] = item
         elif isinstance(item, (dict, list, tuple)) and not _is_function(item):
             self.leave_out("container present under another name", steps)
         elif isinstance(item, (bool, int, float, str, type(None), *NAMED)):
-            self.scalars[name] = name_text(item) if isinstance(item, NAMED) else item
+            self.scalars.append((name, name_text(item) if isinstance(item, NAMED) else item))
         else:
             self.leave_out(_kind(item), steps)
 
@@ -133,14 +161,6 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = Fals
         budget.spend(max(0, depth - _DEPTH))
         flat.add(item, _steps_to(path))
     return flat
-
-
-def _free(name: Name, taken: Container[Any]) -> Name:
-    """A name that is not taken: keys that differ may have one text, as 1.0 and "1.0" have."""
-    made, number = name, 2
-    while made in taken:
-        made, number = (*name[:-1], f"{name[-1]}~{number}"), number + 1
-    return made
 
 
 def _steps_to(path: Path) -> Name:
@@ -192,7 +212,7 @@ def name_tensors(
             flat.leave_out(f"tensor without elements (device {tensor.device})", name)
             del flat.tensors[name]
     if not goal.text_bytes:
-        for name, scalar in flat.scalars.items():
+        for name, scalar in flat.scalars:
             flat.leave_out(_kind(scalar), name)
         flat.scalars.clear()
     if not flat.tensors:
@@ -203,7 +223,8 @@ def name_tensors(
         message = f"{storages} written as a tensor of one dimension: {_listed(flat.storages)}"
         report.note("info", message, code="storage")
     _check_size(flat.tensors)
-    fit_names(flat, goal)
+    fit_names(flat, goal, limits)
+    texts = _named_texts(flat, goal, metadata or {}) if goal.text_bytes else {}
     for number, (name, made) in enumerate(flat.renamed[:_SHOWN], 1):
         left = len(flat.renamed) - _SHOWN if number == _SHOWN else 0
         others = f"{and_more(left)} have other names" if left > 0 else ""
@@ -217,7 +238,7 @@ def name_tensors(
     named = NamedTensors(_with_elements(flat.tensors, goal, report))
     named.views, apart = plan_views(named.tensors)
     if goal.text_bytes:
-        named.metadata = _texts(flat, named.tensors, goal, metadata or {})
+        named.metadata = texts | _hints(flat, named.tensors)
     else:  # nothing in the file can say what shared memory
         if metadata:
             report.note("info", metadata_left_out(list(metadata)), code="metadata", count=len(metadata))
@@ -226,20 +247,24 @@ def name_tensors(
     return named
 
 
-def _texts(
-    flat: Flat, with_elements: Mapping[Name, Tensor], goal: FormatSpec, metadata: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the strings of a file's metadata: those of the source, scalars, and what tensors were before.
+def _named_texts(flat: Flat, goal: FormatSpec, metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the strings of a file's metadata: those of the source, and scalars under names that are free."""
+    texts = {name: text for name, text in metadata.items() if name not in HINTS}
+    names = _Names()
+    scalars = {names.take(steps, flat.renamed): scalar for steps, scalar in flat.scalars}
+    names = _Names({*_RESERVED, *((name,) for name in texts)})
+    for steps, scalar in _grouped(scalars, goal.text_bytes).items():
+        texts[names.take((".".join(steps),), flat.renamed)[0]] = json.dumps(scalar)
+    return texts
+
+
+def _hints(flat: Flat, with_elements: Mapping[Name, Tensor]) -> dict[str, str]:
+    """Return what tensors were before, as strings of a file's metadata.
 
     Args:
         flat: the value.
         with_elements: its tensors, as they are written.
-        goal: the format.
-        metadata: strings of the source.
     """
-    texts = {name: text for name, text in metadata.items() if name not in HINTS}
-    for steps, scalar in _grouped(flat.scalars, goal.text_bytes).items():
-        texts[_free((".".join(steps),), _RESERVED)[0]] = json.dumps(scalar)
     changed = {
         ".".join(name): flat.tensors[name].element.name
         for name, tensor in with_elements.items()
@@ -248,7 +273,7 @@ def _texts(
     kinds = {
         ".".join(name): flat.numbers[id(tensor)] for name, tensor in flat.tensors.items() if id(tensor) in flat.numbers
     }
-    return texts | {key: json.dumps(hints) for key, hints in ((ELEMENTS_KEY, changed), (NUMBERS_KEY, kinds)) if hints}
+    return {key: json.dumps(hints) for key, hints in ((ELEMENTS_KEY, changed), (NUMBERS_KEY, kinds)) if hints}
 
 
 def _grouped(scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
@@ -262,6 +287,7 @@ def _grouped(scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
     while len(scalars) > _SCALARS and depth:
         joined: dict[Name, Any] = {}
         open_: dict[Name, tuple[Name, int]] = {}
+        names = _Names({steps for steps in scalars if len(steps) < depth})
         for steps, scalar in scalars.items():
             if len(steps) < depth:
                 joined[steps] = scalar
@@ -270,7 +296,7 @@ def _grouped(scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
             size = len(json.dumps({steps[-1]: scalar}))
             name, used = open_.get(parent, (parent, text_bytes))
             if used + size > text_bytes:
-                name, used = _free(parent, joined), 0
+                name, used = names.take(parent), 0
                 joined[name] = {}
             joined[name][steps[-1]] = scalar
             open_[parent] = name, used + size
@@ -278,21 +304,26 @@ def _grouped(scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
     return scalars
 
 
-def fit_names(flat: Flat, goal: FormatSpec) -> None:
-    """Give each tensor a name that the format can hold and no other tensor has."""
+def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
+    """Give each tensor a name that the format can hold and no other tensor has.
+
+    Raises:
+        LimitError: groups are nested so deeply that their names are far longer than the file.
+    """
+    budget = Budget(limits, "writing deeply nested values as groups")
     fitted: dict[Name, Tensor] = {}
-    taken: set[Name] = set()
+    names = _Names()
     groups: set[Name] = set()
     for name, tensor in flat.tensors.items():
         made = tuple(step.encode("utf-8", "backslashreplace").decode() for step in name)
-        if goal.tree:  # a tensor is not a group of tensors, too
-            held = next((length for length in range(1, len(made)) if made[:length] in taken), 0)
-            made = _free(made[:held], taken) + made[held:] if held else made
+        if goal.tree:  # a tensor is not a group of tensors, too; each group around it has a name of its own
+            budget.spend(max(0, len(made) - _DEPTH) ** 2)
+            held = next((length for length in range(1, len(made)) if made[:length] in names.taken), 0)
+            made = names.free(made[:held]) + made[held:] if held else made
             groups.update(made[:length] for length in range(1, len(made)))
         while goal.tree and made in groups:
             made = (*made[:-1], made[-1] + "~")
-        free = _free(made if goal.tree else (goal.fit(".".join(made)),), taken)
-        taken.add(free)
+        free = names.take(made if goal.tree else (goal.fit(".".join(made)),))
         if not goal.tree and free == (".".join(made),):
             free = made
         if free != name:

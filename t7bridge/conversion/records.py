@@ -49,9 +49,7 @@ from .lua_tree import LuaTree, to_lua
 from .tree import as_tree
 
 if TYPE_CHECKING:
-    from ..formats.pt.file import PtReader
     from ..formats.pt.writer import ValueWriter
-    from ..formats.t7.writer import T7Writer
 
 
 _MAGIC = "t7bridge pt record 1"

@@ -21,7 +21,6 @@ from typing import Any
 
 from ..formats.pt.modules import VisitedModules, attributes_of, is_module, module_state_dict
 from ..formats.pt.pickle.names import FORBIDDEN, FOREIGN, SAFE, is_torch, standing
-from ..formats.pt.pickle.reductions import plain_data
 from ..graph import python
 from ..graph.lua import COMPOSITE, Value
 from ..graph.python import NAMED, key_text, name_text
@@ -131,7 +130,7 @@ class Simplified(Plain):
             return self.entries({}, value.attributes)
         if value.path == "collections.deque" and value.state is python.UNSET:
             return fill_list(value.items)
-        return self.entries({}, plain_data(value))
+        return super().python_object(value)
 
     def numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
         """Return a tensor, number, text, or list of text."""

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ..formats.t7.file import T7File
     from ..formats.table import Document
     from .records import Shown
-    from .request import Convert
 
 
 def write_python_values(document: Document, output: FileOutput, request: Convert, report: Report) -> None:

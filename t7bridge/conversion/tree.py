@@ -39,12 +39,14 @@ from attrs import evolve, field
 
 from ..data import define
 from ..formats.pt.arrays import numpy_value
+from ..formats.pt.pickle.pickler import plain_data
 from ..graph import python
 from ..graph.lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import NAMED, name_text
 from ..graph.storage import Storage, storage_array
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage, torch_tensor
 from ..graph.walk import SCALARS, Fill, Path, Rebuilder, fill_dict, fill_list
+from ..values.widened import parts_of
 
 _EXACT = 2.0**53
 
@@ -181,12 +183,6 @@ def as_tree(value: Value, replace: Replace | None = None) -> Any:
     return Tree(replace).run(value)
 
 
-_PARTS = {
-    SparseTensor: ("layout", "indices", "plain_indices", "values", "size", "is_coalesced"),
-    QuantizedTensor: ("tensor", "scheme", "scale", "zero_point", "axis"),
-}
-
-
 class Plain(Tree):
     """Builds plain values. Tuples and sets are made after their content.
 
@@ -226,10 +222,13 @@ class Plain(Tree):
             return self._tensor(value.storage)
         if isinstance(value, (python.NumpyArray, python.NumpyScalar)):
             return self.numpy(value)
-        if isinstance(value, (SparseTensor, QuantizedTensor)):
-            kind = "sparse" if isinstance(value, SparseTensor) else "quantized"
-            parts = {name: part for name in _PARTS[type(value)] if (part := getattr(value, name)) is not None}
-            return self.entries({"__class__": f"torch.{kind}"}, parts)
+        if isinstance(value, SparseTensor):
+            parts = {**parts_of(value), "is_coalesced": value.is_coalesced}
+            parts = {name: part for name, part in parts.items() if part is not None}
+            return self.entries({"__class__": "torch.sparse"}, parts)
+        if isinstance(value, QuantizedTensor):
+            parts = parts_of(value)
+            return self.entries({"__class__": "torch.quantized"}, {"tensor": parts.pop("values"), **parts})
         if isinstance(value, python.PythonObject):
             return self.python_object(value)
         return bytearray(value) if isinstance(value, bytearray) else self.name(value)
@@ -265,16 +264,7 @@ class Plain(Tree):
 
     def python_object(self, value: python.PythonObject) -> Any:
         """Return an object of any class as a dict of its class and content."""
-        parts: dict[Any, Any] = {} if value.args in ((), python.UNSET) else {"__args__": value.args}
-        parts |= {"__kwargs__": value.kwargs} if value.kwargs else {}
-        attributes = value.attributes
-        if attributes:
-            parts |= attributes
-        elif value.state is not python.UNSET and value.state is not None:
-            parts["__state__"] = value.state
-        parts |= {"__items__": value.items} if value.items else {}
-        parts |= {"__pairs__": [list(pair) for pair in value.pairs]} if value.pairs else {}
-        return self.entries({"__class__": value.path}, parts)
+        return self.entries({}, plain_data(value))
 
     def numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
         """Return an array, a list of objects, or a number or text."""

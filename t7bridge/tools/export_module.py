@@ -400,7 +400,10 @@ def _json_data(data: dict[str, Any], limits: Limits) -> dict[str, Any]:
 def _json_value(value: Any, budget: Budget) -> Any:
     budget.spend()
     if isinstance(value, dict):
-        return {_json_value(key, budget): _json_value(item, budget) for key, item in value.items()}
+        pairs = [[_json_value(key, budget), _json_value(item, budget)] for key, item in value.items()]
+        # Keys that differ may have one text in JSON, as 1 and "1" have.
+        texts = {key if isinstance(key, str) else json.dumps(key) for key, _ in pairs}
+        return dict(pairs) if len(texts) == len(pairs) else {"__class__": "table", "pairs": pairs}
     if isinstance(value, list):
         return [_json_value(item, budget) for item in value]
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value

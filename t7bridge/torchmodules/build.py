@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from functools import partial
 from math import prod
@@ -177,16 +177,15 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
     Raises:
         UnsupportedError: the device does not exist.
     """
-    users: dict[int, int] = {}
-    for tensor in {id(tensor): tensor for tensor in tensors.values()}.values():
-        users[id(tensor.storage)] = users.get(id(tensor.storage), 0) + 1
+    users = Counter(id(tensor.storage) for tensor in {id(tensor): tensor for tensor in tensors.values()}.values())
     storages: dict[int, torch.Tensor] = {}
     made: dict[int, torch.Tensor] = {}
     for tensor in tensors.values():
         if id(tensor) in made:
             continue
         storage = tensor.storage
-        if storage is None or users[id(storage)] == 1:
+        # PyTorch has no negative strides.
+        if storage is None or users[id(storage)] == 1 or any(step < 0 for step in tensor.stride):
             made[id(tensor)] = _moved(torch.from_numpy(tensor.array.copy()), storage, place)
             continue
         if id(storage) not in storages:
@@ -482,7 +481,7 @@ def output_shapes(
         each.register_forward_hook(record(name))
     try:
         with torch.no_grad():
-            live.eval()(_on_meta(inputs))
+            live.eval()(each_input(_on_meta, inputs))
     except T7BridgeError:
         raise
     except Exception as error:  # any exception of a layer for an unsuitable input
@@ -502,10 +501,22 @@ def inputs_text(inputs: Examples, times: str = "x") -> str:
     return f"[{', '.join(inputs_text(each, times) for each in inputs)}]"
 
 
-def _on_meta(inputs: Examples) -> Any:
-    if not isinstance(inputs, Example):
-        return [_on_meta(each) for each in inputs]
-    dtype = getattr(torch, inputs.dtype, None) if inputs.dtype else torch.get_default_dtype()
+def each_input(function: Callable[[Any], Any], inputs: Any) -> Any:
+    """Return the results of a function for each tensor, in the lists that they are in."""
+    return [each_input(function, each) for each in inputs] if isinstance(inputs, list) else function(inputs)
+
+
+def dtype_of(example: Example, default: torch.dtype) -> torch.dtype:
+    """Return the element type of an example input.
+
+    Raises:
+        ModelError: PyTorch has no type of this name.
+    """
+    dtype = getattr(torch, example.dtype, None) if example.dtype else default
     if not isinstance(dtype, torch.dtype):
-        raise ModelError("an input has no type of PyTorch", found=inputs.dtype[:40], expected="float32, int64, …")
-    return torch.empty(inputs.shape, device="meta", dtype=dtype)
+        raise ModelError("an input has no type of PyTorch", found=example.dtype[:40], expected="float32, int64, …")
+    return dtype
+
+
+def _on_meta(example: Example) -> torch.Tensor:
+    return torch.empty(example.shape, device="meta", dtype=dtype_of(example, torch.get_default_dtype()))

@@ -21,6 +21,7 @@ from torch import nn
 from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..nn.output_shapes import Example, Examples
+from .build import dtype_of, each_input
 from .layers.linear import LookupTableMaskZero
 from .layers.sequence import SeqLSTM, SteppedLSTM
 
@@ -67,9 +68,7 @@ def example(module: nn.Module, inputs: Examples, indices: bool = False, first: i
     most = max(1, min(rows, default=1))
 
     def made(each: Example) -> torch.Tensor:
-        dtype = getattr(torch, each.dtype, None) if each.dtype else (floats or [torch.float32])[0]
-        if not isinstance(dtype, torch.dtype):
-            raise ModelError("an input has no known type", found=each.dtype, expected="float32, int64 or the like")
+        dtype = dtype_of(each, (floats or [torch.float32])[0])
         if each.value is not None:
             return each.value.torch().to(dtype).contiguous()
         if each.bounds is not None:
@@ -78,7 +77,7 @@ def example(module: nn.Module, inputs: Examples, indices: bool = False, first: i
             return torch.randn(each.shape, generator=generator, dtype=torch.float64).to(dtype)
         return torch.randint(first, most + first, each.shape, generator=generator).to(dtype)
 
-    return _mapped(made, inputs)
+    return each_input(made, inputs)
 
 
 def export_onnx(
@@ -181,11 +180,6 @@ def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence
     return Exported([each.name for each in _flat(inputs)], names, difference, f"torch {torch.__version__}")
 
 
-def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Return the tree of lists with the results of a function for each leaf."""
-    return [_mapped(function, each) for each in tree] if isinstance(tree, list) else function(tree)
-
-
 def _flat(tree: Any) -> list[Any]:
     return [leaf for each in tree for leaf in _flat(each)] if isinstance(tree, list) else [tree]
 
@@ -207,8 +201,12 @@ def _prepared(
     unknown = set(dynamic) - {"batch"}
     if unknown:
         raise ModelError("a dimension cannot be dynamic", found=", ".join(sorted(unknown)), expected="batch")
+    if dynamic and not all(each.shape for each in _flat(inputs)):
+        raise ModelError(
+            "an input without dimensions has no batch", expected="inputs with one, or no dynamic dimension"
+        )
     if dynamic:
-        inputs = _mapped(_two, inputs)
+        inputs = each_input(_two, inputs)
     failed: ModelError | None = None
     for indices in (False, True):
         values = example(module, inputs, indices)
@@ -234,7 +232,7 @@ def _shapes(arguments: tuple[Any, ...], dynamic: Sequence[str]) -> Any:
     for value in _flat(list(arguments)):
         count = len(batches)
         batches.setdefault(len(value), torch.export.Dim(f"batch{count + 1}" if count else "batch"))
-    return tuple(_mapped(lambda value: {0: batches[len(value)]}, each) for each in arguments)
+    return tuple(each_input(lambda value: {0: batches[len(value)]}, each) for each in arguments)
 
 
 def _computed(module: nn.Module, arguments: tuple[Any, ...]) -> list[torch.Tensor]:

@@ -70,7 +70,7 @@ class Factory:
             value = imported(self.home)
             for attribute in self.attribute.split("."):
                 value = getattr(value, attribute)
-        except (ImportError, AttributeError, OSError, SyntaxError) as error:
+        except Exception as error:  # of any code in the file
             hint = "Install it, or name a file: net.py:Net." if isinstance(error, ModuleNotFoundError) else ""
             raise ModelError(f"{self} cannot be imported: {error}", hint=hint) from error
         return value
@@ -111,8 +111,12 @@ def _arguments(text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Parse arguments that are literals."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
-        assert isinstance(call, ast.Call)
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):  # `1), (2` closes the bracket
+            raise ValueError(text)
         args = tuple(ast.literal_eval(item) for item in call.args)
-        return args, {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
-    except (SyntaxError, ValueError) as error:
+        kwargs = {item.arg: ast.literal_eval(item.value) for item in call.keywords if item.arg is not None}
+        if len(kwargs) < len(call.keywords):
+            raise ValueError(text)
+        return args, kwargs
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise ModelError("the arguments of a factory are Python literals", found=text) from error

@@ -512,3 +512,14 @@ def test_tables_that_json_cannot_hold(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "o/config.json").read_text()) == {"data": {"words": {"\\xff": 1, "a": "\\xfe"}}}
     left = {note.path for note in report.notes if note.code == "left-out"}
     assert left == {"root.deep", "root.wide", "root.cyclic"}
+
+
+def test_tables_with_keys_of_one_text_in_json(tmp_path: Path) -> None:
+    """Keys of JSON are texts: a table with the keys 1 and "1" is a list of pairs."""
+    words = lua.Table.of([(1, b"number"), ("1", b"text")])
+    module = lua.TorchObject("nn.Identity", 1, lua.Table.of({"words": words}))
+    t7bridge.save(module, tmp_path / "m.t7")
+    t7bridge.write_module(tmp_path / "m.t7", tmp_path / "o")
+    pairs = [[1, "number"], ["1", "text"]]
+    config = json.loads((tmp_path / "o/config.json").read_text())
+    assert config == {"data": {"words": {"__class__": "table", "pairs": pairs}}}

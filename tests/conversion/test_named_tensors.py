@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 import zipfile
 from pathlib import Path
 
@@ -280,3 +281,42 @@ def test_formats_without_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert set(file) == {"a", "b"}
     with pytest.raises(StrictError):
         t7bridge.convert(tmp_path / "x.pt", tmp_path / "y.npz", to="npz", strict=True)
+
+
+def test_many_tensors_of_one_name(tmp_path: Path) -> None:
+    """Keys that differ may have one text; a name that is free is found at once, however many there are."""
+
+    def keys(depth: int) -> object:
+        return {1: keys(depth - 1), "1": keys(depth - 1)} if depth else Tensor.from_numpy(np.zeros(1))
+
+    t7bridge.save(keys(12), tmp_path / "x.pt")
+    start = time.process_time()
+    flat(tmp_path / "x.pt", tmp_path / "x.npz")
+    assert time.process_time() - start < 5
+    name = ".".join(["1"] * 12)
+    with np.load(tmp_path / "x.npz") as file:
+        assert {name, f"{name}~2", f"{name}~4096"} < {*file}
+
+
+def test_groups_that_are_nested_deeply(tmp_path: Path) -> None:
+    """The names of all groups around a tensor of an HDF5 file are far longer than the file."""
+    value: object = Tensor.from_numpy(np.zeros(1))
+    for _ in range(3000):
+        value = {"a": value}
+    t7bridge.save(value, tmp_path / "x.pt")
+    with pytest.raises(LimitError, match="nested values as groups"):
+        t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.h5")
+
+
+def test_texts_of_one_name(tmp_path: Path) -> None:
+    """Texts whose keys have one text, or are joined to one, are kept under other names, and named."""
+    value = {"w": Tensor.from_numpy(np.zeros(1)), 1: "number", "1": "text", "a": {"b": "inside"}, "a.b": "beside"}
+    t7bridge.save(value, tmp_path / "x.pt")
+    report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.safetensors")
+    assert [(note.path, note.message.rpartition(" ")[2]) for note in report.notes if note.code == "renamed"] == [
+        ("1", "1~2"),
+        ("a.b", "a.b~2"),
+    ]
+    with safetensors.safe_open(tmp_path / "x.safetensors", "np") as file:
+        texts = {key: json.loads(text) for key, text in file.metadata().items() if key != "format"}
+    assert texts == {"1": "number", "1~2": "text", "a.b": "inside", "a.b~2": "beside"}

@@ -5,9 +5,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from t7bridge import LuaFunction, T7Layout, Table, TdsHash, TdsVec, Tensor, TorchObject
+from t7bridge import (
+    LuaFunction,
+    Storage,
+    T7Layout,
+    Table,
+    TdsHash,
+    TdsVec,
+    Tensor,
+    TorchObject,
+    to_python,
+    to_torch,
+)
 from t7bridge.conversion import as_tree, decode_record, encode_record, read_skeleton, take_skeleton
 from t7bridge.errors import CorruptError
+from t7bridge.graph import ELEMENT_TYPES, PythonGlobal, PythonObject, QuantizedTensor
 
 
 @pytest.mark.parametrize(
@@ -136,3 +148,17 @@ def test_skeleton_of_every_encoding() -> None:
     for name in ("checkpoint.t7", "checkpoint.ascii.t7", "checkpoint.big.t7", "checkpoint.long4.t7"):
         content = read_t7(root / name)
         assert take_skeleton(content.roots, content.layout)(lambda storage: "0").layout == content.layout
+
+
+def test_attributes_do_not_replace_the_class_of_an_object():
+    made = PythonObject(PythonGlobal("net", "Net"), "newobj", state={"__class__": "other", "w": 1})
+    assert to_python(made) == {"__class__": "net.Net", "__state__": {"__class__": "other", "w": 1}}
+
+
+def test_packed_tensors_are_bytes_in_torch():
+    """A quint4x2 has two numbers in a byte, so that its view has more elements than its storage."""
+    bits = Storage(ELEMENT_TYPES["quint4x2"], 3, np.arange(3, dtype="u1"))
+    packed = QuantizedTensor(Tensor(bits.element, bits, (5,), (1,)), "per_tensor_affine", 0.5, 0)
+    made = to_torch({"q": packed})["q"]
+    assert made["tensor"].tolist() == [0, 1, 2]
+    assert made["size"] == (5,)

@@ -13,8 +13,18 @@ from runtime_helpers import as_torch
 from t7bridge.nn import ANY, LAYERS, TENSOR, DataFlow, build_plan, listed, many, traits_of
 from t7bridge.torchmodules import live_module
 
-TENSORS = {"OutputsOnly", "OutputsLSTM", "OutputsGRU", "OutputsRNN", "SeqLSTM", "ModuleCriterion", "MaskZeroCriterion"}
-"""Classes that return a tensor although their annotation allows more: PyTorch's own is such, or the loss is."""
+TENSORS = {
+    "FromList",
+    "OutputsOnly",
+    "OutputsLSTM",
+    "OutputsGRU",
+    "OutputsRNN",
+    "SeqLSTM",
+    "ModuleCriterion",
+    "MaskZeroCriterion",
+}
+"""Classes that return a tensor although their annotation allows more: PyTorch's own is such, or the loss is;
+and a base, whose classes declare their own."""
 
 
 def test_every_class_that_may_return_a_list_declares_its_flow():

@@ -9,8 +9,9 @@ import pytest
 from helpers import TESTFILES
 
 import t7bridge
+from t7bridge import Table, Tensor
 from t7bridge.conversion import leaves, parse_inputs
-from t7bridge.errors import ModelError
+from t7bridge.errors import LimitError, ModelError
 from t7bridge.nn import Examples
 
 
@@ -95,3 +96,13 @@ def test_files_without_tensors(tmp_path):
     t7bridge.save({"a": 1}, path)
     with pytest.raises(ModelError, match=r"in\.t7: the file holds neither a tensor nor a table of tensors"):
         parse_inputs(str(path))
+
+
+def test_tables_that_share_tables(tmp_path):
+    """A file of 30 tables, each of which holds the next one twice, is not read as 2^30 tensors."""
+    table: Any = Tensor.from_numpy(np.zeros((1, 2)))
+    for _ in range(30):
+        table = Table.from_list([table, table])
+    t7bridge.save(table, tmp_path / "in.t7")
+    with pytest.raises(LimitError, match=r"in\.t7: reading the tables of an input"):
+        parse_inputs(str(tmp_path / "in.t7"))

@@ -93,6 +93,12 @@ def test_wrong_shapes(shape, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_batches_of_inputs_without_dimensions(tmp_path):
+    """A tensor without dimensions, as a file may hold, has no batch to be dynamic."""
+    with pytest.raises(ModelError, match="has no batch"):
+        export_pt2(torch.nn.Identity(), Example("x", ()), str(tmp_path / "x.pt2"), ("batch",))
+
+
 def test_more_modules_than_the_file_explains(tmp_path):
     """Thousands of modules without weights are refused before the exporter follows each; a thousand are not."""
     module = torch.nn.Sequential(*(torch.nn.ReLU() for _ in range(3000)))

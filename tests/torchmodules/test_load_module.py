@@ -6,15 +6,16 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from helpers import ROOT, TESTFILES, corpus, read, written
 
 import t7bridge
-from t7bridge import Table, TorchObject
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.errors import ModelError, T7BridgeError, UnsupportedError, UnsupportedLayerError
 from t7bridge.nn import build_plan, find_modules, is_scratch
-from t7bridge.torchmodules import live_module
+from t7bridge.torchmodules import Factory, live_module
 
 CASES = [path for path in corpus("nn/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]
 
@@ -205,3 +206,31 @@ def test_positions_of_zero_are_refused(name, fields):
     """Lua adds the batch to 0, or raises an error; `nn.Unsqueeze` does not count from the end."""
     with pytest.raises(UnsupportedLayerError, match="a position from 1"):
         live_module(TorchObject(f"nn.{name}", 1, Table.of(fields)))
+
+
+@pytest.mark.parametrize(("kind", "name"), [("Function", "set_grad_enabled"), ("Function", "pow"), ("Binary", "save")])
+def test_functions_are_those_of_the_layer_in_lua(kind: str, name: str):
+    """A name in a file is not looked up in PyTorch, where the function would be called with the input."""
+    with pytest.raises(UnsupportedLayerError, match=r"expected one of (sin|atan2), "):
+        live_module(TorchObject(f"pt.{kind}", 1, Table.of({"name": name})))
+
+
+def test_weights_with_negative_strides():
+    """PyTorch has none, so they are copied, whether other tensors share the memory or not."""
+    both = Tensor.from_numpy(np.arange(6.0).reshape(3, 2))
+    layer = TorchObject("nn.Linear", 1, Table.of({"weight": both[1::-1, ::-1], "bias": both[2]}))
+    assert live_module(layer).weight.tolist() == [[3, 2], [1, 0]]
+
+
+@pytest.mark.parametrize("arguments", ["1) + (2", "1)(2", "**{'a': 1}", "{[]: 1}", "*[1]", "(" * 5000 + ")" * 5000])
+def test_arguments_of_factories_are_literals(arguments: str):
+    with pytest.raises(ModelError, match="are Python literals"):
+        Factory.parse(f"nets.py:Net({arguments})")
+
+
+def test_factories_that_cannot_be_imported(tmp_path):
+    """Importing a file runs it, and a name may be none that Python can import."""
+    (tmp_path / "net.py").write_text("1 / 0")
+    for name in (f"{tmp_path / 'net.py'}:Net", ".net:Net"):
+        with pytest.raises(ModelError, match="cannot be imported"):
+            Factory.parse(name).load()

@@ -28,6 +28,7 @@ from ..mapping import (
     Literal,
     Lua,
     NotMappedError,
+    Read,
     Row,
     axes,
     becomes,
@@ -510,12 +511,23 @@ register_layer(
 )
 
 
-_NAME = made(lambda lua: lua.text("name"))
+def _function(*names: str) -> Read:
+    """Read the name of a function of PyTorch, which is one that the class has in Lua."""
 
+    def name_of(lua: Lua) -> str:
+        if lua.text("name") not in names:
+            raise lua.wrong("name", f"one of {', '.join(names)}", lua.get("name"))
+        return lua.text("name")
+
+    return made(name_of)
+
+
+_OF_ONE = "sin cos tan asin acos atan sinh cosh asinh atanh floor ceil trunc round isnan isinf"
+_OF_TWO = "atan2 pow fmod remainder floor_divide"
 register_layer(
     module={
-        "pt.Function": of_runtime("functions.Function", _NAME),
-        "pt.Binary": of_runtime("functions.Pairwise", _NAME),
+        "pt.Function": of_runtime("functions.Function", _function(*_OF_ONE.split())),
+        "pt.Binary": of_runtime("functions.Pairwise", _function(*_OF_TWO.split())),
         "pt.CumProd": of_runtime("functions.CumProd", dim("dim")),
         "pt.Sort": of_runtime("functions.Sort", dim("dim"), flag("descending")),
         "pt.ArgMax": of_runtime("functions.Extremum", dim("dim"), flag("smallest")),

@@ -822,7 +822,6 @@ add_traits(
             )
             for kind in ("LSTM", "GRU", "RNN")
         },
-        "sequence.WithState": Traits(flow=flows.with_state),
         "recurrent.LSTMCell": Traits(like="LSTMCell", **_PAIR),
         "recurrent.PeepholeLSTMCell": Traits(shapes=_peephole_shapes, **_PAIR),
         "recurrent.GRUCell": Traits(like="GRUCell", **_ONE),

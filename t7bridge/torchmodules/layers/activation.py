@@ -13,29 +13,29 @@ class Softmax(nn.Module):
     (batch, n, h, w).
     """
 
+    function = staticmethod(torch.softmax)
+
     def forward(self, input: Tensor) -> Tensor:
         """Return positive numbers that sum to 1 over the features, in the shape of the
         input.
         """
-        return torch.softmax(input, 0 if input.dim() in (1, 3) else 1)
+        return self.function(input, 0 if input.dim() in (1, 3) else 1)
 
 
-class Softmin(nn.Module):
+class Softmin(Softmax):
     """Softmax of the negated input; shapes as for `Softmax`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return positive numbers that sum to 1 over the features, in the shape of the
         input.
         """
-        return torch.softmax(-input, 0 if input.dim() in (1, 3) else 1)
+        return super().forward(-input)
 
 
-class LogSoftmax(nn.Module):
+class LogSoftmax(Softmax):
     """Logarithm of the softmax; shapes as for `Softmax`."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Return logarithms of probabilities, in the shape of the input."""
-        return torch.log_softmax(input, 0 if input.dim() in (1, 3) else 1)
+    function = staticmethod(torch.log_softmax)
 
 
 class ExampleSoftmax(Layer):
@@ -51,8 +51,8 @@ class ExampleSoftmax(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Return probabilities or their logarithms, in the shape of the input."""
         flat = input.flatten(0 if input.dim() in (1, 3) else 1)
-        done = torch.log_softmax(flat, -1) if self.log else torch.softmax(flat, -1)
-        return done.reshape(input.shape)
+        function = torch.log_softmax if self.log else torch.softmax
+        return function(flat, -1).reshape(input.shape)
 
 
 class PReLU(nn.PReLU):

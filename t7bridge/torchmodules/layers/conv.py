@@ -164,10 +164,9 @@ class ConvMap2d(Layer):
     transposed: bool = False
 
     def __post_init__(self) -> None:
-        self.connTable: Tensor
         self.weight = nn.Parameter(torch.zeros(self.weight_shape))
         self.bias = nn.Parameter(torch.zeros(self.out_channels))
-        self.register_buffer("connTable", torch.ones(self.weight_shape[0], 2))
+        self.connTable = nn.Buffer(torch.ones(self.weight_shape[0], 2))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""
@@ -330,10 +329,8 @@ class BinaryConv2d(Layer):
     padding: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
-        self.weight: Tensor
-        self.alphas: Tensor
-        self.register_buffer("weight", torch.ones(self.weight_shape))
-        self.register_buffer("alphas", torch.ones(self.weight_shape[0]))
+        self.weight = nn.Buffer(torch.ones(self.weight_shape))
+        self.alphas = nn.Buffer(torch.ones(self.weight_shape[0]))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from .base import Layer, first_tensor, nested, rows
 from .linear import cosines
-from .recurrent import Masked, known_mask
+from .recurrent import Masked
 
 # Inputs and targets have equally many elements, in the same order; their shapes may
 # differ, as in Lua.
@@ -47,9 +47,8 @@ class WeightedCriterion(Criterion):
     classes: int | None = None
 
     def __post_init__(self) -> None:
-        self.weight: Tensor | None
-        weight = None if self.classes is None else torch.ones(self.classes)
-        self.register_buffer("weight", weight)
+        size = self.classes
+        self.weight = None if size is None else nn.Buffer(torch.ones(size))
 
 
 class MSECriterion(Criterion):
@@ -90,12 +89,11 @@ class WeightedMSECriterion(Criterion):
     weight_shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        self.weight: Tensor
-        self.register_buffer("weight", torch.ones(self.weight_shape))
+        self.weight = nn.Buffer(torch.ones(self.weight_shape))
 
     def losses(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of one shape."""
-        weight = self.weight
+        weight: Tensor = self.weight
         if input.dim() - 1 != weight.dim():
             weight = weight.reshape(input.shape)
         return (input - target.reshape(input.shape) * weight).square()
@@ -152,6 +150,12 @@ class SoftMarginCriterion(Criterion):
     def losses(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of equal element count."""
         return F.softplus(-input * target.reshape(input.shape))
+
+
+class BinaryLogisticRegression(SoftMarginCriterion):
+    """The logistic loss of scores and classes, which are -1 or 1. Arguments as for
+    `Criterion`.
+    """
 
 
 class DistKLDivCriterion(Criterion):
@@ -247,16 +251,6 @@ class L1Cost(nn.Module):
         return input.abs().sum()
 
 
-class BinaryLogisticRegression(Criterion):
-    """The logistic loss of scores and classes, which are -1 or 1. Arguments as for
-    `Criterion`.
-    """
-
-    def losses(self, input: Tensor, target: Tensor) -> Tensor:
-        """Take (batch) or (batch, 1)."""
-        return F.softplus(-input.flatten() * target.flatten())
-
-
 class SpatialBinaryLogisticRegression(Criterion):
     """Half the mean logistic loss of images of scores and of classes, which are -1 or
     1. Arguments as for `Criterion`; without `average`, images are summed.
@@ -279,8 +273,7 @@ class WeightedSquaresCriterion(Layer):
     weight_shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        self.weight: Tensor
-        self.register_buffer("weight", torch.ones(self.weight_shape))
+        self.weight = nn.Buffer(torch.ones(self.weight_shape))
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of the same shape, with a batch dimension; return a
@@ -532,8 +525,8 @@ class ClassSimplexCriterion(Criterion):
 
     def losses(self, input: Tensor, target: Any) -> Tensor:
         """Take (n) or (batch, n) and classes."""
-        wanted = torch.as_tensor(target).long().reshape(-1) - self.index_base
-        corners = self._corners()[wanted].to(input).reshape(input.shape)
+        wanted = wanted_classes(target, input, self.index_base).reshape(-1)
+        corners = self._corners().to(input)[wanted].reshape(input.shape)
         return (input - corners).square()
 
     def _corners(self) -> Tensor:
@@ -692,10 +685,9 @@ class MaskZeroCriterion(Masked):
         the output of the criterion, or 0.
         """
         first = first_tensor(input)
-        empty = (first.flatten(1) == 0).all(1)
-        if self.mask_zero == "mask":
-            mask = known_mask(self.zero_mask)
-            empty = torch.zeros_like(empty) if mask is None else mask
+        empty = self.empty(first.flatten(1))
+        if empty is None:
+            return self.criterion(input, target)
         if empty.all():
             return first.sum() * 0
         return self.criterion(

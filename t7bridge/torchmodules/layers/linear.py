@@ -22,14 +22,12 @@ class LinearWeightNorm(nn.Module):
         eps: the smallest |v|.
     """
 
-    weight: Tensor
-
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, eps: float = 1e-16
     ) -> None:
         super().__init__()
         self.eps = eps
-        self.register_buffer("weight", torch.zeros(out_features, in_features))
+        self.weight = nn.Buffer(torch.zeros(out_features, in_features))
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
         self.weight_g = nn.Parameter(torch.ones(out_features, 1))
         self.weight_v = nn.Parameter(torch.ones(out_features, in_features))
@@ -409,10 +407,8 @@ class ConstAffine(Layer):
     features: int
 
     def __post_init__(self) -> None:
-        self.a: Tensor
-        self.b: Tensor
-        self.register_buffer("a", torch.ones(self.features))
-        self.register_buffer("b", torch.zeros(self.features))
+        self.a = nn.Buffer(torch.ones(self.features))
+        self.b = nn.Buffer(torch.zeros(self.features))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, features) or (batch, features, h, w); return the same shape."""
@@ -430,8 +426,7 @@ class MeanSubtraction(Layer):
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        self.mean: Tensor
-        self.register_buffer("mean", torch.zeros(self.shape))
+        self.mean = nn.Buffer(torch.zeros(self.shape))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same shape."""
@@ -448,10 +443,8 @@ class SpatialFeatNormalization(Layer):
     features: int
 
     def __post_init__(self) -> None:
-        self.mean: Tensor
-        self.std: Tensor
-        self.register_buffer("mean", torch.zeros(self.features))
-        self.register_buffer("std", torch.ones(self.features))
+        self.mean = nn.Buffer(torch.zeros(self.features))
+        self.std = nn.Buffer(torch.ones(self.features))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, features, h, w) or (features, h, w); return the same shape."""
@@ -471,9 +464,6 @@ class NCE(nn.Linear):
         index_base: number of the first class.
     """
 
-    unigrams: Tensor
-    Z: Tensor
-
     def __init__(
         self,
         in_features: int,
@@ -490,8 +480,8 @@ class NCE(nn.Linear):
         self.normalized = normalized
         self.logarithms = logarithms
         self.index_base = index_base
-        self.register_buffer("unigrams", torch.ones(out_features) / out_features)
-        self.register_buffer("Z", torch.ones(1))
+        self.unigrams = nn.Buffer(torch.ones(out_features) / out_features)
+        self.Z = nn.Buffer(torch.ones(1))
 
     def forward(self, inputs: Any) -> Any:
         """Take a list of inputs (batch, in) and classes (batch).

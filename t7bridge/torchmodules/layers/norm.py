@@ -122,8 +122,7 @@ class LocalNormalization(Layer):
     value: float = 0.0001
 
     def __post_init__(self) -> None:
-        self.kernel: Tensor
-        self.register_buffer("kernel", torch.zeros(self.kernel_shape))
+        self.kernel = nn.Buffer(torch.zeros(self.kernel_shape))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same shape."""
@@ -139,7 +138,7 @@ class LocalNormalization(Layer):
         return images
 
     def _around(self, images: Tensor) -> Tensor:
-        kernel = self.kernel
+        kernel: Tensor = self.kernel
         if kernel.dim() == 1:
             kernel = torch.outer(kernel, kernel)
         padding = (kernel.size(0) // 2, kernel.size(1) // 2)

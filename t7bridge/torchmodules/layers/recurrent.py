@@ -5,14 +5,14 @@ they forget it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import InitVar, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, first_tensor, nested, with_penalty
+from .base import Container, FromList, Layer, first_tensor, nested, with_penalty
 
 
 class Resuming(nn.Module):
@@ -47,17 +47,27 @@ class Masked(nn.Module):
         """
         self.zero_mask = mask
 
+    def empty(self, input: Tensor, number: int | None = None) -> Any:
+        """Return which rows of the input return zeros, at a step of a sequence; `None`
+        for none.
+        """
+        if self.mask_zero != "mask":
+            return (input == 0).all(-1) if self.mask_zero else None
+        mask = self.zero_mask
+        if mask is None:
+            raise RuntimeError("set_zero_mask must be called first: a mask or False")
+        if not isinstance(mask, Tensor):
+            return None
+        return (mask if number is None else mask[number]).bool()
+
     def masked(
         self, input: Tensor, state: list[Tensor], number: int | None = None
     ) -> list[Tensor]:
         """Return the tensors of a state after a step, with zeros for such examples."""
-        empty = (input == 0).all(-1, keepdim=True)
-        if self.mask_zero == "mask":
-            mask = self.zero_mask
-            if number is not None and isinstance(mask, Tensor):
-                mask = mask[number]
-            empty = torch.as_tensor(mask).to(empty).reshape(-1, 1)
-        return with_zeros(state, empty) if self.mask_zero else state
+        empty = self.empty(input, number)
+        if empty is None:
+            return state
+        return with_zeros(state, empty.reshape(-1, 1) if empty.dim() else empty)
 
 
 def uniform(hidden_size: int, *shape: int) -> nn.Parameter:
@@ -398,12 +408,8 @@ class PeepholeLSTMCell(nn.RNNCellBase):
         return [(o + self.weight_co * cell).sigmoid() * cell.tanh(), cell]
 
 
-class GRUCell(nn.GRUCell):
-    """torch.nn.GRUCell, from a list."""
-
-    def forward(self, inputs: list[Tensor]) -> Tensor:  # type: ignore[override]
-        """Take input and last output; return the output."""
-        return super().forward(*inputs)
+class GRUCell(FromList, nn.GRUCell):  # type: ignore[misc]
+    """torch.nn.GRUCell, from a list of input and last output."""
 
 
 class ResetGRUCell(nn.RNNCellBase):
@@ -433,12 +439,8 @@ class ResetGRUCell(nn.RNNCellBase):
         return (1 - z) * n + z * last
 
 
-class RNNCell(nn.RNNCell):
-    """torch.nn.RNNCell, from a list."""
-
-    def forward(self, inputs: list[Tensor]) -> Tensor:  # type: ignore[override]
-        """Take input and last output; return the output."""
-        return super().forward(*inputs)
+class RNNCell(FromList, nn.RNNCell):  # type: ignore[misc]
+    """torch.nn.RNNCell, from a list of input and last output."""
 
 
 class Recursor(Resuming, nn.Sequential):
@@ -498,7 +500,7 @@ class RecGRU(Stepper, nn.Sequential):
         return [self[0]([input, *state])]
 
 
-class Recurrence(Resuming, nn.Sequential):
+class Recurrence(Resuming, Container):
     """A module whose last output is one of its inputs.
 
     Args:
@@ -512,19 +514,11 @@ class Recurrence(Resuming, nn.Sequential):
         state: the output of the last call; `None` if a sequence is to start.
     """
 
-    def __init__(
-        self,
-        step: nn.Module,
-        output_size: Any,
-        n_input_dims: int,
-        start: Any = None,
-        state: Any = None,
-    ) -> None:
-        super().__init__(step)
-        self.output_size = output_size
-        self.n_input_dims = n_input_dims
-        self.start = start
-        self.state = state
+    step: InitVar[nn.Module]
+    output_size: Any
+    n_input_dims: int
+    start: Any = None
+    state: Any = None
 
     def forward(self, input: Any) -> Any:
         """Take the inputs of `step` but its last output; return its output."""
@@ -548,7 +542,7 @@ class Recurrence(Resuming, nn.Sequential):
         return torch.as_tensor(value).to(like)
 
 
-class Recurrent(Resuming, nn.Sequential):
+class Recurrent(Resuming, Container):
     """A simple recurrent network: its input and its last output pass through a module
     each and are merged.
 
@@ -561,17 +555,12 @@ class Recurrent(Resuming, nn.Sequential):
         state: the output of the last call; `None` if a sequence is to start.
     """
 
-    def __init__(
-        self,
-        start: nn.Module,
-        input: nn.Module,
-        feedback: nn.Module,
-        transfer: nn.Module,
-        merge: nn.Module,
-        state: Any = None,
-    ) -> None:
-        super().__init__(start, input, feedback, transfer, merge)
-        self.state = state
+    start: InitVar[nn.Module]
+    input: InitVar[nn.Module]
+    feedback: InitVar[nn.Module]
+    transfer: InitVar[nn.Module]
+    merge: InitVar[nn.Module]
+    state: Any = None
 
     def forward(self, input: Tensor) -> Tensor:
         """Take one step's input; return its output."""
@@ -582,13 +571,6 @@ class Recurrent(Resuming, nn.Sequential):
         output: Tensor = transfer(start(seen) if self.state is None else merge(seen))
         self.state = output
         return output
-
-
-def known_mask(mask: Any) -> Any:
-    """Return a mask that `set_zero_mask` must have set."""
-    if mask is None:
-        raise RuntimeError("set_zero_mask must be called first, with a mask or False")
-    return mask.bool() if isinstance(mask, Tensor) else None
 
 
 class MaskZero(Masked, nn.Sequential):
@@ -622,7 +604,9 @@ class MaskZero(Masked, nn.Sequential):
         """Take a tensor, or a list whose first tensor is checked; return the output of
         the module, masked.
         """
-        empty = self._empty(input)
+        first = first_tensor(input)
+        dims = first.dim() - 1 if self.n_input_dims is None else self.n_input_dims
+        empty = self.empty(first.flatten(-dims) if dims else first.unsqueeze(-1))
         if empty is None:
             return self[0](input)
 
@@ -632,13 +616,6 @@ class MaskZero(Masked, nn.Sequential):
 
         output = self[0](nested(masked, input) if self.mask_input else input)
         return nested(masked, output) if self.mask_output else output
-
-    def _empty(self, input: Any) -> Any:
-        if self.mask_zero == "mask":
-            return known_mask(self.zero_mask)
-        zero = first_tensor(input) == 0
-        dims = zero.dim() - 1 if self.n_input_dims is None else self.n_input_dims
-        return zero.flatten(-dims).all(-1) if dims else zero
 
 
 class _Once(torch.autograd.Function):

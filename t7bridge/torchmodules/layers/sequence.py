@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import InitVar, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, nested
+from .base import Container, FromList, Layer, nested
 from .recurrent import Masked, Resuming, gru, lstm, uniform
 
 
@@ -228,7 +228,7 @@ class SeqGRU(Stepped):
         return [gru(input, last, self.weight, self.bias)]
 
 
-class Sequencer(Remembering, nn.Sequential):
+class Sequencer(Remembering, Container):
     """Applies a module to the steps of a sequence in turn.
 
     Args:
@@ -237,9 +237,8 @@ class Sequencer(Remembering, nn.Sequential):
             `neither`.
     """
 
-    def __init__(self, module: nn.Module, remember: str = "neither") -> None:
-        super().__init__(module)
-        self.remember = remember
+    module: InitVar[nn.Module]
+    remember: str = "neither"
 
     def forward(self, inputs: Any) -> Any:
         """Take a list of steps, or a tensor with time as first dimension; return the
@@ -284,7 +283,7 @@ class Steps(nn.Sequential):
         return value if isinstance(inputs, Tensor) else [step.clone() for step in value]
 
 
-class Repeater(Resuming, nn.Sequential):
+class Repeater(Resuming, Container):
     """Applies a module to the same input several times, from the start of a sequence.
 
     Args:
@@ -293,12 +292,9 @@ class Repeater(Resuming, nn.Sequential):
         as_sequence: whether a `Sequencer` around it sets that to the number of its own.
     """
 
-    def __init__(
-        self, module: nn.Module, steps: int, as_sequence: bool = False
-    ) -> None:
-        super().__init__(module)
-        self.steps = steps
-        self.as_sequence = as_sequence
+    module: InitVar[nn.Module]
+    steps: int
+    as_sequence: bool = False
 
     def forward(self, input: Any) -> list[Any]:
         """Return a list of the outputs."""
@@ -326,7 +322,7 @@ class BiSequencerLM(Resuming, nn.Sequential):
         return merge([[first, *known], [*ahead, last]])
 
 
-class RecurrentAttention(Resuming, nn.Sequential):
+class RecurrentAttention(Resuming, Container):
     """A recurrent network that chooses at each step where to look at its input.
 
     Args:
@@ -339,18 +335,11 @@ class RecurrentAttention(Resuming, nn.Sequential):
             location.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        action: nn.Module,
-        steps: int,
-        hidden_size: tuple[int, ...],
-        returns_actions: bool,
-    ) -> None:
-        super().__init__(network, action)
-        self.steps = steps
-        self.hidden_size = hidden_size
-        self.returns_actions = returns_actions
+    network: InitVar[nn.Module]
+    action: InitVar[nn.Module]
+    steps: int
+    hidden_size: tuple[int, ...]
+    returns_actions: bool
 
     def forward(self, input: Tensor) -> list[Any]:
         """Take a batch; return a list of the outputs of all steps."""
@@ -422,7 +411,7 @@ class Reversed(MaskedSequential):
         super().set_zero_mask(mask.flip(0) if isinstance(mask, Tensor) else mask)
 
 
-class VariableLength(nn.Sequential):
+class VariableLength(Container):
     """Applies a module for (time, batch, …) to sequences of different lengths.
 
     Args:
@@ -430,9 +419,8 @@ class VariableLength(nn.Sequential):
         last_only: whether to return only the last outputs.
     """
 
-    def __init__(self, module: nn.Module, last_only: bool = False) -> None:
-        super().__init__(module)
-        self.last_only = last_only
+    module: InitVar[nn.Module]
+    last_only: bool = False
 
     def forward(self, inputs: list[Tensor]) -> Any:
         """Take a list of (time, …); return a list of outputs (time, …), or the last
@@ -505,23 +493,15 @@ class OutputsRNN(OutputsOnly, nn.RNN):
     """torch.nn.RNN that returns only the outputs. Arguments as for `OutputsOnly`."""
 
 
-class WithState(nn.RNNBase):
-    """A recurrent layer of torch.nn that takes a list of input and state."""
-
-    def forward(self, input: Any, hx: Any = None) -> Any:
-        """Take a list of input and state; return the outputs and the state after."""
-        return super().forward(*input)
-
-
-class StatefulLSTM(WithState, nn.LSTM):
+class StatefulLSTM(FromList, nn.LSTM):  # type: ignore[misc]
     """torch.nn.LSTM that takes a list of input and state."""
 
 
-class StatefulGRU(WithState, nn.GRU):
+class StatefulGRU(FromList, nn.GRU):  # type: ignore[misc]
     """torch.nn.GRU that takes a list of input and state."""
 
 
-class StatefulRNN(WithState, nn.RNN):
+class StatefulRNN(FromList, nn.RNN):  # type: ignore[misc]
     """torch.nn.RNN that takes a list of input and state."""
 
 

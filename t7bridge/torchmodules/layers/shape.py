@@ -219,12 +219,10 @@ class Constant(nn.Module):
             never repeated.
     """
 
-    value: Tensor
-
     def __init__(self, *shape: int, n_input_dims: int | None = None) -> None:
         super().__init__()
         self.n_input_dims = n_input_dims
-        self.register_buffer("value", torch.zeros(shape))
+        self.value = nn.Buffer(torch.zeros(shape))
 
     def forward(self, input: Tensor) -> Tensor:
         """Return (*shape), or (batch, *shape)."""
