@@ -39,7 +39,7 @@ from attrs import evolve, field
 
 from ..data import define
 from ..formats.pt.arrays import numpy_value
-from ..formats.pt.pickle.pickler import plain_data
+from ..formats.pt.pickle.reductions import plain_data
 from ..graph import python
 from ..graph.lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import NAMED, name_text
