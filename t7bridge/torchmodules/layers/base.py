@@ -18,21 +18,13 @@ class Layer(nn.Module):
     def __init_subclass__(cls, kw_only: bool = False) -> None:
         """Make a constructor of the fields; `kw_only` if they are keywords only."""
         super().__init_subclass__()
-        shown = not issubclass(cls, nn.Sequential)  # which shows its modules
-        dataclass(cls, eq=False, kw_only=kw_only, repr=shown)
+        dataclass(cls, eq=False, kw_only=kw_only)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make the module ready for its fields."""
         layer = super().__new__(cls)
         nn.Module.__init__(layer)
         return layer
-
-
-class Container(Layer, nn.Sequential):
-    """Modules in sequence, which are the first fields, as `InitVar`s."""
-
-    def __post_init__(self, *modules: nn.Module) -> None:
-        self.extend(modules)
 
 
 class FromList(nn.Module):

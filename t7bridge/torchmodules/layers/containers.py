@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import InitVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Container, Layer, nested, up_to_none, with_batch
+from .base import Layer, nested, up_to_none, with_batch
 
 Link = tuple[int, tuple[int, ...]]
 
@@ -227,7 +226,7 @@ class SharedParallelTable(Layer):
         return [self.unit(inputs[index]) for index in range(len(inputs))]
 
 
-class Bottle(Container):
+class Bottle(nn.Sequential):
     """Lets a module accept additional dimensions: leading ones are merged into one for
     it.
 
@@ -237,9 +236,12 @@ class Bottle(Container):
         n_output_dims: dimensions of its output.
     """
 
-    module: InitVar[nn.Module]
-    n_input_dims: int = 2
-    n_output_dims: int = 2
+    def __init__(
+        self, module: nn.Module, n_input_dims: int = 2, n_output_dims: int = 2
+    ) -> None:
+        super().__init__(module)
+        self.n_input_dims = n_input_dims
+        self.n_output_dims = n_output_dims
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the output of the module, with the leading dimensions as they were."""
@@ -260,7 +262,7 @@ class Batched(nn.Sequential):
         return with_batch(super().forward, input, 4)
 
 
-class DontCast(Container):
+class DontCast(nn.Sequential):
     """A module that keeps its own element type inside a model of another.
 
     Args:
@@ -269,9 +271,12 @@ class DontCast(Container):
         outside: the type to which outputs are converted; `None` to leave them.
     """
 
-    module: InitVar[nn.Module]
-    inside: str | None = None
-    outside: str | None = None
+    def __init__(
+        self, module: nn.Module, inside: str | None = None, outside: str | None = None
+    ) -> None:
+        super().__init__(module)
+        self.inside = inside
+        self.outside = outside
 
     def forward(self, input: Any) -> Any:
         """Return the output of the module."""
@@ -283,7 +288,7 @@ class DontCast(Container):
         return nested(lambda part: part.to(getattr(torch, dtype)), value)
 
 
-class WeightNorm(Container):
+class WeightNorm(nn.Sequential):
     """A module whose weight is g * v / |v|: a length and a direction for each output.
 
     Args:
@@ -296,21 +301,25 @@ class WeightNorm(Container):
         order: the dimensions of the module's weight then.
     """
 
-    module: InitVar[nn.Module]
-    dim: int
-    length_shape: tuple[int, ...]
-    direction_shape: tuple[int, int]
-    lua_shape: tuple[int, ...] | None = None
-    order: tuple[int, ...] | None = None
-
-    def __post_init__(self, *modules: nn.Module) -> None:
-        super().__post_init__(*modules)
-        weight = self[0].weight
+    def __init__(
+        self,
+        module: nn.Module,
+        dim: int,
+        length_shape: tuple[int, ...],
+        direction_shape: tuple[int, int],
+        lua_shape: tuple[int, ...] | None = None,
+        order: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__(module)
+        self.dim = dim
+        self.lua_shape = lua_shape
+        self.order = order
+        weight = module.weight
         assert isinstance(weight, Tensor)
-        del self[0].weight
-        self[0].weight = nn.Buffer(weight.detach())
-        self.g = nn.Parameter(torch.ones(self.length_shape))
-        self.v = nn.Parameter(torch.ones(self.direction_shape))
+        del module.weight
+        module.register_buffer("weight", weight.detach())
+        self.g = nn.Parameter(torch.ones(length_shape))
+        self.v = nn.Parameter(torch.ones(direction_shape))
 
     def forward(self, input: Any) -> Any:
         """Return the output of the module with the weight computed from g and v."""
@@ -403,7 +412,7 @@ class SharpMask(nn.Module):
         return mask
 
 
-class SpatialClassifier(Container):
+class SpatialClassifier(nn.Sequential):
     """Applies a module for rows of features at every position of an image.
 
     Args:
@@ -411,8 +420,9 @@ class SpatialClassifier(Container):
         spatial: whether the outputs become an image again, or stay rows.
     """
 
-    module: InitVar[nn.Module]
-    spatial: bool = True
+    def __init__(self, module: nn.Module, spatial: bool = True) -> None:
+        super().__init__(module)
+        self.spatial = spatial
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, w); return (m, h, w), or (h * w, m)."""

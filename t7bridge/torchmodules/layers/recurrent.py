@@ -5,14 +5,14 @@ they forget it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import InitVar, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Container, FromList, Layer, first_tensor, nested, with_penalty
+from .base import FromList, Layer, first_tensor, nested, with_penalty
 
 
 class Resuming(nn.Module):
@@ -500,7 +500,7 @@ class RecGRU(Stepper, nn.Sequential):
         return [self[0]([input, *state])]
 
 
-class Recurrence(Resuming, Container):
+class Recurrence(Resuming, nn.Sequential):
     """A module whose last output is one of its inputs.
 
     Args:
@@ -514,11 +514,19 @@ class Recurrence(Resuming, Container):
         state: the output of the last call; `None` if a sequence is to start.
     """
 
-    step: InitVar[nn.Module]
-    output_size: Any
-    n_input_dims: int
-    start: Any = None
-    state: Any = None
+    def __init__(
+        self,
+        step: nn.Module,
+        output_size: Any,
+        n_input_dims: int,
+        start: Any = None,
+        state: Any = None,
+    ) -> None:
+        super().__init__(step)
+        self.output_size = output_size
+        self.n_input_dims = n_input_dims
+        self.start = start
+        self.state = state
 
     def forward(self, input: Any) -> Any:
         """Take the inputs of `step` but its last output; return its output."""
@@ -542,7 +550,7 @@ class Recurrence(Resuming, Container):
         return torch.as_tensor(value).to(like)
 
 
-class Recurrent(Resuming, Container):
+class Recurrent(Resuming, nn.Sequential):
     """A simple recurrent network: its input and its last output pass through a module
     each and are merged.
 
@@ -555,12 +563,17 @@ class Recurrent(Resuming, Container):
         state: the output of the last call; `None` if a sequence is to start.
     """
 
-    start: InitVar[nn.Module]
-    input: InitVar[nn.Module]
-    feedback: InitVar[nn.Module]
-    transfer: InitVar[nn.Module]
-    merge: InitVar[nn.Module]
-    state: Any = None
+    def __init__(
+        self,
+        start: nn.Module,
+        input: nn.Module,
+        feedback: nn.Module,
+        transfer: nn.Module,
+        merge: nn.Module,
+        state: Any = None,
+    ) -> None:
+        super().__init__(start, input, feedback, transfer, merge)
+        self.state = state
 
     def forward(self, input: Tensor) -> Tensor:
         """Take one step's input; return its output."""

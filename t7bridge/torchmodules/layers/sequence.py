@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import InitVar, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Container, FromList, Layer, nested
+from .base import FromList, Layer, nested
 from .recurrent import Masked, Resuming, gru, lstm, uniform
 
 
@@ -228,7 +228,7 @@ class SeqGRU(Stepped):
         return [gru(input, last, self.weight, self.bias)]
 
 
-class Sequencer(Remembering, Container):
+class Sequencer(Remembering, nn.Sequential):
     """Applies a module to the steps of a sequence in turn.
 
     Args:
@@ -237,8 +237,9 @@ class Sequencer(Remembering, Container):
             `neither`.
     """
 
-    module: InitVar[nn.Module]
-    remember: str = "neither"
+    def __init__(self, module: nn.Module, remember: str = "neither") -> None:
+        super().__init__(module)
+        self.remember = remember
 
     def forward(self, inputs: Any) -> Any:
         """Take a list of steps, or a tensor with time as first dimension; return the
@@ -283,7 +284,7 @@ class Steps(nn.Sequential):
         return value if isinstance(inputs, Tensor) else [step.clone() for step in value]
 
 
-class Repeater(Resuming, Container):
+class Repeater(Resuming, nn.Sequential):
     """Applies a module to the same input several times, from the start of a sequence.
 
     Args:
@@ -292,9 +293,12 @@ class Repeater(Resuming, Container):
         as_sequence: whether a `Sequencer` around it sets that to the number of its own.
     """
 
-    module: InitVar[nn.Module]
-    steps: int
-    as_sequence: bool = False
+    def __init__(
+        self, module: nn.Module, steps: int, as_sequence: bool = False
+    ) -> None:
+        super().__init__(module)
+        self.steps = steps
+        self.as_sequence = as_sequence
 
     def forward(self, input: Any) -> list[Any]:
         """Return a list of the outputs."""
@@ -322,7 +326,7 @@ class BiSequencerLM(Resuming, nn.Sequential):
         return merge([[first, *known], [*ahead, last]])
 
 
-class RecurrentAttention(Resuming, Container):
+class RecurrentAttention(Resuming, nn.Sequential):
     """A recurrent network that chooses at each step where to look at its input.
 
     Args:
@@ -335,11 +339,18 @@ class RecurrentAttention(Resuming, Container):
             location.
     """
 
-    network: InitVar[nn.Module]
-    action: InitVar[nn.Module]
-    steps: int
-    hidden_size: tuple[int, ...]
-    returns_actions: bool
+    def __init__(
+        self,
+        network: nn.Module,
+        action: nn.Module,
+        steps: int,
+        hidden_size: tuple[int, ...],
+        returns_actions: bool,
+    ) -> None:
+        super().__init__(network, action)
+        self.steps = steps
+        self.hidden_size = hidden_size
+        self.returns_actions = returns_actions
 
     def forward(self, input: Tensor) -> list[Any]:
         """Take a batch; return a list of the outputs of all steps."""
@@ -411,7 +422,7 @@ class Reversed(MaskedSequential):
         super().set_zero_mask(mask.flip(0) if isinstance(mask, Tensor) else mask)
 
 
-class VariableLength(Container):
+class VariableLength(nn.Sequential):
     """Applies a module for (time, batch, …) to sequences of different lengths.
 
     Args:
@@ -419,8 +430,9 @@ class VariableLength(Container):
         last_only: whether to return only the last outputs.
     """
 
-    module: InitVar[nn.Module]
-    last_only: bool = False
+    def __init__(self, module: nn.Module, last_only: bool = False) -> None:
+        super().__init__(module)
+        self.last_only = last_only
 
     def forward(self, inputs: list[Tensor]) -> Any:
         """Take a list of (time, …); return a list of outputs (time, …), or the last
