@@ -41,6 +41,8 @@ from .flow import TOO_DEEP, USE_CONVERT, Attribute, CodeBlock, SourceBuilder
 from .idioms import traits
 from .statements import Writer, merge_alike, tidy
 
+MADE_BY = "made from Lua Torch by t7bridge"
+"""Words in the first line of each page."""
 _METHODS = {"float64": "double", "float16": "half", "bfloat16": "bfloat16", "float32": "float"}
 """Methods of torch.nn.Module that change the element type of all floating point parameters and buffers."""
 _FREE = 20
@@ -468,7 +470,7 @@ def model_source(
     # Python evaluates the fields of layers; as text, only where the module is registered.
     postponed = [] if ("dataclasses", "dataclass", "") in imports else ["from __future__ import annotations", ""]
     head = [
-        f'"""The model of {_safe(source)} in PyTorch, made from Lua Torch by t7bridge {__version__}."""',
+        f'"""The model of {_safe(source)} in PyTorch, {MADE_BY} {__version__}."""',
         "",
         *postponed,
         *import_lines(imports),

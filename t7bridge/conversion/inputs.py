@@ -14,7 +14,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -59,9 +59,10 @@ def parse_inputs(inputs: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples
         MissingFileError: a text is the name of a missing file.
         FormatError: a file is damaged.
     """
-    if inputs and not isinstance(inputs, str) and all(isinstance(size, int) for size in inputs):
-        inputs = _text(inputs)
-    texts = [inputs] if isinstance(inputs, str) else [_text(each) for each in inputs]
+    one = isinstance(inputs, str) or not isinstance(inputs, Iterable)
+    if one or (inputs and all(isinstance(size, int) for size in inputs)):
+        inputs = [_text(inputs)]
+    texts = [_text(each) for each in inputs]
     if not texts:
         raise ModelError("no input is given", expected=EXPECTED)
     found = [_input(text, limits) for text in texts]
@@ -85,7 +86,11 @@ def leaves(tree: Examples) -> Iterator[Example]:
 
 def _text(value: Any) -> str:
     """Return a shape as text, or the text of an input."""
-    return os.fspath(value) if isinstance(value, (str, os.PathLike)) else "x".join(map(str, value))
+    if isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
+    if not isinstance(value, Iterable):
+        raise ModelError("an input is not a shape", found=repr(value)[:60], expected=EXPECTED)
+    return "x".join(map(str, value))
 
 
 def _input(text: str, limits: Limits) -> Examples:

@@ -17,7 +17,7 @@ from ..data import define
 from ..errors import LimitError, ModelError
 from ..formats import FormatSpec
 from ..formats.named import METADATA_KEY, Name, NamedTensors, plan_views
-from ..graph.python import NAMED, PythonObject, in_order, name_text
+from ..graph.python import NAMED, PythonObject, in_order, key_text, name_text
 from ..graph.storage import Storage
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
 from ..graph.walk import Path
@@ -183,7 +183,7 @@ def _kind(item: Any) -> str:
 def _step(key: Any) -> str:
     if isinstance(key, bytes):
         return key.decode("utf-8", "backslashreplace")
-    return str(key) if isinstance(key, (str, int, float)) else repr(key)[:_LONGEST_KEY]
+    return str(key) if isinstance(key, (str, int, float)) else key_text(key)[:_LONGEST_KEY]
 
 
 def name_tensors(

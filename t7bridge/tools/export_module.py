@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from attrs import asdict, field
 
 from .. import formats
-from ..codegen.generate import generate
+from ..codegen.generate import MADE_BY, generate
 from ..conversion.inputs import Inputs, parse_inputs
 from ..conversion.named_tensors import name_tensors
 from ..conversion.options import (
@@ -63,6 +63,8 @@ from .inspect import inspect
 from .modules import load_module, lua_document, one_module, outputs_in
 from .prove import prove
 
+MODULE_FILES = ("model.py", "model.pt", "config.json", "sample.py")
+"""The files of a model's folder; the last two only where the model has something for them."""
 HUB_FILES = ("README.md", "model.py", "config.json", "model.safetensors")
 _LINES = 200
 
@@ -142,19 +144,35 @@ def write_module(request: WriteModule) -> Report:
             command = f"python {os.path.join(folder, 'sample.py')}"
             message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
             report.note("info", message, code="beside")
-        names = ["model.py", "model.pt", *["config.json"] * bool(config), *["sample.py"] * (sampling is not None)]
+        texts = {"model.py": made.text.encode()}
+        if config:
+            texts["config.json"] = _json(config)
+        if sampling is not None:
+            texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
+        names = [name for name in MODULE_FILES if name in texts or name == "model.pt"]
+        outdated = _paths_of_another(folder, names) if request.force else []
         with outputs_in(folder, names, force=request.force, sync=request.sync) as outputs:
             writer = PtWriter(outputs["model.pt"])
             writer.write(OrderedDict(compacted(made.tensors)))
             writer.finish()
-            outputs["model.py"].write(made.text.encode())
-            if config:
-                outputs["config.json"].write(_json(config))
-            if sampling is not None:
-                outputs["sample.py"].write((files("t7bridge.torchmodules") / "sample.py").read_bytes())
+            for name, text in texts.items():
+                outputs[name].write(text)
+        for each in outdated:
+            os.unlink(each)
         report.tensors, report.storages = writer.tensors, writer.storages
         report.target_bytes = sum(output.position for output in outputs.values())
     return report
+
+
+def _paths_of_another(folder: str, names: Sequence[str]) -> list[str]:
+    """Return the files that `write_module` wrote for another model into a folder, and that this one does not have."""
+    try:
+        with open(os.path.join(folder, "model.py"), "rb") as file:
+            is_ours = MADE_BY.encode() in file.readline()
+    except OSError:
+        return []
+    others = [os.path.join(folder, name) for name in MODULE_FILES if name not in names]
+    return list(filter(os.path.isfile, others)) if is_ours else []
 
 
 _MOST_ENTRIES = 1 << 20

@@ -23,6 +23,7 @@ from ..io.addresses import ARCHIVES, connect, errors_of, protocol_of, stamp_of
 from ..io.output import FileOutput, flush_to_disk, is_temporary, temporary_name
 from ..io.platform import READING, flush_file_system
 from ..io.source import is_address
+from ..tools.export_module import MODULE_FILES
 from .journal import NAME, Record
 
 READ_ONLY = (*ARCHIVES, "http", "https")
@@ -387,7 +388,7 @@ class Folder:
         """Remove outputs of failed files, where they have one: older or faulty ones of ours."""
         for output in outputs:
             path = join(self.place, output)
-            for name in ("model.py", "model.pt", "config.json") if os.path.isdir(path) else ("",):
+            for name in MODULE_FILES if os.path.isdir(path) else ("",):
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(path, name) if name else path)
             with contextlib.suppress(OSError):

@@ -85,6 +85,14 @@ def test_other_names_are_reported(tmp_path, suffix):
     assert back["1.5~2"].tolist() == [1.0]
 
 
+def test_keys_that_are_tensors(tmp_path):
+    """The names of what is under them are the same whenever the file is converted."""
+    torch.save({torch.zeros(2): {"step": torch.ones(1)}, torch.ones(2): {"step": torch.ones(2)}}, tmp_path / "a.pt")
+    for target in ("b.npz", "c.npz"):
+        t7bridge.convert(tmp_path / "a.pt", tmp_path / target)
+    assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "c.npz").read_bytes()
+
+
 @pytest.mark.parametrize("suffix", LIBRARIES)
 def test_values_called_as_our_metadata(tmp_path, suffix):
     """Numbers and strings whose keys are those of our own metadata do not take their place."""

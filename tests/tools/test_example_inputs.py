@@ -65,6 +65,13 @@ def test_refused(given):
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.parametrize("given", [5, [None], [1.5], [object()]])
+def test_neither_texts_nor_sizes(given):
+    """A value of another type is an error too."""
+    with pytest.raises(ModelError, match="not a shape"):
+        parse_inputs(given)
+
+
 def test_files(tmp_path):
     """A file's tensor is the input, with its type; a table of tensors is a table of inputs."""
     record = t7bridge.load(TESTFILES / "nn" / "MixtureTable.io.t7")

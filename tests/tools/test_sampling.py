@@ -73,3 +73,17 @@ def test_bytes(tmp_path: Path) -> None:
     t7bridge.write_module(checkpoint(tmp_path / "c.t7", words=halves), tmp_path / "m")
     config = json.loads((tmp_path / "m/config.json").read_text())
     assert config["sampling"]["tokens"][:3] == ["a", "\udcc3", "\udca9"]
+
+
+def test_another_model_in_the_same_folder(tmp_path: Path) -> None:
+    """What only the former model has is removed with `force`, where the folder is one of ours."""
+    target = tmp_path / "m"
+    path = checkpoint(tmp_path / "c.t7", vocab=vocabulary(LETTERS))
+    t7bridge.write_module(path, target)
+    assert {"config.json", "sample.py"} <= {each.name for each in target.iterdir()}
+    t7bridge.write_module(MODEL, target, force=True)
+    assert {each.name for each in target.iterdir()} == {"model.py", "model.pt"}
+    (target / "model.py").write_text("mine = 1\n")
+    (target / "config.json").write_text("{}")
+    t7bridge.write_module(MODEL, target, force=True)
+    assert (target / "config.json").read_text() == "{}"

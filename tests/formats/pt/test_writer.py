@@ -243,6 +243,7 @@ def test_zip64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_refused() -> None:
     """A value that a `.pt` cannot hold is an error."""
-    for value in (object(), Table(), lambda: 1):
+    backwards = Tensor.from_numpy(np.arange(6.0))[::-1]
+    for value in (object(), Table(), lambda: 1, backwards):
         with pytest.raises(UnsupportedError):
             written([value])

@@ -308,6 +308,8 @@ def _of_storage(storage: Storage, _: Naming) -> NamedStorage:
 
 
 def _dense(tensor: Tensor, extras: TensorExtras | None) -> Reduction:
+    if min(tensor.stride, default=0) < 0:
+        raise UnsupportedError("PyTorch has no negative strides", hint="Write a copy of the tensor: its numpy().")
     element, storage = tensor.element, whole(tensor.storage or Storage.empty(tensor.element))
     stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
     args: tuple[Any, ...] = (tensor.offset, tensor.shape, stride, tensor.requires_grad, _hooks(extras))
