@@ -175,6 +175,8 @@ def _leaf_shape(obj: TorchObject, name: str, side: int) -> Spec:
     if name in _WORDS:
         tokens = _size(obj.get("outputSize") if name == "OneHot" else rows - (name != "LookupTable"))
         return Example("", (2, 5), bounds=(1, tokens)) if tokens else None
+    if name == "IndexLinear":  # takes keys and values
+        return None
     counts = [_size(obj.get(field)) for field in ("nInputPlane", "inputSize", "inputsize", "inputFrameSize")]
     counts += [width if name in ("Linear", "LinearNoBias") else 0, mean.numel if isinstance(mean, Tensor) else 0]
     front, rest = next((sizes for prefix, sizes in _SIZES.items() if name.startswith(prefix)), ((2,), ()))
