@@ -140,7 +140,10 @@ def _generate(
     cells = recognized(plan, state) if lift else Lifted(plan, state)
     original, state = state, cells.state
     owned = owned_tensors(plan, state)
-    computed = {id(state[key]) for key, origin in state.origins.items() if origin.tensor is None}
+    composed = {key for piece in cells.pieces for key in (piece.target, piece.adds)}
+    computed = {
+        id(state[key]) for key, origin in state.origins.items() if origin.tensor is None and key not in composed
+    }
     unify_tied(plan, owned, computed)
     check_construction(plan, owned)
     shared = shared_specs(plan)

@@ -10,7 +10,9 @@ import torch
 from helpers import TESTFILES, read
 from looping import new_folder
 from runtime_helpers import as_torch, calls, difference, do
-from source_helpers import run_source
+from source_helpers import generate, run_source
+
+from t7bridge import Table, TorchObject
 
 PACKAGES = ("rnn", "rnn2", "torch_rnn")
 # In evaluation Lua writes all outputs into the same memory, so that the first ones are overwritten.
@@ -58,3 +60,11 @@ def test_outputs_are_those_of_lua(subtests, tmp_path):
 def test_exceptions_are_still_needed(name, tmp_path):
     """A case that is named as unequal is."""
     assert disagreement(name, tmp_path)
+
+
+def test_equal_cells_stay_apart():
+    """Small cells of equal weights are two modules, as in Lua; one cell at two places is one."""
+    first, second = (read(TESTFILES / "found_cells.t7").as_list()[11].model for _ in range(2))
+    for other, count in ((second, 8), (first, 4)):
+        both = TorchObject("nn.ConcatTable", 1, Table.of({"modules": Table.from_list([first, other])}))
+        assert len(generate(both).tensors) == count
