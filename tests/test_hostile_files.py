@@ -253,15 +253,14 @@ def test_zeros_are_no_value(size: int) -> None:
         ("count_zeroed.t7", "an empty table, accounts for next to nothing"),
         ("table_of_text.t7", "a number, accounts for next to nothing"),
         ("nil_first.t7", "nil, accounts for next to nothing"),
-        ("second_value_big.t7", "different byte orders"),
-        ("second_object_big.t7", "different byte orders"),
+        ("second_value_big.t7", "nil, accounts for next to nothing"),
+        ("second_object_big.t7", "nil, accounts for next to nothing"),
     ],
 )
 def test_what_explains_next_to_nothing_is_refused(name: str, words: str, tmp_path, capsys) -> None:
     """In every way of reading, with a message that has the values read and the number of bytes left."""
     readers = (t7bridge.load, t7bridge.describe, lambda path: t7bridge.convert(path, tmp_path / "x.pt"))
-    others = (t7bridge.load_as_torchfile, torchfile.load) if "different" not in words else ()  # the first value alone
-    for read in (*readers, *others):
+    for read in (*readers, t7bridge.load_as_torchfile, torchfile.load):
         with pytest.raises(CorruptError, match=words):
             read(HOSTILE / name)
     assert run("inspect", HOSTILE / name) == 2

@@ -14,7 +14,7 @@ from typing import Any
 from ..text import counted, listed, printable, printable_json
 from ..zoo import convert_zoo
 from . import arguments_of
-from .streams import print_json
+from .streams import QUIET, print_json
 
 DONE, FAILED = 0, 1
 _LINE_SECONDS = 5.0
@@ -67,6 +67,8 @@ def open_display(as_json: bool) -> Display:
     """Return the appropriate display, a context manager that restores the terminal."""
     if as_json:
         return JsonDisplay()
+    if QUIET.get():
+        return QuietDisplay()
     if sys.stderr.isatty():
         try:
             return RichDisplay()
@@ -124,11 +126,18 @@ class Display:
         )
 
 
-class JsonDisplay(Display):
-    """A line of JSON on standard output for each file."""
+class QuietDisplay(Display):
+    """Failures alone."""
 
     def start(self, plan: Any) -> None:
-        """Do nothing: the files and the summary contain everything."""
+        """Do nothing."""
+
+    def progress(self, now: Any) -> None:
+        """Do nothing."""
+
+
+class JsonDisplay(QuietDisplay):
+    """A line of JSON on standard output for each file; the files and the summary contain everything."""
 
     def file(self, row: Any) -> None:
         """Print the outcome of a file."""
@@ -137,9 +146,6 @@ class JsonDisplay(Display):
             printable_json(json.dumps({**found, "reason": row.reason, "seconds": round(row.seconds, 6)})),
             flush=True,
         )
-
-    def progress(self, now: Any) -> None:
-        """Do nothing."""
 
 
 class RichDisplay(Display):

@@ -369,6 +369,13 @@ class Storage(Holder):
         return crc
 
 
+def integers(storage: Storage) -> list[int]:
+    """Return the elements of a storage of signed integers; few are read without numpy."""
+    raw, width = b"".join(storage.chunks()), storage.element.itemsize
+    words = (raw[at : at + width] for at in range(0, len(raw), width))
+    return [int.from_bytes(word, "little", signed=True) for word in words]
+
+
 def _few_longs(span: Span, count: int, order: str, width: int) -> bytes:
     """Longs of another size, without loading numpy for a few numbers."""
     code, wanted = (

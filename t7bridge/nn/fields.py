@@ -14,7 +14,7 @@ from attrs import field
 from ..data import define
 from ..errors import ModelError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
-from ..graph.storage import Storage
+from ..graph.storage import Storage, integers
 from ..graph.tensor import Tensor
 from ..graph.walk import step_name
 
@@ -162,10 +162,8 @@ class Fields:
             ModelError: it is none of these.
         """
         value = self.get(path)
-        if isinstance(value, Storage) and value.element.code[0] == "i":  # few are read without numpy
-            raw, width = b"".join(value.chunks()), value.element.itemsize
-            words = (raw[at : at + width] for at in range(0, len(raw), width))
-            return tuple(int.from_bytes(word, "little", signed=True) for word in words)
+        if isinstance(value, Storage) and value.element.code[0] == "i":
+            return tuple(integers(value))
         if isinstance(value, Storage):
             return tuple(value.array.tolist())
         if isinstance(value, Tensor) and value.numel <= (value.storage.count if value.storage else 0):

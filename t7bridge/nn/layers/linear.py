@@ -34,7 +34,7 @@ from ..mapping import (
 )
 from ..output_shapes import same, unknown
 from ..registry import Param, Traits, add_traits, buffer, param, register_layer
-from ..torch_nn import Tensors, constructed
+from ..torch_nn import Refused, Tensors, constructed
 
 WEIGHT, BIAS = param("weight"), param("bias")
 
@@ -94,6 +94,12 @@ def _partial_linear(lua: Lua) -> Call:
     return Call(f"{LAYERS}linear.PartialLinear", (columns, rows), {**kwargs, "partition": chosen})
 
 
+def _partial_shapes(in_features: int, out_features: int, bias: bool = True, *, partition: tuple[int, ...]) -> Tensors:
+    if not isinstance(partition, (tuple, str)):
+        raise Refused("the partition is not a list")
+    return constructed("Linear", (in_features, out_features, bias), {})
+
+
 # The weight (out, in) is that of a LookupTable inside; bias (1, out): torch.nn.Linear.
 register_layer(
     "nn.PartialLinear",
@@ -103,7 +109,7 @@ register_layer(
     ),
     scratch="network allcolumns partition addBuffer buffer",
     module=_partial_linear,
-    traits=Traits(like="Linear"),
+    traits=Traits(like="Linear", shapes=_partial_shapes),
     text="({inputsize} -> {outputsize}){without}",
 )
 

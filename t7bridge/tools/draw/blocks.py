@@ -18,7 +18,7 @@ from ...data import define
 from ...errors import LimitError, ModelError
 from ...graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ...graph.python import MODULE_PARTS, PythonObject
-from ...graph.storage import Storage
+from ...graph.storage import Storage, integers
 from ...graph.tensor import Tensor
 from ...graph.walk import entries
 from ...limits import DEFAULT_LIMITS, Limits
@@ -458,7 +458,7 @@ def _field_text(value: Value) -> str:
     """Return a value of a field, the same text for equal ones: of a storage its elements, if they are sizes."""
     if isinstance(value, Storage):
         is_list = value.element.code[0] == "i" and value.count <= _MOST_SIZES
-        return str(value.array.tolist()) if is_list else f"{value.element.name} [{value.count}]"
+        return str(integers(value)) if is_list else f"{value.element.name} [{value.count}]"
     return f"{value:.6g}" if isinstance(value, float) else short(value)
 
 
