@@ -13,29 +13,29 @@ class Softmax(nn.Module):
     (batch, n, h, w).
     """
 
-    function = staticmethod(torch.softmax)
-
     def forward(self, input: Tensor) -> Tensor:
         """Return positive numbers that sum to 1 over the features, in the shape of the
         input.
         """
-        return self.function(input, 0 if input.dim() in (1, 3) else 1)
+        return torch.softmax(input, 0 if input.dim() in (1, 3) else 1)
 
 
-class Softmin(Softmax):
+class Softmin(nn.Module):
     """Softmax of the negated input; shapes as for `Softmax`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return positive numbers that sum to 1 over the features, in the shape of the
         input.
         """
-        return super().forward(-input)
+        return torch.softmax(-input, 0 if input.dim() in (1, 3) else 1)
 
 
-class LogSoftmax(Softmax):
+class LogSoftmax(nn.Module):
     """Logarithm of the softmax; shapes as for `Softmax`."""
 
-    function = staticmethod(torch.log_softmax)
+    def forward(self, input: Tensor) -> Tensor:
+        """Return logarithms of probabilities, in the shape of the input."""
+        return torch.log_softmax(input, 0 if input.dim() in (1, 3) else 1)
 
 
 class ExampleSoftmax(Layer):

@@ -152,12 +152,6 @@ class SoftMarginCriterion(Criterion):
         return F.softplus(-input * target.reshape(input.shape))
 
 
-class BinaryLogisticRegression(SoftMarginCriterion):
-    """The logistic loss of scores and classes, which are -1 or 1. Arguments as for
-    `Criterion`.
-    """
-
-
 class DistKLDivCriterion(Criterion):
     """The Kullback-Leibler divergence of probabilities from logarithms of
     probabilities. Arguments as for `Criterion`.
@@ -249,6 +243,16 @@ class L1Cost(nn.Module):
     def forward(self, input: Tensor, target: Any = None) -> Tensor:
         """Take a tensor; return a scalar."""
         return input.abs().sum()
+
+
+class BinaryLogisticRegression(Criterion):
+    """The logistic loss of scores and classes, which are -1 or 1. Arguments as for
+    `Criterion`.
+    """
+
+    def losses(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take (batch) or (batch, 1)."""
+        return F.softplus(-input.flatten() * target.flatten())
 
 
 class SpatialBinaryLogisticRegression(Criterion):

@@ -20,6 +20,40 @@ def interpolate(images: Tensor, size: Sequence[int]) -> Tensor:
     return F.interpolate(images, list(size), mode=mode, align_corners=True)
 
 
+class UpsamplingNearest2d(Layer):
+    """Repeats rows and columns.
+
+    Args:
+        scale_factor: number of repetitions.
+    """
+
+    scale_factor: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
+        return input.repeat_interleave(self.scale_factor, -1).repeat_interleave(
+            self.scale_factor, -2
+        )
+
+
+class UpsamplingBilinear2d(Layer):
+    """Interpolates between rows and columns, with aligned corners.
+
+    Args:
+        scale_factor: size of the output relative to the input; or
+        size: its height and width.
+    """
+
+    scale_factor: int | None = None
+    size: tuple[int, int] | None = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
+        factor = self.scale_factor or 1
+        size = self.size or tuple(extent * factor for extent in input.shape[-2:])
+        return with_batch(lambda images: interpolate(images, size), input, 4)
+
+
 class UpSampling(Layer):
     """Repeats or interpolates between the rows and columns of images, and the layers of
     volumes.
@@ -35,29 +69,12 @@ class UpSampling(Layer):
     linear: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
-        """Take (n, h, w), (batch, n, h, w) or (batch, n, t, h, w); return the same
-        dimensions.
-        """
-        return with_batch(self._resized, input, 4)
-
-    def _resized(self, images: Tensor) -> Tensor:
+        """Take (batch, n, h, w) or (batch, n, t, h, w); return the same dimensions."""
         factor = self.scale_factor or 1
-        size = self.size or tuple(extent * factor for extent in images.shape[2:])
-        if self.linear:
-            return interpolate(images, size)
-        return F.interpolate(images, list(size), mode="nearest")
-
-
-class UpsamplingNearest2d(UpSampling):
-    """Repeats rows and columns. Arguments as for `UpSampling`."""
-
-
-class UpsamplingBilinear2d(UpSampling):
-    """Interpolates between rows and columns, with aligned corners. Arguments as for
-    `UpSampling`.
-    """
-
-    linear: bool = True
+        size = self.size or tuple(extent * factor for extent in input.shape[2:])
+        if not self.linear:
+            return F.interpolate(input, list(size), mode="nearest")
+        return interpolate(input, size)
 
 
 # The dimension of rows is right before that of columns; there may be any dimensions

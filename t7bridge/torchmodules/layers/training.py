@@ -343,31 +343,36 @@ class Dropout(Layer):
             return input.clone()
         if not (self.training or self.always):
             return input.clone() if self.scale_training else input * (1 - self.p)
-        noise = input.new_full(self.drawn(input), 1 - self.p).bernoulli()
+        noise = torch.full_like(input, 1 - self.p).bernoulli()
         return input * (noise / (1 - self.p) if self.scale_training else noise)
 
-    def drawn(self, input: Tensor) -> tuple[int, ...]:
-        """Return the shape of the random numbers, which are repeated for the others."""
-        return input.shape
 
-
-class FeatureDropout(Dropout):
+class FeatureDropout(Layer):
     """Sets whole features to zero at random in training, and multiplies everything by 1
     - p in evaluation.
 
     Args:
         p: probability of zeroing a feature.
-        scale_training, always: as in `Dropout`.
         n_input_dims: dimensions of one example: 3 for images, 4 for volumes.
+        always: whether to drop features in evaluation too.
     """
 
-    scale_training: bool = False
+    p: float = 0.5
     n_input_dims: int = 3
+    always: bool = False
 
-    def drawn(self, input: Tensor) -> tuple[int, ...]:
-        """Return the shape of a number for each feature."""
-        inside = self.n_input_dims - 1
-        return (*input.shape[: input.dim() - inside], *[1] * inside)
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (features, …) or (batch, features, …); return the same shape."""
+        if not (self.training or self.always):
+            return input * (1 - self.p)
+        kept = input.shape[: input.dim() - self.n_input_dims + 1]
+        noise = torch.full(
+            (*kept, *[1] * (self.n_input_dims - 1)),
+            1 - self.p,
+            dtype=input.dtype,
+            device=input.device,
+        )
+        return input * noise.bernoulli()
 
 
 class WhiteNoise(Layer):
