@@ -535,6 +535,8 @@ class Builder:
             raise CannotError(EMPTY)
         if any(isinstance(arg, DynamicExtent) for inner in walk(layer) for arg in inner.args):
             raise CannotError("an argument depends on the inputs")
+        if _is_repeated(wires[0].step):
+            layer = _from_contiguous(layer)
         if self.call is not None:
             layer.path = layer.path or self.path
             if not layer.label and not layer.weights and len(walk(layer)) > MOST_UNNAMED:
@@ -681,9 +683,7 @@ class Builder:
             return Wire(self, wire.step, shape)
         if sum(isinstance(extent, str) for extent in shape) > 1:
             raise CannotError("more than one extent of the result depends on the inputs")
-        layer = _shaping(wire.shape, shape)
-        repeated = wire.step.layer is not None and last_layer(wire.step.layer).name == "nn.Replicate"
-        return self.emit(make("nn.Contiguous") >> layer if repeated else layer, wire, shape=shape)
+        return self.emit(_shaping(wire.shape, shape), wire, shape=shape)
 
     def _before_view(self, wire: Wire) -> Wire:
         """Return the value that an `nn.View` shapes, as only the last of several shapes counts; others unchanged."""
@@ -947,8 +947,27 @@ def check_known(reason: str, *extents: int | str) -> None:
         raise CannotError(reason)
 
 
-def last_layer(layer: LuaLayer) -> LuaLayer:
-    """Return the layer whose output is that of a chain."""
-    while layer.name == "nn.Sequential":
-        layer = layer.children[-1]
+_STRIDED = ("nn.ZeroGrad", "nn.Identity", "nn.Squeeze", "nn.Unsqueeze")
+"""Layers whose output has the strides of their input."""
+_OF_CONTIGUOUS = ("nn.Bottle", "nn.View", "nn.Squeeze", "nn.Unsqueeze", "nn.PixelShuffle")
+"""Layers that view their input, or the gradient of it, in another shape."""
+
+
+def _is_repeated(step: LuaNode) -> bool:
+    """Return whether the value of a step has repeated elements in memory once: those of an nn.Replicate."""
+    while step.layer is not None:
+        for layer in reversed(step.layer.children if step.layer.name == "nn.Sequential" else [step.layer]):
+            if layer.name not in _STRIDED:
+                return layer.name == "nn.Replicate"
+        step = step.inputs[0]
+    return False
+
+
+def _from_contiguous(layer: LuaLayer) -> LuaLayer:
+    """Return a layer of a value with repeated elements, made contiguous if the layer needs that."""
+    for first in layer.children if layer.name == "nn.Sequential" else [layer]:
+        if first.name in _OF_CONTIGUOUS:
+            return make("nn.Contiguous") >> layer
+        if first.name not in _STRIDED:
+            break
     return layer

@@ -571,3 +571,24 @@ def test_large_constants_are_stored_once(tmp_path):
     x = torch.randn(1, 8, 128, 128)
     same_outputs(CausalMask(), tmp_path / "m.t7", (x,))
     assert (tmp_path / "m.t7").stat().st_size < 2 * 4 * 128 * 128
+
+
+class Repeated(nn.Module):
+    """Layers that view their input in another shape, of repeated values, some detached; and one that does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.rnn = nn.Linear(4, 4), nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, x):
+        wide = x.unsqueeze(1).expand(-1, 4, -1)
+        image = x[:, :, None, None].expand(-1, -1, 2, 2)
+        parts = [self.layer(wide), wide.softmax(-1), self.rnn(wide)[0], wide.detach().flatten(1).view(-1, 4, 4)]
+        return [*parts, nn.functional.pixel_shuffle(image, 2), wide.relu()]
+
+
+def test_repeated_values_are_made_contiguous(tmp_path):
+    """Lua's layers view memory, which values repeated by strides of 0 do not have; others take these as they are."""
+    same_outputs(Repeated(), tmp_path / "m.t7", (torch.randn(3, 4),))
+    t7bridge.write_lua(Repeated(), tmp_path / "lua", example_inputs=torch.randn(3, 4))
+    assert (tmp_path / "lua" / "model.lua").read_text().count("nn.Contiguous") == 5
