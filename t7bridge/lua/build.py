@@ -361,7 +361,10 @@ class Builder:
         return value
 
     def _warn_of_change(self, name: str) -> None:
-        """Warn of a value that is changed in place, if it is a parameter, or the `data` of one or of another value."""
+        """Warn of a change in place of a buffer or a parameter, or of the `data` of a parameter or another value."""
+        if name in self.program.buffers:
+            text = f"forward updates the buffer {self.program.buffers[name]}, which stays as it is in Lua"
+            self.remark(text, warning=True)
         data = next((call.source for call in self.program.calls if call.name == name and "detach" in call.op), "")
         key, learned = self.program.stored.get(data or name, ("", False))
         if learned:
@@ -386,7 +389,7 @@ class Builder:
     def _refusal(self, entry: Operation | None) -> str:
         """Return why an operation cannot be expressed, whatever its arguments; empty if it can."""
         if entry is None:
-            return UNKNOWN
+            return RANDOM if self.call.is_random else UNKNOWN
         allowed = not entry.package or entry.package in self.allow
         return "" if allowed else f"nn has no such layer; --allow {entry.package} writes one"
 
@@ -395,7 +398,9 @@ class Builder:
         return self.call.line, self.call.origin or self.call.op, part + reason
 
     def _folded(self, call: TracedCall, args: dict[str, Any]) -> Any:
-        """Compute a call on constants now; `None` if its arguments are not constants."""
+        """Compute a call on constants now; `None` if its arguments are no constants, or its value depends on chance."""
+        if call.is_random:
+            return None if call.inplace or call.name in self.last_use else Missing()
         values = leaves(args)
         if any(isinstance(value, (Wire, Stored, Scaled, Complex, DynamicExtent)) for value in values):
             return None
@@ -868,6 +873,7 @@ MOST_RANGES = 8
 MOST_UNNAMED = 4
 """Layers that an operation may have without being a function of the source."""
 UNKNOWN = "Lua has no such operation, and no composition is known"
+RANDOM = "draws random numbers, which no layer of nn does"
 EMPTY = "a value without elements, which Lua does not have"
 OWN = {"nn.CMulTable": ("nn.CMul", "weight"), "nn.CAddTable": ("nn.CAdd", "bias")}
 """Layers of two values → the layer with a parameter as the second, and its field."""

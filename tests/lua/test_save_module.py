@@ -592,3 +592,34 @@ def test_repeated_values_are_made_contiguous(tmp_path):
     same_outputs(Repeated(), tmp_path / "m.t7", (torch.randn(3, 4),))
     t7bridge.write_lua(Repeated(), tmp_path / "lua", example_inputs=torch.randn(3, 4))
     assert (tmp_path / "lua" / "model.lua").read_text().count("nn.Contiguous") == 5
+
+
+RANDOM = {
+    "rand": lambda x: x + torch.rand(6),
+    "randperm": lambda x: x[:, torch.randperm(6)],
+    "bernoulli": lambda x: x * torch.full((6,), 0.5).bernoulli(),
+    "normal_": lambda x: x + torch.zeros(6).normal_(),
+    "randn": lambda x: x + torch.randn(x.shape[0], 6),
+    "exponential_": nn.functional.gumbel_softmax,
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_are_refused(name, tmp_path):
+    """Numbers that PyTorch draws in each run are not drawn once and stored."""
+    module = nn.Sequential(nn.Linear(6, 6), _Cast(RANDOM[name]))
+    module[1].layer = nn.Identity()
+    with pytest.raises(UnsupportedError, match=rf"aten\.{name}\..*draws random numbers"):
+        t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 6))
+
+
+def test_random_numbers_that_do_not_count(tmp_path):
+    """Their shape may count, dropout is a layer of Lua, and what evaluation does not draw is a constant."""
+
+    def forward(x):
+        dropout = nn.functional.dropout
+        return x * torch.rand(6).shape[0] + dropout(torch.ones(2), 0.5, True) + dropout(torch.ones(2), 0.5, False)
+
+    t7bridge.save_module(_Cast(forward), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    kinds = [place.obj.class_name for place in Places(t7bridge.load(tmp_path / "m.t7"))]
+    assert kinds.count("nn.Dropout") == 1
