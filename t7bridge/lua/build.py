@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
@@ -166,6 +167,7 @@ class Operation:
     def call(self, b: Builder, args: dict[str, Any]) -> Any:
         """Build a call with the arguments of its schema, by name."""
         wanted = list(inspect.signature(self.build).parameters.values())[1:]
+        args = _with_numbers(args, getattr(b.call.target, "_schema", None))
         named = dict(args)
         places = [named.pop(name) for one, name in zip(wanted, args) if one.kind is one.POSITIONAL_ONLY]
         if not any(one.kind is one.VAR_KEYWORD for one in wanted):
@@ -951,6 +953,16 @@ def check_known(reason: str, *extents: int | str) -> None:
     """
     if not is_known(extents):
         raise CannotError(reason)
+
+
+def _with_numbers(args: dict[str, Any], schema: Any) -> dict[str, Any]:
+    """Return arguments with booleans as numbers where a schema has these, as PyTorch takes `True` for 1."""
+    kinds = {one.name: str(one.type) for one in schema.arguments} if schema else {}
+
+    def number(item: Any, kind: str) -> Any:
+        return (int if "int" in kind else float)(item) if isinstance(item, bool) and "bool" not in kind else item
+
+    return {name: mapped(partial(number, kind=kinds.get(name, "bool")), value) for name, value in args.items()}
 
 
 _STRIDED = ("nn.ZeroGrad", "nn.Identity", "nn.Squeeze", "nn.Unsqueeze")
