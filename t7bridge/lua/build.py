@@ -654,7 +654,8 @@ class Builder:
         if isinstance(value, Const):
             array = value.array().reshape(own)
             own = own if prod(sizes) > MOST_REPEATED else sizes
-            array = np.ascontiguousarray(np.broadcast_to(array, own)).astype("f8" if array.dtype == "f8" else "f4")
+            wide = array.dtype == "f8" or (array.dtype == "i8" and self.program.is_double)
+            array = np.ascontiguousarray(np.broadcast_to(array, own)).astype("f8" if wide else "f4")
             made = self.emit(make("nn.Constant", array, depth), source, shape=batch + own)
             made = self.expand(made, batch + sizes)
         elif value.learned:

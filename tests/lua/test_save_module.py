@@ -623,3 +623,23 @@ def test_random_numbers_that_do_not_count(tmp_path):
     t7bridge.save_module(_Cast(forward), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
     kinds = [place.obj.class_name for place in Places(t7bridge.load(tmp_path / "m.t7"))]
     assert kinds.count("nn.Dropout") == 1
+
+
+class Doubles(nn.Module):
+    """Numbers that floats do not have."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.RMSNorm(3)
+
+    def forward(self, x):
+        mask = torch.tensor([True, False, False])
+        return self.norm(x * 1e-7), x + torch.tensor([(1 << 24) + 1, 1 << 40, 3]), x.masked_fill(mask, 0.1)
+
+
+def test_constants_of_doubles(tmp_path):
+    """Whole numbers, those of masks and the eps of a type are those of doubles in a model of doubles."""
+    module, x = Doubles().double(), torch.randn(2, 3).double()
+    t7bridge.save_module(module, tmp_path / "m.t7", x)
+    for got, want in zip(t7bridge.load_module(tmp_path / "m.t7")(x), module(x)):
+        torch.testing.assert_close(got, want, rtol=1e-14, atol=0)
