@@ -643,3 +643,27 @@ def test_constants_of_doubles(tmp_path):
     t7bridge.save_module(module, tmp_path / "m.t7", x)
     for got, want in zip(t7bridge.load_module(tmp_path / "m.t7")(x), module(x)):
         torch.testing.assert_close(got, want, rtol=1e-14, atol=0)
+
+
+class Positions(nn.Module):
+    """Rows of constant indices, one of which has no gradient."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.table = nn.Embedding(5, 3, **options)
+
+    def forward(self, x):
+        return x + self.table(torch.tensor([1, 1, 0, 4])) + self.table(torch.tensor(0))
+
+
+@pytest.mark.parametrize("options", [{"padding_idx": 0}, {"scale_grad_by_freq": True}])
+def test_rows_at_constant_indices(options, tmp_path):
+    """A row of padding has no gradient in Lua either, and gradients of a row are scaled by its frequency."""
+    module = Positions(**options)
+    same_outputs(module, tmp_path / "m.t7", (torch.randn(2, 4, 3),))
+    tables = [
+        place.obj for place in Places(t7bridge.load(tmp_path / "m.t7")) if place.obj.class_name == "nn.LookupTable"
+    ]
+    assert tables
+    assert all(table["paddingValue"] == ("padding_idx" in options) for table in tables)
+    assert all(bool(table.get("shouldScaleGradByFreq")) == ("padding_idx" not in options) for table in tables)
