@@ -667,3 +667,16 @@ def test_rows_at_constant_indices(options, tmp_path):
     assert tables
     assert all(table["paddingValue"] == ("padding_idx" in options) for table in tables)
     assert all(bool(table.get("shouldScaleGradByFreq")) == ("padding_idx" not in options) for table in tables)
+
+
+class Grouped(nn.Module):
+    def forward(self, query, key, value):
+        return nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((4, 5, 2), (2, 6, 2), (2, 6, 2)), ((2, 3, 4, 5, 2), (2, 3, 2, 6, 2), (2, 3, 1, 6, 2))]
+)
+def test_heads_are_shared(shapes, tmp_path):
+    """Queries share the heads of keys and of values, of any number of dimensions."""
+    same_outputs(Grouped(), tmp_path / "m.t7", tuple(map(torch.randn, shapes)))
