@@ -340,8 +340,6 @@ class Builder:
     def _built(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
         if entry is None or not entry.scaled:
             args = mapped(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
-        if call.inplace and (name := self.program.buffers.get(call.source)):
-            self.remark(f"forward updates the buffer {name}, which stays as it is in Lua", warning=True)
         if call.inplace:
             self._warn_of_change(call.source)
         folded = self._folded(call, args)

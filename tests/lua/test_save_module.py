@@ -625,6 +625,29 @@ def test_random_numbers_that_do_not_count(tmp_path):
     assert kinds.count("nn.Dropout") == 1
 
 
+class M(nn.Module):
+    """A class with the name of the table that model.lua returns."""
+
+    def __init__(self, slope):
+        super().__init__()
+        self.layer, self.slope = nn.Linear(3, 3), nn.LeakyReLU(slope)
+
+    def forward(self, x):
+        return self.slope(self.layer(x)) * x + self.layer(x.tanh())
+
+
+def test_booleans_are_numbers_and_names_are_free(tmp_path):
+    """`True` is 1 where PyTorch takes a number; a function of model.lua does not have a name of the page itself."""
+    module = nn.Sequential(M(True), M(False), M(0.5), nn.Threshold(False, True), nn.Hardtanh(False, True))
+    same_outputs(module, tmp_path / "m.t7", (torch.randn(4, 3),))
+    t7bridge.write_lua(module, tmp_path / "lua", example_inputs=torch.randn(4, 3))
+    text = (tmp_path / "lua" / "model.lua").read_text()
+    assert "local function M2(" in text
+    assert "nn.Threshold(0, 1)" in text
+    assert "nn.HardTanh(0)" in text
+    assert "true)" not in text
+
+
 class Doubles(nn.Module):
     """Numbers that floats do not have."""
 
@@ -680,3 +703,10 @@ class Grouped(nn.Module):
 def test_heads_are_shared(shapes, tmp_path):
     """Queries share the heads of keys and of values, of any number of dimensions."""
     same_outputs(Grouped(), tmp_path / "m.t7", tuple(map(torch.randn, shapes)))
+
+
+def test_layers_have_all_their_arguments(tmp_path):
+    """A default that model.lua leaves out is one for the class in layers.lua too: `torch.sort` takes no nil."""
+    module = _Cast(lambda x: x.sort(1)[0])
+    t7bridge.write_lua(module, tmp_path / "lua", example_inputs=torch.randn(2, 3), allow=("layers",))
+    assert "self.descending or false" in (tmp_path / "lua" / "layers.lua").read_text()
