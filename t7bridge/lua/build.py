@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
@@ -166,6 +167,7 @@ class Operation:
     def call(self, b: Builder, args: dict[str, Any]) -> Any:
         """Build a call with the arguments of its schema, by name."""
         wanted = list(inspect.signature(self.build).parameters.values())[1:]
+        args = _with_numbers(args, getattr(b.call.target, "_schema", None))
         named = dict(args)
         places = [named.pop(name) for one, name in zip(wanted, args) if one.kind is one.POSITIONAL_ONLY]
         if not any(one.kind is one.VAR_KEYWORD for one in wanted):
@@ -338,8 +340,6 @@ class Builder:
     def _built(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
         if entry is None or not entry.scaled:
             args = mapped(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
-        if call.inplace and (name := self.program.buffers.get(call.source)):
-            self.remark(f"forward updates the buffer {name}, which stays as it is in Lua", warning=True)
         if call.inplace:
             self._warn_of_change(call.source)
         folded = self._folded(call, args)
@@ -361,7 +361,10 @@ class Builder:
         return value
 
     def _warn_of_change(self, name: str) -> None:
-        """Warn of a value that is changed in place, if it is a parameter, or the `data` of one or of another value."""
+        """Warn of a change in place of a buffer or a parameter, or of the `data` of a parameter or another value."""
+        if name in self.program.buffers:
+            text = f"forward updates the buffer {self.program.buffers[name]}, which stays as it is in Lua"
+            self.remark(text, warning=True)
         data = next((call.source for call in self.program.calls if call.name == name and "detach" in call.op), "")
         key, learned = self.program.stored.get(data or name, ("", False))
         if learned:
@@ -386,7 +389,7 @@ class Builder:
     def _refusal(self, entry: Operation | None) -> str:
         """Return why an operation cannot be expressed, whatever its arguments; empty if it can."""
         if entry is None:
-            return UNKNOWN
+            return RANDOM if self.call.is_random else UNKNOWN
         allowed = not entry.package or entry.package in self.allow
         return "" if allowed else f"nn has no such layer; --allow {entry.package} writes one"
 
@@ -395,7 +398,9 @@ class Builder:
         return self.call.line, self.call.origin or self.call.op, part + reason
 
     def _folded(self, call: TracedCall, args: dict[str, Any]) -> Any:
-        """Compute a call on constants now; `None` if its arguments are not constants."""
+        """Compute a call on constants now; `None` if its arguments are no constants, or its value depends on chance."""
+        if call.is_random:
+            return None if call.inplace or call.name in self.last_use else Missing()
         values = leaves(args)
         if any(isinstance(value, (Wire, Stored, Scaled, Complex, DynamicExtent)) for value in values):
             return None
@@ -535,6 +540,8 @@ class Builder:
             raise CannotError(EMPTY)
         if any(isinstance(arg, DynamicExtent) for inner in walk(layer) for arg in inner.args):
             raise CannotError("an argument depends on the inputs")
+        if _is_repeated(wires[0].step):
+            layer = _from_contiguous(layer)
         if self.call is not None:
             layer.path = layer.path or self.path
             if not layer.label and not layer.weights and len(walk(layer)) > MOST_UNNAMED:
@@ -645,7 +652,8 @@ class Builder:
         if isinstance(value, Const):
             array = value.array().reshape(own)
             own = own if prod(sizes) > MOST_REPEATED else sizes
-            array = np.ascontiguousarray(np.broadcast_to(array, own)).astype("f8" if array.dtype == "f8" else "f4")
+            wide = array.dtype == "f8" or (array.dtype == "i8" and self.program.is_double)
+            array = np.ascontiguousarray(np.broadcast_to(array, own)).astype("f8" if wide else "f4")
             made = self.emit(make("nn.Constant", array, depth), source, shape=batch + own)
             made = self.expand(made, batch + sizes)
         elif value.learned:
@@ -681,9 +689,7 @@ class Builder:
             return Wire(self, wire.step, shape)
         if sum(isinstance(extent, str) for extent in shape) > 1:
             raise CannotError("more than one extent of the result depends on the inputs")
-        layer = _shaping(wire.shape, shape)
-        repeated = wire.step.layer is not None and last_layer(wire.step.layer).name == "nn.Replicate"
-        return self.emit(make("nn.Contiguous") >> layer if repeated else layer, wire, shape=shape)
+        return self.emit(_shaping(wire.shape, shape), wire, shape=shape)
 
     def _before_view(self, wire: Wire) -> Wire:
         """Return the value that an `nn.View` shapes, as only the last of several shapes counts; others unchanged."""
@@ -868,6 +874,7 @@ MOST_RANGES = 8
 MOST_UNNAMED = 4
 """Layers that an operation may have without being a function of the source."""
 UNKNOWN = "Lua has no such operation, and no composition is known"
+RANDOM = "draws random numbers, which no layer of nn does"
 EMPTY = "a value without elements, which Lua does not have"
 OWN = {"nn.CMulTable": ("nn.CMul", "weight"), "nn.CAddTable": ("nn.CAdd", "bias")}
 """Layers of two values → the layer with a parameter as the second, and its field."""
@@ -947,8 +954,37 @@ def check_known(reason: str, *extents: int | str) -> None:
         raise CannotError(reason)
 
 
-def last_layer(layer: LuaLayer) -> LuaLayer:
-    """Return the layer whose output is that of a chain."""
-    while layer.name == "nn.Sequential":
-        layer = layer.children[-1]
+def _with_numbers(args: dict[str, Any], schema: Any) -> dict[str, Any]:
+    """Return arguments with booleans as numbers where a schema has these, as PyTorch takes `True` for 1."""
+    kinds = {one.name: str(one.type) for one in schema.arguments} if schema else {}
+
+    def number(item: Any, kind: str) -> Any:
+        return (int if "int" in kind else float)(item) if isinstance(item, bool) and "bool" not in kind else item
+
+    return {name: mapped(partial(number, kind=kinds.get(name, "bool")), value) for name, value in args.items()}
+
+
+_STRIDED = ("nn.ZeroGrad", "nn.Identity", "nn.Squeeze", "nn.Unsqueeze")
+"""Layers whose output has the strides of their input."""
+_OF_CONTIGUOUS = ("nn.Bottle", "nn.View", "nn.Squeeze", "nn.Unsqueeze", "nn.PixelShuffle")
+"""Layers that view their input, or the gradient of it, in another shape."""
+
+
+def _is_repeated(step: LuaNode) -> bool:
+    """Return whether the value of a step has repeated elements in memory once: those of an nn.Replicate."""
+    while step.layer is not None:
+        for layer in reversed(step.layer.children if step.layer.name == "nn.Sequential" else [step.layer]):
+            if layer.name not in _STRIDED:
+                return layer.name == "nn.Replicate"
+        step = step.inputs[0]
+    return False
+
+
+def _from_contiguous(layer: LuaLayer) -> LuaLayer:
+    """Return a layer of a value with repeated elements, made contiguous if the layer needs that."""
+    for first in layer.children if layer.name == "nn.Sequential" else [layer]:
+        if first.name in _OF_CONTIGUOUS:
+            return make("nn.Contiguous") >> layer
+        if first.name not in _STRIDED:
+            break
     return layer

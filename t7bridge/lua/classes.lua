@@ -170,7 +170,7 @@ do
          self.dim, self.descending = dim, descending
       end
       function Sort:updateOutput(input)
-         local values, places = torch.sort(input, self.dim, self.descending)
+         local values, places = torch.sort(input, self.dim, self.descending or false)
          self.places = places
          self.output = {values, (places - 1):typeAs(input)}
          return self.output

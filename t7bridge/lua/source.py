@@ -384,7 +384,8 @@ class _Writer:
 
         def form(ref: WeightRef) -> Any:
             own = ref.key[len(prefix) :].removesuffix(suffix)
-            return own, self._whole(ref), bool(ref.start), ref.transposed, len(self.program.state[ref.key].shape)
+            rank = len(self.program.state[ref.key].shape)
+            return own, bool(suffix), self._whole(ref), bool(ref.start), ref.transposed, rank
 
         shape = structure_of(layer, settings, form)
         block = self.block_of[layer] = self.blocks.setdefault(shape, _Block())
@@ -407,7 +408,7 @@ class _Writer:
         bodies = [self._body(layer) for layer in block.layers]
         block.name = self._name(block.layers[0])
         words = {word for part in bodies[0] if isinstance(part, str) for word in re.findall(r"\w+", part)}
-        words |= {*_WORDS.split(), *(other.name for other in self.blocks.values())}
+        words |= self._words
         text = ""
         for column in zip(*bodies):
             part = column[0]
@@ -444,7 +445,12 @@ class _Writer:
             kind = next((word for word in reversed(layer.path.split(".")) if word.rstrip(_DIGITS)), layer.name[3:])
         kind = layer.label or kind.rstrip(_DIGITS)
         word = "".join(part[:1].upper() + part[1:] for part in re.split(r"[^A-Za-z0-9]+", kind)) or "Block"
-        return _unused(word if word[0].isalpha() else f"Block{word}", {block.name for block in self.blocks.values()})
+        return _unused(word if word[0].isalpha() else f"Block{word}", self._words)
+
+    @property
+    def _words(self) -> set[str]:
+        """The names that others cannot have: the page's own, and its functions'."""
+        return {*_WORDS.split(), *(block.name for block in self.blocks.values())}
 
     def _plain(self, layer: LuaLayer, depth: int) -> _Parts:
         """Return a constructor call with its additions."""
@@ -491,7 +497,7 @@ class _Writer:
         many = len(layer.steps) > MOST_LOCALS
         names: dict[int, str] = {}
         parts: _Parts = ["local x = {}\n   "] if many else []
-        used = {*_WORDS.split(), *(block.name for block in self.blocks.values())}
+        used = self._words
         inputs = [step for step in layer.steps if step.layer is None]
         for step in layer.steps:
             word = "input" if step.layer is None else self._local(step.layer, layer.path)

@@ -87,6 +87,12 @@ class TracedCall:
         return self.op.startswith("aten.") and base.endswith("_") and not base.endswith("__")
 
     @property
+    def is_random(self) -> bool:
+        """Whether its value depends on chance, by PyTorch: that of a dropout in training only."""
+        drawn = all(self.args[name] for name in ("train", "training", "dropout_p") if name in self.args)
+        return drawn and torch.Tag.nondeterministic_seeded in getattr(self.target, "tags", ())
+
+    @property
     def table_name(self) -> str:
         """The name of the operation that computes the same, and changes nothing in place."""
         return self.op.replace("_.", ".", 1) if self.inplace else self.op

@@ -571,3 +571,142 @@ def test_large_constants_are_stored_once(tmp_path):
     x = torch.randn(1, 8, 128, 128)
     same_outputs(CausalMask(), tmp_path / "m.t7", (x,))
     assert (tmp_path / "m.t7").stat().st_size < 2 * 4 * 128 * 128
+
+
+class Repeated(nn.Module):
+    """Layers that view their input in another shape, of repeated values, some detached; and one that does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.rnn = nn.Linear(4, 4), nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, x):
+        wide = x.unsqueeze(1).expand(-1, 4, -1)
+        image = x[:, :, None, None].expand(-1, -1, 2, 2)
+        parts = [self.layer(wide), wide.softmax(-1), self.rnn(wide)[0], wide.detach().flatten(1).view(-1, 4, 4)]
+        return [*parts, nn.functional.pixel_shuffle(image, 2), wide.relu()]
+
+
+def test_repeated_values_are_made_contiguous(tmp_path):
+    """Lua's layers view memory, which values repeated by strides of 0 do not have; others take these as they are."""
+    same_outputs(Repeated(), tmp_path / "m.t7", (torch.randn(3, 4),))
+    t7bridge.write_lua(Repeated(), tmp_path / "lua", example_inputs=torch.randn(3, 4))
+    assert (tmp_path / "lua" / "model.lua").read_text().count("nn.Contiguous") == 5
+
+
+RANDOM = {
+    "rand": lambda x: x + torch.rand(6),
+    "randperm": lambda x: x[:, torch.randperm(6)],
+    "bernoulli": lambda x: x * torch.full((6,), 0.5).bernoulli(),
+    "normal_": lambda x: x + torch.zeros(6).normal_(),
+    "randn": lambda x: x + torch.randn(x.shape[0], 6),
+    "exponential_": nn.functional.gumbel_softmax,
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_are_refused(name, tmp_path):
+    """Numbers that PyTorch draws in each run are not drawn once and stored."""
+    module = nn.Sequential(nn.Linear(6, 6), _Cast(RANDOM[name]))
+    module[1].layer = nn.Identity()
+    with pytest.raises(UnsupportedError, match=rf"aten\.{name}\..*draws random numbers"):
+        t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 6))
+
+
+def test_random_numbers_that_do_not_count(tmp_path):
+    """Their shape may count, dropout is a layer of Lua, and what evaluation does not draw is a constant."""
+
+    def forward(x):
+        dropout = nn.functional.dropout
+        return x * torch.rand(6).shape[0] + dropout(torch.ones(2), 0.5, True) + dropout(torch.ones(2), 0.5, False)
+
+    t7bridge.save_module(_Cast(forward), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    kinds = [place.obj.class_name for place in Places(t7bridge.load(tmp_path / "m.t7"))]
+    assert kinds.count("nn.Dropout") == 1
+
+
+class M(nn.Module):
+    """A class with the name of the table that model.lua returns."""
+
+    def __init__(self, slope):
+        super().__init__()
+        self.layer, self.slope = nn.Linear(3, 3), nn.LeakyReLU(slope)
+
+    def forward(self, x):
+        return self.slope(self.layer(x)) * x + self.layer(x.tanh())
+
+
+def test_booleans_are_numbers_and_names_are_free(tmp_path):
+    """`True` is 1 where PyTorch takes a number; a function of model.lua does not have a name of the page itself."""
+    module = nn.Sequential(M(True), M(False), M(0.5), nn.Threshold(False, True), nn.Hardtanh(False, True))
+    same_outputs(module, tmp_path / "m.t7", (torch.randn(4, 3),))
+    t7bridge.write_lua(module, tmp_path / "lua", example_inputs=torch.randn(4, 3))
+    text = (tmp_path / "lua" / "model.lua").read_text()
+    assert "local function M2(" in text
+    assert "nn.Threshold(0, 1)" in text
+    assert "nn.HardTanh(0)" in text
+    assert "true)" not in text
+
+
+class Doubles(nn.Module):
+    """Numbers that floats do not have."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.RMSNorm(3)
+
+    def forward(self, x):
+        mask = torch.tensor([True, False, False])
+        return self.norm(x * 1e-7), x + torch.tensor([(1 << 24) + 1, 1 << 40, 3]), x.masked_fill(mask, 0.1)
+
+
+def test_constants_of_doubles(tmp_path):
+    """Whole numbers, those of masks and the eps of a type are those of doubles in a model of doubles."""
+    module, x = Doubles().double(), torch.randn(2, 3).double()
+    t7bridge.save_module(module, tmp_path / "m.t7", x)
+    for got, want in zip(t7bridge.load_module(tmp_path / "m.t7")(x), module(x)):
+        torch.testing.assert_close(got, want, rtol=1e-14, atol=0)
+
+
+class Positions(nn.Module):
+    """Rows of constant indices, one of which has no gradient."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.table = nn.Embedding(5, 3, **options)
+
+    def forward(self, x):
+        return x + self.table(torch.tensor([1, 1, 0, 4])) + self.table(torch.tensor(0))
+
+
+@pytest.mark.parametrize("options", [{"padding_idx": 0}, {"scale_grad_by_freq": True}])
+def test_rows_at_constant_indices(options, tmp_path):
+    """A row of padding has no gradient in Lua either, and gradients of a row are scaled by its frequency."""
+    module = Positions(**options)
+    same_outputs(module, tmp_path / "m.t7", (torch.randn(2, 4, 3),))
+    tables = [
+        place.obj for place in Places(t7bridge.load(tmp_path / "m.t7")) if place.obj.class_name == "nn.LookupTable"
+    ]
+    assert tables
+    assert all(table["paddingValue"] == ("padding_idx" in options) for table in tables)
+    assert all(bool(table.get("shouldScaleGradByFreq")) == ("padding_idx" not in options) for table in tables)
+
+
+class Grouped(nn.Module):
+    def forward(self, query, key, value):
+        return nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((4, 5, 2), (2, 6, 2), (2, 6, 2)), ((2, 3, 4, 5, 2), (2, 3, 2, 6, 2), (2, 3, 1, 6, 2))]
+)
+def test_heads_are_shared(shapes, tmp_path):
+    """Queries share the heads of keys and of values, of any number of dimensions."""
+    same_outputs(Grouped(), tmp_path / "m.t7", tuple(map(torch.randn, shapes)))
+
+
+def test_layers_have_all_their_arguments(tmp_path):
+    """A default that model.lua leaves out is one for the class in layers.lua too: `torch.sort` takes no nil."""
+    module = _Cast(lambda x: x.sort(1)[0])
+    t7bridge.write_lua(module, tmp_path / "lua", example_inputs=torch.randn(2, 3), allow=("layers",))
+    assert "self.descending or false" in (tmp_path / "lua" / "layers.lua").read_text()

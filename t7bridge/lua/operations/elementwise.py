@@ -418,7 +418,8 @@ def filled(b: Builder, value: Any, mask: Any, number: float) -> Any:
     """
     if isinstance(mask, Const):
         chosen = mask.array() != 0
-        low, high = (b.constant(np.where(chosen, number, rest).astype("f4"), b.shape) for rest in (-inf, inf))
+        bounds = (np.where(chosen, number, rest) for rest in (-inf, inf))
+        low, high = (b.constant(each.astype("f8" if b.program.is_double else "f4"), b.shape) for each in bounds)
     else:
         # The logarithm of a mask is 0 where it is 1, and minus infinity where it is 0.
         mask = b.wire(mask) >> make("nn.ZeroGrad")
@@ -714,7 +715,8 @@ def batch_norm(
 def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias: Any = None, eps: Any = None) -> Any:
     """Normalize over the last dimensions of each example, or divide by the root of the mean square."""
     lead, count = input.shape[: len(input.shape) - len(normalized_shape)], prod(normalized_shape)
-    layer = normalized(len(lead) + 1, count, 2.0**-23 if eps is None else eps, b.kind != "rms_norm")
+    eps = (2.0**-52 if b.dtype == "float64" else 2.0**-23) if eps is None else eps  # those of PyTorch's types
+    layer = normalized(len(lead) + 1, count, eps, b.kind != "rms_norm")
     value = b.emit(layer, b.reshape(input, (*lead, count)))
     return b.reshape(_affine(b, value, weight, bias, (*(1,) * len(lead), count)), input.shape)
 

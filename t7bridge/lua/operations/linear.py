@@ -172,8 +172,8 @@ def attention(
     enable_gqa: bool,
 ) -> Any:
     """Sum values weighted by the softmax of products of queries and keys."""
-    if enable_gqa and len(query.shape) == 4 and query.shape[1] != key.shape[1]:  # heads of queries that share keys
-        key, value = (_repeated(b, shared, query.shape[1]) for shared in (key, value))
+    if enable_gqa:  # heads of queries share keys and values
+        key, value = (_repeated(b, shared, query.shape[-3]) for shared in (key, value))
     query, key, value = _aligned(b, query, key, value)
     scores = product(b, query, key, True) * (1 / sqrt(query.shape[-1]) if scale is None else scale)
     mask = None
@@ -199,7 +199,9 @@ def attention(
 
 
 def _repeated(b: Builder, value: Any, heads: int) -> Any:
-    """Repeat each head."""
-    batch, own, *rest = value.shape
-    wide = b.expand(b.reshape(value, (batch, own, 1, *rest)), (batch, own, heads // own, *rest), value)
-    return b.reshape(wide, (batch, heads, *rest))
+    """Repeat each head, if there are fewer than wanted."""
+    *batch, own, steps, width = value.shape
+    if own == heads:
+        return value
+    wide = b.reshape(value, (*batch, own, 1, steps, width))
+    return b.reshape(b.expand(wide, (*batch, own, heads // own, steps, width), value), (*batch, heads, steps, width))

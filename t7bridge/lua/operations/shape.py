@@ -422,17 +422,20 @@ def _rows(weight: Stored, padding_idx: int, scale_grad_by_freq: bool) -> Any:
 @operation("embedding", "nn.LookupTable, after nn.AddConstant(1), as Lua counts from 1")
 def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_grad_by_freq: bool) -> Any:
     """Look up rows."""
-    if isinstance(indices, Const):
+    if isinstance(indices, Const) and not (
+        is_parameter(weight) and (scale_grad_by_freq or (indices.array() == padding_idx).any())
+    ):
         numbers = indices.array()
         made = b.reshape(b.gathered(weight, numbers, 0), (*numbers.shape, *weight.shape[1:]))
         return b.expand(made, b.shape)
+    indices = b.wire(indices)
     if not is_parameter(weight):
         if "layers" not in b.allow:
             raise CannotError("the rows are computed, or are not a parameter; --allow layers gathers them")
         return at_indices(b, b.wire(weight, indices), 0, indices)
     lead = indices
-    if len(indices.shape) > 2:
-        lead = b.reshape(indices, (indices.shape[0], prod(indices.shape[1:])))
+    if len(indices.shape) not in (1, 2):
+        lead = b.reshape(indices, (*indices.shape[:1], prod(indices.shape[1:])))
     layer = _rows(weight, padding_idx, scale_grad_by_freq)
     return b.reshape(b.emit(layer, lead, shape=(*lead.shape, weight.ref.size[1])), b.shape)
 
