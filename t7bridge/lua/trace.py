@@ -194,6 +194,7 @@ def trace(
         ModelError: the inputs are not those of a program.
     """
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
+    original = module
     called: list[str] = []
     exported = None
     has_modes = compare_modes and not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
@@ -206,7 +207,10 @@ def trace(
         module = _copied(module)
     if exported is None:
         exported = _exported(module, inputs, called, fixed)
+    extents = [_shape(value) for value in _inputs_of(exported)]
     program = _program(exported, module, known)
+    if not fixed and extents != [_shape(value) for value in _inputs_of(exported)]:  # which a decomposition has fixed
+        return trace(original, inputs, known, True, compare_modes=compare_modes)
     program.static = not _has_batch(exported)
     program.single = not program.static and bool(inputs) and inputs[0].shape[0] == 1
     if has_modes:

@@ -710,3 +710,19 @@ def test_layers_have_all_their_arguments(tmp_path):
     module = _Cast(lambda x: x.sort(1)[0])
     t7bridge.write_lua(module, tmp_path / "lua", example_inputs=torch.randn(2, 3), allow=("layers",))
     assert "self.descending or false" in (tmp_path / "lua" / "layers.lua").read_text()
+
+
+class Windows(nn.Module):
+    """Windows of an image whose pixels were moved into channels, in groups of heads."""
+
+    def forward(self, x):
+        windows = nn.functional.unfold(nn.functional.pixel_unshuffle(x, 2), 3, stride=2)
+        return windows.view(len(x), 4, 9, -1).softmax(2)
+
+
+def test_windows_take_any_batch(tmp_path):
+    """What an operation is composed of does not fix the batch."""
+    x = torch.randn(2, 1, 14, 14)
+    again = same_outputs(Windows(), tmp_path / "m.t7", (x,))
+    other = torch.randn(5, 1, 14, 14)
+    torch.testing.assert_close(again(other), Windows()(other))

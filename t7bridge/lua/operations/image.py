@@ -222,6 +222,22 @@ def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
     return OPERATIONS["aten.conv_transpose2d.input" if transposed else "aten.conv2d.default"].call(b, args)
 
 
+@operation("im2col", "nn.SpatialZeroPadding, nn.Index")
+def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    """Return the elements at each position of a kernel."""
+    kernel, dilation, stride, (top, left) = (_each(2, each, 0) for each in (kernel_size, dilation, stride, padding))
+    check_known(UNKNOWN, *self.shape[-3:])
+    value = constant_pad(b, self, [left, left, top, top], 0.0)
+    *lead, height, width = value.shape
+    rows, columns = (
+        np.arange(size)[:, None] * apart + np.arange((extent - apart * (size - 1) - 1) // step + 1) * step
+        for extent, apart, size, step in zip((height, width), dilation, kernel, stride)
+    )
+    places = rows[:, None, :, None] * width + columns[:, None, :]
+    flat = b.reshape(value, (*lead, height * width))
+    return b.reshape(b.gathered(flat, places, len(lead)), b.shape)
+
+
 @operation(
     "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices "
     "avg_pool1d avg_pool2d avg_pool3d",
