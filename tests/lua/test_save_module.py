@@ -9,6 +9,7 @@ from torch import nn
 
 import t7bridge
 from t7bridge.errors import ModelError, TargetExistsError, UnsupportedError
+from t7bridge.lua import OPERATIONS
 from t7bridge.nn import Places
 
 
@@ -713,14 +714,14 @@ def test_layers_have_all_their_arguments(tmp_path):
 
 
 class Windows(nn.Module):
-    """Windows of one channel of an image, and a layer of what is in them."""
+    """Windows of one channel of a scaled image."""
 
     def __init__(self):
         super().__init__()
-        self.layer = nn.Linear(9, 9)
+        self.scale = nn.Parameter(torch.randn(4, 1, 1))
 
     def forward(self, x):
-        return self.layer(nn.functional.unfold(nn.functional.pixel_unshuffle(x, 2)[:, :1], 2, stride=2))
+        return nn.functional.unfold((nn.functional.pixel_unshuffle(x, 2) * self.scale)[:, :1], 2, stride=2)
 
 
 def test_windows_take_any_batch(tmp_path):
@@ -729,3 +730,11 @@ def test_windows_take_any_batch(tmp_path):
     again = same_outputs(module, tmp_path / "m.t7", (x,))
     other = torch.randn(5, 1, 14, 14)
     torch.testing.assert_close(again(other), module(other), rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_that_a_decomposition_fixes_is_named(tmp_path, monkeypatch):
+    """Where PyTorch's decomposition of an operation fixes the batch, the model does not claim to take any."""
+    t7bridge.save_module(nn.ReLU(), tmp_path / "relu.t7", example_inputs=torch.randn(2, 3))  # fills the table
+    monkeypatch.delitem(OPERATIONS, "aten.im2col.default")
+    report = t7bridge.save_module(Windows(), tmp_path / "m.t7", example_inputs=torch.randn(2, 1, 14, 14))
+    assert any("the size of the batch is fixed" in note.message for note in report.notes)
