@@ -1,12 +1,14 @@
-"""Write `docs/api.md`, every public name with its signature, and `docs/public.txt`, the same without sentences.
+"""Write `docs/public.txt`, every public name with its signature.
 
     python docs/generate_api.py
 
-A test compares both with the package: whoever changes a public name or signature sees it in the change.
+A test compares it with the package: whoever changes a public name or signature sees it in the change. The pages in
+`docs/api` have the docstrings, by theme.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import types
 from collections.abc import Iterator
@@ -16,17 +18,7 @@ from typing import Any
 import t7bridge
 
 DOCS = Path(__file__).parent
-MODULES = {
-    "t7bridge": "Verbs and values",
-    "t7bridge.errors": "Errors",
-    "t7bridge.layers": "Layers of your own",
-    "t7bridge.torchfile": "Drop-in for torchfile",
-}
-HEAD = """# Public names
-
-What programs may import. Everything else is private and may move between releases. Made by `docs/generate_api.py`;
-`docs/public.txt` has the same names and signatures, one a line.
-"""
+MODULES = ("t7bridge", "t7bridge.errors", "t7bridge.layers", "t7bridge.torchfile")
 
 
 def public(module: types.ModuleType) -> list[str]:
@@ -80,38 +72,23 @@ def members(cls: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def listed() -> Iterator[tuple[str, str, str, str]]:
-    """Yield module, name, signature and first sentence of every public name, members after their class."""
-    for name in MODULES:
-        module = t7bridge if name == "t7bridge" else getattr(t7bridge, name.partition(".")[2])
-        for each in public(module):
-            value = getattr(module, each)
-            yield name, each, signature(value) if callable(value) else "", sentence(value)
-            if inspect.isclass(value) and name == "t7bridge":
+def names() -> Iterator[str]:
+    """Yield every public name with its signature, members after their class."""
+    for module_name in MODULES:
+        module = importlib.import_module(module_name)
+        for name in public(module):
+            value = getattr(module, name)
+            yield f"{module_name}.{name}{signature(value) if callable(value) else ''}"
+            if inspect.isclass(value) and module is t7bridge:
                 for member, inside in members(value):
                     text = "" if isinstance(inside, property) else signature(getattr(value, member))
-                    yield name, f"{each}.{member}", text, sentence(inside)
+                    yield f"{module_name}.{name}.{member}{text}"
 
 
-def sentence(value: Any) -> str:
-    """Return the first sentence of a docstring, on one line."""
-    if not (callable(value) or isinstance(value, (property, classmethod, staticmethod))):
-        return ""
-    return " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
-
-
-def pages() -> tuple[str, str]:
-    """Return the texts of `api.md` and `public.txt`."""
-    rows = list(listed())
-    lines = [HEAD]
-    for name, title in MODULES.items():
-        lines.append(f"\n## {title}: `{name}`\n")
-        for module, each, text, said in rows:
-            if module == name:
-                lines.append(f"- `{each}{text}`" + (f": {said}" if said else ""))
-    return "\n".join(lines) + "\n", "".join(f"{module}.{each}{text}\n" for module, each, text, _ in rows)
+def page() -> str:
+    """Return the text of `public.txt`."""
+    return "".join(f"{name}\n" for name in names())
 
 
 if __name__ == "__main__":
-    for file, text in zip(("api.md", "public.txt"), pages()):
-        (DOCS / file).write_text(text, "utf-8")
+    (DOCS / "public.txt").write_text(page(), "utf-8")

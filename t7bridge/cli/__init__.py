@@ -199,22 +199,87 @@ def arguments_of(options: argparse.Namespace, verb: str) -> dict[str, Any]:
 
 
 def parser_for(verb: str) -> argparse.ArgumentParser:
-    """Return the parser of a verb's arguments."""
-    made = class_of(verb)
-    examples = getattr(made, "EXAMPLES", ())
+    """Return the parser of a verb's arguments; its help describes all of them."""
+    request = class_of(verb)
     parser = _Parser(
         f"t7bridge {verb}",
-        description=made.__doc__,
-        epilog="examples:\n" + "\n".join(f"  {line}" for line in examples) if examples else None,
+        add_help=False,
+        description=request.__doc__,
+        epilog=_examples(request, len(getattr(request, "EXAMPLES", ()))),
         formatter_class=_formatter,
     )
+    parser.add_argument("-h", "--help", action=_Help, help="show the arguments that most calls need")
+    parser.add_argument("--help-all", action=_HelpAll, help="show all arguments")
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
-    for each in options_of(made).values():
+    for each in options_of(request).values():
         if each.group not in groups:
             groups[each.group] = parser.add_argument_group(each.group)
         _add(groups[each.group], each)
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors only; see the exit code")
+    parser.set_defaults(verb=verb)
     return parser
+
+
+def _examples(request: Any, count: int) -> str | None:
+    """Return the first examples of a verb's class as the end of its help."""
+    lines = getattr(request, "EXAMPLES", ())[:count]
+    return "examples:\n" + "\n".join(f"  {line}" for line in lines) if lines else None
+
+
+def _short_help(verb: str) -> str:
+    """Return the help of a verb with its operands, the options in `COMMON` of its class, and two examples.
+
+    Of a class without `COMMON`, whose options are few, all are shown.
+    """
+    request = class_of(verb)
+    options = options_of(request)
+    common = getattr(request, "COMMON", tuple(options))
+    shown = [each for each in options.values() if each.is_operand]
+    shown += [options[name] for name in common if not options[name].is_operand]
+    parser = _Parser(
+        f"t7bridge {verb}",
+        add_help=False,
+        description=request.__doc__,
+        formatter_class=_formatter,
+    )
+    # One list: headings pay off where all options are listed.
+    arguments = parser.add_argument_group("arguments")
+    for each in shown:
+        _add(arguments, evolve(each, flags=_usual_spellings(each)))
+    others = len(options) - len(shown)
+    parser.usage = _usage(parser)
+    parser.epilog = _examples(request, 2)
+    more = f"\n--help-all lists {others} more options.\n" if others else ""
+    return parser.format_help() + more
+
+
+def _usual_spellings(option: Option) -> tuple[str, ...]:
+    """Return the spellings of an option up to the first long one: the others are those of earlier releases."""
+    for count, spelling in enumerate(option.flags, 1):
+        if spelling.startswith("--"):
+            return option.flags[:count]
+    return option.flags
+
+
+class _Help(argparse.Action):
+    """Print the short help of a verb."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, dest, default=argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+        """Print, and exit with 0."""
+        print(_short_help(parser.get_default("verb")), end="")
+        parser.exit()
+
+
+class _HelpAll(_Help):
+    """Print the help with all options."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+        """Print, and exit with 0."""
+        parser.print_help()
+        parser.exit()
 
 
 def _add(parser: argparse._ActionsContainer, option: Option) -> None:
@@ -273,14 +338,16 @@ class _Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments: "):
             wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
             message += _perhaps(wrong, list(self._option_string_actions)) if wrong.startswith("-") else ""
-        forms = {"?": "[{}]", "*": "[{}...]", "+": "{}..."}
-        operands = [
-            forms.get(str(each.nargs), "{}").format(each.metavar or each.dest)
-            for each in self._actions
-            if not each.option_strings
-        ]
-        print(f"usage: {self.prog} [OPTION]... {' '.join(operands)}; --help lists the options", file=sys.stderr)
+        print(f"usage: {_usage(self)}; --help-all lists the options", file=sys.stderr)
         raise SystemExit(failed(message.replace(": invalid _", ": invalid ")))  # the name of a function
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """Return the usage of a verb in one line, without its options: `t7bridge zoo [OPTION]... SRC...`."""
+    forms = {"?": "[{}]", "*": "[{}...]", "+": "{}..."}
+    operands = [each for each in parser._actions if not each.option_strings]
+    texts = [forms.get(str(each.nargs), "{}").format(each.metavar or each.dest) for each in operands]
+    return " ".join([parser.prog, "[OPTION]...", *texts])
 
 
 class _Formatter(argparse.HelpFormatter):

@@ -73,6 +73,7 @@ _LINES = 200
 class WriteModule:
     """Generate model.py for the model of a .t7, which needs only PyTorch, and model.pt with its weights."""
 
+    COMMON = ("target", "at", "lift", "prove", "force", "json")
     EXAMPLES = ("t7bridge module model.t7 -o model/", "t7bridge module checkpoint.t7 --at root.protos.rnn -o rnn/")
     OLD_NAMES: ClassVar = {"src": "source", "directory": "target"}
     source: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC", stdin=True)
@@ -530,6 +531,7 @@ class ExportReport:
 class Export:
     """Export a Lua model as ONNX or a .pt2 archive, checked against the model, or as a folder for model hubs."""
 
+    COMMON = ("input", "dynamic", "at", "force")
     EXAMPLES = ("t7bridge export model.t7 model.onnx --input 1x3x224x224", "t7bridge export model.t7 folder --hub")
     OLD_NAMES: ClassVar = {"path": "source", "dst": "target"}
     source: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC", stdin=True)

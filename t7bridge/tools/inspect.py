@@ -40,6 +40,7 @@ _TYPED = "nn since March 2016"
 class Inspect:
     """Summarize a file: its header, its layers and its other content."""
 
+    COMMON = ("at", "all", "statistics", "input_shape", "json")
     EXAMPLES = (
         "t7bridge inspect model.t7",
         "t7bridge inspect --input-shape 1x3x224x224 --stats model.t7",

@@ -177,6 +177,7 @@ class WriteLua(ToLua):
     With --loader: write loader.lua, which loads a state dict into an existing Lua model by name.
     """
 
+    COMMON = ("target", "example_inputs", "inference", "force")
     EXAMPLES = (
         "t7bridge lua net.py:Net net.pt --input 1x3x32x32 -o lua/",
         "t7bridge lua net.pt2 -o lua/",

@@ -47,6 +47,7 @@ _OF_MODULES = {"strict", "classes", "index_base"}
 class Zoo(Conversion):
     """Convert many files into a folder that mirrors their tree. Run the same command again to resume."""
 
+    COMMON = ("output", "to", "force", "module", "verify", "workers", "dry_run")
     EXAMPLES = (
         "t7bridge zoo models/ -o converted/",
         "t7bridge zoo s3://bucket/nets -o out/ --to safetensors --verify",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, run_here
 
 import t7bridge
 from t7bridge import Report, cli
@@ -42,7 +42,7 @@ def test_every_verb_is_here() -> None:
 
 def check_parser(verb: str) -> None:
     """Each option of the parser is one of the class, with spellings, default and help, and the other way round."""
-    actions = {each.dest: each for each in parser_for(verb)._actions if each.dest not in ("help", "quiet")}
+    actions = {each.dest: each for each in parser_for(verb)._actions if each.dest not in ("help", "help_all", "quiet")}
     assert set(actions) == set(options_of(cli.class_of(verb)))
     for name, each in options_of(cli.class_of(verb)).items():
         action = actions[name]
@@ -94,6 +94,32 @@ def test_command_line_is_that_of_the_class(verb: str, monkeypatch: pytest.Monkey
 def test_signature_is_that_of_the_class(verb: str) -> None:
     """The function has the options of the class, but for those of the command line only."""
     check_signature(FUNCTIONS[verb], options_of(cli.class_of(verb)), PYTHON_ONLY.get(verb, set()))
+
+
+SHORT_HELP_LATER = {"match", "prove"}
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - SHORT_HELP_LATER))
+def test_help_of_a_verb_fits_a_terminal(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--help` is at most 25 lines with two examples, and says how many options `--help-all` adds."""
+    monkeypatch.setenv("COLUMNS", "80")
+    short = run_here(verb, "--help").stdout
+    assert run_here("help", verb).stdout == short
+    lines = short.splitlines()
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith(f"usage: t7bridge {verb} ")
+    examples = getattr(cli.class_of(verb), "EXAMPLES", ())
+    assert len(examples) >= 2
+    assert lines[lines.index("examples:") + 1 :][:2] == [f"  {example}" for example in examples[:2]]
+    everything = run_here(verb, "--help-all").stdout
+    options = options_of(cli.class_of(verb)).values()
+    for each in options:
+        for spelling in () if each.is_operand else each.spellings():
+            assert spelling in everything
+    listed = sum(line.startswith("  -") for line in lines)
+    hidden = sum(not each.is_operand for each in options) - listed
+    assert (f"--help-all lists {hidden} more options." in short) == (hidden > 0)
 
 
 def test_page_of_options() -> None:

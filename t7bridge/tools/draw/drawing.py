@@ -295,6 +295,7 @@ def _weight(weight: Weight, statistics: bool) -> dict[str, Any]:
 class Draw:
     """Draw a model: an interactive page with zoom, search and folding, a picture, or the graph as data."""
 
+    COMMON = ("target", "at", "input_shape", "force")
     EXAMPLES = (
         "t7bridge draw model.t7 -o model.html",
         "t7bridge draw checkpoint.t7 --at root.protos.rnn -o rnn.svg",
