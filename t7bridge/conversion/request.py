@@ -13,7 +13,7 @@ from ..errors import CorruptError
 from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..formats.pt.arrays import tensor_of_array, text_items
 from ..formats.pt.modules import is_module
-from ..formats.pt.pickle.names import is_torch
+from ..formats.pt.pickle.names import is_ordinary
 from ..graph.dtypes import NUMPY_ELEMENTS
 from ..graph.python import NumpyArray, NumpyScalar
 from ..graph.walk import objects, walk
@@ -195,10 +195,11 @@ _MOST_NOTES, _SHOWN = 20, 200
 
 
 def note_foreign(names: list[str], report: Report) -> None:
-    """Note the classes and functions named by a pickle that are not data, if there are any."""
+    """Note the classes and functions of other packages that a pickle names, if there are any."""
+    names = [name for name in names if not is_ordinary(name)]
     if not names:
         return
-    shown = [name[:_SHOWN] + " (PyTorch's, and not data)" * is_torch(name) for name in names]
+    shown = [name[:_SHOWN] for name in names]
     report.note(
         "warning",
         f"the pickle names what is not data; nothing was called: {listed(shown, _MOST_NOTES)}",

@@ -25,12 +25,12 @@ from ...graph.dtypes import UINT8, ElementType
 from ...graph.storage import Span, Storage
 from ...io.copy import sha256
 from ...io.source import ByteSource
-from ...limits import Limits
 from ...report import Note
 from ...text import counted, few
 from ..table import HEAD_BYTES, identify
 from .arrays import read_header
 from .pickle.meaning import Origin, PtMeaning
+from .pickle.safe_loader import ZIP_PARTS
 from .pickle.unpickler import Unpickler
 from .storages import StorageTable, span_of_bytes
 from .zip import STORED, Member, ZipArchive
@@ -197,6 +197,7 @@ class PtArchive:
             locate = partial(_locate, self.zip, self.root + folder, self.order, self._suffix(folder))
             table = StorageTable(locate, one_type=not script)
             known = PtMeaning(self.origin, table, table.of_id, script)
+            known.id_parts = ZIP_PARTS
             self._meanings[folder] = known
         return known
 
@@ -264,22 +265,26 @@ class PtArchive:
     def read_others(self) -> list[str]:
         """Read the pickles and files outside the value, for the names in them: a program may load any member.
 
-        A member that is only partly a pickle is read up to the end of the pickle.
+        A member that is only partly a pickle is read up to the end of the pickle. One that only begins as a pickle, as
+        elements of a tensor may, is none if no name is found in it.
 
         Returns:
             The members that are files by their names, but cannot be read.
         """
+        origin = self.origin
         failed: list[str] = []
         for name, member in self.zip.members.items():
             if name in self.rests or not member.size:
                 continue
             is_file = name.lower().endswith(_FILES)
+            names_before = len(origin.foreign)
+            uses_before = dict(origin.uses)
             try:
                 source, start = self.zip.span(name)
                 head = source.read(start, min(HEAD_BYTES, member.size))
                 signature = identify(head)
                 if signature is not None and signature.kind == "npy":
-                    self.origin.foreign.update(judge_array(source, start, member.size, self.origin.limits))
+                    judge_array(origin, source, start, member.size)
                 elif head.startswith(b"PK"):
                     self._nested(name)
                 elif is_file or _PICKLE.match(head) or (signature is not None and signature.kind == "pickle"):
@@ -288,6 +293,8 @@ class PtArchive:
             except T7BridgeError:
                 if is_file:
                     failed.append(name)
+                elif len(origin.foreign) == names_before:
+                    origin.uses = uses_before
         return failed
 
     def _unpickle(self, member: Member, folder: str) -> Any:
@@ -408,26 +415,23 @@ def read_package(archive: PtArchive) -> Any:
 # Arrays of objects: numpy pickles their elements after the header, and `numpy.load(allow_pickle=True)` loads them
 
 
-def judge_array(source: ByteSource, start: int, size: int, limits: Limits) -> dict[str, str]:
-    """Return the names in a `.npy` that have no meaning here, with their kinds: none if its elements are not pickled.
+def judge_array(origin: Origin, source: ByteSource, start: int, size: int) -> None:
+    """Note what PyTorch's safe loader refuses in the pickled elements of a `.npy`, if they are pickled.
 
     Args:
+        origin: receives it.
         source: the file.
         start: first byte of the array's file.
         size: of that file, in bytes.
-        limits: resource limits.
 
     Raises:
         FormatError: it is damaged.
     """
     descr, _, _, data = read_header(source, start, start + size, source.name)
-    if not _may_hold_objects(descr):
-        return {}
-    origin = Origin(source, limits)
-    pickle = Unpickler(source, data, start + size, PtMeaning(origin))
-    pickle.load()
-    pickle.load_rest()
-    return origin.foreign
+    if _may_hold_objects(descr):
+        pickle = Unpickler(source, data, start + size, PtMeaning(origin))
+        pickle.load()
+        pickle.load_rest()
 
 
 def _may_hold_objects(descr: Any) -> bool:
