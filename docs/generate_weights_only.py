@@ -26,6 +26,7 @@ _HEAD = """\
 # name       a name that a pickle may hold, and its uses: "call" by REDUCE, "new" for its class by NEWOBJ
 # operation  an operation that a pickle may have
 # module     a module of Python 2, and the one of Python 3 in which its names are looked up
+# attribute  an attribute of tensors that cannot be set
 """
 
 
@@ -35,9 +36,9 @@ def names() -> dict[str, Any]:
 
 
 def constructed(known: dict[str, Any]) -> set[str]:
-    """Return the names of classes, of which an object can be made on a machine without CUDA.
+    """Return the names of classes of which an object can be made: on a machine without CUDA none of its tensors.
 
-    Those of CUDA are as those of the CPU. `torch.device` needs an argument.
+    `torch.device` needs an argument.
     """
     found: set[str] = set()
     for name, value in known.items():
@@ -46,8 +47,7 @@ def constructed(known: dict[str, Any]) -> set[str]:
         try:
             value.__new__(value, *(["cpu"] if value is torch.device else []))
         except TypeError:
-            if not name.startswith("torch.cuda."):
-                continue
+            continue
         found.add(name)
     return found
 
@@ -76,6 +76,17 @@ def modules(known: dict[str, Any]) -> dict[str, str]:
     return {old: new for old, new in IMPORT_MAPPING.items() if new in starts}
 
 
+def attributes() -> list[str]:
+    """Return the attributes of tensors that PyTorch does not let be anything."""
+    found: list[str] = []
+    for name in dir(torch.Tensor):
+        try:
+            setattr(torch.ones(1), name, object())
+        except Exception:
+            found.append(name)
+    return found
+
+
 def text() -> str:
     """Return the table."""
     with warnings.catch_warnings():
@@ -84,10 +95,13 @@ def text() -> str:
         new = constructed(known)
         lines = [_HEAD.format(release=".".join(torch.__version__.split(".")[:2]))]
         for name, value in sorted(known.items()):
-            is_called = callable(value) and not isinstance(value, StorageType)
+            is_called = (
+                name in new if isinstance(value, type) else callable(value) and not isinstance(value, StorageType)
+            )
             lines.append(f"name {name}{' call' * is_called}{' new' * (name in new)}\n")
         lines += [f"operation {name}\n" for name in sorted(operations())]
         lines += [f"module {old} {new}\n" for old, new in sorted(modules(known).items())]
+        lines += [f"attribute {name}\n" for name in attributes()]
         return "".join(lines)
 
 

@@ -248,6 +248,7 @@ class PtArchive:
         Raises:
             CorruptError: the archive has storages, but the value uses none of them.
         """
+        self._judge_sizes()
         if self.has(RECORD_MEMBER):
             return
         names = [name for name in self.unread() if name.startswith(_WEIGHT_FOLDERS) and self._size([name])]
@@ -261,6 +262,14 @@ class PtArchive:
             )
         what = "member of the archive is" if len(names) == 1 else "members of the archive are"
         self.leave_out(f"{len(names)} {what} not part of its value and left out: {{}}", names, "warning")
+
+    def _judge_sizes(self) -> None:
+        """Note the storages whose members are missing or have another size: PyTorch's loader reads none of them."""
+        for folder, meaning in self._meanings.items():
+            for key, storage in meaning.storages.roots.items():
+                member = self.zip.members.get(f"{self.root}{folder}{key}{self._suffix(folder)}")
+                if member is None or member.size != storage.nbytes:
+                    meaning.doubt("a storage of another size than its member")
 
     def read_others(self) -> list[str]:
         """Read the pickles and files outside the value, for the names in them: a program may load any member.

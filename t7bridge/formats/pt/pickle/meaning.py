@@ -246,8 +246,8 @@ class PtMeaning:
                 value = function(self, *args)
                 if value is not NotImplemented:
                     return value
-        if self.origin.is_judged and isinstance(constructor, PythonGlobal) and constructor.path in WEIGHTS_ONLY:
-            self.origin.uses[f"a call of {constructor.path} whose arguments are not known to be right"] = None
+        if isinstance(constructor, PythonGlobal) and constructor.path in WEIGHTS_ONLY:
+            self.doubt(f"a call of {constructor.path} whose arguments are not known to be right")
         return PythonObject(constructor, how, args, kwargs)
 
     def persistent(self, saved_id: Any) -> Any:
@@ -271,6 +271,11 @@ class PtMeaning:
             named = value.path if isinstance(value, PythonGlobal) else f"a {type(value).__name__}"
             raise CorruptError(f"{named} receives a state, but has none")
         return value
+
+    def doubt(self, use: str) -> None:
+        """Note a use of what PyTorch's safe loader knows that it refuses, or may refuse."""
+        if self.origin.is_judged and not self.script:
+            self.origin.uses[use] = None
 
     def _judge(self, value: PythonGlobal) -> None:
         """Refuse or record a name that PyTorch's safe loader does not know."""

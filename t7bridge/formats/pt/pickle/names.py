@@ -25,19 +25,22 @@ def words(text: str, prefix: str = "") -> frozenset[str]:
 class _Table(NamedTuple):
     """What PyTorch's safe loader takes: names, those that it calls, those of which it makes objects, and operations.
 
-    `modules` are names of modules of Python 2, and what they are called in Python 3.
+    `modules` are names of modules of Python 2, and what they are called in Python 3; `attributes` are those of tensors
+    that cannot be set.
     """
 
     names: frozenset[str]
     called: frozenset[str]
     constructed: frozenset[str]
     operations: frozenset[str]
+    attributes: frozenset[str]
     modules: dict[str, str]
 
 
 def _read_table() -> _Table:
     uses: dict[str, list[str]] = {}
     operations: list[str] = []
+    attributes: list[str] = []
     modules: dict[str, str] = {}
     for line in Path(__file__).with_name("weights_only.txt").read_text("ascii").splitlines():
         if line.startswith("#"):
@@ -47,11 +50,13 @@ def _read_table() -> _Table:
             uses[word] = rest
         elif kind == "operation":
             operations.append(word)
+        elif kind == "attribute":
+            attributes.append(word)
         else:
             modules[word] = rest[0]
     called = frozenset(name for name, rest in uses.items() if "call" in rest)
     constructed = frozenset(name for name, rest in uses.items() if "new" in rest)
-    return _Table(frozenset(uses), called, constructed, frozenset(operations), modules)
+    return _Table(frozenset(uses), called, constructed, frozenset(operations), frozenset(attributes), modules)
 
 
 SAFE = _read_table()

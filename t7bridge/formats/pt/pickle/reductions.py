@@ -43,7 +43,7 @@ from ....graph.python import (
 )
 from ....graph.storage import Storage
 from ...fields import shown
-from ..storages import ELEMENT_NAMES
+from ..storages import DEVICE_TYPES, ELEMENT_NAMES
 from .meaning import GLOBALS, STATES, PtMeaning, reads
 from .names import is_copyreg, may_name
 
@@ -346,7 +346,9 @@ CONSTANTS = _constants()
 GLOBALS.update((f"torch.{_name}", _constant) for _name, _constant in CONSTANTS.items())
 
 
-_DEVICE = re.compile(r"([a-z]+)(?::(0|[1-9]\d{0,3}))?\Z")
+_DEVICE = re.compile(rf"({'|'.join(DEVICE_TYPES)})(?::(0|[1-9]\d{{0,3}}))?\Z")
+_MOST_DEVICES = 128
+"""PyTorch's number of a device is one signed byte."""
 
 
 def _layout(meaning: PtMeaning, name: str) -> Any:
@@ -354,15 +356,26 @@ def _layout(meaning: PtMeaning, name: str) -> Any:
     return found if found and found.kind == "layout" else NotImplemented
 
 
+def _size(meaning: PtMeaning, extents: Any = ()) -> Any:
+    if not all(type(extent) is int and abs(extent) < 1 << 63 for extent in extents):
+        return NotImplemented
+    return _copied(meaning, TorchSize, extents)
+
+
 def _device(meaning: PtMeaning, text: str, *index: int | None) -> Any:
     match = _DEVICE.match(text)
     if match is None or (index and match[2]):
         return NotImplemented
-    return Device(match[1], index[0] if index else int(match[2]) if match[2] else None)
+    number = int(match[2]) if match[2] else None
+    if index:
+        number = index[0]
+    if number is not None and not 0 <= number < _MOST_DEVICES:
+        return NotImplemented
+    return Device(match[1], number)
 
 
 reads("torch.serialization._get_layout", str)(_layout)
-reads("torch.Size", (list, tuple), least=0)(lambda meaning, extents=(): _copied(meaning, TorchSize, extents))
+reads("torch.Size", (list, tuple), least=0)(_size)
 reads("torch.device", str, (int, type(None)), least=1)(_device)
 
 
