@@ -274,6 +274,8 @@ def compare_scan(path: Path) -> str:
     """Return what `scan` and the safe loader say of a file; `DIFFERENT: …` if it is clean and refused."""
     report = t7bridge.scan(path)
     refused = _taken(path)
+    if b"/constants.pkl" in path.read_bytes():  # TorchScript, which is judged by what its code reaches
+        return "TorchScript"
     if report.clean and refused and report.format == "pt":
         return f"DIFFERENT: clean, but {refused}"
     said = "clean" if report.clean else "named" if report.findings else "unreadable"

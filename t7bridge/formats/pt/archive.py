@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,7 @@ from .zip import STORED, Member, ZipArchive
 
 DATA_MEMBER = "data.pkl"
 VERSION_MEMBER = "version"
+OLD_VERSION_MEMBER = ".data/version"
 FORMAT_MEMBER = ".format_version"
 ALIGNMENT_MEMBER = ".storage_alignment"
 BYTEORDER_MEMBER = "byteorder"
@@ -85,6 +87,34 @@ _FILES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
 _FREE_OPERATIONS = 500_000
 _ROOT_MEMBERS = (DATA_MEMBER, MODEL_MEMBER, *PT2_MEMBERS, PACKAGE_MEMBER)
 _WEIGHT_FOLDERS = ("data/", "constants/", "weights/", "tensors/", "xl_model_weights/")
+
+
+def _is_version(data: bytes) -> bool:
+    number = re.match(rb"\s*\+?(\d{1,9})", data)
+    return number is not None and 1 <= int(number[1]) <= _NEWEST_VERSION
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+_NEWEST_VERSION = 10
+_DESCRIPTIONS: dict[str, Callable[[bytes], bool]] = {
+    VERSION_MEMBER: _is_version,
+    OLD_VERSION_MEMBER: _is_version,
+    ALIGNMENT_MEMBER: lambda data: re.fullmatch(rb"\s*[-+]?\d{1,18}\s*", data) is not None,
+    FORMAT_MEMBER: lambda data: True,
+    ID_MEMBER: _is_text,
+}
+"""Members that PyTorch reads beside the value: whether it takes their bytes.
+
+Source: PyTorch 2.13 `caffe2/serialize/inline_container.cc` `PyTorchStreamReader::init`, `getAllRecords`,
+`torch/serialization.py` `_load`.
+"""
 
 
 class PtArchive:
@@ -271,6 +301,24 @@ class PtArchive:
                 if member is None or member.size != storage.nbytes:
                     meaning.doubt("a storage of another size than its member")
 
+    def _judge_descriptions(self) -> None:
+        """Look at the members that PyTorch's loader reads beside the value as it does.
+
+        Raises:
+            FormatError: one is damaged.
+        """
+        for name, is_taken in _DESCRIPTIONS.items():
+            data = self.small(name)
+            if data is not None and not is_taken(data):
+                self.meaning().doubt(f"the member {name} of the archive")
+        if not self.has(VERSION_MEMBER) and not self.has(OLD_VERSION_MEMBER):
+            self.meaning().doubt("an archive without a version")
+        for name in self.zip.members:
+            if not name.startswith(self.root):
+                self.meaning().doubt(f"the member {name!r:.60} outside of the folder {self.root!r:.60}")
+            elif not name.isascii() and not _is_text(name.encode("utf-8", "surrogateescape")):
+                self.meaning().doubt(f"the name {name!r:.60} of a member, which is not UTF-8")
+
     def read_others(self) -> list[str]:
         """Read the pickles and files outside the value, for the names in them: a program may load any member.
 
@@ -281,6 +329,8 @@ class PtArchive:
             The members that are files by their names, but cannot be read.
         """
         origin = self.origin
+        if origin.is_judged and self.has(DATA_MEMBER) and not self.has(CONSTANTS_MEMBER):
+            self._judge_descriptions()
         failed: list[str] = []
         for name, member in self.zip.members.items():
             if name in self.rests or not member.size:

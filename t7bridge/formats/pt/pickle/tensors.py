@@ -89,6 +89,8 @@ def _marked(meaning: PtMeaning, tensor: Tensor, requires_grad: Any, hooks: Any, 
     metadata = metadata or {}
     if not isinstance(metadata, dict) or not set(metadata) <= {"conj", "neg"}:
         raise _wrong("unknown metadata", metadata)
+    if metadata.get("conj") and not tensor.element.name.startswith("complex"):
+        raise _wrong(f"elements of {tensor.element.name}, and is marked as conjugated")
     if hooks or any(metadata.values()):
         tensor.extras = TensorExtras(bool(metadata.get("conj")), bool(metadata.get("neg")), hooks=hooks or None)
     return tensor
@@ -130,24 +132,22 @@ def _parameter(meaning: PtMeaning, data: Any, requires_grad: Any, hooks: Any, st
     return _set_python_state(parameter, state)
 
 
-def _check_state(state: Any) -> None:
-    """Check the attributes that a tensor receives.
-
-    Raises:
-        CorruptError: PyTorch cannot set them.
-    """
+def _is_settable(state: Any) -> bool:
+    """Return whether PyTorch can set the attributes of a state of a tensor."""
     parts = state if isinstance(state, tuple) else (state, None)
     if len(parts) != 2 or not all(part is None or isinstance(part, dict) for part in parts):
-        raise _wrong("a state that is not a dict of attributes", state)
-    for name in (name for part in parts for name in part or ()):
-        if type(name) is not str or name in SAFE.attributes:
-            raise _wrong("an attribute that cannot be set", name)
+        return False
+    return all(type(name) is str and name not in SAFE.attributes for part in parts for name in part or ())
 
 
 def _set_python_state(tensor: Tensor, state: Any) -> Tensor:
-    """Set attributes of a tensor. The state of another package's class may be anything."""
-    if tensor.extras is None or tensor.extras.subclass is None:
-        _check_state(state)
+    """Set attributes of a tensor. The state of another package's class may be anything.
+
+    Raises:
+        CorruptError: PyTorch could not set them.
+    """
+    if (tensor.extras is None or tensor.extras.subclass is None) and not _is_settable(state):
+        raise _wrong("a state that PyTorch cannot set", state)
     if state is not None and state != {} and state != (None, {}) and state != ({}, {}):
         tensor.extras = tensor.extras or TensorExtras()
         tensor.extras.state = state
@@ -407,11 +407,16 @@ def _dense(tensor: Tensor, extras: TensorExtras | None) -> Reduction:
         raise UnsupportedError("PyTorch has no negative strides", hint="Write a copy of the tensor: its numpy().")
     element, storage = tensor.element, whole(tensor.storage or Storage.empty(tensor.element))
     stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
-    args: tuple[Any, ...] = (tensor.offset, tensor.shape, stride, tensor.requires_grad, _hooks(extras))
+    place = (tensor.offset, tensor.shape, stride)
+    args: tuple[Any, ...]
     if element.torch_storage and storage.element is element:
-        name, args = "_rebuild_tensor_v2", (NamedStorage(storage, element.torch_storage, storage.count), *args)
+        name = "_rebuild_tensor_v2"
+        args = (NamedStorage(storage, element.torch_storage, storage.count), *place)
+        args += (tensor.requires_grad, _hooks(extras))
     else:
-        name, args = "_rebuild_tensor_v3", (_untyped(storage), *args, TorchConstant("dtype", element.name))
+        # PyTorch marks this tensor before it sets the elements, and refuses to set those of a marked one.
+        name = "_rebuild_tensor_v3"
+        args = (_untyped(storage), *place, False, _hooks(extras), TorchConstant("dtype", element.name))
     if extras is not None and (extras.conj or extras.neg):
         args = (*args, {bit: True for bit in ("conj", "neg") if getattr(extras, bit)})
     return calls(f"torch._utils.{name}", *args)
@@ -424,7 +429,8 @@ def _hooks(extras: TensorExtras | None) -> Any:
 def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
     extras = tensor.extras
     if extras is not None and extras.subclass is not None and not naming.may(extras.subclass):
-        extras = evolve(extras, subclass=None)
+        # Another package's class has its own way with a state.
+        extras = evolve(extras, subclass=None, state=extras.state if _is_settable(extras.state) else UNSET)
     if tensor.is_parameter:
         bare = None if extras is None else evolve(extras, state=UNSET, hooks=None)
         data = evolve(tensor, is_parameter=False, requires_grad=False, extras=bare)

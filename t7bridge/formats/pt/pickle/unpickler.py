@@ -178,16 +178,21 @@ class Unpickler:
             ForbiddenGlobalError: one names what runs code.
             LimitError: there are too many.
         """
+        origin = self._meaning.origin
         nbytes, count = self.end - self.position, 0
         while self.position < self.end:
             if count == _MOST_PICKLES:
                 most = f"at most {_MOST_PICKLES}"
                 raise LimitError("too many pickles follow one another", expected=most, offset=self.position)
+            names_before = len(origin.foreign)
+            uses_before = dict(origin.uses)
             try:
                 self.load()
             except ForbiddenGlobalError:
                 raise
             except T7BridgeError:
+                if len(origin.foreign) == names_before:  # no pickle then
+                    origin.uses = uses_before
                 break
             count += 1
         where = f" of {member}" if member else ""
