@@ -336,7 +336,7 @@ class PtArchive:
             if name in self.rests or not member.size:
                 continue
             is_file = name.lower().endswith(_FILES)
-            names_before = len(origin.foreign)
+            names_before = len(origin.unsafe)
             uses_before = dict(origin.uses)
             try:
                 source, start = self.zip.span(name)
@@ -352,7 +352,7 @@ class PtArchive:
             except T7BridgeError:
                 if is_file:
                     failed.append(name)
-                elif len(origin.foreign) == names_before:
+                elif len(origin.unsafe) == names_before:
                     origin.uses = uses_before
         return failed
 

@@ -200,13 +200,13 @@ class PtReader:
 
     @property
     def foreign(self) -> list[str]:
-        """The names that PyTorch's safe loader does not know, in the order of the file."""
-        return list(self._origin.foreign)
+        """The names of other packages than PyTorch, numpy and Python's own data, in the order of the file."""
+        return self._origin.foreign
 
     @property
     def judged(self) -> dict[str, bool]:
-        """These names, and whether each runs code or reaches the system."""
-        return self._origin.foreign
+        """The names that PyTorch's safe loader does not know, and whether each runs code or reaches the system."""
+        return self._origin.unsafe
 
     @property
     def uses(self) -> list[str]:
@@ -298,7 +298,7 @@ def _nested(depth: int, origin: Origin, source: ByteSource) -> Any:
     finally:
         if not origin.forbid:
             inner.read_others()
-        origin.foreign.update(inner.judged)
+        origin.unsafe.update(inner.judged)
         origin.uses.update(dict.fromkeys(inner.uses))
 
 
@@ -314,7 +314,7 @@ def read_pickle_with(
         forbid: whether names that run code are refused.
 
     Returns:
-        The value, and the globals that have no meaning here.
+        The value, and the names of other packages in it.
 
     Raises:
         FormatError: it is damaged.
@@ -331,7 +331,7 @@ def read_pickle_with(
     origin = Origin(ByteSource.from_bytes(data, "<record>"), limits, forbid, partial(_nested, 0))
     value = Unpickler(origin.source, 0, len(data), PtMeaning(origin, table, named), "record").load()
     table.finish()
-    return value, list(origin.foreign)
+    return value, origin.foreign
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS, *, forbid: bool = True) -> Document:

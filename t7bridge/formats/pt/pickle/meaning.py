@@ -19,7 +19,7 @@ from ....io.source import ByteSource
 from ....limits import DEFAULT_LIMITS, Budget, Limits
 from ....report import Note
 from ..storages import StorageTable
-from .names import SAFE, SCRIPT_MODULES, WEIGHTS_ONLY, is_forbidden, renamed
+from .names import SAFE, SCRIPT_MODULES, WEIGHTS_ONLY, is_forbidden, is_ordinary, renamed
 from .safe_loader import NO_IDS
 
 Call = tuple[Callable[..., Any], int, int, tuple[Any, ...] | None]
@@ -153,8 +153,8 @@ class Origin:
         is_judged: whether each pickle is also read as PyTorch's safe loader reads it, for `uses`.
 
     Attributes:
-        foreign: names that PyTorch's safe loader does not know, in the order of the file: path → whether it runs code
-            or reaches the system.
+        unsafe: names that PyTorch's safe loader does not know, in the order of the file: path → whether it runs code or
+            reaches the system.
         uses: what the safe loader refuses besides names: operations of pickles, and uses of what it knows.
         notes: what is left out of its value, and other information for users.
     """
@@ -172,15 +172,20 @@ class Origin:
         self.forbid = forbid
         self.reader = reader
         self.is_judged = is_judged
-        self.foreign: dict[str, bool] = {}
+        self.unsafe: dict[str, bool] = {}
         self.uses: dict[str, None] = {}
         self.notes: list[Note] = []
 
     def name(self, module: str, name: str) -> None:
         """Note a name that PyTorch's safe loader does not know."""
         path = f"{module}.{name}"
-        if path not in self.foreign:
-            self.foreign[path] = is_forbidden(module, name)
+        if path not in self.unsafe:
+            self.unsafe[path] = is_forbidden(module, name)
+
+    @property
+    def foreign(self) -> list[str]:
+        """Those of them that few checkpoints hold: of other packages than PyTorch, numpy and Python's own data."""
+        return [path for path, runs_code in self.unsafe.items() if runs_code or not is_ordinary(path)]
 
 
 class PtMeaning:
@@ -282,7 +287,7 @@ class PtMeaning:
         if value.path in WEIGHTS_ONLY or (self.script and value.path.startswith(SCRIPT_MODULES)):
             return
         self.origin.name(value.module, value.name)
-        if self.origin.forbid and self.origin.foreign[value.path]:
+        if self.origin.forbid and self.origin.unsafe[value.path]:
             raise ForbiddenGlobalError(
                 f"the pickle names {value.path:.200}, which runs code or reaches the system",
                 hint="Do not load this file in PyTorch; `t7bridge scan` lists all that it names.",

@@ -96,6 +96,13 @@ _PREFIXES = (
 _DEEPEST = max(prefix.count(".") + 1 for prefix in _PREFIXES)
 
 
+_ORDINARY = words("torch numpy collections copyreg argparse datetime decimal fractions pathlib")
+_DATA = words(
+    "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple", "builtins."
+)
+_DATA |= {"uuid.UUID", "uuid.SafeUUID"}
+
+
 def is_forbidden(module: str, name: str) -> bool:
     """Return whether a name runs code or reaches the system.
 
@@ -103,7 +110,8 @@ def is_forbidden(module: str, name: str) -> bool:
         module: the module to import, `numpy.f2py.crackfortran`.
         name: the name to look up in it; one with dots is a path, `torch.nn` or `os.system`.
     """
-    if f"{module}.{name}" in WEIGHTS_ONLY:
+    path = f"{module}.{name}"
+    if path in WEIGHTS_ONLY or path in _DATA:
         return False
     return _is_listed(module, name) or _is_listed(*renamed(module, name))
 
@@ -137,15 +145,14 @@ def is_torch(module: str) -> bool:
     return module == "torch" or module.startswith("torch.")
 
 
-_ORDINARY = words("torch numpy builtins collections copyreg argparse datetime decimal fractions pathlib")
-
-
 def is_ordinary(path: str) -> bool:
     """Return whether a name is in a package whose objects many checkpoints hold.
 
-    Conversions do not warn of these; `scan` names them all.
+    Conversions do not warn of these; `scan` names them all. A tensor that is divided among processes is not ordinary.
     """
-    return path.partition(".")[0] in _ORDINARY
+    if path.startswith("torch.distributed."):
+        return False
+    return path.partition(".")[0] in _ORDINARY or path in _DATA
 
 
 def may_name(value: Any, allow_foreign: bool) -> bool:

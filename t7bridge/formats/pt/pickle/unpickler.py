@@ -184,14 +184,14 @@ class Unpickler:
             if count == _MOST_PICKLES:
                 most = f"at most {_MOST_PICKLES}"
                 raise LimitError("too many pickles follow one another", expected=most, offset=self.position)
-            names_before = len(origin.foreign)
+            names_before = len(origin.unsafe)
             uses_before = dict(origin.uses)
             try:
                 self.load()
             except ForbiddenGlobalError:
                 raise
             except T7BridgeError:
-                if len(origin.foreign) == names_before:  # no pickle then
+                if len(origin.unsafe) == names_before:  # no pickle then
                     origin.uses = uses_before
                 break
             count += 1
