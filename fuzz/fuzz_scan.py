@@ -340,7 +340,7 @@ def main(arguments: list[str] | None = None) -> int:
     counts: dict[str, int] = {}
     found = 0
     stop = time.monotonic() + options.seconds
-    for number, answer in in_workers(options.count, judged):
+    for number, answer in in_workers(options.count, judged, block=500):
         kind = answer.partition(":")[0]
         if kind == "DIFFERENT" or kind.startswith(("killed", "ended")):
             found += 1

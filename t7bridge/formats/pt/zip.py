@@ -33,6 +33,8 @@ _CENTRAL_HEADER = struct.Struct("<4sHHHHHHIIIHHHHHII")
 _END_RECORD = struct.Struct("<4sHHHHIIH")
 _END64_RECORD = struct.Struct("<4sQHHIIQQQQ")
 _LOCATOR64_RECORD = struct.Struct("<4sIQI")
+_END64_HEAD_BYTES = 12
+"""Bytes of the zip64 end record that its own length does not count: its signature and the length."""
 _FULL_16, _FULL_32 = 0xFFFF, 0xFFFFFFFF
 _FLAGS = 0x0808  # sizes and CRC after the data; names in UTF-8
 _FOLDER = 0x10
@@ -248,12 +250,16 @@ class ZipArchive:
         behind = end = tail_start + place
         locator = source.read(max(0, end - _LOCATOR64_RECORD.size), _LOCATOR64_RECORD.size)
         if locator[:4] == _LOCATOR64:  # PyTorch writes it into small archives too
-            behind = _LOCATOR64_RECORD.unpack(locator)[2]
+            _, _, behind, disks = _LOCATOR64_RECORD.unpack(locator)
             record = source.read(behind, _END64_RECORD.size) if behind < end else b""
             if len(record) < _END64_RECORD.size or record[:4] != _END64:
                 raise CorruptError("the archive's directory is damaged", offset=behind)
-            _, _, _, _, disk, first_disk, here, count, length, start = _END64_RECORD.unpack(record)
-        if disk or first_disk or here != count:
+            _, rest, _, _, disk, first_disk, here, count, length, start = _END64_RECORD.unpack(record)
+            if rest < _END64_RECORD.size - _END64_HEAD_BYTES:
+                raise CorruptError("the archive's directory is damaged", offset=behind)
+        else:
+            disks = 1
+        if disk or first_disk or here != count or disks != 1:
             raise UnsupportedError("the archive is split over several files", offset=end)
         if start + length != behind or count * _CENTRAL_HEADER.size > length:
             raise CorruptError(

@@ -34,6 +34,8 @@ from .reductions import FORMS, NamedStorage, Naming, Reduction, calls, named
 _PLAIN_CLASSES = frozenset({"torch.Tensor", "torch._tensor.Tensor", "torch.autograd.variable.Variable"})
 _PARAMETER = "torch.nn.parameter.Parameter"
 _INT64 = ELEMENT_TYPES["int64"]
+_VALUES = ("float", "bfloat", "complex", "int8", "int16", "int32", "int64", "uint8", "bool")
+"""Beginnings of the types that values of sparse tensors may have."""
 
 
 def _wrong(what: str, found: Any = UNSET) -> CorruptError:
@@ -69,7 +71,9 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
 
 
 def _view(meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, dtype: Any = None) -> Tensor:
-    return view(meaning, meaning.storages.typed(storage, dtype and _element(dtype)), offset, size, stride)
+    return view(
+        meaning, meaning.storages.typed(storage, None if dtype is None else _element(dtype)), offset, size, stride
+    )
 
 
 def _has_gradient(element: ElementType) -> bool:
@@ -113,15 +117,13 @@ def _tensor(
 
 reads("torch._utils._rebuild_tensor", *[object] * 4)(_view)
 reads("torch._utils._rebuild_tensor_v2", *[object] * 7, least=6)(_tensor)
-reads("torch._utils._rebuild_tensor_v3", *[object] * 8, least=7)(
+reads("torch._utils._rebuild_tensor_v3", *[object] * 6, TorchConstant, object, least=7)(
     lambda meaning, *args: _tensor(meaning, *args[:6], *args[7:], dtype=args[6])
 )
 
 
-@reads(
-    "torch._utils._rebuild_parameter torch._utils._rebuild_parameter_with_state",
-    (Tensor, SparseTensor), object, object, object, least=3,
-)  # fmt: skip
+@reads("torch._utils._rebuild_parameter", (Tensor, SparseTensor), object, object)
+@reads("torch._utils._rebuild_parameter_with_state", (Tensor, SparseTensor), object, object, object)
 def _parameter(meaning: PtMeaning, data: Any, requires_grad: Any, hooks: Any, state: Any = None) -> Any:
     if isinstance(data, SparseTensor):
         marked = _requires_grad(meaning, data.values.element, requires_grad)
@@ -246,6 +248,8 @@ def _sparse(meaning: PtMeaning, layout: TorchConstant, parts: tuple[Any, ...]) -
     *tensors, size = parts[: 4 if pair else 3]
     if not all(isinstance(part, Tensor) for part in tensors):
         raise _wrong("no indices or values")
+    if not tensors[-1].element.name.startswith(_VALUES):
+        raise _wrong("values of a type that no sparse tensor has", tensors[-1].element.name)
     if not pair:
         _check_sparse(tensors[0], tensors[1], size)
     coalesced = bool(parts[3]) if len(parts) == 4 and not pair and parts[3] is not None else None
