@@ -70,10 +70,10 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
     return Tensor(storage.element, storage, size, stride, offset, not size, device=storage.device)
 
 
-def _view(meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, dtype: Any = None) -> Tensor:
-    return view(
-        meaning, meaning.storages.typed(storage, None if dtype is None else _element(dtype)), offset, size, stride
-    )
+def _view(
+    meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, element: ElementType | None = None
+) -> Tensor:
+    return view(meaning, meaning.storages.typed(storage, element), offset, size, stride)
 
 
 def _has_gradient(element: ElementType) -> bool:
@@ -108,17 +108,17 @@ def _element(dtype: Any) -> ElementType:
 
 
 def _tensor(
-    meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, *marks: Any, dtype: Any = None
+    meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, *marks: Any, element: Any = None
 ) -> Tensor:
-    if dtype is not None and marks and marks[0] is not False:  # PyTorch marks it, and cannot set its elements then
+    if element is not None and marks and marks[0] is not False:  # PyTorch marks it, and cannot set its elements then
         meaning.doubt("a tensor of _rebuild_tensor_v3 that requires a gradient")
-    return _marked(meaning, _view(meaning, storage, offset, size, stride, dtype), *marks)
+    return _marked(meaning, _view(meaning, storage, offset, size, stride, element), *marks)
 
 
 reads("torch._utils._rebuild_tensor", *[object] * 4)(_view)
 reads("torch._utils._rebuild_tensor_v2", *[object] * 7, least=6)(_tensor)
-reads("torch._utils._rebuild_tensor_v3", *[object] * 6, TorchConstant, object, least=7)(
-    lambda meaning, *args: _tensor(meaning, *args[:6], *args[7:], dtype=args[6])
+reads("torch._utils._rebuild_tensor_v3", *[object] * 8, least=7)(
+    lambda meaning, *args: _tensor(meaning, *args[:6], *args[7:], element=_element(args[6]))
 )
 
 
