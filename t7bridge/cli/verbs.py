@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..tools.match.result import KnownModel, Match
     from ..tools.prove.proof import Proof
 
-DONE, FAILED = 0, 1
+DONE, FAILED, UNREADABLE = 0, 1, 2
 
 
 def _print(
@@ -301,7 +301,7 @@ def module(options: argparse.Namespace) -> int:
 
 
 def scan(options: argparse.Namespace) -> int:
-    """Scan, print, and exit with 1 if anything was found."""
+    """Scan, print, and exit with 1 if anything was found, or else with 2 if a file could not be read."""
     from ..tools.scan import ScanReport
 
     reports = []
@@ -317,7 +317,11 @@ def scan(options: argparse.Namespace) -> int:
             failed(report.error)
     if options.json:
         print_json([report.as_dict() for report in reports])
-    return DONE if all(report.clean for report in reports) else FAILED
+    else:
+        print_hint(next((report.remedy for report in reports if report.remedy), ""))
+    if any(report.findings for report in reports):
+        return FAILED
+    return UNREADABLE if any(report.error for report in reports) else DONE
 
 
 def prove(options: argparse.Namespace) -> int:

@@ -69,8 +69,8 @@ def convert(request: Convert) -> Report:
             precision, lost sharing, or anything else that would be a warning in the report.
         sync: return only when the target is on the disk, so that it survives a power cut; a target that replaces a file
             always is.
-        allow_foreign: name classes and functions of other packages in a `.pt` as the source does; otherwise objects of
-            such classes become plain data that names the class.
+        allow_foreign: name classes and functions that `torch.load(weights_only=True)` refuses, as the source does;
+            otherwise objects of such classes become plain data that names the class.
 
     Returns:
         The report, with notes for the user. A format that holds named tensors only receives those; the notes name the

@@ -13,7 +13,6 @@ from ..errors import CorruptError
 from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..formats.pt.arrays import tensor_of_array, text_items
 from ..formats.pt.modules import is_module
-from ..formats.pt.pickle.names import is_torch
 from ..graph.dtypes import NUMPY_ELEMENTS
 from ..graph.python import NumpyArray, NumpyScalar
 from ..graph.walk import objects, walk
@@ -91,8 +90,8 @@ class Conversion:
     )  # fmt: skip
     strict: bool = STRICT
     allow_foreign: bool = option(
-        "keep references to classes of other packages (default: write plain data)", default=False, targets=(PYTHON,),
-        group=_PT,
+        "name classes that torch.load(weights_only=True) refuses (default: write plain data)", default=False,
+        targets=(PYTHON,), group=_PT,
     )  # fmt: skip
     classes: PathLike | None = CLASSES
     limits: Limits = LIMITS
@@ -196,10 +195,10 @@ _MOST_NOTES, _SHOWN = 20, 200
 
 
 def note_foreign(names: list[str], report: Report) -> None:
-    """Note the classes and functions named by a pickle that are not data, if there are any."""
+    """Note the classes and functions of other packages that a pickle names, if there are any."""
     if not names:
         return
-    shown = [name[:_SHOWN] + " (PyTorch's, and not data)" * is_torch(name) for name in names]
+    shown = [name[:_SHOWN] for name in names]
     report.note(
         "warning",
         f"the pickle names what is not data; nothing was called: {listed(shown, _MOST_NOTES)}",

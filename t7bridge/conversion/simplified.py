@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Any
 
 from ..formats.pt.modules import VisitedModules, attributes_of, is_module, module_state_dict
-from ..formats.pt.pickle.names import FORBIDDEN, FOREIGN, SAFE, is_torch, standing
+from ..formats.pt.pickle.names import WEIGHTS_ONLY, is_ordinary, is_torch
 from ..graph import python
 from ..graph.lua import COMPOSITE, Value
 from ..graph.python import NAMED, key_text, name_text
@@ -148,7 +148,7 @@ class Simplified(Plain):
             return value
         if isinstance(value, python.Device) or not isinstance(value, NAMED):
             return value
-        if isinstance(value, python.PythonGlobal) and standing(value.module, value.name) == SAFE:
+        if isinstance(value, python.PythonGlobal) and value.path in WEIGHTS_ONLY:
             return value
         self._change(name_text(value) if isinstance(value, python.PythonGlobal) else type(value).__name__, value)
         return name_text(value)
@@ -272,6 +272,6 @@ def _note(builder: Simplified, value: Any, made: Any, report: Report) -> None:
     for name, items in list(builder.changed.items())[:_MOST_NOTES]:
         first = items[0]
         is_name = isinstance(first, python.PythonGlobal)
-        ordinary = is_name and standing(first.module, first.name) not in (FOREIGN, FORBIDDEN)
-        level = "info" if ordinary or name.startswith(_LIKE) else "warning"
+        is_common = is_name and is_ordinary(first.path)
+        level = "info" if is_common or name.startswith(_LIKE) else "warning"
         note_plain(name, items, paths, report, level, "; --allow-foreign (allow_foreign=True) keeps it")

@@ -60,6 +60,8 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
     if made.shown is not None:
         document.forget()
     value = made.value
+    if made.shown is not None and not request.allow_foreign:
+        value = simplified(value, report, request.limits)
     if compact and report.mode != "record":
         value = compact_in(value)
     elif compact:

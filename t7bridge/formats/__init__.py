@@ -189,7 +189,7 @@ __getattr__ = face(
         "pt.distributed": "DistributedReader whole_of_chunks",
         "pt.modules": "ScriptModule is_module module_state_dict parse_classes",
         "pt.pickle.meaning": "GLOBALS Origin PtMeaning",
-        "pt.pickle.names": "CALL FILL FOREIGN SAFE STATE VALUE WEIGHTS_ONLY may_call standing",
+        "pt.pickle.names": "SAFE WEIGHTS_ONLY is_forbidden",
         "pt.pickle.pickler": "PickleWriter",
         "pt.pickle.unpickler": "Unpickler",
         "pt.script_writer": "ScriptWriter",

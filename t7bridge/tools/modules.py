@@ -257,7 +257,7 @@ def write_lua(request: WriteLua) -> Report:
 
     Args:
         module: see `save_module`; or the text `PACKAGE:FACTORY` or `FILE.py:FACTORY`, which is imported and called; or
-            the path of a `.pt2` archive or TorchScript file, which must be harmless to `scan`.
+            the path of a `.pt2` archive or TorchScript file, which must be clean for `scan`.
         target: the folder of the two files; created if missing.
         example_inputs: see `save_module`.
         weights: a file with the state dict of a module named by a text; random weights if not given.
@@ -336,7 +336,7 @@ def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = (), inf
 
 
 def _program_of(path: str) -> Any:
-    """Return the exported program or script module of a file, which `scan` finds harmless.
+    """Return the exported program or script module of a file, which is clean for `scan`.
 
     Raises:
         MissingFileError: there is no file.

@@ -1,8 +1,13 @@
-"""`scan`: report what a file would import or execute in a reader that trusts it. Nothing is executed."""
+"""`scan`: whether PyTorch's safe loader takes a file, and which names stand in its way. Nothing is executed.
+
+Clean is what `torch.load(weights_only=True)` takes. A pickle in any other file is judged as that loader would judge it;
+TorchScript archives are read by C++, and are judged by what their code reaches.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from posixpath import join
 from typing import Any, ClassVar
 
@@ -14,7 +19,8 @@ from ..data import define
 from ..errors import CorruptError, T7BridgeError, UnknownFormatError
 from ..formats.pt.archive import judge_array
 from ..formats.pt.distributed import METADATA_MEMBER, DistributedReader
-from ..formats.pt.pickle.names import CALLED, FORBIDDEN, is_torch, standing
+from ..formats.pt.pickle.meaning import Origin
+from ..formats.pt.pickle.names import is_forbidden
 from ..formats.pt.zip import ZipArchive
 from ..formats.shards import files_of
 from ..formats.t7.file import read_t7
@@ -38,18 +44,27 @@ _OBJECTS = {
 """Classes of graph, nngraph and torch7 that are not layers; a reader makes plain objects of them."""
 
 
+FORBIDDEN, IMPORTED, REFUSED = "forbidden global", "trusted import", "refused"
+"""Kinds of findings in pickles."""
+_LAYOUTS = {
+    "tar": "the tar layout of PyTorch 0.1",
+    "pickle": "a plain pickle, which pickle.load reads",
+    "package": "an archive of torch.package",
+}
+"""Kinds of files that `torch.load(weights_only=True)` refuses as such."""
+
+
 @define(frozen=True)
 class Finding:
-    """Something that a trusting reader would execute, or look up and execute.
+    """Something that PyTorch's safe loader refuses, or that a trusting reader would execute.
 
     Attributes:
-        kind: `forbidden global`, which runs code or reaches the system; `torch global`, a class or function of PyTorch
-            that is not data; `foreign global`, one of another package, which would be imported and called; `called
-            class`, a harmless class whose constructor or methods the pickle calls; `script operation`, of
-            TorchScript on files; `operator` and `expression` of torch.export, which reach beyond tensors; `compiled
-            code`; `function`, Lua bytecode, which `torch.load` makes callable; `foreign class`, a Lua class that no
-            known package has, whose own code would read it; `unread`, bytes after the value and members that nothing
-            refers to.
+        kind: `forbidden global`, which runs code or reaches the system; `trusted import`, any other name that the safe
+            loader does not know: a loader that trusts the file imports it; `refused`, an operation of a pickle, a use
+            of a value or a layout that the safe loader does not take; `script operation`, of TorchScript on files;
+            `operator` and `expression` of torch.export, which reach beyond tensors; `compiled code`; `function`, Lua
+            bytecode, which `torch.load` makes callable; `foreign class`, a Lua class that no known package has, whose
+            own code would read it; `unread`, bytes after the value and members that nothing refers to.
         name: of the global or class; of a function its number of bytes and upvalues.
         path: path inside the value, if known.
         upvalues: names of a function's upvalues.
@@ -91,6 +106,14 @@ class ScanReport(Printed):
         """Return whether the file was read to its end and nothing was found."""
         return not self.findings and not self.error
 
+    @property
+    def remedy(self) -> str:
+        """What makes a file of this one that the safe loader takes; empty if nothing does, or nothing needs to."""
+        kinds = {finding.kind for finding in self.findings}
+        if self.error or self.format != "pt" or not kinds or not kinds <= {IMPORTED, REFUSED}:
+            return ""
+        return "t7bridge convert writes the data in it to a .pt that torch.load(weights_only=True) takes"
+
     def lines(self) -> list[str]:
         """Return a line for each finding."""
         found = list(map(str, self.findings)) or ["nothing found"] * (not self.error)
@@ -106,7 +129,7 @@ class ScanReport(Printed):
 
 @verb
 class Scan:
-    """Report what a pickle would import or execute, and Lua functions and foreign classes. Nothing is executed."""
+    """Report what PyTorch's safe loader refuses in a file, Lua functions and foreign classes. Nothing is executed."""
 
     EXAMPLES = ("t7bridge scan *.pt *.t7", "t7bridge scan --json download.pth", "t7bridge scan checkpoint/")
     OLD_NAMES: ClassVar = {"path": "source"}
@@ -117,12 +140,12 @@ class Scan:
 
 @takes(Scan)
 def scan(request: Scan) -> ScanReport:
-    """Report what a file would import or execute in a reader that trusts it, without doing so.
+    """Report whether PyTorch's safe loader takes a file, and which names stand in its way. Nothing is executed.
 
-    Of a `.pt`: the globals that are not part of PyTorch's data, in nested files too, and programs that reach beyond
-    tensors. Of a `.t7`: functions, and classes that no known package has. Of both: the same in the record of the
-    original that t7bridge stores next to a value. Of `.npz` and `.npy`: pickled arrays. Of the index of a checkpoint
-    in several files: the files too.
+    Of a `.pt`: what `torch.load(weights_only=True)` refuses, in nested files too, and programs that reach beyond
+    tensors. Other pickles are judged as that loader would: `.npz` and `.npy` with pickled arrays, plain pickles, the
+    members of archives. Of a `.t7`: functions, and classes that no known package has. Of both: the same in the record
+    of the original that t7bridge stores next to a value. Of the index of a checkpoint in several files: the files too.
 
     Args:
         source: a file; or a folder, whose files are all read: the findings have its path before their own.
@@ -215,7 +238,7 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
         refuse_two(source, title=signature.title if signature else "")
     if signature is not None and signature.kind == "npy":
         report.format = "npy"
-        _add_globals(judge_array(source, 0, source.size, limits), report)
+        _judge_array(source, 0, source.size, limits, report)
         return
     spec = formats.format_of(source, limits)
     report.format = spec.name
@@ -243,9 +266,17 @@ def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> No
         source, start = archive.span(name)
         head = source.read(start, min(HEAD_BYTES, member.size))
         if head.startswith(b"\x93NUMPY"):
-            _add_globals(judge_array(source, start, member.size, limits), report)
+            _judge_array(source, start, member.size, limits, report)
         elif (signature := identify(head)) is not None and formats.formats_with(signature.kind):
             _scan_pt(ByteSource.from_bytes(archive.read(name), f"{source.name}: {name}"), limits, report)
+
+
+def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, report: ScanReport) -> None:
+    origin = Origin(source, limits, is_judged=True)
+    try:
+        judge_array(origin, source, start, size)
+    finally:  # names in front of damage would have been called
+        _add_pickled(origin.unsafe, origin.uses, report)
 
 
 def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
@@ -253,7 +284,7 @@ def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     from ..formats.pt.file import PtReader
     from ..formats.pt.pt2 import effects
 
-    reader = PtReader(source, limits=limits, forbid=False)
+    reader = PtReader(source, limits=limits, forbid=False, judge=True)
     try:
         try:
             if reader.archive is not None:
@@ -263,7 +294,9 @@ def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
             for name in reader.read_others():
                 report.add_unread(f"{name:.200} cannot be read")
     finally:  # names in a damaged pickle before the damage would have been called
-        _add_globals(reader.judged, report)
+        _add_pickled(reader.judged, reader.uses, report)
+        if reader.kind in _LAYOUTS:
+            report.findings.append(Finding(REFUSED, _LAYOUTS[reader.kind]))
         for note in reader.notes:
             if note.level == "warning":
                 report.add_unread(note.message)
@@ -282,7 +315,8 @@ def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
         from ..conversion.records import original_pt
 
         original = original_pt(content, limits, forbid=False)
-        _add_globals({} if original is None else judge(original.foreign), report)
+        names = [] if original is None else original.foreign
+        _add_pickled({name: is_forbidden(*name.rpartition(".")[::2]) for name in names}, (), report)
 
 
 def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[Any]:
@@ -303,16 +337,18 @@ def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[
     return roots
 
 
-def judge(names: list[str]) -> dict[str, str]:
-    """Return which of some globals are forbidden, by their dotted names."""
-    parts = {name: name.rpartition(".") for name in names}
-    return {name: standing(module, own) for name, (module, _, own) in parts.items()}
+def _add_pickled(names: Mapping[str, bool], uses: Iterable[str], report: ScanReport) -> None:
+    """Add what the safe loader refuses in pickles.
 
-
-def _add_globals(judged: dict[str, str], report: ScanReport) -> None:
-    for name, found in judged.items():
-        kind = f"{FORBIDDEN if found == FORBIDDEN else 'torch' if is_torch(name) else 'foreign'} global"
-        report.findings.append(Finding("called class" if found == CALLED else kind, name[:_SHOWN_LETTERS]))
+    Args:
+        names: names that it does not know, and whether each runs code or reaches the system.
+        uses: operations, and uses of what it knows.
+        report: receives the findings.
+    """
+    for name, runs_code in names.items():
+        report.findings.append(Finding(FORBIDDEN if runs_code else IMPORTED, name[:_SHOWN_LETTERS]))
+    for use in uses:
+        report.findings.append(Finding(REFUSED, use[:_SHOWN_LETTERS]))
 
 
 def _add_lua(roots: list[Any], report: ScanReport) -> None:

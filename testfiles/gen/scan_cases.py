@@ -1,4 +1,4 @@
-"""scan_cases.py OUTDIR: further files for `scan`, put together by hand: `runs`, and `harmless`, which must stay clean.
+"""scan_cases.py OUTDIR: further files for `scan`, put together by hand: `runs`, `trust` and `plain`; see README.md.
 
 With PyTorch 2.13 and numpy. Nothing in them does more than print, or create a module; `../scan/README.md` has a row each.
 """
@@ -9,8 +9,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 OUT = Path(sys.argv[1])
-RUNS, HARMLESS = OUT / "runs", OUT / "harmless"
-for folder in (RUNS, HARMLESS): folder.mkdir(parents=True, exist_ok=True)
+RUNS, TRUST, PLAIN = OUT / "runs", OUT / "trust", OUT / "plain"
+for folder in (RUNS, TRUST, PLAIN): folder.mkdir(parents=True, exist_ok=True)
 
 PRINT = b"\x80\x02cbuiltins\nprint\nX\x08\0\0\0EXECUTED\x85R."
 LINEAR, RELU = b"ctorch.nn.modules.linear\nLinear\n", b"ctorch.nn.modules.activation\nReLU\n"
@@ -85,8 +85,8 @@ except Exception as error:  # the compiler of some releases has no `torch.save`:
     members[code] = members[code].replace(b"    return ", b'    _0 = torch.save(x, "written")\n    return ')
     (RUNS / "script_save.pt").write_bytes(zipped(members))
 n = torch.export.Dim("n", min=2, max=64)
-torch.export.save(torch.export.export(Add(), (torch.ones(4, 2),), dynamic_shapes=({0: n},)), HARMLESS / "dynamic.pt2")
-with zipfile.ZipFile(HARMLESS / "dynamic.pt2") as archive: members = {name: archive.read(name) for name in archive.namelist()}
+torch.export.save(torch.export.export(Add(), (torch.ones(4, 2),), dynamic_shapes=({0: n},)), PLAIN / "dynamic.pt2")
+with zipfile.ZipFile(PLAIN / "dynamic.pt2") as archive: members = {name: archive.read(name) for name in archive.namelist()}
 graph = next(name for name in members if name.endswith("models/model.json"))
 
 
@@ -119,7 +119,7 @@ def folder(home, name, value):
     return home / name
 
 
-folder(HARMLESS, "distributed", {"model": {"w": torch.ones(2, 3)}, "step": 3})
+folder(TRUST, "distributed", {"model": {"w": torch.ones(2, 3)}, "step": 3})
 attacked = folder(RUNS, "distributed_member", {"model": {"w": torch.ones(2, 3)}, "step": 3})
 found = pickle.loads((attacked / ".metadata").read_bytes())
 (info,) = [info for index, info in found.storage_data.items() if index.fqn == "step"]
@@ -132,7 +132,7 @@ attacked = folder(RUNS, "distributed_metadata", {"w": torch.ones(2)})
 (attacked / ".metadata").write_bytes(PRINT)
 plain = RUNS / "plain_folder" / "inside"; plain.mkdir(parents=True, exist_ok=True)
 (plain / "weights.bin").write_bytes(pt(PRINT)); (plain.parent / "README.md").write_text("A model.\n")
-plain = HARMLESS / "plain_folder"; plain.mkdir(exist_ok=True)
+plain = PLAIN / "plain_folder"; plain.mkdir(exist_ok=True)
 torch.save({"w": torch.ones(2)}, plain / "weights.bin"); (plain / "README.md").write_text("A model.\n"); (plain / "config.json").write_text("{}")
 
 # Tar
@@ -167,9 +167,9 @@ head = b"\x89HDF\r\n\x1a\n"
 (RUNS / "tar_that_is_hdf5.pt").write_bytes(member(head) + b"".join(member(n, d) for n, d in {**sound, b"pickle": PRINT}.items()) + bytes(1024))
 
 # Ordinary files
-np.savez(HARMLESS / "object.npz", names=np.array(["a", None, 3], dtype=object), w=np.zeros(2, np.float32))
-np.save(HARMLESS / "array.npy", np.arange(3))
-torch.jit.script(Add()).save(HARMLESS / "script_cat.pt")
+np.savez(TRUST / "object.npz", names=np.array(["a", None, 3], dtype=object), w=np.zeros(2, np.float32))
+np.save(PLAIN / "array.npy", np.arange(3))
+torch.jit.script(Add()).save(PLAIN / "script_cat.pt")
 for name, value in {
     "module_nested": torch.nn.ModuleDict({"a": torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU()), "b": torch.nn.TransformerEncoderLayer(4, 2, 8)}),
     "distribution": torch.distributions.Normal(torch.zeros(2), torch.ones(2)),
@@ -179,5 +179,5 @@ for name, value in {
     "path": Path("a/b"),
     "class_as_value": {"norm": torch.nn.BatchNorm2d, "act": torch.nn.functional.relu},
     "string_array": np.array(["a", "b"]),
-}.items(): torch.save(value, HARMLESS / f"{name}.pt")
-(HARMLESS / "protocol_1.pkl").write_bytes(pickle.dumps({"a": [1, 2.5, (3,)], "b": collections.OrderedDict(x=1)}, 1))
+}.items(): torch.save(value, TRUST / f"{name}.pt")
+(TRUST / "protocol_1.pkl").write_bytes(pickle.dumps({"a": [1, 2.5, (3,)], "b": collections.OrderedDict(x=1)}, 1))

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import TESTFILES
 from pt_helpers import saved, text, zipped
 
 import t7bridge
 from t7bridge.conversion import note_foreign
+from t7bridge.errors import T7BridgeError
 from t7bridge.formats import WEIGHTS_ONLY
 
 
@@ -73,14 +75,40 @@ def test_whole_modules_are_state_dicts(wrap: Any, tmp_path: pathlib.Path) -> Non
         assert value["epoch"] == 1
 
 
-def test_tree_mode_keeps_modules(tmp_path: pathlib.Path) -> None:
-    """In tree mode a module of PyTorch is written as its object; the report names the loaders that refuse it."""
+def test_tree_mode_keeps_modules_on_request(tmp_path: pathlib.Path) -> None:
+    """In tree mode a module is a dict of its attributes; on request its object, and the notes name who refuses it."""
     (tmp_path / "x.pt").write_bytes(saved(torch.nn.Sequential(torch.nn.Linear(2, 2))))
-    report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "y.pt", mode="tree")
+    t7bridge.convert(tmp_path / "x.pt", tmp_path / "plain.pt", mode="tree")
+    plain = torch.load(tmp_path / "plain.pt", weights_only=True)
+    assert plain["__class__"] == "torch.nn.modules.container.Sequential"
+    assert plain["_modules"]["0"]["_parameters"]["weight"].shape == (2, 2)
 
+    report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "y.pt", mode="tree", allow_foreign=True)
     assert isinstance(torch.load(tmp_path / "y.pt", weights_only=False), torch.nn.Sequential)
     refused = [note.message for note in report.notes if "weights_only=True" in note.message]
     assert any("torch.nn.modules.container.Sequential" in message for message in refused)
+
+
+@pytest.mark.parametrize("mode", ["auto", "tree"])
+def test_what_is_written_is_loaded_safely(mode: str, tmp_path: pathlib.Path) -> None:
+    """Values of every kind, of files that need trust, are written so that the safe loader takes the file."""
+    for path in sorted((TESTFILES / "scan/trust").glob("*.p*t*")):
+        t7bridge.convert(path, tmp_path / "y.pt", mode=mode, force=True)
+        torch.load(tmp_path / "y.pt", weights_only=True)
+
+
+def test_records_restore_no_programs(subtests: pytest.Subtests, tmp_path: pathlib.Path) -> None:
+    """What a file names that runs code does not come back from its record, nor is it in the file that was written."""
+    for path in sorted((TESTFILES / "scan/runs").glob("*.pt")):
+        with subtests.test(path.name):
+            target = tmp_path / f"{path.stem}.pt"
+            try:
+                t7bridge.convert(path, tmp_path / "x.t7", force=True)
+                t7bridge.convert(tmp_path / "x.t7", target, strict=False)
+            except T7BridgeError:
+                continue
+            torch.load(target, weights_only=True, map_location="cpu")
+            assert t7bridge.scan(target).clean
 
 
 def test_foreign_objects_are_plain_data(tmp_path: pathlib.Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,18 +26,19 @@ from ...graph.dtypes import UINT8, ElementType
 from ...graph.storage import Span, Storage
 from ...io.copy import sha256
 from ...io.source import ByteSource
-from ...limits import Limits
 from ...report import Note
 from ...text import counted, few
 from ..table import HEAD_BYTES, identify
 from .arrays import read_header
 from .pickle.meaning import Origin, PtMeaning
+from .pickle.safe_loader import ZIP_PARTS
 from .pickle.unpickler import Unpickler
 from .storages import StorageTable, span_of_bytes
 from .zip import STORED, Member, ZipArchive
 
 DATA_MEMBER = "data.pkl"
 VERSION_MEMBER = "version"
+OLD_VERSION_MEMBER = ".data/version"
 FORMAT_MEMBER = ".format_version"
 ALIGNMENT_MEMBER = ".storage_alignment"
 BYTEORDER_MEMBER = "byteorder"
@@ -85,6 +87,34 @@ _FILES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
 _FREE_OPERATIONS = 500_000
 _ROOT_MEMBERS = (DATA_MEMBER, MODEL_MEMBER, *PT2_MEMBERS, PACKAGE_MEMBER)
 _WEIGHT_FOLDERS = ("data/", "constants/", "weights/", "tensors/", "xl_model_weights/")
+
+
+def _is_version(data: bytes) -> bool:
+    number = re.match(rb"\s*\+?(\d{1,9})", data)
+    return number is not None and 1 <= int(number[1]) <= _NEWEST_VERSION
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+_NEWEST_VERSION = 10
+_DESCRIPTIONS: dict[str, Callable[[bytes], bool]] = {
+    VERSION_MEMBER: _is_version,
+    OLD_VERSION_MEMBER: _is_version,
+    ALIGNMENT_MEMBER: lambda data: re.fullmatch(rb"\s*[-+]?\d{1,18}\s*", data) is not None,
+    FORMAT_MEMBER: lambda data: True,
+    ID_MEMBER: _is_text,
+}
+"""Members that PyTorch reads beside the value: whether it takes their bytes.
+
+Source: PyTorch 2.13 `caffe2/serialize/inline_container.cc` `PyTorchStreamReader::init`, `getAllRecords`,
+`torch/serialization.py` `_load`.
+"""
 
 
 class PtArchive:
@@ -197,6 +227,7 @@ class PtArchive:
             locate = partial(_locate, self.zip, self.root + folder, self.order, self._suffix(folder))
             table = StorageTable(locate, one_type=not script)
             known = PtMeaning(self.origin, table, table.of_id, script)
+            known.id_parts = ZIP_PARTS
             self._meanings[folder] = known
         return known
 
@@ -247,6 +278,7 @@ class PtArchive:
         Raises:
             CorruptError: the archive has storages, but the value uses none of them.
         """
+        self._judge_sizes()
         if self.has(RECORD_MEMBER):
             return
         names = [name for name in self.unread() if name.startswith(_WEIGHT_FOLDERS) and self._size([name])]
@@ -261,25 +293,57 @@ class PtArchive:
         what = "member of the archive is" if len(names) == 1 else "members of the archive are"
         self.leave_out(f"{len(names)} {what} not part of its value and left out: {{}}", names, "warning")
 
+    def _judge_sizes(self) -> None:
+        """Note the storages whose members are missing or have another size: PyTorch's loader reads none of them."""
+        for folder, meaning in self._meanings.items():
+            for key, storage in meaning.storages.roots.items():
+                member = self.zip.members.get(f"{self.root}{folder}{key}{self._suffix(folder)}")
+                if member is None or member.size != storage.nbytes:
+                    meaning.doubt("a storage of another size than its member")
+
+    def _judge_descriptions(self) -> None:
+        """Look at the members that PyTorch's loader reads beside the value as it does.
+
+        Raises:
+            FormatError: one is damaged.
+        """
+        for name, is_taken in _DESCRIPTIONS.items():
+            data = self.small(name)
+            if data is not None and not is_taken(data):
+                self.meaning().doubt(f"the member {name} of the archive")
+        if not self.has(VERSION_MEMBER) and not self.has(OLD_VERSION_MEMBER):
+            self.meaning().doubt("an archive without a version")
+        for name in self.zip.members:
+            if not name.startswith(self.root):
+                self.meaning().doubt(f"the member {name!r:.60} outside of the folder {self.root!r:.60}")
+            elif not name.isascii() and not _is_text(name.encode("utf-8", "surrogateescape")):
+                self.meaning().doubt(f"the name {name!r:.60} of a member, which is not UTF-8")
+
     def read_others(self) -> list[str]:
         """Read the pickles and files outside the value, for the names in them: a program may load any member.
 
-        A member that is only partly a pickle is read up to the end of the pickle.
+        A member that is only partly a pickle is read up to the end of the pickle. One that only begins as a pickle, as
+        elements of a tensor may, is none if no name is found in it.
 
         Returns:
             The members that are files by their names, but cannot be read.
         """
+        origin = self.origin
+        if origin.is_judged and self.has(DATA_MEMBER) and not self.has(CONSTANTS_MEMBER):
+            self._judge_descriptions()
         failed: list[str] = []
         for name, member in self.zip.members.items():
             if name in self.rests or not member.size:
                 continue
             is_file = name.lower().endswith(_FILES)
+            names_before = len(origin.unsafe)
+            uses_before = dict(origin.uses)
             try:
                 source, start = self.zip.span(name)
                 head = source.read(start, min(HEAD_BYTES, member.size))
                 signature = identify(head)
                 if signature is not None and signature.kind == "npy":
-                    self.origin.foreign.update(judge_array(source, start, member.size, self.origin.limits))
+                    judge_array(origin, source, start, member.size)
                 elif head.startswith(b"PK"):
                     self._nested(name)
                 elif is_file or _PICKLE.match(head) or (signature is not None and signature.kind == "pickle"):
@@ -288,6 +352,8 @@ class PtArchive:
             except T7BridgeError:
                 if is_file:
                     failed.append(name)
+                elif len(origin.unsafe) == names_before:
+                    origin.uses = uses_before
         return failed
 
     def _unpickle(self, member: Member, folder: str) -> Any:
@@ -408,26 +474,23 @@ def read_package(archive: PtArchive) -> Any:
 # Arrays of objects: numpy pickles their elements after the header, and `numpy.load(allow_pickle=True)` loads them
 
 
-def judge_array(source: ByteSource, start: int, size: int, limits: Limits) -> dict[str, str]:
-    """Return the names in a `.npy` that have no meaning here, with their kinds: none if its elements are not pickled.
+def judge_array(origin: Origin, source: ByteSource, start: int, size: int) -> None:
+    """Note what PyTorch's safe loader refuses in the pickled elements of a `.npy`, if they are pickled.
 
     Args:
+        origin: receives it.
         source: the file.
         start: first byte of the array's file.
         size: of that file, in bytes.
-        limits: resource limits.
 
     Raises:
         FormatError: it is damaged.
     """
     descr, _, _, data = read_header(source, start, start + size, source.name)
-    if not _may_hold_objects(descr):
-        return {}
-    origin = Origin(source, limits)
-    pickle = Unpickler(source, data, start + size, PtMeaning(origin))
-    pickle.load()
-    pickle.load_rest()
-    return origin.foreign
+    if _may_hold_objects(descr):
+        pickle = Unpickler(source, data, start + size, PtMeaning(origin))
+        pickle.load()
+        pickle.load_rest()
 
 
 def _may_hold_objects(descr: Any) -> bool:

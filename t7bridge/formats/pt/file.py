@@ -55,6 +55,7 @@ class PtReader:
         limits: resource limits.
         forbid: whether to refuse a file that names what runs code or reaches the system. If not, such names are treated
             as all others that have no meaning here, and listed in `foreign`.
+        judge: whether to look for `uses` too.
 
     Attributes:
         kind: `zip` (1.6 and newer), `legacy` (0.2 to 1.5), `tar` (0.1), `torchscript`, `cpp` (archives of the C++
@@ -76,10 +77,11 @@ class PtReader:
         *,
         limits: Limits = DEFAULT_LIMITS,
         forbid: bool = True,
+        judge: bool = False,
         _depth: int = 0,
     ) -> None:
         self.source, self._start = ByteSource.open(source)
-        self._origin = Origin(self.source, limits, forbid, partial(_nested, _depth))
+        self._origin = Origin(self.source, limits, forbid, partial(_nested, _depth), judge)
         self._value: Any = _UNSET
         self._archive: PtArchive | None = None
         self._storages: StorageTable | None = None
@@ -198,13 +200,18 @@ class PtReader:
 
     @property
     def foreign(self) -> list[str]:
-        """The globals that are neither PyTorch's data nor harmless classes, in the order of the file."""
-        return list(self.judged)
+        """The names of other packages than PyTorch, numpy and Python's own data, in the order of the file."""
+        return self._origin.foreign
 
     @property
-    def judged(self) -> dict[str, str]:
-        """These globals with their kind: `forbidden`, which run code or reach the system, or `foreign`."""
-        return self._origin.foreign
+    def judged(self) -> dict[str, bool]:
+        """The names that PyTorch's safe loader does not know, and whether each runs code or reaches the system."""
+        return self._origin.unsafe
+
+    @property
+    def uses(self) -> list[str]:
+        """What the safe loader refuses besides names, of a file that is judged."""
+        return list(self._origin.uses)
 
     # The parts of a zip archive
 
@@ -285,13 +292,14 @@ def _nested(depth: int, origin: Origin, source: ByteSource) -> Any:
     """Return the value of a file inside another, which is this deep."""
     if depth >= origin.limits.nested_files:
         raise origin.limits.exceeded("nested_files", "files are nested in one another's pickles")
-    inner = PtReader(source, limits=origin.limits, forbid=origin.forbid, _depth=depth + 1)
+    inner = PtReader(source, limits=origin.limits, forbid=origin.forbid, judge=origin.is_judged, _depth=depth + 1)
     try:
         return inner.read()
     finally:
         if not origin.forbid:
             inner.read_others()
-        origin.foreign.update(inner.judged)
+        origin.unsafe.update(inner.judged)
+        origin.uses.update(dict.fromkeys(inner.uses))
 
 
 def read_pickle_with(
@@ -306,7 +314,7 @@ def read_pickle_with(
         forbid: whether names that run code are refused.
 
     Returns:
-        The value, and the globals that have no meaning here.
+        The value, and the names of other packages in it.
 
     Raises:
         FormatError: it is damaged.
@@ -323,7 +331,7 @@ def read_pickle_with(
     origin = Origin(ByteSource.from_bytes(data, "<record>"), limits, forbid, partial(_nested, 0))
     value = Unpickler(origin.source, 0, len(data), PtMeaning(origin, table, named), "record").load()
     table.finish()
-    return value, list(origin.foreign)
+    return value, origin.foreign
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS, *, forbid: bool = True) -> Document:

@@ -24,6 +24,11 @@ STORAGE_CLASSES = {
 """Element type of each storage class; untyped ones have bytes.
 
 Source: PyTorch 2.13 `torch/storage.py`, `_storage_type_to_dtype_map`."""
+DEVICE_TYPES = (
+    *("cpu", "cuda", "ipu", "xpu", "mkldnn", "opengl", "opencl", "ideep", "hip", "ve", "fpga", "maia", "xla", "lazy"),
+    *("vulkan", "mps", "meta", "hpu", "mtia", "privateuseone"),
+)
+"""PyTorch 2.13 `c10/core/Device.cpp` `parse_type`."""
 _NOWHERE = ByteSource.from_bytes(b"", "<not located yet>")
 
 

@@ -42,6 +42,7 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ..fields import shown
 from .archive import LEGACY_MAGIC, LEGACY_PROTOCOL
 from .pickle.meaning import Origin, PtMeaning
+from .pickle.safe_loader import LEGACY_PARTS, NO_IDS
 from .pickle.tensors import view
 from .pickle.unpickler import Unpickler
 from .storages import STORAGE_CLASSES, StorageTable, is_count, text
@@ -107,7 +108,9 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
                 "has a protocol that no release used", offset=start, expected=str(LEGACY_PROTOCOL), found=shown(version)
             )
         pickles.load()  # information about the machine, unused
+        meaning.id_parts = LEGACY_PARTS
         value = pickles.load()
+        meaning.id_parts = NO_IDS
         _place_storages(pickles, table)
     table.finish()
     origin.notes += pickles.load_rest()

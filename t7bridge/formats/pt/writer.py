@@ -20,6 +20,7 @@ from ...io.copy import crc32, sha256
 from ...io.output import Content, Output
 from . import archive as layout
 from .pickle.pickler import PickleWriter
+from .storages import DEVICE_TYPES
 from .zip import ALIGNMENT_BYTES, WrittenMember, ZipWriter
 
 Location = str | Mapping[str, str] | Callable[[str], Any]
@@ -29,11 +30,8 @@ MapLocation = Location | None
 Place = Callable[[str], str]
 """Maps the device of a storage to the name to write."""
 
-_DEVICE = re.compile(
-    "(cpu|cuda|ipu|xpu|mkldnn|opengl|opencl|ideep|hip|ve|fpga|maia|xla|lazy|vulkan|mps|meta|hpu|mtia|privateuseone|npu)"
-    r"(:\d{1,4})?\Z"
-)
-"""PyTorch 2.13 `c10/core/Device.cpp` `parse_type`, and the name that Ascend's extension gives `privateuseone`."""
+_DEVICE = re.compile(rf"({'|'.join(DEVICE_TYPES)}|npu)(:\d{{1,4}})?\Z")
+"""The name of a device. `npu` is what Ascend's extension calls `privateuseone`."""
 _MACHINE = {
     "protocol_version": layout.LEGACY_PROTOCOL,
     "little_endian": True,
@@ -65,7 +63,10 @@ def placed(map_location: MapLocation, keep_device: bool) -> Place:
 
     def place(device: str) -> str:
         found = ask(device)
-        return _checked(found) if found is not None else device if keep_device else "cpu"
+        if found is not None:
+            return _checked(found)
+        # Any text may be in a file, and PyTorch refuses what it does not know.
+        return device if keep_device and _DEVICE.match(device) else "cpu"
 
     return place
 

@@ -33,10 +33,16 @@ _CENTRAL_HEADER = struct.Struct("<4sHHHHHHIIIHHHHHII")
 _END_RECORD = struct.Struct("<4sHHHHIIH")
 _END64_RECORD = struct.Struct("<4sQHHIIQQQQ")
 _LOCATOR64_RECORD = struct.Struct("<4sIQI")
+_END64_HEAD_BYTES = 12
+"""Bytes of the zip64 end record that its own length does not count: its signature and the length."""
 _FULL_16, _FULL_32 = 0xFFFF, 0xFFFFFFFF
 _FLAGS = 0x0808  # sizes and CRC after the data; names in UTF-8
 _FOLDER = 0x10
 """Bit of an entry's external attributes: the MS-DOS folder flag, which miniz honours."""
+_ENCRYPTED, _MASKED = 0x61, 0x2000
+"""Bits of an entry's flags: encryption, patches and strong encryption; a directory whose fields are hidden.
+
+Source: miniz 3.0 `mz_zip_reader_read_central_dir`, `mz_zip_reader_extract_to_mem_no_alloc1`."""
 _ZIP64_FIELD = 1
 _PADDING_FIELD = b"FB"
 """The extra field of a local header that pads a member's data for alignment."""
@@ -244,12 +250,16 @@ class ZipArchive:
         behind = end = tail_start + place
         locator = source.read(max(0, end - _LOCATOR64_RECORD.size), _LOCATOR64_RECORD.size)
         if locator[:4] == _LOCATOR64:  # PyTorch writes it into small archives too
-            behind = _LOCATOR64_RECORD.unpack(locator)[2]
+            _, _, behind, disks = _LOCATOR64_RECORD.unpack(locator)
             record = source.read(behind, _END64_RECORD.size) if behind < end else b""
             if len(record) < _END64_RECORD.size or record[:4] != _END64:
                 raise CorruptError("the archive's directory is damaged", offset=behind)
-            _, _, _, _, disk, first_disk, here, count, length, start = _END64_RECORD.unpack(record)
-        if disk or first_disk or here != count:
+            _, rest, _, _, disk, first_disk, here, count, length, start = _END64_RECORD.unpack(record)
+            if rest < _END64_RECORD.size - _END64_HEAD_BYTES:
+                raise CorruptError("the archive's directory is damaged", offset=behind)
+        else:
+            disks = 1
+        if disk or first_disk or here != count or disks != 1:
             raise UnsupportedError("the archive is split over several files", offset=end)
         if start + length != behind or count * _CENTRAL_HEADER.size > length:
             raise CorruptError(
@@ -266,7 +276,7 @@ class ZipArchive:
         for _ in range(count):
             if data[place : place + 4] != _CENTRAL or place + _CENTRAL_HEADER.size > len(data):
                 raise CorruptError(damaged, offset=start + place)
-            _, _, _, flags, method, _, _, crc, packed, size, *lengths, _, _, attributes, header = (
+            _, _, _, flags, method, _, _, crc, packed, size, *lengths, disk, _, attributes, header = (
                 _CENTRAL_HEADER.unpack_from(data, place)
             )
             name_end = place + _CENTRAL_HEADER.size + lengths[0]
@@ -282,6 +292,13 @@ class ZipArchive:
             member = Member(name, method, flags, crc, packed, size, header, start)
             if attributes & _FOLDER and size:
                 raise self._fault(member, "is marked as a folder, and PyTorch reads no bytes of it")
+            # What miniz, with which PyTorch reads archives, refuses in any entry, whether it is asked for or not.
+            if disk not in (0, 1):
+                raise self._fault(member, "is on another disk of an archive split over several files", UnsupportedError)
+            if flags & _MASKED:
+                raise self._fault(member, "is in an encrypted directory", UnsupportedError)
+            if size and not packed:
+                raise self._fault(member, "has a size, and no bytes")
             yield member
         if place != len(data):
             raise CorruptError(damaged, offset=start + place)
@@ -303,7 +320,7 @@ class ZipArchive:
         start: int = member.header + _LOCAL_HEADER.size + len(rest)
         if start + member.packed > member.limit:
             raise self._fault(member, "overlaps what follows it in the archive")
-        if member.flags & 1:
+        if member.flags & _ENCRYPTED:
             raise self._fault(member, "is encrypted", UnsupportedError)
         if member.method not in (STORED, DEFLATED):
             text = f"is compressed by method {member.method}; only stored and deflated members are supported"

@@ -263,11 +263,11 @@ _KINDS = [
 @pytest.mark.parametrize("kind", _KINDS, ids=str)
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_states_of_numpy_dtypes(kind, protocol, tmp_path):
-    """Each kind of dtype that numpy pickles is clean; one with flags of another kind, which crash numpy, is not."""
+    """Each kind of dtype that numpy pickles is read; one with flags of another kind, which crash numpy, is not."""
     array = np.zeros(3, kind)
     path = tmp_path / "a.pkl"
     path.write_bytes(pickle.dumps({"array": array, "scalar": array[0], "dtype": array.dtype}, protocol))
-    assert t7bridge.scan(path).clean
+    assert not t7bridge.scan(path).error
     function, arguments, state = array.dtype.__reduce__()
 
     class Changed:

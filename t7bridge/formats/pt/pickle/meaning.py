@@ -19,7 +19,8 @@ from ....io.source import ByteSource
 from ....limits import DEFAULT_LIMITS, Budget, Limits
 from ....report import Note
 from ..storages import StorageTable
-from .names import CALLED, FORBIDDEN, FOREIGN, STATE, VALUE, is_copyreg, may_call, may_fill, renamed, standing
+from .names import SAFE, SCRIPT_MODULES, WEIGHTS_ONLY, is_forbidden, is_ordinary, renamed
+from .safe_loader import NO_IDS
 
 Call = tuple[Callable[..., Any], int, int, tuple[Any, ...] | None]
 """A function from the meaning and the arguments to the value, or to `NotImplemented` where the call has no meaning and
@@ -34,14 +35,6 @@ _RENAMED_MODULES = {
     "numpy._core.multiarray": "numpy.core.multiarray",
     "numpy._core.numeric": "numpy.core.numeric",
 }
-_CLASS_ARGUMENTS = {
-    "copyreg.__newobj__": 0,
-    "copyreg.__newobj_ex__": 0,
-    "copyreg._reconstructor": 0,
-    "torch._tensor._rebuild_from_type": 1,
-    "torch._tensor._rebuild_from_type_v2": 1,
-}
-"""Functions that receive a class without constructing it, and the number of this argument, 0-based."""
 _FILLED_LATER = frozenset(
     {
         "collections.OrderedDict", "collections.defaultdict", "collections.Counter", "builtins.list", "builtins.set",
@@ -157,10 +150,12 @@ class Origin:
         limits: resource limits.
         forbid: whether names that run code or reach the system are refused.
         reader: returns the value of a whole file inside this one, from this and its source; none is read without it.
+        is_judged: whether each pickle is also read as PyTorch's safe loader reads it, for `uses`.
 
     Attributes:
-        foreign: globals that are neither PyTorch's data nor harmless classes, in the order of the file: path →
-            `FORBIDDEN`, `FOREIGN`, or `CALLED`: harmless by itself, but not as it is used.
+        unsafe: names that PyTorch's safe loader does not know, in the order of the file: path → whether it runs code or
+            reaches the system.
+        uses: what the safe loader refuses besides names: operations of pickles, and uses of what it knows.
         notes: what is left out of its value, and other information for users.
     """
 
@@ -170,13 +165,27 @@ class Origin:
         limits: Limits = DEFAULT_LIMITS,
         forbid: bool = False,
         reader: Callable[[Origin, ByteSource], Any] = lambda origin, source: NotImplemented,
+        is_judged: bool = False,
     ) -> None:
         self.source = source
         self.limits = limits
         self.forbid = forbid
         self.reader = reader
-        self.foreign: dict[str, str] = {}
+        self.is_judged = is_judged
+        self.unsafe: dict[str, bool] = {}
+        self.uses: dict[str, None] = {}
         self.notes: list[Note] = []
+
+    def name(self, module: str, name: str) -> None:
+        """Note a name that PyTorch's safe loader does not know."""
+        path = f"{module}.{name}"
+        if path not in self.unsafe:
+            self.unsafe[path] = is_forbidden(module, name)
+
+    @property
+    def foreign(self) -> list[str]:
+        """Those of them that few checkpoints hold: of other packages than PyTorch, numpy and Python's own data."""
+        return [path for path, runs_code in self.unsafe.items() if runs_code or not is_ordinary(path)]
 
 
 class PtMeaning:
@@ -186,9 +195,10 @@ class PtMeaning:
         origin: the file.
         storages: the storages that the pickles name.
         resolve: returns the value of a persistent id; none is valid without it.
-        script: whether the file is a TorchScript archive, whose own classes are below `__torch__`.
+        script: whether the file is a TorchScript archive, which C++ reads: its own classes are below `__torch__`.
 
     Attributes:
+        id_parts: number of parts of a persistent id, for PyTorch's safe loader.
         work: budget of what calls may copy.
         tensors: the tensors that `torch.jit._pickle.build_tensor_from_id` numbers.
     """
@@ -205,36 +215,31 @@ class PtMeaning:
         self.storages = storages or StorageTable()
         self.work = Work(origin.limits, origin.source.size)
         self.tensors: list[Tensor] = []
-        self._script = script
+        self.id_parts = NO_IDS
+        self.script = script
         self.resolve = resolve
         self._globals: dict[tuple[str, str], Any] = {}
         self._calls: dict[int, Call] = {}  # of the globals that the file names, by identity
-        self._uncalled: dict[int, str] = {}  # kinds of the names that must not be called, likewise
 
     def find(self, module: str, name: str) -> Any:
         """Return the value of a global: a constant, or its name."""
         found = self._globals.get((module, name))
         if found is None:
-            if module == "__builtin__":
+            if module in SAFE.modules:
                 found = PythonGlobal(*renamed(module, name))
             else:
                 found = PythonGlobal("copyreg" if module == "copy_reg" else module, name)
+            self._judge(found)
             known = GLOBALS.get(canonical(found))
-            if known is None:
-                self._judge(found)
-            elif isinstance(known, TorchConstant):
+            if isinstance(known, TorchConstant):
                 found = known
-            else:
+            elif known is not None:
                 self._calls[id(found)] = known
             self._globals[module, name] = found
         return found
 
     def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
         """Return the value of a call."""
-        if type(constructor) is not PythonGlobal:
-            self._note_call(constructor)
-        elif self._uncalled:
-            self._judge_call(constructor, args, how)
         call = self._calls.get(id(constructor))
         if call is not None and not kwargs:
             function, least, most, kinds = call
@@ -246,6 +251,8 @@ class PtMeaning:
                 value = function(self, *args)
                 if value is not NotImplemented:
                     return value
+        if isinstance(constructor, PythonGlobal) and constructor.path in WEIGHTS_ONLY:
+            self.doubt(f"a call of {constructor.path} whose arguments are not known to be right")
         return PythonObject(constructor, how, args, kwargs)
 
     def persistent(self, saved_id: Any) -> Any:
@@ -270,43 +277,21 @@ class PtMeaning:
             raise CorruptError(f"{named} receives a state, but has none")
         return value
 
-    def fill(self, value: PythonObject) -> None:
-        """Record items of an object: its own methods would receive them."""
-        cls = value.constructor
-        if is_copyreg(cls) and isinstance(value.args, tuple) and value.args:
-            cls = value.args[0]
-        if not self._script and not (isinstance(cls, PythonGlobal) and may_fill(cls.module, cls.name)):
-            self._note_call(cls)
+    def doubt(self, use: str) -> None:
+        """Note a use of what PyTorch's safe loader knows that it refuses, or may refuse."""
+        if self.origin.is_judged and not self.script:
+            self.origin.uses[use] = None
 
     def _judge(self, value: PythonGlobal) -> None:
-        """Refuse or record a name that has no meaning here."""
-        if self._script and value.module.partition(".")[0] == "__torch__":
+        """Refuse or record a name that PyTorch's safe loader does not know."""
+        if value.path in WEIGHTS_ONLY or (self.script and value.path.startswith(SCRIPT_MODULES)):
             return
-        found = standing(value.module, value.name)
-        if found == FORBIDDEN and self.origin.forbid:
+        self.origin.name(value.module, value.name)
+        if self.origin.forbid and self.origin.unsafe[value.path]:
             raise ForbiddenGlobalError(
                 f"the pickle names {value.path:.200}, which runs code or reaches the system",
                 hint="Do not load this file in PyTorch; `t7bridge scan` lists all that it names.",
             )
-        if found in (FORBIDDEN, FOREIGN):
-            self.origin.foreign[value.path] = found
-        elif found in (STATE, VALUE):
-            self._uncalled[id(value)] = found
-
-    def _judge_call(self, constructor: PythonGlobal, args: Any, how: str) -> None:
-        """Record a call of a class of plain state: by the pickle, or by a function that receives the class."""
-        kind = self._uncalled.get(id(constructor))
-        if kind and not may_call(kind, how, args):
-            self._note_call(constructor)
-        if how in ("reduce", "inst") and isinstance(args, tuple):
-            passed = _CLASS_ARGUMENTS.get(canonical(constructor))
-            for number, value in enumerate(args):
-                if number != passed and self._uncalled.get(id(value)) == STATE:
-                    self._note_call(value)
-
-    def _note_call(self, value: Any) -> None:
-        """Record a call beyond what the name may be used for."""
-        self.origin.foreign.setdefault(getattr(value, "path", "") or f"a {type(value).__name__}", CALLED)
 
 
 def canonical(value: PythonGlobal) -> str:

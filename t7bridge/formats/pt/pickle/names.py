@@ -1,34 +1,20 @@
-"""Classification of the names in pickles by their effect in a reader that imports and calls them: one list for all
-verbs.
+"""The names in pickles: which PyTorch's safe loader takes, and which of the others run code or reach the system.
 
-`standing` is the single classification: names are harmless by enumeration only, each for one kind of use. The names are
-those of `WEIGHTS_ONLY`, and of `names.txt`, made by `docs/generate_names.py` from PyTorch, numpy and Python.
-Reading refuses forbidden names; `scan` reports these, foreign ones and uses beyond the kind; writing uses the others
-only, unless more is requested.
-
-Everything listed is harmless whatever calls it, except constructors of classes of plain state. So it is enough to look
-for calls of these: by the pickle itself (`may_call`), or by a function that receives the class as an argument.
+One table decides what `scan` calls clean and what is written: `weights_only.txt`, made by
+`docs/generate_weights_only.py` from PyTorch. Every other name is foreign to that loader. Reading makes inert values of
+foreign names too, and refuses the forbidden ones. The list of the forbidden cannot be complete, and nothing depends on
+it: pickles are never executed here.
 
 Sources: PyTorch 2.13 `torch/_weights_only_unpickler.py` (`_get_allowed_globals`, `_blocklisted_modules`), CPython 3.11
-`Lib/_compat_pickle.py`; the names that published exploits use. The list of the forbidden cannot be complete, and
-nothing depends on it: pickles are never executed here.
+`Lib/_compat_pickle.py`; the names that published exploits use.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....graph.python import PythonGlobal, PythonObject
-
-SAFE, STATE, CALL, FILL, VALUE = "safe", "state", "call", "fill", "value"
-"""Kinds of harmless names. Read by `torch.load(weights_only=True)`, however used; a class without code at construction,
-whose objects are made by NEWOBJ and BUILD; may be called; may be called, and the result filled; may only be named."""
-FORBIDDEN, FOREIGN = "forbidden", "foreign"
-"""Runs code or reaches the system; anything else."""
-CALLED = "called"
-"""A use beyond the kind."""
 
 
 def words(text: str, prefix: str = "") -> frozenset[str]:
@@ -36,34 +22,49 @@ def words(text: str, prefix: str = "") -> frozenset[str]:
     return frozenset(prefix + word for word in text.split())
 
 
-_KINDS = "BFloat16 Bool Byte Char Double Float Half Int Long Short"
-_SPARSE = " ".join(f"{kind}Tensor" for kind in _KINDS.split() if kind != "Bool")
-_BOTH = " ".join(f"{kind}{what}" for kind in f"{_KINDS}".split() for what in ("Tensor", "Storage"))
-_COMPLEX = "ComplexDoubleStorage ComplexFloatStorage"
-_TORCH = f"""
-{_BOTH} {_COMPLEX} QInt32Storage QInt8Storage QUInt2x4Storage QUInt4x2Storage QUInt8Storage Size Tensor device
-bfloat16 bool bits16 bits1x8 bits2x4 bits4x2 bits8 complex128 complex32 complex64 float16 float32 float64
-float4_e2m1fn_x2 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu
-int1 int2 int3 int4 int5 int6 int7 int8 int16 int32 int64
-uint1 uint2 uint3 uint4 uint5 uint6 uint7 uint8 uint16 uint32 uint64
-per_channel_affine per_channel_affine_float_qparams per_channel_symmetric per_tensor_affine per_tensor_symmetric
-qint32 qint8 quint2x4 quint4x2 quint8 _tensor._rebuild_from_type_v2 nn.parameter.Parameter serialization._get_layout
-storage.TypedStorage storage.UntypedStorage
-"""
-_REBUILD = """
-device_tensor_from_cpu_tensor device_tensor_from_numpy meta_tensor_no_storage nested_tensor parameter
-parameter_with_state qtensor sparse_tensor tensor tensor_v2 tensor_v3 wrapper_subclass
-"""
-WEIGHTS_ONLY = (
-    words(_TORCH, "torch.")
-    | words(_REBUILD, "torch._utils._rebuild_")
-    | words(f"{_BOTH} {_COMPLEX}", "torch.cuda.")
-    | words(_SPARSE, "torch.sparse.")
-    | words(_SPARSE, "torch.cuda.sparse.")
-    | words("_codecs.encode builtins.bytearray builtins.complex builtins.set collections.Counter")
-    | {"collections.OrderedDict"}
-)
-"""The globals allowed by `torch.load(weights_only=True)` of PyTorch 2.13."""
+class _Table(NamedTuple):
+    """What PyTorch's safe loader takes: names, those that it calls, those of which it makes objects, and operations.
+
+    `modules` are names of modules of Python 2, and what they are called in Python 3; `attributes` are those of tensors
+    that cannot be set.
+    """
+
+    names: frozenset[str]
+    called: frozenset[str]
+    constructed: frozenset[str]
+    operations: frozenset[str]
+    attributes: frozenset[str]
+    modules: dict[str, str]
+
+
+def _read_table() -> _Table:
+    uses: dict[str, list[str]] = {}
+    operations: list[str] = []
+    attributes: list[str] = []
+    modules: dict[str, str] = {}
+    for line in Path(__file__).with_name("weights_only.txt").read_text("ascii").splitlines():
+        if line.startswith("#"):
+            continue
+        kind, word, *rest = line.split(" ")
+        if kind == "name":
+            uses[word] = rest
+        elif kind == "operation":
+            operations.append(word)
+        elif kind == "attribute":
+            attributes.append(word)
+        else:
+            modules[word] = rest[0]
+    called = frozenset(name for name, rest in uses.items() if "call" in rest)
+    constructed = frozenset(name for name, rest in uses.items() if "new" in rest)
+    return _Table(frozenset(uses), called, constructed, frozenset(operations), frozenset(attributes), modules)
+
+
+SAFE = _read_table()
+"""What `torch.load(weights_only=True)` of PyTorch 2.13 takes."""
+WEIGHTS_ONLY = SAFE.names
+"""The globals that it allows."""
+SCRIPT_MODULES = ("torch.jit._pickle", "__torch__")
+"""Modules of names that only C++ looks up, in archives of TorchScript."""
 
 _MODULES = words(
     """
@@ -95,56 +96,27 @@ _PREFIXES = (
 _DEEPEST = max(prefix.count(".") + 1 for prefix in _PREFIXES)
 
 
-@cache
-def _table() -> dict[str, str]:
-    """Return the kind of each name in `names.txt`, which is read when a file first holds a name beyond tensors."""
-    kinds: dict[str, str] = {}
-    text = Path(__file__).with_name("names.txt").read_text("ascii")
-    for line in text.replace("\n  ", " ").splitlines():
-        if not line.startswith("#"):
-            kind, prefix, *listed = line.split(" ")
-            kinds.update((prefix.replace("*", word) + word, kind) for word in listed)
-    return kinds
+_ORDINARY = words("torch numpy collections copyreg argparse datetime decimal fractions pathlib")
+_DATA = words(
+    "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple", "builtins."
+)
+_DATA |= {"uuid.UUID", "uuid.SafeUUID"}
 
 
-def standing(module: str, name: str) -> str:
-    """Classify a global as one of the kinds above.
+def is_forbidden(module: str, name: str) -> bool:
+    """Return whether a name runs code or reaches the system.
 
     Args:
         module: the module to import, `numpy.f2py.crackfortran`.
         name: the name to look up in it; one with dots is a path, `torch.nn` or `os.system`.
     """
     path = f"{module}.{name}"
-    if path in WEIGHTS_ONLY:
-        return SAFE
-    if "." not in name and path in _table():
-        return _table()[path]
-    if _is_forbidden(module, name):
-        return FORBIDDEN
-    python3 = renamed(module, name)
-    return FOREIGN if python3 == (module, name) else standing(*python3)
+    if path in WEIGHTS_ONLY or path in _DATA:
+        return False
+    return _is_listed(module, name) or _is_listed(*renamed(module, name))
 
 
-def may_call(kind: str, how: str, args: object) -> bool:
-    """Return whether an object may be made of a name.
-
-    Args:
-        kind: of the name.
-        how: as in `PythonObject`.
-        args: the arguments.
-    """
-    if kind == STATE:  # INST and OBJ without arguments construct nothing either
-        return how.startswith("newobj") or (how == "inst" and not args)
-    return kind in (SAFE, CALL, FILL)
-
-
-def may_fill(module: str, name: str) -> bool:
-    """Return whether objects of a class may receive items; of foreign classes, which are named anyway, they may."""
-    found = standing(module, name)
-    return found in (FORBIDDEN, FOREIGN) or _table().get(f"{module}.{name}") == FILL
-
-
-def _is_forbidden(module: str, name: str) -> bool:
+def _is_listed(module: str, name: str) -> bool:
     if module.partition(".")[0] in _MODULES or not _MODULES.isdisjoint(name.split(".")):
         return True
     prefix = ""
@@ -173,25 +145,32 @@ def is_torch(module: str) -> bool:
     return module == "torch" or module.startswith("torch.")
 
 
+def is_ordinary(path: str) -> bool:
+    """Return whether a name is in a package whose objects many checkpoints hold.
+
+    Conversions do not warn of these; `scan` names them all. A tensor that is divided among processes is not ordinary.
+    """
+    if path.startswith("torch.distributed."):
+        return False
+    return path.partition(".")[0] in _ORDINARY or path in _DATA
+
+
 def may_name(value: Any, allow_foreign: bool) -> bool:
     """Return whether a class or function, or the class of an object, may be named in a file.
+
+    Without `allow_foreign` only names are written that PyTorch's safe loader takes, and no objects: those that it knows
+    have a type of their own here.
 
     Args:
         value: a `PythonGlobal` or `PythonObject`.
         allow_foreign: whether names of other packages may be written too. Forbidden ones never are.
     """
-    how, args, names = "", (), [value]
+    if not allow_foreign:
+        return isinstance(value, PythonGlobal) and value.path in WEIGHTS_ONLY
+    names = [value]
     if isinstance(value, PythonObject):
-        names, how, args = [value.constructor], value.how, value.args
-        if is_copyreg(value.constructor):
-            names += value.args[:1] if isinstance(value.args, tuple) else []
-    for name in names:
-        if not isinstance(name, PythonGlobal):  # a class returned by a call: the names in it are judged separately
-            if not allow_foreign:
-                return False
-            continue
-        found = standing(name.module, name.name)
-        wrong = found == FOREIGN or (how != "" and name is names[0] and not may_call(found, how, args))
-        if found == FORBIDDEN or (wrong and not allow_foreign):
-            return False
-    return True
+        names = [value.constructor]
+        if is_copyreg(value.constructor) and isinstance(value.args, tuple):
+            names += value.args[:1]
+    # A class returned by a call is no name: those in the call are judged for themselves.
+    return not any(isinstance(name, PythonGlobal) and is_forbidden(name.module, name.name) for name in names)

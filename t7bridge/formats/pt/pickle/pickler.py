@@ -122,9 +122,7 @@ class PickleWriter:
         elif type(value) is dict:
             self._dict(value, value)
         elif type(value) is list:
-            out += opcodes.EMPTY_LIST
-            self._put(value)
-            self._items(value)
+            self._list(value, value)
         elif type(value) is tuple:
             if value:
                 out += opcodes.MARK
@@ -150,10 +148,12 @@ class PickleWriter:
             self._global(form)
         elif isinstance(form, dict):
             self._dict(value, form)
-        elif isinstance(form, str):
-            self._text(form)
-        else:
+        elif isinstance(form, list):
+            self._list(value, form)
+        elif isinstance(form, NamedStorage):
             self._storage_id(form)
+        else:
+            self._save(form)
 
     def _dict(self, value: Any, entries: dict[Any, Any]) -> None:
         """Write a dict: the value itself, or its plain form."""
@@ -161,8 +161,23 @@ class PickleWriter:
         self._put(value)
         self._entries(list(entries.items()))
 
+    def _list(self, value: Any, items: list[Any]) -> None:
+        """Write a list: the value itself, or its plain form."""
+        self._out += opcodes.EMPTY_LIST
+        self._put(value)
+        self._items(items)
+
     def _end(self, value: Any, call: Reduction | None) -> None:
+        """Write the end of a tuple or a call.
+
+        Raises:
+            UnsupportedError: it holds itself, for which the operations are needed that the safe loader refuses.
+        """
         if id(value) in self._memo:
+            if not self._naming.allow_foreign:
+                raise UnsupportedError(
+                    "a tuple or an object is inside itself, which torch.load(weights_only=True) does not read"
+                )
             self._out += opcodes.POP_MARK if call is None else opcodes.POP + opcodes.POP
             self._get(id(value))
             return
@@ -175,6 +190,11 @@ class PickleWriter:
             self._items(call.items)
 
     def _integer(self, value: int) -> None:
+        """Write a whole number.
+
+        Raises:
+            UnsupportedError: it is one that the safe loader does not read.
+        """
         if 0 <= value < 256:
             self._out += struct.pack("<cB", opcodes.BININT1, value)
         elif 0 <= value < 65536:
@@ -183,8 +203,16 @@ class PickleWriter:
             self._out += struct.pack("<ci", opcodes.BININT, value)
         else:
             data = value.to_bytes((~value if value < 0 else value).bit_length() // 8 + 1, "little", signed=True)
-            short = len(data) < 256
-            self._out += opcodes.LONG1 + bytes([len(data)]) if short else opcodes.LONG4 + struct.pack("<i", len(data))
+            if len(data) < 256:
+                self._out += opcodes.LONG1 + bytes([len(data)])
+            elif self._naming.allow_foreign:
+                self._out += opcodes.LONG4 + struct.pack("<i", len(data))
+            else:
+                raise UnsupportedError(
+                    "an integer has more bytes than torch.load(weights_only=True) reads",
+                    expected="at most 255",
+                    found=f"{len(data)}",
+                )
             self._out += data
 
     def _text(self, value: str) -> None:

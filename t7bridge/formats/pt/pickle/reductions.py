@@ -3,10 +3,10 @@
 `reads` (in `meaning`) registers what a call returns, `STATES` what a state sets, and `FORMS` the call or the name by
 which a value is written. numpy itself is not needed for any of them.
 
-Foreign classes and objects are written by name, or, by default, as plain data that names them. An object becomes a dict
-of its attributes, with the class under `__class__`. If it is constructed from more than attributes, or an attribute has
-one of these names, the parts are under `__args__`, `__kwargs__`, `__state__`, `__items__` and `__pairs__`. A bare class
-or function becomes its dotted name.
+What is written is what PyTorch's safe loader takes, unless names of other packages are asked for. So other objects are
+plain data: a dict of the attributes, with the class under `__class__`. If it is constructed from more than attributes,
+or an attribute has one of these names, the parts are under `__args__`, `__kwargs__`, `__state__`, `__items__` and
+`__pairs__`. A bare class or function becomes its dotted name, an array of numpy a tensor or a list, a frozenset a set.
 
 Source: PyTorch 2.13 `torch/_weights_only_unpickler.py`; numpy 2.4 `numpy/_core/src/multiarray/methods.c`
 (`array_reduce`, `array_setstate`), `descriptor.c` (`arraydescr_reduce`, `arraydescr_setstate`).
@@ -27,6 +27,7 @@ from attrs import field
 
 from ....data import define
 from ....errors import CorruptError, UnsupportedError
+from ....graph.dtypes import NUMPY_ELEMENTS
 from ....graph.python import (
     UNSET,
     DefaultDict,
@@ -43,9 +44,12 @@ from ....graph.python import (
 )
 from ....graph.storage import Storage
 from ...fields import shown
-from ..storages import ELEMENT_NAMES
+from ..arrays import numpy_value, tensor_of_array, text_items
+from ..storages import DEVICE_TYPES, ELEMENT_NAMES
 from .meaning import GLOBALS, STATES, PtMeaning, reads
-from .names import is_copyreg, may_name
+from .names import WEIGHTS_ONLY, is_copyreg, may_name
+
+Scalar = str | bytes | int | float | bool | None
 
 
 @define(frozen=True, eq=False)
@@ -84,7 +88,7 @@ class Reduction:
     pairs: list[tuple[Any, Any]] = field(factory=list)
 
 
-Form = Reduction | NamedStorage | PythonGlobal | dict[Any, Any] | str
+Form = Reduction | NamedStorage | PythonGlobal | dict[Any, Any] | list[Any] | Scalar
 """How a value is written: built, named, or as plain data."""
 FORMS: dict[type, Callable[[Any, Naming], Form]] = {}
 """The form of a value, by type."""
@@ -124,27 +128,46 @@ class Naming:
         allow_foreign: whether names of other packages are written.
 
     Attributes:
+        allow_foreign: whether they are.
         current: the value that is written now: the one noted for its names.
         left_out: the names that are not written, and the values that would have them.
         blocking: the names written that `torch.load(weights_only=True)` refuses, and the first value that has each.
     """
 
     def __init__(self, allow_foreign: bool) -> None:
-        self._allow_foreign = allow_foreign
+        self.allow_foreign = allow_foreign
         self.current: Any = None
         self.left_out: dict[str, list[Any]] = {}
         self.blocking: dict[str, Any] = {}
-        self._foreign: dict[int, PythonObject | None] = {}  # the object that becomes a dict in each part of a key
+        self._foreign: dict[int, Any] = {}  # what becomes something else in each part of a key
         self._texts: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
         self._marks: dict[int, bytes] = {}
 
     def may(self, name: Any) -> bool:
         """Return whether a name may be written; if not, note the value that has it."""
-        if isinstance(name, (PythonGlobal, PythonObject)) and may_name(name, self._allow_foreign):
+        if isinstance(name, (PythonGlobal, PythonObject)) and may_name(name, self.allow_foreign):
             return True
-        self.left_out.setdefault(getattr(name, "path", "<computed>"), []).append(self.current)
+        self.leave_out(getattr(name, "path", "<computed>"))
         return False
+
+    def may_call(self, path: str) -> bool:
+        """Return whether a name that the safe loader refuses may be written; if not, note the value that has it."""
+        if not self.allow_foreign:
+            self.leave_out(path)
+        return self.allow_foreign
+
+    def leave_out(self, path: str) -> None:
+        """Note the value that is written now: it would have a name that is not written."""
+        self.left_out.setdefault(path, []).append(self.current)
+
+    def _is_foreign(self, part: Any) -> bool:
+        """Return whether a part of a key becomes something else: a dict or a list, or equal to another key."""
+        if isinstance(part, (PythonGlobal, PythonObject)):
+            return not may_name(part, self.allow_foreign)
+        if isinstance(part, TorchConstant):
+            return part.kind == "memory_format" and not self.allow_foreign
+        return isinstance(part, _FOREIGN_KEYS) and not self.allow_foreign
 
     def elements(self, items: set[Any] | frozenset[Any]) -> list[Any]:
         """Return the elements of a set in order, as `hashable` writes them."""
@@ -168,32 +191,34 @@ class Naming:
         return unique
 
     def _text(self, key: Any) -> str | None:
-        """Return the text of a key that contains an object which becomes a dict; `None` for keys that are unchanged."""
+        """Return the text of a key with a part that becomes something else; `None` for keys that are unchanged."""
         known = self._foreign
         stack = [key]
         while stack:
             part = stack[-1]
             if id(part) not in known:
                 found = None
-                if isinstance(part, (tuple, frozenset)):
-                    inside = [each for each in part if isinstance(each, (tuple, frozenset, PythonObject))]
+                if self._is_foreign(part):
+                    found = part
+                elif isinstance(part, (tuple, frozenset)):
+                    inside = [each for each in part if isinstance(each, _PARTS_OF_KEYS)]
                     missing = [each for each in inside if id(each) not in known]
                     if missing:
                         stack += missing
                         continue
                     found = next((known[id(each)] for each in inside if known[id(each)] is not None), None)
-                elif isinstance(part, PythonObject) and not may_name(part, self._allow_foreign):
-                    found = part
                 known[id(part)] = found
             stack.pop()
         first = known[id(key)]
         if first is None:
             return None
-        args = key_text(first.args) if first.args and isinstance(first.args, tuple) else ""
-        return f"{key_text(key)}{args}"
+        args = first.args if isinstance(first, PythonObject) else ()
+        return f"{key_text(key)}{key_text(args) if args and isinstance(args, tuple) else ''}"
 
 
 _SIMPLE = frozenset({str, int, bytes, float, bool, type(None)})
+_FOREIGN_KEYS = (frozenset, NumpyArray, NumpyScalar, NumpyDtype)
+_PARTS_OF_KEYS = (tuple, PythonGlobal, PythonObject, TorchConstant, *_FOREIGN_KEYS)
 _OURS = frozenset(("__class__", "__args__", "__kwargs__", "__state__", "__items__", "__pairs__"))
 
 
@@ -306,7 +331,14 @@ def _of_object(value: PythonObject, naming: Naming) -> Form:
     return Reduction(constructor, args, value.how == "newobj", value.state, value.items, value.pairs)
 
 
-def _of_defaultdict(value: DefaultDict, naming: Naming) -> Reduction:
+def _of_frozenset(value: frozenset[Any], naming: Naming) -> Reduction:
+    name = "builtins.frozenset" if naming.may_call("builtins.frozenset") else "builtins.set"
+    return calls(name, naming.elements(value))
+
+
+def _of_defaultdict(value: DefaultDict, naming: Naming) -> Form:
+    if not naming.may_call("collections.defaultdict"):
+        return dict(value)
     factory = () if value.factory is None or not naming.may(value.factory) else (value.factory,)
     return calls("collections.defaultdict", *factory, pairs=list(value.items()))
 
@@ -319,7 +351,7 @@ FORMS.update(
         DefaultDict: _of_defaultdict,
         Counter: lambda value, _: calls("collections.Counter", pairs=list(value.items())),
         set: lambda value, naming: calls("builtins.set", naming.elements(value)),
-        frozenset: lambda value, naming: calls("builtins.frozenset", naming.elements(value)),
+        frozenset: _of_frozenset,
         bytearray: lambda value, _: calls("builtins.bytearray", bytes(value)),
         complex: lambda value, _: calls("builtins.complex", value.real, value.imag),
         PythonGlobal: lambda value, naming: value if naming.may(value) else value.path,
@@ -346,7 +378,9 @@ CONSTANTS = _constants()
 GLOBALS.update((f"torch.{_name}", _constant) for _name, _constant in CONSTANTS.items())
 
 
-_DEVICE = re.compile(r"([a-z]+)(?::(0|[1-9]\d{0,3}))?\Z")
+_DEVICE = re.compile(rf"({'|'.join(DEVICE_TYPES)})(?::(0|[1-9]\d{{0,3}}))?\Z")
+_MOST_DEVICES = 128
+"""PyTorch's number of a device is one signed byte."""
 
 
 def _layout(meaning: PtMeaning, name: str) -> Any:
@@ -354,16 +388,36 @@ def _layout(meaning: PtMeaning, name: str) -> Any:
     return found if found and found.kind == "layout" else NotImplemented
 
 
+def _size(meaning: PtMeaning, extents: Any = ()) -> Any:
+    if not all(type(extent) is int and abs(extent) < 1 << 63 for extent in extents):
+        return NotImplemented
+    return _copied(meaning, TorchSize, extents)
+
+
 def _device(meaning: PtMeaning, text: str, *index: int | None) -> Any:
     match = _DEVICE.match(text)
     if match is None or (index and match[2]):
         return NotImplemented
-    return Device(match[1], index[0] if index else int(match[2]) if match[2] else None)
+    number = int(match[2]) if match[2] else None
+    if index:
+        number = index[0]
+    if number is not None and not 0 <= number < _MOST_DEVICES:
+        return NotImplemented
+    return Device(match[1], number)
 
 
 reads("torch.serialization._get_layout", str)(_layout)
-reads("torch.Size", (list, tuple), least=0)(lambda meaning, extents=(): _copied(meaning, TorchSize, extents))
+reads("torch.Size", (list, tuple), least=0)(_size)
 reads("torch.device", str, (int, type(None)), least=1)(_device)
+
+
+def _of_constant(value: TorchConstant, naming: Naming) -> Form:
+    path = f"torch.{value.name}"
+    if value.kind == "layout":
+        return calls("torch.serialization._get_layout", path)
+    if path not in WEIGHTS_ONLY and not naming.may_call(path):
+        return path
+    return named(path)
 
 
 # numpy's arrays, scalars and element types
@@ -374,7 +428,9 @@ def _dtype(meaning: PtMeaning, code: Any, *options: Any) -> Any:
     return NumpyDtype(code[1:], code[0]) if code[:1] in tuple("<>=|") else NumpyDtype(code)
 
 
-def _of_dtype(value: NumpyDtype, _: Naming) -> Reduction:
+def _of_dtype(value: NumpyDtype, naming: Naming) -> Form:
+    if not naming.may_call("numpy.dtype"):
+        return value.code
     state = value.state or (3, value.order, None, None, None, -1, -1, _OBJECT * value.code.startswith("O"))
     return calls("numpy.dtype", value.code, False, True, state=state)
 
@@ -434,7 +490,37 @@ def _numpy_state(state: Any) -> tuple[Any, ...]:
     return state
 
 
-def _of_array(value: NumpyArray, naming: Naming) -> Reduction:
+def _plain_array(array: NumpyArray, naming: Naming) -> Form:
+    """Return the form of an array's elements without numpy: a tensor, a list, or a dict that says what they are."""
+    if isinstance(array.data, list):
+        return list(array.data)
+    texts = text_items(array)
+    if texts is not None:
+        return texts
+    element = NUMPY_ELEMENTS.get(array.dtype.code)
+    tensor = tensor_of_array(array, element, "cpu") if element is not None else None
+    if tensor is not None:
+        return lower(tensor, naming)
+    dtype = array.dtype.order + array.dtype.code
+    return {"__class__": array.cls, "dtype": dtype, "shape": array.shape, "data": array.data}
+
+
+def _of_scalar(value: NumpyScalar, naming: Naming) -> Form:
+    if naming.may_call("numpy.core.multiarray.scalar"):
+        return calls("numpy.core.multiarray.scalar", value.dtype, value.data)
+    texts = text_items(value.array)
+    if texts is not None:
+        text: str | bytes = texts[0]
+        return text
+    if value.dtype.code in NUMPY_ELEMENTS and isinstance(value.data, bytes):
+        number: complex | float | int | bool = numpy_value(value.array)[()].item()
+        return lower(number, naming) if isinstance(number, complex) else number
+    return {"__class__": "numpy.scalar", "dtype": value.dtype.order + value.dtype.code, "data": value.data}
+
+
+def _of_array(value: NumpyArray, naming: Naming) -> Form:
+    if not naming.may_call("numpy.core.multiarray._reconstruct"):
+        return _plain_array(value, naming)
     cls = PythonGlobal(*value.cls.rpartition(".")[::2])
     state = (1, value.shape, value.dtype, value.fortran, value.data)
     if not naming.may(cls):
@@ -484,17 +570,13 @@ reads("numpy.core.numeric._frombuffer", (bytes, bytearray), NumpyDtype, object, 
 )
 FORMS.update(
     {
-        TorchConstant: lambda value, _: (
-            calls("torch.serialization._get_layout", f"torch.{value.name}")
-            if value.kind == "layout"
-            else PythonGlobal("torch", value.name)
-        ),
+        TorchConstant: _of_constant,
         TorchSize: lambda value, _: calls("torch.Size", tuple(value)),
         Device: lambda value, _: calls(
             "torch.device", *((value.type,) if value.index is None else (value.type, value.index))
         ),
         NumpyDtype: _of_dtype,
-        NumpyScalar: lambda value, _: calls("numpy.core.multiarray.scalar", value.dtype, value.data),
+        NumpyScalar: _of_scalar,
         NumpyArray: _of_array,
     }
 )

@@ -28,11 +28,14 @@ from ...fields import shown
 from ..arrays import elements_of_list, tensor_of_array
 from ..storages import STORAGE_CLASSES, is_count, span_of_bytes
 from .meaning import STATES, PtMeaning, reads
-from .names import words
-from .reductions import FORMS, NamedStorage, Naming, Reduction, calls
+from .names import SAFE, WEIGHTS_ONLY, words
+from .reductions import FORMS, NamedStorage, Naming, Reduction, calls, named
 
 _PLAIN_CLASSES = frozenset({"torch.Tensor", "torch._tensor.Tensor", "torch.autograd.variable.Variable"})
 _PARAMETER = "torch.nn.parameter.Parameter"
+_INT64 = ELEMENT_TYPES["int64"]
+_VALUES = ("float", "bfloat", "complex", "int8", "int16", "int32", "int64", "uint8", "bool")
+"""Beginnings of the types that values of sparse tensors may have."""
 
 
 def _wrong(what: str, found: Any = UNSET) -> CorruptError:
@@ -67,15 +70,31 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
     return Tensor(storage.element, storage, size, stride, offset, not size, device=storage.device)
 
 
-def _view(meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, dtype: Any = None) -> Tensor:
-    return view(meaning, meaning.storages.typed(storage, dtype and _element(dtype)), offset, size, stride)
+def _view(
+    meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, element: ElementType | None = None
+) -> Tensor:
+    return view(meaning, meaning.storages.typed(storage, element), offset, size, stride)
 
 
-def _marked(tensor: Tensor, requires_grad: Any, hooks: Any, metadata: Any = None) -> Tensor:
-    tensor.requires_grad = bool(requires_grad)
+def _has_gradient(element: ElementType) -> bool:
+    """Return whether PyTorch computes gradients of a type: it refuses to mark tensors of others."""
+    return element.name.startswith(("float", "bfloat", "complex"))
+
+
+def _requires_grad(meaning: PtMeaning, element: ElementType, value: Any) -> bool:
+    """Return whether a tensor requires a gradient."""
+    if type(value) is not bool or (value and not _has_gradient(element)):
+        meaning.doubt(f"a tensor of {element.name} with requires_grad {shown(value)}")
+    return bool(value) and _has_gradient(element)
+
+
+def _marked(meaning: PtMeaning, tensor: Tensor, requires_grad: Any, hooks: Any, metadata: Any = None) -> Tensor:
+    tensor.requires_grad = _requires_grad(meaning, tensor.element, requires_grad)
     metadata = metadata or {}
     if not isinstance(metadata, dict) or not set(metadata) <= {"conj", "neg"}:
         raise _wrong("unknown metadata", metadata)
+    if metadata.get("conj") and not tensor.element.name.startswith("complex"):
+        raise _wrong(f"elements of {tensor.element.name}, and is marked as conjugated")
     if hooks or any(metadata.values()):
         tensor.extras = TensorExtras(bool(metadata.get("conj")), bool(metadata.get("neg")), hooks=hooks or None)
     return tensor
@@ -89,32 +108,48 @@ def _element(dtype: Any) -> ElementType:
 
 
 def _tensor(
-    meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, *marks: Any, dtype: Any = None
+    meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, *marks: Any, element: Any = None
 ) -> Tensor:
-    return _marked(_view(meaning, storage, offset, size, stride, dtype), *marks)
+    if element is not None and marks and marks[0] is not False:  # PyTorch marks it, and cannot set its elements then
+        meaning.doubt("a tensor of _rebuild_tensor_v3 that requires a gradient")
+    return _marked(meaning, _view(meaning, storage, offset, size, stride, element), *marks)
 
 
 reads("torch._utils._rebuild_tensor", *[object] * 4)(_view)
 reads("torch._utils._rebuild_tensor_v2", *[object] * 7, least=6)(_tensor)
 reads("torch._utils._rebuild_tensor_v3", *[object] * 8, least=7)(
-    lambda meaning, *args: _tensor(meaning, *args[:6], *args[7:], dtype=args[6])
+    lambda meaning, *args: _tensor(meaning, *args[:6], *args[7:], element=_element(args[6]))
 )
 
 
-@reads(
-    "torch._utils._rebuild_parameter torch._utils._rebuild_parameter_with_state",
-    (Tensor, SparseTensor), object, object, object, least=3,
-)  # fmt: skip
+@reads("torch._utils._rebuild_parameter", (Tensor, SparseTensor), object, object)
+@reads("torch._utils._rebuild_parameter_with_state", (Tensor, SparseTensor), object, object, object)
 def _parameter(meaning: PtMeaning, data: Any, requires_grad: Any, hooks: Any, state: Any = None) -> Any:
     if isinstance(data, SparseTensor):
-        return evolve(data, is_parameter=True, requires_grad=bool(requires_grad))
-    parameter = _marked(evolve(data, is_parameter=True), requires_grad, hooks)
+        marked = _requires_grad(meaning, data.values.element, requires_grad)
+        return evolve(data, is_parameter=True, requires_grad=marked)
+    parameter = _marked(meaning, evolve(data, is_parameter=True), requires_grad, hooks)
     if data.extras:
         parameter.extras = evolve(data.extras, hooks=hooks or None)
     return _set_python_state(parameter, state)
 
 
+def _is_settable(state: Any) -> bool:
+    """Return whether PyTorch can set the attributes of a state of a tensor."""
+    parts = state if isinstance(state, tuple) else (state, None)
+    if len(parts) != 2 or not all(part is None or isinstance(part, dict) for part in parts):
+        return False
+    return all(type(name) is str and name not in SAFE.attributes for part in parts for name in part or ())
+
+
 def _set_python_state(tensor: Tensor, state: Any) -> Tensor:
+    """Set attributes of a tensor. The state of another package's class may be anything.
+
+    Raises:
+        CorruptError: PyTorch could not set them.
+    """
+    if (tensor.extras is None or tensor.extras.subclass is None) and not _is_settable(state):
+        raise _wrong("a state that PyTorch cannot set", state)
     if state is not None and state != {} and state != (None, {}) and state != ({}, {}):
         tensor.extras = tensor.extras or TensorExtras()
         tensor.extras.state = state
@@ -128,14 +163,15 @@ def _set_python_state(tensor: Tensor, state: Any) -> Tensor:
 def _from_numpy(meaning: PtMeaning, array: NumpyArray, dtype: Any, device: Any, requires_grad: Any) -> Any:
     """Return a tensor of a device without storages of its own (XLA), saved as a numpy array."""
     tensor = tensor_of_array(array, _element(dtype), _device_name(device))
-    return NotImplemented if tensor is None else _marked(tensor, requires_grad, None)
+    return NotImplemented if tensor is None else _marked(meaning, tensor, requires_grad, None)
 
 
 @reads("torch._utils._rebuild_device_tensor_from_cpu_tensor", Tensor, object, object, object)
 def _from_cpu(meaning: PtMeaning, tensor: Tensor, dtype: Any, device: Any, requires_grad: Any) -> Any:
     if _element(dtype) is not tensor.element:
         return NotImplemented
-    return evolve(tensor, device=_device_name(device), requires_grad=bool(requires_grad))
+    marked = _requires_grad(meaning, tensor.element, requires_grad)
+    return evolve(tensor, device=_device_name(device), requires_grad=marked)
 
 
 def _device_name(device: Any) -> str:
@@ -163,6 +199,8 @@ def _from_type(meaning: PtMeaning, function: Any, cls: Any, arguments: tuple[Any
     if cls.path == _PARAMETER:
         tensor.is_parameter = True
     elif cls.path not in _PLAIN_CLASSES:
+        if cls.path in WEIGHTS_ONLY:  # a class of something else than tensors
+            return NotImplemented
         tensor.extras = tensor.extras or TensorExtras()
         tensor.extras.subclass = cls
     return _set_python_state(tensor, state)
@@ -176,12 +214,30 @@ def _quantized(
         return NotImplemented
     tensor = _tensor(meaning, storage, offset, size, stride, grad, hooks)
     kind, *rest = scheme
-    if not isinstance(kind, TorchConstant) or len(rest) not in (2, 3):
+    if not isinstance(kind, TorchConstant) or not tensor.element.name.startswith(("qint", "quint")):
         return NotImplemented
-    axis = rest[2] if len(rest) == 3 else None
-    if axis is not None and not (is_count(axis) and axis < len(tensor.size)):
+    if kind.name == "per_tensor_affine" and len(rest) == 2:
+        scale, zero_point = rest
+        is_known = type(scale) in (int, float) and type(zero_point) is int and abs(zero_point) < 1 << 31
+        return QuantizedTensor(tensor, kind.name, scale, zero_point) if is_known else NotImplemented
+    if kind.name not in ("per_channel_affine", "per_channel_affine_float_qparams") or len(rest) != 3:
+        return NotImplemented
+    scales, zero_points, axis = rest
+    if not is_count(axis) or axis >= len(tensor.size):
         raise _wrong("channels along a missing dimension", axis)
-    return QuantizedTensor(tensor, kind.name, rest[0], rest[1], axis)
+    lengths = (_channels(scales), _channels(zero_points))
+    if lengths != (tensor.size[axis],) * 2 or type(scales) is not type(zero_points):
+        raise _wrong("other numbers of scales, zero points and channels", lengths)
+    return QuantizedTensor(tensor, kind.name, scales, zero_points, axis)
+
+
+def _channels(values: Any) -> int:
+    """Return the number of scales or zero points of channels; -1 if they are none."""
+    if isinstance(values, Tensor) and len(values.shape) == 1:
+        return values.shape[0]
+    if isinstance(values, list) and all(type(value) in (int, float) for value in values):
+        return len(values)
+    return -1
 
 
 @reads("torch._utils._rebuild_sparse_tensor torch._utils._rebuild_sparse_csr_tensor", TorchConstant, tuple)
@@ -192,9 +248,25 @@ def _sparse(meaning: PtMeaning, layout: TorchConstant, parts: tuple[Any, ...]) -
     *tensors, size = parts[: 4 if pair else 3]
     if not all(isinstance(part, Tensor) for part in tensors):
         raise _wrong("no indices or values")
+    if not tensors[-1].element.name.startswith(_VALUES):
+        raise _wrong("values of a type that no sparse tensor has", tensors[-1].element.name)
+    if not pair:
+        _check_sparse(tensors[0], tensors[1], size)
     coalesced = bool(parts[3]) if len(parts) == 4 and not pair and parts[3] is not None else None
     plain = tensors[1] if pair else None
     return SparseTensor(layout.name, tensors[0], plain, tensors[-1], TorchSize(_numbers(size, "sizes")), coalesced)
+
+
+def _check_sparse(indices: Tensor, values: Tensor, size: Any) -> None:
+    """Check the parts of a tensor by coordinates: shapes [dimensions, elements] and [elements, …].
+
+    Raises:
+        CorruptError: they are those of no tensor.
+    """
+    rows, shape = indices.shape, values.shape
+    fits = len(rows) == 2 and len(shape) > 0 and rows[1] == shape[0]
+    if not fits or indices.element.name != "int64" or rows[0] + len(shape) - 1 != len(_numbers(size, "sizes")):
+        raise _wrong("indices that do not fit its values and size", f"{list(rows)}, {list(shape)}")
 
 
 # PyTorch 0.1: classes by name, called with lists: `torch.FloatTensor([[1.0, 2.0]])`, `torch.FloatStorage([1.0, 2.0])`
@@ -230,9 +302,12 @@ _register_classes()
 
 
 # A `Parameter` of 0.1: the class is called with the tensor.
-reads(_PARAMETER, Tensor, object, least=1)(
-    lambda meaning, data, requires_grad=True: evolve(data, is_parameter=True, requires_grad=bool(requires_grad))
-)
+@reads(_PARAMETER, Tensor, object, least=1)
+def _parameter_of_class(meaning: PtMeaning, data: Tensor, requires_grad: Any = True) -> Tensor:
+    marked = _requires_grad(meaning, data.element, requires_grad)
+    return evolve(data, is_parameter=True, requires_grad=marked)
+
+
 reads("torch.autograd.variable.Variable", Tensor)(lambda meaning, data: evolve(data))
 
 
@@ -245,10 +320,10 @@ def _set_tensor_state(meaning: PtMeaning, tensor: Tensor, state: Any) -> Tensor:
         if new.element is not tensor.element:
             raise _wrong("a storage of another element type", new.element.name)
     elif length == 3:  # requires_grad, volatile, hooks
-        _marked(tensor, state[0], state[2])
+        _marked(meaning, tensor, state[0], state[2])
     elif length == 5:  # data, grad, hooks, requires_grad, volatile
         new = state[0] if isinstance(state[0], Tensor) else None
-        _marked(tensor, state[3], state[2])
+        _marked(meaning, tensor, state[3], state[2])
     else:
         _set_python_state(tensor, state)
     if new is not None:
@@ -282,6 +357,30 @@ def _load_from_bytes(meaning: PtMeaning, data: bytes | bytearray) -> Any:
     return value if isinstance(value, Storage) else NotImplemented
 
 
+# Calls that PyTorch's safe loader takes, of which the result has no type of its own here
+
+
+@reads("torch._utils._rebuild_nested_tensor", Tensor, Tensor, Tensor, Tensor)
+def _nested(meaning: PtMeaning, buffer: Tensor, sizes: Tensor, strides: Tensor, offsets: Tensor) -> Any:
+    """Keep a nested tensor as an object: its buffer, and for each inner tensor sizes, strides and an offset."""
+    fits = len(buffer.shape) == 1 and len(sizes.shape) == 2 and sizes.shape == strides.shape
+    if fits and offsets.shape == sizes.shape[:1] and {sizes.element, strides.element, offsets.element} == {_INT64}:
+        return PythonObject(named("torch._utils._rebuild_nested_tensor"), "reduce", (buffer, sizes, strides, offsets))
+    return NotImplemented
+
+
+@reads("torch._utils._rebuild_meta_tensor_no_storage", TorchConstant, tuple, tuple, bool)
+def _meta(meaning: PtMeaning, dtype: TorchConstant, size: Any, stride: Any, requires_grad: bool) -> Any:
+    """Keep a tensor without elements as an object."""
+    element = _element(dtype)
+    sizes, strides = _numbers(size, "sizes"), _numbers(stride, "strides")
+    is_known = len(sizes) == len(strides) and all(0 <= extent < 1 << 31 for extent in (*sizes, *strides))
+    if is_known and (not requires_grad or _has_gradient(element)):
+        path = "torch._utils._rebuild_meta_tensor_no_storage"
+        return PythonObject(named(path), "reduce", (dtype, size, stride, requires_grad))
+    return NotImplemented
+
+
 # Written forms
 
 
@@ -312,11 +411,16 @@ def _dense(tensor: Tensor, extras: TensorExtras | None) -> Reduction:
         raise UnsupportedError("PyTorch has no negative strides", hint="Write a copy of the tensor: its numpy().")
     element, storage = tensor.element, whole(tensor.storage or Storage.empty(tensor.element))
     stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
-    args: tuple[Any, ...] = (tensor.offset, tensor.shape, stride, tensor.requires_grad, _hooks(extras))
+    place = (tensor.offset, tensor.shape, stride)
+    args: tuple[Any, ...]
     if element.torch_storage and storage.element is element:
-        name, args = "_rebuild_tensor_v2", (NamedStorage(storage, element.torch_storage, storage.count), *args)
+        name = "_rebuild_tensor_v2"
+        args = (NamedStorage(storage, element.torch_storage, storage.count), *place)
+        args += (tensor.requires_grad, _hooks(extras))
     else:
-        name, args = "_rebuild_tensor_v3", (_untyped(storage), *args, TorchConstant("dtype", element.name))
+        # PyTorch marks this tensor before it sets the elements, and refuses to set those of a marked one.
+        name = "_rebuild_tensor_v3"
+        args = (_untyped(storage), *place, False, _hooks(extras), TorchConstant("dtype", element.name))
     if extras is not None and (extras.conj or extras.neg):
         args = (*args, {bit: True for bit in ("conj", "neg") if getattr(extras, bit)})
     return calls(f"torch._utils.{name}", *args)
@@ -329,7 +433,8 @@ def _hooks(extras: TensorExtras | None) -> Any:
 def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
     extras = tensor.extras
     if extras is not None and extras.subclass is not None and not naming.may(extras.subclass):
-        extras = evolve(extras, subclass=None)
+        # Another package's class has its own way with a state.
+        extras = evolve(extras, subclass=None, state=extras.state if _is_settable(extras.state) else UNSET)
     if tensor.is_parameter:
         bare = None if extras is None else evolve(extras, state=UNSET, hooks=None)
         data = evolve(tensor, is_parameter=False, requires_grad=False, extras=bare)

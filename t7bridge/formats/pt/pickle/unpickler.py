@@ -34,6 +34,7 @@ from ....limits import OBJECT_BYTES
 from ....report import Note
 from . import opcodes
 from .meaning import PtMeaning
+from .safe_loader import refused
 
 _CHUNK_BYTES = 1 << 16
 _MARGIN_BYTES = 16
@@ -116,13 +117,27 @@ class Unpickler:
         return data
 
     def load(self) -> Any:
-        """Read one pickle.
+        """Read one pickle; also as PyTorch's safe loader does, if the file is judged.
 
         Raises:
             FormatError: it is not a pickle, or damaged.
             LimitError: it has too many operations.
             UnsupportedError: it refers to data outside the file.
         """
+        meaning = self._meaning
+        if not meaning.origin.is_judged or meaning.script:
+            return self._load()
+        start, operations = self.position, self._budget
+        try:
+            return self._load()
+        finally:  # what is in front of damage would have been loaded
+            found = refused(self.source, start, self.end, meaning.id_parts, operations)
+            for module, name in found.names:
+                meaning.origin.name(module, name)
+            if found.use:
+                meaning.origin.uses[found.use] = None
+
+    def _load(self) -> Any:
         self._stack.clear()
         self._marks.clear()
         self._memo = {}
@@ -163,16 +178,21 @@ class Unpickler:
             ForbiddenGlobalError: one names what runs code.
             LimitError: there are too many.
         """
+        origin = self._meaning.origin
         nbytes, count = self.end - self.position, 0
         while self.position < self.end:
             if count == _MOST_PICKLES:
                 most = f"at most {_MOST_PICKLES}"
                 raise LimitError("too many pickles follow one another", expected=most, offset=self.position)
+            names_before = len(origin.unsafe)
+            uses_before = dict(origin.uses)
             try:
                 self.load()
             except ForbiddenGlobalError:
                 raise
             except T7BridgeError:
+                if len(origin.unsafe) == names_before:  # no pickle then
+                    origin.uses = uses_before
                 break
             count += 1
         where = f" of {member}" if member else ""
@@ -366,7 +386,6 @@ class Unpickler:
         """Add items to a list or set, or to an object, and return it."""
         found = type(target)
         if isinstance(target, PythonObject):
-            self._meaning.fill(target)
             target.items.extend(items)
         elif found is not kind:
             raise CorruptError(f"the pickle {'appends' if kind is list else 'adds'} to a {found.__name__}")
@@ -381,7 +400,6 @@ class Unpickler:
         if len(items) % 2:
             raise CorruptError("the pickle has a key without a value")
         if isinstance(target, PythonObject):
-            self._meaning.fill(target)
             target.pairs.extend(zip(items[::2], items[1::2]))
         elif isinstance(target, dict):
             keys = self._checked(target, items[::2])

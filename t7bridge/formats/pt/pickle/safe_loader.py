@@ -1,0 +1,423 @@
+"""PyTorch's safe loader, as far as it refuses: which names and which use of them stand in its way.
+
+The same loop as in `torch/_weights_only_unpickler.py`, over stand-ins for values: nothing is built, and what a call
+returns is known by its type only. Whether the arguments of a call make sense is seen by reading the file. A name that
+the loader refuses is noted, and the loop goes on with a stand-in that takes everything; the loop ends at an operation
+or a use that is refused.
+
+Source: PyTorch 2.13 `torch/_weights_only_unpickler.py` `Unpickler.load`, `torch/serialization.py` `persistent_load` in
+`_load` and in `_legacy_load`, `torch/_tensor.py` `__setstate__`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from ....data import define
+from ....io.source import ByteSource
+from . import opcodes
+from .names import SAFE
+
+_CHUNK_BYTES = 1 << 16
+_LONGEST = 1 << 30
+"""Maximum number of bytes of one string, in bytes."""
+
+ZIP_PARTS, LEGACY_PARTS, NO_IDS = 5, 6, 0
+"""Number of parts of a persistent id in the two formats; 0 where there are none."""
+
+
+@define(frozen=True, eq=False)
+class _Name:
+    """A name of the table."""
+
+    path: str
+
+
+@define(frozen=True, eq=False)
+class _Kind:
+    """A value of which only the type is known."""
+
+    name: str
+
+
+_LIST, _DICT, _SET = _Kind("list"), _Kind("dict"), _Kind("set")
+_ORDERED, _COUNTER = _Kind("OrderedDict"), _Kind("Counter")
+_TENSOR, _PARAMETER, _STORAGE = _Kind("Tensor"), _Kind("Parameter"), _Kind("storage")
+_NUMBER, _OTHER = _Kind("number"), _Kind("value")
+_REFUSED = _Kind("refused")
+"""What a refused name stands for, and what is made of it: it was noted once, and anything may be done with it."""
+_DICTS = (_DICT, _ORDERED, _COUNTER)
+
+_REBUILD_TYPED = "torch._tensor._rebuild_from_type_v2"
+_RESULTS = {
+    "builtins.set": _SET,
+    "collections.OrderedDict": _ORDERED,
+    "collections.Counter": _COUNTER,
+    "torch.nn.parameter.Parameter": _PARAMETER,
+    "torch._utils._rebuild_parameter": _PARAMETER,
+    "torch._utils._rebuild_parameter_with_state": _PARAMETER,
+    "torch.Tensor": _TENSOR,
+    "torch._utils._rebuild_tensor": _TENSOR,
+    "torch._utils._rebuild_tensor_v2": _TENSOR,
+    "torch._utils._rebuild_tensor_v3": _TENSOR,
+    "torch._utils._rebuild_qtensor": _TENSOR,
+    "torch._utils._rebuild_sparse_tensor": _TENSOR,
+}
+"""What a call returns, where a later operation asks for it."""
+
+
+class _Refusal(Exception):
+    """The loader refuses an operation or a use; the argument says which."""
+
+
+class _Bytes:
+    """The bytes of a pickle, read in pieces.
+
+    Args:
+        source: the file.
+        position: of the pickle.
+        end: of what may be read.
+    """
+
+    def __init__(self, source: ByteSource, position: int, end: int) -> None:
+        self._source = source
+        self._next = position
+        self._end = end
+        self._buffer = b""
+        self._at = 0
+
+    def read(self, count: int) -> bytes:
+        """Return bytes.
+
+        Raises:
+            EOFError: there are fewer.
+        """
+        if count > _LONGEST:
+            raise EOFError
+        if self._at + count > len(self._buffer):
+            self._fill(count)
+        data = self._buffer[self._at : self._at + count]
+        if len(data) < count:
+            raise EOFError
+        self._at += count
+        return data
+
+    def line(self) -> str:
+        """Return the text up to the next line feed."""
+        stop = self._buffer.find(b"\n", self._at)
+        while stop < 0:
+            known = len(self._buffer) - self._at
+            if known > _LONGEST or not self._fill(2 * known + 1):
+                raise EOFError
+            stop = self._buffer.find(b"\n", self._at + known)
+            if stop < 0 and self._next >= self._end:
+                raise EOFError
+        data = self._buffer[self._at : stop]
+        self._at = stop + 1
+        return data.decode("utf-8")
+
+    def number(self, form: str) -> Any:
+        """Return a number of a form of `struct`."""
+        return struct.unpack(form, self.read(struct.calcsize(form)))[0]
+
+    def _fill(self, count: int) -> bool:
+        """Make bytes available from the position on; return whether there were more."""
+        rest = self._buffer[self._at :]
+        wanted = min(max(count - len(rest), _CHUNK_BYTES), self._end - self._next)
+        data = self._source.read(self._next, wanted) if wanted > 0 else b""
+        self._next += len(data)
+        self._buffer = rest + data
+        self._at = 0
+        return bool(data)
+
+
+@define(eq=False)
+class Refused:
+    """What the safe loader refuses in one pickle.
+
+    Attributes:
+        names: each module and name, once.
+        use: the first operation, or use of a value, that it refuses; empty if there is none.
+    """
+
+    names: dict[tuple[str, str], None]
+    use: str = ""
+
+
+def refused(source: ByteSource, position: int, end: int, parts: int, operations: int) -> Refused:
+    """Return what PyTorch's safe loader refuses in a pickle.
+
+    Args:
+        source: the file.
+        position: of the pickle.
+        end: of what may be read.
+        parts: number of parts of a persistent id; `NO_IDS` if there must be none.
+        operations: maximum number to look at.
+    """
+    loader = _SafeLoader(_Bytes(source, position, end), parts)
+    try:
+        loader.run(operations)
+    except _Refusal as refusal:
+        loader.found.use = str(refusal)
+    except EOFError:
+        loader.found.use = "the pickle ends in the middle"
+    except UnicodeDecodeError:
+        loader.found.use = "a text that is not UTF-8"
+    except (IndexError, KeyError):
+        loader.found.use = "a value is taken from where the pickle put none"
+    return loader.found
+
+
+class _SafeLoader:
+    """The loop over one pickle.
+
+    Args:
+        data: its bytes.
+        parts: as in `refused`.
+
+    Attributes:
+        found: what is refused.
+    """
+
+    def __init__(self, data: _Bytes, parts: int) -> None:
+        self.found = Refused({})
+        self._data = data
+        self._parts = parts
+        self._stack: list[Any] = []
+        self._stacks: list[list[Any]] = []
+        self._memo: dict[int, Any] = {}
+
+    def run(self, operations: int) -> None:
+        """Look at every operation, up to STOP.
+
+        Raises:
+            _Refusal: the loader refuses one.
+            EOFError: the pickle ends before STOP.
+            IndexError: an operation takes more values than there are since the last mark.
+            KeyError: a value is taken that was not numbered.
+        """
+        handlers = _HANDLERS
+        for _ in range(operations):
+            code = self._data.read(1)[0]
+            if code == _STOP:
+                self._stack.pop()
+                return
+            handler = handlers.get(code)
+            if handler is None:
+                name = _NAMES_OF_CODES.get(code)
+                raise _Refusal(f"the operation {name}" if name else f"the unknown operation 0x{code:02x}")
+            handler(self)
+        raise _Refusal(f"more than {operations:,} operations")
+
+    def _push(self, value: Any) -> None:
+        self._stack.append(value)
+
+    def _pop_mark(self) -> list[Any]:
+        items = self._stack
+        self._stack = self._stacks.pop()
+        return items
+
+    # Names, calls and objects
+
+    def _global(self) -> None:
+        module = self._data.line()
+        name = self._data.line()
+        module = SAFE.modules.get(module, module)
+        path = f"{module}.{name}"
+        if path in SAFE.names:
+            self._push(_Name(path))
+        else:
+            self.found.names[module, name] = None
+            self._push(_REFUSED)
+
+    def _reduce(self) -> None:
+        args = self._stack.pop()
+        self._stack[-1] = self._called(self._stack[-1], args)
+
+    def _called(self, function: Any, args: Any) -> Any:
+        """Return what a call returns."""
+        if function is _REFUSED:
+            return _REFUSED
+        if not isinstance(function, _Name) or function.path not in SAFE.called:
+            raise _Refusal(f"a call of {_shown(function)}")
+        if type(args) is not tuple:
+            raise _Refusal(f"a call of {function.path} without a tuple of arguments")
+        if function.path == _REBUILD_TYPED:
+            return self._rebuilt(args)
+        return _RESULTS.get(function.path, _OTHER)
+
+    def _rebuilt(self, args: tuple[Any, ...]) -> Any:
+        """Return what `_rebuild_from_type_v2` returns: it calls a function, and changes the class of the result."""
+        if len(args) != 4:
+            raise _Refusal(f"a call of {_REBUILD_TYPED} with {len(args)} arguments")
+        function, cls, arguments, _ = args
+        if function is not _REFUSED and cls is not _REFUSED:
+            self._called(function, arguments)
+        if isinstance(cls, _Name):
+            return _RESULTS.get(cls.path, _OTHER)
+        return _REFUSED if cls is _REFUSED else _OTHER
+
+    def _newobj(self) -> None:
+        args = self._stack.pop()
+        cls = self._stack.pop()
+        if cls is _REFUSED:
+            self._push(_REFUSED)
+            return
+        if not isinstance(cls, _Name) or cls.path not in SAFE.constructed:
+            raise _Refusal(f"an object of {_shown(cls)}")
+        if type(args) is not tuple:
+            raise _Refusal(f"an object of {cls.path} without a tuple of arguments")
+        self._push(_RESULTS.get(cls.path, _OTHER))
+
+    def _build(self) -> None:
+        state = self._stack.pop()
+        value = self._stack[-1]
+        if value is _REFUSED or state is _REFUSED:
+            return
+        if value is _ORDERED:
+            is_taken = state in _DICTS
+        elif value is _TENSOR:  # set_(storage, offset, size, stride)
+            is_taken = type(state) is tuple and len(state) == 4
+        elif value is _PARAMETER:  # the same, or a state of PyTorch 0.1
+            is_taken = type(state) is tuple and len(state) in (3, 4, 5)
+        else:
+            is_taken = False
+        if not is_taken:
+            raise _Refusal(f"a state for {_shown(value)}")
+
+    # Containers
+
+    def _append(self) -> None:
+        self._stack.pop()
+        self._extend(self._stack[-1])
+
+    def _appends(self) -> None:
+        self._pop_mark()
+        self._extend(self._stack[-1])
+
+    def _extend(self, value: Any) -> None:
+        if value is not _LIST and value is not _REFUSED:
+            raise _Refusal(f"items appended to {_shown(value)}")
+
+    def _set_item(self) -> None:
+        self._stack.pop()
+        self._stack.pop()
+        self._set(self._stack[-1])
+
+    def _set_items(self) -> None:
+        self._pop_mark()
+        self._set(self._stack[-1])
+
+    def _set(self, value: Any) -> None:
+        if value not in _DICTS and value is not _REFUSED:
+            raise _Refusal(f"items set in {_shown(value)}")
+
+    def _mark(self) -> None:
+        self._stacks.append(self._stack)
+        self._stack = []
+
+    def _tuple(self) -> None:
+        items = tuple(self._pop_mark())
+        self._push(items)
+
+    def _tuple_of(self, count: int) -> None:
+        if len(self._stack) < count:
+            raise IndexError
+        self._stack[-count:] = [tuple(self._stack[-count:])]
+
+    # Scalars
+
+    def _skip(self, count: int, value: Any = _NUMBER) -> None:
+        self._data.read(count)
+        self._push(value)
+
+    def _text(self) -> None:
+        self._push(str(self._data.read(self._data.number("<I")), "utf-8", "surrogatepass"))
+
+    def _short_text(self) -> None:
+        """Read a string of Python 2, which `torch.load` decodes."""
+        self._push(self._data.read(self._data.number("<B")).decode("utf-8"))
+
+    def _long(self) -> None:
+        self._skip(self._data.number("<B"))
+
+    # The memo, and persistent ids
+
+    def _put(self, form: str) -> None:
+        self._memo[self._data.number(form)] = self._stack[-1]
+
+    def _get(self, form: str) -> None:
+        self._push(self._memo[self._data.number(form)])
+
+    def _persistent(self) -> None:
+        saved_id = self._stack.pop()
+        if type(saved_id) is not tuple or not saved_id or saved_id[0] != "storage":
+            raise _Refusal("a persistent id that does not name a storage")
+        if self._parts == NO_IDS:
+            raise _Refusal("a persistent id where there are no storages")
+        if len(saved_id) != self._parts:
+            raise _Refusal(f"a persistent id of {len(saved_id)} parts")
+        kind = saved_id[1]
+        # The legacy format asks the class for its element type, which this one has not.
+        if self._parts == LEGACY_PARTS and isinstance(kind, _Name) and kind.path.endswith(".UntypedStorage"):
+            raise _Refusal("a storage without an element type")
+        self._push(_STORAGE)
+
+
+def _shown(value: Any) -> str:
+    """Return what a value is, for a message."""
+    if isinstance(value, _Name):
+        return value.path
+    return f"a {value.name}" if isinstance(value, _Kind) else f"a {type(value).__name__}"
+
+
+def _pushes(value: Any) -> Callable[[_SafeLoader], Any]:
+    return lambda loader: loader._push(value)
+
+
+_BY_NAME: dict[str, Callable[[_SafeLoader], Any]] = {
+    "GLOBAL": _SafeLoader._global,
+    "REDUCE": _SafeLoader._reduce,
+    "NEWOBJ": _SafeLoader._newobj,
+    "BUILD": _SafeLoader._build,
+    "APPEND": _SafeLoader._append,
+    "APPENDS": _SafeLoader._appends,
+    "SETITEM": _SafeLoader._set_item,
+    "SETITEMS": _SafeLoader._set_items,
+    "MARK": _SafeLoader._mark,
+    "TUPLE": _SafeLoader._tuple,
+    "TUPLE1": lambda loader: loader._tuple_of(1),
+    "TUPLE2": lambda loader: loader._tuple_of(2),
+    "TUPLE3": lambda loader: loader._tuple_of(3),
+    "NONE": _pushes(None),
+    "NEWFALSE": _pushes(False),
+    "NEWTRUE": _pushes(True),
+    "EMPTY_TUPLE": _pushes(()),
+    "EMPTY_LIST": _pushes(_LIST),
+    "EMPTY_DICT": _pushes(_DICT),
+    "EMPTY_SET": _pushes(_SET),
+    "BININT": lambda loader: loader._skip(4),
+    "BININT1": lambda loader: loader._skip(1),
+    "BININT2": lambda loader: loader._skip(2),
+    "BINFLOAT": lambda loader: loader._skip(8),
+    "BINUNICODE": _SafeLoader._text,
+    "SHORT_BINSTRING": _SafeLoader._short_text,
+    "LONG1": _SafeLoader._long,
+    "BINPERSID": _SafeLoader._persistent,
+    "BINGET": lambda loader: loader._get("<B"),
+    "LONG_BINGET": lambda loader: loader._get("<I"),
+    "BINPUT": lambda loader: loader._put("<B"),
+    "LONG_BINPUT": lambda loader: loader._put("<I"),
+    "PROTO": lambda loader: loader._data.read(1),
+}
+_NAMES_OF_CODES = {
+    value[0]: name
+    for name, value in vars(opcodes).items()
+    if name.isupper() and isinstance(value, bytes) and len(value) == 1
+}
+_STOP = opcodes.STOP[0]
+_HANDLERS = {
+    code: _BY_NAME[name] for code, name in _NAMES_OF_CODES.items() if name in SAFE.operations and code != _STOP
+}
