@@ -26,7 +26,7 @@ from ..io.output import FileOutput, Output
 from ..io.source import inputs_protected
 from ..report import Report, check_strict
 from .options import takes
-from .request import Convert, note_ignored, value_of
+from .request import Convert, is_simple, note_ignored, value_of
 
 if TYPE_CHECKING:
     from ..formats.t7.file import T7File
@@ -197,8 +197,14 @@ def _write_tables(document: Document, output: Output, request: Convert, report: 
     """Write Python values as Lua tables, with the record that restores them."""
     from .lua_tree import note_nones, to_lua
     from .records import Hashed, pickle_of, structure_hash, write_pt_record
+    from .tree import WRAPPED
 
+    # The record describes what is written: values that PyTorch's safe loader reads, with state dicts for modules.
     value = value_of(document, request, report)
+    if not is_simple(value):
+        from .simplified import simplified  # with the meaning of layers, which other values do not need
+
+        value = simplified(value, report, request.limits, unnamed=WRAPPED)
     pickled = pickle_of(value) if request.record else None  # before the tree is there: its writer knows every list
     tree = to_lua(value, nested=request.nested, keep_device=request.keep_device, limits=request.limits)
     del value

@@ -43,10 +43,12 @@ from ..io.copy import Done, sha256
 from ..io.output import Content, FileOutput, Output
 from ..io.source import ByteSource
 from ..limits import DEFAULT_LIMITS, Limits
+from ..report import Report
 from ..values.compare import Comparer
 from ..values.widened import narrow, wider_type
 from .lua_tree import LuaTree, to_lua
-from .tree import as_tree
+from .request import is_simple
+from .tree import WRAPPED, as_tree
 
 if TYPE_CHECKING:
     from ..formats.pt.writer import ValueWriter
@@ -307,6 +309,10 @@ def original_pt(
         value, foreign, sources = restore_value(record, storages, limits, forbid)
     except RecordError:
         return None
+    if not is_simple(value):  # of an earlier release, which recorded what the .pt named, and not what it wrote
+        from .simplified import simplified
+
+        value = simplified(value, Report(source_format="pt", target_format="t7"), limits, unnamed=WRAPPED)
     shown = Shown(*structure_of(content.roots[0]), sources)
     return None if check and not shown.agrees(value, sources, limits) else OriginalPt(value, foreign, shown)
 

@@ -5,6 +5,7 @@ Notes about the values of a `.pt` say what was read, and what was written.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import field
@@ -15,8 +16,10 @@ from ..formats.pt.arrays import tensor_of_array, text_items
 from ..formats.pt.modules import is_module
 from ..formats.pt.pickle.names import is_torch
 from ..graph.dtypes import NUMPY_ELEMENTS
-from ..graph.python import NumpyArray, NumpyScalar
-from ..graph.walk import objects, walk
+from ..graph.lua import COMPOSITE
+from ..graph.python import NumpyArray, NumpyScalar, TorchSize
+from ..graph.tensor import QuantizedTensor, SparseTensor, UntypedStorage
+from ..graph.walk import SCALARS, objects, walk
 from ..io.source import PathLike
 from ..limits import Limits
 from ..report import Report
@@ -289,6 +292,34 @@ def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
     element = NUMPY_ELEMENTS.get(array.dtype.code)
     tensor = tensor_of_array(array, element, "cpu") if element is not None else None
     return tensor if tensor is None or array is value else tensor.array.item()
+
+
+SIMPLE = (*COMPOSITE, TorchSize, UntypedStorage, QuantizedTensor, SparseTensor)
+"""The types of values with parts that stay as they are where a value is simplified."""
+_PLAIN_LISTS = frozenset((list, tuple, set, frozenset))
+_KEYS = (bool, int, float, complex, str, bytes, bytearray, type(None))
+
+
+def is_simple(root: Any) -> bool:
+    """Return whether a value is its simple form already, as most state dicts are: a copy would take time and memory."""
+    seen: set[int] = set()
+    stack = [root]
+    while stack:
+        value = stack.pop()
+        kind = type(value)
+        if kind in SCALARS or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if kind in _PLAIN_LISTS:
+            stack += value
+        elif kind is dict or kind is OrderedDict:
+            if not all(isinstance(key, _KEYS) for key in value):
+                return False
+            stack += value.values()
+            stack += vars(value).values() if kind is OrderedDict else ()
+        elif not isinstance(value, SIMPLE):
+            return False
+    return True
 
 
 def has_modules(value: Any) -> bool:
