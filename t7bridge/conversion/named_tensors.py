@@ -127,9 +127,7 @@ class Flat:
         self.left_out.setdefault(kind, []).append(".".join(steps) or "root")
 
 
-def flatten(
-    value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = False, copies: bool = True
-) -> Flat:
+def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = False, copies: bool = True) -> Flat:
     """Name the tensors of a value of dicts and lists. Lists count from 0.
 
     What is in a shared container has a name for each name of the container, as a shared tensor has.

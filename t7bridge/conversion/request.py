@@ -27,6 +27,7 @@ from ..text import and_more, few, listed
 from .options import CLASSES, FORCE, JSON, LIMITS, PART, REQUIRED, STRICT, SYNC, option, options_of, verb
 
 if TYPE_CHECKING:
+    from ..formats.pt.pickle.pickler import PickleWriter
     from ..formats.pt.writer import LegacyPtWriter, MapLocation, PtWriter
     from ..formats.table import Document
 
@@ -211,7 +212,7 @@ def note_foreign(names: list[str], report: Report) -> None:
     )
 
 
-def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -> None:
+def note_target(writer: PtWriter | LegacyPtWriter | PickleWriter, value: Any, report: Report) -> None:
     """Note the objects that were written as plain data, and whether `torch.load(weights_only=True)` reads the file.
 
     Args:
