@@ -51,6 +51,7 @@ _REPEATED = 16
 """Maximum bytes of all tensors, as a multiple of those of the storages."""
 _COPIES = 10_000
 """Maximum values in containers that are written under several names: graphs of shared containers grow exponentially."""
+_MOST_STEPS = 1_000_000
 _SHARED = "container present under another name"
 _CYCLE = "container that contains itself"
 
@@ -146,6 +147,7 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = Fals
     parts: dict[int, Any] = {}  # of sets and the like, by identity: what is shared has the same ones
     lists: dict[int, tuple[Tensor, str]] = {}  # the tensors of lists of numbers: those of a shared one are tied
     budget = Budget(limits, "naming deeply nested values")
+    steps = 0  # to the containers around those that occur again
     stack: list[tuple[int, Path, bool]] = [(0, Path(None, "root", value), False)]
     while stack:
         depth, path, is_copy = stack.pop()
@@ -173,10 +175,14 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = Fals
             flat.add(item, _steps_to(path))
             continue
         if id(item) in seen:
-            budget.spend(depth)
-            kind = _CYCLE if _contains_itself(path) else "" if copies else _SHARED
-            if kind:
-                flat.leave_out(kind, _steps_to(path))
+            if not copies:
+                flat.leave_out(_SHARED, _steps_to(path))
+                continue
+            steps += depth
+            if steps > _MOST_STEPS:
+                return flatten(value, limits, numbers=numbers, copies=False)
+            if _contains_itself(path):
+                flat.leave_out(_CYCLE, _steps_to(path))
                 continue
             is_copy = True
         seen.add(id(item))

@@ -297,7 +297,7 @@ def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
 
 SIMPLE = (*COMPOSITE, TorchSize, UntypedStorage, QuantizedTensor, SparseTensor)
 """The types of values with parts that stay as they are where a value is simplified."""
-_PLAIN_LISTS = frozenset((list, tuple, set, frozenset))
+_PLAIN_LISTS = frozenset((list, tuple, set))
 _KEYS = (bool, int, float, complex, str, bytes, bytearray, type(None))
 
 

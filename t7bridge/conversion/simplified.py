@@ -6,7 +6,7 @@
 | numpy array | tensor; of text or of objects a list |
 | numpy scalar | number or text |
 | `defaultdict`, `argparse.Namespace` | dict |
-| `deque` | list |
+| `deque`, `frozenset` | list, set |
 | object of another class | dict of its attributes, with the class under `__class__` |
 | class, function, dtype of numpy, memory format | its name |
 
@@ -16,6 +16,7 @@ Identity is preserved: shared objects stay shared, and cycles stay cycles. Tenso
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -42,7 +43,7 @@ _MOST_NOTES = 20
 _SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None))
 _TENSORS = (Tensor, QuantizedTensor, SparseTensor, Storage, UntypedStorage, python.NumpyArray)
 _NAMESPACES = ("argparse.Namespace", "types.SimpleNamespace")
-_LIKE = ("numpy", "collections.", *_NAMESPACES)
+_LIKE = ("numpy", "collections.", "frozenset", *_NAMESPACES)
 """The beginnings of the names of classes whose plain form has all that they had."""
 _NOTHING: tuple[Any, ...] = (None, python.UNSET)
 
@@ -89,6 +90,9 @@ class Simplified(Plain):
             return self._same_object(value)
         if self._keep_classes and type(value) not in (dict, list, tuple, set, frozenset):
             return value
+        if isinstance(value, frozenset):
+            self._change("frozenset", value)
+            return fill_list(tuple(value), partial(self._finished, set(value)))
         if isinstance(value, python.DefaultDict):
             self._change("collections.defaultdict", value)
         return super().make(value, path or Path())
