@@ -1,9 +1,9 @@
 """Random checkpoints through `convert` and `verify`: what a conversion leaves out is what the comparison lists.
 
-A `.pt` holds tensors of many types, shared and strided, plain values, shared containers, numpy's arrays, and objects and
-modules of classes that only the file names. It is converted to every format in both modes: `verify` and `diff` then find no
-difference, and list as missing exactly what the notes of the conversion named. `.pt → .t7 → .pt` gives the values that
-PyTorch had, with state dicts for modules and dicts for objects, and `torch.load(weights_only=True)` reads it.
+A `.pt` holds tensors of many types, shared and strided, plain values, shared containers, numpy's arrays, and objects
+and modules of classes that only the file names. It is converted to every format in both modes: `verify` and `diff` then
+find no difference, and list as missing exactly what the notes of the conversion named. `.pt → .t7 → .pt` returns the
+values that PyTorch had, with state dicts for modules and dicts for objects, for `torch.load(weights_only=True)`.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Values:
 
 def data_of(module: nn.Module) -> dict[str, Any]:
     """Return what the modules of this file have in no state dict."""
-    attributes = [name for name in vars(module) if name in ("classes", "anchors", "table")]
+    attributes = [name for name in vars(module) if name in ("classes", "mean", "anchors", "table")]
     names = ["mask", *attributes]  # buffers come first
     return {name: getattr(module, name) for name in names if hasattr(module, name)}
 
@@ -249,7 +249,8 @@ def unlike(a: Any, b: Any, path: str = "root") -> Iterator[str]:
     """Yield where two values of torch differ."""
     if isinstance(a, torch.Tensor):
         if not isinstance(b, torch.Tensor) or (a.dtype, a.shape) != (b.dtype, b.shape):
-            yield f"{path}: {type(b).__name__} {getattr(b, 'dtype', '')} {getattr(b, 'shape', '')} for {a.dtype} {a.shape}"
+            found = f"{getattr(b, 'dtype', type(b).__name__)} {getattr(b, 'shape', '')}"
+            yield f"{path}: {found} for {a.dtype} {a.shape}"
         elif _bytes(a) != _bytes(b):
             yield f"{path}: other elements"
     elif type(a) is not type(b):

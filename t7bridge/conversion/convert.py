@@ -26,7 +26,7 @@ from ..io.output import FileOutput, Output
 from ..io.source import inputs_protected
 from ..report import Report, check_strict
 from .options import takes
-from .request import Convert, is_simple, note_ignored, value_of
+from .request import Convert, is_simple, note_ignored, note_plain_nans, value_of
 
 if TYPE_CHECKING:
     from ..formats.t7.file import T7File
@@ -169,7 +169,7 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
     writer = T7Writer(output, layout)
     for root in content.roots:
         writer.write_object(root)
-    _note_plain_nans(writer, report)
+    note_plain_nans(writer.plain_nans, report)
     if content.has_pt_record:
         if request.record:
             output.write(content.trailing)
@@ -183,14 +183,6 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
         output.write(content.trailing)
         report.note("warning", f"{content.message}; they are copied", code="trailing")
     return writer
-
-
-def _note_plain_nans(writer: T7Writer, report: Report) -> None:
-    if writer.plain_nans:
-        what = f"{writer.plain_nans} NaN payloads cannot be represented in an ascii file"
-        report.note(
-            "info", f"{what}; they are written as nan", loss="precision", code="precision", count=writer.plain_nans
-        )
 
 
 def _write_tables(document: Document, output: Output, request: Convert, report: Report) -> None:
@@ -215,7 +207,7 @@ def _write_tables(document: Document, output: Output, request: Convert, report: 
     writer = T7Writer(hashed, layout)
     writer.write_object(tree.value)
     hashed.flush()
-    _note_plain_nans(writer, report)
+    note_plain_nans(writer.plain_nans, report)
     storages = [found for found in writer.objects if isinstance(found, Storage)]
     report.storages = len(storages)
     report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)

@@ -189,6 +189,13 @@ def _use_metadata(value: Any, document: Document, request: Convert, report: Repo
     return value
 
 
+def note_plain_nans(count: int, report: Report) -> None:
+    """Note the NaNs whose bits an ascii `.t7` cannot have, if there are any."""
+    if count:
+        message = f"{count} NaN payloads cannot be represented in an ascii file; they are written as nan"
+        report.note("info", message, loss="precision", code="precision", count=count)
+
+
 def metadata_left_out(names: list[str]) -> str:
     """Return the sentence on strings of a file's metadata that its target does not have."""
     strings = "1 string" if len(names) == 1 else f"{len(names)} strings"

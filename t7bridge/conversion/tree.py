@@ -119,10 +119,15 @@ class Tree(Rebuilder):
         if replaced is None:
             return
         if isinstance(target, dict) and isinstance(place, str):
-            self._add(target, f"{place}.", replaced)
-        elif self._unnamed:
+            if replaced.unnamed is not made:  # else they are in its dict already
+                self._add(target, f"{place}.", replaced)
+        elif self._unnamed == MERGED:
+            if not replaced.placed:
+                replaced.unnamed = made
+                self._add(made, "", replaced)
+        elif self._unnamed == WRAPPED:
             if replaced.unnamed is None:
-                replaced.unnamed = {"state_dict": made} if self._unnamed == WRAPPED else made
+                replaced.unnamed = {"state_dict": made}
                 self._add(replaced.unnamed, "", replaced)
             target[place] = replaced.unnamed
 

@@ -26,18 +26,20 @@ from ..conversion.lua_tree import note_nones, to_lua
 from ..conversion.named_tensors import name_tensors
 from ..conversion.options import FORCE, JSON, LIMITS, flag, option, takes, verb
 from ..conversion.records import as_written, structure_of
-from ..conversion.request import Convert, is_simple, metadata_left_out
+from ..conversion.request import Convert, is_simple, metadata_left_out, note_plain_nans
 from ..conversion.simplified import simplified
 from ..conversion.state_dicts import note_texts
 from ..conversion.targets import plain_value
 from ..conversion.tree import MERGED, WRAPPED
 from ..data import define
 from ..errors import T7BridgeError
+from ..formats.t7.layout import T7Layout
 from ..formats.table import Document, FormatSpec, Written
+from ..graph.decimals import count_odd_nans
 from ..graph.lua import TorchObject, Value
-from ..graph.storage import Storage
+from ..graph.storage import Storage, array_chunks
 from ..graph.tensor import Tensor, TensorExtras
-from ..graph.walk import Path, pairwise
+from ..graph.walk import Path, objects, pairwise
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.layouts import compact_in, compacted
@@ -444,6 +446,10 @@ class Sides:
     compact: bool = False
 
     @property
+    def _documents(self) -> tuple[Document, Document]:
+        return self.first, self.second
+
+    @property
     def has_named(self) -> bool:
         """Return whether a file holds named tensors and nothing else."""
         return formats.NAMED in (self.first.spec.values, self.second.spec.values)
@@ -461,11 +467,18 @@ class Sides:
         if self._same_structure():
             return None
         # The best forms are chosen by structure and shapes, so that no element is read twice.
+        is_text = [isinstance(each.layout, T7Layout) and each.layout.encoding == "ascii" for each in self._documents]
+        make = partial(make, text=any(is_text))
         _, forms = closest(self.pairs(), partial(make, elements=False), lambda form: form.value)
         comparer: Comparer = make()
         report.differences += comparer.run(forms[0].value, forms[1].value)
         report.equal = comparer.agreed
-        for document, form, other in zip((self.first, self.second), forms, reversed(forms)):
+        for form, other_is_text in zip(forms, reversed(is_text)):
+            if other_is_text:
+                said = Report(notes=list(form.notes))
+                note_plain_nans(_odd_nans(form.value), said)
+                form.notes = said.notes
+        for document, form, other in zip(self._documents, forms, reversed(forms)):
             only = [text for text in form.left_out if text not in other.left_out]
             if only:
                 report.left_out[document.path] = only
@@ -626,6 +639,18 @@ class Sides:
             yield Form(
                 {**dict(sorted(tensors.items())), "__metadata__": strings}, document.notes if is_named else said.notes
             )
+
+
+def _odd_nans(value: Any) -> int:
+    """Return the number of NaNs in a value whose bits text does not show."""
+    count = 0
+    storages: set[int] = set()
+    for item in objects(value):
+        storage = item.storage if isinstance(item, Tensor) else item
+        if isinstance(storage, Storage) and id(storage) not in storages:
+            storages.add(id(storage))
+            count += sum(count_odd_nans(array) for array in array_chunks(storage) if array.dtype.kind == "f")
+    return count
 
 
 def _linked(tensors: dict[str, Tensor], links: bool) -> dict[str, Tensor]:

@@ -173,12 +173,12 @@ def test_what_state_dicts_lack_is_named(tmp_path: Path, suffix: str) -> None:
     assert torch.equal(named["net.mask"], torch.ones(3))
     assert torch.equal(named["net.table.own"], torch.zeros(4))
     assert torch.equal(named["net.table.tied"], module.weight)
-    torch.save([module, Holding(module.table)], tmp_path / "list.pt")
-    report = t7bridge.convert(tmp_path / "list.pt", tmp_path / f"list{suffix}")
+    torch.save([module, Holding(module.table)], tmp_path / "nets.pt")
+    report = t7bridge.convert(tmp_path / "nets.pt", tmp_path / f"list{suffix}")
     if suffix == ".pt":  # a list has no key beside the state dict
         assert {each.path for each in report.notes if each.level == "warning"} >= {"root[0].mask", "root[0].table"}
         with pytest.raises(StrictError):
-            t7bridge.convert(tmp_path / "list.pt", tmp_path / "strict.pt", strict=True)
+            t7bridge.convert(tmp_path / "nets.pt", tmp_path / "strict.pt", strict=True)
     torch.save(saved(tmp_path / "plain.pt").inner, tmp_path / "plain.pt")
     report = t7bridge.convert(tmp_path / "plain.pt", tmp_path / f"plain_out{suffix}")
     assert not any("in no state dict" in each.message for each in report.notes)
