@@ -478,10 +478,10 @@ class Sides:
                 said = Report(notes=list(form.notes))
                 note_plain_nans(_odd_nans(form.value), said)
                 form.notes = said.notes
-        for document, form, other in zip(self._documents, forms, reversed(forms)):
+        for path, form, other in zip((report.first, report.second), forms, reversed(forms)):
             only = [text for text in form.left_out if text not in other.left_out]
             if only:
-                report.left_out[document.path] = only
+                report.left_out[path] = only
         return comparer
 
     # A hash of its structure takes less time than a comparison pair by pair, and the memory of one value.

@@ -38,7 +38,7 @@ def save(path: Path, value: object) -> Path:
 def test_random_checkpoints(subtests: pytest.Subtests, tmp_path: Path) -> None:
     """Values of every kind, through three conversions each, and to Lua and back."""
     choose = random.Random("comparisons")
-    for number in range(60):
+    for number in range(20):
         with subtests.test(number=number):
             assert fuzz.judged(f"comparisons {number}", tmp_path, choose.sample(JOBS, 3)) == []
 
@@ -56,7 +56,7 @@ FILES = [
 @pytest.mark.parametrize("part", range(4))
 def test_files(subtests: pytest.Subtests, part: int, tmp_path: Path) -> None:
     """Files of every kind, each through one conversion, another for each file."""
-    for number, path in list(enumerate(FILES))[part::12]:
+    for number, path in list(enumerate(FILES))[part::24]:
         suffix, mode = JOBS[number % len(JOBS)]
         with subtests.test(f"{path.name} {suffix} {mode}"):
             assert fuzz.disagreement(path, tmp_path / f"out{suffix}", mode) == ""
@@ -160,6 +160,7 @@ def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_containers_in_themselves_and_in_very_many_ways(tmp_path: Path) -> None:
     """A container in itself is named as left out; a graph with 2^40 ways to one tensor is written once, with a note."""
     value: dict[str, Any] = {"w": torch.ones(2)}
@@ -198,7 +199,7 @@ def test_types_that_lua_lacks(subtests: pytest.Subtests, tmp_path: Path) -> None
 
 def test_files_without_tensors(tmp_path: Path) -> None:
     """A file of tensors without any is compared like others."""
-    (tmp_path / "none.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (tmp_path / "none.safetensors").write_bytes((24).to_bytes(8, "little") + b'{"__metadata__":{}}     ')
     for suffix in (".pt", ".t7"):
         t7bridge.convert(tmp_path / "none.safetensors", tmp_path / f"none{suffix}")
         assert t7bridge.verify(tmp_path / "none.safetensors", tmp_path / f"none{suffix}").same
