@@ -40,7 +40,7 @@ def test_arguments_of_earlier_releases(tmp_path: Path) -> None:
     with pytest.warns(DeprecationWarning, match=r"convert\((src|dst)=…\) is deprecated; use (source|target)=…"):
         convert(**old)
     with pytest.warns(DeprecationWarning, match=r"verify\((a|b)="):
-        assert verify(a=old["src"], b=old["dst"]).same
+        assert not verify(a=old["src"], b=old["dst"]).differences
     with pytest.warns(DeprecationWarning, match=r"scan\(path="):
         assert scan(path=old["dst"]).clean == scan(source=old["dst"]).clean
     with pytest.raises(TypeError, match="src"):

@@ -103,13 +103,13 @@ def diff(options: argparse.Namespace) -> int:
     if options.draw is not None:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.drawn.items()) or "no differing block"
         lines.append(f"{options.draw}: {kinds}")
-    return _print(options, report.as_dict, lines, hint=report.hint, ok=report.same)
+    return _print(options, report.as_dict, lines, hint=report.hint, ok=not report.differences)
 
 
 def verify(options: argparse.Namespace) -> int:
     """Compare, print the differences and the readers used."""
     report = t7bridge.verify(**arguments_of(options, "verify"))
-    return _print(options, report.as_dict, report.lines(), hint=report.hint, ok=report.same)
+    return _print(options, report.as_dict, report.lines(), hint=report.hint, ok=not report.differences)
 
 
 def draw(options: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ from ..io.output import FileOutput, Output
 from ..io.source import inputs_protected
 from ..report import Report, check_strict
 from .options import takes
-from .request import Convert, note_ignored, value_of
+from .request import Convert, is_simple, note_ignored, note_plain_nans, value_of
 
 if TYPE_CHECKING:
     from ..formats.t7.file import T7File
@@ -169,7 +169,7 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
     writer = T7Writer(output, layout)
     for root in content.roots:
         writer.write_object(root)
-    _note_plain_nans(writer, report)
+    note_plain_nans(writer.plain_nans, report)
     if content.has_pt_record:
         if request.record:
             output.write(content.trailing)
@@ -185,20 +185,18 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
     return writer
 
 
-def _note_plain_nans(writer: T7Writer, report: Report) -> None:
-    if writer.plain_nans:
-        what = f"{writer.plain_nans} NaN payloads cannot be represented in an ascii file"
-        report.note(
-            "info", f"{what}; they are written as nan", loss="precision", code="precision", count=writer.plain_nans
-        )
-
-
 def _write_tables(document: Document, output: Output, request: Convert, report: Report) -> None:
     """Write Python values as Lua tables, with the record that restores them."""
     from .lua_tree import note_nones, to_lua
     from .records import Hashed, pickle_of, structure_hash, write_pt_record
+    from .tree import WRAPPED
 
+    # The record describes what is written: values that PyTorch's safe loader reads, with state dicts for modules.
     value = value_of(document, request, report)
+    if not is_simple(value):
+        from .simplified import simplified  # with the meaning of layers, which other values do not need
+
+        value = simplified(value, report, request.limits, unnamed=WRAPPED)
     pickled = pickle_of(value) if request.record else None  # before the tree is there: its writer knows every list
     tree = to_lua(value, nested=request.nested, keep_device=request.keep_device, limits=request.limits)
     del value
@@ -209,7 +207,7 @@ def _write_tables(document: Document, output: Output, request: Convert, report: 
     writer = T7Writer(hashed, layout)
     writer.write_object(tree.value)
     hashed.flush()
-    _note_plain_nans(writer, report)
+    note_plain_nans(writer.plain_nans, report)
     storages = [found for found in writer.objects if isinstance(found, Storage)]
     report.storages = len(storages)
     report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)

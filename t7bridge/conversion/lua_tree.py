@@ -12,7 +12,8 @@
 | quantized, sparse | table of the integers, scale and zero point; of indices, values and size |
 | numpy array | tensor; of text or of objects a table |
 | dtype, device, class | its name |
-| object of a class | its state dict where it is a module, else a table of its attributes |
+| module | its state dict; `{state_dict, …}` with its data, where no key names it |
+| object of another class | table of its attributes |
 
 Indices inside tensors are 0-based as in PyTorch, also those of sparse tensors.
 """
@@ -39,6 +40,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note, Report
 from ..values.widened import pairs_of_numbers, parts_of, resolved, widen
 from .request import has_modules, numpy_content
+from .tree import WRAPPED
 
 _CODES = {"": "name", "type": "type", "sharing": "unshared", "precision": "precision"}
 """The codes of notes, by kind of loss."""
@@ -319,10 +321,10 @@ def to_lua(value: Any, *, nested: bool = False, keep_device: bool = False, limit
     """
     notes: list[Note] = []
     if has_modules(value):
-        report = Report()
+        report = Report(source_format="pt", target_format="t7")
         from .simplified import simplified  # with the meaning of layers, which other values do not need
 
-        value = simplified(value, report, limits, keep_classes=True)
+        value = simplified(value, report, limits, unnamed=WRAPPED)
         notes = report.notes
     builder = _Builder(nested, keep_device)
     tree = builder.tree

@@ -49,6 +49,11 @@ _LONGEST_KEY = 200
 """Characters of the text of a key that is neither text nor a number."""
 _REPEATED = 16
 """Maximum bytes of all tensors, as a multiple of those of the storages."""
+_COPIES = 10_000
+"""Maximum values in containers that are written under several names: graphs of shared containers grow exponentially."""
+_MOST_STEPS = 1_000_000
+_SHARED = "container present under another name"
+_CYCLE = "container that contains itself"
 
 
 @define(eq=False)
@@ -91,6 +96,7 @@ class Flat:
         storages: steps to storages, each of which becomes a tensor of one dimension.
         renamed: what has another name, as its own was taken: the steps to it, and the name.
         numbers: kinds of the tensors that are numbers or lists of numbers, by identity.
+        copies: number of values in containers that were named before.
         names: of the tensors.
     """
 
@@ -100,10 +106,11 @@ class Flat:
     storages: list[Name] = field(factory=list)
     renamed: list[tuple[Name, Name]] = field(factory=list)
     numbers: dict[int, str] = field(factory=dict)
+    copies: int = 0
     names: _Names = field(factory=_Names)
 
     def add(self, item: Any, steps: Name) -> None:
-        """Add a value without parts of its own, or one that was added under another name."""
+        """Add a value without parts of its own."""
         name = steps or ("root",)
         item = item.storage if isinstance(item, UntypedStorage) else item
         if isinstance(item, Storage):
@@ -111,8 +118,6 @@ class Flat:
             item = Tensor(item.element, item, (item.count,), (1,))
         if isinstance(item, Tensor):
             self.tensors[self.names.take(name, self.renamed)] = item
-        elif isinstance(item, (dict, list, tuple)) and not _is_function(item):
-            self.leave_out("container present under another name", steps)
         elif isinstance(item, (bool, int, float, str, type(None), *NAMED)):
             self.scalars.append((name, name_text(item) if isinstance(item, NAMED) else item))
         else:
@@ -123,44 +128,77 @@ class Flat:
         self.left_out.setdefault(kind, []).append(".".join(steps) or "root")
 
 
-def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = False) -> Flat:
-    """Name the tensors of a value of dicts and lists. Lists count from 0; a shared container is flattened once.
+def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = False, copies: bool = True) -> Flat:
+    """Name the tensors of a value of dicts and lists. Lists count from 0.
+
+    What is in a shared container has a name for each name of the container, as a shared tensor has.
 
     Args:
         value: the value.
         limits: resource limits.
         numbers: whether numbers and lists of numbers are tensors, unless there are very many.
+        copies: whether shared containers are named again, unless that makes very many names.
 
     Raises:
         LimitError: values are nested so deeply that their names are far longer than the file.
     """
     flat = Flat()
     seen: set[int] = set()
-    alive: list[Any] = []  # so that no other value gets its identity
+    parts: dict[int, Any] = {}  # of sets and the like, by identity: what is shared has the same ones
+    lists: dict[int, tuple[Tensor, str]] = {}  # the tensors of lists of numbers: those of a shared one are tied
     budget = Budget(limits, "naming deeply nested values")
-    stack: list[tuple[int, Path]] = [(0, Path(None, "root", value))]
+    steps = 0  # to the containers around those that occur again
+    stack: list[tuple[int, Path, bool]] = [(0, Path(None, "root", value), False)]
     while stack:
-        depth, path = stack.pop()
+        depth, path, is_copy = stack.pop()
         item = path.value
         if isinstance(item, (QuantizedTensor, SparseTensor, set, frozenset)):
-            item = in_order(item) if isinstance(item, (set, frozenset)) else parts_of(item)
-            alive.append(item)
+            if id(item) not in parts:
+                parts[id(item)] = in_order(item) if isinstance(item, (set, frozenset)) else parts_of(item)
+            item = parts[id(item)]
         is_container = isinstance(item, (dict, list, tuple)) and not _is_function(item)
-        made = tensor_of_numbers(item) if numbers and id(item) not in seen else None
-        if made is not None and sum(map(len, _steps_to(path))) < _LONGEST_NAME:
-            if is_container:
-                seen.add(id(item))
-            item, flat.numbers[id(made[0])] = made
-            if len(flat.numbers) > _SCALARS:
-                return flatten(value, limits)
-        elif is_container and id(item) not in seen:
-            seen.add(id(item))
-            pairs = item.items() if isinstance(item, dict) else enumerate(item)
-            stack += [(depth + 1, Path(path, key, inner)) for key, inner in reversed(list(pairs))]
+        flat.copies += is_copy
+        if flat.copies > _COPIES:
+            return flatten(value, limits, numbers=numbers, copies=False)
+        if numbers:
+            made = lists.get(id(item)) if is_container else None
+            made = made or tensor_of_numbers(item)
+            if made is not None and sum(map(len, _steps_to(path))) < _LONGEST_NAME:
+                if is_container:
+                    lists[id(item)] = made
+                item, flat.numbers[id(made[0])] = made
+                is_container = False
+                if len(flat.numbers) > _SCALARS:
+                    return flatten(value, limits, copies=copies)
+        if not is_container:
+            budget.spend(max(0, depth - _DEPTH))
+            flat.add(item, _steps_to(path))
             continue
-        budget.spend(max(0, depth - _DEPTH))
-        flat.add(item, _steps_to(path))
+        if id(item) in seen:
+            if not copies:
+                flat.leave_out(_SHARED, _steps_to(path))
+                continue
+            steps += depth
+            if steps > _MOST_STEPS:
+                return flatten(value, limits, numbers=numbers, copies=False)
+            if _contains_itself(path):
+                flat.leave_out(_CYCLE, _steps_to(path))
+                continue
+            is_copy = True
+        seen.add(id(item))
+        pairs = item.items() if isinstance(item, dict) else enumerate(item)
+        stack += [(depth + 1, Path(path, key, inner), is_copy) for key, inner in reversed(list(pairs))]
     return flat
+
+
+def _contains_itself(path: Path) -> bool:
+    """Return whether the value at a path is also what contains it."""
+    around = path.parent
+    while around is not None:
+        if around.value is path.value:
+            return True
+        around = around.parent
+    return False
 
 
 def _steps_to(path: Path) -> Name:
@@ -203,10 +241,11 @@ def name_tensors(
         limits: resource limits.
 
     Raises:
-        ModelError: there is no tensor.
         LimitError: the tensors repeat the same bytes excessively, or values are nested too deeply to be named.
     """
     flat = flatten(value, limits, numbers=goal.numbers)
+    if flat.copies and _repeats(flat.tensors):
+        flat = flatten(value, limits, numbers=goal.numbers, copies=False)
     for name, tensor in list(flat.tensors.items()):
         if tensor.storage is None and tensor.numel:
             flat.leave_out(f"tensor without elements (device {tensor.device})", name)
@@ -215,14 +254,12 @@ def name_tensors(
         for name, scalar in flat.scalars:
             flat.leave_out(_kind(scalar), name)
         flat.scalars.clear()
-    if not flat.tensors:
-        what = "file" if report.source else "value"
-        raise ModelError(f"the {what} holds no tensor", hint=f"A {goal.suffix} file holds tensors only.")
     if flat.storages:
         storages = "a storage is" if len(flat.storages) == 1 else f"{len(flat.storages)} storages are"
         message = f"{storages} written as a tensor of one dimension: {_listed(flat.storages)}"
         report.note("info", message, code="storage")
-    _check_size(flat.tensors)
+    if repeats := _repeats(flat.tensors):
+        raise LimitError("the tensors repeat the same elements excessively", expected=repeats[0], found=repeats[1])
     fit_names(flat, goal, limits)
     texts = _named_texts(flat, goal, metadata or {}) if goal.text_bytes else {}
     for number, (name, made) in enumerate(flat.renamed[:_SHOWN], 1):
@@ -332,16 +369,24 @@ def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
     flat.tensors = fitted
 
 
-def _check_size(tensors: dict[Name, Tensor]) -> None:
-    """Refuse tensors that repeat far more bytes than exist, as a stride of 0 allows."""
+def check_tensors(named: NamedTensors, goal: FormatSpec, report: Report) -> None:
+    """Refuse a file without tensors.
+
+    Raises:
+        ModelError: there is no tensor.
+    """
+    if not named.tensors:
+        what = "file" if report.source else "value"
+        raise ModelError(f"the {what} holds no tensor", hint=f"A {goal.suffix} file holds tensors only.")
+
+
+def _repeats(tensors: dict[Name, Tensor]) -> tuple[str, str] | None:
+    """Return how tensors repeat far more bytes than exist, as a stride of 0 allows; `None` if they do not."""
     held = sum({id(t.storage): t.storage.nbytes for t in tensors.values() if t.storage is not None}.values())
     shown = sum(tensor.numel * tensor.element.itemsize for tensor in tensors.values())
     if shown > _REPEATED * held + (1 << 26):
-        raise LimitError(
-            "the tensors repeat the same elements excessively",
-            expected=f"at most {_REPEATED} times the {held} bytes stored",
-            found=f"{shown} bytes",
-        )
+        return f"at most {_REPEATED} times the {held} bytes stored", f"{shown} bytes"
+    return None
 
 
 def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report) -> dict[Name, Tensor]:

@@ -43,10 +43,12 @@ from ..io.copy import Done, sha256
 from ..io.output import Content, FileOutput, Output
 from ..io.source import ByteSource
 from ..limits import DEFAULT_LIMITS, Limits
+from ..report import Report
 from ..values.compare import Comparer
 from ..values.widened import narrow, wider_type
 from .lua_tree import LuaTree, to_lua
-from .tree import as_tree
+from .request import is_simple, note_target
+from .tree import WRAPPED, as_tree
 
 if TYPE_CHECKING:
     from ..formats.pt.writer import ValueWriter
@@ -136,6 +138,24 @@ def pickle_of(value: Any) -> tuple[bytes, list[Storage]]:
     keys = StorageKeys(str)
     # Names of any package are written: the record is never loaded by Python.
     return PickleWriter(keys.ref, allow_foreign=True).dumps(value), keys.storages
+
+
+def as_written(value: Any, report: Report, limits: Limits, *, allow_foreign: bool = False) -> Any:
+    """Return what a reader finds in a `.pt` to which a value is written: plain data for names that it must not have.
+
+    Args:
+        value: the value.
+        report: receives the notes about plain data.
+        limits: resource limits.
+        allow_foreign: as for `convert`.
+    """
+    keys = StorageKeys(str)
+    writer = PickleWriter(keys.ref, allow_foreign=allow_foreign)
+    pickle = writer.dumps(value)
+    if writer.plain or writer.blocking:
+        note_target(writer, value, report)
+    storages = {str(number): storage for number, storage in enumerate(keys.storages)}
+    return read_pickle_with(pickle, storages, limits, forbid=False)[0]
 
 
 def write_pt_record(
@@ -307,6 +327,10 @@ def original_pt(
         value, foreign, sources = restore_value(record, storages, limits, forbid)
     except RecordError:
         return None
+    if not is_simple(value):  # of an earlier release, which recorded what the .pt named, and not what it wrote
+        from .simplified import simplified
+
+        value = simplified(value, Report(source_format="pt", target_format="t7"), limits, unnamed=WRAPPED)
     shown = Shown(*structure_of(content.roots[0]), sources)
     return None if check and not shown.agrees(value, sources, limits) else OriginalPt(value, foreign, shown)
 

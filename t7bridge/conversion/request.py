@@ -5,6 +5,7 @@ Notes about the values of a `.pt` say what was read, and what was written.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import field
@@ -14,8 +15,10 @@ from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..formats.pt.arrays import tensor_of_array, text_items
 from ..formats.pt.modules import is_module
 from ..graph.dtypes import NUMPY_ELEMENTS
-from ..graph.python import NumpyArray, NumpyScalar
-from ..graph.walk import objects, walk
+from ..graph.lua import COMPOSITE
+from ..graph.python import NumpyArray, NumpyScalar, TorchSize
+from ..graph.tensor import QuantizedTensor, SparseTensor, UntypedStorage
+from ..graph.walk import SCALARS, objects, walk
 from ..io.source import PathLike
 from ..limits import Limits
 from ..report import Report
@@ -23,6 +26,7 @@ from ..text import and_more, few, listed
 from .options import CLASSES, FORCE, JSON, LIMITS, PART, REQUIRED, STRICT, SYNC, option, options_of, verb
 
 if TYPE_CHECKING:
+    from ..formats.pt.pickle.pickler import PickleWriter
     from ..formats.pt.writer import LegacyPtWriter, MapLocation, PtWriter
     from ..formats.table import Document
 
@@ -185,6 +189,13 @@ def _use_metadata(value: Any, document: Document, request: Convert, report: Repo
     return value
 
 
+def note_plain_nans(count: int, report: Report) -> None:
+    """Note the NaNs whose bits an ascii `.t7` cannot have, if there are any."""
+    if count:
+        message = f"{count} NaN payloads cannot be represented in an ascii file; they are written as nan"
+        report.note("info", message, loss="precision", code="precision", count=count)
+
+
 def metadata_left_out(names: list[str]) -> str:
     """Return the sentence on strings of a file's metadata that its target does not have."""
     strings = "1 string" if len(names) == 1 else f"{len(names)} strings"
@@ -208,7 +219,7 @@ def note_foreign(names: list[str], report: Report) -> None:
     )
 
 
-def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -> None:
+def note_target(writer: PtWriter | LegacyPtWriter | PickleWriter, value: Any, report: Report) -> None:
     """Note the objects that were written as plain data, and whether `torch.load(weights_only=True)` reads the file.
 
     Args:
@@ -289,6 +300,34 @@ def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
     element = NUMPY_ELEMENTS.get(array.dtype.code)
     tensor = tensor_of_array(array, element, "cpu") if element is not None else None
     return tensor if tensor is None or array is value else tensor.array.item()
+
+
+SIMPLE = (*COMPOSITE, TorchSize, UntypedStorage, QuantizedTensor, SparseTensor)
+"""The types of values with parts that stay as they are where a value is simplified."""
+_PLAIN_LISTS = frozenset((list, tuple, set))
+_KEYS = (bool, int, float, complex, str, bytes, bytearray, type(None))
+
+
+def is_simple(root: Any) -> bool:
+    """Return whether a value is its simple form already, as most state dicts are: a copy would take time and memory."""
+    seen: set[int] = set()
+    stack = [root]
+    while stack:
+        value = stack.pop()
+        kind = type(value)
+        if kind in SCALARS or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if kind in _PLAIN_LISTS:
+            stack += value
+        elif kind is dict or kind is OrderedDict:
+            if not all(isinstance(key, _KEYS) for key in value):
+                return False
+            stack += value.values()
+            stack += vars(value).values() if kind is OrderedDict else ()
+        elif not isinstance(value, SIMPLE):
+            return False
+    return True
 
 
 def has_modules(value: Any) -> bool:

@@ -2,11 +2,11 @@
 
 | in the file | becomes |
 | --- | --- |
-| module | its state dict, and its tables of data beside it |
+| module | its state dict, and beside it the data in its attributes, and tensors that are in no state dict |
 | numpy array | tensor; of text or of objects a list |
 | numpy scalar | number or text |
 | `defaultdict`, `argparse.Namespace` | dict |
-| `deque` | list |
+| `deque`, `frozenset` | list, set |
 | object of another class | dict of its attributes, with the class under `__class__` |
 | class, function, dtype of numpy, memory format | its name |
 
@@ -16,32 +16,36 @@ Identity is preserved: shared objects stay shared, and cycles stay cycles. Tenso
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from itertools import chain
 from typing import Any
 
-from ..formats.pt.modules import VisitedModules, attributes_of, is_module, module_state_dict
+from attrs import evolve
+
+from ..formats import FORMATS, LUA, PYTHON
+from ..formats.pt.modules import VisitedModules, attributes_of, is_module, module_state_dict, unsaved_buffers
 from ..formats.pt.pickle.names import WEIGHTS_ONLY, is_ordinary, is_torch
 from ..graph import python
-from ..graph.lua import COMPOSITE, Value
-from ..graph.python import NAMED, key_text, name_text
+from ..graph.lua import Value
+from ..graph.python import MODULE_PARTS, NAMED, key_text, name_text
+from ..graph.storage import Storage
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
-from ..graph.walk import SCALARS, Fill, Path, fill_list
+from ..graph.walk import Fill, Path, fill_dict, fill_list
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.registry import own_names
 from ..report import Report
-from .request import array_of, note_plain, numpy_content, paths_of
+from .request import SIMPLE, array_of, is_simple, note_plain, numpy_content, paths_of
 from .state_dicts import Coverage
 from .tree import Plain, Replaced
 
 _SHOWN = 200
 _MOST_NOTES = 20
 _SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None))
+_TENSORS = (Tensor, QuantizedTensor, SparseTensor, Storage, UntypedStorage, python.NumpyArray)
 _NAMESPACES = ("argparse.Namespace", "types.SimpleNamespace")
-_LIKE = ("numpy", "collections.", *_NAMESPACES)
+_LIKE = ("numpy", "collections.", "frozenset", *_NAMESPACES)
 """The beginnings of the names of classes whose plain form has all that they had."""
-_KEPT = (*COMPOSITE, python.TorchSize, UntypedStorage, QuantizedTensor, SparseTensor)
-
-_PLAIN_LISTS = frozenset((list, tuple, set, frozenset))
+_NOTHING: tuple[Any, ...] = (None, python.UNSET)
 
 
 class Simplified(Plain):
@@ -50,10 +54,11 @@ class Simplified(Plain):
     Args:
         limits: bound how often shared modules are repeated.
         keep_classes: whether values of other classes stay as they are: only modules are replaced.
+        unnamed: where the data of a module are if no key names it, as for `as_tree`.
     """
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS, keep_classes: bool = False) -> None:
-        super().__init__(torch=False)
+    def __init__(self, limits: Limits = DEFAULT_LIMITS, keep_classes: bool = False, unnamed: str = "") -> None:
+        super().__init__(torch=False, unnamed=unnamed)
         self._keep_classes = keep_classes
         self._limits = limits
         self._visited = VisitedModules(limits)
@@ -70,7 +75,7 @@ class Simplified(Plain):
 
     def make(self, value: Value, path: Path | None) -> Any:
         """Return the simple form, or one to be filled."""
-        if isinstance(value, _KEPT):
+        if isinstance(value, SIMPLE):
             return value
         if is_module(value):
             state = module_state_dict(value, limits=self._limits, visited=self._visited)
@@ -81,8 +86,13 @@ class Simplified(Plain):
             return self._ordered(value)
         if self._keep_classes and isinstance(value, python.DefaultDict):
             return self.entries(python.DefaultDict(value.factory), value)
+        if self._keep_classes and isinstance(value, python.PythonObject):
+            return self._same_object(value)
         if self._keep_classes and type(value) not in (dict, list, tuple, set, frozenset):
             return value
+        if isinstance(value, frozenset):
+            self._change("frozenset", value)
+            return fill_list(tuple(value), partial(self._finished, set(value)))
         if isinstance(value, python.DefaultDict):
             self._change("collections.defaultdict", value)
         return super().make(value, path or Path())
@@ -91,6 +101,19 @@ class Simplified(Plain):
         """Return an ordered dict to be filled, with its attributes."""
         made: OrderedDict[Any, Any] = OrderedDict()
         return Fill(made, chain(self.entries(made, value).parts, self.entries(vars(made), vars(value)).parts))
+
+    def _same_object(self, value: python.PythonObject) -> Fill:
+        """Return an object of the same class, to be filled: modules inside it are replaced too."""
+        made = evolve(value)
+        names = [name for name in ("args", "kwargs", "state", "items", "pairs") if getattr(value, name) not in _NOTHING]
+        parts: dict[Any, Any] = {}
+        fill = fill_dict(parts, names, [getattr(value, name) for name in names])
+
+        def finish() -> None:
+            for name, part in parts.items():
+                setattr(made, name, part)
+
+        return Fill(made, fill.parts, done=finish)
 
     def _change(self, name: str, value: Any) -> None:
         self.changed.setdefault(name, []).append(value)
@@ -155,9 +178,10 @@ class Simplified(Plain):
 
 
 def module_data(module: python.PythonObject, fields: set[tuple[int, str]]) -> dict[str, Any]:
-    """Return tables, arrays and scalars in the attributes of modules, by prefix and name of the attribute.
+    """Return the data of modules that are in no state dict, by prefix and name of the attribute.
 
-    What PyTorch's own classes set themselves are options. Tensors, and what is in objects, are not data.
+    These are tables, arrays, tensors and scalars in attributes, and buffers that are not saved. What PyTorch's own
+    classes set themselves are options. What is in objects of other classes is not data.
 
     Args:
         module: the module.
@@ -176,16 +200,18 @@ def module_data(module: python.PythonObject, fields: set[tuple[int, str]]) -> di
         stack += [(f"{prefix}{name}.", inner) for name, inner in attributes["_modules"].items() if is_module(inner)]
         if item.path not in own:
             own[item.path] = own_names(item.path) if is_torch(item.path) else frozenset(("training",))
-        for name, value in attributes.items():
+        for name, value in [*unsaved_buffers(item).items(), *attributes.items()]:
             shown = name if isinstance(name, str) else repr(name)
-            if not shown.startswith("_") and name not in own[item.path] and _is_data(value):
+            # Names with an underscore are those of caches and hooks, but a tensor is more than an option.
+            is_option = name in own[item.path] or (shown.startswith("_") and not isinstance(value, _TENSORS))
+            if not is_option and name not in MODULE_PARTS and _is_data(value):
                 found[prefix + shown] = value
                 fields.add((id(item), name))
     return found
 
 
 def _is_data(value: Any) -> bool:
-    """Return whether a value is a scalar or an array, or holds nothing else."""
+    """Return whether a value is a scalar, an array or a tensor, or holds nothing else."""
     seen: set[int] = set()
     stack = [value]
     found = False
@@ -195,33 +221,11 @@ def _is_data(value: Any) -> bool:
             if id(item) not in seen:
                 seen.add(id(item))
                 stack += [*item.keys(), *item.values()] if isinstance(item, dict) else item
-        elif isinstance(item, (*_SCALARS, python.NumpyArray, python.NumpyScalar)):
+        elif isinstance(item, (*_SCALARS, *_TENSORS, python.NumpyScalar)):
             found = found or item is not None
         else:
             return False
     return found
-
-
-def _is_simple(root: Any) -> bool:
-    """Return whether a value is its simple form already, as most state dicts are: a copy would take time and memory."""
-    seen: set[int] = set()
-    stack = [root]
-    while stack:
-        value = stack.pop()
-        kind = type(value)
-        if kind in SCALARS or id(value) in seen:
-            continue
-        seen.add(id(value))
-        if kind in _PLAIN_LISTS:
-            stack += value
-        elif kind is dict or kind is OrderedDict:
-            if not all(isinstance(key, _SCALARS) for key in value):
-                return False
-            stack += value.values()
-            stack += vars(value).values() if kind is OrderedDict else ()
-        elif not isinstance(value, _KEPT):
-            return False
-    return True
 
 
 def simplified(
@@ -230,7 +234,7 @@ def simplified(
     limits: Limits = DEFAULT_LIMITS,
     *,
     keep_classes: bool = False,
-    with_data: bool = False,
+    unnamed: str = "",
 ) -> Any:
     """Return the simple form of a value; see the module's docstring. It may be the value itself.
 
@@ -239,19 +243,15 @@ def simplified(
         report: receives notes about modules and values of other kinds.
         limits: bound how often shared modules are repeated.
         keep_classes: whether values of other classes stay as they are.
-        with_data: whether the tables of data of a module that is the whole value are in its state dict.
+        unnamed: where the data of a module are if no key names it, as for `as_tree`.
 
     Raises:
         LimitError: modules contain one another endlessly, or are repeated too often.
     """
-    if _is_simple(value):
+    if is_simple(value):
         return value
-    builder = Simplified(limits, keep_classes)
+    builder = Simplified(limits, keep_classes, unnamed)
     made = builder.run(value)
-    if with_data and id(value) in builder.modules:
-        replaced = builder.modules[id(value)][1]
-        made = OrderedDict(made, **{name: builder.run(item) for name, item in replaced.beside.items()})
-        replaced.placed = True
     if builder.modules or builder.changed:
         _note(builder, value, made, report)
     return made
@@ -274,4 +274,8 @@ def _note(builder: Simplified, value: Any, made: Any, report: Report) -> None:
         is_name = isinstance(first, python.PythonGlobal)
         is_common = is_name and is_ordinary(first.path)
         level = "info" if is_common or name.startswith(_LIKE) else "warning"
-        note_plain(name, items, paths, report, level, "; --allow-foreign (allow_foreign=True) keeps it")
+        target = FORMATS[report.target_format].values if report.target_format else PYTHON
+        if level == "info" and target == LUA:
+            continue  # Lua has no names of such classes at all
+        hint = "; --allow-foreign (allow_foreign=True) keeps it" if target == PYTHON else ""
+        note_plain(name, items, paths, report, level, hint)

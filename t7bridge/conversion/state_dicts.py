@@ -15,6 +15,7 @@ from typing import Any
 from attrs import field
 
 from ..data import define
+from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..formats.named import NamedTensors
 from ..formats.pt.modules import attributes_of
 from ..formats.pt.modules import is_module as is_pickled_module
@@ -29,7 +30,7 @@ from ..nn.registry import layer_of
 from ..nn.state_dict import StateDict, note_lost_sharing, state_dict
 from ..report import Report
 from ..text import Step, counted, listed
-from .tree import Replaced, as_tree
+from .tree import Replaced
 
 GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS = "gradients", "outputs", "buffers", "options of layers", "others"
 ATTRIBUTES = "attributes"
@@ -122,7 +123,7 @@ class Coverage:
         report.note(
             "info",
             "not part of a state dict: "
-            f"{'; '.join(f'{kind}: {count}' for kind, count in found.items())}{stored}; --mode tree keeps them",
+            f"{'; '.join(f'{kind}: {count}' for kind, count in found.items())}{stored}{_advice(report)}",
             code="left-out",
             count=sum(count.tensors + count.values for count in found.values()),
         )
@@ -216,6 +217,13 @@ def note_texts(written: Written, named: NamedTensors, goal: FormatSpec, report: 
         report.note("warning", message, name, code="left-out", count=count)
 
 
+def _advice(report: Report) -> str:
+    """Return how what a state dict leaves out is kept; empty if no mode of this conversion keeps it."""
+    source, target = (FORMATS[name].values for name in (report.source_format or "t7", report.target_format or "pt"))
+    keeps = target == PYTHON or (source == LUA and target == NAMED)
+    return "; --mode tree keeps them" if keeps else ""
+
+
 def note_data(data: Iterable[tuple[str, str, Any]], report: Report, where: str = "") -> None:
     """Name data of modules: tables one by one, scalars of a class by the names of their fields.
 
@@ -227,7 +235,7 @@ def note_data(data: Iterable[tuple[str, str, Any]], report: Report, where: str =
     level, code, message = (
         "warning",
         "left-out",
-        "left out, as a state dict has no place for {} of {}; --mode tree keeps them",
+        "left out, as a state dict has no place for {} of {}" + _advice(report),
     )
     if where:
         level, code, message = "info", "beside", where + ": {} of {}"
@@ -263,14 +271,6 @@ class StateDicts:
         self.found.append((obj, result))
         self._replaced.append(Replaced(OrderedDict(result), result.data))
         return self._replaced[-1]
-
-    def with_data(self, value: Any) -> Any:
-        """Add its data to a state dict that is the whole value, for formats that hold them in their metadata."""
-        for replaced in self._replaced:
-            if replaced.value is value and replaced.beside and not replaced.placed:
-                replaced.placed = True
-                return OrderedDict(value, **{name: as_tree(item) for name, item in replaced.beside.items()})
-        return value
 
     def note_rest(self, value: Any) -> None:
         """Note what the state dicts leave out."""

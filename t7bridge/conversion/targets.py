@@ -22,11 +22,11 @@ from ..limits import Limits
 from ..nn.layouts import compact_in
 from ..report import Report
 from .lua_tree import note_nones, to_lua
-from .named_tensors import name_tensors
+from .named_tensors import check_tensors, name_tensors
 from .request import Convert, note_foreign, note_target, value_of
 from .simplified import simplified
 from .state_dicts import StateDicts, note_texts
-from .tree import as_tree
+from .tree import MERGED, as_tree
 
 if TYPE_CHECKING:
     from ..formats.named import NamedTensors
@@ -123,7 +123,9 @@ class PythonValue:
     record: _Record | None = None
 
 
-def python_value(content: T7File, request: Convert, report: Report, *, has_record: bool = False) -> PythonValue:
+def python_value(
+    content: T7File, request: Convert, report: Report, *, has_record: bool = False, unnamed: str = ""
+) -> PythonValue:
     """Return the Python-side value of a `.t7`: from its record, with state dicts in place of modules, or as a tree.
 
     Args:
@@ -131,6 +133,7 @@ def python_value(content: T7File, request: Convert, report: Report, *, has_recor
         request: of the conversion.
         report: receives the mode and notes.
         has_record: whether a record of the `.t7` is to be written.
+        unnamed: where the data of a module are if no key names it, as for `as_tree`.
     """
     if request.record and request.believed and request.mode == "auto" and content.has_pt_record:
         restored = _restored(content, request, report)
@@ -143,7 +146,7 @@ def python_value(content: T7File, request: Convert, report: Report, *, has_recor
         modules = StateDicts(content.roots, report)
     # Before the tree is there, as the writer of the record knows every object.
     record = None if not has_record or (modules and modules.paths) else _record_of(content)
-    roots = [as_tree(root, modules.replace if modules else None) for root in content.roots]
+    roots = [as_tree(root, modules.replace if modules else None, unnamed) for root in content.roots]
     _note_rest(content, report)
     has_modules = modules is not None and bool(modules.found)
     report.mode = "state dict" if has_modules else "tree"
@@ -192,26 +195,27 @@ def write_named_tensors(
 
 def named_value(document: Document, goal: FormatSpec, request: Convert, report: Report) -> NamedTensors:
     """Return the tensors of a file as a format of named tensors receives them, with notes about the rest."""
-    return name_tensors(plain_value(document, request, report), goal, report, document.metadata, request.limits)
+    value = plain_value(document, request, report)
+    named = name_tensors(value, goal, report, document.metadata, request.limits)
+    check_tensors(named, goal, report)
+    return named
 
 
-def plain_value(document: Document, request: Convert, report: Report, *, with_data: bool = True) -> Any:
+def plain_value(document: Document, request: Convert, report: Report, unnamed: str = MERGED) -> Any:
     """Return the value of a file as builtins with tensors in them, with notes about the rest.
 
     Args:
         document: the file.
         request: of the conversion.
         report: receives the notes.
-        with_data: whether the tables of data of a module that is the whole value are in its state dict.
+        unnamed: where the data of a module are if no key names it, as for `as_tree`.
     """
     if document.spec.values == LUA:
-        made = python_value(document.content, request, report)
+        made = python_value(document.content, request, report, unnamed=unnamed)
         if made.modules is not None:
-            value = made.modules.with_data(made.value) if with_data else made.value
-            made.modules.note_rest(value)
-            return value
+            made.modules.note_rest(made.value)
         return made.value
-    return simplified(value_of(document, request, report), report, request.limits, with_data=with_data)
+    return simplified(value_of(document, request, report), report, request.limits, unnamed=unnamed)
 
 
 def differences(source: str, target: str, limits: Limits, **options: Any) -> list[str]:
@@ -275,6 +279,7 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
         value = as_tree(value, replace)
     if goal.values == NAMED:
         value = name_tensors(value, goal, report)
+        check_tensors(value, goal, report)
         note_texts(home(goal.name).write(output, value), value, goal, report)
     else:
         home(goal.name).write(output, value)

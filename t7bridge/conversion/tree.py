@@ -58,12 +58,15 @@ class Replaced:
     Attributes:
         value: in place of the object; a `Fill` where its content is still to be converted.
         beside: values that go into the dict that holds the object, under `<its key>.<name>`.
-        placed: whether they did; not where the object is the root, or in a list.
+        placed: whether they are in the result.
+        unnamed: what stands for the object at the root and in lists, where no key names it; `None` if it did not occur
+            there.
     """
 
     value: Any
     beside: dict[str, Any] = field(factory=dict)
     placed: bool = False
+    unnamed: Any = None
 
 
 Replace = Callable[[TorchObject], Any]
@@ -84,14 +87,24 @@ def plain(value: Value) -> Any:
     return value
 
 
+MERGED, WRAPPED = "merged", "wrapped"
+"""Where values beside an object are if no key names it, as at the root: in its dict; or in `{state_dict, …}`."""
+
+
 class Tree(Rebuilder):
-    """Builds the Python side; lists and dicts are created before their content."""
+    """Builds the Python side; lists and dicts are created before their content.
+
+    Args:
+        replace: as for `as_tree`.
+        unnamed: `MERGED`, `WRAPPED`, or empty: values beside an object that no key names are not in the result.
+    """
 
     has_paths = False
 
-    def __init__(self, replace: Replace | None = None) -> None:
+    def __init__(self, replace: Replace | None = None, unnamed: str = "") -> None:
         super().__init__()
         self._replace = replace
+        self._unnamed = unnamed
         self._replaced: dict[int, Replaced] = {}
         """What stands for objects that have something beside them, by the identity of each."""
 
@@ -103,14 +116,30 @@ class Tree(Rebuilder):
         """Put what a value became at its place, and what stands beside it."""
         target[place] = made
         replaced = self._replaced.get(id(value)) if self._replaced else None
-        if replaced is not None and isinstance(target, dict) and isinstance(place, str):
-            replaced.placed = True
-            for name, item in replaced.beside.items():
-                key = wanted = f"{place}.{name}"
-                numbers = count(2)
-                while key in target:
-                    key = f"{wanted}~{next(numbers)}"
-                target[key] = self.run(item)
+        if replaced is None:
+            return
+        if isinstance(target, dict) and isinstance(place, str):
+            if replaced.unnamed is not made:  # else they are in its dict already
+                self._add(target, f"{place}.", replaced)
+        elif self._unnamed == MERGED:
+            if not replaced.placed:
+                replaced.unnamed = made
+                self._add(made, "", replaced)
+        elif self._unnamed == WRAPPED:
+            if replaced.unnamed is None:
+                replaced.unnamed = {"state_dict": made}
+                self._add(replaced.unnamed, "", replaced)
+            target[place] = replaced.unnamed
+
+    def _add(self, target: dict[Any, Any], prefix: str, replaced: Replaced) -> None:
+        """Add what stands beside an object to a dict, under keys that are free."""
+        replaced.placed = True
+        for name, item in replaced.beside.items():
+            key = wanted = prefix + name
+            numbers = count(2)
+            while key in target:
+                key = f"{wanted}~{next(numbers)}"
+            target[key] = self.run(item)
 
     def stand_in(self, value: Any, replaced: Any) -> Any:
         """Return what stands for an object."""
@@ -170,17 +199,18 @@ def _list_in(result: dict[Any, Any], key: str, items: list[Value]) -> Fill:
     return Fill(result, inner.parts)
 
 
-def as_tree(value: Value, replace: Replace | None = None) -> Any:
+def as_tree(value: Value, replace: Replace | None = None, unnamed: str = "") -> Any:
     """Convert a Lua value; see the module's docstring.
 
     Args:
         value: the result of `T7Reader.read_object`. Tensors and storages are reused, not copied.
         replace: returns what stands for a Torch object, or `None` to use its fields.
+        unnamed: where what stands beside an object is, if no key names it: `MERGED`, `WRAPPED`, or empty for nowhere.
 
     Returns:
         Builtins with `Tensor` and `Storage` in them; shared objects are shared, cycles are cycles.
     """
-    return Tree(replace).run(value)
+    return Tree(replace, unnamed).run(value)
 
 
 class Plain(Tree):
@@ -189,8 +219,8 @@ class Plain(Tree):
     Scalars inside Lua values become Python's; those inside Python's containers and objects stay as they are.
     """
 
-    def __init__(self, torch: bool) -> None:
-        super().__init__()
+    def __init__(self, torch: bool, unnamed: str = "") -> None:
+        super().__init__(unnamed=unnamed)
         self._torch = torch
         self._storages: dict[int, Any] = {}
         self._is_lua = False

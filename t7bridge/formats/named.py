@@ -16,14 +16,15 @@ from attrs import evolve, field
 
 from ..data import define, np
 from ..errors import CorruptError, ModelError
-from ..graph.dtypes import ElementType, dtype_of
-from ..graph.storage import CHUNK_BYTES, Span, Storage
-from ..graph.tensor import Tensor, as_stored, blocks, byte_strides, contiguous, is_changed, is_dense, view_fault
+from ..graph.dtypes import ElementType
+from ..graph.storage import Span, Storage
+from ..graph.tensor import Tensor, as_stored, byte_strides, contiguous, is_changed, is_dense, rows, view_fault
 from ..io.copy import Extent
 from ..io.source import ByteSource, Piece, PiecesSource
 from ..limits import Limits
 from ..report import Note
 from ..text import few
+from ..values.compare import same_bytes
 
 Name = tuple[str, ...]
 """The steps of a tensor's path: `("model", "0.weight")`."""
@@ -289,19 +290,7 @@ def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], na
 
 def same_rows(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors of one shape and type have the same elements, bit for bit."""
-    first, second = _joined(rows(one)), _joined(rows(other))
-    return all(a == b for a, b in zip(first, second, strict=True))
-
-
-def _joined(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes]:
-    """Return the same bytes in pieces of equal length except the last, and an empty one at the end."""
-    pending = bytearray()
-    for piece in pieces:
-        pending += piece
-        while len(pending) >= CHUNK_BYTES:
-            yield bytes(pending[:CHUNK_BYTES])
-            del pending[:CHUNK_BYTES]
-    yield bytes(pending)
+    return same_bytes(rows(one), rows(other))
 
 
 # Bytes
@@ -382,17 +371,6 @@ def numpy_kind(tensor: Tensor) -> Any:
 def of_numpy(array: Any) -> tuple[Any, Any, bytes]:
     """Return element type, shape and bytes of an array, for `compared`."""
     return array.dtype, array.shape, array.tobytes()
-
-
-def rows(tensor: Tensor) -> Iterator[bytes | memoryview]:
-    """Yield a tensor's elements row by row, little-endian, in pieces of bounded size."""
-    storage = as_stored(tensor)
-    if storage is not None:
-        yield from storage.chunks()
-        return
-    little = dtype_of(tensor.element)
-    for block in blocks(tensor, CHUNK_BYTES // tensor.element.itemsize):
-        yield block.astype(little, copy=False).tobytes()
 
 
 # Metadata

@@ -135,10 +135,10 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
         if len(name.encode("utf-8", "backslashreplace")) > _LONGEST_NAME:
             raise UnsupportedError(f"a zip archive has names of at most {_LONGEST_NAME} bytes", path=name)
         writer.add(f"{name}.npy", content(tensor), tensor.numel * tensor.element.itemsize, _npy_header(tensor))
-    comment, left_out = _comment(named)
+    comment, no_room = _comment(named)
     writer.finish(comment)
     output.flush()
-    return Written(len(order), named.storages, left_out)
+    return Written(len(order), named.storages, no_room)
 
 
 def _npy_header(tensor: Tensor) -> bytes:
@@ -147,6 +147,11 @@ def _npy_header(tensor: Tensor) -> bytes:
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {tuple(tensor.shape)!r}, }}".encode()
     text += b" " * (-(10 + len(text) + 1) % _ALIGNMENT) + b"\n"
     return MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+def left_out(named: NamedTensors) -> tuple[str, ...]:
+    """Return the names of the texts for which the metadata of a file have no room."""
+    return _comment(named)[1]
 
 
 def _comment(named: NamedTensors) -> tuple[bytes, tuple[str, ...]]:

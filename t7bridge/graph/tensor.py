@@ -772,3 +772,14 @@ def _flat(storage: Storage, storages: dict[int, Any]) -> Any:
             made = torch.from_numpy(array if array.flags.writeable else array.copy())
         storages[id(storage)] = made
     return made
+
+
+def rows(tensor: Tensor) -> Iterator[bytes | memoryview]:
+    """Yield a tensor's elements row by row, little-endian, in pieces of bounded size."""
+    storage = as_stored(tensor)
+    if storage is not None:
+        yield from storage.chunks()
+        return
+    little = dtype_of(tensor.element)
+    for block in blocks(tensor, CHUNK_BYTES // tensor.element.itemsize):
+        yield block.astype(little, copy=False).tobytes()

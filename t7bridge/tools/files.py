@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from attrs import field
-
 from .. import formats
 from ..conversion.options import LIMITS, option, takes, verb
-from ..data import define
 from ..errors import about_file
 from ..formats.t7.layout import T7Layout
-from ..formats.table import Document
 from ..graph.lua import Value
 from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
-from ..report import Report
 from ..values.describe import Node, describe_lua, describe_python, lua_json, python_json
 from ..values.widened import HINTS, restore_values
 
@@ -144,54 +139,3 @@ def _described(
         return lua(*document.roots)
     with about_file(document.path):
         return python(document.value, request.limits)
-
-
-MANY_OBJECTS = 100_000
-"""Number of objects of a `.t7` from which on values are compared without what they are made from in memory."""
-
-
-@define(eq=False)
-class FileContent:
-    """Content of one file, as every reader sees it: no record in the file is used.
-
-    Attributes:
-        document: the file.
-        trailing: the bytes after the values of a `.t7` that are neither values nor a record.
-        trailing_message: what they are.
-        compact: whether state dicts are compared as `convert --compact` makes them.
-    """
-
-    document: Document
-    trailing: bytes = b""
-    trailing_message: str = ""
-    compact: bool = False
-    simple: Any = None
-    """The value with state dicts for whole modules, where it is compared in place of the file's."""
-    forms: list[tuple[Any, list[str]]] = field(factory=list)
-    """Forms of the value with state dicts for modules, and what each leaves out, as sentences."""
-
-    @property
-    def value(self) -> Any:
-        """The value, Lua's or Python's; the list of the values if there are several."""
-        return self.document.value if self.simple is None else self.simple
-
-    def add_form(self, form: Any, report: Report) -> Any:
-        """Record a form with what the report says it leaves out; return the form."""
-        texts = [f"{note.path}: {note.message}".removeprefix(": ") for note in report.notes if note.code == "left-out"]
-        if texts:
-            self.forms.append((form, texts))
-        return form
-
-    def left_out(self, form: Any) -> list[str]:
-        """Return what a form leaves out; nothing if it is the value itself."""
-        return next((texts for made, texts in self.forms if made is form), [])
-
-    @property
-    def is_lua(self) -> bool:
-        """Whether it is a `.t7`."""
-        return self.document.spec.values == formats.LUA
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the format holds named tensors and nothing else."""
-        return self.document.spec.values == formats.NAMED

@@ -1,6 +1,10 @@
-"""`verify` and `diff`: compare the content of two files, as every reader sees it, or as numbers.
+"""`verify` and `diff`: what a stranger reads in one file, against what a stranger reads in another.
 
-PyTorch, if it is installed, is a second, independent reader of `.pt` files; only its safe loader is used.
+Both are one comparison. If the files have different formats, one of them is brought into the form that `convert` gives
+it in the format of the other, by `convert`'s own functions and without any record, and their notes say what that form
+leaves out. So there are four lists: equal values, different ones, and those that only one of the two has, be it that
+the other lacks them or that its format or mode has no place for them. `verify` asks for the same bits, and for sharing
+and views where both can hold them; `diff` compares numbers, within a tolerance.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ import hashlib
 import math
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
@@ -18,30 +22,37 @@ from attrs import asdict, evolve, field
 
 from .. import formats
 from ..codegen.generate import generate
-from ..conversion.lua_tree import to_lua
-from ..conversion.named_tensors import flatten, name_tensors
-from ..conversion.options import FORCE, JSON, LIMITS, option, takes, verb
-from ..conversion.records import structure_of
-from ..conversion.request import Convert, has_modules, metadata_left_out
+from ..conversion.lua_tree import note_nones, to_lua
+from ..conversion.named_tensors import name_tensors
+from ..conversion.options import FORCE, JSON, LIMITS, flag, option, takes, verb
+from ..conversion.records import as_written, structure_of
+from ..conversion.request import Convert, is_simple, metadata_left_out, note_plain_nans
 from ..conversion.simplified import simplified
+from ..conversion.state_dicts import note_texts
 from ..conversion.targets import plain_value
+from ..conversion.tree import MERGED, WRAPPED
 from ..data import define
 from ..errors import T7BridgeError
-from ..formats.named import same_rows
-from ..formats.table import Document, FormatSpec
+from ..formats.t7.layout import T7Layout
+from ..formats.table import Document, FormatSpec, Written
+from ..graph.decimals import count_odd_nans
 from ..graph.lua import TorchObject, Value
-from ..graph.storage import Storage
+from ..graph.storage import Storage, array_chunks
 from ..graph.tensor import Tensor, TensorExtras
-from ..graph.walk import Path, pairwise
+from ..graph.walk import Path, objects, pairwise
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.layouts import compact_in, compacted
 from ..nn.places import find_models, layer_names
-from ..report import Printed, Report
+from ..report import Note, Printed, Report
 from ..text import counted
-from ..values.compare import Comparer, Difference, Pairs, ValueComparer, closest
+from ..values.compare import Comparer, Difference, RowComparer, ValueComparer, closest
 from ..values.widened import HINTS
-from .files import MANY_OBJECTS, FileContent
+
+_MANY_OBJECTS = 100_000
+"""Number of objects of a `.t7` from which on values are compared without what they are made from in memory."""
+_LESS = frozenset({"left-out", "metadata", "precision", "trailing"})
+"""The codes of notes about what a target does not show; the others are about types, names and shared memory."""
 
 
 @define
@@ -51,23 +62,42 @@ class Comparison(Printed):
     Attributes:
         first: path of the first file.
         second: path of the second file.
-        differences: the differences; empty if both hold the same. For tensors of one shape `diff` has a
-            `TensorDifference`, with numbers.
+        differences: values that differ, and those that only one file has though the other has a place for them. For
+            tensors of one shape there is a `TensorDifference`, with numbers.
+        left_out: for each file what only it has, as the other has no place for it: the sentences of `convert`.
+        equal: number of values that are equal.
     """
 
     first: str
     second: str
     differences: list[Difference] = field(factory=list)
+    left_out: dict[str, list[str]] = field(factory=dict, kw_only=True)
+    equal: int = field(default=0, kw_only=True)
 
     @property
     def same(self) -> bool:
-        """True if no difference was found."""
-        return not self.differences
+        """True if nothing differs, and neither file has anything that the other has not."""
+        return not self.differences and not self.left_out
+
+    @property
+    def different(self) -> list[Difference]:
+        """The values that both files have, and that differ."""
+        return [each for each in self.differences if not each.only]
+
+    @property
+    def only_first(self) -> list[Difference]:
+        """The values that the second file lacks, though it has a place for them."""
+        return [each for each in self.differences if each.only == "first"]
+
+    @property
+    def only_second(self) -> list[Difference]:
+        """The values that the first file lacks, though it has a place for them."""
+        return [each for each in self.differences if each.only == "second"]
 
     @property
     def hint(self) -> str:
         """A hint on how to compare files whose keys differ; empty if they do not."""
-        if not {"is missing in the first", "is missing in the second"} <= {each.message for each in self.differences}:
+        if not (self.only_first and self.only_second):
             return ""
         return (
             f"the files have different keys. `t7bridge match {self.first} {self.second} -o C.pt` maps them, and writes "
@@ -77,6 +107,11 @@ class Comparison(Printed):
     def as_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON, in which infinity becomes `None`."""
         return {**asdict(self, value_serializer=_finite), "hint": self.hint, "same": self.same}
+
+    def _listed(self) -> list[str]:
+        """Return a line for each difference, and for each sentence on what only one file has."""
+        only = [f"only in {name}: {text}" for name, texts in self.left_out.items() for text in texts]
+        return [*map(str, self.differences), *only]
 
 
 def _finite(_: Any, __: Any, value: Any) -> Any:
@@ -89,21 +124,19 @@ class VerifyReport(Comparison):
 
     Attributes:
         readers: for each file, its readers besides t7bridge itself: `torchfile`, `torch`, or none.
-        left_out: for each file what `convert` leaves out and is no difference, as sentences: what is in no state dict
-            of its modules, and strings of its metadata.
     """
 
     readers: dict[str, list[str]] = field(factory=dict)
-    left_out: dict[str, list[str]] = field(factory=dict)
 
     def lines(self) -> list[str]:
-        """Return the differences, what was left out, and the readers used."""
-        return [
-            *map(str, self.differences),
-            *(f"{name}: {text}" for name, texts in self.left_out.items() for text in texts),
-            *(f"{name}: read by {' and '.join(['t7bridge', *readers])}" for name, readers in self.readers.items()),
-            "the same" if self.same else counted(len(self.differences), "difference"),
-        ]
+        """Return the differences, what only one file has, other readers, and the result."""
+        result = "the same"
+        if self.left_out:
+            result = "no difference in what both can hold"
+        if self.differences:
+            result = counted(len(self.differences), "difference")
+        readers = [f"{name}: also read by {' and '.join(names)}" for name, names in self.readers.items() if names]
+        return [*self._listed(), *readers, result]
 
 
 @define
@@ -119,34 +152,26 @@ class DiffReport(Comparison):
     drawn: dict[str, int] = field(factory=dict)
 
     def lines(self) -> list[str]:
-        """Return the differences, and their number."""
-        found = counted(len(self.differences), "difference") if self.differences else "no difference"
-        return [*map(str, self.differences), f"{found}; {counted(self.tensors, 'tensor')} compared"]
-
-
-@define(eq=False)
-class RowComparer(Comparer):
-    """Compares tensors row by row: formats of named tensors have neither strides nor shared memory."""
-
-    def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
-        same = (a.element.name, a.shape) == (b.element.name, b.shape)
-        self._same(path, "type", a.element.name, b.element.name)
-        self._same(path, "shape", a.shape, b.shape)
-        if same and not same_rows(a, b):
-            self._differs(path, "other elements")
-        return ()
+        """Return the differences, what only one file has, and the result."""
+        result = "no difference"
+        if self.left_out:
+            result = "no difference in what both can hold"
+        if self.differences:
+            result = counted(len(self.differences), "difference")
+        return [*self._listed(), f"{result}; {counted(self.tensors, 'tensor')} compared"]
 
 
 @verb
 class Verify:
     """Check that two files hold the same values, sharing and views, whatever their formats."""
 
-    EXAMPLES = ("t7bridge verify model.t7 model.pt", "t7bridge verify --quiet a.t7 b.t7 && echo same")
+    EXAMPLES = ("t7bridge verify model.t7 model.pt", "t7bridge verify --quiet a.t7 b.t7 && echo no difference")
     OLD_NAMES: ClassVar = {"a": "source", "b": "other"}
     source: PathLike = option("a file of any format", kw_only=False, metavar="A", stdin=True)
     other: PathLike = option("another", kw_only=False, metavar="B", stdin=True)
-    independent: bool = option("skip the check with torchfile and PyTorch", default=True, flags=("--quick",))
+    independent: bool = option("let torchfile and PyTorch read the files too, and compare", default=False)
     compact: bool = option("expect views of models as `convert --compact` writes them", default=False)
+    quick = flag("without --independent, as is the default")
     json = JSON
     limits: Limits = LIMITS
 
@@ -157,14 +182,13 @@ def verify(request: Verify) -> VerifyReport:
 
     Two `.t7` files are compared as Lua has them, whatever their encodings. Files of different formats are compared as
     `convert` would make one from the other: in `tree` mode, with state dicts for modules, as tables, or as named
-    tensors, which have neither strides nor shared memory; the best match counts. What a format cannot hold is missing
-    in its file; what is not part of a module's state dict, and strings of metadata where the other format has none, are
-    listed apart, and are no difference. Each file is also read
-    by independent readers if possible, and their results are compared with ours: torchfile reads `.t7` files, and
-    PyTorch `.pt` files if it is installed.
+    tensors; the best match counts. Sharing, strides and types count where both formats can hold them. What the format
+    or the mode of the other file has no place for, such as gradients beside a state dict, is in `left_out`, with the
+    sentences of `convert`: it is no difference, but then the files are not the same.
 
     Args:
-        independent: whether to use independent readers.
+        independent: whether torchfile reads `.t7` files, and PyTorch `.pt` files, if they are installed; their results
+            are compared with ours.
         compact: whether a `.pt` has the state dicts of a `.t7` as `compact` of `convert` makes them: views are
             tensors of their own.
 
@@ -172,28 +196,15 @@ def verify(request: Verify) -> VerifyReport:
         FormatError: a file is damaged, including a wrong CRC in an archive, or in no supported format.
     """
     report = VerifyReport(str(request.source), str(request.other))
-
-    def read(document: Document) -> FileContent:
-        side = read_side(document)
-        side.compact = request.compact
-        if document.path not in report.readers:  # a file compared with itself is read once
-            report.readers[document.path] = _ask_others(document, side, report) if request.independent else []
-        return side
-
     with _both(request) as (first, second):
-        one, two, same = _read_both(first, second, read, request.limits)
-        if not same:
-            make = RowComparer if one.is_named or two.is_named else Comparer
-            comparer, forms = closest(pairs_of(one, two, request.limits), partial(make, limits=request.limits))
-            report.differences += comparer.found
-            for side, form in zip((one, two), forms):
-                if texts := side.left_out(form):
-                    report.left_out[side.document.path] = texts
-        if one.is_lua and two.is_lua and one.trailing != two.trailing:
+        sides = Sides(first, second, request.limits, request.compact)
+        if request.independent:
+            for document in (first, second):
+                if document.path not in report.readers:  # a file compared with itself is read once
+                    report.readers[document.path] = _ask_others(document, report)
+        sides.compare(report, partial(RowComparer if sides.has_named else Comparer, limits=request.limits))
+        if first.spec.values == second.spec.values == formats.LUA and _trailing(first) != _trailing(second):
             report.differences.append(Difference("", "the bytes after the last value differ"))
-        for side, other in ((one, two), (two, one)):
-            if side.trailing and not other.is_lua:
-                report.left_out.setdefault(side.document.path, []).append(side.trailing_message)
     return report
 
 
@@ -203,7 +214,15 @@ def _both(request: Verify | Diff) -> Iterator[tuple[Document, Document]]:
         formats.open(request.source, limits=request.limits) as first,
         formats.open(request.other, limits=request.limits) as second,
     ):
+        for document in (first, second):
+            document.warn(4) if document.spec.values == formats.LUA else document.verify()
         yield first, second
+
+
+def _trailing(document: Document) -> bytes:
+    """Return the bytes after the values of a `.t7` that are neither values nor a record."""
+    content = document.content
+    return b"" if content.has_pt_record else bytes(content.trailing)
 
 
 @verb
@@ -232,9 +251,9 @@ class Diff:
 def diff(request: Diff) -> DiffReport:
     """Report the values that differ between two files, and by how much.
 
-    Elements of tensors are compared as numbers; their storage (sharing, offsets, strides, devices) is ignored, as
-    `verify` compares it. The files may have different formats: one is converted to the form that matches the other
-    best, including the state dicts of its modules.
+    The comparison is that of `verify`, but elements of tensors are compared as numbers, and their storage (sharing,
+    offsets, strides, devices) is ignored. The files may have different formats: one is converted to the form that
+    matches the other best, including the state dicts of its modules.
 
     Args:
         atol: absolute tolerance, added to the relative one.
@@ -245,16 +264,15 @@ def diff(request: Diff) -> DiffReport:
     """
     with _both(request) as (first, second):
         report = DiffReport(str(request.source), str(request.other))
-        a, b, same = _read_both(first, second, read_side, request.limits)
-        if not same:
-            # The best form is chosen by structure and shapes, so that no element is read twice.
-            _, (one, two) = closest(pairs_of(a, b, request.limits), partial(ValueComparer, elements=False))
-            comparer = ValueComparer(rtol=request.rtol, atol=request.atol)
-            report.differences, report.tensors = comparer.run(one, two), comparer.tensors
-            if report.differences and (a.is_lua or b.is_lua):
-                by_path = layer_names(a.value if a.is_lua else b.value, request.limits)
-                names = {**{name: (name, kind) for name, kind in by_path.values()}, **by_path}
-                report.differences = [_with_layer(each, names) for each in report.differences]
+        sides = Sides(first, second, request.limits)
+        make = partial(ValueComparer, limits=request.limits, rtol=request.rtol, atol=request.atol)
+        comparer = sides.compare(report, make)
+        report.tensors = getattr(comparer, "tensors", 0)
+        lua = next((each for each in (first, second) if each.spec.values == formats.LUA), None)
+        if report.differences and lua is not None:
+            by_path = layer_names(lua.value, request.limits)
+            names = {**{name: (name, kind) for name, kind in by_path.values()}, **by_path}
+            report.differences = [_with_layer(each, names) for each in report.differences]
         if request.draw is not None:
             from .draw.drawing import draw_pair
 
@@ -276,64 +294,11 @@ def _with_layer(found: Difference, names: dict[str, tuple[str, str]]) -> Differe
     return evolve(found, layer=layer, class_name=class_name)
 
 
-def read_side(document: Document) -> FileContent:
-    """Read one file.
-
-    Raises:
-        FormatError: it is damaged, including a wrong CRC in an archive.
-    """
-    if document.spec.values != formats.LUA:
-        document.verify()
-        return FileContent(document)
-    document.warn(4)
-    content = document.content
-    return FileContent(document, b"" if content.has_pt_record else content.trailing, content.message)
-
-
-def _read_both(
-    first: Document, second: Document, read: Callable[[Document], FileContent], limits: Limits
-) -> tuple[FileContent, FileContent, bool]:
-    """Read two files; return too whether they are known to hold the same Lua value, of many objects and no tensors.
-
-    A hash of its structure takes less time than a comparison pair by pair, and the memory of one value.
-    """
-    one = read(first)
-    structure, other = _structure(first, second), second
-    two = read(second)
-    if first.spec.values != formats.LUA:
-        structure, other = _structure(second, first), first
-    return one, two, bool(structure) and structure in _structures(other, limits)
-
-
-def _structure(document: Document, other: Document) -> str:
-    """Return the hash of the structure of a `.t7`, and release its values; empty if they are compared pair by pair."""
-    if document.spec.values != formats.LUA or other.spec.values == formats.NAMED:
-        return ""
-    content = document.content
-    kinds = set(map(type, content.objects))
-    if len(content.objects) < MANY_OBJECTS or len(content.roots) > 1 or kinds & {Tensor, Storage}:
-        return ""
-    if other.spec.values != formats.LUA and not content.has_pt_record:
-        return ""  # it was not made from a Python value, and is compared as one first
-    found = structure_of(content.roots[0])[0]
-    document.forget()
-    return found
-
-
-def _structures(document: Document, limits: Limits) -> Iterator[str]:
-    """Yield the hash of the structure of a value, as it is in Lua or as it is converted."""
-    if document.spec.values != formats.LUA:
-        for nested in (False, True):
-            yield structure_of(to_lua(document.value, nested=nested, limits=limits).value)[0]
-    elif len(document.roots) == 1:
-        yield structure_of(document.value)[0]
-
-
 _LONGEST_NAME = 1000
 """Maximum length of a class or function name in a pickle passed to PyTorch."""
 
 
-def _ask_others(document: Document, side: FileContent, report: VerifyReport) -> list[str]:
+def _ask_others(document: Document, report: VerifyReport) -> list[str]:
     """Let another reader read a file too, and compare; return its name, if there is one."""
     name, found = "", None
     if document.format == "pt":
@@ -341,10 +306,10 @@ def _ask_others(document: Document, side: FileContent, report: VerifyReport) -> 
         # PyTorch refuses pickles of anything but checkpoints; and such names, but searches its own message for seconds.
         if document.layout != "pickle" and all(len(each) <= _LONGEST_NAME for each in document.content.judged):
             name, found = "torch", differences(document.path, value)
-    elif side.is_lua and len(document.roots) == 1 and not document.content.trailing:
+    elif document.spec.values == formats.LUA and len(document.roots) == 1 and not document.content.trailing:
         from ..formats import torchfile
 
-        name, found = "torchfile", torchfile.differences(document.path, side.value, document.layout)
+        name, found = "torchfile", torchfile.differences(document.path, document.value, document.layout)
     report.differences += [Difference(document.path, message) for message in found or ()]
     return [] if found is None else [name]
 
@@ -436,110 +401,281 @@ class _Comparer:
 # The forms in which two files can be compared
 
 
-def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[Any, Any]]:
-    """Yield the forms in which two files can be compared."""
-    if a.is_lua and b.is_lua:
-        yield a.value, b.value
-        return
-    goals = [side.document.spec for side in (a, b) if side.is_named]
-    if goals:
+@define(eq=False)
+class Form:
+    """What a file shows, or what `convert` makes of it in the format of another file.
+
+    Attributes:
+        value: the value.
+        notes: of the conversion.
+    """
+
+    value: Any
+    notes: list[Note] = field(factory=list)
+
+    @property
+    def left_out(self) -> list[str]:
+        """Return what the file has, and the form has not, as sentences."""
+        less = [note for note in self.notes if note.code in _LESS]
+        return list(dict.fromkeys(f"{note.path}: {note.message}".removeprefix(": ") for note in less))
+
+
+def _shown(document: Document) -> Form:
+    """Return what a file shows, and what of it was not read."""
+    value = document.value
+    return Form(value, document.notes)
+
+
+Pairs = Iterator[tuple[Form, Form]]
+
+
+@define(eq=False)
+class Sides:
+    """Two files, and the pairs of forms in which they can be compared.
+
+    Attributes:
+        first: the first file.
+        second: the second file.
+        limits: resource limits.
+        compact: whether state dicts are compared as `convert --compact` makes them.
+    """
+
+    first: Document
+    second: Document
+    limits: Limits = DEFAULT_LIMITS
+    compact: bool = False
+
+    @property
+    def _documents(self) -> tuple[Document, Document]:
+        return self.first, self.second
+
+    @property
+    def has_named(self) -> bool:
+        """Return whether a file holds named tensors and nothing else."""
+        return formats.NAMED in (self.first.spec.values, self.second.spec.values)
+
+    def compare(self, report: Comparison, make: Any) -> Comparer | None:
+        """Compare the files in the forms that have most in common, and fill a report.
+
+        Args:
+            report: receives the differences, and what only one file has.
+            make: creates the comparer.
+
+        Returns:
+            The comparer; `None` if the files are known to be equal by the hashes of their structures.
+        """
+        if self._same_structure():
+            return None
+        # The best forms are chosen by structure and shapes, so that no element is read twice.
+        is_text = [isinstance(each.layout, T7Layout) and each.layout.encoding == "ascii" for each in self._documents]
+        make = partial(make, text=any(is_text))
+        _, forms = closest(self.pairs(), partial(make, elements=False), lambda form: form.value)
+        comparer: Comparer = make()
+        report.differences += comparer.run(forms[0].value, forms[1].value)
+        report.equal = comparer.agreed
+        for form, other_is_text in zip(forms, reversed(is_text)):
+            if other_is_text:
+                said = Report(notes=list(form.notes))
+                note_plain_nans(_odd_nans(form.value), said)
+                form.notes = said.notes
+        for path, form, other in zip((report.first, report.second), forms, reversed(forms)):
+            only = [text for text in form.left_out if text not in other.left_out]
+            if only:
+                report.left_out[path] = only
+        return comparer
+
+    # A hash of its structure takes less time than a comparison pair by pair, and the memory of one value.
+
+    def _same_structure(self) -> bool:
+        """Return whether both are known to hold the same Lua value, of many objects and no tensors."""
+        one, other = self.first, self.second
+        if one.spec.values != formats.LUA:
+            one, other = other, one
+        structure = self._structure(one, other)
+        return bool(structure) and structure in self._structures(other)
+
+    @staticmethod
+    def _structure(document: Document, other: Document) -> str:
+        """Return the hash of the structure of a `.t7`, and release its values; empty if they are compared otherwise."""
+        if document.spec.values != formats.LUA or other.spec.values == formats.NAMED:
+            return ""
+        content = document.content
+        kinds = set(map(type, content.objects))
+        if len(content.objects) < _MANY_OBJECTS or len(content.roots) > 1 or kinds & {Tensor, Storage}:
+            return ""
+        if other.spec.values != formats.LUA and not content.has_pt_record:
+            return ""  # it was not made from a Python value, and is compared as one first
+        structure = structure_of(content.roots[0])[0]
+        document.forget()
+        return structure
+
+    def _structures(self, document: Document) -> Iterator[str]:
+        """Yield the hash of the structure of a value, as it is in Lua or as it is converted."""
+        if document.spec.values != formats.LUA:
+            for nested in (False, True):
+                yield structure_of(to_lua(document.value, nested=nested, limits=self.limits).value)[0]
+        elif len(document.roots) == 1:
+            yield structure_of(document.value)[0]
+
+    # Pairs of forms
+
+    def pairs(self) -> Pairs:
+        """Yield the forms in which the two files can be compared, those of the first file first."""
+        kinds = self.first.spec.values, self.second.spec.values
+        if kinds == (formats.LUA, formats.LUA):
+            yield _shown(self.first), _shown(self.second)
+        elif kinds == (formats.PYTHON, formats.PYTHON):
+            yield from self._python_pairs()
+        elif formats.NAMED in kinds:
+            yield from self._named_pairs()
+            if formats.LUA in kinds:
+                yield from self._lua_pairs(self._as_lua)
+        else:
+            # A `.t7` with the record of a `.pt` was made from one; the record itself is not read.
+            lua = self.first if kinds[0] == formats.LUA else self.second
+            ways = [self._as_python, self._as_lua]
+            for way in reversed(ways) if lua.content.has_pt_record else ways:
+                yield from self._lua_pairs(way)
+
+    def _python_pairs(self) -> Pairs:
+        one, other = _shown(self.first), _shown(self.second)
+        yield one, other
+        for form in self._copies(self.first):
+            yield form, other
+        for form in self._copies(self.second):
+            yield one, form
+
+    def _copies(self, document: Document) -> Iterator[Form]:
+        """Yield what `convert` makes of a `.pt` in a `.pt`: with state dicts for modules, and in `tree` mode."""
+        if is_simple(document.value):
+            return
+        for mode, foreign in (("auto", False), ("tree", False), ("auto", True)):
+            said = Report(source_format="pt", target_format="pt", notes=document.notes)
+            value = document.value
+            if mode == "auto":
+                value = simplified(value, said, self.limits, keep_classes=foreign)
+            yield Form(as_written(value, said, self.limits, allow_foreign=foreign), said.notes)
+
+    def _lua_pairs(self, way: Any) -> Pairs:
+        """Yield a `.t7` and another file as one of the two ways has them, in their order."""
+        if self.first.spec.values == formats.LUA:
+            yield from way(self.first, self.second)
+        else:
+            for one, other in way(self.second, self.first):
+                yield other, one
+
+    def _as_python(self, lua: Document, python: Document) -> Pairs:
+        """Yield the Python-side values that a `.t7` becomes, and that of the other file."""
+        for form in self._python_forms(lua, "pt"):
+            if len(lua.content.objects) >= _MANY_OBJECTS:
+                lua.forget()
+            yield form, _shown(python)
+        made = _as_model_file(lua.value, python.value)
+        if made is not None:
+            yield Form(made), _shown(python)
+
+    def _as_lua(self, lua: Document, other: Document) -> Pairs:
+        """Yield the value of a `.t7`, and the Lua values that the other file becomes."""
+        said = Report(source_format=other.format, target_format="t7")
+        value = plain_value(other, self._request(other, "auto"), said, WRAPPED)
+        notes = [note for note in said.notes if note.code != "metadata"] if lua.content.has_pt_record else said.notes
+        for nested in (False, True):
+            tree = to_lua(value, nested=nested, limits=self.limits)
+            noted = Report(notes=[*notes, *tree.notes])
+            if not lua.content.has_pt_record:
+                note_nones(tree, noted)
+            yield _shown(lua), Form(tree.value, noted.notes)
+
+    def _request(self, document: Document, mode: str) -> Convert:
+        request = Convert(document.path, "", mode, limits=self.limits)
+        request.believed = False
+        return request
+
+    def _python_forms(self, document: Document, target: str) -> Iterator[Form]:
+        """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used."""
+        is_lua = document.spec.values == formats.LUA
+        has_objects = is_lua and any(isinstance(each, TorchObject) for each in document.content.objects)
+        for mode in ("tree", "auto") if has_objects else ("auto",):
+            said = Report(source_format=document.format, target_format=target)
+            unnamed = "" if formats.FORMATS[target].values == formats.PYTHON else MERGED
+            value = plain_value(document, self._request(document, mode), said, unnamed)
+            if self.compact and mode == "auto" and unnamed == "":
+                value = compact_in(value)
+            yield Form(value, said.notes)
+
+    # Named tensors
+
+    def _named_pairs(self) -> Pairs:
+        documents = (self.first, self.second)
+        goals = [each.spec for each in documents if each.spec.values == formats.NAMED]
         numbers = all(goal.numbers for goal in goals)
         goals = [evolve(goal, numbers=numbers) for goal in goals]
-        for one in _named_forms(a, goals, limits):
-            for other in _named_forms(b, goals, limits):
-                yield (one, other) if a.is_named == b.is_named else _without_strings(a, b, one, other)
-        return
-    _without_modules(a, b, limits)
-    if not (a.is_lua or b.is_lua):
-        yield a.value, b.value
-        for first, second in ((a, b.value), (b, a.value)):
-            said = Report()
-            made = first.add_form(simplified(first.value, said, limits), said)
-            if made is not first.value:
-                yield (made, second) if first is a else (second, made)
-        return
-    lua, python = (a, b) if a.is_lua else (b, a)
-    # A `.t7` with the record of a `.pt` was made from one; the record itself is not read.
-    kinds = (_forms_in_python, _forms_in_lua)
-    for forms in reversed(kinds) if lua.document.content.has_pt_record else kinds:
-        for one, other in forms(lua, python, limits):
-            yield (one, other) if a.is_lua else (other, one)
+        for one in self._named_forms(self.first, goals):
+            for other in self._named_forms(self.second, goals):
+                if self.first.spec.values != self.second.spec.values:
+                    _without_strings(documents, (one, other))
+                yield one, other
+
+    def _named_forms(self, document: Document, goals: list[FormatSpec]) -> Iterator[Form]:
+        """Yield a file as formats of named tensors can hold it: tensors by name, and strings."""
+        is_named = document.spec.values == formats.NAMED
+        # Arrays that were numbers stay arrays in a format without such.
+        others = [goal.name for goal in goals if is_named and not formats.FORMATS[goal.name].numbers]
+        target = next(iter(others), goals[-1].name)
+        for form in self._python_forms(document, target):
+            said = Report(source_format=document.format, target_format=target, notes=form.notes)
+            tensors: dict[str, Tensor] = form.value
+            metadata = document.metadata
+            for goal in goals:
+                named = name_tensors(tensors, goal, said, metadata, self.limits)
+                no_room = getattr(formats.home(goal.name), "left_out", lambda named: ())(named)
+                note_texts(Written(0, 0, no_room), named, goal, said)
+                metadata = {name: text for name, text in named.metadata.items() if name not in no_room}
+                tensors = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
+                if len(tensors) < len(named.tensors):  # `a.b` beside `other` in the group `source`
+                    tensors = {"/".join(steps): tensor for steps, tensor in named.tensors.items()}
+            tensors = _linked(tensors, all(goal.links for goal in goals))
+            strings = {name: text for name, text in metadata.items() if name != "format" and name not in HINTS}
+            yield Form(
+                {**dict(sorted(tensors.items())), "__metadata__": strings}, document.notes if is_named else said.notes
+            )
 
 
-def _forms_in_python(lua: FileContent, python: FileContent, limits: Limits) -> Iterator[tuple[Any, Any]]:
-    """Yield the Python-side values that a `.t7` becomes, and that of the other file."""
-    document = lua.document
-    for made in _python_forms(lua, limits):
-        if len(document.content.objects) >= MANY_OBJECTS:
-            document.forget()
-        yield made, python.value
-    made = _as_model_file(lua.value, python.value)
-    if made is not None:
-        yield made, python.value
+def _odd_nans(value: Any) -> int:
+    """Return the number of NaNs in a value whose bits text does not show."""
+    count = 0
+    storages: set[int] = set()
+    for item in objects(value):
+        storage = item.storage if isinstance(item, Tensor) else item
+        if isinstance(storage, Storage) and id(storage) not in storages:
+            storages.add(id(storage))
+            count += sum(count_odd_nans(array) for array in array_chunks(storage) if array.dtype.kind == "f")
+    return count
 
 
-def _forms_in_lua(lua: FileContent, python: FileContent, limits: Limits) -> Iterator[tuple[Any, Any]]:
-    """Yield the value of a `.t7`, and the Lua values that the other file becomes."""
-    for nested in (False, True):
-        yield lua.value, to_lua(python.value, nested=nested, limits=limits).value
-
-
-def _python_forms(side: FileContent, limits: Limits, target: str = "pt") -> Iterator[Any]:
-    """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used."""
-    has_objects = side.is_lua and any(isinstance(found, TorchObject) for found in side.document.content.objects)
-    for mode, with_data in (("tree", True), ("auto", False), ("auto", True)) if has_objects else (("auto", True),):
-        request, said = Convert(side.document.path, "", mode, limits=limits), Report(target_format=target)
-        request.believed = False
-        made = plain_value(side.document, request, said, with_data=with_data)
-        yield side.add_form(compact_in(made) if side.compact and mode == "auto" else made, said)
-
-
-def _named_forms(side: FileContent, goals: list[FormatSpec], limits: Limits) -> Iterator[dict[str, Any]]:
-    """Yield a file as formats of named tensors can hold it: tensors by name, strings, and what is left out."""
-    # Arrays that were numbers stay arrays in a format without such.
-    others = [goal.name for goal in goals if side.is_named and not formats.FORMATS[goal.name].numbers]
-    for form in _python_forms(side, limits, *others[:1]):
-        texts = side.left_out(form)
-        left_out = [path for paths in flatten(form, limits).left_out.values() for path in paths]
-        metadata = side.document.metadata
-        for goal in goals:
-            named = name_tensors(form, goal, Report(), metadata, limits)
-            metadata = named.metadata
-            form = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
-            if len(form) < len(named.tensors):  # `a.b` beside `other` in the group `source`
-                form = {"/".join(steps): tensor for steps, tensor in named.tensors.items()}
-        linked = all(goal.links for goal in goals)
-        views: dict[Any, Tensor] = {}
-        for name, each in form.items():
+def _linked(tensors: dict[str, Tensor], links: bool) -> dict[str, Tensor]:
+    """Return tensors by name: each is one of its own, but for equal views of one storage where formats have links."""
+    views: dict[Any, Tensor] = {}
+    made = {}
+    for name, each in tensors.items():
+        view: Any = name
+        if links and each.numel:
             view = (id(each.storage), each.element.name, each.offset, each.size, each.stride)
-            form[name] = views.setdefault(view if linked and each.numel else name, evolve(each))
-        strings = {name: text for name, text in metadata.items() if name != "format" and name not in HINTS}
-        made = {**dict.fromkeys(left_out), **dict(sorted(form.items())), "__metadata__": strings}
-        side.forms.append((made, texts))
-        yield made
+        made[name] = views.setdefault(view, evolve(each))
+    return made
 
 
-def _without_strings(a: FileContent, b: FileContent, one: Any, other: Any) -> tuple[Any, Any]:
-    """Return the forms of a file of named tensors and of another, without strings of metadata that only the first has.
-
-    `convert` leaves them out: no difference.
-    """
-    side, form, values = (a, one, other) if a.is_named else (b, other, one)
-    strings, known = form["__metadata__"], values["__metadata__"]
-    only = [name for name in strings if name not in known]
-    if not only:
-        return one, other
-    made = {**form, "__metadata__": {name: text for name, text in strings.items() if name in known}}
-    side.forms.append((made, [*side.left_out(form), metadata_left_out(only)]))
-    return (made, values) if a.is_named else (values, made)
-
-
-def _without_modules(a: FileContent, b: FileContent, limits: Limits) -> None:
-    """Replace the whole modules of one file by their state dicts, as `convert` does, if the other has none."""
-    sides = [side for side in (a, b) if not side.is_lua and has_modules(side.value)]
-    if len(sides) == 1:
-        said = Report()
-        sides[0].simple = sides[0].add_form(simplified(sides[0].value, said, limits), said)
+def _without_strings(documents: tuple[Document, Document], forms: tuple[Form, Form]) -> None:
+    """Leave strings of metadata that only a file of named tensors has out of its form, as `convert` does."""
+    for document, form, other in zip(documents, forms, reversed(forms)):
+        if document.spec.values != formats.NAMED:
+            continue
+        strings, known = form.value["__metadata__"], other.value["__metadata__"]
+        only = [name for name in strings if name not in known]
+        if only:
+            shared = {name: text for name, text in strings.items() if name in known}
+            form.value = {**form.value, "__metadata__": shared}
+            form.notes = [*form.notes, Note("info", "", metadata_left_out(only), code="metadata")]
 
 
 def _as_model_file(lua: Value, python: Any) -> Any:

@@ -7,7 +7,8 @@ compared once, scalar keys are looked up by their text, and the extra cost of pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import zip_longest
 from math import inf, prod
 from typing import Any
 
@@ -17,10 +18,9 @@ from ..data import define, np
 from ..graph.dtypes import PACKED
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, class_of
 from ..graph.python import in_order
-from ..graph.storage import Span, Storage
-from ..graph.tensor import Tensor, blocks
+from ..graph.storage import CHUNK_BYTES, Span, Storage, array_chunks
+from ..graph.tensor import Tensor, blocks, rows
 from ..graph.walk import SCALARS, KeyStep, Path, pairwise
-from ..io.copy import sha256
 from ..limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
 from ..text import Holder, Step, printable
 from .widened import widen
@@ -46,12 +46,14 @@ class Difference:
         message: what differs, the first graph's side first.
         layer: the layer that it is in, as `inspect` lists it, `3.0`; empty outside of layers.
         class_name: of this layer.
+        only: `first` or `second` where the other file has nothing at the path; else empty.
     """
 
     path: str
     message: str
     layer: str = field(default="", kw_only=True)
     class_name: str = field(default="", kw_only=True)
+    only: str = field(default="", kw_only=True)
 
     def __str__(self) -> str:
         layer = f" ({self.layer} {self.class_name})" if self.layer else ""
@@ -82,6 +84,8 @@ class Comparer:
     Attributes:
         devices: whether the devices named by tensors must be equal too.
         limits: resource limits.
+        elements: whether elements are compared, not only types and shapes.
+        text: whether one of the two was text, which has one NaN only.
         known: pairs of storages, by identity, with the same elements by construction.
         found: the differences found.
         compared: number of pairs of values visited.
@@ -89,6 +93,8 @@ class Comparer:
 
     devices: bool = False
     limits: Limits = DEFAULT_LIMITS
+    elements: bool = True
+    text: bool = False
     known: set[tuple[int, int]] = field(factory=set)
     found: list[Difference] = field(factory=list)
     compared: int = 0
@@ -214,11 +220,12 @@ class Comparer:
         if len(a) == len(b) and all(_same_key(x[0], y[0]) for x, y in zip(a, b)):
             return ((key, value, other) for (key, value), (_, other) in zip(a, b))
         first, second = ({name: pair for pair in side if (name := _key_text(pair[0])) is not None} for side in (a, b))
-        for here, there, side in ((first, second, "second"), (second, first, "first")):
+        for here, there, only, side in ((first, second, "first", "second"), (second, first, "second", "first")):
             for name, (key, _) in here.items():
                 if name not in there:  # visited, too: many such values do not mean that the rest has nothing in common
                     self.compared += 1
-                    self._differs(Path(path, key), f"is missing in the {side}")
+                    message = f"is missing in the {side}"
+                    self.found.append(Difference(str(Path(path, key)), message, only=only))
         odd = [[pair for pair in side if not isinstance(pair[0], _SCALAR_KEYS)] for side in (a, b)]
         self._same(path, "number of keys that are objects", len(odd[0]), len(odd[1]))
         found = [(key, value, second[name][1]) for name, (key, value) in first.items() if name in second]
@@ -246,11 +253,16 @@ class Comparer:
         self._same(path, "number of elements", a.count, b.count)
         if a.element is not b.element or a.count != b.count or (id(a), id(b)) in self.known or _same_place(a, b):
             return ()
+        if not self.elements:
+            return ()
         for storage in (a, b):
             if storage.base is not None:  # parts of one storage may overlap arbitrarily often
                 self._budget.allocate(storage.nbytes // 16)
-        if _digest(a) != _digest(b):
-            self._differs(path, "other elements")
+        if self.text and same_bytes(_with_one_nan(a), _with_one_nan(b)):
+            return ()
+        if not same_bytes(a.chunks(), b.chunks()):
+            whole = (Tensor(each.element, each, (each.count,), (1,), 0) for each in (a, b))
+            self.found.append(difference_of(str(path), *whole))
         return ()
 
 
@@ -305,12 +317,33 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, (str, bytes, bytearray, list, tuple, dict, *_SETS, Table)) else 1
 
 
-def _digest(storage: Storage) -> bytes:
-    """Return a collision-resistant hash of a storage's elements, unlike its CRC."""
-    digest = sha256()
-    for chunk in storage.chunks():
-        digest.update(chunk)
-    return digest.digest()
+def _with_one_nan(storage: Storage) -> Iterator[bytes]:
+    """Yield the elements of a storage, all its NaNs with the same bits."""
+    for array in array_chunks(storage):
+        if array.dtype.kind == "f":
+            array = np.where(np.isnan(array), array.dtype.type(np.nan), array)
+        yield array.tobytes()
+
+
+def same_bytes(one: Iterable[bytes | memoryview], other: Iterable[bytes | memoryview]) -> bool:
+    """Return whether two series of pieces are the same bytes, however they are cut; as many are read as are equal."""
+    first, second = _joined(one), _joined(other)
+    return all(a == b for a, b in zip_longest(first, second))
+
+
+def _joined(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Return the same bytes in pieces of equal length, except the last."""
+    pending = bytearray()
+    for piece in pieces:
+        if not pending and len(piece) == CHUNK_BYTES:
+            yield piece
+            continue
+        pending += piece
+        while len(pending) >= CHUNK_BYTES:
+            yield bytes(pending[:CHUNK_BYTES])
+            del pending[:CHUNK_BYTES]
+    if pending:
+        yield bytes(pending)
 
 
 def _short(value: Value) -> str:
@@ -345,25 +378,41 @@ def differences(a: Value, b: Value, *, devices: bool = False, limits: Limits = D
 
 
 def closest(
-    pairs: Iterable[tuple[Value, Value]], make: Callable[[], Comparer] = Comparer
-) -> tuple[Comparer, tuple[Value, Value]]:
+    pairs: Iterable[tuple[Any, Any]], make: Callable[[], Comparer], value: Callable[[Any], Value]
+) -> tuple[Comparer, tuple[Any, Any]]:
     """Return the two values that have most in common, and the comparer that compared them.
 
     Args:
         pairs: forms in which the two can be compared, at least one; the first of equally good ones counts, and the
             search stops at one without differences.
         make: creates the comparer.
+        value: returns the value of a form.
     """
-    best: tuple[Comparer, tuple[Value, Value]] | None = None
+    best: tuple[Comparer, tuple[Any, Any]] | None = None
     for pair in pairs:
         comparer = make()
-        comparer.run(*pair)
+        comparer.run(*map(value, pair))
         if best is None or comparer.agreed > best[0].agreed:
             best = comparer, pair
         if not comparer.found:
             return comparer, pair
     assert best is not None
     return best
+
+
+@define(eq=False)
+class RowComparer(Comparer):
+    """Compares tensors row by row: formats of named tensors have neither strides nor views."""
+
+    def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
+        self._same(path, "type", a.element.name, b.element.name)
+        self._same(path, "shape", a.shape, b.shape)
+        alike = a.element is b.element and a.shape == b.shape
+        if alike and self.elements and not same_bytes(rows(a), rows(b)):
+            found = difference_of(str(path), a, b)
+            if isinstance(found, TensorDifference) or not self.text:
+                self.found.append(found)
+        return ()
 
 
 _BLOCK_ELEMENTS = 1 << 16
@@ -379,13 +428,11 @@ class ValueComparer(Comparer):
     Attributes:
         rtol: relative tolerance, as a fraction of the second's element.
         atol: absolute tolerance, added to the relative one.
-        elements: whether elements are compared, not only shapes.
         tensors: number of pairs of tensors compared.
     """
 
     rtol: float = 0.0
     atol: float = 0.0
-    elements: bool = True
     tensors: int = 0
     _views: dict[Any, Difference | None] = field(factory=dict)
     _stored: set[int] = field(factory=set)
@@ -438,6 +485,12 @@ class ValueComparer(Comparer):
         return self._tensors(path, *whole)
 
 
+def difference_of(path: str, a: Tensor, b: Tensor) -> Difference:
+    """Return the difference of two tensors of one type and shape that are not the same bit for bit."""
+    other_bits = "the same numbers, but not bit for bit: zeros of another sign, or other NaNs"
+    return deviation(path, a, b, 0.0, 0.0) or Difference(path, other_bits)
+
+
 def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Difference | None:
     """Return the difference of two tensors of one shape, `None` if it is within the tolerance.
 
@@ -452,13 +505,12 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     """
     shape = a.shape or (1,)
     repeats = prod(shape) > 2 * PACKED.get(a.element.name, 1) * max(_count(a), _count(b))
-    if repeats:
-        if (a.stride, a.offset) != (b.stride, b.offset):
+    if repeats:  # what they repeat is compared
+        if a.stride != b.stride:
             return Difference(path, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
-        if _count(a) != _count(b):
-            return Difference(path, f"views of storages with {_count(a)} and {_count(b)} elements")
-        shape = (_count(a),)
-    one, other = (_as_numbers(each, repeats) for each in (a, b))
+        a, b = _repeated(a), _repeated(b)
+        shape = a.shape
+    one, other = _as_numbers(a), _as_numbers(b)
     shape = one.shape if a.element.name in PACKED else shape
     differing, largest, index, values = 0, -1.0, tuple[int, ...](), tuple[Any, ...]()
     start = 0
@@ -491,21 +543,20 @@ def _count(tensor: Tensor) -> int:
     return tensor.storage.count if tensor.storage else 0
 
 
-def _as_numbers(tensor: Tensor, stored: bool) -> Tensor:
-    """Return a tensor whose elements are numbers; of types smaller than a byte, the bytes that hold them.
+def _repeated(tensor: Tensor) -> Tensor:
+    """Return the elements from the first to the last of a view, as a tensor of one dimension."""
+    first, end = tensor.reach()
+    return evolve(tensor, size=(end - first,), stride=(1,), offset=first, is_scalar=False)
 
-    Args:
-        tensor: any.
-        stored: whether all elements of its storage are compared.
-    """
+
+def _as_numbers(tensor: Tensor) -> Tensor:
+    """Return a tensor whose elements are numbers; of types smaller than a byte, the bytes that hold them."""
     storage = tensor.storage
     if storage is None:
         return tensor
     if tensor.element.name.startswith(_WIDENED):
         storage, _, _ = widen(storage)
     tensor = evolve(tensor, storage=storage, element=storage.element)
-    if stored:
-        return evolve(tensor, size=(storage.count,), stride=(1,), offset=0)
     if held := PACKED.get(tensor.element.name):
         return evolve(tensor, size=(-(-tensor.numel // held),), stride=(1,), offset=tensor.offset // held)
     return tensor

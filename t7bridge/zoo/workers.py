@@ -171,7 +171,8 @@ def _verify(settings: Settings, source: str, target: str) -> None:
         found = differences(source, target, settings.limits, **settings.options)
     else:
         compact = settings.options.get("compact", False)
-        found = [str(each) for each in verify(source, target, compact=compact, limits=settings.limits).differences]
+        report = verify(source, target, independent=True, compact=compact, limits=settings.limits)
+        found = [str(each) for each in report.differences]
     if found:
         raise VerifyError("the output differs from the input", found="; ".join(found[:3]))
 

@@ -31,7 +31,7 @@ def test_t7_against_its_pt(subtests: pytest.Subtests, options: dict[str, object]
         with subtests.test(by_name(path)), new_folder(tmp_path) as folder:
             t7bridge.convert(path, folder / "x.pt", **options)  # type: ignore[arg-type]
 
-            assert t7bridge.verify(path, folder / "x.pt", independent=False).differences == []
+            assert t7bridge.verify(path, folder / "x.pt").differences == []
             assert t7bridge.verify(folder / "x.pt", path).differences == []
 
 
@@ -43,15 +43,15 @@ def test_pt_against_its_t7(subtests: pytest.Subtests, record: bool, tmp_path: Pa
         with subtests.test(by_name(path)), new_folder(tmp_path) as folder:
             t7bridge.convert(path, folder / "x.t7", record=record)
 
-            assert t7bridge.verify(path, folder / "x.t7", independent=False).differences == []
-            assert t7bridge.verify(folder / "x.t7", path, independent=False).differences == []
+            assert t7bridge.verify(path, folder / "x.t7").differences == []
+            assert t7bridge.verify(folder / "x.t7", path).differences == []
 
 
 def test_pytorch_agrees() -> None:
     """PyTorch's safe loader reads most of its own files, and finds no difference in any."""
     judged = 0
     for path in PT:
-        report = t7bridge.verify(path, path)
+        report = t7bridge.verify(path, path, independent=True)
         assert report.same, path.name
         judged += report.readers[str(path)] == ["torch"]
     assert judged > 70
@@ -61,7 +61,7 @@ def test_tensors_without_memory_are_compared_by_their_shapes() -> None:
     """With `torch.distributed.tensor` imported, PyTorch's safe loader reads a `DTensor`, which has no memory itself."""
     pytest.importorskip("torch.distributed.tensor")
     path = ROOT / "distributed" / "rank1.pt"
-    report = t7bridge.verify(path, path)
+    report = t7bridge.verify(path, path, independent=True)
     assert report.same
     assert report.readers[str(path)] == ["torch"]
 
@@ -133,7 +133,7 @@ def test_damaged_file(tmp_path: Path) -> None:
 
 def test_report_is_data() -> None:
     """The report becomes JSON."""
-    report = t7bridge.verify(ROOT / "format/table_list.t7", ROOT / "format/table_list.ascii.t7")
+    report = t7bridge.verify(ROOT / "format/table_list.t7", ROOT / "format/table_list.ascii.t7", independent=True)
 
     data = report.as_dict()
     assert data["same"] is True
@@ -150,5 +150,5 @@ def test_pytorch_is_not_shown_long_names(tmp_path, monkeypatch):
             writer = PtWriter(file, allow_foreign=True)
             writer.write(PythonGlobal("package", "x" * (size - len("package."))))
             writer.finish()
-        assert not t7bridge.verify(path, path).differences
+        assert not t7bridge.verify(path, path, independent=True).differences
         assert (str(path) in map(str, asked)) == (size == 1000)

@@ -3,6 +3,7 @@
 import json
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,11 @@ def test_verify_and_diff_know_the_conversion(tmp_path: Path, suffix: str, wrappe
     found = t7bridge.diff(tmp_path / "m.pt", tmp_path / f"o{suffix}")
     assert not found.differences
     assert found.tensors >= len(module.state_dict())
-    assert t7bridge.diff(tmp_path / f"o{suffix}", tmp_path / "m.pt").same
-    if suffix == ".pt":
-        assert t7bridge.verify(tmp_path / "m.pt", tmp_path / "o.pt", independent=False).same
+    assert not t7bridge.diff(tmp_path / f"o{suffix}", tmp_path / "m.pt").differences
+    report = t7bridge.verify(tmp_path / "m.pt", tmp_path / f"o{suffix}")
+    assert not report.differences
+    assert not report.same  # a state dict has no options of layers
+    assert "options of layers" in report.left_out[str(tmp_path / "m.pt")][-1]
     with torch.no_grad():
         module.scale[1] = 7
     torch.save({"epoch": 3, "model": module} if wrapped else module, tmp_path / "changed.pt")
@@ -141,19 +144,41 @@ class Cached(nn.Linear):
         self.table = {"own": torch.zeros(4), "tied": self.weight, "outside": torch.ones(5)}
 
 
+class Holding:
+    """An object with a table."""
+
+    def __init__(self, table: object) -> None:
+        self.table = table
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(item, (dict, list)):
+            yield from _flat(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", item
+
+
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".npz", ".h5", ".t7"])
 def test_what_state_dicts_lack_is_named(tmp_path: Path, suffix: str) -> None:
-    """Tensors that PyTorch's state dict of a module does not have are named with their paths, others are not."""
+    """What PyTorch's state dict of a module does not have is beside it, or named where there is no place."""
     module = Cached()
     torch.save({"net": module, "outside": module.table["outside"]}, tmp_path / "m.pt")
     report = t7bridge.convert(tmp_path / "m.pt", tmp_path / f"o{suffix}")
-    (note,) = [each for each in report.notes if "in no state dict" in each.message]
-    assert note.level == "warning"
-    assert note.message.startswith("2 tensors")
-    assert "root.net.mask" in note.message
-    assert "root.net.table.own" in note.message
-    with pytest.raises(StrictError):
-        t7bridge.convert(tmp_path / "m.pt", tmp_path / f"strict{suffix}", strict=True)
+    beside = {each.path: each.count for each in report.notes if each.code == "beside"}
+    options = {"root.net.in_features": 1, "root.net.out_features": 1}  # of a class that is not PyTorch's
+    assert beside == {"root.net.mask": 1, "root.net.table": 3, **options}
+    value = t7bridge.to_torch(t7bridge.load(tmp_path / f"o{suffix}"))
+    named = {".".join(key.replace("/", ".").split(".")): item for key, item in _flat(value)}
+    assert torch.equal(named["net.mask"], torch.ones(3))
+    assert torch.equal(named["net.table.own"], torch.zeros(4))
+    assert torch.equal(named["net.table.tied"], module.weight)
+    torch.save([module, Holding(module.table)], tmp_path / "nets.pt")
+    report = t7bridge.convert(tmp_path / "nets.pt", tmp_path / f"list{suffix}")
+    if suffix == ".pt":  # a list has no key beside the state dict
+        assert {each.path for each in report.notes if each.level == "warning"} >= {"root[0].mask", "root[0].table"}
+        with pytest.raises(StrictError):
+            t7bridge.convert(tmp_path / "nets.pt", tmp_path / "strict.pt", strict=True)
     torch.save(saved(tmp_path / "plain.pt").inner, tmp_path / "plain.pt")
     report = t7bridge.convert(tmp_path / "plain.pt", tmp_path / f"plain_out{suffix}")
     assert not any("in no state dict" in each.message for each in report.notes)

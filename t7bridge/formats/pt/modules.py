@@ -561,12 +561,20 @@ def module_state_dict(
     return found
 
 
+def unsaved_buffers(module: PythonObject) -> dict[str, Any]:
+    """Return the buffers of a pickled module that are in no state dict, by name: those with `persistent=False`."""
+    attributes = attributes_of(module)
+    listed = attributes.get("_non_persistent_buffers_set")
+    if not isinstance(listed, (set, frozenset, list, tuple)):
+        return {}
+    buffers = attributes["_buffers"]
+    return {name: buffers[name] for name in buffers if name in listed and buffers[name] is not None}
+
+
 def _pickled_content(module: PythonObject) -> Any:
     """Return the tensors of a module (name, value, whether `state_dict()` detaches it), its submodules, and a count."""
     attributes = attributes_of(module)
-    transient = attributes.get("_non_persistent_buffers_set") or ()
-    listed = isinstance(transient, (set, frozenset, list, tuple))
-    transient = {name for name in transient if isinstance(name, str)} if listed else ()
+    transient = unsaved_buffers(module)
     content = [
         (_word(name), value, True)
         for kind in ("_parameters", "_buffers")
