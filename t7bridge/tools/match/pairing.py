@@ -3,7 +3,7 @@
 1. A class has one part on each side.
 2. Parts are at the same place in the graphs of both models.
 3. The parts of a class have the same names on both sides.
-4. The parts of a class are one numbered list on each side: `layers.0` to `layers.11`.
+4. The parts of a class are one numbered list on each side, `layers.0` to `layers.11`, or run one after the other.
 5. Two numbered lists of equal length have the same classes one by one, and one of these classes is nowhere else.
 6. So have two lists of containers, `layer1` to `layer4`, or of layers with the same number, `conv1` and `bn1`. What is
    in each of them is paired on its own.
@@ -271,29 +271,51 @@ class _Solver:
             names, wanted = _by_name(source, scope.depths[0]), _by_name(target, scope.depths[1])
             if names.keys() != wanted.keys() or len(names) < len(source):
                 continue
-            if all_agree or not any(re.search("[0-9]", name) for name in names):
-                has_pairs |= self._pair(list(names.values()), [wanted[name] for name in names], "names")
+            has_numbers = any(re.search("[0-9]", name) for name in names)
+            has_letters = all(re.search("[^0-9.]", name) for name in names)
+            pairs = [names[name] for name in sorted(names)], [wanted[name] for name in sorted(names)]
+            if has_numbers and not (all_agree and (has_letters or self._runs_as_numbered(names, wanted))):
+                continue
+            has_pairs |= self._pair(*pairs, "names")
         return has_pairs
+
+    def _runs_as_numbered(self, names: Mapping[str, Part], wanted: Mapping[str, Part]) -> bool:
+        """Return whether parts whose names are numbers run in that order: those of graphs are any."""
+        order = sorted(names, key=lambda name: [int(step) if step.isdecimal() else -1 for step in name.split(".")])
+        return self._runs_in_order([[names[name]] for name in order], [[wanted[name]] for name in order])
 
     # Numbers
 
     def _pair_numbers(self, scope: _Scope) -> bool:
-        """Pair a class that is one numbered list on each side."""
+        """Pair a class that is one numbered list on each side, or runs layer by layer in a side's graph."""
         for source, target in self._even(scope):
-            row, other_row = _list_with(source, scope.source), _list_with(target, scope.target)
-            if row is None or other_row is None:
-                continue
-            # What else is in both lists has to come in the same order, or these are not the same list.
-            labels, other_labels = self._labels_of(row, 0), self._labels_of(other_row, 1)
-            common = set(labels) & set(other_labels)
-            if [label for label in labels if label in common] != [label for label in other_labels if label in common]:
-                continue
-            wanted = source[0].cls
-            one = [part for part, label in zip(row, labels) if label == wanted]
-            other = [part for part, label in zip(other_row, other_labels) if label == wanted]
-            if self._runs_in_order([[part] for part in one], [[part] for part in other]):
-                return self._pair(one, other, "numbers")
+            one, other = self._chain(source, 0), self._chain(target, 1)
+            if one is None or other is None:
+                row, other_row = _list_with(source, scope.source), _list_with(target, scope.target)
+                if (row is None and one is None) or (other_row is None and other is None):
+                    continue
+                if row is not None and other_row is not None and not self._are_alike(row, other_row):
+                    continue
+                one = one or [part for part in row or () if part in source]
+                other = other or [part for part in other_row or () if part in target]
+                if not self._runs_in_order([[part] for part in one], [[part] for part in other]):
+                    continue
+            return self._pair(one, other, "numbers")
         return False
+
+    def _are_alike(self, source: Items, target: Items) -> bool:
+        """Return whether what is in both of two lists comes in the same order: otherwise they are not the same."""
+        labels, other_labels = self._labels_of(source, 0), self._labels_of(target, 1)
+        common = set(labels) & set(other_labels)
+        return [label for label in labels if label in common] == [label for label in other_labels if label in common]
+
+    def _chain(self, parts: Items, side: int) -> Items | None:
+        """Return parts in the order in which they run, if each depends on the one before; `None` otherwise."""
+        graph = self._known[side]
+        if graph is None or len({graph.nodes.get(part.number) for part in parts}) < len(parts):
+            return None
+        row = sorted(parts, key=graph.depth)
+        return row if all(graph.is_before(one, other) for one, other in pairwise(row)) else None
 
     def _labels_of(self, parts: Items, side: int) -> list[Label]:
         return [self._labels[side][part.number] for part in parts]
@@ -336,9 +358,10 @@ class _Solver:
         labels = {label for group in rows.groups for label in self._labels_of(group, 1 - side)}
         lengths = [len(group) for group in rows.groups]
         for layers in _lists_of_layers(parts):
-            inside = [part for part in layers if self._labels[side][part.number] in labels]
-            if len(inside) == sum(lengths):
-                rest = iter(inside)
+            places = [place for place, label in enumerate(self._labels_of(layers, side)) if label in labels]
+            # Nothing else is between them.
+            if len(places) == sum(lengths) == places[-1] - places[0] + 1:
+                rest = iter(layers[places[0] :])
                 yield _Rows([[next(rest) for _ in range(length)] for length in lengths])
 
     def _belong_together(self, scope: _Scope, source: _Rows, target: _Rows) -> bool:
@@ -465,11 +488,18 @@ def _rows_of(parts: Items) -> list[_Rows]:
     return sorted(rows, key=lambda each: -sum(len(group) for group in each.groups))
 
 
+def _kind(part: Part) -> frozenset[tuple[str, int]]:
+    """Return the kind of layer of a part: convolutions of all sizes are of one kind."""
+    return frozenset((name, len(shape)) for name, shape in part.shapes.items() if name not in ("bias", *part.optional))
+
+
 def _with_equal_numbers(names: Mapping[str, Mapping[int, Items]]) -> Iterator[_Rows]:
     """Yield the groups of layers of one number, `conv1` and `bn1`, where several names have the same numbers."""
     alike: dict[tuple[int, ...], list[Mapping[int, Items]]] = {}
     for members in names.values():
-        alike.setdefault(tuple(sorted(members)), []).append(members)
+        kinds = {_kind(part) for parts in members.values() for part in parts}
+        if len(kinds) == 1:  # `down0` and `down1` may be a convolution and its norm
+            alike.setdefault(tuple(sorted(members)), []).append(members)
     for numbers, rows in alike.items():
         is_counted = numbers in (tuple(range(len(numbers))), tuple(range(1, len(numbers) + 1)))
         if len(rows) > 1 and len(numbers) > 1 and is_counted:

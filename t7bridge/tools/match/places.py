@@ -6,6 +6,7 @@ class with the colors of what it takes and of what takes it, and so on. Parts of
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -17,6 +18,7 @@ from .sides import Part, Side, wiring_of
 if TYPE_CHECKING:
     from ...torchmodules.wiring import Segment
 
+_RECURRENT_LAYER = re.compile(r"_l\d+(_reverse)?")
 _MAX_ROUNDS = 5000
 """Refinements; a chain of n parts needs n / 2."""
 
@@ -41,12 +43,16 @@ class Graph:
     before: dict[str, int]
     bits: dict[str, int]
 
+    def depth(self, part: Part) -> int:
+        """Return the number of nodes that a part depends on."""
+        return self.before.get(self.nodes.get(part.number, ""), 0).bit_count()
+
     def is_before(self, part: Part, other: Part) -> bool:
         """Return whether a part runs before another one, which depends on it."""
         one, two = self.nodes.get(part.number), self.nodes.get(other.number)
         if one is None or two is None:
             return False
-        if one == two:  # layers of one recurrent module
+        if one == two:  # inside of a module whose own graph is not known
             return True
         return bool(self.before[two] & self.bits[one]) and not self.before[one] & self.bits[two]
 
@@ -59,22 +65,37 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
     wiring, paths = found
     names = {name for name, _ in wiring.calls}
     nodes: dict[int, str] = {}
+    layers: dict[str, list[str]] = {}
     for part in parts:
         owners = {_owner(paths.get(key, key), names) for name, key in part.keys.items() if name not in part.optional}
-        if len(owners) == 1 and (owner := owners.pop()):
+        owner = owners.pop() if len(owners) == 1 else ""
+        if owner and part.path and _RECURRENT_LAYER.fullmatch(part.path[-1]):
+            layer = f"{owner} {part.path[-1].removesuffix('_reverse')}"
+            layers.setdefault(owner, []).append(layer)
+            owner = layer
+        if owner:
             nodes[part.number] = owner
+    last = {owner: rows[-1] for owner, rows in layers.items()}
     inputs: dict[str, list[tuple[frozenset[str], ...]]] = {}
     before: dict[str, int] = {}
     bits: dict[str, int] = {}
-    for name, segments in wiring.calls:
-        inputs.setdefault(name, []).append(segments)
-        bits.setdefault(name, 1 << len(bits))
-        taken = before.setdefault(name, 0)
-        for other in _names_in(segments):
-            if other in bits:
-                taken |= bits[other] | before[other]
-        before[name] = taken
-    return Graph(nodes, inputs, wiring.outputs, before, bits)
+    for name, taken in wiring.calls:
+        segments = _renamed(taken, last)
+        # Each layer of a recurrent module takes the outputs of the one below.
+        for node in dict.fromkeys(layers.get(name, [name])):
+            inputs.setdefault(node, []).append(segments)
+            bits.setdefault(node, 1 << len(bits))
+            behind = before.setdefault(node, 0)
+            for other in _names_in(segments):
+                if other in bits:
+                    behind |= bits[other] | before[other]
+            before[node] = behind
+            segments = (frozenset((node,)),)
+    return Graph(nodes, inputs, _renamed(wiring.outputs, last), before, bits)
+
+
+def _renamed(segments: Iterable[Segment], names: Mapping[str, str]) -> tuple[Segment, ...]:
+    return tuple(frozenset(names.get(name, name) for name in segment) for segment in segments)
 
 
 def _owner(key: str, names: set[str]) -> str:
