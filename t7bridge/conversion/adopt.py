@@ -115,6 +115,12 @@ class Adopter(Rebuilder):
         )
 
 
+def is_live(value: Any) -> bool:
+    """Return whether a value is a live PyTorch module."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
 def adopt(value: Any) -> Any:
     """Return a value in which numpy's and torch's arrays, tensors and modules are values of the graph.
 

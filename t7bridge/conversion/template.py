@@ -12,7 +12,7 @@ from typing import Any
 from attrs import field
 
 from .. import formats
-from ..codegen.generate import generate
+from ..codegen.generate import Generated, generate
 from ..data import define
 from ..errors import ModelError, T7BridgeError, UnsupportedError
 from ..formats.pt.modules import is_module as is_pickled_module
@@ -398,13 +398,17 @@ def _report(head: str, lines: list[str]) -> str:
 def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
     """Return a state dict under the keys that `auto` mode assigns to a module, as far as they are known.
 
-    Wrappers' prefixes go; keys that `save_module` recorded, or that the module's `model.py` has, are replaced.
+    Prefixes that wrappers add go, others are exchanged where that makes all keys fit; keys that `save_module` recorded,
+    or that the module's `model.py` has, are replaced.
 
     Args:
         obj: the module.
         wanted: its own state dict.
         state: the returning state dict.
         note: receives level and message of notes.
+
+    Raises:
+        ModelError: tensors under recorded keys, or those of `model.py`, have other shapes, or tied ones differ.
     """
     for prefix in _PREFIXES:
         if not state or not all(isinstance(key, str) and key.startswith(prefix) for key in state):
@@ -412,25 +416,110 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
         if not any(key.startswith(prefix) for key in wanted.origins):
             state = {key[len(prefix) :]: value for key, value in state.items()}
             note("info", f"all keys begin with {prefix}, which is left out")
-    if not state or set(state) <= set(wanted.origins):
+    if not state:
         return state
     record = recorded(obj, wanted) if ROOT_FIELD in obj else None
+    for names in (record.keys if record is not None else (), wanted.origins):
+        renamed = _with_prefix(state, names, note)
+        if renamed is not None:
+            state = renamed
+            break
+    # Recorded keys come first: `1.weight` may be another layer among Lua's.
     if record is not None and set(state) <= set(record.keys):
-        note("info", "the keys are those that the module had in PyTorch")
+        if not set(state) <= set(wanted.origins):
+            note("info", "the keys are those that the module had in PyTorch")
+        state = _with_lua_types(state)
+        if wrong := record.differences(state):
+            raise ModelError(_report("the tensors do not match the template", wrong))
         state = record.inner(state, wanted)
     if set(state) <= set(wanted.origins):
         return state
+    return _of_page(obj, state, note)
+
+
+def _of_page(obj: TorchObject, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
+    """Return a state dict with the keys of a module's `model.py` under those of `auto` mode, others as they are."""
     for lift in (True, False):
         try:
             page = generate(obj, lift=lift, only_keys=True)
         except T7BridgeError:  # it has no model.py
             return state
-        if set(state) == set(page.tensors):
+        renamed = state if set(state) == set(page.tensors) else _with_prefix(state, page.tensors, note)
+        if renamed is not None and set(renamed) == set(page.tensors):
             note("info", "the keys are those of the model.py for this module")
-            return {**page.converted(state)}
+            made = _with_lua_types(renamed)
+            if wrong := _page_differences(page, made):
+                raise ModelError(_report("the tensors do not match the model.py of the template", wrong))
+            return {**page.converted(made)}
         if not page.pieces:
             break
     return state
+
+
+def _page_differences(page: Generated, state: dict[Any, Any]) -> list[str]:
+    """Return what does not fit in a state dict with the keys of a `model.py`: other shapes, and ties that are none."""
+    wrong = [
+        f"wrong {key}: expected {_shown(wanted)}; found {_shown(state[key])}"
+        for key, wanted in page.tensors.items()
+        if not isinstance(state[key], Tensor) or state[key].shape != wanted.shape
+    ]
+    if wrong:
+        return wrong
+    return [
+        f"different values in {first} and {other}, which are one tensor in the model"
+        for first, *others in page.keys.values()
+        for other in others
+        if not same_elements(state[first], state[other])
+    ]
+
+
+def _with_lua_types(state: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a state dict with elements that Lua has: bfloat16 and float8 become floats. Others are refused later."""
+    result: dict[Any, Any] = {}
+    for key, value in state.items():
+        is_narrow = isinstance(value, Tensor) and value.storage is not None and not value.element.lua
+        result[key] = native(value) if is_narrow and not value.element.name.startswith("complex") else value
+    return result
+
+
+def _with_prefix(state: dict[Any, Any], wanted: Iterable[str], note: _Note) -> dict[Any, Any] | None:
+    """Return a state dict whose keys have the prefix of other ones, if all of them are among these then.
+
+    Args:
+        state: the state dict.
+        wanted: the other keys.
+        note: receives level and message of notes.
+
+    Returns:
+        `None` if the keys fit as they are, or no prefix makes all fit.
+    """
+    names = set(wanted)
+    keys = [key for key in state if not (isinstance(key, str) and key.rpartition(".")[2] == _BATCHES)]
+    if not keys or not names or not all(isinstance(key, str) for key in keys) or names.issuperset(keys):
+        return None
+    for own in _prefixes(keys):
+        for other in _prefixes(names):
+            if own != other and all(other + key[len(own) :] in names for key in keys):
+                note("info", f"all keys begin with {other or 'no prefix'} in the template, not with {own or 'none'}")
+                return {_exchanged(key, own, other): value for key, value in state.items()}
+    return None
+
+
+def _exchanged(key: Any, own: str, other: str) -> Any:
+    return other + key[len(own) :] if isinstance(key, str) and key.startswith(own) else key
+
+
+def _prefixes(keys: Iterable[str]) -> list[str]:
+    """Return the prefixes that all keys have in common, the empty one first: whole steps, `net.` and `net.0.`."""
+    first, *rest = sorted(keys)
+    last = rest[-1] if rest else first
+    prefixes = [""]
+    for place, letter in enumerate(first):
+        if last[place : place + 1] != letter:
+            break
+        if letter == ".":
+            prefixes.append(first[: place + 1])
+    return prefixes
 
 
 def torch_weights(path: str, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:

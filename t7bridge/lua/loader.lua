@@ -69,6 +69,25 @@ local function has(self, prefix)
    return false
 end
 
+-- The names of the weights without the step that all begin with, if all names of modules are there then, and not before.
+local function without_step(found, names)
+   local first = next(found)
+   local step = first and first:match('^[^.]+%.')
+   if not step or type(names) ~= 'table' or is_module(names) then return found end
+   local plain = without(found, step)
+   if plain == found then return found end
+   local function has_all(weights)
+      for name in pairs(names) do
+         name = type(name) == 'number' and tostring(name - 1) or name
+         if not has({weights = weights}, name) then return false end
+      end
+      return true
+   end
+   if has_all(found) or not has_all(plain) then return found end
+   print('the names of the weights begin with "' .. step .. '", which is left out')
+   return plain
+end
+
 local function joined(prefix, name)
    return prefix == '' and name or prefix .. '.' .. name
 end
@@ -88,14 +107,42 @@ local function sizes(tensor)
    return tensor:dim() == 0 and 'nothing' or table.concat(tensor:size():totable(), ' x ')
 end
 
+-- Sizes without dimensions of one element at the end, or at both ends of a vector: layers compute the same with them.
+local function trimmed(tensor)
+   local all, others = tensor:size():totable(), {}
+   for _, extent in ipairs(all) do
+      if extent ~= 1 then table.insert(others, extent) end
+   end
+   if #others < 2 then return others end
+   while all[#all] == 1 do table.remove(all) end
+   return all
+end
+
+-- Whether a layer computes the same with the elements in another shape: a kernel of n x c x h x w is a matrix of n x (c h w).
+local function fits(tensor, own)
+   if tensor:nElement() ~= own:nElement() then return false end
+   if tensor:nElement() == 0 then return true end
+   local one, other = trimmed(tensor), trimmed(own)
+   if math.min(#one, #other) == 2 and #one ~= #other then return one[1] == other[1] end
+   return table.concat(one, ' ') == table.concat(other, ' ')
+end
+
 -- Copies elements into a field of a module, in the field's own shape.
 local function put(self, module, field, tensor, key)
    local own = module[field]
-   if not own or own:nElement() ~= tensor:nElement() then
+   if not own or not fits(tensor, own) then
       wrong(self, string.format('%s is %s, and %s of %s is %s', key, sizes(tensor), field, kind(module), own and sizes(own) or 'missing'))
       return
    end
-   own:copy(tensor:contiguous():viewAs(own))
+   -- Modules that share memory get the same values, or one of them would get another one's.
+   local place = torch.pointer(own:storage()) .. ':' .. own:storageOffset()
+   local values, before = own:clone():copy(tensor:contiguous():viewAs(own)), self.places[place]
+   if before and before ~= key and not own:equal(values) then
+      wrong(self, before .. ' and ' .. key .. ' are different, and go to the same memory')
+      return
+   end
+   self.places[place] = key
+   own:copy(values)
    self.filled[module] = self.filled[module] or {}
    self.filled[module][field] = true
 end
@@ -141,7 +188,7 @@ local function fill(self, prefix, module, norm)
          weight = weight:transpose(2, 3)
       elseif name == 'nn.SpatialDepthWiseConvolution' and module.nOutputPlane > 1 then -- (in x times) becomes times x in
          local planes, rest = module.nInputPlane, weight:nElement() / module.nInputPlane / module.nOutputPlane
-         weight = weight:contiguous():view(planes, module.nOutputPlane, rest):transpose(1, 2)
+         weight = weight:contiguous():view(planes, module.nOutputPlane, rest):transpose(1, 2):contiguous():viewAs(module.weight)
          bias = bias and bias:contiguous():view(planes, module.nOutputPlane):t()
       end
       put(self, module, 'weight', weight, joined(prefix, 'weight'))
@@ -241,6 +288,15 @@ local function children(module)
    return found
 end
 
+-- The names of a model's own modules, as keys.
+local function own_names(model)
+   local names = {}
+   for _, pair in ipairs(children(model)) do
+      if #pair[2]:listModules() > 1 or pair[2].weight or pair[2].bias then names[pair[1]] = true end
+   end
+   return next(names) and names
+end
+
 local assign
 
 local function assign_module(self, prefix, module, norm)
@@ -300,8 +356,8 @@ end
 -- Returns the model, the keys that no module took, and the tensors of modules that got nothing.
 function loader.load(model, weights, names, options)
    local found = flattened(weights.state_dict or weights)
-   found = without(without(found, '_orig_mod.'), 'module.')
-   local self = {weights = found, used = {}, problems = {}, filled = {}, options = options or {}}
+   found = without_step(without(without(found, '_orig_mod.'), 'module.'), names or own_names(model))
+   local self = {weights = found, used = {}, problems = {}, filled = {}, places = {}, options = options or {}}
    assign(self, '', names or model)
    local left, empty, seen = {}, {}, {}
    for key in pairs(found) do

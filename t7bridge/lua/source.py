@@ -159,6 +159,47 @@ end
 """
 
 _TAIL = """
+-- The weights under the names that the modules have; all names of the weights may have another prefix, `net.`.
+local function under_own_names(weights, model)
+   local wanted = {{}}
+   for _, module in ipairs(model:listModules()) do
+      for field, entry in pairs(module.t7bridge or {{}}) do
+         if module[field] then wanted[entry.key] = true end
+      end
+   end
+   local function fits(own, other)
+      for key in pairs(wanted) do
+         if key:sub(1, #own) ~= own or not weights[other .. key:sub(#own + 1)] then return false end
+      end
+      return true
+   end
+   local key, own = next(wanted), ''
+   while key and own and not fits('', '') do
+      local rest, found = key:sub(#own + 1), {{}}
+      for name in pairs(weights) do
+         local other = name:sub(1, -#rest - 1)
+         local is_step = other == '' or other:sub(-1) == '.'
+         if name:sub(-#rest) == rest and is_step and fits(own, other) then table.insert(found, other) end
+      end
+      if #found > 1 then error('several prefixes of the weights fit: ' .. table.concat(found, ', ')) end
+      if #found == 1 then
+         print('the names of the weights begin with "' .. found[1] .. '", not with "' .. own .. '"')
+         return setmetatable({{}}, {{__index = function(_, name) return weights[found[1] .. name:sub(#own + 1)] end}})
+      end
+      own = key:match('^' .. own:gsub('%p', '%%%0') .. '[^.]*%.')
+   end
+   return weights
+end
+
+local function has_size(tensor, size)
+   local own = tensor:size():totable()
+   if #size == 0 then return tensor:nElement() == 1 end -- Lua has no tensors without dimensions
+   for place = 1, math.max(#own, #size) do
+      if own[place] ~= size[place] then return false end
+   end
+   return true
+end
+
 local M = {{}}
 
 -- The model with random weights.
@@ -170,18 +211,18 @@ end
 -- The model with the weights of a table: name in the PyTorch state dict → tensor.
 function M.load(weights)
    local model = M.build()
+   weights = under_own_names(weights, model)
    for _, module in ipairs(model:listModules()) do
 {lstm}      for field, entry in pairs(module.t7bridge or {{}}) do
          local tensor = weights[entry.key]
          if not tensor then error('the weights have no tensor ' .. entry.key) end
          local own = module[field]
+         if not has_size(tensor, entry.size) then
+            error(string.format('the tensor %s is %s, not %s', entry.key,
+               table.concat(tensor:size():totable(), ' x '), table.concat(entry.size, ' x ')))
+         end
          if entry.transposed then tensor = tensor:t() end
          local elements = tensor:contiguous():view(-1)
-         local count = 1
-         for _, extent in ipairs(entry.size) do count = count * extent end
-         if elements:nElement() ~= count then
-            error('the tensor ' .. entry.key .. ' has another size')
-         end
          {if_own}own:copy(elements:narrow(1, (entry.start or 0) + 1, own:nElement())){end_own}
       end
    end

@@ -643,20 +643,44 @@ class Recorded:
             whole[piece.start : piece.start + piece.count] = tensor.numpy().reshape(-1)
         return Tensor.from_numpy(whole.reshape(size))  # one without dimensions is a scalar
 
-    def inner(self, state: dict[Any, Any], found: StateDict) -> dict[Any, Any]:
-        """Convert a recorded state dict to the model's own; tensors that no module holds are left out."""
+    def differences(self, state: Mapping[Any, Any]) -> list[str]:
+        """Return what does not fit in a state dict with the recorded keys: other shapes, and ties that are none."""
+        wrong = []
+        for key, size in self.sizes.items():
+            tied = [name for name in self.names(key) if isinstance(state.get(name), Tensor)]
+            for name in tied:
+                shape = state[name].shape
+                if shape != (size or (1,)) and shape != size:  # Lua has no tensors without dimensions
+                    wrong.append(f"wrong {name}: expected {list(size)}; found {list(shape)}")
+            for name in tied[1:]:
+                if not same_elements(state[tied[0]], state[name]):
+                    wrong.append(f"different values in {tied[0]} and {name}, which are one tensor in the model")
+        return wrong
+
+    def names(self, key: str) -> list[str]:
+        """Return the recorded keys of a tensor: its first key, and those tied to it."""
+        return [key, *(other for other, first in self.tied.items() if first == key)]
+
+    def inner(self, state: Mapping[Any, Any], found: StateDict) -> dict[Any, Any]:
+        """Convert a recorded state dict to the model's own; tensors that no module holds are left out.
+
+        Args:
+            state: tensors under the recorded keys, without `differences`.
+            found: the model's own state dict.
+        """
         result: dict[Any, Any] = {}
         for key in self.pieces:
-            names = [key, *(other for other, first in self.tied.items() if first == key)]
-            tensor = next((state[name] for name in names if isinstance(state.get(name), Tensor)), None)
+            tensor = next((state[name] for name in self.names(key) if isinstance(state.get(name), Tensor)), None)
             if tensor is None:
                 continue
-            array = tensor.numpy()
+            array = None if tensor.storage is None else tensor.numpy()
             for piece in self.places(key):
+                if array is None:
+                    result[piece.key] = tensor
+                    continue
                 part = (array.T if piece.transposed else array).reshape(-1)[piece.start : piece.start + piece.count]
                 wanted = found[piece.key].shape
-                fits = part.size == prod(wanted) and array.size == prod(self.sizes[key])
-                result[piece.key] = Tensor.from_numpy(part.reshape(wanted)) if fits else tensor
+                result[piece.key] = Tensor.from_numpy(part.reshape(wanted)) if part.size == prod(wanted) else tensor
         held, origins = self.held(), found.origins.items()
         kept = {key: found[key] for key, origin in origins if key not in held and origin.tensor is not None}
         return {**result, **kept}

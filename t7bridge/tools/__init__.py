@@ -9,7 +9,6 @@ __getattr__ = face(
         "draw.layout": "Box lay_out",
         "draw.shapes": "Evaluation evaluate infer",
         "draw.view": "Fold folds_of shown",
-        "match.align": "longest_rising",
         "match.result": "write_match",
         "match.sides": "gate_orders",
         "modules": "loader_source one_module",

@@ -8,5 +8,6 @@ __getattr__ = face(
         "build": "construct factories_in live_module make_module materialize output_shapes skeleton",
         "factories": "Factory is_factory",
         "export": "export_onnx export_pt2",
+        "wiring": "INPUT Wiring wiring_of",
     },
 )

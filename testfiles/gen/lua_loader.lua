@@ -8,9 +8,10 @@ require 'rnn' -- Element-Research's
 local loader, cases = dofile(arg[1]), torch.load(arg[2])
 local found = {}
 
-local function record(name, net, model, names, options)
-   local case = cases[net]
-   local ran, message = pcall(loader.load, model:float(), case.weights, names, options)
+local function record(name, net, model, names, options, change)
+   local case, given = cases[net], {}
+   for key, tensor in pairs(case.weights) do given[key] = tensor end
+   local ran, message = pcall(loader.load, model:float(), change and change(given) or given, names, options)
    if not ran then
       found[name] = {net = net, error = message:gsub('^.-: ', '')}
       return
@@ -115,5 +116,27 @@ one = nn.SeqGRU(3, 4)
 record('gru', 'lstm_plain', one, {rnn = one})
 cell, i2h, h2h = char_cell()
 record('no_gates', 'cell', cell, {cell = {i2h = i2h, h2h = h2h}})
+
+-- a prefix that the model does not have
+local function prefixed(weights)
+   local renamed = {}
+   for key, tensor in pairs(weights) do renamed['net.' .. key] = tensor end
+   return renamed
+end
+local function steps()
+   return nn.Sequential():add(nn.Linear(3, 4)):add(nn.Sequential():add(nn.Tanh()):add(nn.Linear(4, 5)))
+end
+record('prefix', 'steps', steps(), nil, nil, prefixed)
+m = net()
+record('prefix_names', 'net', m, names_of(m), nil, prefixed)
+
+-- as many elements in another shape, and memory that two modules share
+record('transposed', 'steps', steps(), nil, nil, function(weights) weights['0.weight'] = weights['0.weight']:t():contiguous() end)
+record('one_column', 'steps', steps(), nil, nil, function(weights) weights['1.1.weight'] = weights['1.1.weight']:reshape(20, 1) end)
+m = nn.Sequential():add(nn.Linear(3, 4)):add(nn.Sequential():add(nn.Tanh()):add(nn.Linear(3, 4)))
+m:get(2):get(2):share(m:get(1), 'weight')
+record('tied', 'steps', m, nil, nil, function(weights)
+   weights['1.1.weight'], weights['1.1.bias'] = weights['0.weight'] + 1, weights['0.bias']
+end)
 
 torch.save(arg[3], found)

@@ -14,7 +14,19 @@ import pytest
 from helpers import TESTFILES, corpus, description, name_of, read, written
 from looping import new_folder
 
-from t7bridge import PtReader, Report, Storage, Table, Tensor, TorchObject, convert, state_dict
+from t7bridge import (
+    PtReader,
+    Report,
+    Storage,
+    Table,
+    Tensor,
+    TorchObject,
+    convert,
+    load_module,
+    save_module,
+    state_dict,
+    write_module,
+)
 from t7bridge.conversion import MAX_LISTED, fill_template, state_dict_in
 from t7bridge.errors import FormatError, ModelError, TargetExistsError
 from t7bridge.graph import FLOAT64, Span
@@ -480,3 +492,92 @@ def test_partial_lists_what_is_wrong_only(tmp_path):
     assert "wrong root.weight" in str(caught.value).replace("wrong weight", "wrong root.weight")
     assert "missing bias" not in str(caught.value)
     assert "extra more" not in str(caught.value)
+
+
+class Tied(torch.nn.Module):
+    """An embedding whose matrix is also that of a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.e, self.b, self.l = torch.nn.Embedding(7, 4), torch.nn.Linear(4, 7, bias=False), torch.nn.Linear(7, 2)
+        self.b.weight = self.e.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return two numbers for each token."""
+        return self.l(self.b(self.e(x)))
+
+
+@pytest.fixture(scope="module")
+def recorded_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, torch.Tensor]]:
+    """A `.t7` by `save_module`, which has the names of PyTorch, and its state dict."""
+    torch.manual_seed(41)
+    module = Tied().eval()
+    path = tmp_path_factory.mktemp("recorded") / "model.t7"
+    save_module(module, path, torch.randint(0, 7, (3,)))
+    return path, module.state_dict()
+
+
+def doubled(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Other weights, tied as these."""
+    return {key: value * 2 for key, value in state.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefix", ["", "net.", "module.", "model.inner."])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e5m2])
+def test_recorded_names(prefix, dtype, recorded_model, tmp_path):
+    """Weights return under any prefix, and from types that Lua lacks, with exactly their numbers."""
+    path, state = recorded_model
+    narrow = {key: value.to(dtype) for key, value in doubled(state).items()}
+    report = fill({prefix + key: value for key, value in narrow.items()}, path, tmp_path)
+    for key, value in load_module(tmp_path / "out.t7").state_dict().items():
+        assert torch.equal(value, narrow[key].float()), key
+    said = prefix in ("", "module.") or f"all keys begin with no prefix in the template, not with {prefix}"
+    assert said is True or said in messages(report)
+
+
+WRONG = {
+    "transposed": ({"l.weight": torch.zeros(7, 2)}, r"wrong l\.weight: expected \[2, 7\]; found \[7, 2\]"),
+    "one column": ({"l.weight": torch.zeros(14, 1)}, r"wrong l\.weight: expected \[2, 7\]; found \[14, 1\]"),
+    "untied": ({"b.weight": torch.zeros(7, 4)}, r"different values in e\.weight and b\.weight"),
+    "bfloat16": ({"b.weight": torch.zeros(7, 4, dtype=torch.bfloat16)}, r"different values in e\.weight and b\.weight"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("prefix", ["", "net."])
+def test_recorded_shapes_and_ties(case, prefix, recorded_model, tmp_path):
+    """As many elements in another shape are not the same, and one tensor cannot have two values."""
+    path, state = recorded_model
+    change, message = WRONG[case]
+    with pytest.raises(ModelError, match=message):
+        fill({prefix + key: value for key, value in {**state, **change}.items()}, path, tmp_path)
+    assert not (tmp_path / "out.t7").exists()
+
+
+def test_prefixes_of_lua_names(tmp_path):
+    """A prefix of all keys goes if the rest are those of the Lua model; another step is an error, as ever."""
+    path = saved(container("nn.Sequential", linear(), linear()), tmp_path)
+    state = {
+        f"{place}.{name}": torch.ones(shape) for place in (0, 1) for name, shape in (("weight", (2, 3)), ("bias", 2))
+    }
+    report = fill({f"net.{key}": value for key, value in state.items()}, path, tmp_path)
+    assert "not with net." in messages(report)
+    assert all((value == 1).all() for value in arrays(tmp_path / "out.t7").values())
+    with pytest.raises(ModelError, match="4 missing, 4 extra"):
+        fill({key.replace(".", ".x."): value for key, value in state.items()}, path, tmp_path)
+
+
+@pytest.mark.slow
+def test_keys_of_model_py(tmp_path):
+    """Shapes under the keys of a `model.py` are compared too, also those of recognized cells."""
+    path = TESTFILES / "models" / "char_lstm_nngraph.t7"
+    write_module(path, tmp_path / "page")
+    state = torch.load(tmp_path / "page" / "model.pt", weights_only=True)
+    fill({f"net.{key}": value.bfloat16() for key, value in state.items()}, path, tmp_path)
+    kept = weights(tmp_path / "out.t7", tmp_path)
+    assert all(torch.equal(value, value.bfloat16().float()) for value in kept.values())
+    key = next(key for key, value in state.items() if value.dim() == 2 and len(set(value.shape)) == 2)
+    with pytest.raises(ModelError, match=f"wrong {re.escape(key)}"):
+        fill({**state, key: state[key].t().contiguous()}, path, tmp_path)

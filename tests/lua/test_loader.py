@@ -18,6 +18,9 @@ REFUSED = {
     "too_few": ["no module takes fc.weight", "no module takes fc.bias", "has nothing for weight of nn.Linear"],
     "sizes": ["0.weight is 4 x 3, and weight of nn.Linear is 5 x 3", "0.bias is 4"],
     "gru": ["nn.SeqGRU resets the state before it is multiplied, PyTorch after"],
+    "transposed": ["0.weight is 3 x 4, and weight of nn.Linear is 4 x 3"],
+    "one_column": ["1.1.weight is 20 x 1, and weight of nn.Linear is 5 x 4"],
+    "tied": ["0.weight and 1.1.weight are different, and go to the same memory"],
     "no_gates": ["the order of the gates is not named", 'gates = "ifgo"'],
 }
 
@@ -54,6 +57,8 @@ def test_enough_is_recorded():
         "seq_lstm",
         "fast_lstm",
         "char_rnn",
+        "prefix",
+        "prefix_names",
     }
     assert wanted <= set(LOADED)
 

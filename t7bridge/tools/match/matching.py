@@ -1,4 +1,4 @@
-"""`match`: map the keys of one state dict to another's. The user's mapping comes first, then the evidence.
+"""`match`: map the keys of one state dict to another's. The user's mapping comes first, then the evidence (`pairing`).
 
 A file has one pair a line, source first, with white space between; `#` begins a comment:
 
@@ -30,8 +30,9 @@ from ...io.source import add_input
 from ...limits import Limits
 from ...report import Report
 from ...text import listed
-from .align import find
 from .libraries import LIBRARIES, NEAR, Candidate, library, signature
+from .pairing import find
+from .places import graph_of
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
 from .sides import (
     BATCHES,
@@ -41,7 +42,7 @@ from .sides import (
     Side,
     fits,
     gate_count,
-    in_runs,
+    is_sorted,
     name_of,
     names_between,
     parts_of,
@@ -63,12 +64,12 @@ _GATES = set("ifgorzn")
 
 @verb
 class MatchKeys:
-    """Map the keys of one state dict to another model's, by structure, order and shape.
+    """Map the keys of one state dict to another model's, by names, shapes, graphs and numbered lists.
 
     Without TARGET, name the models of torchvision and timm that have the same layers, or say what a recurrent model is;
     the first time, the layers of libraries are determined, which takes seconds for torchvision and minutes for timm.
     Ambiguous keys are listed, never guessed. --map FILE resolves them: one pair a line, source first, `#` for comments;
-    two keys, or two module names that end in a dot; `-` for a key without counterpart.
+    two keys, or two module names that end in a dot; `-` for a key without counterpart. --order pairs them in order.
     """
 
     EXAMPLES = (
@@ -96,6 +97,9 @@ class MatchKeys:
         metavar="FILE",
         flags=("--map",),
     )
+    order: bool = option(
+        "pair layers that look alike in the order of the keys, where nothing else decides", default=False
+    )
     at: str | None = AT
     target_at: str | None = option("path of the state dict in TARGET, if it has several", default=None, metavar="PATH")
     among: tuple[str, ...] = option(
@@ -115,10 +119,11 @@ class MatchKeys:
 
 @takes(MatchKeys)
 def match(request: MatchKeys) -> Match:
-    """Map the keys of one state dict to another's, by structure, order and shape.
+    """Map the keys of one state dict to another's, by names, shapes, graphs and numbered lists.
 
-    Names delimit containers, and identify a tensor in its module (`weight`, `bias`); names of modules are not compared,
-    and values are not read. If several answers are equally good, the keys are listed as ambiguous.
+    Layers that look alike are paired if they have the same place in the graphs of both models, the same names, or the
+    same place in numbered lists of equal length, `layers.2` before `layers.10`. The order of keys pairs nothing, unless
+    `order` asks for it, and values are not read. What nothing decides is listed as ambiguous.
 
     Args:
         source: a `.t7` or `.pt` file, a Lua module, a `StateDict`, or a dict of tensors.
@@ -128,6 +133,8 @@ def match(request: MatchKeys) -> Match:
             `models` has all of these; of a recurrent model, `recurrent` says what it is.
         mapping: known pairs: pairs of keys, or of prefixes that end in a dot, optionally with an order of gates, or the
             path of a file with a pair a line; see `t7bridge.tools.match.matching`.
+        order: whether layers that look alike, and that nothing else tells apart, are paired in the order of the keys of
+            both sides, where they are equally many; a note lists them.
         at: the path inside the source if it holds several models: `root.protos.rnn`.
         target_at: the path inside the target.
 
@@ -152,7 +159,7 @@ def match(request: MatchKeys) -> Match:
         with_cells(one, other, [line.source for line in lines]),
         with_cells(other, one, [line.target for line in lines]),
     )
-    return _Matching(one, other).run(lines)
+    return _Matching(one, other, request.order).run(lines)
 
 
 _MOST_CANDIDATES, _MOST_NEAR = 24, 3
@@ -188,7 +195,7 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
         same, other = made.candidates(wanted)
         near += other[:_MOST_NEAR]
         for candidate in (*same[:_MOST_CANDIDATES], *(each for each in other[:_MOST_NEAR] if each.share >= NEAR)):
-            found = _Matching(source, side_of(candidate.factory, "")).run(lines)
+            found = _Matching(source, side_of(candidate.factory, ""), request.order).run(lines)
             if found.complete or candidate in same:
                 known.append((found.open_keys, found, candidate.classes))
         known.sort(key=lambda each: each[0])
@@ -213,8 +220,9 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
 class _Matching:
     """One match."""
 
-    def __init__(self, source: Side, target: Side) -> None:
+    def __init__(self, source: Side, target: Side, by_order: bool = False) -> None:
         self._source, self._target = source, target
+        self._by_order = by_order
         self._pairs: dict[str, Pair] = {}
         self._used: set[str] = set()
         """Keys of the source that are accounted for."""
@@ -242,6 +250,7 @@ class _Matching:
         dropped = {key: None for key in left if name_of(key) == BATCHES or key in self._source.derived}
         pairs = [self._pairs[key] for key in self._target.tensors if key in self._pairs]
         notes = [
+            self._order_in_words(pairs),
             f"{len(dropped)} derived tensors are left out: {listed(dropped)}" if dropped else "",
             f"not tensors; the target keeps its own values: {listed(others)}"
             if (others := self._target.others)
@@ -264,6 +273,15 @@ class _Matching:
             self._source,
             self._target,
         )
+
+    def _order_in_words(self, pairs: list[Pair]) -> str:
+        """Say which pairs nothing but the order of the keys made; empty if there are none."""
+        by_order = [pair.target for pair in pairs if pair.why == "order"]
+        if not by_order:
+            return ""
+        sorted_sides = [side.name for side in (self._source, self._target) if is_sorted(side)]
+        warning = f"; those of {' and '.join(sorted_sides)} are sorted by name" if sorted_sides else ""
+        return f"{len(by_order)} keys are paired by their order alone, as asked{warning}: {listed(by_order)}"
 
     def _unpaired(self) -> list[str]:
         """Return the keys of the target without a value."""
@@ -388,7 +406,9 @@ class _Matching:
             distinct, repeats = _once(side, parts)
             ways.append([(parts, {}), (distinct, repeats)] if repeats else [(parts, {})])
         tried = [
-            (*_attempt(one, other, self._source), first, second) for one, first in ways[0] for other, second in ways[1]
+            (*_attempt(one, other, (self._source, self._target), self._by_order), first, second)
+            for one, first in ways[0]
+            for other, second in ways[1]
         ]
         _, pairs, doubts, in_source, in_target = min(tried, key=lambda way: way[0])
         for source, target, why in pairs:
@@ -456,17 +476,21 @@ def _once(side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
 
 
 def _attempt(
-    source: list[Part], target: list[Part], side: Side
+    source: list[Part], target: list[Part], sides: tuple[Side, Side], by_order: bool
 ) -> tuple[int, list[tuple[Part, Part, str]], list[tuple[list[Part], list[Part], str]]]:
     """Match parts by the evidence.
 
     Returns:
         The number of undecided parts of both sides; the pairs, with the reason; the ambiguous parts, with the reason.
     """
-    finding = find(source, target)
-    if side.runs and finding.disorder:
-        source = in_runs(source, side.runs)
-        finding = find(source, target)
+    finding = find(
+        source,
+        target,
+        lambda: (graph_of(sides[0], source), graph_of(sides[1], target)),
+        (not is_sorted(sides[0]), not is_sorted(sides[1])),
+        by_order,
+    )
+    side = sides[0]
     pairs = [(source[number], target[place], why) for place, (number, why) in finding.pairs.items()]
     doubts = []
     for left, right, reason in finding.doubts:

@@ -25,7 +25,7 @@ from ...nn.layouts import compacted, reblocked, reshape
 from ...report import Report, check_strict
 from ...text import counted
 from .libraries import calling, other_classes, signature
-from .sides import BATCHES, Gates, Shape, Side, fits, in_target_order
+from .sides import BATCHES, Gates, Shape, Side, fits, in_target_order, is_sorted
 
 
 @define(frozen=True)
@@ -37,8 +37,9 @@ class Pair:
         target: the key of the target.
         source_shape: the shape there; `None` without a source.
         target_shape: the shape here.
-        why: the reason: `shape` (no other module looks like this), `order`, `containers`, `map`, or, without a source,
-            `kept` (the target's own value) or `zero` (counts of batches, and biases that the source lacks).
+        why: the reason: `shape` (no other module looks like this), `graph` (its place in the graphs of both models),
+            `names`, `numbers` (its place in a numbered list), `order` (asked for), `map`, or, without a source, `kept`
+            (the target's own value) or `zero` (counts of batches, and biases that the source lacks).
         gates: the reordering of a recurrent layer's gates; `None` if unchanged.
     """
 
@@ -216,6 +217,10 @@ class Match:
         if self.ambiguous:
             one = self.ambiguous[0]
             yield f"a line `{one.source[0]} {one.target[0]}` in the mapping (--map FILE), or another pair, resolves it"
+            if sum(side.has_graph for side in sides) < 2:
+                yield "the class of a state dict as the model, `net.py:Net`, has a graph, which tells layers apart"
+            if not any(is_sorted(side) for side in sides):
+                yield "--order pairs them in the order of the keys"
         if self.unmatched_source and not partial:
             yield f"`{self.unmatched_source[0]} -` leaves a key of the source out"
         if self.unmatched_target and not partial:

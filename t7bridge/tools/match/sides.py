@@ -1,8 +1,8 @@
 """The two sides of a match: state dicts from files, models and dicts, as sequences of parts.
 
-A part has the tensors of a module, in order. Names of modules only delimit containers. Parts that look alike are of one
-class: by the names and shapes of their tensors, as strictly as both sides allow. The graphs of a model show runs of
-nodes, and cells, whose order of gates shapes do not show: i f g o in PyTorch, i f o g in char-rnn.
+A part has the tensors of a module. Parts that look alike are of one class: by the names and shapes of their tensors, as
+strictly as both sides allow. Models have a data flow between their parts, and cells, whose order of gates shapes do not
+show: i f g o in PyTorch, i f o g in char-rnn.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field
 
 from ... import formats, torchmodules
-from ...conversion.adopt import adopt
+from ...conversion.adopt import adopt, is_live
 from ...conversion.template import state_dict_in
 from ...data import define, np
 from ...errors import ModelError, T7BridgeError, about_file
@@ -32,15 +32,16 @@ from ...graph.tensor import Tensor
 from ...graph.walk import walk
 from ...io.platform import require_torch
 from ...limits import DEFAULT_LIMITS, Limits
-from ...nn.graphs import graphs_in
 from ...nn.lift import Lifted, undo
-from ...nn.mapping import GraphSpec
 from ...nn.places import choose, find_modules, preprocessing
 from ...nn.plan import build_plan
 from ...nn.stacks import recognized, recurrence
 from ...nn.state_dict import ROOT_FIELD, StateDict, state_dict
 from ...report import Note
 from ...torchmodules.factories import Factory, is_factory
+
+if TYPE_CHECKING:
+    from ...torchmodules import Wiring
 
 _KEY = re.compile(r"(?:.*\.)?(?:weight|bias)_(?:ih|hh)((?:_l\d+)?(?:_reverse)?)\Z")
 ORDERS = {4: "ifgo", 3: "rzn"}
@@ -71,7 +72,6 @@ class Side:
         others: its entries that are not plain tensors, which are not matched.
         keys: all keys, in order.
         derived: keys of derived tensors.
-        runs: see `_graph_runs`.
         gates: see `gate_orders`.
         cells: the model with its cells as single modules, whose keys these are; see `with_cells`.
         layers: its tensors without them.
@@ -80,6 +80,8 @@ class Side:
         document: the file it comes from, open.
         module: the Lua module it comes from.
         factory: the factory of PyTorch that it comes from.
+        live: the live PyTorch module that it comes from.
+        wired: see `wiring_of`, once it is known.
     """
 
     name: str = ""
@@ -88,7 +90,6 @@ class Side:
     others: dict[str, Any] = field(factory=dict)
     keys: list[str] = field(factory=list)
     derived: set[str] = field(factory=set)
-    runs: dict[Path, str] = field(factory=dict)
     gates: dict[str, str] = field(factory=dict)
     cells: Lifted | None = None
     layers: dict[str, Tensor] = field(factory=dict)
@@ -97,6 +98,13 @@ class Side:
     document: Document | None = None
     module: TorchObject | None = None
     factory: Factory | None = None
+    live: Any = None
+    wired: list[Wired | None] = field(factory=list, init=False, repr=False)
+
+    @property
+    def has_graph(self) -> bool:
+        """Return whether it comes from a model, and not from a state dict alone."""
+        return self.module is not None or self.factory is not None or self.live is not None
 
 
 def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Side:
@@ -130,13 +138,14 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
             with about_file(side.name):
                 value = _state_in(document.value, side.name, at, limits)
     if isinstance(value, TorchObject):
-        side.runs = _graph_runs(value)
         side.module = value
         value = state_dict(value, limits=limits)
     if isinstance(value, StateDict):
         side.derived = {key for key, origin in value.origins.items() if origin.param and origin.param.kind == "derived"}
         side.notes += value.notes
         value = value.tensors
+    if is_live(value):
+        side.live = value
     value = adopt(value)
     if not isinstance(value, Mapping):
         raise ModelError("is not a state dict", file=side.name, found=type(value).__name__)
@@ -193,31 +202,6 @@ class _InitialValue(Elements):
         return array_chunks(value.storage)
 
 
-def _graph_runs(root: TorchObject) -> dict[Path, str]:
-    """Return the runs of nodes in the graphs of a model: chains of nodes whose output has exactly one use.
-
-    Returns:
-        The name of the run for the path of each module in a graph.
-    """
-    return {
-        (*place.prefix.split(".")[:-1], name): f"~{number}"
-        for place, graph in graphs_in(root)
-        for name, number in _runs(graph).items()
-    }
-
-
-def _runs(graph: GraphSpec) -> dict[str, int]:
-    takers = Counter(before for takes in (*(node.takes for node in graph.nodes), graph.outputs) for before, _ in takes)
-    run_of: list[int] = [0]
-    named: dict[str, int] = {}
-    for number, node in enumerate(graph.nodes, 1):
-        before = node.takes[0][0] if len(node.takes) == 1 else 0
-        run_of.append(run_of[before] if before and takers[before] == 1 else number)
-        if node.module is not None:
-            named.setdefault(node.module, run_of[number])
-    return named
-
-
 def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
     """Return the only module with tensors in a `.t7`, or that at a path."""
     found = [
@@ -246,6 +230,61 @@ def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
         elif isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values()):
             found.append((visit.text(), visit.value))
     return choose(found, at, name, "state dict")[1]
+
+
+Wired = tuple["Wiring", dict[str, str]]
+"""The data flow of a model, and the names of a side's keys in it, where they are others."""
+
+
+def wiring_of(side: Side) -> Wired | None:
+    """Return the data flow of the model that a side comes from; `None` if there is none, or it cannot be read."""
+    if not side.has_graph:
+        return None
+    if not side.wired:
+        side.wired.append(_wiring_of(side))
+    return side.wired[0]
+
+
+def _wiring_of(side: Side) -> Wired | None:
+    names: dict[str, str] = {}
+    try:
+        require_torch()
+        if side.live is not None:
+            live = side.live
+        elif side.factory is not None:
+            live = torchmodules.skeleton(side.factory)
+        elif side.cells is not None:
+            live = torchmodules.construct(side.cells.plan.root)
+        else:
+            assert side.module is not None
+            state = state_dict(side.module, own_keys=True)
+            live = torchmodules.construct(build_plan(side.module, state=state).root)
+            # A model that `save_module` wrote has other names than its modules in Lua.
+            own = {_memory(tensor): key for key, tensor in reversed(state.tensors.items())}
+            names = {key: own[_memory(tensor)] for key, tensor in side.tensors.items() if _memory(tensor) in own}
+    except (T7BridgeError, RecursionError):  # layers without modules, or nested too deep
+        return None
+    wiring = torchmodules.wiring_of(live)
+    return None if wiring is None else (wiring, names)
+
+
+def _memory(tensor: Tensor) -> tuple[int, int, int]:
+    """Return a key that is equal for tensors of the same elements, whatever their shape."""
+    return id(tensor.storage), tensor.offset, tensor.numel
+
+
+def is_sorted(side: Side) -> bool:
+    """Return whether the keys of a side are not in the order of definition, as far as they show it.
+
+    safetensors and HDF5 sort keys. PyTorch's modules define a weight before its bias.
+    """
+    if side.has_graph:
+        return False
+    keys = list(side.tensors)
+    if keys == sorted(keys):
+        return True
+    place = {key: number for number, key in enumerate(keys)}
+    return any(name_of(key) == "bias" and place[key] < place.get(sibling(key, "weight"), -1) for key in keys)
 
 
 def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
@@ -366,14 +405,12 @@ class Part:
     """Tensors of one module; of a recurrent module of PyTorch, those of one layer and direction.
 
     Attributes:
-        path: the steps to it; those that begin with `~` are runs of a graph's nodes.
+        path: the steps to it.
         keys: its keys in the state dict, by the names of its tensors: `weight`, `bias`.
         shapes: likewise.
         optional: the names of its derived tensors.
         number: its place among the parts of its side; this and the rest in one comparison, see `classify`.
         cls: its class.
-        kind: its kind of layer.
-        gap: number of containers that it shares with a neighbour that the other side lacks; -1 if there is none.
     """
 
     path: Path
@@ -382,8 +419,6 @@ class Part:
     optional: set[str] = field(factory=set)
     number: int = 0
     cls: Class = ()
-    kind: Class = ()
-    gap: int = -1
 
 
 def parts_of(tensors: Mapping[str, Tensor], derived: Iterable[str] = ()) -> list[Part]:
@@ -419,32 +454,6 @@ def name_of(key: str) -> str:
 def sibling(key: str, name: str) -> str:
     """Return the key of another tensor of the same module."""
     return key[: key.rfind(".") + 1] + name
-
-
-def shared(x: Path, y: Path) -> int:
-    """Return the length of the common prefix of two paths, in steps."""
-    count = 0
-    for one, other in zip(x, y):
-        if one != other:
-            break
-        count += 1
-    return count
-
-
-def in_runs(parts: list[Part], runs: Mapping[Path, str]) -> list[Part]:
-    """Return the same parts with the runs of graphs as containers, each container contiguous."""
-    changed = []
-    for part in parts:
-        steps: list[str] = []
-        for depth, step in enumerate(part.path, 1):
-            run = runs.get(part.path[:depth])
-            steps += [step] if run is None else [run, step]
-        changed.append(evolve(part, path=tuple(steps)))
-    first: dict[Path, int] = {}
-    for number, part in enumerate(changed):
-        for depth in range(1, len(part.path) + 1):
-            first.setdefault(part.path[:depth], number)
-    return sorted(changed, key=lambda part: [first[part.path[:depth]] for depth in range(1, len(part.path) + 1)])
 
 
 def trimmed(shape: Shape) -> Shape:
@@ -507,28 +516,22 @@ _LEVELS: tuple[Callable[[Part], Class], ...] = (
 
 
 def classify(source: list[Part], target: list[Part]) -> None:
-    """Set the numbers, classes and kinds of the parts on both sides.
+    """Set the numbers and classes of the parts on both sides.
 
     Parts are in one class as strictly as possible: looser comparisons are tried only on the parts that the stricter
     ones leave in unequal numbers.
     """
     for part in (*source, *target):
-        part.cls, part.gap = (0, *_LEVELS[0](part)), -1
+        part.cls = (0, *_LEVELS[0](part))
     for level, compare in enumerate(_LEVELS[1:], 1):
         counts = [Counter(part.cls for part in side) for side in (source, target)]
         for part in (*source, *target):
             few, many = sorted(count[part.cls] for count in counts)
             if few != many and not (few and compare is _nameless):
                 part.cls = (level, *compare(part))
-    kinds = {part.cls: _kind_of(part) for part in target}
     for side in (source, target):
         for number, part in enumerate(side):
-            part.number, part.kind = number, kinds.get(part.cls, ())
-
-
-def _kind_of(part: Part) -> Class:
-    """Return the kind of layer of a part: two-dimensional convolutions of all sizes are one kind."""
-    return _class_of({name: shape for name, shape in _needed(part).items() if name != "bias"}, len)
+            part.number = number
 
 
 def names_between(source: Part, target: Part) -> dict[str, str]:

@@ -58,7 +58,7 @@ def test_what_nothing_decides_is_listed():
 
 def test_one_pair_settles_it():
     """The line that the message proposes decides the module, and with it the other one."""
-    proposed = match(CROSSED, TARGET).problems().rpartition("`")[0].rpartition("`")[2]
+    proposed = match(CROSSED, TARGET).problems().partition("a line `")[2].partition("`")[0]
     assert proposed == "a.weight q.weight"
     found = match(CROSSED, TARGET, [tuple(proposed.split())])
     assert found.complete
@@ -67,10 +67,135 @@ def test_one_pair_settles_it():
     assert {pair.target: pair.why for pair in found.pairs}["q.bias"] == "map"
 
 
-def test_no_guess_by_name():
-    """Names that are the same on both sides decide nothing."""
-    renamed = layers(("y", 8, 2), ("a", 8, 8), ("x", 8, 4), ("b", 8, 8))
-    assert match(CROSSED, renamed).ambiguous
+def test_names_decide():
+    """Layers that look alike are paired by name if the names of all of them are the same on both sides."""
+    renamed = layers(("y", 8, 2), ("b", 8, 8), ("x", 8, 4), ("a", 8, 8))
+    found = match(CROSSED, renamed)
+    assert found.complete
+    assert sources(found) == {key: key for key in renamed}
+    assert match(CROSSED, layers(("y", 8, 2), ("b", 8, 8), ("x", 8, 4), ("c", 8, 8))).ambiguous
+
+
+def numbered(*names: str) -> dict[str, Tensor]:
+    """Layers of one shape."""
+    return layers(*((name, 4, 4) for name in names))
+
+
+LIST = [f"layers.{number}" for number in range(12)]
+DECIDED = {
+    "natural order": (numbered(*sorted(LIST)), numbered(*(str(2 * number) for number in range(12))), "layers.10", "20"),
+    "stated prefix": (
+        numbered(*LIST),
+        numbered(*(f"module.{name}" for name in sorted(LIST))),
+        LIST[10],
+        "module.layers.10",
+    ),
+    "a number inside": (numbered("b.1.fc", "b.0.fc"), numbered("0", "3"), "b.1.fc", "3"),
+}
+
+
+@pytest.mark.parametrize("case", DECIDED)
+def test_numbers_decide(case):
+    """The tenth layer of a list is the tenth one of another list, however the keys are sorted."""
+    source, target, one, other = DECIDED[case]
+    found = match(source, target)
+    assert found.complete
+    assert sources(found)[f"{other}.weight"] == f"{one}.weight"
+    if case != "a number inside":
+        assert sources(found)[next(iter(target))] is not None
+
+
+OPEN = {
+    "names": (numbered("head", "first", "second"), numbered("0", "2", "4")),
+    "a list and one more": (numbered("head", *LIST), numbered(*map(str, range(13)))),
+    "a list that is cut elsewhere": (numbered("head", *LIST), numbered("stem", *LIST)),
+    "two lists": (numbered("a.0", "a.1", "b.0", "b.1"), numbered("0", "1", "2", "3")),
+    "rows or columns": (numbered("a.0.0", "a.0.1", "a.1.0", "a.1.1"), numbered("b.0.1", "b.0.3", "b.2.1", "b.2.3")),
+    "names with numbers": (numbered("up2", "up1"), numbered("0", "1")),
+    "the same number": (numbered("a.1", "a.01"), numbered("b.1", "b.2")),
+    "unequal lists": (numbered("a.0", "a.1", "a.2"), numbered("b.0", "b.1")),
+}
+
+
+@pytest.mark.parametrize("case", OPEN)
+def test_order_decides_nothing(case, tmp_path, capsys):
+    """Layers that look alike are listed, and nothing is written; --order takes the order of the keys, and says so."""
+    source, target = OPEN[case]
+    found = match(source, target)
+    assert not found.complete
+    assert not found.pairs
+    with pytest.raises(ModelError, match="--map"):
+        found.state_dict(partial=True)
+    torch.save({key: torch.zeros(value.shape) for key, value in source.items()}, tmp_path / "s.pt")
+    torch.save({key: torch.zeros(value.shape) for key, value in target.items()}, tmp_path / "t.pt")
+    asked = ["match", str(tmp_path / "s.pt"), str(tmp_path / "t.pt"), "-o", str(tmp_path / "out.pt")]
+    assert main(asked) == 1
+    assert not (tmp_path / "out.pt").exists()
+    assert "--order pairs them in the order of the keys" in capsys.readouterr().err
+    assert main([*asked, "--order"]) == (case == "unequal lists")
+    if case != "unequal lists":
+        assert "keys are paired by their order alone" in capsys.readouterr().err
+        found = match(source, target, order=True)
+        assert [pair.source for pair in found.pairs] == list(source)
+        assert {pair.why for pair in found.pairs} == {"order"}
+
+
+def test_norms_before_or_after():
+    """A block may begin with its norm on one side, and end with it on the other: only names cannot tell."""
+
+    def net(*rows: tuple[str, str]) -> dict[str, Tensor]:
+        found = {}
+        for name, kind in rows:
+            found |= layers((name, 4, 4)) if kind == "fc" else state(**{f"{name.replace('.', '_')}_weight": (4,)})
+        return found
+
+    after = net(("a", "norm"), ("b.0.fc", "fc"), ("b.0.norm", "norm"), ("b.1.fc", "fc"), ("b.1.norm", "norm"))
+    before = net(("b.0.norm", "norm"), ("b.0.fc", "fc"), ("b.1.norm", "norm"), ("b.1.fc", "fc"), ("z", "norm"))
+    found = match(after, before)
+    assert sources(found) == {f"b.{n}.fc.{name}": f"b.{n}.fc.{name}" for n in (0, 1) for name in ("weight", "bias")}
+
+
+class Chain(nn.Module):
+    """Layers of one shape, called in an order of their own."""
+
+    def __init__(self, *names: str, calls: str) -> None:
+        super().__init__()
+        for name in names:
+            self.add_module(name, nn.Linear(4, 4))
+        self.calls = calls
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for name in self.calls:
+            x = self._modules[name](x).tanh()
+        return x
+
+
+class Branches(nn.Module):
+    """Branches that are joined, or added, in an order of their own."""
+
+    def __init__(self, joined: str, is_sum: bool = False) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
+        self.out = nn.Linear(4 if is_sum else 12, 2)
+        self.joined, self.is_sum = joined, is_sum
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs = [self._modules[name](x) for name in self.joined]
+        return self.out(outputs[0] + outputs[1] + outputs[2] if self.is_sum else torch.cat(outputs, 1))
+
+
+def test_graphs_decide():
+    """Of two models, layers at the same place in both graphs are paired, whatever they are called."""
+    found = match(Chain("h", "f", "s", calls="fsh"), Chain("x", "y", "z", calls="zxy"))
+    assert found.complete
+    assert {pair.why for pair in found.pairs} == {"graph"}
+    assert [sources(found)[f"{name}.weight"][0] for name in "zxy"] == list("fsh")
+    found = match(Branches("abc"), Branches("cab"))
+    assert not found.complete, "their names are the same, and say something else"
+    alike = Branches("abc", is_sum=True)
+    renamed = {key.replace("a.", "x.").replace("b.", "y."): value for key, value in alike.state_dict().items()}
+    assert match(alike, renamed).ambiguous, "what is added has no order"
+    assert match(Chain("a", "b", calls="ab"), Chain("c", "d", calls="dc").state_dict()).ambiguous, "one graph alone"
 
 
 def test_ambiguous_ones_that_are_tied_make_no_difference():
@@ -83,20 +208,16 @@ def test_ambiguous_ones_that_are_tied_make_no_difference():
 
 
 def test_unequal_numbers():
-    """Of three layers for two, those between others that match are decided and the rest is listed."""
+    """Three layers for two are listed, and the others are decided."""
     found = match(
         layers(("a", 4, 4), ("m", 4, 3), ("n", 3, 4), ("b", 4, 4), ("c", 4, 4)),
         layers(("a", 4, 4), ("m", 4, 3), ("n", 3, 4), ("d", 4, 4)),
     )
-    assert sources(found) == {
-        "a.weight": "a.weight",
-        "a.bias": "a.bias",
-        "m.weight": "m.weight",
-        "m.bias": "m.bias",
-        "n.weight": "n.weight",
-        "n.bias": "n.bias",
-    }
-    assert [group.source for group in found.ambiguous] == [("b.weight", "c.weight"), ("b.bias", "c.bias")]
+    assert sources(found) == {key: key for key in ("m.weight", "m.bias", "n.weight", "n.bias")}
+    assert [group.source for group in found.ambiguous] == [
+        tuple(f"{name}.{part}" for name in "abc") for part in ("weight", "bias")
+    ]
+    assert {group.reason for group in found.ambiguous} == {"there are 3 of them for 2"}
 
 
 def test_another_head():
@@ -209,9 +330,9 @@ def test_a_target_that_ties_more():
     """Keys that the target ties get one tensor or none."""
     target = layers(("a", 4, 4), ("b", 4, 4), ("c", 4, 4))
     target["c.weight"] = target["b.weight"]
-    found = match(layers(("0", 4, 4), ("1", 4, 4), ("2", 4, 4)), target)
+    found = match(layers(("a", 4, 4), ("b", 4, 4), ("c", 4, 4)), target)
     assert [(group.source, group.target) for group in found.ambiguous] == [
-        (("1.weight", "2.weight"), ("b.weight", "c.weight"))
+        (("b.weight", "c.weight"), ("b.weight", "c.weight"))
     ]
     assert "ties" in found.ambiguous[0].reason
 
@@ -219,11 +340,11 @@ def test_a_target_that_ties_more():
 def test_prefixes():
     """A prefix pairs what is below it, by structure, and with nothing else."""
     source = layers(("enc.0", 4, 4), ("enc.1", 4, 4), ("dec.0", 4, 4), ("dec.1", 4, 4))
-    target = layers(("d.first", 4, 4), ("d.second", 4, 4), ("e.first", 4, 4), ("e.second", 4, 4))
+    target = layers(("d.2", 4, 4), ("d.3", 4, 4), ("e.5", 4, 4), ("e.7", 4, 4))
     found = match(source, target, {"enc.": "e.", "dec.": "d."})
     assert found.complete
-    assert sources(found)["e.second.weight"] == "enc.1.weight"
-    assert sources(found)["d.first.bias"] == "dec.0.bias"
+    assert sources(found)["e.7.weight"] == "enc.1.weight"
+    assert sources(found)["d.2.bias"] == "dec.0.bias"
 
 
 def test_one_module_for_two():
@@ -360,10 +481,10 @@ def test_nothing_is_written_unless_it_is_complete(tmp_path):
 def layered() -> dict[str, torch.Tensor]:
     """The source's two layers and a head that it lacks."""
     return {
-        "a.weight": torch.zeros(3, 3),
-        "a.bias": torch.zeros(3),
-        "b.weight": torch.zeros(3, 3),
-        "b.bias": torch.zeros(3),
+        "0.weight": torch.zeros(3, 3),
+        "0.bias": torch.zeros(3),
+        "1.weight": torch.zeros(3, 3),
+        "1.bias": torch.zeros(3),
         "head.weight": torch.ones(7, 3),
     }
 

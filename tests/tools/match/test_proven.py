@@ -23,6 +23,8 @@ class Net(nn.Module):
         self.stem, self.fc = nn.Conv2d(3, 8, 1), nn.Linear(8, 5)
         self.pool, self.swapped, self.soft = nn.MaxPool2d(2, ceil_mode=ceil), swapped, soft
     def forward(self, x):
+        if x.shape[0] > 1 << 20:  # no symbol knows
+            raise ValueError("too many")
         x = self.a(self.b(x).relu()) if self.swapped else self.b(self.a(x).relu())
         x = self.fc(self.pool(self.stem(x).relu()).mean((2, 3)))
         return x.softmax(1) if self.soft else x

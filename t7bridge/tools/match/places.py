@@ -1,0 +1,211 @@
+"""Places of parts in the graphs of both models: parts with the same surroundings, however far one looks.
+
+Colors are refined until they no longer change (Weisfeiler and Leman, 1968): the color of a part is its class, then its
+class with the colors of what it takes and of what takes it, and so on. Parts of one color are not told apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ...data import define
+from .sides import Part, Side, wiring_of
+
+if TYPE_CHECKING:
+    from ...torchmodules.wiring import Segment
+
+_RECURRENT_LAYER = re.compile(r"_l\d+(_reverse)?")
+_MAX_ROUNDS = 5000
+"""Refinements; a chain of n parts needs n / 2."""
+
+Calls = dict[str, list[tuple[tuple[frozenset[str], ...], ...]]]
+
+
+@define(eq=False)
+class Graph:
+    """The data flow between the parts of one side.
+
+    Attributes:
+        nodes: the node of each part, by its number; parts of one node are inside one module.
+        inputs: what each node takes in each of its calls.
+        outputs: the segments of the model's output.
+        before: the nodes that a node depends on, as a set of bits.
+        bits: the bit of each node.
+    """
+
+    nodes: dict[int, str]
+    inputs: dict[str, list[tuple[frozenset[str], ...]]]
+    outputs: tuple[frozenset[str], ...]
+    before: dict[str, int]
+    bits: dict[str, int]
+
+    def depth(self, part: Part) -> int:
+        """Return the number of nodes that a part depends on."""
+        return self.before.get(self.nodes.get(part.number, ""), 0).bit_count()
+
+    def is_before(self, part: Part, other: Part) -> bool:
+        """Return whether a part runs before another one, which depends on it."""
+        one, two = self.nodes.get(part.number), self.nodes.get(other.number)
+        if one is None or two is None:
+            return False
+        if one == two:  # inside of a module whose own graph is not known
+            return True
+        return bool(self.before[two] & self.bits[one]) and not self.before[one] & self.bits[two]
+
+
+def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
+    """Return the graph of a side's parts; `None` if there is no model, or its data flow cannot be read."""
+    found = wiring_of(side)
+    if found is None:
+        return None
+    wiring, paths = found
+    names = {name for name, _ in wiring.calls}
+    nodes: dict[int, str] = {}
+    layers: dict[str, list[str]] = {}
+    for part in parts:
+        owners = {_owner(paths.get(key, key), names) for name, key in part.keys.items() if name not in part.optional}
+        owner = owners.pop() if len(owners) == 1 else ""
+        if owner and part.path and _RECURRENT_LAYER.fullmatch(part.path[-1]):
+            layer = f"{owner} {part.path[-1].removesuffix('_reverse')}"
+            layers.setdefault(owner, []).append(layer)
+            owner = layer
+        if owner:
+            nodes[part.number] = owner
+    last = {owner: rows[-1] for owner, rows in layers.items()}
+    inputs: dict[str, list[tuple[frozenset[str], ...]]] = {}
+    before: dict[str, int] = {}
+    bits: dict[str, int] = {}
+    for name, taken in wiring.calls:
+        segments = _renamed(taken, last)
+        # Each layer of a recurrent module takes the outputs of the one below.
+        for node in dict.fromkeys(layers.get(name, [name])):
+            inputs.setdefault(node, []).append(segments)
+            bits.setdefault(node, 1 << len(bits))
+            behind = before.setdefault(node, 0)
+            for other in _names_in(segments):
+                if other in bits:
+                    behind |= bits[other] | before[other]
+            before[node] = behind
+            segments = (frozenset((node,)),)
+    return Graph(nodes, inputs, _renamed(wiring.outputs, last), before, bits)
+
+
+def _renamed(segments: Iterable[Segment], names: Mapping[str, str]) -> tuple[Segment, ...]:
+    return tuple(frozenset(names.get(name, name) for name in segment) for segment in segments)
+
+
+def _owner(key: str, names: set[str]) -> str:
+    """Return the node that holds a key: a parameter, or the innermost module that was called."""
+    path = key
+    while path not in names and path:
+        path = path.rpartition(".")[0]
+    return path if path in names else ""
+
+
+def _names_in(segments: Iterable[Segment]) -> set[str]:
+    return set().union(*segments)
+
+
+def colors(sides: Sequence[tuple[Graph, Sequence[Part]]]) -> list[dict[int, int]]:
+    """Return the color of each part of both sides, by its number.
+
+    Parts of classes that the sides have in unequal numbers, or that a graph does not show, are passed through, as if
+    they were not there.
+    """
+    counts = [Counter(part.cls for part in parts) for _, parts in sides]
+    unseen = {part.cls for graph, parts in sides for part in parts if part.number not in graph.nodes}
+    shared = {cls for cls in counts[0] if counts[0][cls] == counts[1][cls] and cls not in unseen}
+    flows = [_Flow(graph, parts, shared) for graph, parts in sides]
+    current: list[dict[str, Any]] = [dict(flow.classes) for flow in flows]
+    current = _numbered(current)
+    for _ in range(_MAX_ROUNDS):
+        refined = _numbered([flow.refine(color) for flow, color in zip(flows, current)])
+        is_stable = _count(refined) == _count(current)
+        current = refined
+        if is_stable:
+            break
+    return [
+        {number: color[node] for number, node in graph.nodes.items() if node in color}
+        for (graph, _), color in zip(sides, current)
+    ]
+
+
+def _count(current: list[dict[str, int]]) -> int:
+    return len({color for side in current for color in side.values()})
+
+
+def _numbered(current: list[dict[str, Any]]) -> list[dict[str, int]]:
+    """Replace equal values by equal numbers, the same ones on both sides."""
+    numbers: dict[Any, int] = {}
+    return [{name: numbers.setdefault(value, len(numbers)) for name, value in side.items()} for side in current]
+
+
+class _Flow:
+    """The data flow between the parts of shared classes.
+
+    Args:
+        graph: the data flow between all parts.
+        parts: those of one side.
+        shared: the classes.
+    """
+
+    def __init__(self, graph: Graph, parts: Sequence[Part], shared: set[Any]) -> None:
+        inside: dict[str, list[Any]] = {}
+        for part in parts:
+            node = graph.nodes.get(part.number)
+            if node is not None and part.cls in shared:
+                inside.setdefault(node, []).append(part.cls)
+        self.classes = {node: tuple(sorted(classes, key=repr)) for node, classes in inside.items()}
+        self._graph = graph
+        self._passed: dict[str, frozenset[str]] = {}
+        self._calls = {node: [self._through(segments) for segments in graph.inputs[node]] for node in self.classes}
+        self._takers: dict[str, list[tuple[str, int, int]]] = {node: [] for node in self.classes}
+        outputs = self._through(graph.outputs)
+        for taker, calls in [*self._calls.items(), ("", [outputs])]:
+            for segments in calls:
+                for place, segment in enumerate(segments):
+                    for node in segment & self.classes.keys():
+                        self._takers[node].append((taker, place, len(segments)))
+
+    def _through(self, segments: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
+        """Replace nodes without parts of shared classes by what they take; equal neighbors become one."""
+        behind = [frozenset().union(*(self._behind(name) for name in segment)) for segment in segments]
+        return tuple(segment for segment, _ in groupby(behind))
+
+    def _behind(self, name: str) -> frozenset[str]:
+        """Return the nodes with parts from which a value comes, and the input of the model."""
+        if name in self.classes or name not in self._graph.inputs:
+            return frozenset((name,))
+        if name not in self._passed:
+            found: set[str] = set()
+            seen = {name}
+            stack = [name]
+            while stack:
+                for other in _names_in(segment for call in self._graph.inputs[stack.pop()] for segment in call):
+                    if other in self.classes or other not in self._graph.inputs:
+                        found.add(other)
+                    elif other not in seen:
+                        seen.add(other)
+                        stack.append(other)
+            self._passed[name] = frozenset(found)
+        return self._passed[name]
+
+    def refine(self, color: Mapping[str, int]) -> dict[str, Any]:
+        """Return for each node its color, those of what it takes, and those of what takes it."""
+        return {
+            node: (
+                color[node],
+                tuple(sorted(tuple(_colors_of(segment, color) for segment in call) for call in calls)),
+                tuple(sorted((color.get(taker, -1), place, count) for taker, place, count in self._takers[node])),
+            )
+            for node, calls in self._calls.items()
+        }
+
+
+def _colors_of(segment: frozenset[str], color: Mapping[str, int]) -> tuple[int, ...]:
+    # The input of the model has no color.
+    return tuple(sorted(color.get(name, -1) for name in segment))

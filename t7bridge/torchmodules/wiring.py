@@ -1,0 +1,146 @@
+"""Which layers of a module take the outputs of which others, by torch.fx.
+
+What lies between two layers with tensors of their own (activations, sums, changes of shape) is not distinguished, as
+two authors write it in different ways. Kept are the places in a concatenation and in a list of outputs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from attrs import field
+from torch import fx, nn
+
+from ..data import define
+from .layers.containers import DepthConcat
+from .layers.table import JoinTable
+
+Segment = frozenset[str]
+"""The layers whose outputs a part of a value is computed from; `INPUT` for inputs of the model."""
+
+INPUT = "input of the model"
+
+_Values = dict[fx.Node, tuple[Segment, ...]]
+
+_OWN = DepthConcat.__module__.rpartition(".")[0] + "."
+_CONCATENATIONS = frozenset((torch.cat, torch.concat, torch.concatenate))
+
+
+@define(eq=False)
+class Wiring:
+    """The data flow between the layers of a module.
+
+    Attributes:
+        calls: the path of a layer and what it takes, as the segments of a concatenation in order; in the order of the
+            calls. A parameter outside of a layer takes nothing, and its path is its key.
+        outputs: the segments of the output.
+    """
+
+    calls: list[tuple[str, tuple[Segment, ...]]] = field(factory=list)
+    outputs: tuple[Segment, ...] = ()
+
+
+def wiring_of(module: nn.Module) -> Wiring | None:
+    """Trace a module symbolically; `None` where torch.fx cannot follow its `forward`.
+
+    Nothing is computed, and the module stays as it is: its copy, which shares all tensors, is traced.
+    """
+    tensors = (*module.parameters(), *module.buffers())
+    try:
+        own = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors}).eval()
+        graph = _Tracer().trace(own)
+        return _wiring(graph, own)
+    except Exception:  # of any code in the module, which does not expect symbols
+        return None
+
+
+class _Tracer(fx.Tracer):
+    """Enters modules that have modules inside, also those of this package's containers."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Return whether a module is one node."""
+        if isinstance(m, nn.Sequential):
+            return False
+        # Attention and transformer layers of torch.nn branch on the values of their arguments.
+        return next(m.children(), None) is None or m.__module__.startswith("torch.nn.modules")
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        """Enter the layers of this package that take or return lists, too."""
+        # Both compute from sizes what does not matter here.
+        if isinstance(m, DepthConcat):
+            return torch.cat([child(*args) for child in m], m.dim)
+        if isinstance(m, JoinTable):
+            return torch.cat(*args)
+        if m.__module__.startswith(_OWN) and not _has_tensors(m):
+            try:
+                return forward(*args, **kwargs)
+            except Exception:  # it needs sizes: a leaf will do
+                pass
+        return super().call_module(m, forward, args, kwargs)
+
+
+def _wiring(graph: fx.Graph, module: nn.Module) -> Wiring:
+    result = Wiring()
+    parameters = {key for key, _ in module.named_parameters()}
+    values: _Values = {}
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            values[node] = (frozenset((INPUT,)),)
+        elif node.op == "call_module" and _has_tensors(module.get_submodule(str(node.target))):
+            result.calls.append((str(node.target), _merged(_nodes((node.args, node.kwargs)), values)))
+            values[node] = (frozenset((str(node.target),)),)
+        elif node.op == "get_attr" and node.target in parameters:
+            result.calls.append((str(node.target), ()))
+            values[node] = (frozenset((str(node.target),)),)
+        elif node.op == "output":
+            result.outputs = tuple(_segments(node.args[0], values))
+        elif node.op == "call_function" and node.target in _CONCATENATIONS:
+            values[node] = tuple(_segments(node.args[0] if node.args else node.kwargs["tensors"], values))
+        elif _is_size(node):
+            values[node] = ()
+        else:
+            values[node] = _merged(node.all_input_nodes, values)
+    return result
+
+
+def _is_size(node: fx.Node) -> bool:
+    """Return whether a node is the size of a tensor, which depends on no element."""
+    if node.op == "call_method":
+        return node.target in ("size", "dim", "numel")
+    return node.target is getattr and node.args[1] in ("shape", "ndim", "device", "dtype")
+
+
+def _has_tensors(layer: nn.Module) -> bool:
+    return next(layer.parameters(), None) is not None or next(layer.buffers(), None) is not None
+
+
+def _merged(nodes: Iterable[fx.Node], values: _Values) -> tuple[Segment, ...]:
+    """Return the segments of the only value, or one segment of several."""
+    inputs = {values[node] for node in nodes if values[node]}
+    if len(inputs) == 1:
+        return inputs.pop()
+    every: set[str] = set()
+    for segments in inputs:
+        every.update(*segments)
+    return (frozenset(every),) if every else ()
+
+
+def _segments(value: Any, values: _Values) -> Iterator[Segment]:
+    """Yield the segments of a tensor, or of all tensors in a list; a dict has no order."""
+    if isinstance(value, fx.Node):
+        yield from values[value]
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _segments(item, values)
+    else:
+        yield from _merged(_nodes(value), values)
+
+
+def _nodes(value: Any) -> list[fx.Node]:
+    """Return all nodes in nested arguments."""
+    nodes: list[fx.Node] = []
+    fx.node.map_arg(value, nodes.append)
+    return nodes
