@@ -78,7 +78,7 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
     return _archive_format(source, found, limits)
 
 
-_T7_HEAD = re.compile(rb"[1-8](?:\n|\0{3})|\0{3}[1-8]")
+_T7_HEAD = re.compile(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
 """The tag of a value other than nil, in ascii or in either byte order."""
 
 

@@ -168,7 +168,7 @@ class OpenFile:
         if not isinstance(self.root, h5g.GroupID):
             raise Refusal("damaged", "there is no root group")
         self._data_set: tuple[list[str], h5d.DatasetID] | None = None
-        """The path of the data set whose elements were asked for last, and the data set, which has a cache of chunks."""
+        """The path of the data set whose elements were asked for last, and the data set, with its chunks."""
 
     def data_set(self, path: list[str], memory: int) -> h5d.DatasetID:
         """Open a data set to read its elements.
@@ -437,10 +437,10 @@ def _data_set(found: h5d.DatasetID, text_bytes: int) -> dict[str, Any]:
     message["shape"] = (*shape, *dtype.shape)
     message["element"] = name
     message["order"] = "big" if dtype.base.str.startswith(">") else "little"
-    if is_plain and plan.get_layout() == h5d.CONTIGUOUS:
-        offset = found.get_offset()
-        if offset is not None:
-            message["span"] = [offset, found.get_storage_size()]
+    stored = found.get_storage_size()
+    # Without space in the file, HDF5's offset is -1 from the end of the user block.
+    if is_plain and stored and plan.get_layout() == h5d.CONTIGUOUS:
+        message["span"] = [found.get_offset(), stored]
     return {"object": "data set", **message}
 
 
