@@ -14,7 +14,7 @@ from ..data import define, np
 from ..errors import CorruptError, ModelError
 from ..io.copy import NO_CHANGE, WORTH_BYTES, Buffer, Change, Extent, crc32, reversal
 from ..io.source import ByteSource
-from ..text import Holder, storage_number
+from ..text import Holder, plain_numbers, storage_number
 from .dtypes import (
     LUA_ALIASES,
     LUA_CLASSES,
@@ -134,11 +134,13 @@ class TextSpan(Elements):
         source: the source of the text.
         offset: of the first byte, 0-based.
         length: in bytes.
+        is_plain: whether the numbers are as C on this system prints them, and not `1,5` or `1.#INF`.
     """
 
     source: ByteSource
     offset: int
     length: int
+    is_plain: bool = True
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
         """See `Elements.arrays`."""
@@ -146,6 +148,8 @@ class TextSpan(Elements):
 
         left = storage.count
         for piece in self.pieces():
+            if not self.is_plain:
+                piece = plain_numbers(piece)
             try:
                 array = parse_numbers(piece, np.dtype(storage.element.code))
             except (ValueError, OverflowError) as error:

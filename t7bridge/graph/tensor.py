@@ -759,6 +759,8 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
         made = made.conj() if tensor.extras.conj else made
         made = torch._neg_view(made) if tensor.extras.neg else made
     if tensor.is_parameter:
+        if tensor.requires_grad and not (dtype.is_floating_point or dtype.is_complex):
+            raise UnsupportedError(f"PyTorch has no parameters of {name} that require gradients")
         return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
     return made.requires_grad_() if tensor.requires_grad and dtype.is_floating_point else made
 
