@@ -18,9 +18,12 @@ import time
 from _thread import allocate_lock
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import subprocess
 
 IS_WINDOWS = os.name == "nt"
 HAS_SYNCFS = sys.platform == "linux"
@@ -131,6 +134,14 @@ def inherited_mode(fd: int, replaced: os.stat_result) -> int:
         except (OSError, AttributeError):  # not the superuser; Windows
             mode &= ~(stat.S_ISUID | stat.S_ISGID)
     return mode
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End another process at once, by a signal that it cannot handle where the system has one."""
+    if hasattr(signal, "SIGKILL"):
+        process.kill()
+    else:
+        process.terminate()
 
 
 def cores() -> int:

@@ -240,3 +240,155 @@ def test_statistics_and_differences_take_little_memory(tmp_path) -> None:
         file.create_dataset("z", (30 << 20,), "f4", chunks=(1 << 20,), compression="gzip")[:9] = 1
     assert peak_mib("inspect", "--stats", tmp_path / "a.h5") < 90
     assert peak_mib("diff", tmp_path / "a.h5", tmp_path / "a.h5") < 90
+
+
+def assert_same(path: Any) -> int:
+    """Compare all data sets of numbers with those that h5py reads; return how many."""
+    compared = 0
+    with t7bridge.open(path) as document, h5py.File(path) as file:
+        stack = [(document.roots[0], file)]
+        while stack:
+            found, group = stack.pop()
+            for name, item in group.items():
+                if isinstance(item, h5py.Group):
+                    stack.append((found.get(name, {}), item))
+                    continue
+                want = np.asarray(item[()])
+                got = found[name].array
+                assert (got.shape, got.dtype) == (want.shape, want.dtype.newbyteorder("=")), name
+                assert got.tobytes() == want.astype(got.dtype).tobytes(), name
+                compared += 1
+    return compared
+
+
+READ = {"userblock.h5": 3, "matlab_like.mat": 2, "scaleoffset_big_endian.h5": 1, "scaleoffset_full_bits.h5": 8,
+        "shrunk.h5": 1, "tree2_empty.h5": 1, "extensible_stats.h5": 1}  # fmt: skip
+
+
+def test_files_that_are_easily_misread(subtests) -> None:
+    """User blocks, indexes without chunks, all bits of a filter: what h5py reads is read, and nothing else."""
+    for path in sorted((TESTFILES / "hdf5").glob("*.[hm]*[5t]")):
+        with subtests.test(path.name):
+            if path.name in READ:
+                assert assert_same(path) == READ[path.name]
+                continue
+            with pytest.raises(CorruptError, match="cannot be read as HDF5"):
+                [tensor.array for tensor in t7bridge.load(path).values() if isinstance(tensor, t7bridge.Tensor)]
+
+
+def test_user_blocks(tmp_path) -> None:
+    """Bytes before the file, of whatever kind and of any power of two, do not hide it."""
+    for size, text in ((512, b"MATLAB 7.3 MAT-file"), (1024, b"#!/bin/sh\nexit"), (1 << 16, b"\0"), (2048, b"{}")):
+        path = tmp_path / f"{size}.h5"
+        with h5py.File(path, "w", userblock_size=size) as file:
+            file["a"] = np.arange(6.0)
+            file.create_dataset("b", data=np.arange(9), chunks=(2,))
+            file.create_dataset("late", (3,), "f4", fillvalue=7)
+        with path.open("r+b") as raw:
+            raw.write(text)
+        assert assert_same(path) == 3
+
+
+def test_texts(tmp_path) -> None:
+    """A data set of text is a string or a list of strings; bytes that are not UTF-8 are bytes."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["one"] = "text"
+        file["many"] = ["a", "é", ""]
+        file["rows"] = np.array([[b"ab", b"c"], [b"\xff", b"d  "]], "S4")
+        file["none"] = np.array([], h5py.string_dtype())
+        file.create_dataset("packed", data=np.array([b"x" * 100] * 5000), compression="gzip")
+    found = t7bridge.load(tmp_path / "x.h5")
+    assert found["one"] == "text"
+    assert found["many"] == ["a", "é", ""]
+    assert found["rows"] == [["ab", "c"], [b"\xff", "d  "]]
+    assert found["none"] == []
+    assert found["packed"] == ["x" * 100] * 5000
+    with pytest.raises(LimitError, match="inflate_bytes"):
+        t7bridge.load(tmp_path / "x.h5", limits=t7bridge.Limits(inflate_bytes=100_000, inflate_ratio=1))
+
+
+def test_numbers_of_odd_types(tmp_path) -> None:
+    """Integers of some bits, packed to them or not, and arrays as elements: numpy's types, as h5py has them."""
+    bits = h5py.h5t.STD_I32BE.copy()
+    bits.set_precision(17)
+    bits.set_offset(3)
+    shape = h5py.h5s.create_simple((40, 3))
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        plain = h5py.Dataset(h5py.h5d.create(file.id, b"bits", bits, shape))
+        plan.set_chunk((7, 2))
+        plan.set_filter(h5py.h5z.FILTER_NBIT)
+        packed = h5py.Dataset(h5py.h5d.create(file.id, b"packed", bits, shape, plan))
+        plain[:] = packed[:] = np.arange(120).reshape(40, 3) - 60
+        file.create_dataset("arrays", (4,), np.dtype(("<f4", (2, 3))))[:] = np.arange(24).reshape(4, 2, 3)
+        file.create_dataset("enumeration", data=np.arange(3, dtype="i2"), dtype=h5py.enum_dtype({"a": 0, "b": 1}, "i2"))
+    assert assert_same(tmp_path / "x.h5") == 4
+
+
+def test_nothing_leads_to_other_files(tmp_path, subtests) -> None:
+    """Links, elements and virtual data sets that lead to other files are left out or refused, and never followed."""
+    with h5py.File(tmp_path / "secret.h5", "w") as file:
+        file["x"] = np.arange(3.0)
+    (tmp_path / "secret.bin").write_bytes(b"secrets!" * 3)
+
+    def link(file: Any) -> None:
+        file["link"] = h5py.ExternalLink("secret.h5", "/")
+        file["through"] = h5py.SoftLink("/link/x")
+
+    def elements(file: Any) -> None:
+        file.create_dataset("a", (3,), "f8", external=[("secret.bin", 0, 24)])
+
+    def virtual(file: Any) -> None:
+        layout = h5py.VirtualLayout((3,), "f8")
+        layout[:] = h5py.VirtualSource("secret.h5", "x", (3,))
+        file.create_virtual_dataset("a", layout)
+
+    for number, fill_in in enumerate((link, elements, virtual)):
+        with subtests.test(fill_in.__name__):
+            path = tmp_path / f"{number}.h5"
+            with h5py.File(path, "w") as file:
+                file["own"] = np.ones(2)
+                fill_in(file)
+            if fill_in is not link:
+                with pytest.raises(UnsupportedError, match="a: a data set's elements are in another file"):
+                    t7bridge.load(path)
+                continue
+            with t7bridge.open(path) as document:
+                assert list(document.roots[0]) == ["own"]
+                assert [note.path for note in document.notes] == ["link", "through"]
+
+
+def test_memory_has_a_limit(tmp_path) -> None:
+    """A chunk that is larger than the library may have is an error that names the limit."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("a", (1 << 24,), "f4", chunks=(1 << 24,), compression="gzip")[:5] = 1
+    tensor = t7bridge.load(tmp_path / "x.h5", limits=t7bridge.Limits(library_bytes=1 << 26))["a"]
+    with pytest.raises(LimitError, match="library_bytes"):
+        tensor.tolist()
+
+
+def test_random_files(tmp_path) -> None:
+    """Layouts, filters, byte orders, fill values, partial writes and changes of the shape, at random."""
+    choose = random.Random(20261127)
+    numbers = np.random.default_rng(20261127)
+    filters: list[dict[str, Any]] = [{}, {"compression": "gzip"}, {"compression": "lzf"}, {"scaleoffset": 0}]
+    for number in range(12):
+        path = tmp_path / f"{number}.h5"
+        block = choose.choice([0, 512, 4096])
+        version = choose.choice(VERSIONS)
+        with h5py.File(path, "w", libver=(version, "latest"), userblock_size=block) as file:
+            for place in range(8):
+                shape = tuple(choose.randint(1, 12) for _ in range(choose.randint(1, 3)))
+                most = tuple(choose.choice([None, extent, extent + 9]) for extent in shape)
+                kind = choose.choice(["<i2", ">i4", "<i8", ">u2"])
+                options = choose.choice(filters) | {"shuffle": choose.random() < 0.5, "fillvalue": choose.randint(0, 9)}
+                chunks = tuple(choose.randint(1, extent) for extent in shape)
+                data = file.create_dataset(
+                    f"g{place % 3}/{place}", shape, kind, chunks=chunks, maxshape=most, **options
+                )
+                corner = tuple(choose.randrange(extent) for extent in shape)
+                part = tuple(extent - start for extent, start in zip(shape, corner))
+                data[tuple(slice(start, None) for start in corner)] = numbers.integers(0, 99, part)
+                if choose.random() < 0.5:
+                    data.resize(tuple(choose.randint(1, extent or 20) for extent in most))
+        assert assert_same(path) == 8

@@ -167,6 +167,7 @@ class _Reader:
         if kind == "group":
             return
         if kind == "text":
+            self._inflation.spend(sum(map(len, message["texts"])), "data sets", path=".".join(path))
             texts = [_text(text) for text in message["texts"]]
             value = _nested(texts, tuple(message["shape"]))
         else:

@@ -21,7 +21,7 @@ from itertools import count
 from typing import Any
 
 from ...errors import CorruptError, T7BridgeError, TruncatedError, UnsupportedError
-from ...io.platform import ALONE
+from ...io.platform import ALONE, kill
 from ...io.source import ByteSource
 from ...limits import Limits
 from ...text import printable
@@ -250,7 +250,7 @@ class _Library:
         while not answered.wait(max(0.1, self._deadline - time.monotonic())):
             if not self._is_serving and time.monotonic() > self._deadline:
                 self.ran_out = True
-                self._process.kill()
+                kill(self._process)
                 return
 
 
@@ -258,7 +258,7 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
     """End a child, unless this process is a copy of its parent."""
     if os.getpid() != owner:
         return
-    process.kill()
+    kill(process)
     for pipe in (process.stdin, process.stdout):
         try:
             if pipe is not None:
