@@ -27,9 +27,10 @@ from ...limits import Limits
 from ...text import printable
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from t7bridge.formats.hdf5.child import main; main()"
-_BYTES_A_SECOND = 1 << 20
-_CLOCK = 3
-"""Seconds of the clock for one of the processor, which other programs use, too."""
+_BYTES_A_SECOND = 1 << 18
+"""Bytes of a file that account for a second: many small data sets take HDF5 a second a megabyte."""
+_WAITING_SECONDS = 10
+"""Seconds of the clock beyond those of the processor, which other programs use, too."""
 _LONGEST_LINE = 1 << 30
 _LONGEST_READ = 1 << 22
 _LONGEST_TEXT = 200
@@ -79,8 +80,7 @@ class LibraryFile:
             FormatError: the file is damaged, or takes too long.
             UnsupportedError: it has elements in other files, or in a compression that HDF5 does not have.
         """
-        seconds = self._limits.library_seconds + self._source.size // _BYTES_A_SECOND
-        for message, _ in self._ask({"text_bytes": text_bytes}, seconds, path_of):
+        for message, _ in self._ask({"text_bytes": text_bytes}, path_of):
             yield message
 
     def elements(self, names: list[str], start: int, count: int, path: str) -> bytes:
@@ -96,13 +96,14 @@ class LibraryFile:
             FormatError: the data set is damaged, or takes too long.
         """
         question = {"elements": names, "start": start, "count": count}
-        answers = [payload for _, payload in self._ask(question, self._limits.library_seconds, lambda _: path)]
+        answers = [payload for _, payload in self._ask(question, lambda _: path)]
         return b"".join(answers)
 
     def _ask(
-        self, question: dict[str, Any], seconds: int, path_of: Callable[[dict[str, Any]], str]
+        self, question: dict[str, Any], path_of: Callable[[dict[str, Any]], str]
     ) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Yield the answers to a question, each with its bytes."""
+        seconds = self._limits.library_seconds + self._source.size // _BYTES_A_SECOND
         with _using:
             library = _started(self._limits.library_bytes)
             closed = [_closed.popleft() for _ in range(len(_closed))]
@@ -206,7 +207,7 @@ class _Library:
         answers = self._process.stdout
         if asks is None or answers is None:
             raise EOFError
-        self._deadline = time.monotonic() + _CLOCK * seconds
+        self._deadline = time.monotonic() + seconds + _WAITING_SECONDS
         answered = threading.Event()
         threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
         try:
