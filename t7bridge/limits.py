@@ -38,6 +38,9 @@ class Limits:
         archive_members: members of an archive.
         inflate_ratio: total size of the deflated members of an archive, as a multiple of its own size.
         inflate_bytes: total size that deflated members may reach in any case.
+        library_seconds: time of the processor that the HDF5 library may take to list a file, or to read a part of a
+            data set, beyond 4 seconds for each megabyte of the file; of the clock, 10 seconds more.
+        library_bytes: memory that the HDF5 library may allocate.
         work: steps that one task (comparing, describing, drawing, generating, building a module) may take beyond what
             the size of its input explains: repeating a shared value of the file counts as ten, 64 bytes allocated that
             are not in the file as one.
@@ -56,6 +59,8 @@ class Limits:
     archive_members: int = 1_000_000
     inflate_ratio: int = 100
     inflate_bytes: int = 1 << 28
+    library_seconds: int = 1
+    library_bytes: int = 1 << 31
     work: int = 1_000_000
 
     def exceeded(self, limit: str, message: str, **where: Any) -> LimitError:

@@ -7,6 +7,7 @@ Imports nothing of the package.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from itertools import count
 from typing import Any
@@ -165,3 +166,17 @@ class Step(str):
     """A step of a path that is not a key: `.storage`, `<upvalues>`."""
 
     __slots__ = ()
+
+
+_OTHERS_NAN = re.compile(rb"1\.#(?:QNAN|SNAN|IND)0*|nan\(\w*\)")
+_OTHERS_INFINITY = re.compile(rb"1\.#INF0*")
+
+
+def plain_numbers(text: bytes) -> bytes:
+    """Return numbers that other C libraries printed as this one would.
+
+    Microsoft's library had `1.#QNAN`, `1.#IND` and `1.#INF` before Visual Studio 2015, and has `nan(ind)` since
+    (printf, "Floating-point"); in many languages the decimal point is a comma, and numbers have no other.
+    """
+    text = _OTHERS_INFINITY.sub(b"inf", _OTHERS_NAN.sub(b"nan", text))
+    return text.replace(b",", b".")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import struct
 import zipfile
 
 import pytest
 from attrs import fields
-from helpers import ASCII, BIG8, LITTLE8, Parts, corpus
+from helpers import ASCII, BIG8, LITTLE8, TESTFILES, Parts, corpus
 from pt_helpers import text, zipped
 
 import t7bridge
 from t7bridge import Limits, T7Reader, cli
 from t7bridge.errors import LimitError
+from t7bridge.limits import DEFAULT_LIMITS
 
 TENSOR = (
     b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\1tQ"
@@ -57,6 +59,21 @@ def inside(depth: int) -> bytes:
     return data
 
 
+def large_chunk() -> bytes:
+    """An HDF5 file with one chunk of 16 MiB."""
+    h5py = pytest.importorskip("h5py")
+    image = io.BytesIO()
+    with h5py.File(image, "w") as file:
+        file.create_dataset("a", (1 << 24,), "u1", chunks=(1 << 24,), compression="gzip")[:1] = 1
+    return image.getvalue()
+
+
+def read_hdf5(data: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Read the elements of a file, too."""
+    for tensor in t7bridge.load(data, limits=limits).values():
+        assert tensor.array.size
+
+
 def modules(depth: int) -> bytes:
     """TorchScript of 1.0 with modules in modules."""
     inner = '{"name":"m"}'
@@ -81,6 +98,8 @@ MET = {
     "archive_members": (1, pt(b"\x80\x02]."), t7bridge.load),
     "inflate_ratio": (2, None, t7bridge.load),
     "inflate_bytes": (1 << 20, None, t7bridge.load),
+    "library_seconds": (1, (TESTFILES / "hostile/loop_chunks.h5").read_bytes(), read_hdf5),
+    "library_bytes": (1 << 24, large_chunk(), read_hdf5),
     "work": (500, pt(SHARED), t7bridge.describe),
 }
 
@@ -122,6 +141,8 @@ def test_limits_are_met(name):
     assert error.file
     assert pickle.loads(pickle.dumps(error)).limit == error.limit
 
+    if name == "library_seconds":  # over whose file the library loops
+        return
     if name != "inflated_operations":  # which is met with its own default, for a file like this one
         MET[name][2](file_of(name))
     else:
@@ -138,6 +159,8 @@ def test_limits_on_the_command_line(name, tmp_path, capsys):
 
     assert cli.main(["describe", str(path), *options]) == 2
     assert f"(the limit {name})" in capsys.readouterr().err
+    if name == "library_seconds":
+        return
     raised = ["--limit", "inflated_operations=1000"]
     assert cli.main(["describe", str(path), *raised]) == 0
 

@@ -181,7 +181,7 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
                 hint="Convert without changing encoding, byte order or size of long.",
             )
         output.write(content.trailing)
-        report.note("warning", f"{content.message}; they are copied", code="trailing")
+        report.note("warning", f"{content.message}; these bytes are copied as they are", code="trailing")
     return writer
 
 

@@ -38,6 +38,7 @@ from typing import Any
 from attrs import evolve, field
 
 from ..data import define
+from ..errors import UnsupportedError
 from ..formats.pt.arrays import numpy_value
 from ..formats.pt.pickle.reductions import plain_data
 from ..graph import python
@@ -310,7 +311,10 @@ class Plain(Tree):
             import torch
 
             if isinstance(value, python.Device):
-                return torch.device(str(value))
+                try:
+                    return torch.device(str(value))
+                except RuntimeError as error:
+                    raise UnsupportedError(f"this release of PyTorch has no device {value!s:.40}") from error
             return getattr(torch, value.name, name_text(value))
         return name_text(value) if isinstance(value, NAMED) else value
 
@@ -322,8 +326,8 @@ def to_python(value: Value) -> Any:
         value: the result of `load` or a reader, or a part of it.
 
     Returns:
-        Shared objects are shared, cycles are cycles, and arrays of one storage share memory. Arrays of a file are
-        read-only views of it.
+        Shared objects are shared, cycles are cycles, and arrays of one storage share memory. They can be written to
+        without changing the file, unless it is mapped.
 
     Raises:
         UnsupportedError: numpy has no arrays of a tensor's type (bfloat16 and float8 need `ml_dtypes`).

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from ..data import face
@@ -60,16 +61,43 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
     Raises:
         UnknownFormatError: the format is not supported; the message says what the file is.
     """
-    signature = identify(source.read(0, HEAD_BYTES))
+    head = source.read(0, HEAD_BYTES)
+    signature = identify(head)
+    found = formats_with(signature.kind) if signature is not None else []
+    if not found and not _T7_HEAD.match(head):
+        behind = _behind_user_block(source)
+        if behind is not None:
+            return behind
     if signature is None:
         return FORMATS["t7"]  # its reader decides
-    found = formats_with(signature.kind)
     if not found:
         hint = signature.hint or f"t7bridge reads {known_suffixes()} files."
         raise UnknownFormatError(f"is {signature.title}, which t7bridge does not read", file=source.name, hint=hint)
     if len(found) == 1:
         return found[0]
     return _archive_format(source, found, limits)
+
+
+_T7_HEAD = re.compile(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
+"""The tag of a value other than nil, in ascii or in either byte order."""
+
+
+def _behind_user_block(source: ByteSource) -> FormatSpec | None:
+    """Return the format of a file that begins with bytes of its user; `None` if there is none.
+
+    HDF5 looks for its signature at 512, 1024, 2048, … (HDF5 File Format Specification, II.A). MATLAB 7.3 writes text
+    before it.
+    """
+    offset = _LEAST_USER_BLOCK
+    while offset < source.size:
+        signature = identify(source.read(offset, HEAD_BYTES))
+        if signature is not None and signature.kind == "hdf5":
+            return formats_with("hdf5")[0]
+        offset *= 2
+    return None
+
+
+_LEAST_USER_BLOCK = 512
 
 
 def _archive_format(source: ByteSource, found: list[FormatSpec], limits: Limits | None) -> FormatSpec:
@@ -182,7 +210,6 @@ def _home(spec: FormatSpec) -> Any:
 __getattr__ = face(
     __name__,
     {
-        "hdf5.elements": "DECODERS",
         "pt.archive": (
             "ALIGNMENT_MEMBER BYTEORDER_MEMBER DATA_MEMBER FORMAT_MEMBER ID_MEMBER RECORD_MEMBER VERSION_MEMBER"
         ),

@@ -14,7 +14,7 @@ from ..data import define, np
 from ..errors import CorruptError, ModelError
 from ..io.copy import NO_CHANGE, WORTH_BYTES, Buffer, Change, Extent, crc32, reversal
 from ..io.source import ByteSource
-from ..text import Holder, storage_number
+from ..text import Holder, plain_numbers, storage_number
 from .dtypes import (
     LUA_ALIASES,
     LUA_CLASSES,
@@ -134,11 +134,13 @@ class TextSpan(Elements):
         source: the source of the text.
         offset: of the first byte, 0-based.
         length: in bytes.
+        is_plain: whether the numbers are as C on this system prints them, and not `1,5` or `1.#INF`.
     """
 
     source: ByteSource
     offset: int
     length: int
+    is_plain: bool = True
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
         """See `Elements.arrays`."""
@@ -146,6 +148,8 @@ class TextSpan(Elements):
 
         left = storage.count
         for piece in self.pieces():
+            if not self.is_plain:
+                piece = plain_numbers(piece)
             try:
                 array = parse_numbers(piece, np.dtype(storage.element.code))
             except (ValueError, OverflowError) as error:
@@ -307,7 +311,8 @@ class Storage(Holder):
     def array(self) -> np.ndarray:
         """The elements as a numpy array of shape (count,) in the machine's byte order.
 
-        Read-only where the elements are in a file: a view of its memory map, or a new array each time.
+        Where the elements are in a file, they are read each time, and the array is read-only; if the file is mapped
+        (`load(path, mmap=True)`), it is a view of the map where byte order and alignment allow.
 
         Raises:
             CorruptError: text that is not `count` numbers of this type.
@@ -431,7 +436,7 @@ def part_of(storage: Storage, first: int, count: int) -> Storage:
 
 
 def storage_array(storage: Storage) -> np.ndarray:
-    """The elements as an array: that of the storage itself, or a view of the file's memory map, or a new one."""
+    """The elements as an array: that of the storage itself, a read-only view of its memory, or a new one."""
     data, element = storage.data, storage.element
     native = np.dtype(element.code)
     if isinstance(data, np.ndarray):
@@ -442,9 +447,18 @@ def storage_array(storage: Storage) -> np.ndarray:
         parts = list(array_chunks(storage))
         return np.concatenate(parts) if parts else np.empty(0, native)
     held = dtype_of(element, data.order, data.width)
-    array = np.frombuffer(data.source.mapped(data.offset, storage.count * data.width), held)
+    array = np.frombuffer(data.source.view(data.offset, storage.count * data.width), held)
+    if array.flags.writeable and held == native.newbyteorder():
+        array.byteswap(inplace=True)
+        array = array.view(native)
     # A view only where the machine's own loads can use it; PyTorch takes neither swapped nor unaligned arrays.
     return array if held == native and array.flags.aligned else array.astype(native)
+
+
+def own_array(storage: Storage) -> np.ndarray:
+    """Return the elements as an array of the caller's own, which may be written to."""
+    array = storage_array(storage)
+    return array if array.flags.writeable and array is not storage.data else array.copy()
 
 
 def array_chunks(storage: Storage) -> Iterator[np.ndarray]:

@@ -102,10 +102,11 @@ class Tensor(Holder):
         return cls(storage.element, storage, array.shape, stride, is_scalar=array.ndim == 0)
 
     def numpy(self) -> np.ndarray:
-        """Return the elements as a numpy array of `shape`: a view of `storage.array`, with the same strides.
+        """Return the elements as a numpy array of `shape`, with the same strides.
 
-        The array is read-only where its bytes are in a file. Types that numpy lacks (bfloat16, float8) are those of
-        `ml_dtypes`; elements of quantized tensors are their integers.
+        Where they are in a file, they are read, and the array is read-only. If the file is mapped
+        (`load(path, mmap=True)`), it is a view of the map, which must not be used once the file is shorter. Types that
+        numpy lacks (bfloat16, float8) are those of `ml_dtypes`; elements of quantized tensors are their integers.
 
         Raises:
             UnsupportedError: numpy has no such type, or ml_dtypes is not installed.
@@ -123,7 +124,12 @@ class Tensor(Holder):
             if self.element.name in PACKED:
                 raise UnsupportedError(f"numpy has no arrays of {self.element.name}, smaller than a byte")
             np.empty((0,) * len(self.size))  # an error for more dimensions than it has; as_strided of 1.23 crashes
-            base = self.storage.array[self.offset :]
+            storage = self.storage
+            first = 0
+            if isinstance(storage.data, Span):  # others of the storage's elements are not read
+                first, end = self.reach()
+                storage = part_of(storage, first, end - first)
+            base = storage.array[self.offset - first :]
             strides = byte_strides(self.size, self.stride, base.dtype.itemsize)
             view = np.lib.stride_tricks.as_strided(base, self.size, strides, writeable=base.flags.writeable)
             return view if self.extras is None else _with_bits(view, self)
@@ -383,15 +389,15 @@ class Assembled(Elements):
         """See `Elements.arrays`: as many rows at a time as make up about 1 MiB, at least one."""
         rows, inner = self.size[0], self.size[1:]
         step = max(1, CHUNK_BYTES // max(1, math.prod(inner) * storage.element.itemsize))
-        arrays = [(start, tensor.array) for start, tensor in self.parts]
         for row in range(0, rows, step):
             block = np.empty((min(step, rows - row), *inner), np.dtype(storage.element.code))
-            for start, array in arrays:
-                first, last = max(row, start[0]), min(row + len(block), start[0] + len(array))
+            for start, tensor in self.parts:
+                first = max(row, start[0])
+                last = min(row + len(block), start[0] + tensor.shape[0])
                 if first < last:
-                    columns = tuple(slice(at, at + extent) for at, extent in zip(start[1:], array.shape[1:]))
+                    columns = tuple(slice(at, at + extent) for at, extent in zip(start[1:], tensor.shape[1:]))
                     inside = (slice(first - row, last - row), *columns)
-                    block[inside] = array[first - start[0] : last - start[0]]
+                    block[inside] = tensor[first - start[0] : last - start[0]].array
             yield block.reshape(-1)
 
 
@@ -753,6 +759,8 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
         made = made.conj() if tensor.extras.conj else made
         made = torch._neg_view(made) if tensor.extras.neg else made
     if tensor.is_parameter:
+        if tensor.requires_grad and not (dtype.is_floating_point or dtype.is_complex):
+            raise UnsupportedError(f"PyTorch has no parameters of {name} that require gradients")
         return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
     return made.requires_grad_() if tensor.requires_grad and dtype.is_floating_point else made
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import shutil
+import socket
 import tempfile
 from _thread import allocate_lock
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import IO, Any
+from urllib.parse import urlsplit
 
 from ..errors import MissingFileError, T7BridgeError, TruncatedError, UnsupportedError
 
@@ -61,14 +65,180 @@ def connect(address: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
-        raise UnsupportedError("fsspec is not installed", file=address, hint="pip install 't7bridge[url]'") from error
+        raise UnsupportedError("fsspec is not installed", file=address, hint="pip install fsspec aiohttp") from error
+    options = {}
+    for part in address.split("::"):
+        protocol = protocol_of(part)
+        if protocol in ("http", "https"):
+            is_inside = _is_inside(urlsplit(part).hostname or "")
+            options[protocol] = {"get_client": _client if is_inside else _client_of_public_hosts}
     with errors_of(address, "reached"):
         try:
-            system, path = url_to_fs(address)
+            system, path = url_to_fs(address, **options)
         except ImportError as error:
-            extra = {"s3": "s3", "s3a": "s3", "hf": "hf"}.get(address.split("::")[-1].split("://")[0], "url")
-            raise UnsupportedError(str(error), file=address, hint=f"pip install 't7bridge[{extra}]'") from error
+            protocol = protocol_of(address.split("::")[-1])
+            library = {"s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub"}.get(protocol, "aiohttp")
+            raise UnsupportedError(str(error), file=address, hint=f"pip install {library}") from error
     return system, path
+
+
+def _is_inside(host: str) -> bool:
+    """Return whether a host is one of a private network, or this computer."""
+    try:
+        places = {str(place[0]) for _, _, _, _, place in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return False
+    return not all(map(_is_public, places))
+
+
+def _is_public(number: str) -> bool:
+    """Return whether an IP address is one of the public internet, not of this computer or a network around it."""
+    place = ipaddress.ip_address(number.partition("%")[0])
+    place = getattr(place, "ipv4_mapped", None) or place
+    return place.is_global
+
+
+def _require_public(number: str) -> None:
+    """Refuse a redirect into a private network, where a server outside could read what only this computer may.
+
+    Raises:
+        T7BridgeError: the IP address is not public.
+    """
+    if not _is_public(number):
+        raise T7BridgeError(f"it leads to a private address, {number}, without being one itself")
+
+
+async def _client(**options: Any) -> Any:
+    """Return an HTTP client, which keeps no more of an answer in memory than is ever asked for."""
+    import aiohttp
+
+    class Response(aiohttp.ClientResponse):
+        async def read(self) -> bytes:
+            if self._body is None:
+                parts = []
+                size = 0
+                while part := await self.content.read(BLOCK_BYTES):
+                    parts.append(part)
+                    size += len(part)
+                    if size > _MOST_BLOCKS * BLOCK_BYTES:
+                        raise T7BridgeError("the server sends more than it was asked for")
+                self._body = b"".join(parts)
+            return self._body
+
+    return aiohttp.ClientSession(**options, response_class=Response)
+
+
+async def _client_of_public_hosts(**options: Any) -> Any:
+    """Return an HTTP client that connects to public addresses only, wherever a server redirects it."""
+    import aiohttp
+
+    async def check_redirect(session: Any, context: Any, answer: Any) -> None:
+        headers = answer.response.headers
+        url = answer.url.join(type(answer.url)(headers.get("Location") or headers.get("URI") or ""))
+        try:
+            number = str(ipaddress.ip_address(url.host or ""))
+        except ValueError:  # a name, which the resolver checks
+            return
+        _require_public(number)
+
+    redirects = aiohttp.TraceConfig()
+    redirects.on_request_redirect.append(check_redirect)
+    resolver: Any = _PublicResolver(aiohttp.DefaultResolver())
+    connector = aiohttp.TCPConnector(resolver=resolver)
+    return await _client(**options, connector=connector, trace_configs=[redirects])
+
+
+class _PublicResolver:
+    """A resolver of names for aiohttp that refuses addresses of private networks.
+
+    Args:
+        resolver: aiohttp's own.
+    """
+
+    def __init__(self, resolver: Any) -> None:
+        self._resolver = resolver
+
+    async def resolve(self, host: str, port: int = 0, family: int = socket.AF_INET) -> Any:
+        """Return the addresses of a host."""
+        places = await self._resolver.resolve(host, port, family)
+        for place in places:
+            _require_public(place["host"])
+        return places
+
+    async def close(self) -> None:
+        """Close the resolver."""
+        await self._resolver.close()
+
+
+_MOST_UNANNOUNCED = 1 << 31
+_MOST_RATIO = 100
+"""Bytes of a file whose size is not known before it is there, or that grows to more than this multiple of its own."""
+
+
+class _BoundedFile:
+    """A file that is written, up to a number of bytes.
+
+    Args:
+        file: the file.
+        most: bytes that it may get.
+        name: of the source, for errors.
+    """
+
+    def __init__(self, file: IO[bytes], most: int, name: str) -> None:
+        self._file = file
+        self._left = most
+        self._most = most
+        self._name = name
+        # fsspec writes into what has these.
+        self.read, self.tell, self.close = file.read, file.tell, file.close
+
+    def write(self, data: bytes) -> int:
+        """Write bytes.
+
+        Raises:
+            T7BridgeError: they are too many.
+        """
+        self._left -= len(data)
+        if self._left < 0:
+            raise T7BridgeError(
+                f"sends more than {self._most:,} bytes".replace(",", " "),
+                file=self._name,
+                hint="If that is right, download the file, and give its path.",
+            )
+        return self._file.write(data)
+
+
+def copy_whole(system: Any, path: str, target: str | IO[bytes], name: str) -> None:
+    """Copy a file of a file system, unless it turns out to be larger than it says.
+
+    A server that does not say how large an answer is may send without end; an archive may have a member of a few bytes
+    that become very many.
+
+    Args:
+        system: fsspec's.
+        path: of the file in it.
+        target: where to write: a path, or an open file.
+        name: the address, for errors.
+
+    Raises:
+        T7BridgeError: it is larger.
+    """
+    if protocol_of(name) not in ("http", "https", *ARCHIVES):  # stores know the sizes of their files
+        system.get_file(path, target)
+        return
+    if isinstance(target, str):
+        with open(target, "wb") as file:
+            copy_whole(system, path, file, name)
+        return
+    info = system.info(path)
+    size = info.get("size")
+    packed = info.get("compress_size")
+    if size is None or (packed is not None and size > _MOST_RATIO * packed):
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        most = min(_MOST_UNANNOUNCED, free // 2)
+    else:
+        most = size
+    system.get_file(path, _BoundedFile(target, most, name))
 
 
 def stamp_of(info: dict[str, Any]) -> str:
@@ -115,11 +285,15 @@ class Remote:
     def _copy(self) -> None:
         """Copy the whole to a temporary file, and read that from now on."""
         copy = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
-        self._system.get_file(self._path, copy)
-        self._check()
-        found, wanted = copy.tell(), self._state[0]
-        if wanted is not None and found != wanted:
-            raise self._shorter(found, wanted)
+        try:
+            copy_whole(self._system, self._path, copy, self.name)
+            self._check()
+            found, wanted = copy.tell(), self._state[0]
+            if wanted is not None and found != wanted:
+                raise self._shorter(found, wanted)
+        except BaseException:
+            copy.close()
+            raise
         self._file, self.size, self._system = copy, found, None
         self._blocks.clear()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import re
 import signal
@@ -17,9 +18,12 @@ import time
 from _thread import allocate_lock
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import subprocess
 
 IS_WINDOWS = os.name == "nt"
 HAS_SYNCFS = sys.platform == "linux"
@@ -132,6 +136,14 @@ def inherited_mode(fd: int, replaced: os.stat_result) -> int:
     return mode
 
 
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End another process at once, by a signal that it cannot handle where the system has one."""
+    if hasattr(signal, "SIGKILL"):
+        process.kill()
+    else:
+        process.terminate()
+
+
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -158,6 +170,43 @@ def memory_limit(allowed: int | None) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(kind, (soft, hard))
+
+
+def confine(memory: int) -> None:
+    """Take from this process for good what reading a hostile file does not need, where the system can.
+
+    It can open no file, grow none, leave no image of its memory, and allocate no more than so many bytes beyond those
+    that it has (see `memory_limit`), or fewer if its parent's limit is lower.
+    """
+    if IS_WINDOWS:
+        return
+    resource = import_module("resource")
+    kind, used = resource.RLIMIT_AS, 0
+    with contextlib.suppress(OSError):
+        kind, used = resource.RLIMIT_DATA, _allocated("self")
+    limits = {
+        kind: used + memory,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_NOFILE: 0,
+    }
+    for each, wanted in limits.items():
+        soft, hard = resource.getrlimit(each)
+        allowed = [wanted, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
+        with contextlib.suppress(OSError, ValueError):  # macOS refuses some
+            resource.setrlimit(each, (min(allowed), min(allowed)))
+
+
+def limit_processor_time(seconds: int) -> None:
+    """End this process by a signal when it has used so many seconds of the processor from now, where the system can."""
+    if IS_WINDOWS:
+        return
+    resource = import_module("resource")
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    wanted = math.ceil(time.process_time()) + seconds
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_CPU, (wanted, hard))
 
 
 def _allocated(process: int | str) -> int:

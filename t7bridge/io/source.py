@@ -66,13 +66,16 @@ sizes: dict[str, int] = {}
 class ByteSource:
     """A readable run of bytes at known offsets: an open file, or a buffer in memory.
 
-    Files are read with `pread`, never through the file's own position, and are mapped into memory only when a mapped
-    view is requested: a file that shrinks while it is read then raises an error, not a signal.
+    Files are read with `pread`, never through the file's own position, and are mapped into memory only if `maps` is
+    set: of a file that shrinks, reading raises an error, while using a map ends the process.
 
     Attributes:
         name: the path, or a description for messages.
         size: length in bytes when the source was opened.
+        maps: whether `view` returns parts of a memory map of the file.
     """
+
+    maps = False
 
     def __init__(self, name: str, size: int, *, fd: int | None = None, buffer: memoryview | None = None) -> None:
         self.name = name
@@ -248,8 +251,8 @@ class ByteSource:
             got += count
         return got
 
-    def mapped(self, offset: int, length: int) -> memoryview:
-        """Return a read-only view of the bytes, of memory or of a memory map of the file.
+    def view(self, offset: int, length: int) -> memoryview:
+        """Return bytes as memory: read-only if it is the caller's or a memory map, else with what was read into it.
 
         Raises:
             TruncatedError: the source does not hold `offset + length` bytes.
@@ -258,7 +261,14 @@ class ByteSource:
             if offset + length > self.size:
                 self.read_exact(offset, length, "its data")
             return self._buffer[offset : offset + length].toreadonly()
-        fd = self._open_fd(offset)
+        if self.maps and self._fd is not None:
+            return self._mapped(self._fd, offset, length)
+        data = memoryview(bytearray(length))
+        if self.read_into(offset, data) < length:
+            self.read_exact(offset, length, "its data")  # the error says how much is there
+        return data
+
+    def _mapped(self, fd: int, offset: int, length: int) -> memoryview:
         if offset + length > os.fstat(fd).st_size:  # a page beyond the end of the file would be a signal
             self.read_exact(offset, length, "its data")
         if self._map is None or len(self._map) < offset + length:
@@ -319,10 +329,6 @@ class DerivedSource(ByteSource):
         data = bytearray(max(0, min(length, self.size - offset)))
         return bytes(memoryview(data)[: self.read_into(offset, memoryview(data))])
 
-    def mapped(self, offset: int, length: int) -> memoryview:
-        """Return the bytes, in memory."""
-        return memoryview(self.read_exact(offset, length, "its data"))
-
 
 class _RemoteSource(DerivedSource):
     """A file at an address."""
@@ -377,13 +383,13 @@ class PiecesSource(DerivedSource):
                 break
         return done
 
-    def mapped(self, offset: int, length: int) -> memoryview:
-        """Return the bytes; copied, unless they are in one piece."""
+    def view(self, offset: int, length: int) -> memoryview:
+        """See `ByteSource.view`; memory that was read into, unless they are in one piece."""
         parts = self._parts(offset, length)
         if len(parts) == 1 and parts[0][2] == length:
             source, start, count = parts[0]
-            return source.mapped(start, count)
-        return super().mapped(offset, length)
+            return source.view(start, count)
+        return super().view(offset, length)
 
     def resolve(self, offset: int) -> tuple[ByteSource, int]:
         """See `ByteSource.resolve`."""

@@ -220,6 +220,8 @@ def mapped(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
 
 def stepped(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     """Apply a child to each step of a list, or of a tensor."""
+    if not spec.children:  # somebody took it away
+        return ANY
     name = next(iter(spec.children))
     if not kind.is_list:
         if not kind.shape:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..graph.lua import Field
 
 
-def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Field:
+def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS, mmap: bool = False) -> Field:
     """Load the value of a file, whose format is detected by content.
 
     Of a `.t7` with several values it is the first, as in Lua's `torch.load`; `T7Reader` reads the others. Weights are
@@ -29,6 +29,8 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Field:
     Args:
         source: a path, bytes, or a binary file object.
         limits: resource limits.
+        mmap: whether arrays are views of a memory map of the file, which take no memory and show what others write to
+            it. If the file becomes shorter while they are used, the system ends the process.
 
     Returns:
         For a `.t7`: `None`, `bool`, `float`, `bytes` or an object of `t7bridge.graph`. For a `.pt`: builtins with
@@ -38,7 +40,7 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Field:
         T7BridgeError: the file cannot be opened.
         FormatError: the file is damaged, or in no supported format.
     """
-    return cast("Field", _values(source, limits)[0])
+    return cast("Field", _values(source, limits, mmap)[0])
 
 
 def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value]:
@@ -55,9 +57,10 @@ def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value
     return _values(source, limits)
 
 
-def _values(source: Readable, limits: Limits) -> list[Any]:
+def _values(source: Readable, limits: Limits, mmap: bool = False) -> list[Any]:
     """Return all values of a file, with the recorded numbers, and element types where these have all elements."""
     document = formats.open(source, limits=limits)
+    document.source.maps = mmap
     document.warn(3)
     if HINTS.isdisjoint(document.metadata):
         return document.roots

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import ModelError, T7BridgeError, UnsupportedError
 from ..graph.lua import TorchObject
-from ..graph.storage import Storage
+from ..graph.storage import Storage, own_array
 from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.layouts import check_size
@@ -189,7 +189,7 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
             made[id(tensor)] = _moved(torch.from_numpy(tensor.array.copy()), storage, place)
             continue
         if id(storage) not in storages:
-            storages[id(storage)] = _moved(torch.from_numpy(storage.array.copy()), storage, place)
+            storages[id(storage)] = _moved(torch.from_numpy(own_array(storage)), storage, place)
         flat = storages[id(storage)]
         made[id(tensor)] = flat.as_strided(tensor.size, tensor.stride, tensor.offset)
     return {name: made[id(tensor)] for name, tensor in tensors.items()}

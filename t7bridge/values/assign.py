@@ -6,7 +6,7 @@ from attrs import evolve
 
 from ..data import define, np
 from ..graph.dtypes import INT64
-from ..graph.storage import Data, Span, Storage
+from ..graph.storage import Data, Span, Storage, own_array
 from ..graph.tensor import Tensor, as_stored
 from ..limits import DEFAULT_LIMITS, Budget
 
@@ -85,7 +85,7 @@ def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:
         clashes = [(first.name, item.name) for item in group[1:] if not _equal(first, item)]
         storage.data = places[0]
         return clashes
-    storage.data = np.array(storage.array)
+    storage.data = own_array(storage)
     values = [_converted(item) for item in group]
     for item, array in zip(group, values):
         item.target.array[...] = array

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import ModelError, T7BridgeError, UnsupportedError, WriteError
-from ..io.addresses import ARCHIVES, connect, errors_of, protocol_of, stamp_of
+from ..io.addresses import ARCHIVES, connect, copy_whole, errors_of, protocol_of, stamp_of
 from ..io.output import FileOutput, flush_to_disk, is_temporary, temporary_name
 from ..io.platform import READING, flush_file_system
 from ..io.source import is_address
@@ -137,7 +137,7 @@ def as_local_input(place: str) -> Iterator[str]:
             if system.isdir(inside):
                 system.get(inside.rstrip("/") + "/", copy + "/", recursive=True)
             else:
-                system.get_file(inside, copy)
+                copy_whole(system, inside, copy, place)
         yield copy
 
 

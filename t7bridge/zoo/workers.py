@@ -41,7 +41,7 @@ from ..formats import home
 from ..io import copy as transfer
 from ..io.copy import digest
 from ..io.output import flush_to_disk
-from ..io.platform import ALONE, MemoryWatch, cores, memory_limit
+from ..io.platform import ALONE, MemoryWatch, cores, kill, memory_limit
 from ..report import Note
 from ..tools.draw.drawing import draw
 from ..tools.draw.pictures import is_page
@@ -399,7 +399,7 @@ class _Worker:
 
     def kill(self) -> None:
         """Kill it."""
-        self._process.kill()
+        kill(self._process)
 
     def end(self) -> str:
         """Wait for its end, and return a description of the cause."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import http.server
 import os
 import re
@@ -60,9 +62,38 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Print nothing."""
 
     def do_HEAD(self) -> None:
-        self.reply(b"")
+        if not self.attack():
+            self.reply(b"")
+
+    def attack(self) -> bool:
+        """Answer as a server that means harm does, if the path asks for that."""
+        _, manner, name = self.path.split("/")
+        if manner.startswith("to-"):
+            self.send_response(302)
+            host = {"6": "[::1]", "mapped": "[::ffff:127.0.0.1]"}.get(manner[3:], manner[3:])
+            self.send_header("Location", f"http://{host}:{self.server.server_port}/ranges/{name}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return True
+        if manner not in ("endless", "inflating") and (manner != "flood" or "Range" not in self.headers):
+            return False
+        data = b"]" * (12 << 20)
+        self.send_response(206 if manner == "flood" else 200)
+        if manner == "inflating":
+            data = gzip.compress(data)
+            self.send_header("Content-Encoding", "gzip")
+            self.send_header("Content-Length", str(len(data)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        if self.command == "GET":
+            with contextlib.suppress(OSError):  # nobody listens any more
+                self.wfile.write(data)
+        return True
 
     def do_GET(self) -> None:
+        if self.attack():
+            return
         _, manner, name = self.path.split("/")
         if manner == "refused" or not (self.folder / name).is_file():
             self.send_error(403 if manner == "refused" else 404)
@@ -209,6 +240,42 @@ def test_bad_days(server: Server, tmp_path: Path, manner: str, kind: type, words
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("manner", "words"),
+    [
+        ("endless", "sends more than 1 048 576 bytes. If that is right, download the file"),
+        ("inflating", "sends more than 1 048 576 bytes"),
+        ("flood", "the server sends more than it was asked for"),
+    ],
+)
+def test_answers_without_end(server: Server, monkeypatch: pytest.MonkeyPatch, manner: str, words: str) -> None:
+    """What a server sends beyond what it announced is neither written nor kept."""
+    monkeypatch.setattr("t7bridge.io.addresses._MOST_UNANNOUNCED", 1 << 20)
+    with pytest.raises(T7BridgeError, match=words):
+        t7bridge.load(f"{server.url}/{manner}/small.t7")
+
+
+def test_redirects(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A public server cannot have a private address read; a private one can name others."""
+    assert t7bridge.load(f"{server.url}/to-localhost/small.t7")
+    monkeypatch.setattr("t7bridge.io.addresses._is_inside", lambda host: False)
+    for host in ("localhost", "127.0.0.1", "6", "mapped", "169.254.169.254", "10.0.0.1"):
+        with pytest.raises(T7BridgeError, match="leads to a private address"):
+            t7bridge.load(f"{server.url}/to-{host}/small.t7")
+
+
+def test_members_that_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member of an archive may grow to a hundred times its size; to more, only as an answer without end may."""
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("zeros.t7", bytes(1 << 21))
+        file.write(LINEAR, "small.t7")
+    with t7bridge.open(f"zip://small.t7::{tmp_path}/x.zip") as document:
+        assert document.roots
+    monkeypatch.setattr("t7bridge.io.addresses._MOST_UNANNOUNCED", 1 << 20)
+    with pytest.raises(T7BridgeError, match="sends more than"):
+        t7bridge.load(f"zip://zeros.t7::{tmp_path}/x.zip")
+
+
 def test_nothing_there(server: Server) -> None:
     """A missing file, and a server that does not answer, are told apart."""
     with pytest.raises(MissingFileError, match=r"none\.t7: cannot be read: no such file\. Check"):
@@ -310,18 +377,19 @@ def test_outputs_are_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("hidden", "url", "extra"),
-    [("fsspec.core", "https://h/x", "url"), ("aiohttp", "http://h/x", "url"), ("s3fs", "s3://b/x", "s3"),
-     ("huggingface_hub", "hf://a/b/x", "hf"), ("s3fs", "zip://x::s3://b/x.zip", "s3")],
+    ("hidden", "url", "library"),
+    [("fsspec.core", "https://h/x", "fsspec aiohttp"), ("aiohttp", "http://h/x", "aiohttp"),
+     ("s3fs", "s3://b/x", "s3fs"), ("huggingface_hub", "hf://a/b/x", "huggingface_hub"),
+     ("s3fs", "zip://x::s3://b/x.zip", "s3fs")],
 )  # fmt: skip
-def test_missing_libraries(hidden: str, url: str, extra: str) -> None:
-    """The error names the extra."""
+def test_missing_libraries(hidden: str, url: str, library: str) -> None:
+    """The error names the library."""
     code = f"import sys; sys.modules[{hidden!r}] = None; from t7bridge.cli import main; sys.exit(main(sys.argv[1:]))"
     run = subprocess.run(
         [sys.executable, "-c", code, "inspect", url], capture_output=True, text=True, check=False, env={**os.environ}
     )
     assert run.returncode == 2
-    assert f"pip install 't7bridge[{extra}]'" in run.stderr
+    assert f"pip install {library}" in run.stderr
 
 
 @pytest.mark.slow

@@ -56,19 +56,41 @@ def test_read_into(source):
     assert buffer == DATA[-4:] + b"." * 6
 
 
-def test_mapped(source):
-    """A mapped view is the bytes, read-only."""
-    view = source.mapped(100, 200)
-    assert bytes(view) == DATA[100:300]
-    assert view.readonly
+def mapping(path) -> ByteSource:
+    """A source of which parts are memory maps."""
+    source = ByteSource.from_path(path)
+    source.maps = True
+    return source
+
+
+def test_view(source):
+    """A view is the bytes that it was asked for."""
+    assert bytes(source.view(100, 200)) == DATA[100:300]
     with pytest.raises(TruncatedError):
-        source.mapped(len(DATA) - 1, 2)
+        source.view(len(DATA) - 1, 2)
+
+
+def test_views_are_read(path):
+    """What was read stays what it was when the file becomes shorter."""
+    view = ByteSource.from_path(path).view(0, 300)
+    os.truncate(path, 10)
+    assert bytes(view) == DATA[:300]
+
+
+def test_mapped_view_is_read_only(path):
+    """A view of a memory map is the bytes of the file, and shows what others write to it."""
+    view = mapping(path).view(100, 200)
+    assert view.readonly
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(b"others'")
+    assert bytes(view[:7]) == b"others'"
 
 
 def test_mapped_view_outlives_its_source(path):
     """A view can be used after the source is closed, and after the file is deleted."""
-    source = ByteSource.from_path(path)
-    view = source.mapped(0, 300)
+    source = mapping(path)
+    view = source.view(0, 300)
     source.close()
     path.unlink()
     del source
@@ -81,7 +103,7 @@ def test_bytes_in_memory_are_not_copied():
     source = ByteSource.from_bytes(data)
     data[0] = ord("x")
     assert source.read(0, 3) == b"xbc"
-    assert source.mapped(0, 3).readonly
+    assert source.view(0, 3).readonly
 
 
 @pytest.mark.parametrize("left", [0, 10, 4096, len(DATA) - 1])
@@ -92,20 +114,20 @@ def test_file_that_became_shorter(left, path):
     with pytest.raises(TruncatedError):
         source.read_exact(0, len(DATA), "its data")
     with pytest.raises(TruncatedError):
-        source.mapped(0, len(DATA))
+        source.view(0, len(DATA))
     with pytest.raises(TruncatedError):
-        source.mapped(left, 1)
+        source.view(left, 1)
     assert source.read_into(0, memoryview(bytearray(len(DATA)))) == left
 
 
 def test_file_that_became_shorter_after_it_was_mapped(path):
     """A file truncated after a part of it was mapped is an error for the missing part."""
-    source = ByteSource.from_path(path)
-    assert bytes(source.mapped(0, 10)) == DATA[:10]
+    source = mapping(path)
+    assert bytes(source.view(0, 10)) == DATA[:10]
     os.truncate(path, 10)
     with pytest.raises(TruncatedError):
-        source.mapped(0, len(DATA))
-    assert bytes(source.mapped(0, 10)) == DATA[:10]
+        source.view(0, len(DATA))
+    assert bytes(source.view(0, 10)) == DATA[:10]
 
 
 def test_closed_source(path):
@@ -118,7 +140,7 @@ def test_closed_source(path):
             lambda: source.read(0, 1),
             lambda: source.read_exact(0, 1, "x"),
             lambda: source.read_into(0, memoryview(bytearray(1))),
-            lambda: source.mapped(0, 1),
+            lambda: source.view(0, 1),
         ):
             with pytest.raises(T7BridgeError, match=r"data\.bin: byte 0: has been closed"):
                 use()

@@ -1,5 +1,6 @@
 """Loading, saving and describing by path."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,8 @@ import torch
 from helpers import TESTFILES
 
 import t7bridge
-from t7bridge.errors import TargetExistsError, UnknownFormatError, UnsupportedError
+from t7bridge.errors import TargetExistsError, TruncatedError, UnknownFormatError, UnsupportedError
+from t7bridge.io.source import ByteSource
 
 ROOT = Path(__file__).parents[2] / "testfiles"
 
@@ -118,3 +120,41 @@ def test_lazy(tmp_path: Path) -> None:
 
     with pytest.raises(t7bridge.T7BridgeError):
         tensor.numpy()
+
+
+def test_arrays_are_read_and_mapped_on_request(tmp_path) -> None:
+    """Arrays are what was read, whatever becomes of the file; maps of it are for those who ask for them."""
+    tensor = t7bridge.Tensor.from_numpy(np.arange(40_000, dtype="f4"))
+    path = tmp_path / "x.npz"
+    t7bridge.save({"w": tensor}, path)
+    loaded = t7bridge.load(path)["w"]
+    mapped = t7bridge.load(path, mmap=True)["w"]
+    array = loaded.numpy()
+    assert not array.flags.writeable
+    shown = mapped.numpy()
+    assert np.array_equal(shown, array)
+    with path.open("r+b") as file:
+        file.seek(1000)
+        file.write(bytes(4000))
+    assert np.array_equal(array, tensor.array)
+    assert not np.array_equal(shown, array)
+    del shown
+    os.truncate(path, 8192)
+    assert array.sum() == tensor.array.sum()
+    for each in (loaded, mapped):
+        with pytest.raises(TruncatedError):
+            each.numpy()
+
+
+def test_of_a_large_storage_only_a_view_is_read(tmp_path, monkeypatch) -> None:
+    """The array of a tensor costs the elements that it covers, not all of its storage."""
+    whole = t7bridge.Tensor.from_numpy(np.arange(100_000, dtype="f4").reshape(1000, 100))
+    t7bridge.save({"whole": whole, "part": whole[500:502, ::2]}, tmp_path / "x.pt")
+    part = t7bridge.load(tmp_path / "x.pt")["part"]
+    lengths = []
+    read_into = ByteSource.read_into
+    monkeypatch.setattr(
+        ByteSource, "read_into", lambda self, at, into: lengths.append(len(into)) or read_into(self, at, into)
+    )
+    assert np.array_equal(part.numpy(), whole.array[500:502, ::2])
+    assert sum(lengths) < 1000

@@ -156,9 +156,9 @@ def test_nothing_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hidden", "arguments", "hint"),
     [
-        ("fsspec", ("memory://zoo", "-o", "out"), "pip install 't7bridge[url]'"),
+        ("fsspec", ("memory://zoo", "-o", "out"), "pip install fsspec aiohttp"),
         ("distributed", (".", "-o", "out", "--engine", "dask"), "pip install 't7bridge[dask]'"),
-        ("h5py", (".", "-o", "out", "--to", "hdf5"), "pip install 't7bridge[hdf5]'"),
+        ("h5py", (".", "-o", "out", "--to", "hdf5"), "pip install h5py"),
         ("safetensors", (".", "-o", "out", "--to", "safetensors", "--verify"), "pip install 't7bridge[safetensors]'"),
     ],
 )

@@ -1,1 +1,1 @@
-"""HDF5 files: `structure` finds groups, data sets and attributes, `elements` reads chunks, `file` is the format."""
+"""HDF5 files: `file` is the format; h5py reads them in the process `child`, whose other end is `library`."""

@@ -1,6 +1,6 @@
-"""HDF5 files: read by `structure` and `elements`, laid out by h5py, whose only importer this is.
+"""HDF5 files, read by h5py in a process of its own, and laid out by h5py.
 
-Elements bypass h5py: those in one piece are copied from file to file.
+Elements in one piece bypass h5py: they are copied from file to file.
 
 Dicts and lists are groups and tensors are data sets, `/model/0.weight`, as in torch-hdf5, whose `hdf5.open` reads and
 writes such files in Lua. Strings are attributes of the root group. Two names of one tensor are two links to one data
@@ -17,11 +17,13 @@ from typing import Any
 
 from ...data import np
 from ...errors import CorruptError, UnsupportedError, WriteError
+from ...graph.dtypes import ELEMENT_TYPES, NUMPY_ELEMENTS
 from ...graph.tensor import Tensor
 from ...io.output import FileOutput
-from ...io.source import ByteSource, Readable
-from ...limits import DEFAULT_LIMITS, Inflation, Limits
+from ...io.source import ByteSource, DerivedSource, Readable
+from ...limits import DEFAULT_LIMITS, Budget, Inflation, Limits
 from ...report import Note
+from ...text import few, printable
 from ..named import (
     METADATA_KEY,
     Name,
@@ -35,19 +37,20 @@ from ..named import (
     tie,
 )
 from ..table import Document, Written
-from .elements import ChunkedSource, fill_value, parse_filters, parse_layout
-from .structure import DATASPACE, DATATYPE, EXTERNAL, FILL, FILTERS, LAYOUT, OLD_FILL, Header, Structure
+from .library import LibraryFile, require_h5py
 
 _MOST_ATTRIBUTE = 60_000
-_NAMED = 5
 """Maximum size of an attribute in an object's header, in bytes."""
+_NAMED = 5
+"""Attributes that a note names."""
+_PART_BYTES = 1 << 20
+"""Bytes of elements that are asked for at a time."""
 
 
 def _h5py() -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise UnsupportedError("h5py is not installed", hint="pip install 't7bridge[hdf5]'") from error
+    require_h5py()
+    import h5py
+
     return h5py
 
 
@@ -57,16 +60,22 @@ def _h5py() -> Any:
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
     """Open an HDF5 file.
 
-    Data sets of text, records and references are left out, each with a note, and so are links to other files.
+    A data set of text is a string, or a list of strings. Data sets of records and references are left out, each with a
+    note, and so are links to other files.
 
     Raises:
         FormatError: the file is damaged.
-        UnsupportedError: the file has a version of HDF5, or a filter, that is not read.
+        UnsupportedError: h5py is not installed, or the file has a filter that HDF5 does not have.
     """
+    require_h5py()
     opened, _ = ByteSource.open(source)
     notes: list[Note] = []
     reader = _Reader(opened, limits, notes)
     return Document("hdf5", opened, reader.roots, metadata=reader.metadata, notes=notes)
+
+
+Value = Any
+"""A tensor, or the text of a data set: a string, or lists of strings."""
 
 
 class _Reader:
@@ -77,168 +86,210 @@ class _Reader:
     """
 
     def __init__(self, source: ByteSource, limits: Limits, notes: list[Note]) -> None:
+        self.metadata: dict[str, str] = {}
         self._source = source
         self._limits = limits
         self._notes = notes
+        self._file = LibraryFile(source, limits)
+        self._inflation = Inflation(source.size, limits)
+        self._budget = Budget(limits, "reading the groups of an HDF5 file", free=4 * source.size)
+        self._paths: list[tuple[Name, list[str]]] = []
+        """Of each group and data set in the order of their numbers: the names, and these as the library has them."""
+        self._values: dict[Name, Value] = {}
         self._views: dict[Name, TensorView] = {}
-        self._tensors: dict[Name, Tensor] = {}
         self._recorded: dict[Name, Name] = {}
-        self._by_address: dict[int, tuple[Tensor, dict[str, Name], TensorView | None]] = {}
+        """For each data set, the name that its attribute records."""
+        self._described: dict[int, tuple[Value, dict[str, Name], TensorView | None]] = {}
+        """For the number of each data set, what it is, the names that its attribute records by path, and the view."""
         self._attributes = 0
         self._attribute_names: list[str] = []
-        self._file = Structure(source, limits)
-        self._inflation = Inflation(source.size, limits)
-        self._root = self._file.header(self._file.root)
-        if not self._root.is_group:
-            raise self._file.damaged("there is no root group", self._file.root)
-        attributes = list(self._file.attributes(self._root))
-        self.metadata = {name: text for name, text in attributes if text is not None}
-        self._count_attributes((), [name for name, text in attributes if text is None])
+        self._list()
 
     def roots(self) -> list[Any]:
-        """Return the tensors, in a dict for each group."""
-        self._walk()
-        tied = tie(dict(self._tensors), self._views, self._notes)
-        made: dict[Any, Any] = {}
-        same: dict[int, Tensor] = {}
+        """Return the tensors and texts, in a dict for each group."""
+        tensors = {path: value for path, value in self._values.items() if isinstance(value, Tensor)}
+        tied = tie(dict(tensors), self._views, self._notes)
+        root: dict[Any, Any] = {}
+        same: dict[int, Value] = {}
         unused: list[Name] = []
-        for path, tensor in self._tensors.items():
-            item = same.setdefault(id(tensor), tied[path])
+        for path, value in self._values.items():
+            item = same.setdefault(id(value), tied.get(path, value))
             recorded = self._recorded.get(path)
             if recorded is not None:
-                if _is_stored_as(recorded, path) and not _put(made, recorded, item):
+                if _is_stored_as(recorded, path) and not _put(root, recorded, item):
                     continue
                 unused.append(path)
-            if _put(made, path, item):
+            if _put(root, path, item):
                 raise CorruptError("two data sets have one name", path=".".join(path))
         if unused:
             message = "the name that its attribute records is not one that HDF5 cannot have, and is not used"
             self._notes.append(Note("warning", ".".join(unused[0]), message, code="record"))
-        return [made]
+        return [root]
 
-    def _walk(self) -> None:
-        """Find the data sets. A group that occurs again, for example inside itself, is left out there."""
-        seen = {self._file.root}
-        stack: list[tuple[Name, Header]] = [((), self._root)]
-        while stack:
-            steps, group = stack.pop()
-            if steps:
-                self._count_attributes(steps, [name for name, _ in self._file.attributes(group)])
-            inner: list[tuple[Name, Header]] = []
-            for name, link in self._file.links(group).items():
-                path = (*steps, name)
-                self._file.budget.spend(len(path))
-                if len(seen) + len(self._tensors) > self._limits.archive_members:
-                    raise self._limits.exceeded("archive_members", "has too many groups and data sets")
-                address = self._file.follow(group, link) if isinstance(link, str) else link
-                if address is None:
-                    self._left_out(path, "a link to another file" if link is None else "a broken link")
-                elif address in self._by_address:
-                    self._dataset(path, *self._by_address[address])
-                elif address in seen:
-                    self._left_out(path, "a group under another name")
-                else:
-                    self._object(path, self._file.header(address), seen, inner)
-            stack += reversed(inner)
+    def _list(self) -> None:
+        """Read the groups and data sets, but no elements of tensors."""
+        for message in self._file.listing(max(0, self._inflation.left), self._path_of):
+            if len(self._paths) + len(self._values) > self._limits.archive_members:
+                raise self._limits.exceeded("archive_members", "has too many groups and data sets")
+            if not self._paths:
+                self._paths.append(((), []))
+                self.metadata = {_name(name): _name(text) for name, text in message["texts"].items()}
+                self._count_attributes((), message)
+            else:
+                group, names = self._paths[message["in"]]
+                path = (*group, _name(message["name"]))
+                self._budget.spend(len(path))
+                self._add(message, path, [*names, message["name"]])
         if self._attributes:
-            names = ", ".join(self._attribute_names) + (", …" if self._attributes > len(self._attribute_names) else "")
+            names = few(self._attribute_names) + (", …" if self._attributes > len(self._attribute_names) else "")
             what = "attribute is" if self._attributes == 1 else "attributes are"
-            self._notes.append(
-                Note(
-                    "warning",
-                    "",
-                    f"{self._attributes} {what} left out: {names}",
-                    code="left-out",
-                    count=self._attributes,
-                )
-            )
+            text = f"{self._attributes} {what} left out: {names}"
+            self._notes.append(Note("warning", "", text, code="left-out", count=self._attributes))
 
-    def _object(self, path: Name, header: Header, seen: set[int], groups: list[tuple[Name, Header]]) -> None:
-        """Read an object that was not read before."""
-        if header.is_group:
-            seen.add(header.address)
-            groups.append((path, header))
-        elif not header.is_dataset:
-            self._left_out(path, "a named type")
+    def _path_of(self, message: dict[str, Any]) -> str:
+        """Return the path of a link from what the library says about it; empty if that says nothing."""
+        if "in" not in message or message["in"] >= len(self._paths):
+            return ""
+        return ".".join((*self._paths[message["in"]][0], _name(message["name"])))
+
+    def _add(self, message: dict[str, Any], path: Name, names: list[str]) -> None:
+        """Add what the library says about a link of a group."""
+        kind = message["object"]
+        if kind == "left out":
+            text = f"{printable(message['what'])} is left out"
+            self._notes.append(Note("warning", ".".join(path), text, code="left-out"))
+            return
+        if kind == "link":
+            self._put_value(path, *self._described[message["to"]])
+            return
+        self._count_attributes(path, message)
+        self._paths.append((path, names))
+        if kind == "group":
+            return
+        if kind == "text":
+            self._inflation.spend(sum(map(len, message["texts"])), "data sets", path=".".join(path))
+            texts = [_text(text) for text in message["texts"]]
+            value = _nested(texts, tuple(message["shape"]))
         else:
-            tensor = self._tensor(path, header)
-            if tensor is not None:
-                names, view = self._described(path, header)
-                self._by_address[header.address] = (tensor, names, view)
-                self._dataset(path, tensor, names, view)
+            value = self._tensor(message, path, names)
+        described = (value, *_record(message, path))
+        self._described[len(self._paths) - 1] = described
+        self._put_value(path, *described)
 
-    def _count_attributes(self, path: Name, others: list[str]) -> None:
-        """Count attributes of a group or data set that are neither ours nor metadata of the file."""
-        self._attributes += len(others)
-        room = _NAMED - len(self._attribute_names)
-        self._attribute_names += [f"{'.'.join(path)}@{name}"[:100] for name in others[:room]]
-
-    def _left_out(self, path: Name, what: str) -> None:
-        self._notes.append(Note("warning", ".".join(path), f"{what} is left out", code="left-out"))
-
-    def _described(self, path: Name, header: Header) -> tuple[dict[str, Name], TensorView | None]:
-        """Read the attributes of a data set: from ours, names by path, and the view."""
-        attributes = dict(self._file.attributes(header))
-        self._count_attributes(path, [name for name in attributes if name != METADATA_KEY])
-        if METADATA_KEY not in attributes:
-            return {}, None
-        try:
-            found = json.loads(attributes[METADATA_KEY] or "")
-            names = {str(place): tuple(map(str, steps)) for place, steps in found.get("names", {}).items()}
-            if not all(names.values()):
-                raise ValueError("a name is empty")
-            return names, TensorView.from_list(found["view"]) if "view" in found else None
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise CorruptError("our attribute of a data set cannot be read", path=".".join(path)) from error
-
-    def _dataset(self, path: Name, tensor: Tensor, names: dict[str, Name], view: TensorView | None) -> None:
+    def _put_value(self, path: Name, value: Value, names: dict[str, Name], view: TensorView | None) -> None:
         recorded = names.get("/".join(path))
         if recorded is not None:
             self._recorded[path] = recorded
-        self._tensors[path] = tensor
+        self._values[path] = value
         if view is not None:
             self._views[path] = view
 
-    def _tensor(self, path: Name, header: Header) -> Tensor | None:
-        """Return a data set as a tensor; `None` if it is left out."""
-        file, where = self._file, ".".join(path)
-        kind = file.kind(file.message(header, DATATYPE) or b"")
-        if kind.element is None:
-            self._left_out(path, f"a data set of {kind.title}")
-            return None
-        shape, most = file.shape(file.message(header, DATASPACE) or b"")
-        if shape is None:
-            self._left_out(path, "a data set without a shape")
-            return None
-        size = kind.element.itemsize
-        nbytes = math.prod(shape) * size
-        source, offset = self._elements(header, shape, most, size, where) if nbytes else (self._source, 0)
-        if offset + nbytes > source.size:
-            raise CorruptError("a data set's elements are not all in the file", offset=offset, path=where)
-        return tensor_of_bytes(
-            source, offset, nbytes, kind.element, shape, path=where, limits=self._limits, order=kind.order
-        )
+    def _count_attributes(self, path: Name, message: dict[str, Any]) -> None:
+        """Count attributes of a group or data set that are neither ours nor metadata of the file."""
+        self._attributes += message["attributes"]
+        room = _NAMED - len(self._attribute_names)
+        self._attribute_names += [f"{'.'.join(path)}@{_name(name)}"[:100] for name in message["named"][:room]]
 
-    def _elements(
-        self, header: Header, shape: tuple[int, ...], most: tuple[int | None, ...], itemsize: int, path: str
-    ) -> tuple[ByteSource, int]:
-        """Return where the elements of a data set are, and the offset of the first byte there."""
-        file = self._file
-        message = file.message(header, LAYOUT)
-        if message is None:
-            raise file.damaged("a data set has no layout", header.address, path=path)
-        layout = parse_layout(file, message)
-        if layout.kind == 3 or EXTERNAL in header.messages:
-            raise UnsupportedError("a data set's elements are in another file", path=path)
-        if layout.kind == 0:
-            return ByteSource.from_bytes(layout.data, self._source.name), 0
-        if layout.kind == 1 and layout.address is not None:
-            if 0 <= layout.nbytes < math.prod(shape) * itemsize:
-                raise CorruptError("a data set's elements are not all in the file", offset=layout.address, path=path)
-            return self._source, layout.address
-        fill = fill_value(file, file.message(header, FILL), file.message(header, OLD_FILL), itemsize)
-        filters = parse_filters(file, file.message(header, FILTERS) or b"\2\0")
-        return ChunkedSource(file, shape, most, itemsize, layout, filters, fill, self._inflation, path), 0
+    def _tensor(self, message: dict[str, Any], path: Name, names: list[str]) -> Tensor:
+        """Return a data set as a tensor."""
+        where = ".".join(path)
+        element = ELEMENT_TYPES["bfloat16"] if message["element"] == "bfloat16" else NUMPY_ELEMENTS[message["element"]]
+        shape = tuple(map(int, message["shape"]))
+        nbytes = math.prod(shape) * element.itemsize
+        source = self._source
+        offset = 0
+        if nbytes and "span" in message:
+            offset, stored = map(int, message["span"])
+            if stored < nbytes or not 0 <= offset <= source.size - nbytes:
+                raise CorruptError("a data set's elements are not all in the file", offset=offset, path=where)
+        elif nbytes:
+            self._inflation.spend(nbytes, "data sets", path=where)
+            source = _Elements(self._file, source.name, names, element.itemsize, nbytes, where)
+        order = message["order"]
+        return tensor_of_bytes(source, offset, nbytes, element, shape, path=where, limits=self._limits, order=order)
+
+
+def _name(text: str) -> str:
+    """Return a name or text of the library's, whose characters are bytes."""
+    return text.encode("latin-1").decode("utf-8", "backslashreplace")
+
+
+def _text(text: str) -> str | bytes:
+    """Return a string of a data set; bytes, if it is not UTF-8."""
+    data = text.encode("latin-1")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _nested(texts: list[Any], shape: tuple[int, ...]) -> Any:
+    """Return strings in lists of a shape; without dimensions, the one string."""
+    if not shape:
+        return texts[0]
+    if len(shape) == 1:
+        return texts
+    size = math.prod(shape[1:])
+    return [_nested(texts[row * size : (row + 1) * size], shape[1:]) for row in range(shape[0])]
+
+
+def _record(message: dict[str, Any], path: Name) -> tuple[dict[str, Name], TensorView | None]:
+    """Return what the attribute of ours records: names by path, and the view."""
+    if "ours" not in message:
+        return {}, None
+    try:
+        record = json.loads(_name(message["ours"]))
+        names = {str(place): tuple(map(str, steps)) for place, steps in record.get("names", {}).items()}
+        if not all(names.values()):
+            raise ValueError("a name is empty")
+        return names, TensorView.from_list(record["view"]) if "view" in record else None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptError("our attribute of a data set cannot be read", path=".".join(path)) from error
+
+
+class _Elements(DerivedSource):
+    """The elements of a data set that the library makes from what is in the file, in the byte order of the file.
+
+    Args:
+        file: asked for them.
+        name: of the file.
+        names: of the groups and the data set.
+        itemsize: of an element, in bytes.
+        size: of all elements, in bytes.
+        path: of the data set, for errors.
+    """
+
+    def __init__(self, file: LibraryFile, name: str, names: list[str], itemsize: int, size: int, path: str) -> None:
+        super().__init__(name, size)
+        self._file = file
+        self._names = names
+        self._itemsize = itemsize
+        self._path = path
+        self._window = (0, memoryview(b""))
+        """The part that was read last: the offset of its first byte, and its bytes."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """See `ByteSource.read_into`."""
+        wanted = min(len(buffer), self.size - offset)
+        done = 0
+        while done < wanted:
+            start, window = self._window
+            if not start <= offset + done < start + len(window):
+                start, window = self._window = self._part(offset + done)
+            part = window[offset + done - start :][: wanted - done]
+            buffer[done : done + len(part)] = part
+            done += len(part)
+        return done
+
+    def _part(self, offset: int) -> tuple[int, memoryview]:
+        """Read the part that has a byte."""
+        count = _PART_BYTES // self._itemsize
+        start = offset // self._itemsize // count * count
+        count = min(count, self.size // self._itemsize - start)
+        data = self._file.elements(self._names, start, count, self._path)
+        if len(data) != count * self._itemsize:
+            raise CorruptError("a data set has other elements than its shape", file=self.name, path=self._path)
+        return start * self._itemsize, memoryview(data)
 
 
 # Writing

@@ -130,7 +130,7 @@ class T7Reader:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        """Leave the file open: the storages still need it. It is closed with the last of them."""
+        self.close()
 
     # Single values, as `torch.DiskFile` reads them
 

@@ -17,14 +17,16 @@ from ...graph.dtypes import ElementType
 from ...graph.storage import Span, Storage, TextSpan, array_chunks
 from ...io.copy import Extent
 from ...io.output import Output
-from ...text import number_text
+from ...text import number_text, plain_numbers
 from . import layout as tags
 from .layout import WINDOW_BYTES, T7Layout, Window
 
 _WINDOW = 1 << 16
 _TOKEN = re.compile(rb"[ \t\r\n\v\f]*([^ \t\r\n\v\f]*)")
 _INTEGER = re.compile(rb"[+-]?\d{1,20}\Z")
-_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan|nan\(\w*\))\Z")
+_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan)\Z")
+_OTHERS_NUMBER = re.compile(rb"[+-]?(\d+,\d*([eE][+-]?\d+)?|1\.#(?:QNAN|SNAN|IND|INF)0*|nan\(\w*\))\Z")
+"""Numbers as other C libraries print them: see `plain_numbers`."""
 _NUMBER_BYTES = b"0123456789+-.eEinfa \n"
 _FULL_DIGITS, _FLOAT_DIGITS, _OLD_DIGITS = 17, 9, 6
 _SAMPLE_BYTES = 1 << 12
@@ -46,6 +48,8 @@ class TextInput(Window):
     """Reads primitives at a moving position. The same methods as `BinaryInput`."""
 
     is_text = True
+    _has_carriage_returns = False
+    """Whether a line ended with CR and LF."""
 
     def _refill(self, length: int) -> None:
         """Start the window at the position, with at least `length` bytes or all there are."""
@@ -72,6 +76,20 @@ class TextInput(Window):
             self._refill(1)
         if self._window[self._at : self._at + 1] == b"\n":
             self._at += 1
+        elif self._window[self._at : self._at + 1] == b"\r":
+            self._has_carriage_returns = True
+
+    def _require_line_feeds(self, what: str) -> None:
+        """Refuse bytes, whose number is known, behind a line that does not end as it was written.
+
+        Raises:
+            CorruptError: it ends with CR and LF.
+        """
+        if self._has_carriage_returns:
+            raise self.fault(
+                f"its lines end with CR and LF, so that {what} is not where it was written",
+                hint="It was transferred as text. Transfer it again, as binary; or convert it back: dos2unix FILE.",
+            )
 
     def _wrong(self, token: bytes, what: str) -> FormatError:
         found = repr(token[:40])[1:]
@@ -105,9 +123,11 @@ class TextInput(Window):
     def read_double(self, what: str = "a number") -> float:
         """Read a number."""
         token = self._token(what)
+        if _OTHERS_NUMBER.match(token):
+            token = plain_numbers(token)
         if not _NUMBER.match(token):
             raise self._wrong(token, what)
-        value = float(token.partition(b"(")[0])
+        value = float(token)
         if self.rounded is not False:
             self._learn_digits(token, value, _FULL_DIGITS)
         self._line_feed()
@@ -121,6 +141,7 @@ class TextInput(Window):
         self.check_length(length, what)
         if not length:
             return b""
+        self._require_line_feeds(what)
         if len(self._window) - self._at < length:
             self._refill(length)
         data = self._window[self._at : self._at + length]
@@ -137,6 +158,7 @@ class TextInput(Window):
             self.require(count, 1, f"elements of type {element.name}")
             span = Span(self.source, self.position, 1)
             if count:
+                self._require_line_feeds(f"elements of type {element.name}")
                 self.position += count
                 self._line_feed()
             return span
@@ -144,12 +166,12 @@ class TextInput(Window):
         start = self.position
         if not count:
             return TextSpan(self.source, start, 0)
-        self._pass_numbers(count, f"elements of type {element.name}")
+        is_plain = self._pass_numbers(count, f"elements of type {element.name}")
         end = self.position
         self._line_feed()
         if self.rounded is None and element.code[0] == "f":
             self._sample(self.source.read(start, min(_SAMPLE_BYTES, end - start)), element)
-        return TextSpan(self.source, start, end - start)
+        return TextSpan(self.source, start, end - start, is_plain)
 
     def _sample(self, text: bytes, element: ElementType) -> None:
         """Learn the digits from the first numbers of a storage; the last word may be cut off."""
@@ -172,8 +194,13 @@ class TextInput(Window):
             if short != number_text(value, digits).encode():
                 self.rounded = token == short
 
-    def _pass_numbers(self, count: int, what: str) -> None:
-        """Move behind `count` numbers, looking only at where words end and which bytes there are."""
+    def _pass_numbers(self, count: int, what: str) -> bool:
+        """Move behind `count` numbers, looking only at where words end and which bytes there are.
+
+        Returns:
+            Whether all of them are as Lua Torch reads them here.
+        """
+        is_plain = True
         while count:
             if self._at == len(self._window):
                 self._refill(min(2 * count, WINDOW_BYTES))
@@ -194,10 +221,13 @@ class TextInput(Window):
             while count:
                 token = self._token(what)
                 if not _NUMBER.match(token):
-                    raise self._wrong(token, what)
+                    if not _OTHERS_NUMBER.match(token):
+                        raise self._wrong(token, what)
+                    is_plain = False
                 count -= 1
                 if self.position >= stop:
                     break
+        return is_plain
 
 
 _NAN = struct.pack(">d", math.nan)
@@ -268,7 +298,7 @@ class TextWriter:
         if storage.element.itemsize == 1:
             for chunk in storage.chunks():
                 self.output.write(chunk)
-        elif isinstance(data, TextSpan):
+        elif isinstance(data, TextSpan) and data.is_plain:
             self.output.copy(Extent(data.source, data.offset, data.length))
         else:
             self._write_numbers(storage)

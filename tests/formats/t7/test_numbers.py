@@ -205,6 +205,30 @@ def test_short_numbers_say_nothing_about_digits():
     assert reader.layout.digits == 17
 
 
+def test_numbers_of_other_c_libraries():
+    """Numbers as Microsoft's library and languages with a decimal comma print them, alone and in storages."""
+    for word, value in {b"1,5": 1.5, b"-2,5e3": -2500.0, b"1.#INF": math.inf, b"-1.#INF00": -math.inf}.items():
+        assert read(b"1\n" + word + b"\n") == value
+    for word in (b"1.#QNAN", b"1.#SNAN", b"-1.#IND", b"-nan(ind)", b"nan(snan)"):
+        number = read(b"1\n" + word + b"\n")
+        assert math.isnan(number)
+        assert (math.copysign(1, number) < 0) == word.startswith(b"-")
+    storage = b"4\n1\n3\nV 1\n18\ntorch.FloatStorage\n5\n"
+    found = read(storage + b"1,5 -1.#IND 1.#INF 2.5 1e-3\n")
+    assert np.array_equal(found.array, np.array([1.5, -np.nan, np.inf, 2.5, 1e-3], "f4"), equal_nan=True)
+    assert written(found, T7Layout(encoding="ascii")).endswith(b"\n1.5 -nan inf 2.5 0.00100000005\n")
+
+
+def test_lines_that_end_with_cr_and_lf():
+    """A file that was transferred as text is named as one where strings are not where they were written."""
+    data = b"4\n1\n3\nV 1\n18\ntorch.FloatStorage\n2\n1.5 2\n"
+    assert read(data).array.tolist() == [1.5, 2]
+    for text in (data, b"2\n3\nabc\n"):
+        with pytest.raises(CorruptError, match=r"its lines end with CR and LF.*dos2unix"):
+            read(text.replace(b"\n", b"\r\n"))
+    assert read(b"2\n2\n\r\n\n") == b"\r\n"
+
+
 def test_six_digits_are_written():
     """With 6 digits, doubles and floats are printed like C's `%g`."""
     old = T7Layout(encoding="ascii", digits=6)
@@ -213,7 +237,9 @@ def test_six_digits_are_written():
     assert data.endswith(b"\n2\n0.333333 1e-07\n")
 
 
-@pytest.mark.parametrize("word", [b"0x10", b"1.5.2", b"--1", b"1e", b"one", b"1_0", b"infinit", b"1,5"])
+@pytest.mark.parametrize(
+    "word", [b"0x10", b"1.5.2", b"--1", b"1e", b"one", b"1_0", b"infinit", b"1,5,5", b"1,5.5", b"1.#NAN"]
+)
 def test_words_that_are_no_numbers(word):
     """A word in the place of a number is an error that shows it."""
     with pytest.raises(CorruptError, match=f"is not a number.*{word.decode()}"):

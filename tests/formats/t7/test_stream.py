@@ -169,10 +169,19 @@ def test_file_object_may_be_closed(tmp_path):
     """The elements of a tensor can be read after the file object that it came from is closed, and deleted."""
     path = tmp_path / "linear.t7"
     path.write_bytes(LINEAR.read_bytes())
-    with path.open("rb") as file, T7Reader(file) as reader:
-        value = reader.read_object()
+    with path.open("rb") as file:
+        value = T7Reader(file).read_object()
     path.unlink()
     assert value["weight"].numpy().shape == (2, 3)
+
+
+def test_with_closes_the_file(tmp_path):
+    """A reader in a `with` statement closes its file at the end, as any file does."""
+    with T7Reader(LINEAR) as reader:
+        value = reader.read_object()
+        assert value["weight"].numpy().shape == (2, 3)
+    with pytest.raises(T7BridgeError, match=r"has been closed. Keep the reader open"):
+        value["weight"].numpy()
 
 
 @pytest.mark.parametrize("module", [gzip, bz2, lzma], ids=lambda module: module.__name__)

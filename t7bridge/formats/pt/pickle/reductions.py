@@ -532,12 +532,26 @@ def _set_array_state(meaning: PtMeaning, value: NumpyArray, state: Any) -> Numpy
     state = _numpy_state(state)
     if len(state) == 4:  # before version 1 of the layout
         state = (0, *state)
+    if len(state) == 5 and isinstance(state[2], (PythonObject, PythonGlobal)):
+        raise UnsupportedError(
+            f"a numpy array has elements of a class, {_class_of_dtype(state[2])}",
+            hint="Save plain arrays: one for each field of a record; texts as a list.",
+        )
     if len(state) != 5 or not isinstance(state[2], NumpyDtype):
         raise CorruptError("a numpy array receives an invalid state", found=f"a tuple of {len(state)}")
     _, shape, value.dtype, fortran, data = state
     value.fortran = bool(fortran)
     # A string of Python 2 was already decoded as UTF-8, if valid.
     return _fill(value, shape, data.encode() if isinstance(data, str) else data)
+
+
+def _class_of_dtype(dtype: PythonObject | PythonGlobal) -> str:
+    """Return the class of elements that a dtype names, for errors."""
+    given = dtype.args if isinstance(dtype, PythonObject) else ()
+    if isinstance(given, tuple) and given and isinstance(given[0], PythonGlobal):
+        return shown(given[0].path)
+    cls = dtype.cls if isinstance(dtype, PythonObject) else dtype
+    return shown(cls.path if cls is not None else "")
 
 
 def _fill(array: NumpyArray, shape: Any, data: Any) -> NumpyArray:

@@ -1,0 +1,610 @@
+"""A program of its own: h5py reads an HDF5 file whose bytes the parent process serves.
+
+A damaged or hostile file can make the HDF5 library crash, loop, or allocate without bound. Here it can: this process
+opens no file, cannot grow one, and has limits of memory and time. It follows no link to another file.
+
+Messages are lines of JSON, some followed by as many bytes as they say. The parent asks a question about a file; the
+child asks for bytes of the file as often as it needs them, and answers. Names and texts are bytes, one character each.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import IO, Any
+
+import h5py
+import numpy as np
+from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5t, h5z
+
+from ...graph.dtypes import NUMPY_ELEMENTS
+from ...io.platform import confine, limit_processor_time
+
+OURS = b"t7bridge"
+"""The attribute of a data set that the writer adds."""
+_BLOCK_BYTES, _MOST_BLOCKS = 1 << 14, 512
+_LARGEST_READ = 1 << 22
+"""Bytes that the parent reads at once."""
+_MOST_SOFT_LINKS = 16
+"""HDF5's own default (H5L_NUM_LINKS)."""
+_TEXTS_AT_ONCE = 1024
+_LEAST_CACHE = 1 << 23
+_SLOTS_PER_CHUNK, _LEAST_SLOTS, _MOST_SLOTS = 10, 521, 1 << 20
+"""HDF5 finds a chunk by its number modulo that of slots, and advises ten to a hundred of them a chunk."""
+_PREEMPTION = 0.75
+"""HDF5's own preference for chunks that were read to their end when the cache is full."""
+_NAMED_ATTRIBUTES = 5
+
+
+class Refusal(Exception):
+    """A file that is not read.
+
+    Args:
+        kind: `damaged`, `unsupported` or `memory`.
+        message: for the user.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Parent:
+    """The parent process at the other end of two pipes.
+
+    Attributes:
+        about: the link that the parent is told about next, for errors.
+    """
+
+    def __init__(self) -> None:
+        self.about: dict[str, Any] = {}
+        self._questions: IO[bytes] = os.fdopen(os.dup(0), "rb")
+        self._answers: IO[bytes] = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)  # a library that prints must not write between the answers
+
+    def question(self) -> dict[str, Any] | None:
+        """Return the next question; `None` if the parent is gone."""
+        line = self._questions.readline()
+        return json.loads(line) if line else None
+
+    def answer(self, message: dict[str, Any], payload: bytes | memoryview = b"") -> None:
+        """Send a message, and bytes after it."""
+        self._answers.write(json.dumps(message).encode() + b"\n")
+        self._answers.write(payload)
+
+    def fail(self, kind: str, message: str) -> None:
+        """Answer that the question has no answer."""
+        self.answer({"error": kind, "message": message, **self.about})
+
+    def flush(self) -> None:
+        """Send what is waiting."""
+        self._answers.flush()
+
+    def bytes_into(self, offset: int, buffer: memoryview) -> int:
+        """Ask for bytes of the file in question; return how many there are."""
+        self.answer({"bytes": [offset, len(buffer)]})
+        self.flush()
+        count = int(self._questions.readline())
+        buffer[:count] = self._questions.read(count)
+        return count
+
+
+class ServedFile(io.RawIOBase):
+    """A file that the parent reads, as a file object for h5py.
+
+    Small reads, of what describes the data, go through a cache of blocks.
+
+    Args:
+        parent: reads it.
+        size: of the file, in bytes.
+    """
+
+    def __init__(self, parent: Parent, size: int) -> None:
+        super().__init__()
+        self._parent = parent
+        self._size = size
+        self._position = 0
+        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a position, as a file object does."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = start + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill memory from the position on; return the number of bytes, fewer than its length only at the end."""
+        view = memoryview(buffer).cast("B")
+        view = view[: max(0, self._size - self._position)]
+        done = 0
+        while done < len(view):
+            place = self._position + done
+            if len(view) >= _BLOCK_BYTES:
+                part = view[done : done + _LARGEST_READ]
+                count = self._parent.bytes_into(place, part)
+            else:
+                number, inside = divmod(place, _BLOCK_BYTES)
+                block = self._block(number)[inside : inside + len(view) - done]
+                count = len(block)
+                view[done : done + count] = block
+            if not count:  # the file has become shorter
+                break
+            done += count
+        self._position += done
+        return done
+
+    def _block(self, number: int) -> bytes:
+        if number in self._blocks:
+            self._blocks.move_to_end(number)
+            return self._blocks[number]
+        block = bytearray(min(_BLOCK_BYTES, self._size - number * _BLOCK_BYTES))
+        count = self._parent.bytes_into(number * _BLOCK_BYTES, memoryview(block))
+        self._blocks[number] = bytes(block[:count])
+        if len(self._blocks) > _MOST_BLOCKS:
+            self._blocks.popitem(last=False)
+        return self._blocks[number]
+
+
+class OpenFile:
+    """A file that the parent asks about.
+
+    Args:
+        parent: reads it.
+        size: of the file, in bytes.
+    """
+
+    def __init__(self, parent: Parent, size: int) -> None:
+        self._file = h5py.File(ServedFile(parent, size), "r")
+        self.root = h5o.open(self._file.id, b"/")
+        if not isinstance(self.root, h5g.GroupID):
+            raise Refusal("damaged", "there is no root group")
+        self._data_set: tuple[list[str], h5d.DatasetID] | None = None
+        """The path of the data set whose elements were asked for last, and the data set, with its chunks."""
+
+    def data_set(self, path: list[str], memory: int) -> h5d.DatasetID:
+        """Open a data set to read its elements.
+
+        Args:
+            path: names of groups, and its own.
+            memory: bytes that this process may allocate.
+        """
+        if self._data_set is None or self._data_set[0] != path:
+            self._data_set = None
+            group = self.root
+            *groups, name = [step.encode("latin-1") for step in path]
+            for step in groups:
+                group = _target(self.root, group, step)
+            self._data_set = (path, _with_cache(self.root, group, name, memory))
+        return self._data_set[1]
+
+
+def main() -> None:
+    """Answer questions until the parent is gone."""
+    parent = Parent()
+    memory = int(sys.argv[1])
+    _warm_up()
+    confine(memory)
+    files: dict[int, OpenFile] = {}
+    while (question := parent.question()) is not None:
+        limit_processor_time(question["seconds"])
+        parent.about = {}
+        for number in question["closed"]:
+            files.pop(number, None)
+        try:
+            number = question["file"]
+            if number not in files:
+                files[number] = OpenFile(parent, question["size"])
+            if "elements" in question:
+                found = files[number].data_set(question["elements"], memory)
+                _send_elements(parent, found, question["start"], question["count"])
+            else:
+                _list(parent, files[number].root, question["text_bytes"])
+            parent.answer({"done": True})
+        except Refusal as error:
+            parent.fail(error.kind, str(error))
+        except MemoryError:
+            parent.fail("memory", "there is too little")
+        except Exception as error:  # h5py raises nearly any for errors of HDF5
+            message = str(error.args[0] if error.args else error)  # the text of a KeyError has quotation marks
+            parent.fail(_kind_of(message), message)
+        parent.flush()
+
+
+def _kind_of(message: str) -> str:
+    """Return the kind of an error of the HDF5 library, which has only its text."""
+    if "truncated file" in message:
+        return "truncated"
+    return "memory" if "alloc" in message else "damaged"
+
+
+class _Nobody(Parent):
+    """A parent whom nothing is sent to."""
+
+    def __init__(self) -> None:
+        self.about = {}
+        self._answers = io.BytesIO()
+
+
+def _warm_up() -> None:
+    """Read a file in memory, so that everything is imported before no file can be opened any more."""
+    image = io.BytesIO()
+    with h5py.File(image, "w") as file:
+        file["texts"] = ["a"]
+        file.create_dataset("numbers", data=np.ones(4, "f4"), chunks=(2,), compression="gzip", shuffle=True)
+        file["link"] = h5py.SoftLink("/numbers")
+        file.attrs["text"] = "a"
+    with h5py.File(image, "r") as file:
+        root = h5o.open(file.id, b"/")
+        _list(_Nobody(), root, 1 << 10)
+        _send_elements(_Nobody(), _with_cache(root, root, b"numbers", 1 << 30), 0, 4)
+
+
+# Groups, data sets and attributes
+
+
+def _list(parent: Parent, root: h5g.GroupID, text_bytes: int) -> None:
+    """Send a message for each group and data set, each link to one of them, and everything that is left out.
+
+    Groups and data sets are numbered in the order of their messages, from 0 for the root. All objects of a group come
+    before those of the groups in it.
+    """
+    texts = {name: _text_of_attribute(root, name) for name in _attributes(root)}
+    others = [name for name, text in texts.items() if text is None]
+    own = {_shown(name): _shown(text) for name, text in texts.items() if text is not None}
+    parent.answer({"object": "group", "texts": own, **_left_out(others)})
+    numbers = {_address(root): 0}
+    groups: list[tuple[int, Any]] = [(0, root)]
+    while groups:
+        number, group = groups.pop()
+        inner = []
+        for name in group:
+            parent.about = {"in": number, "name": _shown(name)}
+            found = _target(root, group, name)
+            message: dict[str, Any] = dict(parent.about)
+            address = -1 if isinstance(found, str) else _address(found)
+            if isinstance(found, str):
+                message |= {"object": "left out", "what": found}
+            elif address in numbers and isinstance(found, h5d.DatasetID):
+                message |= {"object": "link", "to": numbers[address]}
+            elif address in numbers:
+                message |= {"object": "left out", "what": "a group under another name"}
+            elif isinstance(found, h5g.GroupID):
+                message |= {"object": "group", **_left_out(_attributes(found))}
+                inner.append((len(numbers), found))
+                numbers[address] = len(numbers)
+            elif isinstance(found, h5d.DatasetID):
+                message |= _data_set(found, text_bytes)
+                if message["object"] != "left out":
+                    numbers[address] = len(numbers)
+            else:
+                message |= {"object": "left out", "what": "a named type"}
+            parent.answer(message)
+        groups += reversed(inner)
+
+
+def _shown(name: bytes) -> str:
+    """Return bytes as JSON can have them."""
+    return name.decode("latin-1")
+
+
+def _address(found: Any) -> int:
+    return int(h5o.get_info(found).addr)
+
+
+def _target(root: h5g.GroupID, group: h5g.GroupID, name: bytes, access: Any = None) -> Any:
+    """Return the object that a link of a group leads to, or a text that says why there is none.
+
+    Soft links are followed step by step, as HDF5 itself would follow them into other files.
+
+    Args:
+        root: of the file.
+        group: the group.
+        name: of the link.
+        access: how a data set is opened; by default as HDF5 does.
+    """
+    if b"/" in name:  # only a damaged file has such a name, and HDF5 would take it for a path
+        return "a broken link"
+    place: Any = group
+    steps = [name]
+    soft_links = 0
+    while steps:
+        step = steps.pop()
+        if step in (b"", b"."):
+            continue
+        if not isinstance(place, h5g.GroupID) or not place.links.exists(step):
+            return "a broken link"
+        kind = place.links.get_info(step).type
+        if kind == h5l.TYPE_HARD and access is not None and not steps:
+            place = h5d.open(place, step, access)
+        elif kind == h5l.TYPE_HARD:
+            place = h5o.open(place, step)
+        elif kind == h5l.TYPE_SOFT and soft_links < _MOST_SOFT_LINKS:
+            soft_links += 1
+            path = place.links.get_val(step)
+            if path.startswith(b"/"):
+                place = root
+            steps += reversed(path.split(b"/"))
+        elif kind == h5l.TYPE_SOFT:
+            return "a broken link"
+        else:
+            return "a link to another file"
+    return place
+
+
+def _attributes(found: Any) -> list[bytes]:
+    """Return the names of an object's attributes."""
+    names: list[bytes] = []
+    h5a.iterate(found, names.append)
+    return names
+
+
+def _left_out(attributes: list[bytes]) -> dict[str, Any]:
+    """Return how many attributes are left out, and the names of the first."""
+    return {"attributes": len(attributes), "named": [_shown(name) for name in attributes[:_NAMED_ATTRIBUTES]]}
+
+
+def _text_of_attribute(found: Any, name: bytes) -> bytes | None:
+    """Return an attribute that is one text; `None` for any other."""
+    attribute = h5a.open(found, name)
+    kind = attribute.get_type()
+    space = attribute.get_space()
+    if kind.get_class() != h5t.STRING or space.get_simple_extent_type() != h5s.SCALAR:
+        return None
+    values = _empty_texts(kind, ())
+    attribute.read(values, mtype=_type_in_memory(kind))
+    return _texts(kind, values)[0]
+
+
+# Texts
+
+
+def _type_in_memory(kind: h5t.TypeStringID) -> Any:
+    return h5t.py_create(kind.dtype) if kind.is_variable_str() else kind
+
+
+def _empty_texts(kind: h5t.TypeStringID, shape: tuple[int, ...]) -> np.ndarray:
+    return np.empty(shape, kind.dtype if kind.is_variable_str() else f"V{kind.get_size()}")
+
+
+def _texts(kind: h5t.TypeStringID, values: np.ndarray) -> list[bytes]:
+    """Return strings without what pads them to a fixed size."""
+    if kind.is_variable_str():
+        return [value or b"" for value in values.flat]
+    padding = kind.get_strpad()
+    texts = [value.tobytes() for value in values.flat]
+    if padding == h5t.STR_SPACEPAD:
+        return [text.rstrip(b" ") for text in texts]
+    if padding == h5t.STR_NULLPAD:
+        return [text.rstrip(b"\0") for text in texts]
+    return [text.split(b"\0")[0] for text in texts]
+
+
+def _text_of_data_set(found: h5d.DatasetID, most: int) -> list[str]:
+    """Return the strings of a data set, which must not be longer together than a number of bytes."""
+    kind = found.get_type()
+    texts: list[str] = []
+    count = math.prod(found.shape)
+    size = 1 if kind.is_variable_str() else kind.get_size()
+    left = most - count * size
+    at_once = max(1, _TEXTS_AT_ONCE // size)
+    for start in range(0, count if left >= 0 else 0, at_once):
+        for corner, extents in boxes(found.shape, start, min(count, start + at_once)):
+            values = _empty_texts(kind, extents)
+            _read_box(found, corner, extents, values, _type_in_memory(kind))
+            for text in _texts(kind, values):
+                left -= len(text)
+                texts.append(text.decode("latin-1"))
+        if left < 0:
+            break
+    if left < 0:
+        raise Refusal("inflated", "data sets of text would grow too large")
+    return texts
+
+
+# Data sets
+
+
+def _data_set(found: h5d.DatasetID, text_bytes: int) -> dict[str, Any]:
+    """Return the message about a data set, without the link to it."""
+    kind = found.get_type()
+    if found.get_space().get_simple_extent_type() == h5s.NULL:
+        return {"object": "left out", "what": "a data set without a shape"}
+    is_text = kind.get_class() == h5t.STRING
+    element = None if is_text else _element(kind)
+    if isinstance(element, str):
+        return {"object": "left out", "what": f"a data set of {element}"}
+    plan = found.get_create_plist()
+    _check_elements(plan)
+    attributes = _attributes(found)
+    shape = found.shape
+    message: dict[str, Any] = {"shape": shape}
+    if OURS in attributes:
+        attributes.remove(OURS)
+        message["ours"] = _shown(_text_of_attribute(found, OURS) or b"")
+    message |= _left_out(attributes)
+    if element is None:
+        return {"object": "text", "texts": _text_of_data_set(found, text_bytes), **message}
+    dtype, is_plain, name = element
+    message["shape"] = (*shape, *dtype.shape)
+    message["element"] = name
+    message["order"] = "big" if dtype.base.str.startswith(">") else "little"
+    stored = found.get_storage_size()
+    # Without space in the file, HDF5's offset is -1 from the end of the user block.
+    if is_plain and stored and plan.get_layout() == h5d.CONTIGUOUS:
+        message["span"] = [found.get_offset(), stored]
+    return {"object": "data set", **message}
+
+
+def _element(kind: h5t.TypeID) -> tuple[np.dtype[Any], bool, str] | str:
+    """Return what the elements of a type are; or, if tensors cannot have such, what they are called.
+
+    Returns:
+        Their type in memory, in the byte order of the file; whether they are the same bytes in the file; and the code
+        of numpy for them, or bfloat16.
+    """
+    if _is_bfloat16(kind):
+        return np.dtype(">u2" if kind.get_order() == h5t.ORDER_BE else "<u2"), True, "bfloat16"
+    group = kind.get_class()
+    try:
+        dtype = kind.dtype
+    except (TypeError, ValueError):  # numpy has no such type
+        return _title(kind)
+    base = dtype.base
+    if group not in _NUMBERS or base.kind not in "biufc":
+        return _title(kind)
+    name = f"{base.kind}{base.itemsize}"
+    if name not in NUMPY_ELEMENTS:
+        return _title(kind)
+    return dtype, _is_plain(kind, base), name
+
+
+def _is_bfloat16(kind: h5t.TypeID) -> bool:
+    if kind.get_class() != h5t.FLOAT or kind.get_size() != 2:
+        return False
+    # Bits: the sign is 15, the exponent 8 from 7 on, the mantissa 7 from 0 on.
+    has_layout = kind.get_offset() == 0 and kind.get_precision() == 16 and kind.get_fields() == (15, 7, 8, 0, 7)
+    return bool(has_layout and kind.get_ebias() == 127 and kind.get_norm() == h5t.NORM_IMPLIED)
+
+
+def _is_plain(kind: h5t.TypeID, dtype: np.dtype[Any]) -> bool:
+    """Return whether elements in the file are the same bytes as in memory."""
+    while kind.get_class() in (h5t.ARRAY, h5t.ENUM):
+        kind = kind.get_super()
+    if kind.get_class() in (h5t.INTEGER, h5t.BITFIELD):
+        return bool(kind.get_offset() == 0 and kind.get_precision() == 8 * kind.get_size() == 8 * dtype.itemsize)
+    return bool(kind.equal(h5t.py_create(dtype)))
+
+
+_COMPLEX = getattr(h5t, "COMPLEX", -2)
+"""A class of types from HDF5 2.0 on."""
+_NUMBERS = (h5t.INTEGER, h5t.FLOAT, h5t.BITFIELD, h5t.ENUM, h5t.COMPOUND, h5t.ARRAY, _COMPLEX)
+_TITLES = {
+    h5t.TIME: "times",
+    h5t.OPAQUE: "opaque data",
+    h5t.COMPOUND: "records",
+    h5t.REFERENCE: "references",
+    h5t.ENUM: "an enumeration",
+    h5t.VLEN: "sequences",
+    h5t.ARRAY: "arrays",
+    _COMPLEX: "complex numbers",
+}
+
+
+def _title(kind: h5t.TypeID) -> str:
+    """Return what elements of a type are called in a note."""
+    group = kind.get_class()
+    if group in (h5t.INTEGER, h5t.BITFIELD):
+        return f"integers of {kind.get_precision()} bits"
+    if group == h5t.FLOAT:
+        return f"floating-point numbers of {kind.get_size()} bytes"
+    return _TITLES.get(group, f"an unknown type {group}")
+
+
+def _check_elements(plan: h5p.PropDCID) -> None:
+    """Refuse elements in other files, and filters that are not there."""
+    if plan.get_layout() == h5d.VIRTUAL or plan.get_external_count():
+        raise Refusal("unsupported", "a data set's elements are in another file")
+    for number in range(plan.get_nfilters()):
+        code, _, _, title = plan.get_filter(number)
+        if not h5z.filter_avail(code):
+            title = title.decode("utf-8", "replace") or f"filter {code}"
+            raise Refusal("filter", f"a data set is compressed by {title}")
+
+
+# Elements
+
+
+def _send_elements(parent: Parent, found: h5d.DatasetID, start: int, count: int) -> None:
+    """Send the bytes of a run of elements of a data set, in the order of memory and the byte order of the file."""
+    kind = found.get_type()
+    element = _element(kind)
+    if isinstance(element, str):
+        raise Refusal("damaged", "a data set has become another one")
+    dtype, _, name = element
+    in_memory = kind if name == "bfloat16" else h5t.py_create(dtype)
+    # Elements of a type with a shape of its own come together.
+    together = math.prod(dtype.shape)
+    first = start // together
+    last = -(-(start + count) // together)
+    parts = []
+    for corner, extents in boxes(found.shape, first, last):
+        values = np.zeros((*extents, *dtype.shape), dtype.base)
+        _read_box(found, corner, extents, values, in_memory)
+        parts.append(values.tobytes())
+    size = dtype.base.itemsize
+    skipped = (start - first * together) * size
+    data = memoryview(b"".join(parts))[skipped : skipped + count * size]
+    parent.answer({"elements": len(data)}, data)
+
+
+def _with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) -> h5d.DatasetID:
+    """Open a data set with a cache of chunks so large that each is inflated once when elements are read in order."""
+    found = _target(root, group, name)
+    if not isinstance(found, h5d.DatasetID):
+        raise Refusal("damaged", "a data set has become another one")
+    plan = found.get_create_plist()
+    if plan.get_layout() != h5d.CHUNKED or not found.get_num_chunks():
+        return found
+    chunk = plan.get_chunk()
+    chunk_bytes = math.prod(chunk) * found.get_type().get_size()
+    # A row of chunks begins at the first axis along which a chunk has several elements.
+    axis = next((axis for axis, extent in enumerate(chunk) if extent > 1), len(chunk) - 1)
+    row = math.prod(-(-extent // part) for extent, part in zip(found.shape[axis + 1 :], chunk[axis + 1 :]))
+    stored = found.get_num_chunks()
+    # Two threads copy a file, each in a row of its own; and HDF5 needs about as much memory again to inflate a chunk.
+    count = min(2 * row, stored)
+    if count * chunk_bytes > memory // 2:
+        count = min(row, stored)
+    if count * chunk_bytes > memory // 2:
+        raise Refusal("memory", "the chunks of a data set are too large")
+    access = h5p.create(h5p.DATASET_ACCESS)
+    slots = min(_SLOTS_PER_CHUNK * count + _LEAST_SLOTS, _MOST_SLOTS)
+    access.set_chunk_cache(slots, max(count * chunk_bytes, _LEAST_CACHE), _PREEMPTION)
+    found.close()  # as long as it is open, HDF5 would keep the cache that it has
+    return _target(root, group, name, access)
+
+
+def boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield the boxes that together are a run of elements in the order of memory: the corner and extents of each.
+
+    Args:
+        shape: of the whole.
+        start: first element of the run, 0-based.
+        stop: the element after its last.
+    """
+    if not shape:
+        yield (), ()
+        return
+    row_count = math.prod(shape[1:])
+    while start < stop:
+        row, inside = divmod(start, row_count)
+        rows = (stop - start) // row_count
+        if inside == 0 and rows:
+            yield (row, *(0 for _ in shape[1:])), (rows, *shape[1:])
+            start += rows * row_count
+        else:
+            end = min(stop, (row + 1) * row_count)
+            for corner, extents in boxes(shape[1:], inside, inside + end - start):
+                yield (row, *corner), (1, *extents)
+            start = end
+
+
+def _read_box(
+    found: h5d.DatasetID, corner: tuple[int, ...], extents: tuple[int, ...], values: np.ndarray, in_memory: Any
+) -> None:
+    """Read a box of a data set into an array of its extents."""
+    if not corner:
+        found.read(h5s.ALL, h5s.ALL, values, mtype=in_memory)
+        return
+    here = found.get_space()
+    here.select_hyperslab(corner, extents)
+    found.read(h5s.create_simple(extents), here, values, mtype=in_memory)

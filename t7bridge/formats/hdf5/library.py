@@ -1,0 +1,296 @@
+"""The parent's end of `child`: a process in which h5py reads files whose bytes are served from here.
+
+One process serves all files, one question after the other, until a file makes it fail. Then it is ended, and the next
+question starts another. What it says is data only, as a hostile file may have taken it over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from itertools import count
+from typing import Any
+
+from ...errors import CorruptError, T7BridgeError, TruncatedError, UnsupportedError
+from ...io.platform import ALONE, kill
+from ...io.source import ByteSource
+from ...limits import Limits
+from ...text import printable
+
+_START = "import sys; sys.path[:] = sys.argv[2:]; from t7bridge.formats.hdf5.child import main; main()"
+_BYTES_A_SECOND = 1 << 18
+"""Bytes of a file that account for a second: many small data sets take HDF5 a second a megabyte."""
+_WAITING_SECONDS = 10
+"""Seconds of the clock beyond those of the processor, which other programs use, too."""
+_LONGEST_LINE = 1 << 30
+_LONGEST_READ = 1 << 22
+_LONGEST_TEXT = 200
+_OUT_OF_TIME = -getattr(signal, "SIGXCPU", 0)
+_ENDED = (OSError, EOFError, ValueError, TypeError, KeyError, RecursionError)
+"""What using the pipes raises when the process has ended, or sends what is not a message."""
+
+
+def require_h5py() -> None:
+    """Check that h5py is installed, without importing it.
+
+    Raises:
+        UnsupportedError: it is not.
+    """
+    try:
+        is_installed = find_spec("h5py") is not None
+    except ValueError:  # `sys.modules` has something else under its name
+        is_installed = "h5py" in sys.modules
+    if not is_installed:
+        raise UnsupportedError("h5py is not installed", hint="pip install h5py")
+
+
+class LibraryFile:
+    """An HDF5 file, about which the library is asked.
+
+    Args:
+        source: the file.
+        limits: resource limits.
+    """
+
+    _numbers = count()
+
+    def __init__(self, source: ByteSource, limits: Limits) -> None:
+        self._source = source
+        self._limits = limits
+        self._number = next(self._numbers)
+        weakref.finalize(self, _closed.append, self._number).atexit = False
+
+    def listing(self, text_bytes: int, path_of: Callable[[dict[str, Any]], str]) -> Iterator[dict[str, Any]]:
+        """Yield the messages of `child` about all groups and data sets.
+
+        Args:
+            text_bytes: how long the strings in a data set may be together.
+            path_of: returns the path of a link from a message about it, for errors.
+
+        Raises:
+            FormatError: the file is damaged, or takes too long.
+            UnsupportedError: it has elements in other files, or in a compression that HDF5 does not have.
+        """
+        for message, _ in self._ask({"text_bytes": text_bytes}, path_of):
+            yield message
+
+    def elements(self, names: list[str], start: int, count: int, path: str) -> bytes:
+        """Return the bytes of a run of elements of a data set.
+
+        Args:
+            names: of the groups and the data set, as `listing` has them.
+            start: number of the first element, 0-based.
+            count: number of elements.
+            path: of the data set, for errors.
+
+        Raises:
+            FormatError: the data set is damaged, or takes too long.
+        """
+        question = {"elements": names, "start": start, "count": count}
+        answers = [payload for _, payload in self._ask(question, lambda _: path)]
+        return b"".join(answers)
+
+    def _ask(
+        self, question: dict[str, Any], path_of: Callable[[dict[str, Any]], str]
+    ) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Yield the answers to a question, each with its bytes."""
+        seconds = self._limits.library_seconds + self._source.size // _BYTES_A_SECOND
+        with _using:
+            library = _started(self._limits.library_bytes)
+            closed = [_closed.popleft() for _ in range(len(_closed))]
+            about = {"file": self._number, "size": self._source.size, "closed": closed, **question}
+            failure: T7BridgeError | None = None
+            is_answered = False
+            message: dict[str, Any] = {}
+            try:
+                for message, payload in library.ask(self._source, about, seconds):
+                    if "error" in message:
+                        failure = self._failure(str(message["error"]), str(message["message"]))
+                        break
+                    yield message, payload
+                is_answered = failure is None
+            except _ENDED as error:
+                library.end()
+                raise self._about(self._ended(library), path_of(message)) from error
+            finally:
+                if not is_answered:
+                    library.end()
+        if failure is not None:
+            raise self._about(failure, path_of(message))
+
+    def _about(self, error: T7BridgeError, path: str) -> T7BridgeError:
+        error.file = self._source.name
+        error.path = path
+        return error
+
+    def _ended(self, library: _Library) -> T7BridgeError:
+        """Return the error for a library that has ended."""
+        if library.ran_out or library.exit_code == _OUT_OF_TIME:
+            return self._limits.exceeded("library_seconds", "the HDF5 library takes too long to read it")
+        return CorruptError(f"the HDF5 library ended with exit code {library.exit_code} when it read this")
+
+    def _failure(self, kind: str, message: str) -> T7BridgeError:
+        """Return the error that the child reports."""
+        message = printable(message)[:_LONGEST_TEXT]
+        if kind == "unsupported":
+            return UnsupportedError(message)
+        if kind == "filter":
+            return UnsupportedError(message, hint="Repack it with gzip: h5repack -f GZIP=4.")
+        if kind == "inflated":
+            return self._limits.exceeded("inflate_bytes", message)
+        if kind == "memory":
+            return self._limits.exceeded(
+                "library_bytes", f"the HDF5 library needs more memory than it may have: {message}"
+            )
+        if kind == "truncated":
+            return TruncatedError(f"cannot be read as HDF5: {message}")
+        return CorruptError(f"cannot be read as HDF5: {message}")
+
+
+class _Library:
+    """The child process.
+
+    Args:
+        memory: bytes that it may allocate.
+
+    Attributes:
+        ran_out: whether it was ended because it took too long.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self.memory = memory
+        self.ran_out = False
+        self._deadline = 0.0
+        self._is_serving = False
+        # Without this, HDF5 would load the library of a filter that the file names.
+        environment = {**os.environ, "HDF5_PLUGIN_PRELOAD": "::"}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(memory), *sys.path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                **ALONE,
+            )
+        except OSError as error:
+            raise T7BridgeError(f"a process to read HDF5 cannot be started: {error.strerror}") from error
+        self.end = weakref.finalize(self, _end, self._process, os.getpid())
+        """Ends the process."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the process that has ended; minus the number of the signal, if one ended it."""
+        return self._process.returncode
+
+    def ask(self, source: ByteSource, question: dict[str, Any], seconds: int) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Yield the answers to a question, each with its bytes, and serve the file meanwhile.
+
+        Args:
+            source: the file.
+            question: about it.
+            seconds: time of the processor that the answer may take.
+
+        Raises:
+            EOFError: the process has ended, as by any other of `_ENDED`.
+        """
+        asks = self._process.stdin
+        answers = self._process.stdout
+        if asks is None or answers is None:
+            raise EOFError
+        self._deadline = time.monotonic() + seconds + _WAITING_SECONDS
+        answered = threading.Event()
+        threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
+        try:
+            asks.write(json.dumps({**question, "seconds": seconds}).encode() + b"\n")
+            asks.flush()
+            while True:
+                line = answers.readline(_LONGEST_LINE)
+                if not line.endswith(b"\n"):
+                    raise EOFError
+                message = json.loads(line)
+                if "done" in message:
+                    return
+                if "bytes" in message:
+                    offset, length = message["bytes"]
+                    data = self._served(source, offset, length)
+                    asks.write(b"%d\n" % len(data) + data)
+                    asks.flush()
+                    continue
+                size = int(message.get("elements", 0))
+                payload = answers.read(size)
+                if len(payload) < size:
+                    raise EOFError
+                yield message, payload
+        finally:
+            answered.set()
+
+    def _served(self, source: ByteSource, offset: int, length: int) -> bytes:
+        """Read bytes of the file. The time that it takes, as from an address, is not the library's."""
+        if not 0 <= offset <= source.size or not 0 <= length <= _LONGEST_READ:
+            raise ValueError("asks for bytes that are not in the file")
+        began = time.monotonic()
+        self._is_serving = True
+        try:
+            return source.read(offset, length)
+        finally:
+            self._deadline += time.monotonic() - began
+            self._is_serving = False
+
+    def _watch(self, answered: threading.Event) -> None:
+        """End the process when its time is over."""
+        while not answered.wait(max(0.1, self._deadline - time.monotonic())):
+            if not self._is_serving and time.monotonic() > self._deadline:
+                self.ran_out = True
+                kill(self._process)
+                return
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    """End a child, unless this process is a copy of its parent."""
+    if os.getpid() != owner:
+        return
+    kill(process)
+    for pipe in (process.stdin, process.stdout):
+        try:
+            if pipe is not None:
+                pipe.close()
+        except OSError:  # the child has not read all
+            pass
+    process.wait()
+
+
+_using = threading.Lock()
+_library: _Library | None = None
+_closed: deque[int] = deque()
+"""Numbers of files that nobody has any more."""
+
+
+def _started(memory: int) -> _Library:
+    """Return the child, after starting it if there is none with this limit of memory."""
+    global _library
+    if _library is None or not _library.end.alive or _library.memory != memory:
+        if _library is not None:
+            _library.end()
+        _library = _Library(memory)
+    return _library
+
+
+def _forget() -> None:
+    """Forget the child, which belongs to the process that this one is a copy of."""
+    global _library, _using
+    _library = None
+    _using = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
