@@ -28,7 +28,6 @@ from .plan import graph_arguments
 from .polynomials import FUNCTIONS, Atom, Poly, UnknownValue, Values, formula, graph_of, polynomial, times
 from .registry import Param, tensor_shapes, traits_of
 from .state_dict import Origin, StateDict
-from .torch_nn import TORCH
 
 
 @define(frozen=True)
@@ -96,6 +95,8 @@ CELLS = (
     Cell("RNN", "recurrent.RNNCell", {"H": "tanh(n)"}, "n"),
     Cell("RNN", "recurrent.RNNCell", {"H": "relu(n)"}, "n", options={"nonlinearity": "relu"}),
 )
+IN_TORCH = {f"{LAYERS}recurrent.{name}": name for name in ("LSTMCell", "GRUCell", "RNNCell")}
+"""The classes of cells that torch.nn has, by their targets."""
 _WORDS = {
     "i": "input gate",
     "f": "forget gate",
@@ -779,7 +780,7 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
     cells: list[_Found] = []
     for spec, prefix in prefixes.values():
         search = _Search(spec, prefix, state, frozenset(carried[id(spec)])).run()
-        cells += [cell for cell in search.found if not only_torch or cell.made.target.rpartition(".")[2] in TORCH]
+        cells += [cell for cell in search.found if not only_torch or cell.made.target in IN_TORCH]
         for message in search.against:
             result.note(spec.path, message)
     groups = _tied(cells, plan.root, state)

@@ -199,11 +199,11 @@ class Values:
         Raises:
             UnknownValue: nothing is known of it.
         """
-        rule = getattr(self, _RULES.get(spec.target.removeprefix(LAYERS), ""), None)
-        if rule is None or spec.kwargs.get("inplace"):
+        method, *operation = _RULES.get(spec.target.removeprefix(LAYERS), "").split(" ")
+        if not method or spec.kwargs.get("inplace"):
             raise UnknownValue
         try:
-            return rule(spec, key, value)
+            return getattr(self, method)(spec, key, value, *operation)
         except (IndexError, TypeError, ValueError, RecursionError) as error:
             raise UnknownValue from error
 
@@ -237,52 +237,51 @@ class Values:
             terms += self.atom(Atom("vector", (), f"{key}bias", (0,), (outputs,)))
         return Rows(polynomial(terms), outputs)
 
-    def function(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Apply a function to every element."""
+    def function(self, spec: ModuleSpec, key: str, value: _Value, name: str) -> _Value:
+        """Apply a function, one of `FUNCTIONS`, to every element."""
         rows = _rows(value, any_parts=True)
-        return evolve(rows, poly=self.atom(Atom(spec.target.rpartition(".")[2].lower(), rows.poly)))
+        return evolve(rows, poly=self.atom(Atom(name, rows.poly)))
 
-    def combined(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def combined(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
         """Add, subtract or multiply values."""
-        name = spec.target.rpartition(".")[2]
         first, *others = (_rows(each, any_parts=True) for each in value)
         sizes = {each.size for each in (first, *others)} - {None}
         if len(sizes) > 1 or any(other.parts != first.parts for other in others):
             raise UnknownValue
         poly = first.poly
         for other in others:
-            if name == "CMulTable":
+            if operation == "multiply":
                 if len(poly) * len(other.poly) > _MOST_TERMS:
                     raise UnknownValue
                 poly = times(poly, other.poly)
             else:
-                poly = polynomial((*poly, *(_scaled(other.poly, -1.0) if name == "CSubTable" else other.poly)))
+                poly = polynomial((*poly, *(_scaled(other.poly, -1.0) if operation == "subtract" else other.poly)))
         if len(poly) > _MOST_TERMS:
             raise UnknownValue
         return Rows(poly, sizes.pop() if sizes else None, first.parts)
 
-    def constant(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def constant(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
         """Add a number, or multiply with it."""
         rows, number = _rows(value, any_parts=True), float(spec.args[0])
-        if spec.target.endswith("AddConstant") and abs(number) <= _MOST_ADDED:
+        if operation == "add" and abs(number) <= _MOST_ADDED:
             return evolve(rows, poly=polynomial((*rows.poly, ((), number))))
         if abs(number) != 1:
             raise UnknownValue
         return evolve(rows, poly=_scaled(rows.poly, number))
 
-    def learned(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def learned(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
         """Add a vector, or multiply with one."""
         rows, size = _rows(value), prod(spec.args)
         if spec.kwargs.get("scalar") or spec.args not in ((size,), (1, size)) or rows.size not in (None, size):
             raise UnknownValue
-        adds = not spec.target.endswith("CMul")
+        adds = operation == "add"
         vector = self.atom(Atom("vector", (), f"{key}{'bias' if adds else 'weight'}", (0,), (size,)))
         return Rows(polynomial((*rows.poly, *vector)) if adds else times(rows.poly, vector), size)
 
-    def reshaped(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def reshaped(self, spec: ModuleSpec, key: str, value: _Value, layer: str) -> _Value:
         """Cut the features of each example into rows."""
         rows, size = _rows(value, any_parts=True), spec.args
-        is_view = spec.target.endswith("View")
+        is_view = layer == "view"
         batched: Any = (spec.kwargs.get("n_input_dims") == 1 or None) if is_view else spec.kwargs.get("batch_mode")
         if is_view and len(size) == 3 and size[0] == -1 and "n_input_dims" not in spec.kwargs:
             size, batched = size[1:], True
@@ -369,14 +368,18 @@ _RULES = {
     "shape.Contiguous": "identity",
     SEQUENTIAL: "sequence",
     "torch.nn.Linear": "linear",
-    **{f"torch.nn.{name}": "function" for name in ("Sigmoid", "Tanh", "ReLU")},
-    **{f"table.C{name}Table": "combined" for name in ("Add", "Sub", "Mul")},
-    "linear.MulConstant": "constant",
-    "linear.AddConstant": "constant",
-    "linear.Add": "learned",
-    "linear.CMul": "learned",
-    "shape.Reshape": "reshaped",
-    "shape.View": "reshaped",
+    "torch.nn.Sigmoid": "function sigmoid",
+    "torch.nn.Tanh": "function tanh",
+    "torch.nn.ReLU": "function relu",
+    "table.CAddTable": "combined add",
+    "table.CSubTable": "combined subtract",
+    "table.CMulTable": "combined multiply",
+    "linear.MulConstant": "constant multiply",
+    "linear.AddConstant": "constant add",
+    "linear.Add": "learned add",
+    "linear.CMul": "learned multiply",
+    "shape.Reshape": "reshaped reshape",
+    "shape.View": "reshaped view",
     "table.SplitTable": "split",
     "shape.Select": "selected",
     "shape.Narrow": "narrowed",
@@ -386,7 +389,7 @@ _RULES = {
     "containers.ConcatTable": "branches",
     "containers.ParallelTable": "parallel",
 }
-"""The method of `Values` for each class of modules."""
+"""The method of `Values` for each class of modules, and which of its operations that is."""
 _WIDTHS = {"linear.LookupTable": 1, "torch.nn.Embedding": 1, "shape.OneHot": 0, "torch.nn.Linear": 1}
 """The argument with the number of features that a class returns."""
 

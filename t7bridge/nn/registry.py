@@ -271,7 +271,12 @@ class Layer:
 
     def module_of(self, class_name: str) -> Mapped | None:
         """Return the PyTorch equivalent of one of its classes, or of an alias; `None` if there is none."""
-        return self.modules.get(class_name) or self.modules.get("nn." + class_name.partition(".")[2])
+        return self.modules.get(entry_name(class_name))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this package registered it, not a user."""
+        return self.home.startswith(__name__.partition(".")[0] + ".")
 
 
 _LAYERS: dict[str, Layer] = {}
@@ -363,7 +368,7 @@ def register_layer(
         remark,
         mapped,
         traits or {},
-        home=sys._getframe(1).f_globals.get("__name__", ""),  # as collections.namedtuple finds it
+        home=_caller(),
     )
     for name in names:
         if name in _LAYERS:
@@ -374,6 +379,14 @@ def register_layer(
     _LAYERS.update(dict.fromkeys(names, layer))
     add_texts(text if isinstance(text, Mapping) else dict.fromkeys(names, text) if text else {}, layer.defaults)
     return layer
+
+
+def _caller() -> str:
+    """Return the dotted name of the module that registers something, as `collections.namedtuple` finds it."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", "")) if frame is not None else ""
 
 
 def register_module(
@@ -461,15 +474,34 @@ def unregister_layer(name: str) -> None:
         traits_of.cache_clear()
 
 
-def layer_of(class_name: str) -> Layer | None:
-    """Return the entry of a class; `None` if there is none.
+def entry_name(class_name: str) -> str:
+    """Return the name under which the table has a class: `nn.Tanh` for `cudnn.Tanh`.
 
-    A class that is not listed itself has the entry of `nn.<name>` if its package is one of `ALIAS_PREFIXES`.
+    A class that is not listed itself is `nn.<name>` if its package is one of `ALIAS_PREFIXES`. Any other class, listed
+    or not, has its own full name: a class of another package is never one of nn because the two are called alike.
     """
-    layer = _LAYERS.get(class_name)
-    if layer is None and class_name.startswith(ALIAS_PREFIXES):
-        layer = _LAYERS.get("nn." + class_name.partition(".")[2])
-    return layer
+    if class_name not in _LAYERS and class_name.startswith(ALIAS_PREFIXES):
+        in_nn = "nn." + class_name.partition(".")[2]
+        if in_nn in _LAYERS:
+            return in_nn
+    return class_name
+
+
+def layer_of(class_name: str) -> Layer | None:
+    """Return the entry of a class, see `entry_name`; `None` if there is none."""
+    return _LAYERS.get(entry_name(class_name))
+
+
+def stock_name(value: Value) -> str:
+    """Return the full class name under which this package's own table has an object: `nn.Tanh` of a `cudnn.Tanh`.
+
+    Returns:
+        Empty for any other value: a class without an entry, or with one that a user registered.
+    """
+    if not isinstance(value, TorchObject):
+        return ""
+    layer = layer_of(value.class_name)
+    return entry_name(value.class_name) if layer is not None and layer.is_ours else ""
 
 
 @cache
@@ -497,8 +529,10 @@ def own_names(class_name: str) -> frozenset[str]:
         return rows["torch"][1].union(rows[class_name][1] if class_name in rows else ())
     waiting = ["nn.Module", class_name]
     layer = layer_of(class_name)
-    if layer is not None and layer.home.startswith(__name__.partition(".")[0] + "."):
-        waiting += [name for name in layer.names if name.partition(".")[2] == class_name.partition(".")[2]]
+    if layer is not None and layer.is_ours:
+        # One entry may list the same class of several packages: nn.TemporalConvolution and cudnn's.
+        own = "." + class_name.partition(".")[2]
+        waiting += [name for name in (entry_name(class_name), *layer.names) if name.endswith(own)]
         if not any(name in rows for name in waiting[1:]):
             waiting += [name for name in rows if not name.startswith("torch")]
     found: set[str] = set()

@@ -91,9 +91,10 @@ def _tied_in(state: StateDict) -> set[str]:
 _RECURRENT = (LAYERS + "recurrent.", _OTHERS[1])
 _RECURRENT_NAME = re.compile(r"(?:LSTM|GRU|RNN)(?=\w*\Z)")
 _GATES = tuple(tuple(name + gate for gate in "ifgo") for name in ("weight_i", "weight_h", "bias_"))
+_PEEPHOLE = f"{LAYERS}recurrent.LSTM"
 _CELLS = {
     f"{LAYERS}recurrent.FastLSTM": (("weight_ih",), ("weight_hh",), ("bias",)),
-    f"{LAYERS}recurrent.LSTM": _GATES,
+    _PEEPHOLE: _GATES,
 }
 """The tensors of cells in the order of the rows of `weight_ih_l0`, `weight_hh_l0` and `bias_ih_l0` of torch.nn.LSTM."""
 
@@ -333,7 +334,7 @@ def _against_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
     cells = [each for each in inside if each.target in _CELLS]
     if not cells and kinds != {"tensor"}:
         return "its input may be a list"
-    if any(each.kwargs.get("peephole") is not False for each in cells if each.target.endswith(".LSTM")):
+    if any(each.kwargs.get("peephole") is not False for each in cells if each.target == _PEEPHOLE):
         return "its gates see the cell"
     states = {each.kwargs.get(name) or "neither" for each in (spec, *cells) for name in _STATES}
     return "" if states <= {"neither"} else "it remembers a state, or skips steps"

@@ -8,7 +8,7 @@ from ...graph.lua import TorchObject
 from .. import flows
 from ..compounds import node, require
 from ..mapping import BASE, Lua, NotMappedError, Read, flag, integer, made, number, of_runtime, same_names, shape
-from ..registry import Param, Traits, criterions, named_modules, param, register_layer
+from ..registry import Param, Traits, criterions, named_modules, param, register_layer, stock_name
 from ..torch_nn import Tensors
 
 _SCRATCH = "output_tensor total_weight_tensor target buffer"
@@ -64,6 +64,9 @@ def _target(path: str) -> Read:
     return made(number_of)
 
 
+_LOG_SOFTMAXES = ("nn.LogSoftMax", "nn.SpatialLogSoftMax", "cudnn.LogSoftMax", "cudnn.VolumetricLogSoftMax")
+
+
 def _cross_entropy_average(lua: Lua) -> bool:
     """Return whether the loss is a mean: Lua passes `sizeAverage` on to the inner criterion when it changed.
 
@@ -72,7 +75,7 @@ def _cross_entropy_average(lua: Lua) -> bool:
     """
     for name in ("lsm", "slsm"):
         inner = lua.get(name)
-        if isinstance(inner, TorchObject) and not inner.class_name.endswith("LogSoftMax"):
+        if isinstance(inner, TorchObject) and stock_name(inner) not in _LOG_SOFTMAXES:
             raise NotMappedError(f"has a {inner.class_name} instead of its softmax", path=f"{lua.path}.{name}")
     changed = lua.get("sizeAverage") != lua.get("oldSizeAverage")
     return lua.flag("sizeAverage" if changed else "nll.sizeAverage", not changed)
@@ -93,7 +96,7 @@ def _soft_margin_average(lua: Lua) -> bool:
     Raises:
         NotMappedError: the inner layer is not its sigmoid.
     """
-    require(lua, "sigmoid", node("Sigmoid", "x"))
+    require(lua, "sigmoid", node("nn.Sigmoid", "x"))
     return lua.flag("sizeAverage")
 
 
