@@ -111,6 +111,7 @@ register_layer(
             takes_list=True, returns_list=True, flow=flows.parallel, written=("parallel",), block="Block"
         ),
         "containers.DontCast": Traits(flow=flows.sequence),
+        "containers.Parallel": Traits(flow=flows.sliced),
         "torch.nn.Sequential": Traits(flow=flows.sequence),
     },
     text={
