@@ -491,3 +491,10 @@ class Example:
 
 Examples: TypeAlias = Union[Example, "list[Examples]"]
 """The input of a model: one, or a list for a Lua table, with nested lists for tables in it."""
+
+
+def inputs_text(inputs: Examples, times: str = "x") -> str:
+    """Return shapes as `--input-shape` takes them: `1x4`, or `[1x4, 1x20:int64]` for a table."""
+    if isinstance(inputs, Example):
+        return times.join(map(str, inputs.shape)) + (f":{inputs.dtype}" if inputs.dtype else "")
+    return f"[{', '.join(inputs_text(each, times) for each in inputs)}]"
