@@ -19,7 +19,7 @@ from ..nn.flows import ANY, NEVER, NOTHING, TENSOR, DataFlow, Kind, listed, many
 from ..nn.lift import IN_TORCH, attention_names
 from ..nn.mapping import LAYERS, SEQUENTIAL, Link, ModuleSpec, end_of, specs_in
 from ..nn.memory import MemoryEffects
-from ..nn.registry import traits_of
+from ..nn.registry import tensor_shapes, traits_of
 from ..nn.stacks import STATEFUL
 from ..nn.torch_nn import TORCH
 from .code import TAKEN, Construction, Write, applied, dotted, formula, sequential, usable_name
@@ -588,6 +588,8 @@ class Lists:
             return None
         if any(remembers(each) for child in children for each in specs_in(child)):
             return None
+        if len(self._items) > len(children) and any(map(_keeps_statistics, specs_in(children[0]))):
+            return None  # each element has statistics of its own
         mapped: list[Value] = []
         for at, item in enumerate(self._items):
             child = children[at if at < len(children) else 0]
@@ -811,6 +813,11 @@ class Lists:
 
 LISTS = frozenset(name for name in vars(Lists) if not name.startswith("_"))
 """The names by which entries request steps on lists."""
+
+
+def _keeps_statistics(spec: ModuleSpec) -> bool:
+    """Return whether a module is a batch normalization that keeps running statistics."""
+    return "running_mean" in tensor_shapes(spec.target, spec.args, spec.kwargs)
 
 
 def _weight(spec: ModuleSpec) -> int:

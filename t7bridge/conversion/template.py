@@ -428,8 +428,6 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
         if set(state) == set(page.tensors):
             note("info", "the keys are those of the model.py for this module")
             return {**page.converted(state)}
-        if not page.pieces:
-            break
     return state
 
 

@@ -29,7 +29,7 @@ from ..mapping import (
     of_torch,
     optional_number,
 )
-from ..output_shapes import same
+from ..output_shapes import batch_of_one, same
 from ..registry import Child, Param, Source, Traits, buffer, keeps, modules, param, register_layer, stock_name
 from ..texts import Printed
 from ..torch_nn import Tensors
@@ -86,7 +86,10 @@ register_layer(
     traits={
         # nn.BatchNorm1d treats (n, t) as a batch; the others certainly refuse a single example.
         f"norm.BatchNorm{dims}d": Traits(
-            plain_rank=2 if dims == 1 else 0, written=("plain", f"BatchNorm{dims}d"), like=f"BatchNorm{dims}d"
+            plain_rank=2 if dims == 1 else 0,
+            written=("plain", f"BatchNorm{dims}d"),
+            like=f"BatchNorm{dims}d",
+            output=batch_of_one(dims + 1 if dims == 1 else dims + 2),
         )
         for dims in (1, 2, 3)
     },
