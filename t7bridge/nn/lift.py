@@ -561,8 +561,7 @@ class _Search:
         inputs = [value for value in (x, h, bound.get("c")) if value is not None]
         sizes = gates[cell.gates[0]].products[x].size[1], size
         found = self._found(cell, target, bound, inputs, sizes, {} if has_bias else {"bias": False}, pieces)
-        if not found.shapes.keys() <= {name for piece in pieces for name in (piece.target, piece.adds)}:
-            raise _NotACell("only its new value has a bias")
+        _check_covered(pieces, found.shapes)
         return found
 
     def _found(
@@ -759,6 +758,20 @@ def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], row: int, scaled: list[Atom]
         yield Piece(vector.key, vector.start, vector.size, f"bias_{name}", (row,), adds=adds)
 
 
+def _check_covered(pieces: list[Piece], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a cell with elements that no tensor of Lua has: they could be trained, and had no way back.
+
+    Raises:
+        _NotACell: a gate lacks a bias that another has.
+    """
+    covered = dict.fromkeys(shapes, 0)
+    for piece in pieces:
+        for name in filter(None, (piece.target, piece.adds)):
+            covered[name] += prod(piece.size)
+    if any(covered[name] != prod(shape) for name, shape in shapes.items()):
+        raise _NotACell("only some of its layers have a bias")
+
+
 def _module(atom: Atom) -> str:
     return atom.key.rpartition(".")[0]
 
@@ -778,21 +791,31 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
     prefixes = _prefixes(plan.root)
     carried = _carried_over(prefixes, state)
     cells: list[_Found] = []
+    against: dict[str, list[str]] = {}
+    """The places of graphs, by what stands against the cells there: the same for each step of an unrolled model."""
     for spec, prefix in prefixes.values():
         search = _Search(spec, prefix, state, frozenset(carried[id(spec)])).run()
         cells += [cell for cell in search.found if not only_torch or cell.made.target in IN_TORCH]
         for message in search.against:
-            result.note(spec.path, message)
+            against.setdefault(message, []).append(spec.path)
     groups = _tied(cells, plan.root, state)
     _check_writes(cells, plan.root)
     _settle(groups)
     for cell in cells:
         if cell.against:
-            result.note(cell.graph.path, f"{cell.cell.name} stays as it is: {cell.against}")
+            message = f"{cell.cell.name} stays as it is: {cell.against}"
+            against.setdefault(message, []).append(cell.graph.path)
+    for message, paths in against.items():
+        result.note(paths[0], f"{message}{_elsewhere(paths)}", len(paths))
     kept = [cell for group in groups for cell in group if not cell.against]
     if kept:
         _rewrite(result, sorted(kept, key=lambda cell: cell.outputs))
     return result
+
+
+def _elsewhere(paths: list[str]) -> str:
+    """Return how many places there are besides the first, as the end of a note."""
+    return f" (and at {counted(len(paths) - 1, 'more place')})" if len(paths) > 1 else ""
 
 
 def _prefixes(root: ModuleSpec) -> dict[int, tuple[ModuleSpec, str]]:
@@ -995,8 +1018,7 @@ def _rewrite(result: Lifted, cells: list[_Found]) -> None:
         found = (f"{cell.name} ({cell.made.target.removeprefix(LAYERS).partition('.')[2]})" for cell in inside)
         steps.setdefault((", ".join(dict.fromkeys(found)), *(id(cell.made) for cell in inside)), []).append(graph.path)
     for (text, *_), paths in steps.items():
-        more = f" (and at {counted(len(paths) - 1, 'more place')})" if len(paths) > 1 else ""
-        result.note(paths[0], f"recognized: {text}{more}", len(paths))
+        result.note(paths[0], f"recognized: {text}{_elsewhere(paths)}", len(paths))
     pieces: dict[Piece, None] = {}
     shapes: dict[str, Mapping[str, tuple[int, ...]]] = {}
     for key in result.state:  # of graphs at several places, too

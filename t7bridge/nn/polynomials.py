@@ -287,8 +287,8 @@ class Values:
             size, batched = size[1:], True
         if rows.size is None or rows.parts != 1 or len(size) != 2 or prod(size) != rows.size or batched is False:
             raise UnknownValue
-        # An example without a batch would be listed in the other direction: that fails, or the rows are square.
-        if not 0 < size[0] <= _MOST_TERMS or (not batched and size[0] == size[1]):
+        # Inputs are batches: of one example alone Lua would list the columns, which fails unless there are as many.
+        if not 0 < size[0] <= _MOST_TERMS:
             raise UnknownValue
         return evolve(rows, parts=size[0])
 
