@@ -20,7 +20,7 @@ from ..nn.lift import IN_TORCH, attention_names
 from ..nn.mapping import LAYERS, SEQUENTIAL, Link, ModuleSpec, end_of, specs_in
 from ..nn.memory import MemoryEffects
 from ..nn.registry import tensor_shapes, traits_of
-from ..nn.stacks import STATEFUL
+from ..nn.stacks import STATEFUL, WITH_STATE
 from ..nn.torch_nn import TORCH
 from .code import TAKEN, Construction, Write, applied, dotted, formula, sequential, usable_name
 from .copied import Copied, defaults_of, pieces, remembers, reserved_names
@@ -675,7 +675,7 @@ class Lists:
         """Apply a layer of torch.nn to sequences and a state."""
         if self._items is None:
             return None
-        name = self._spec.target.rpartition(".Stateful")[2]
+        name = WITH_STATE[self._spec.target]
         write = formula("lambda module, x, state: module(x, state)")
         call = torch_call(name, self._spec.args, dict(self._spec.kwargs), self._spec)
         return self._with_state(self._items, call, TORCH[name].base, Form(2), write, ("", "state"))

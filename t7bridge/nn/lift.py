@@ -1098,8 +1098,10 @@ def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
     for number, node in enumerate(graph.nodes, 1):
         for source, _ in node.takes:
             users.setdefault(source, []).append(number)
-    found = [spec.children[node.module].target.removeprefix(LAYERS) if node.module else "" for node in graph.nodes]
+    found = [spec.children[node.module].target if node.module else "" for node in graph.nodes]
     targets = dict(enumerate(found, 1))
+    softmax, matrix_product, total = (f"{LAYERS}{name}" for name in ("activation.Softmax", "linear.MM", "shape.Sum"))
+    product = f"{LAYERS}table.CMulTable"
 
     def end(number: int, *kinds: str) -> int:
         """Return the last of the views of a value, each of which has no other use, or of layers of some kinds."""
@@ -1110,10 +1112,10 @@ def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
         return number
 
     names: dict[int, str] = {}
-    for number in (number for number in targets if targets[number] == "activation.Softmax"):
+    for number in (number for number in targets if targets[number] == softmax):
         for user in users.get(end(number), ()):
             after = targets.get(users.get(user, [0])[0])
-            if targets[user] == "linear.MM" or (targets[user] == "table.CMulTable" and after == "shape.Sum"):
-                scores, context = graph.nodes[number - 1].takes[0][0], end(user, "shape.Sum")
+            if targets[user] == matrix_product or (targets[user] == product and after == total):
+                scores, context = graph.nodes[number - 1].takes[0][0], end(user, total)
                 names |= {scores: "scores", number: "attention", context: "context"}
     return names

@@ -199,7 +199,7 @@ class Values:
         Raises:
             UnknownValue: nothing is known of it.
         """
-        method, *operation = _RULES.get(spec.target.removeprefix(LAYERS), "").split(" ")
+        method, *operation = _RULES.get(spec.target, "").split(" ")
         if not method or spec.kwargs.get("inplace"):
             raise UnknownValue
         try:
@@ -365,37 +365,37 @@ class Values:
 FUNCTIONS = ("sigmoid", "tanh", "relu")
 _RULES = {
     "torch.nn.Identity": "identity",
-    "shape.Contiguous": "identity",
+    f"{LAYERS}shape.Contiguous": "identity",
     SEQUENTIAL: "sequence",
     "torch.nn.Linear": "linear",
     "torch.nn.Sigmoid": "function sigmoid",
     "torch.nn.Tanh": "function tanh",
     "torch.nn.ReLU": "function relu",
-    "table.CAddTable": "combined add",
-    "table.CSubTable": "combined subtract",
-    "table.CMulTable": "combined multiply",
-    "linear.MulConstant": "constant multiply",
-    "linear.AddConstant": "constant add",
-    "linear.Add": "learned add",
-    "linear.CMul": "learned multiply",
-    "shape.Reshape": "reshaped reshape",
-    "shape.View": "reshaped view",
-    "table.SplitTable": "split",
-    "shape.Select": "selected",
-    "shape.Narrow": "narrowed",
-    "table.JoinTable": "joined",
-    "table.SelectTable": "element",
-    "table.NarrowTable": "sublist",
-    "containers.ConcatTable": "branches",
-    "containers.ParallelTable": "parallel",
+    f"{LAYERS}table.CAddTable": "combined add",
+    f"{LAYERS}table.CSubTable": "combined subtract",
+    f"{LAYERS}table.CMulTable": "combined multiply",
+    f"{LAYERS}linear.MulConstant": "constant multiply",
+    f"{LAYERS}linear.AddConstant": "constant add",
+    f"{LAYERS}linear.Add": "learned add",
+    f"{LAYERS}linear.CMul": "learned multiply",
+    f"{LAYERS}shape.Reshape": "reshaped reshape",
+    f"{LAYERS}shape.View": "reshaped view",
+    f"{LAYERS}table.SplitTable": "split",
+    f"{LAYERS}shape.Select": "selected",
+    f"{LAYERS}shape.Narrow": "narrowed",
+    f"{LAYERS}table.JoinTable": "joined",
+    f"{LAYERS}table.SelectTable": "element",
+    f"{LAYERS}table.NarrowTable": "sublist",
+    f"{LAYERS}containers.ConcatTable": "branches",
+    f"{LAYERS}containers.ParallelTable": "parallel",
 }
 """The method of `Values` for each class of modules, and which of its operations that is."""
-_WIDTHS = {"linear.LookupTable": 1, "torch.nn.Embedding": 1, "shape.OneHot": 0, "torch.nn.Linear": 1}
+_WIDTHS = {f"{LAYERS}linear.LookupTable": 1, "torch.nn.Embedding": 1, f"{LAYERS}shape.OneHot": 0, "torch.nn.Linear": 1}
 """The argument with the number of features that a class returns."""
 
 
 def _width(spec: ModuleSpec) -> int | None:
-    place = _WIDTHS.get(spec.target.removeprefix(LAYERS))
+    place = _WIDTHS.get(spec.target)
     return None if place is None else int(spec.args[place])
 
 

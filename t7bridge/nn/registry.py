@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -90,14 +90,16 @@ class Traits:
     is_graph: bool = False
 
 
+_PACKAGE = __name__.partition(".")[0] + "."
 _NONE = Traits()
 _TRAITS: dict[str, Traits] = {}
+"""The facts about classes, by their dotted names."""
 
 
 @cache
 def traits_of(target: str) -> Traits:
     """Return the facts about a class by its dotted name; all false if no entry declares any."""
-    facts = _TRAITS.get(target.removeprefix(LAYERS), _NONE)
+    facts = _TRAITS.get(target, _NONE)
     output = facts.output or output_of(facts.like or target)
     return facts if output is facts.output else evolve(facts, output=output)
 
@@ -126,16 +128,36 @@ def tensor_shapes(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def add_traits(traits: Mapping[str, Traits]) -> None:
-    """Declare facts about classes: those of the runtime by family and name, `shape.View`, others by dotted name.
+    """Declare facts about classes by their dotted names; this package names those of the runtime `shape.View`.
 
     Raises:
         ModelError: another entry already declares traits of the same class.
     """
+    traits = _by_dotted_name(traits, _caller())
     for target, facts in traits.items():
         if _TRAITS.get(target, facts) != facts:
             raise ModelError(f"the traits of {target} are already declared", hint="One entry declares them.")
     _TRAITS.update(traits)
     traits_of.cache_clear()
+
+
+def _by_dotted_name(traits: Mapping[str, Traits], home: str, targets: Iterable[str] = ()) -> dict[str, Traits]:
+    """Return facts by the dotted names of their classes.
+
+    `shape.View` is the runtime's in this package, and where the entry becomes that class; a user may have a file
+    `shape.py`, too.
+
+    Args:
+        traits: the facts.
+        home: the module that declares them.
+        targets: the classes that the entry becomes.
+    """
+    is_ours, known = home.startswith(_PACKAGE), set(targets)
+    named: dict[str, Traits] = {}
+    for name, facts in traits.items():
+        is_short = not name.startswith(("torch.", LAYERS)) and (is_ours or LAYERS + name in known)
+        named[LAYERS + name if is_short else name] = facts
+    return named
 
 
 def declared_traits() -> dict[str, Traits]:
@@ -276,7 +298,7 @@ class Layer:
     @property
     def is_ours(self) -> bool:
         """Whether this package registered it, not a user."""
-        return self.home.startswith(__name__.partition(".")[0] + ".")
+        return self.home.startswith(_PACKAGE)
 
 
 _LAYERS: dict[str, Layer] = {}
@@ -352,11 +374,13 @@ def register_layer(
     else:
         mapped = dict.fromkeys(names, module) if module is not None else {}
     first = next(iter(mapped.values()), None)
-    target = first.targets[0].removeprefix(LAYERS) if isinstance(first, (Row, Choice)) else ""
-    is_criterion = target.startswith("criterion.")
+    targets = [name for each in mapped.values() if isinstance(each, (Row, Choice)) for name in each.targets]
+    target = first.targets[0] if isinstance(first, (Row, Choice)) else ""
+    is_criterion = target.startswith(f"{LAYERS}criterion.")
     kind = kind or ("criterion" if is_criterion else "container" if children else "layer")
     if isinstance(traits, Traits):
         traits = {target: traits} if target else {}
+    home = _caller()
     layer = Layer(
         names,
         params,
@@ -367,8 +391,8 @@ def register_layer(
         note,
         remark,
         mapped,
-        traits or {},
-        home=_caller(),
+        _by_dotted_name(traits or {}, home, targets),
+        home=home,
     )
     for name in names:
         if name in _LAYERS:

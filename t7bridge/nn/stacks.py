@@ -21,6 +21,8 @@ from .registry import tensor_shapes, traits_of
 from .state_dict import StateDict
 
 STATEFUL = LAYERS + "containers.Stateful"
+WITH_STATE = {f"{LAYERS}sequence.Stateful{name}": name for name in ("LSTM", "GRU", "RNN")}
+"""Layers that take and return their state, and the classes of torch.nn that they are."""
 """The graph whose inputs after the first are states."""
 _TEXT_MODEL = LAYERS + "sequence.TextModel"
 _SEQUENCER = LAYERS + "sequence.Sequencer"
@@ -271,7 +273,7 @@ class _Stacks:
         made.graph = GraphSpec(tuple(nodes), (value, *states), True)
         made.kwargs = graph_arguments(made.graph)
         result.plan.root = made
-        found = ", ".join(name for name, spec in made.children.items() if ".Stateful" in spec.target)
+        found = ", ".join(name for name, spec in made.children.items() if spec.target in WITH_STATE)
         message = f"recognized: {found}; the model takes the state and returns it"
         if any(spec.kwargs.get(name) is not None for spec in steps for name in ("state", "hidden")):
             message += "; that of the last sequence, which is in the file, is left out"
@@ -443,7 +445,7 @@ def _against(spec: ModuleSpec) -> str:
 
 
 def _name(spec: ModuleSpec, taken: Counter[str]) -> str:
-    base = _NAMES.get(spec.target) or spec.target.rpartition(".")[2].removeprefix("Stateful").lower()
+    base = _NAMES.get(spec.target) or WITH_STATE.get(spec.target, "").lower() or spec.target.rpartition(".")[2].lower()
     taken[base] += 1
     return f"{base}{taken[base]}" if taken[base] > 1 else base
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, rows, same_memory
+from .base import Layer, records_gradients, rows, same_memory
 
 
 class LinearWeightNorm(nn.Module):
@@ -304,7 +304,7 @@ class MulConstant(Layer):
         """Return the shape of the input."""
         if not self.inplace:
             return input * self.constant
-        if input.requires_grad and torch.is_grad_enabled():
+        if records_gradients(input):
             return _in_place(input, self.constant, True)
         return input.mul_(self.constant)
 
@@ -341,7 +341,7 @@ class AddConstant(Layer):
         added = torch.as_tensor(self.constant, dtype=input.dtype, device=input.device)
         if not self.inplace:
             return input + added
-        if input.requires_grad and torch.is_grad_enabled():
+        if records_gradients(input):
             return _in_place(input, added, False)
         return input.add_(added)
 
