@@ -393,8 +393,12 @@ class LookupTableMaskZero(nn.Embedding):
         """Take (n) or (batch, n), of 0 to the number of rows less one; return one
         dimension more.
         """
+        index = input.long()
+        if torch.compiler.is_compiling():
+            # An exported program does not change its weights: it leaves row 0 out.
+            return super().forward(index).masked_fill((index == 0)[..., None], 0)
         self.weight.data[0] = 0
-        return super().forward(input.long())
+        return super().forward(index)
 
 
 class ConstAffine(Layer):
