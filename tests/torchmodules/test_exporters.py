@@ -13,6 +13,8 @@ from runtime_helpers import as_torch, copied, difference, recorded
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject
 
+# PyTorch's own exporters warn of PyTorch's own functions.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 MODELS = [path for path in sorted((TESTFILES / "models").glob("*.t7")) if not path.name.endswith(".io.t7")]
 
 
