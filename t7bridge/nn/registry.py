@@ -512,7 +512,10 @@ def entry_name(class_name: str) -> str:
 
 
 def layer_of(class_name: str) -> Layer | None:
-    """Return the entry of a class, see `entry_name`; `None` if there is none."""
+    """Return the entry of a class; `None` if there is none.
+
+    A class that is not listed itself has the entry of `nn.<name>` if its package is one of `ALIAS_PREFIXES`.
+    """
     return _LAYERS.get(entry_name(class_name))
 
 
