@@ -74,7 +74,7 @@ def far(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> str:
 
 
 def lacks_biases(record: dict[str, Any]) -> bool:
-    """Return whether only some layers of a cell have a bias: these stay, as a module of torch.nn has a bias for each."""
+    """Return whether only some layers of a cell have a bias, which therefore stay."""
     notes = generate(record["model"], only_keys=True).notes
     return any("only some of its layers have a bias" in note.message for note in notes)
 

@@ -197,7 +197,9 @@ class MapTable(nn.Sequential):
             for module in (self[0].modules() if len(self) else ())
             for name, buffer in module.named_buffers(recurse=False)
         ]
-        if any(module.training for module, _ in buffers):
+        # An exported program has no place for more than the statistics of the module.
+        is_traced = torch.compiler.is_compiling()
+        if not is_traced and any(module.training for module, _ in buffers):
             # Lua cloned the first module when it first saw so many elements.
             for _ in range(len(self) + len(self.statistics), self.most):
                 first = [module.get_buffer(name).clone() for module, name in buffers]
@@ -244,7 +246,7 @@ class MapTable(nn.Sequential):
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Change the type or device of the statistics too."""
         vars(self)["statistics"] = [[*map(fn, own)] for own in self.statistics]
-        return super()._apply(fn, recurse)
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
 
 class SharedParallelTable(Layer):
