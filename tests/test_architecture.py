@@ -273,3 +273,59 @@ def test_reading_needs_neither_numpy_nor_torch(module):
     code = f"import sys, {module}; print({{'numpy', 'torch', 'torchfile'}} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert found.stdout == "set()\n"
+
+
+CUTS = {"partition", "rpartition", "split", "rsplit", "endswith", "removesuffix", "replace", "find", "rfind"}
+"""Methods of a text that may take the package from the name of a class."""
+CUT_NAMES = {
+    # The package is compared too, or the name is one of this package's own table of layers.
+    "nn/registry.py": {"class_name.partition('.')"},
+    "nn/texts.py": {"'.Volumetric' in fields.obj.class_name"},
+    "nn/layers/pooling.py": {"'.Volumetric' in fields.obj.class_name"},
+    # Names that are shown, imported or given to attributes, and decide nothing.
+    "codegen/flow.py": {"spec.target.rpartition('.')"},
+    "torchmodules/build.py": {"spec.target.rpartition('.')"},
+    "nn/stacks.py": {"spec.target.rpartition('.')"},
+    "tools/draw/blocks.py": {
+        "spec.target.rpartition('.')",
+        "class_name.rpartition('.')",
+        "'Conv' in spec.target",
+        "spec.target.endswith('Linear')",
+    },
+}
+"""Where a name of a class is cut, and why that is not a look-up by its bare name."""
+UNREAD = ("tools/prove/",)
+"""Rooms that are still to be rid of them."""
+
+
+def cut_names(path: Path) -> set[str]:
+    """Return the expressions of a file that look at a part of the name of a class."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CUTS:
+            text = ast.unparse(node.func.value)
+        elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Constant):
+            text = ast.unparse(node.comparators[0])
+        else:
+            continue
+        if text.removesuffix(")").endswith(("class_name", "spec.target", ".made.target")):
+            found.add(ast.unparse(node))
+    return found
+
+
+def test_no_class_is_known_by_its_bare_name(subtests):
+    """Another package's Tanh is not that of nn: facts come from the entry of the full name, see `entry_name`."""
+    for path in FILES:
+        if name_of(path).startswith(UNREAD):
+            continue
+        with subtests.test(name_of(path)):
+            assert cut_names(path) <= CUT_NAMES.get(name_of(path), set())
+
+
+def test_look_ups_by_bare_names_are_found(tmp_path):
+    """The test above sees the ways in which names were once cut."""
+    source = (
+        "known[obj.class_name.rpartition('.')[2]]\nspec.class_name.split('.')[-1] in TORCH\n'LSTM' in spec.target\n"
+    )
+    (tmp_path / "x.py").write_text(source)
+    assert len(cut_names(tmp_path / "x.py")) == 3

@@ -83,6 +83,17 @@ def pieces(target: str) -> list[Copied]:
 
 
 @cache
+def reserved_names() -> frozenset[str]:
+    """Return the names that copied pieces define and import, whichever a page has."""
+    names: set[str] = set()
+    for path in _FOLDER.glob("*.py"):
+        for piece in _file(path.stem).values():
+            names.add(piece.name)
+            names.update(alias or name or module for module, name, alias in piece.imports)
+    return frozenset(names)
+
+
+@cache
 def _file(module: str) -> dict[str, Copied]:
     """Return all pieces of one file, by name."""
     path = _FOLDER / f"{module}.py"

@@ -16,14 +16,14 @@ from ..errors import ModelError, UnsupportedError
 from ..limits import Budget, Limits
 from ..nn.fields import items_of
 from ..nn.flows import ANY, NEVER, NOTHING, TENSOR, DataFlow, Kind, listed, many
-from ..nn.lift import attention_names
+from ..nn.lift import IN_TORCH, attention_names
 from ..nn.mapping import LAYERS, SEQUENTIAL, Link, ModuleSpec, end_of, specs_in
 from ..nn.memory import MemoryEffects
-from ..nn.registry import traits_of
-from ..nn.stacks import STATEFUL
+from ..nn.registry import tensor_shapes, traits_of
+from ..nn.stacks import STATEFUL, WITH_STATE
 from ..nn.torch_nn import TORCH
-from .code import Construction, Write, applied, dotted, formula, sequential, usable_name
-from .copied import Copied, defaults_of, pieces, remembers
+from .code import TAKEN, Construction, Write, applied, dotted, formula, sequential, usable_name
+from .copied import Copied, defaults_of, pieces, remembers, reserved_names
 from .idioms import (
     BatchOrigin,
     Form,
@@ -219,7 +219,7 @@ class SourceBuilder:
     Attributes:
         blocks: all blocks, those that others contain first.
         copied: the included layers, by name.
-        foreign: modules of foreign classes, by class name.
+        foreign: foreign classes: the module and the name there, by the name in the source.
         budget: resource limits of generating.
         memory: effects of modules on memory.
         flow: kinds of the outputs of modules.
@@ -233,7 +233,7 @@ class SourceBuilder:
         self.memory = MemoryEffects()
         self.flow = DataFlow(traits_of)
         self.copied: dict[str, Copied] = {}
-        self.foreign: dict[str, str] = {}
+        self.foreign: dict[str, tuple[str, str]] = {}
         self._shared = shared
         self._built: dict[int, tuple[CodeBlock, Form]] = {}
 
@@ -316,6 +316,21 @@ class SourceBuilder:
             self._built[id(spec)] = (block, body.form(block.result))
         return self._built[id(spec)]
 
+    def _imported_as(self, home: str, name: str) -> str:
+        """Return the name under which the source imports a user's class.
+
+        A class that is called as something that a page may have itself (`Softmax`, `Model`, `nn`), or as a class of
+        another module, is imported under another name: otherwise one would take the place of the other.
+        """
+        reserved = TAKEN | reserved_names()
+        known = name
+        number = 1
+        while known in reserved or self.foreign.get(known, (home, name)) != (home, name):
+            known = f"Own{name}" if number == 1 else f"Own{name}{number}"
+            number += 1
+        self.foreign[known] = home, name
+        return known
+
     def copy(self, spec: ModuleSpec) -> Construction:
         """Return a layer whose source is included, with the modules in it."""
         home, _, name = spec.target.rpartition(".")
@@ -323,8 +338,9 @@ class SourceBuilder:
             self.copied.update((piece.name, piece) for piece in pieces(spec.target))
         else:
             dotted(spec.target)
-            if self.foreign.setdefault(name, home) != home or not home:
-                raise ModelError(f"two classes are named {name}", path=spec.path, found=spec.target)
+            if not home:
+                raise ModelError("the class is in no module", path=spec.path, found=spec.target)
+            name = self._imported_as(home, name)
         inner = {key: self.construct(child)[0] for key, child in spec.children.items()}
         self.budget.spend(len(spec.args))
         return Construction(
@@ -572,6 +588,8 @@ class Lists:
             return None
         if any(remembers(each) for child in children for each in specs_in(child)):
             return None
+        if len(self._items) > len(children) and any(map(_keeps_statistics, specs_in(children[0]))):
+            return None  # each element has statistics of its own
         mapped: list[Value] = []
         for at, item in enumerate(self._items):
             child = children[at if at < len(children) else 0]
@@ -632,9 +650,8 @@ class Lists:
         spec = self._spec
         if self._items is None:
             return None
-        name = spec.target.rpartition(".")[2]
         call, write = self._body.builder.copy(spec), applied
-        if name in TORCH:
+        if name := IN_TORCH.get(spec.target):
             call = torch_call(name, spec.args, dict(spec.kwargs), spec)
             write = formula(
                 "lambda module, x, h, c: module(x, (h, c))" if letters == "hc" else "lambda module, x, h: module(x, h)"
@@ -658,7 +675,7 @@ class Lists:
         """Apply a layer of torch.nn to sequences and a state."""
         if self._items is None:
             return None
-        name = self._spec.target.rpartition(".Stateful")[2]
+        name = WITH_STATE[self._spec.target]
         write = formula("lambda module, x, state: module(x, state)")
         call = torch_call(name, self._spec.args, dict(self._spec.kwargs), self._spec)
         return self._with_state(self._items, call, TORCH[name].base, Form(2), write, ("", "state"))
@@ -796,6 +813,11 @@ class Lists:
 
 LISTS = frozenset(name for name in vars(Lists) if not name.startswith("_"))
 """The names by which entries request steps on lists."""
+
+
+def _keeps_statistics(spec: ModuleSpec) -> bool:
+    """Return whether a module is a batch normalization that keeps running statistics."""
+    return "running_mean" in tensor_shapes(spec.target, spec.args, spec.kwargs)
 
 
 def _weight(spec: ModuleSpec) -> int:

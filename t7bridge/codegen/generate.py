@@ -469,7 +469,7 @@ def model_source(
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     imports = {each for name, each in _BASE_IMPORTS.items() if name in names}
     imports = imports.union(*(piece.imports for piece in builder.copied.values()))
-    imports |= {(home, name, "") for name, home in builder.foreign.items()}
+    imports |= {(home, name, "" if known == name else known) for known, (home, name) in builder.foreign.items()}
     # Python evaluates the fields of layers; as text, only where the module is registered.
     postponed = [] if ("dataclasses", "dataclass", "") in imports else ["from __future__ import annotations", ""]
     head = [
@@ -633,7 +633,7 @@ class _Page:
         self._homes = {"nn": used | {*TORCH}, **dict.fromkeys(("torch", "F"), _TORCH_FUNCTIONS | {*ELEMENT_TYPES})}
         self._imports = {each[:2] for each in _BASE_IMPORTS.values()} | {("__future__", "annotations")}
         self._imports |= {each[:2] for piece in builder.copied.values() for each in piece.imports}
-        self._imports |= {(home, name) for name, home in builder.foreign.items()}
+        self._imports |= {*builder.foreign.values()}
 
     def check(self, statement: ast.stmt) -> None:
         """Check a statement of the page."""

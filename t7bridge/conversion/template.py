@@ -451,8 +451,6 @@ def _of_page(obj: TorchObject, state: dict[Any, Any], note: _Note) -> dict[Any, 
             if wrong := _page_differences(page, made):
                 raise ModelError(_report("the tensors do not match the model.py of the template", wrong))
             return {**page.converted(made)}
-        if not page.pieces:
-            break
     return state
 
 

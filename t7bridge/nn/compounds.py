@@ -17,29 +17,34 @@ from ..graph.storage import Storage
 from .fields import Fields, items_of, lookup
 from .graphs import graph_modules, graph_spec
 from .mapping import GraphNode, Lua, NotMappedError
-from .registry import modules
+from .registry import modules, stock_name
 
 _OPTIONS = {
-    "AddConstant": ("constant_scalar", "inplace"),
-    "JoinTable": ("dimension", "nInputDims"),
-    "MM": ("transA", "transB"),
-    "Max": ("dimension", "nInputDims"),
-    "Mean": ("dimension", "nInputDims"),
-    "Min": ("dimension", "nInputDims"),
-    "MulConstant": ("constant_scalar", "inplace"),
-    "Normalize": ("p",),
-    "ReLU": ("threshold", "val"),
-    "Replicate": ("nfeatures", "dim", "ndim"),
-    "Reshape": ("size",),
-    "SAdd": ("addend", "negate"),
-    "SpatialAveragePooling": ("kW", "kH", "dW", "dH", "padW", "padH", "ceil_mode"),
-    "Sum": ("dimension", "nInputDims", "sizeAverage"),
-    "Transpose": ("permutations", "numInputDims"),
-    "Unsqueeze": ("pos", "numInputDims"),
-    "View": ("size", "numInputDims"),
+    "nn.AddConstant": ("constant_scalar", "inplace"),
+    "nn.JoinTable": ("dimension", "nInputDims"),
+    "nn.MM": ("transA", "transB"),
+    "nn.Max": ("dimension", "nInputDims"),
+    "nn.Mean": ("dimension", "nInputDims"),
+    "nn.Min": ("dimension", "nInputDims"),
+    "nn.MulConstant": ("constant_scalar", "inplace"),
+    "nn.Normalize": ("p",),
+    "nn.ReLU": ("threshold", "val"),
+    "nn.Replicate": ("nfeatures", "dim", "ndim"),
+    "nn.Reshape": ("size",),
+    "nn.SAdd": ("addend", "negate"),
+    "nn.SpatialAveragePooling": ("kW", "kH", "dW", "dH", "padW", "padH", "ceil_mode"),
+    "nn.Sum": ("dimension", "nInputDims", "sizeAverage"),
+    "nn.Transpose": ("permutations", "numInputDims"),
+    "nn.Unsqueeze": ("pos", "numInputDims"),
+    "nn.View": ("size", "numInputDims"),
 }
 """Fields of layers that change what they compute."""
-_COMMUTE = ("CAddTable", "CMulTable")
+_COMMUTE = ("nn.CAddTable", "nn.CMulTable")
+_CONTAINERS = ("nn.Sequential", "nn.ConcatTable", "nn.ParallelTable", "nn.MapTable")
+_LIKE = {"nn.LinearNoBias": "nn.Linear", "cudnn.SpatialAveragePooling": "nn.SpatialAveragePooling"}
+"""Classes that compute what another does, in what patterns have: with a bias or without, and without padding."""
+_PART = "part"
+"""The layer of a `Node` that is one of the rows of its input."""
 _MOST = 2_000
 """Maximum number of modules and elements visited; the largest compound has some hundred."""
 
@@ -51,7 +56,7 @@ class Node:
     """The output of a layer.
 
     Attributes:
-        layer: its class, without package.
+        layer: its class, with the package under which the table of layers has it: `nn.Tanh` for a `cudnn.Tanh`.
         options: those that matter, `None` for missing or false ones.
         path: its path in the compound, as for `lookup`; in a pattern a name for it, or empty.
         input: the expression of its input.
@@ -66,6 +71,11 @@ class Node:
 def node(layer: str, input: Expression, *options: Any, path: str = "") -> Node:
     """Return a node of a pattern."""
     return Node(layer, options, path, input)
+
+
+def part(input: Expression, at: int) -> Node:
+    """Return one row of a value, 0-based, in a pattern."""
+    return Node(_PART, (at,), "", input)
 
 
 def recognized(obj: TorchObject, start: str, inputs: Expression, pattern: Expression) -> dict[str, str] | None:
@@ -110,40 +120,40 @@ class _Run:
             LookupError: it cannot be said, or a module is not used as it should be.
         """
         self._spend(1)
-        if not isinstance(module, TorchObject):
-            raise LookupError("not a module")
-        name = module.class_name.partition(".")[2].replace("LinearNoBias", "Linear")
+        name = _LIKE.get(stock_name(module), stock_name(module))
+        if not name or not isinstance(module, TorchObject):
+            raise LookupError("not a module of nn")
         fields = Fields(module)
-        if name == "gModule":
+        if name == "nn.gModule":
             return self._graph(module, path, value)
         children = [(child.value, _below(path, child.path)) for child in modules(module)]
-        if name in ("Sequential", "ConcatTable", "ParallelTable", "MapTable") or not path:
+        if name in _CONTAINERS or not path:
             return self._container(name, children, value)
-        if name in ("Identity", "CopyGrad") or (name == "Dropout" and fields.number("p", 0.5) == 0):
+        if name in ("nn.Identity", "nn.CopyGrad") or (name == "nn.Dropout" and fields.number("p", 0.5) == 0):
             return value
-        if name == "SelectTable":
+        if name == "nn.SelectTable":
             index = fields.integer("index")
             return self._listed(value)[index - 1 if index > 0 else index]
-        if name == "NarrowTable":
+        if name == "nn.NarrowTable":
             start = fields.integer("offset") - 1
             return self._listed(value)[start : start + fields.integer("length", 1)]
-        if name == "FlattenTable":
+        if name == "nn.FlattenTable":
             return self._flat(value)
-        if name == "SplitTable":
+        if name == "nn.SplitTable":
             return self._split(fields, value)
-        if name == "Mean" and fields.get("sizeAverage") is False:
+        if name == "nn.Mean" and fields.get("sizeAverage") is False:
             raise LookupError("a sum")
         options = tuple(map(self._plain, map(fields.get, _OPTIONS.get(name, ()))))
-        if name == "Unsqueeze" and options[1] == 2:
+        if name == "nn.Unsqueeze" and options[1] == 2:
             options = (options[0], None)  # it remembers the dimensions of its first input, here always a batch of rows
         return Node(name, options, path, value)
 
     def _container(self, name: str, children: list[tuple[Value, str]], value: Expression) -> Expression:
-        if name == "ConcatTable":
+        if name == "nn.ConcatTable":
             return [self.output(child, path, value) for child, path in children]
-        if name == "ParallelTable":
+        if name == "nn.ParallelTable":
             return [self.output(*child, each) for child, each in zip(children, self._listed(value), strict=True)]
-        if name == "MapTable":
+        if name == "nn.MapTable":
             return [self.output(*children[0], each) for each in self._listed(value)]
         for child, path in children:
             value = self.output(child, path, value)
@@ -163,10 +173,10 @@ class _Run:
     def _split(self, fields: Fields, value: Expression) -> Expression:
         """Return the parts of a value that was reshaped before."""
         places = (fields.integer("dimension"), fields.get("nInputDims"))
-        rows: tuple[Any, ...] = value.options[0] if isinstance(value, Node) and value.layer == "Reshape" else ()
+        rows: tuple[Any, ...] = value.options[0] if isinstance(value, Node) and value.layer == "nn.Reshape" else ()
         if places not in ((1, 2), (2, None)) or len(rows) != 2:
             raise LookupError("splits something else")
-        return [Node("part", (at,), "", value) for at in range(min(rows[0], _MOST))]
+        return [part(value, at) for at in range(min(rows[0], _MOST))]
 
     def _listed(self, value: Expression) -> list[Expression]:
         if not isinstance(value, list):

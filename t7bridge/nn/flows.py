@@ -17,7 +17,7 @@ from attrs import field
 
 from ..data import define
 from .mapping import LAYERS, GraphNode, ModuleSpec
-from .output_shapes import Arguments, Shape, Value, joined
+from .output_shapes import Arguments, Mismatch, Shape, Value, joined
 
 _LARGEST = 400
 """Maximum number of kinds in one; of larger lists only the kind of all elements is known."""
@@ -180,6 +180,28 @@ def concatenated(spec: ModuleSpec, kind: Kind, apply: Apply, padded: bool = Fals
         largest = tuple(map(max, zip(*known)))
         known = [(*largest[:dim], each[dim], *largest[dim + 1 :]) for each in known]
     return Kind("tensor", shape=joined(known, dim))
+
+
+def sliced(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
+    """Apply each child to one slice along `input_dim`; return their outputs, concatenated along `output_dim`.
+
+    Raises:
+        Mismatch: there are more slices than children.
+    """
+    names = list(spec.children)
+    dim, shape = spec.kwargs["input_dim"], kind.shape
+    if shape is None:
+        for at, name in enumerate(names):
+            apply(name, kind.at(at))
+        return TENSOR
+    if not -len(shape) <= dim < len(shape) or (isinstance(shape[dim], int) and shape[dim] > len(names)):
+        raise Mismatch
+    rest = tuple(extent for at, extent in enumerate(shape) if at != dim % len(shape))
+    outputs = [apply(name, Kind("tensor", shape=rest)).shape for name in names[: shape[dim]]]
+    known = [each for each in outputs if each is not None]
+    if not known or len(known) < len(outputs):
+        return TENSOR
+    return Kind("tensor", shape=joined(known, spec.kwargs["output_dim"]))
 
 
 def parallel(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:

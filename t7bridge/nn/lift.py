@@ -28,7 +28,6 @@ from .plan import graph_arguments
 from .polynomials import FUNCTIONS, Atom, Poly, UnknownValue, Values, formula, graph_of, polynomial, times
 from .registry import Param, tensor_shapes, traits_of
 from .state_dict import Origin, StateDict
-from .torch_nn import TORCH
 
 
 @define(frozen=True)
@@ -96,6 +95,8 @@ CELLS = (
     Cell("RNN", "recurrent.RNNCell", {"H": "tanh(n)"}, "n"),
     Cell("RNN", "recurrent.RNNCell", {"H": "relu(n)"}, "n", options={"nonlinearity": "relu"}),
 )
+IN_TORCH = {f"{LAYERS}recurrent.{name}": name for name in ("LSTMCell", "GRUCell", "RNNCell")}
+"""The classes of cells that torch.nn has, by their targets."""
 _WORDS = {
     "i": "input gate",
     "f": "forget gate",
@@ -560,8 +561,7 @@ class _Search:
         inputs = [value for value in (x, h, bound.get("c")) if value is not None]
         sizes = gates[cell.gates[0]].products[x].size[1], size
         found = self._found(cell, target, bound, inputs, sizes, {} if has_bias else {"bias": False}, pieces)
-        if not found.shapes.keys() <= {name for piece in pieces for name in (piece.target, piece.adds)}:
-            raise _NotACell("only its new value has a bias")
+        _check_covered(pieces, found.shapes)
         return found
 
     def _found(
@@ -758,6 +758,20 @@ def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], row: int, scaled: list[Atom]
         yield Piece(vector.key, vector.start, vector.size, f"bias_{name}", (row,), adds=adds)
 
 
+def _check_covered(pieces: list[Piece], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a cell with elements that no tensor of Lua has: they could be trained, and had no way back.
+
+    Raises:
+        _NotACell: a gate lacks a bias that another has.
+    """
+    covered = dict.fromkeys(shapes, 0)
+    for piece in pieces:
+        for name in filter(None, (piece.target, piece.adds)):
+            covered[name] += prod(piece.size)
+    if any(covered[name] != prod(shape) for name, shape in shapes.items()):
+        raise _NotACell("only some of its layers have a bias")
+
+
 def _module(atom: Atom) -> str:
     return atom.key.rpartition(".")[0]
 
@@ -777,21 +791,31 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
     prefixes = _prefixes(plan.root)
     carried = _carried_over(prefixes, state)
     cells: list[_Found] = []
+    against: dict[str, list[str]] = {}
+    """The places of graphs, by what stands against the cells there: the same for each step of an unrolled model."""
     for spec, prefix in prefixes.values():
         search = _Search(spec, prefix, state, frozenset(carried[id(spec)])).run()
-        cells += [cell for cell in search.found if not only_torch or cell.made.target.rpartition(".")[2] in TORCH]
+        cells += [cell for cell in search.found if not only_torch or cell.made.target in IN_TORCH]
         for message in search.against:
-            result.note(spec.path, message)
+            against.setdefault(message, []).append(spec.path)
     groups = _tied(cells, plan.root, state)
     _check_writes(cells, plan.root)
     _settle(groups)
     for cell in cells:
         if cell.against:
-            result.note(cell.graph.path, f"{cell.cell.name} stays as it is: {cell.against}")
+            message = f"{cell.cell.name} stays as it is: {cell.against}"
+            against.setdefault(message, []).append(cell.graph.path)
+    for message, paths in against.items():
+        result.note(paths[0], f"{message}{_elsewhere(paths)}", len(paths))
     kept = [cell for group in groups for cell in group if not cell.against]
     if kept:
         _rewrite(result, sorted(kept, key=lambda cell: cell.outputs))
     return result
+
+
+def _elsewhere(paths: list[str]) -> str:
+    """Return how many places there are besides the first, as the end of a note."""
+    return f" (and at {counted(len(paths) - 1, 'more place')})" if len(paths) > 1 else ""
 
 
 def _prefixes(root: ModuleSpec) -> dict[int, tuple[ModuleSpec, str]]:
@@ -994,8 +1018,7 @@ def _rewrite(result: Lifted, cells: list[_Found]) -> None:
         found = (f"{cell.name} ({cell.made.target.removeprefix(LAYERS).partition('.')[2]})" for cell in inside)
         steps.setdefault((", ".join(dict.fromkeys(found)), *(id(cell.made) for cell in inside)), []).append(graph.path)
     for (text, *_), paths in steps.items():
-        more = f" (and at {counted(len(paths) - 1, 'more place')})" if len(paths) > 1 else ""
-        result.note(paths[0], f"recognized: {text}{more}", len(paths))
+        result.note(paths[0], f"recognized: {text}{_elsewhere(paths)}", len(paths))
     pieces: dict[Piece, None] = {}
     shapes: dict[str, Mapping[str, tuple[int, ...]]] = {}
     for key in result.state:  # of graphs at several places, too
@@ -1075,8 +1098,10 @@ def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
     for number, node in enumerate(graph.nodes, 1):
         for source, _ in node.takes:
             users.setdefault(source, []).append(number)
-    found = [spec.children[node.module].target.removeprefix(LAYERS) if node.module else "" for node in graph.nodes]
+    found = [spec.children[node.module].target if node.module else "" for node in graph.nodes]
     targets = dict(enumerate(found, 1))
+    softmax, matrix_product, total = (f"{LAYERS}{name}" for name in ("activation.Softmax", "linear.MM", "shape.Sum"))
+    product = f"{LAYERS}table.CMulTable"
 
     def end(number: int, *kinds: str) -> int:
         """Return the last of the views of a value, each of which has no other use, or of layers of some kinds."""
@@ -1087,10 +1112,10 @@ def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
         return number
 
     names: dict[int, str] = {}
-    for number in (number for number in targets if targets[number] == "activation.Softmax"):
+    for number in (number for number in targets if targets[number] == softmax):
         for user in users.get(end(number), ()):
             after = targets.get(users.get(user, [0])[0])
-            if targets[user] == "linear.MM" or (targets[user] == "table.CMulTable" and after == "shape.Sum"):
-                scores, context = graph.nodes[number - 1].takes[0][0], end(user, "shape.Sum")
+            if targets[user] == matrix_product or (targets[user] == product and after == total):
+                scores, context = graph.nodes[number - 1].takes[0][0], end(user, total)
                 names |= {scores: "scores", number: "attention", context: "context"}
     return names

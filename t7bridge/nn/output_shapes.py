@@ -76,6 +76,23 @@ def unknown(call: Arguments, x: Value) -> Value:
     return None
 
 
+def batch_of_one(rank: int) -> Rule:
+    """Return the rule of a normalization of channels that makes one example a batch of one.
+
+    Args:
+        rank: dimensions of a batch.
+    """
+
+    def rule(call: Arguments, x: Value) -> Value:
+        shape = _tensor(x)
+        batch = shape if len(shape) >= rank else (1, *shape)
+        if len(batch) < rank or _differs(batch[1], call.number("num_features", 0, 0)):
+            raise Mismatch
+        return batch
+
+    return rule
+
+
 def slid(extent: Extent, kernel: int, stride: int, padding: int, dilation: int = 1) -> Extent:
     """Return the extent that remains when a window slides over another, rounded down."""
     if stride < 1:
@@ -491,3 +508,10 @@ class Example:
 
 Examples: TypeAlias = Union[Example, "list[Examples]"]
 """The input of a model: one, or a list for a Lua table, with nested lists for tables in it."""
+
+
+def inputs_text(inputs: Examples, times: str = "x") -> str:
+    """Return shapes as `--input-shape` takes them: `1x4`, or `[1x4, 1x20:int64]` for a table."""
+    if isinstance(inputs, Example):
+        return times.join(map(str, inputs.shape)) + (f":{inputs.dtype}" if inputs.dtype else "")
+    return f"[{', '.join(inputs_text(each, times) for each in inputs)}]"

@@ -199,11 +199,11 @@ class Values:
         Raises:
             UnknownValue: nothing is known of it.
         """
-        rule = getattr(self, _RULES.get(spec.target.removeprefix(LAYERS), ""), None)
-        if rule is None or spec.kwargs.get("inplace"):
+        method, *operation = _RULES.get(spec.target, "").split(" ")
+        if not method or spec.kwargs.get("inplace"):
             raise UnknownValue
         try:
-            return rule(spec, key, value)
+            return getattr(self, method)(spec, key, value, *operation)
         except (IndexError, TypeError, ValueError, RecursionError) as error:
             raise UnknownValue from error
 
@@ -237,59 +237,58 @@ class Values:
             terms += self.atom(Atom("vector", (), f"{key}bias", (0,), (outputs,)))
         return Rows(polynomial(terms), outputs)
 
-    def function(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Apply a function to every element."""
+    def function(self, spec: ModuleSpec, key: str, value: _Value, name: str) -> _Value:
+        """Apply a function, one of `FUNCTIONS`, to every element."""
         rows = _rows(value, any_parts=True)
-        return evolve(rows, poly=self.atom(Atom(spec.target.rpartition(".")[2].lower(), rows.poly)))
+        return evolve(rows, poly=self.atom(Atom(name, rows.poly)))
 
-    def combined(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def combined(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
         """Add, subtract or multiply values."""
-        name = spec.target.rpartition(".")[2]
         first, *others = (_rows(each, any_parts=True) for each in value)
         sizes = {each.size for each in (first, *others)} - {None}
         if len(sizes) > 1 or any(other.parts != first.parts for other in others):
             raise UnknownValue
         poly = first.poly
         for other in others:
-            if name == "CMulTable":
+            if operation == "multiply":
                 if len(poly) * len(other.poly) > _MOST_TERMS:
                     raise UnknownValue
                 poly = times(poly, other.poly)
             else:
-                poly = polynomial((*poly, *(_scaled(other.poly, -1.0) if name == "CSubTable" else other.poly)))
+                poly = polynomial((*poly, *(_scaled(other.poly, -1.0) if operation == "subtract" else other.poly)))
         if len(poly) > _MOST_TERMS:
             raise UnknownValue
         return Rows(poly, sizes.pop() if sizes else None, first.parts)
 
-    def constant(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def constant(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
         """Add a number, or multiply with it."""
         rows, number = _rows(value, any_parts=True), float(spec.args[0])
-        if spec.target.endswith("AddConstant") and abs(number) <= _MOST_ADDED:
+        if operation == "add" and abs(number) <= _MOST_ADDED:
             return evolve(rows, poly=polynomial((*rows.poly, ((), number))))
         if abs(number) != 1:
             raise UnknownValue
         return evolve(rows, poly=_scaled(rows.poly, number))
 
-    def learned(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def learned(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
         """Add a vector, or multiply with one."""
         rows, size = _rows(value), prod(spec.args)
         if spec.kwargs.get("scalar") or spec.args not in ((size,), (1, size)) or rows.size not in (None, size):
             raise UnknownValue
-        adds = not spec.target.endswith("CMul")
+        adds = operation == "add"
         vector = self.atom(Atom("vector", (), f"{key}{'bias' if adds else 'weight'}", (0,), (size,)))
         return Rows(polynomial((*rows.poly, *vector)) if adds else times(rows.poly, vector), size)
 
-    def reshaped(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def reshaped(self, spec: ModuleSpec, key: str, value: _Value, layer: str) -> _Value:
         """Cut the features of each example into rows."""
         rows, size = _rows(value, any_parts=True), spec.args
-        is_view = spec.target.endswith("View")
+        is_view = layer == "view"
         batched: Any = (spec.kwargs.get("n_input_dims") == 1 or None) if is_view else spec.kwargs.get("batch_mode")
         if is_view and len(size) == 3 and size[0] == -1 and "n_input_dims" not in spec.kwargs:
             size, batched = size[1:], True
         if rows.size is None or rows.parts != 1 or len(size) != 2 or prod(size) != rows.size or batched is False:
             raise UnknownValue
-        # An example without a batch would be listed in the other direction: that fails, or the rows are square.
-        if not 0 < size[0] <= _MOST_TERMS or (not batched and size[0] == size[1]):
+        # Inputs are batches: of one example alone Lua would list the columns, which fails unless there are as many.
+        if not 0 < size[0] <= _MOST_TERMS:
             raise UnknownValue
         return evolve(rows, parts=size[0])
 
@@ -366,33 +365,37 @@ class Values:
 FUNCTIONS = ("sigmoid", "tanh", "relu")
 _RULES = {
     "torch.nn.Identity": "identity",
-    "shape.Contiguous": "identity",
+    f"{LAYERS}shape.Contiguous": "identity",
     SEQUENTIAL: "sequence",
     "torch.nn.Linear": "linear",
-    **{f"torch.nn.{name}": "function" for name in ("Sigmoid", "Tanh", "ReLU")},
-    **{f"table.C{name}Table": "combined" for name in ("Add", "Sub", "Mul")},
-    "linear.MulConstant": "constant",
-    "linear.AddConstant": "constant",
-    "linear.Add": "learned",
-    "linear.CMul": "learned",
-    "shape.Reshape": "reshaped",
-    "shape.View": "reshaped",
-    "table.SplitTable": "split",
-    "shape.Select": "selected",
-    "shape.Narrow": "narrowed",
-    "table.JoinTable": "joined",
-    "table.SelectTable": "element",
-    "table.NarrowTable": "sublist",
-    "containers.ConcatTable": "branches",
-    "containers.ParallelTable": "parallel",
+    "torch.nn.Sigmoid": "function sigmoid",
+    "torch.nn.Tanh": "function tanh",
+    "torch.nn.ReLU": "function relu",
+    f"{LAYERS}table.CAddTable": "combined add",
+    f"{LAYERS}table.CSubTable": "combined subtract",
+    f"{LAYERS}table.CMulTable": "combined multiply",
+    f"{LAYERS}linear.MulConstant": "constant multiply",
+    f"{LAYERS}linear.AddConstant": "constant add",
+    f"{LAYERS}linear.Add": "learned add",
+    f"{LAYERS}linear.CMul": "learned multiply",
+    f"{LAYERS}shape.Reshape": "reshaped reshape",
+    f"{LAYERS}shape.View": "reshaped view",
+    f"{LAYERS}table.SplitTable": "split",
+    f"{LAYERS}shape.Select": "selected",
+    f"{LAYERS}shape.Narrow": "narrowed",
+    f"{LAYERS}table.JoinTable": "joined",
+    f"{LAYERS}table.SelectTable": "element",
+    f"{LAYERS}table.NarrowTable": "sublist",
+    f"{LAYERS}containers.ConcatTable": "branches",
+    f"{LAYERS}containers.ParallelTable": "parallel",
 }
-"""The method of `Values` for each class of modules."""
-_WIDTHS = {"linear.LookupTable": 1, "torch.nn.Embedding": 1, "shape.OneHot": 0, "torch.nn.Linear": 1}
+"""The method of `Values` for each class of modules, and which of its operations that is."""
+_WIDTHS = {f"{LAYERS}linear.LookupTable": 1, "torch.nn.Embedding": 1, f"{LAYERS}shape.OneHot": 0, "torch.nn.Linear": 1}
 """The argument with the number of features that a class returns."""
 
 
 def _width(spec: ModuleSpec) -> int | None:
-    place = _WIDTHS.get(spec.target.removeprefix(LAYERS))
+    place = _WIDTHS.get(spec.target)
     return None if place is None else int(spec.args[place])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -90,14 +90,16 @@ class Traits:
     is_graph: bool = False
 
 
+_PACKAGE = __name__.partition(".")[0] + "."
 _NONE = Traits()
 _TRAITS: dict[str, Traits] = {}
+"""The facts about classes, by their dotted names."""
 
 
 @cache
 def traits_of(target: str) -> Traits:
     """Return the facts about a class by its dotted name; all false if no entry declares any."""
-    facts = _TRAITS.get(target.removeprefix(LAYERS), _NONE)
+    facts = _TRAITS.get(target, _NONE)
     output = facts.output or output_of(facts.like or target)
     return facts if output is facts.output else evolve(facts, output=output)
 
@@ -126,16 +128,36 @@ def tensor_shapes(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def add_traits(traits: Mapping[str, Traits]) -> None:
-    """Declare facts about classes: those of the runtime by family and name, `shape.View`, others by dotted name.
+    """Declare facts about classes by their dotted names; this package names those of the runtime `shape.View`.
 
     Raises:
         ModelError: another entry already declares traits of the same class.
     """
+    traits = _by_dotted_name(traits, _caller())
     for target, facts in traits.items():
         if _TRAITS.get(target, facts) != facts:
             raise ModelError(f"the traits of {target} are already declared", hint="One entry declares them.")
     _TRAITS.update(traits)
     traits_of.cache_clear()
+
+
+def _by_dotted_name(traits: Mapping[str, Traits], home: str, targets: Iterable[str] = ()) -> dict[str, Traits]:
+    """Return facts by the dotted names of their classes.
+
+    `shape.View` is the runtime's in this package, and where the entry becomes that class; a user may have a file
+    `shape.py`, too.
+
+    Args:
+        traits: the facts.
+        home: the module that declares them.
+        targets: the classes that the entry becomes.
+    """
+    is_ours, known = home.startswith(_PACKAGE), set(targets)
+    named: dict[str, Traits] = {}
+    for name, facts in traits.items():
+        is_short = not name.startswith(("torch.", LAYERS)) and (is_ours or LAYERS + name in known)
+        named[LAYERS + name if is_short else name] = facts
+    return named
 
 
 def declared_traits() -> dict[str, Traits]:
@@ -271,7 +293,12 @@ class Layer:
 
     def module_of(self, class_name: str) -> Mapped | None:
         """Return the PyTorch equivalent of one of its classes, or of an alias; `None` if there is none."""
-        return self.modules.get(class_name) or self.modules.get("nn." + class_name.partition(".")[2])
+        return self.modules.get(entry_name(class_name))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this package registered it, not a user."""
+        return self.home.startswith(_PACKAGE)
 
 
 _LAYERS: dict[str, Layer] = {}
@@ -347,11 +374,13 @@ def register_layer(
     else:
         mapped = dict.fromkeys(names, module) if module is not None else {}
     first = next(iter(mapped.values()), None)
-    target = first.targets[0].removeprefix(LAYERS) if isinstance(first, (Row, Choice)) else ""
-    is_criterion = target.startswith("criterion.")
+    targets = [name for each in mapped.values() if isinstance(each, (Row, Choice)) for name in each.targets]
+    target = first.targets[0] if isinstance(first, (Row, Choice)) else ""
+    is_criterion = target.startswith(f"{LAYERS}criterion.")
     kind = kind or ("criterion" if is_criterion else "container" if children else "layer")
     if isinstance(traits, Traits):
         traits = {target: traits} if target else {}
+    home = _caller()
     layer = Layer(
         names,
         params,
@@ -362,8 +391,8 @@ def register_layer(
         note,
         remark,
         mapped,
-        traits or {},
-        home=sys._getframe(1).f_globals.get("__name__", ""),  # as collections.namedtuple finds it
+        _by_dotted_name(traits or {}, home, targets),
+        home=home,
     )
     for name in names:
         if name in _LAYERS:
@@ -374,6 +403,14 @@ def register_layer(
     _LAYERS.update(dict.fromkeys(names, layer))
     add_texts(text if isinstance(text, Mapping) else dict.fromkeys(names, text) if text else {}, layer.defaults)
     return layer
+
+
+def _caller() -> str:
+    """Return the dotted name of the module that registers something, as `collections.namedtuple` finds it."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", "")) if frame is not None else ""
 
 
 def register_module(
@@ -461,15 +498,37 @@ def unregister_layer(name: str) -> None:
         traits_of.cache_clear()
 
 
+def entry_name(class_name: str) -> str:
+    """Return the name under which the table has a class: `nn.Tanh` for `cudnn.Tanh`.
+
+    A class that is not listed itself is `nn.<name>` if its package is one of `ALIAS_PREFIXES`. Any other class, listed
+    or not, has its own full name: a class of another package is never one of nn because the two are called alike.
+    """
+    if class_name not in _LAYERS and class_name.startswith(ALIAS_PREFIXES):
+        in_nn = "nn." + class_name.partition(".")[2]
+        if in_nn in _LAYERS:
+            return in_nn
+    return class_name
+
+
 def layer_of(class_name: str) -> Layer | None:
     """Return the entry of a class; `None` if there is none.
 
     A class that is not listed itself has the entry of `nn.<name>` if its package is one of `ALIAS_PREFIXES`.
     """
-    layer = _LAYERS.get(class_name)
-    if layer is None and class_name.startswith(ALIAS_PREFIXES):
-        layer = _LAYERS.get("nn." + class_name.partition(".")[2])
-    return layer
+    return _LAYERS.get(entry_name(class_name))
+
+
+def stock_name(value: Value) -> str:
+    """Return the full class name under which this package's own table has an object: `nn.Tanh` of a `cudnn.Tanh`.
+
+    Returns:
+        Empty for any other value: a class without an entry, or with one that a user registered.
+    """
+    if not isinstance(value, TorchObject):
+        return ""
+    layer = layer_of(value.class_name)
+    return entry_name(value.class_name) if layer is not None and layer.is_ours else ""
 
 
 @cache
@@ -497,8 +556,10 @@ def own_names(class_name: str) -> frozenset[str]:
         return rows["torch"][1].union(rows[class_name][1] if class_name in rows else ())
     waiting = ["nn.Module", class_name]
     layer = layer_of(class_name)
-    if layer is not None and layer.home.startswith(__name__.partition(".")[0] + "."):
-        waiting += [name for name in layer.names if name.partition(".")[2] == class_name.partition(".")[2]]
+    if layer is not None and layer.is_ours:
+        # One entry may list the same class of several packages: nn.TemporalConvolution and cudnn's.
+        own = "." + class_name.partition(".")[2]
+        waiting += [name for name in (entry_name(class_name), *layer.names) if name.endswith(own)]
         if not any(name in rows for name in waiting[1:]):
             waiting += [name for name in rows if not name.startswith("torch")]
     found: set[str] = set()

@@ -21,6 +21,8 @@ from .registry import tensor_shapes, traits_of
 from .state_dict import StateDict
 
 STATEFUL = LAYERS + "containers.Stateful"
+WITH_STATE = {f"{LAYERS}sequence.Stateful{name}": name for name in ("LSTM", "GRU", "RNN")}
+"""Layers that take and return their state, and the classes of torch.nn that they are."""
 """The graph whose inputs after the first are states."""
 _TEXT_MODEL = LAYERS + "sequence.TextModel"
 _SEQUENCER = LAYERS + "sequence.Sequencer"
@@ -91,9 +93,10 @@ def _tied_in(state: StateDict) -> set[str]:
 _RECURRENT = (LAYERS + "recurrent.", _OTHERS[1])
 _RECURRENT_NAME = re.compile(r"(?:LSTM|GRU|RNN)(?=\w*\Z)")
 _GATES = tuple(tuple(name + gate for gate in "ifgo") for name in ("weight_i", "weight_h", "bias_"))
+_PEEPHOLE = f"{LAYERS}recurrent.LSTM"
 _CELLS = {
     f"{LAYERS}recurrent.FastLSTM": (("weight_ih",), ("weight_hh",), ("bias",)),
-    f"{LAYERS}recurrent.LSTM": _GATES,
+    _PEEPHOLE: _GATES,
 }
 """The tensors of cells in the order of the rows of `weight_ih_l0`, `weight_hh_l0` and `bias_ih_l0` of torch.nn.LSTM."""
 
@@ -270,7 +273,7 @@ class _Stacks:
         made.graph = GraphSpec(tuple(nodes), (value, *states), True)
         made.kwargs = graph_arguments(made.graph)
         result.plan.root = made
-        found = ", ".join(name for name, spec in made.children.items() if ".Stateful" in spec.target)
+        found = ", ".join(name for name, spec in made.children.items() if spec.target in WITH_STATE)
         message = f"recognized: {found}; the model takes the state and returns it"
         if any(spec.kwargs.get(name) is not None for spec in steps for name in ("state", "hidden")):
             message += "; that of the last sequence, which is in the file, is left out"
@@ -333,7 +336,7 @@ def _against_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
     cells = [each for each in inside if each.target in _CELLS]
     if not cells and kinds != {"tensor"}:
         return "its input may be a list"
-    if any(each.kwargs.get("peephole") is not False for each in cells if each.target.endswith(".LSTM")):
+    if any(each.kwargs.get("peephole") is not False for each in cells if each.target == _PEEPHOLE):
         return "its gates see the cell"
     states = {each.kwargs.get(name) or "neither" for each in (spec, *cells) for name in _STATES}
     return "" if states <= {"neither"} else "it remembers a state, or skips steps"
@@ -442,7 +445,7 @@ def _against(spec: ModuleSpec) -> str:
 
 
 def _name(spec: ModuleSpec, taken: Counter[str]) -> str:
-    base = _NAMES.get(spec.target) or spec.target.rpartition(".")[2].removeprefix("Stateful").lower()
+    base = _NAMES.get(spec.target) or WITH_STATE.get(spec.target, "").lower() or spec.target.rpartition(".")[2].lower()
     taken[base] += 1
     return f"{base}{taken[base]}" if taken[base] > 1 else base
 

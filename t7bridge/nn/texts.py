@@ -138,7 +138,8 @@ def remove_text(name: str) -> None:
 def _text_of(obj: TorchObject) -> tuple[Text, Mapping[str, Value]]:
     """Return the text of a class; a class of cudnn prints as that of nn."""
     name = str(obj.class_name)
-    return _TEXTS.get(name) or _TEXTS.get("nn." + name.removeprefix("cudnn.")) or ("", {})
+    in_nn = "nn." + name.removeprefix("cudnn.") if name.startswith("cudnn.") else name
+    return _TEXTS.get(name) or _TEXTS.get(in_nn) or ("", {})
 
 
 def layer_text(obj: TorchObject) -> str:

@@ -68,14 +68,15 @@ def inspect(request: Inspect) -> Summary:
     Args:
         source: a path, bytes, or a binary file object, of any format.
         statistics: whether to read weights, for minimum, maximum, mean, deviation, zeros, NaN and infinities of each.
-        input_shape: the model's input, `(1, 3, 224, 224)` or any form of `t7bridge.conversion.inputs`; the model is run
-            on PyTorch's meta device to determine output shapes. `"guess"`: one that the layers accept. By default they
+        input_shape: the model's input, `(1, 3, 224, 224)` or any form of `t7bridge.conversion.inputs`, of the model's
+            element type. Output shapes follow from the rules of the layers; where these leave one open, or refuse the
+            input, the model is run on PyTorch's meta device. `"guess"`: one that the layers accept. By default they
             are those in the file, or follow from an input that the layers accept, which is marked as a guess.
 
     Raises:
         FormatError: the file is damaged, or in no supported format.
         ModelError: there is nothing at `at`, or the model does not accept `input_shape`.
-        UnsupportedError: `input_shape` is given, and PyTorch is not installed.
+        UnsupportedError: the rules leave a shape open, and PyTorch is not installed.
 
     Source: the age of nn is known by the field `_type`, which modules have since nn 71fbe31 (2016-03-04).
     """

@@ -27,6 +27,7 @@ from ..nn.lift import Lifted
 from ..nn.mapping import ModuleSpec, Plan
 from ..nn.memory import copy_as_lua
 from ..nn.output_shapes import Example, Examples
+from ..nn.output_shapes import inputs_text as inputs_text
 from ..nn.plan import build_plan
 from ..nn.registry import class_of
 from ..nn.stacks import recognized
@@ -481,7 +482,7 @@ def output_shapes(
         each.register_forward_hook(record(name))
     try:
         with torch.no_grad():
-            live.eval()(each_input(_on_meta, inputs))
+            live.eval()(each_input(partial(_on_meta, default=model_dtype(live)), inputs))
     except T7BridgeError:
         raise
     except Exception as error:  # any exception of a layer for an unsuitable input
@@ -492,13 +493,6 @@ def output_shapes(
             hint=f"The input was {inputs_text(inputs)}; give another with --input-shape.",
         ) from error
     return found
-
-
-def inputs_text(inputs: Examples, times: str = "x") -> str:
-    """Return shapes as `--input-shape` takes them: `1x4`, or `[1x4, 1x20:int64]` for a table."""
-    if isinstance(inputs, Example):
-        return times.join(map(str, inputs.shape)) + (f":{inputs.dtype}" if inputs.dtype else "")
-    return f"[{', '.join(inputs_text(each, times) for each in inputs)}]"
 
 
 def each_input(function: Callable[[Any], Any], inputs: Any) -> Any:
@@ -518,5 +512,11 @@ def dtype_of(example: Example, default: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def _on_meta(example: Example) -> torch.Tensor:
-    return torch.empty(example.shape, device="meta", dtype=dtype_of(example, torch.get_default_dtype()))
+def model_dtype(module: nn.Module) -> torch.dtype:
+    """Return the element type of a model: that of its first parameter, or buffer, of floats."""
+    tensors = (*module.parameters(), *module.buffers())
+    return next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32)
+
+
+def _on_meta(example: Example, default: torch.dtype) -> torch.Tensor:
+    return torch.empty(example.shape, device="meta", dtype=dtype_of(example, default))

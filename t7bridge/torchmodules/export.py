@@ -21,7 +21,7 @@ from torch import nn
 from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..nn.output_shapes import Example, Examples
-from .build import dtype_of, each_input
+from .build import dtype_of, each_input, model_dtype
 from .layers.linear import LookupTableMaskZero
 from .layers.sequence import SeqLSTM, SteppedLSTM
 
@@ -63,12 +63,12 @@ def example(module: nn.Module, inputs: Examples, indices: bool = False, first: i
         ModelError: a type has no such name.
     """
     generator = torch.Generator().manual_seed(0)
-    floats = [parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()]
+    floats = model_dtype(module)
     rows = [each.weight.shape[0] for each in module.modules() if isinstance(each, nn.Embedding)]
     most = max(1, min(rows, default=1))
 
     def made(each: Example) -> torch.Tensor:
-        dtype = dtype_of(each, (floats or [torch.float32])[0])
+        dtype = dtype_of(each, floats)
         if each.value is not None:
             return each.value.torch().to(dtype).contiguous()
         if each.bounds is not None:

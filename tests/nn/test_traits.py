@@ -45,7 +45,7 @@ def class_named(target: str) -> type:
 def test_a_declared_class_exists() -> None:
     """Traits are those of a class of modules: a slip in its name would lose them without a word."""
     for target in declared_traits():
-        assert issubclass(class_named(target), torch.nn.Module), target
+        assert issubclass(class_named(target.removeprefix(LAYERS)), torch.nn.Module), target
 
 
 def test_every_entry_declares_its_classes() -> None:
@@ -122,8 +122,9 @@ def test_traits_come_and_go_with_their_entry() -> None:
     register_layer("my.Sum", "my.Total", module=of_runtime("my.Sum"), traits={"my.Sum": facts})
     try:
         assert traits_of(f"{LAYERS}my.Sum") == facts
-        with pytest.raises(ModelError, match=r"traits of my\.Sum are already declared"):
-            register_layer("my.Other", traits={"my.Sum": Traits()})
+        with pytest.raises(ModelError, match=r"traits of \S*my\.Sum are already declared"):
+            register_layer("my.Other", module=of_runtime("my.Sum"), traits={"my.Sum": Traits()})
+        assert traits_of("my.Sum") == Traits(), "a class of that name in a user's file is another one"
         unregister_layer("my.Sum")
         assert traits_of(f"{LAYERS}my.Sum") == facts, "its other name still has it"
     finally:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ import torch
 from helpers import ROOT
 
 import t7bridge
-from t7bridge import Table
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
+from t7bridge.torchmodules import build
 
 FILES = ROOT / "testfiles"
 
@@ -71,6 +73,42 @@ def test_shapes_by_running() -> None:
     with pytest.raises(ModelError):
         t7bridge.inspect(path, input_shape=(1, channels + 1, 16, 16))
     assert "guess" in t7bridge.inspect(FILES / "models" / "autoencoder_flat.t7", input_shape="guess").shapes
+
+
+def test_shapes_of_models_of_doubles(tmp_path: Path) -> None:
+    """A model of doubles gets an input of doubles where it has to be run."""
+    kernel = Tensor.from_numpy(np.ones((4, 3, 3, 3)))
+    sizes = {"nInputPlane": 3.0, "nOutputPlane": 4.0, "kW": 3.0, "kH": 3.0, "dW": 1.0, "dH": 1.0}
+    layers = [
+        TorchObject("nn.Clip", 1, Table.of({"minval": -1.0, "maxval": 1.0})),  # no rule says what it returns
+        TorchObject("nn.SpatialConvolution", 1, Table.of({**sizes, "weight": kernel})),
+    ]
+    t7bridge.save(TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list(layers)})), tmp_path / "x.t7")
+    rows = t7bridge.inspect(tmp_path / "x.t7", input_shape=(1, 3, 8, 8)).layers
+    assert [row.output for row in rows] == [((1, 4, 6, 6),), ((1, 3, 8, 8),), ((1, 4, 6, 6),)]
+
+
+def test_declared_rules_are_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the rules of all layers are known, a stated input needs no PyTorch; where one is not, it is run."""
+    run: list[str] = []
+    real = build.output_shapes
+
+    def output_shapes(*args: Any) -> Any:
+        run.append(args[1])
+        return real(*args)
+
+    monkeypatch.setattr(build, "output_shapes", output_shapes)
+    for name, shape, times in (
+        ("lenet_mm", (3, 1, 32, 32), 0),
+        ("resnet_small", (2, 3, 16, 16), 0),
+        ("dcgan_generator", (2, 8, 1, 1), 0),
+    ):
+        summary = t7bridge.inspect(FILES / "models" / f"{name}.t7", input_shape=shape)
+        assert all(row.output for row in summary.layers)
+        assert len(run) == times
+    with pytest.raises(ModelError, match="cannot be run to find its shapes"):
+        t7bridge.inspect(FILES / "models" / "lenet_mm.t7", input_shape=(3, 2, 32, 32))
+    assert len(run) == 1
 
 
 def test_header_answers(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from runtime_helpers import as_torch, copied, difference, gradient_difference, s
 from source_helpers import generate
 
 import t7bridge
-from t7bridge.errors import WriteError
 from t7bridge.torchmodules import live_module
 
 FILES = (TESTFILES / "cells.t7", TESTFILES / "highway_attention.t7")
@@ -171,7 +170,7 @@ def test_former_differences(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("gru_one_gate_with_bias", "GRU stays as it is: only its new value has a bias"),
+        ("gru_one_gate_with_bias", "GRU stays as it is: only some of its layers have a bias"),
         ("wrong_gru_after_reset_of_x", "GRU stays as it is: its reset gate does not multiply"),
         ("in_place_h_outside", "GRU stays as it is: a layer changes one of its values in place"),
     ],
@@ -181,11 +180,14 @@ def test_reasons(name, reason):
     assert any(note.message.startswith(reason) for note in generate(FOUND[name]["model"]).notes)
 
 
-def test_biases_that_lua_lacks_are_not_lost(tmp_path):
-    """A trained bias that the Lua model has no place for is refused on the way back."""
-    written(FOUND["gru_bias_of_input"], tmp_path)
+@pytest.mark.parametrize("name", ["gru_bias_of_input", "gru_one_gate_with_bias"])
+def test_every_trained_bias_goes_back(name, tmp_path):
+    """A cell has no element that the Lua model has no place for: with only some biases its layers stay."""
+    written(FOUND[name], tmp_path)
     state = torch.load(tmp_path / "model.pt")
-    state["gru.bias_hh"][-1] += 1
-    torch.save(state, tmp_path / "trained.pt")
-    with pytest.raises(WriteError, match="lack a bias"):
-        t7bridge.convert(tmp_path / "trained.pt", tmp_path / "back.t7", template=tmp_path / "model.t7")
+    assert all(key.endswith((".weight", ".bias")) for key in state)
+    torch.save({key: value + 1 for key, value in state.items()}, tmp_path / "trained.pt")
+    t7bridge.convert(tmp_path / "trained.pt", tmp_path / "back.t7", template=tmp_path / "model.t7")
+    t7bridge.write_module(tmp_path / "back.t7", tmp_path / "back")
+    back = torch.load(tmp_path / "back" / "model.pt")
+    assert all(torch.equal(back[key], value + 1) for key, value in state.items())

@@ -70,7 +70,7 @@ register_layer(
 
 @becomes("torch.nn.Tanhshrink")
 def _tanh_shrink(lua: Lua) -> Call:
-    require(lua, "tanh", node("Tanh", "x"))
+    require(lua, "tanh", node("nn.Tanh", "x"))
     return Call("torch.nn.Tanhshrink")
 
 
@@ -137,9 +137,9 @@ register_layer(
 @becomes("activation.CReLU", "activation.RowwiseSequential")
 def _concatenated(lua: Lua) -> Call:
     """Map a Sequential for rows, which the runtime computes at once if nobody changed it."""
-    parts = node("JoinTable", ["x", node("MulConstant", "x", -1.0, None)], 2.0, None)
+    parts = node("nn.JoinTable", ["x", node("nn.MulConstant", "x", -1.0, None)], 2.0, None)
     dims = (lua.integer("nInputDims"),)
-    if recognized(lua.obj, "", "x", node("ReLU", parts, 0.0, 0.0)) is not None:
+    if recognized(lua.obj, "", "x", node("nn.ReLU", parts, 0.0, 0.0)) is not None:
         return Call(f"{LAYERS}activation.CReLU", dims, childless=True)
     return Call(f"{LAYERS}activation.RowwiseSequential", (), {"n_input_dims": dims[0]})
 

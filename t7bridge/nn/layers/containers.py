@@ -111,6 +111,7 @@ register_layer(
             takes_list=True, returns_list=True, flow=flows.parallel, written=("parallel",), block="Block"
         ),
         "containers.DontCast": Traits(flow=flows.sequence),
+        "containers.Parallel": Traits(flow=flows.sliced),
         "torch.nn.Sequential": Traits(flow=flows.sequence),
     },
     text={
@@ -206,6 +207,8 @@ register_layer(
     "nn.MapTable",
     children=clones,
     scratch="sharedparams",
+    remark="in training each element has statistics of batch normalization of its own, as in Lua; those of elements "
+    "without a module of their own in the file are not in the state dict",
     module=of_runtime("containers.MapTable"),
     traits=_MAPPED,
     text=Printed("map"),

@@ -8,7 +8,7 @@ from ...graph.lua import TorchObject
 from .. import flows
 from ..compounds import node, require
 from ..mapping import BASE, Lua, NotMappedError, Read, flag, integer, made, number, of_runtime, same_names, shape
-from ..registry import Param, Traits, criterions, named_modules, param, register_layer
+from ..registry import Param, Traits, criterions, named_modules, param, register_layer, stock_name
 from ..torch_nn import Tensors
 
 _SCRATCH = "output_tensor total_weight_tensor target buffer"
@@ -64,18 +64,47 @@ def _target(path: str) -> Read:
     return made(number_of)
 
 
+_LOG_SOFTMAXES = ("nn.LogSoftMax", "nn.SpatialLogSoftMax", "cudnn.LogSoftMax", "cudnn.VolumetricLogSoftMax")
+_INSIDE = {
+    "lsm": _LOG_SOFTMAXES,
+    "slsm": _LOG_SOFTMAXES,
+    "nll": ("nn.ClassNLLCriterion", "nn.SpatialClassNLLCriterion"),
+    "scec": ("cudnn.SpatialCrossEntropyCriterion",),
+}
+"""The classes that the constructors of the cross entropies put into these fields."""
+
+
+def _check_inside(lua: Lua, *names: str) -> None:
+    """Check the classes of the modules that a cross entropy is made of.
+
+    Raises:
+        NotMappedError: somebody replaced one.
+    """
+    for path in names:
+        inner = lua.get(path)
+        if isinstance(inner, TorchObject) and stock_name(inner) not in _INSIDE[path.rpartition(".")[2]]:
+            raise NotMappedError(f"has a {inner.class_name} inside, not what it was made of", path=f"{lua.path}.{path}")
+
+
 def _cross_entropy_average(lua: Lua) -> bool:
     """Return whether the loss is a mean: Lua passes `sizeAverage` on to the inner criterion when it changed.
 
     Raises:
-        NotMappedError: the inner layer is not its softmax.
+        NotMappedError: somebody replaced a module inside.
     """
-    for name in ("lsm", "slsm"):
-        inner = lua.get(name)
-        if isinstance(inner, TorchObject) and not inner.class_name.endswith("LogSoftMax"):
-            raise NotMappedError(f"has a {inner.class_name} instead of its softmax", path=f"{lua.path}.{name}")
+    _check_inside(lua, "lsm", "slsm", "nll")
     changed = lua.get("sizeAverage") != lua.get("oldSizeAverage")
     return lua.flag("sizeAverage" if changed else "nll.sizeAverage", not changed)
+
+
+def _volumetric_average(lua: Lua) -> bool:
+    """Return whether the loss of volumes is a mean, as that of the images that it makes of them.
+
+    Raises:
+        NotMappedError: somebody replaced a module inside.
+    """
+    _check_inside(lua, "scec", "scec.lsm", "scec.slsm", "scec.nll")
+    return lua.flag("scec.sizeAverage", True)
 
 
 _CLASS_NLL = of_runtime(
@@ -93,7 +122,7 @@ def _soft_margin_average(lua: Lua) -> bool:
     Raises:
         NotMappedError: the inner layer is not its sigmoid.
     """
-    require(lua, "sigmoid", node("Sigmoid", "x"))
+    require(lua, "sigmoid", node("nn.Sigmoid", "x"))
     return lua.flag("sizeAverage")
 
 
@@ -144,7 +173,7 @@ register_layer(
     params=(_class_weights("scec.nll.weights"),),
     scratch=f"{_SCRATCH} scec",
     module=of_runtime(
-        "criterion.CrossEntropyCriterion", classes=_CLASSES, average=flag("scec.sizeAverage", True), index_base=BASE
+        "criterion.CrossEntropyCriterion", classes=_CLASSES, average=_volumetric_average, index_base=BASE
     ),
 )
 # torch.nn.CrossEntropyLoss.

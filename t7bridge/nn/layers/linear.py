@@ -84,7 +84,7 @@ register_layer(
 
 @becomes("linear.PartialLinear", "torch.nn.Linear")
 def _partial_linear(lua: Lua) -> Call:
-    require(lua, "network", node("MM", ["x", node("LookupTable", "r")], None, True), ["x", "r"])
+    require(lua, "network", node("nn.MM", ["x", node("nn.LookupTable", "r")], None, True), ["x", "r"])
     partition = lua.find_tensor("partition")
     chosen = () if partition is None else tuple(row - 1 for row in lua.sizes("partition"))
     rows, columns = lua.shape("weight")

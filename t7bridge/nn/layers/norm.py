@@ -29,8 +29,8 @@ from ..mapping import (
     of_torch,
     optional_number,
 )
-from ..output_shapes import same
-from ..registry import Child, Param, Source, Traits, buffer, keeps, modules, param, register_layer
+from ..output_shapes import batch_of_one, same
+from ..registry import Child, Param, Source, Traits, buffer, keeps, modules, param, register_layer, stock_name
 from ..texts import Printed
 from ..torch_nn import Tensors
 
@@ -86,7 +86,10 @@ register_layer(
     traits={
         # nn.BatchNorm1d treats (n, t) as a batch; the others certainly refuse a single example.
         f"norm.BatchNorm{dims}d": Traits(
-            plain_rank=2 if dims == 1 else 0, written=("plain", f"BatchNorm{dims}d"), like=f"BatchNorm{dims}d"
+            plain_rank=2 if dims == 1 else 0,
+            written=("plain", f"BatchNorm{dims}d"),
+            like=f"BatchNorm{dims}d",
+            output=batch_of_one(dims + 1 if dims == 1 else dims + 2),
         )
         for dims in (1, 2, 3)
     },
@@ -101,8 +104,9 @@ def _features(lua: Lua) -> int:
     """
     inside = lua.get("bn")
     if inside is not None:
-        made = isinstance(inside, TorchObject) and inside.class_name.partition(".")[2] == "SpatialBatchNormalization"
-        if not made or Fields(inside).number("eps", 1e-5) != lua.number("eps", 1e-5) or inside.get("train") is False:
+        changed = stock_name(inside) != "nn.SpatialBatchNormalization"
+        changed = changed or Fields(inside).number("eps", 1e-5) != lua.number("eps", 1e-5)
+        if changed or inside.get("train") is False:
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.bn")
     return lua.shapes["weight"][0] if "weight" in lua.shapes else lua.integer("nOutput")
 
@@ -142,10 +146,10 @@ def _layer_norm_paths(obj: TorchObject) -> dict[str, str] | None:
     # Lua rounds the root to the default element type.
     if not isclose(factor, sqrt(features), rel_tol=1e-6):
         return None
-    means = node("Replicate", node("Mean", "x", 1.0, 1.0), features, 1.0, 1.0)
-    rows = node("Normalize", node("CSubTable", ["x", means]), 2.0)
-    rows = node("MulConstant", rows, factor, None)
-    learned = node("Add", node("CMul", rows, path="weight"), path="bias")
+    means = node("nn.Replicate", node("nn.Mean", "x", 1.0, 1.0), features, 1.0, 1.0)
+    rows = node("nn.Normalize", node("nn.CSubTable", ["x", means]), 2.0)
+    rows = node("nn.MulConstant", rows, factor, None)
+    learned = node("nn.Add", node("nn.CMul", rows, path="weight"), path="bias")
     tried = (recognized(obj, "", "x", pattern) for pattern in (rows, learned))
     return next((paths for paths in tried if paths is not None), None)
 
@@ -182,8 +186,13 @@ register_layer(
     traits=Traits(output=same, shapes=_layer_norm_shapes),
     text=Printed("sequential"),
 )
-_ESTIMATOR = {"Sequential", "SpatialZeroPadding", "Square", "Replicate", "Sqrt", "CDivTable"}
-_WEIGHTED = {"SpatialConvolution", "SpatialConvolutionMap", "SpatialConvolutionMM"}
+_LOCAL = (
+    "nn.SpatialSubtractiveNormalization",
+    "nn.SpatialDivisiveNormalization",
+    "nn.SpatialContrastiveNormalization",
+)
+_ESTIMATOR = {"nn.Sequential", "nn.SpatialZeroPadding", "nn.Square", "nn.Replicate", "nn.Sqrt", "nn.CDivTable"}
+_WEIGHTED = {"nn.SpatialConvolution", "nn.SpatialConvolutionMap", "nn.SpatialConvolutionMM"}
 
 
 def _local(subtract: bool, divide: bool) -> Row:
@@ -207,7 +216,8 @@ def _local_kernel(lua: Lua) -> tuple[int, ...]:
     return lua.shape("kernel")
 
 
-_PARTS = {"subtractor": "CSubTable", "divider": "CDivTable", "thresholder": "Threshold"}
+_PARTS = {"subtractor": "nn.CSubTable", "divider": "nn.CDivTable", "thresholder": "nn.Threshold"}
+"""The classes of the modules in these fields."""
 
 
 def _check_parts(lua: Lua) -> None:
@@ -216,12 +226,13 @@ def _check_parts(lua: Lua) -> None:
     Raises:
         NotMappedError: somebody changed them.
     """
-    places = ("", "normalizer.modules.1.", "normalizer.modules.2.")
-    for path in (place + name for place in places for name in (*_PARTS, "normalizer")):
-        found = lua.get(path)
-        wanted = _PARTS.get(path.rpartition(".")[2], "CDivTable")
-        known = (wanted, "Sequential") if path == "normalizer" else (wanted,)
-        if isinstance(found, TorchObject) and found.class_name.partition(".")[2] not in known:
+    allowed: dict[str, tuple[str, ...]] = {"normalizer": ("nn.CDivTable", "nn.Sequential")}
+    for place in ("", "normalizer.modules.1.", "normalizer.modules.2."):
+        allowed |= {place + name: (class_name,) for name, class_name in _PARTS.items()}
+        allowed.setdefault(f"{place}normalizer", ("nn.CDivTable",))
+    for path, class_names in allowed.items():
+        module = lua.get(path)
+        if isinstance(module, TorchObject) and stock_name(module) not in class_names:
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.{path}")
 
 
@@ -237,10 +248,10 @@ def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
         if not isinstance(found, TorchObject) or id(found) in seen:
             continue
         seen.add(id(found))
-        name, fields = found.class_name.partition(".")[2], Fields(found)
+        name, fields = stock_name(found), Fields(found)
         inner = [fields.get(field) for field in ("meanestimator", "stdestimator", "normalizer")]
         stack += [child.value for child in modules(found)] + inner
-        known = name in _ESTIMATOR or any(isinstance(each, TorchObject) for each in inner)
+        known = name in _ESTIMATOR or (name in _LOCAL and any(isinstance(each, TorchObject) for each in inner))
         weight, bias = fields.find_tensor("weight"), fields.find_tensor("bias")
         if name in _WEIGHTED and weight is not None and weight.numel % len(kernel) == 0:
             rows, at = elements(weight).astype("f8").reshape(-1, len(kernel)), int(np.abs(kernel).argmax())
@@ -253,9 +264,7 @@ def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
 
 # The kernel, of one or two dimensions, from which Lua built the convolutions inside.
 register_layer(
-    "nn.SpatialSubtractiveNormalization",
-    "nn.SpatialDivisiveNormalization",
-    "nn.SpatialContrastiveNormalization",
+    *_LOCAL,
     params=(buffer("kernel"),),
     scratch="meanestimator stdestimator normalizer divider subtractor thresholder coef ones localsums localstds "
     "adjustedsums adjustedstds thresholdedstds",

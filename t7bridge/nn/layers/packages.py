@@ -567,7 +567,7 @@ _SCRATCH = "output_tensor total_weight_tensor target noise"
 def _crop(lua: Lua) -> tuple[int, int]:
     if lua.number("scale", 2.0) != 2:
         raise NotMappedError("resamples its crops by another factor than 2", path=lua.path)
-    require(lua, "module", node("SpatialAveragePooling", "x", 2.0, 2.0, 2.0, 2.0, 0.0, 0.0, None))
+    require(lua, "module", node("nn.SpatialAveragePooling", "x", 2.0, 2.0, 2.0, 2.0, 0.0, 0.0, None))
     return lua.integer("height"), lua.integer("width")
 
 
@@ -584,10 +584,12 @@ def _entropy_scale(lua: Lua) -> float:
     Raises:
         NotMappedError: somebody changed the modules.
     """
-    shares = node("MulConstant", node("Sum", "x", 1.0, None, None), lua.get("module.modules.2.constant_scalar"), None)
-    logarithms = node("Log", node("AddConstant", shares, 1e-6, None))
-    product = node("Sum", node("CMulTable", [shares, logarithms]), 1.0, None, None)
-    require(lua, "module", node("MulConstant", product, -1.0, None))
+    shares = node(
+        "nn.MulConstant", node("nn.Sum", "x", 1.0, None, None), lua.get("module.modules.2.constant_scalar"), None
+    )
+    logarithms = node("nn.Log", node("nn.AddConstant", shares, 1e-6, None))
+    product = node("nn.Sum", node("nn.CMulTable", [shares, logarithms]), 1.0, None, None)
+    require(lua, "module", node("nn.MulConstant", product, -1.0, None))
     if lua.get("_mul") is not lua.get("module.modules.2") or not lua.flag("sizeAverage", True):
         raise NotMappedError("its modules inside were changed", path=lua.path)
     negative = lua.find_tensor("minusOne")

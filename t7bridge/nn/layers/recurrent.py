@@ -15,7 +15,7 @@ from ...graph.lua import TorchObject, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from .. import flows
-from ..compounds import Expression, Node, node, recognized, require
+from ..compounds import Expression, Node, node, part, recognized, require
 from ..fields import Fields, items_of, lookup
 from ..layouts import REST, BlockOrder, Extent, Layout, Narrow, Permute, Reshape, copied, elements, nested
 from ..mapping import (
@@ -94,74 +94,77 @@ def operations(obj: TorchObject) -> tuple[str, ...]:
     return tuple(names) if set(names) <= _OPERATIONS else ()
 
 
-def _gate(name: str, *inputs: str, transfer: str = "Sigmoid") -> Node:
+def _gate(name: str, *inputs: str, transfer: str = "nn.Sigmoid") -> Node:
     """Return a gate: the sum of two products with matrices, and of the cell with a vector if it sees that."""
-    layers = [node("CMul" if x == "c" else "Linear", x, path=f"{x}{name}") for x in inputs]
-    return node(transfer, node("CAddTable", layers))
+    layers = [node("nn.CMul" if x == "c" else "nn.Linear", x, path=f"{x}{name}") for x in inputs]
+    return node(transfer, node("nn.CAddTable", layers))
 
 
 def _product(*factors: Expression) -> Node:
-    return node("CMulTable", list(factors))
+    return node("nn.CMulTable", list(factors))
 
 
 def _lstm(cell: str = "c") -> Expression:
     """Return output and cell of an LSTM; with an empty name of the cell its gates do not see it."""
     sees = ("x", "h", *cell)
     new = node(
-        "CAddTable",
-        [_product(_gate("f", *sees), "c"), _product(_gate("i", *sees), _gate("g", "x", "h", transfer="Tanh"))],
+        "nn.CAddTable",
+        [_product(_gate("f", *sees), "c"), _product(_gate("i", *sees), _gate("g", "x", "h", transfer="nn.Tanh"))],
     )
     # The output gate sees the new cell.
-    seen = [node("Linear", x, path=f"{x}o") for x in "xh"] + [node("CMul", new, path="co")] * bool(cell)
-    return [_product(node("Sigmoid", node("CAddTable", seen)), node("Tanh", new)), new]
+    seen = [node("nn.Linear", x, path=f"{x}o") for x in "xh"] + [node("nn.CMul", new, path="co")] * bool(cell)
+    return [_product(node("nn.Sigmoid", node("nn.CAddTable", seen)), node("nn.Tanh", new)), new]
 
 
 def _parts(count: int, size: float) -> list[Expression]:
     """Return the parts of a sum of two products with matrices."""
-    total = node("CAddTable", [node("Linear", "x", path="x"), node("Linear", "h", path="h")])
-    reshaped = node("Reshape", total, (count, size))
-    return [node("part", reshaped, at) for at in range(count)]
+    total = node("nn.CAddTable", [node("nn.Linear", "x", path="x"), node("nn.Linear", "h", path="h")])
+    reshaped = node("nn.Reshape", total, (count, size))
+    return [part(reshaped, at) for at in range(count)]
 
 
 def _fast_lstm(size: float) -> Expression:
-    i, g, f, o = (node(name, part) for name, part in zip(("Sigmoid", "Tanh", "Sigmoid", "Sigmoid"), _parts(4, size)))
-    new = node("CAddTable", [_product(i, g), _product(f, "c")])
-    return [_product(o, node("Tanh", new)), new]
+    # In FastLSTM the candidate is the second of the four parts: i g f o.
+    i, g, f, o = _parts(4, size)
+    i, f, o = (node("nn.Sigmoid", gate) for gate in (i, f, o))
+    g = node("nn.Tanh", g)
+    new = node("nn.CAddTable", [_product(i, g), _product(f, "c")])
+    return [_product(o, node("nn.Tanh", new)), new]
 
 
 def _gru(size: float) -> Expression:
-    r, z = (node("Sigmoid", part) for part in _parts(2, size))
-    sums = [node("Linear", "x", path="xn"), node("Linear", _product("h", r), path="hn")]
-    new = node("Tanh", node("CAddTable", sums))
-    return node("CAddTable", [_product(new, node("SAdd", z, -1.0, True)), _product(z, "h")])
+    r, z = (node("nn.Sigmoid", gate) for gate in _parts(2, size))
+    sums = [node("nn.Linear", "x", path="xn"), node("nn.Linear", _product("h", r), path="hn")]
+    new = node("nn.Tanh", node("nn.CAddTable", sums))
+    return node("nn.CAddTable", [_product(new, node("nn.SAdd", z, -1.0, True)), _product(z, "h")])
 
 
 def _operation(name: str, new: Expression) -> Expression:
     """Return one of the operations of a MuFuRu, on its last output and a new value."""
     both = ["h", new]
     if name in ("max", "min"):
-        rows = [node("Unsqueeze", each, 1.0, None) for each in both]
-        return node(name.capitalize(), node("JoinTable", rows, 1.0, None), 1.0, None)
-    difference = node("CSubTable", both)
+        rows = [node("nn.Unsqueeze", each, 1.0, None) for each in both]
+        return node("nn.Max" if name == "max" else "nn.Min", node("nn.JoinTable", rows, 1.0, None), 1.0, None)
+    difference = node("nn.CSubTable", both)
     return {
         "keep": "h",
         "replace": new,
         "mul": _product(*both),
         "diff": difference,
-        "forget": node("MulConstant", "h", 0.0, None),
-        "sqrt_diff": node("MulConstant", node("Sqrt", node("Abs", difference)), 0.25, None),
+        "forget": node("nn.MulConstant", "h", 0.0, None),
+        "sqrt_diff": node("nn.MulConstant", node("nn.Sqrt", node("nn.Abs", difference)), 0.25, None),
     }[name]
 
 
 def _mufuru(size: float, names: tuple[str, ...]) -> Expression:
-    reset = node("Sigmoid", node("CAddTable", [node("Linear", x, path=f"{x}r") for x in "xh"]))
-    joined = node("JoinTable", ["x", _product(reset, "h")], 2.0, None)
-    new = node("Sigmoid", node("Linear", joined, path="xn"))
-    shares: Expression = node("Linear", node("JoinTable", ["x", "h"], 2.0, None), path="xs")
-    shares = node("View", shares, (len(names), int(size)), 1.0)
-    shares = node("SoftMax", node("Transpose", shares, ((1.0, 2.0),), None))
-    rows = [node("Unsqueeze", _operation(name, new), 1.0, None) for name in names]
-    return node("Sum", _product(node("JoinTable", rows, 1.0, 3.0), shares), 1.0, 3.0, None)
+    reset = node("nn.Sigmoid", node("nn.CAddTable", [node("nn.Linear", x, path=f"{x}r") for x in "xh"]))
+    joined = node("nn.JoinTable", ["x", _product(reset, "h")], 2.0, None)
+    new = node("nn.Sigmoid", node("nn.Linear", joined, path="xn"))
+    shares: Expression = node("nn.Linear", node("nn.JoinTable", ["x", "h"], 2.0, None), path="xs")
+    shares = node("nn.View", shares, (len(names), int(size)), 1.0)
+    shares = node("nn.SoftMax", node("nn.Transpose", shares, ((1.0, 2.0),), None))
+    rows = [node("nn.Unsqueeze", _operation(name, new), 1.0, None) for name in names]
+    return node("nn.Sum", _product(node("nn.JoinTable", rows, 1.0, 3.0), shares), 1.0, 3.0, None)
 
 
 @define(frozen=True)

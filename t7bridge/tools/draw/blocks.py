@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from math import prod
 from typing import Any
 
-from attrs import field
+from attrs import evolve, field
 
 from ...data import define
 from ...errors import LimitError, ModelError
@@ -22,9 +23,12 @@ from ...graph.storage import Storage, integers
 from ...graph.tensor import Tensor
 from ...graph.walk import entries
 from ...limits import DEFAULT_LIMITS, Limits
-from ...nn.mapping import SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
+from ...nn.flows import Kind
+from ...nn.mapping import LAYERS, SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
+from ...nn.output_shapes import Mismatch
 from ...nn.places import Places, find_models, is_module, is_scratch
 from ...nn.plan import sketch
+from ...nn.registry import traits_of
 from ...nn.state_dict import StateDict, state_dict
 from ...text import clean, extents, listed, short
 
@@ -39,10 +43,6 @@ _HOLDERS = (Tensor, PythonObject, TorchObject, Table, TdsHash, TdsVec, dict, lis
 """Types of the values that are drawn by their names."""
 _CHAIN = "torch.nn.modules.container.Sequential"
 _BUFFERS = {"running_mean", "running_var", "num_batches_tracked"}
-_FAN_OUT = {"nn.Concat", "nn.ConcatTable", "nn.DepthConcat", "nn.Inception"}
-"""Containers that pass their whole input to each child."""
-_EACH_ITS_OWN = {"nn.ParallelTable", "nn.Parallel"}
-"""Containers that pass one element of their input to each child."""
 _DEFAULTS: Mapping[str, Literal] = {
     "padding": 0,
     "dilation": 1,
@@ -180,7 +180,10 @@ class Block:
             return "end" if self.kind == "end" else "container"
         if self.mark == "unmapped":
             return "unmapped"
-        name = (self.target or self.class_name or self.title).rpartition(".")[2].lower()
+        # What a user's class does is not known from its name, but from the class that its entry says it is like.
+        is_known = not self.target or self.target.startswith(("torch.nn.", LAYERS))
+        named = (self.target or self.class_name or self.title) if is_known else traits_of(self.target).like
+        name = named.rpartition(".")[2].lower()
         found = (each for each, words in _CATEGORIES.items() if any(word in name for word in words.split()))
         return next(found, "other")
 
@@ -292,8 +295,8 @@ class _Sketcher:
                 below.append((block.inside[-1], child, inner))
             if graph:
                 _add_graph_ends(block, graph)
-            elif spec.class_name in _FAN_OUT | _EACH_ITS_OWN:
-                _add_branch_ends(block, spec)
+            elif spec.children:
+                _add_container_flows(block, spec)
             blocks += block.inside
             stack += reversed(below)
             _check_count(len(blocks))
@@ -415,14 +418,18 @@ def _arguments(spec: ModuleSpec) -> dict[str, str]:
 def _label(spec: ModuleSpec) -> list[str]:
     """Return the arguments that are not defaults, on one line of limited length."""
     shown = [_shown(value) for value in spec.args]
-    conv = "Conv" in spec.target
-    if len(shown) > 1 and (conv or spec.target.endswith("Linear")):
+    # The arguments of a user's class are its own, whatever it is called.
+    is_known = spec.target.startswith(("torch.nn.", LAYERS))
+    conv = is_known and "Conv" in spec.target
+    if len(shown) > 1 and (conv or (is_known and spec.target.endswith("Linear"))):
         shown[:2] = [f"{shown[0]} → {shown[1]}"]
         shown[1:2] = [f"kernel {shown[1]}"] if conv and len(shown) > 1 else shown[1:2]
     for name, value in spec.kwargs.items():
-        if name == "inplace":
+        if name == "inplace" and is_known:
             continue
-        default = 1 if name == "stride" and conv else _DEFAULTS.get(name)
+        default = _DEFAULTS.get(name) if is_known else None
+        if name == "stride" and conv:
+            default = 1
         text = _shown(value)
         if value is not None and (default is None or text != repr(default)):
             shown.append(f"{name}={text}")
@@ -462,18 +469,100 @@ def _field_text(value: Value) -> str:
     return f"{value:.6g}" if isinstance(value, float) else short(value)
 
 
-def _add_branch_ends(block: Block, spec: ModuleSpec) -> None:
-    """Draw a container of branches as a flow: split at the input, joined at the output."""
-    count = len(block.inside)
-    each = spec.class_name in _EACH_ITS_OWN
-    dimension = spec.obj.get("dimension") if spec.obj is not None else None
-    how = "table" if spec.class_name.endswith("Table") else "concat"
-    if how == "concat" and isinstance(dimension, float):
-        how += f", dim {dimension - 1:g}"
+_FLOW_ERRORS = (ArithmeticError, AttributeError, LookupError, Mismatch, TypeError, ValueError)
+"""What the flow of a container, which a user may have written, raises for values of which nothing is known."""
+
+
+def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
+    """Draw the arrows of a container: its `flow` is followed with values that only know where they come from.
+
+    Such a value has the place of its source as `origin`: the input of the container has none, an element of it its
+    number from 0, the output of a module inside a negative number. A container without a flow, or whose flow does not
+    say what each module inside receives, is drawn without arrows.
+    """
+    facts, names = traits_of(spec.target), list(spec.children)
+    if facts.flow is None:
+        return
+    taken: dict[str, Kind] = {}
+
+    def apply(name: str, kind: Kind, at: int | None = None) -> Kind:
+        taken.setdefault(name, kind)
+        return Kind("any", origin=(-1 - names.index(name),))
+
+    value = Kind("any", origin=())
+    if facts.takes_list and len(names) > 1:
+        value = evolve(value, name="list", items=tuple(Kind("any", origin=(at,)) for at in range(len(names))))
+    try:
+        returned = facts.flow(spec, value, apply)
+    except _FLOW_ERRORS:
+        return
+    if len(taken) < len(names):
+        return
+    flows = _container_flows([taken[name] for name in names], returned)
+    label = _end_label(spec, returned)
+    # One module that is called several times has one arrow in and one out, as any module of a chain.
+    is_called_again = len(names) == 1 and returned.is_list and len(returned.items or ()) != 1
+    if is_called_again or (label == "output" and _is_chain(flows, len(names))):
+        block.kind = "chain"
+        return
     block.kind = "graph"
-    block.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=[how])]
-    block.flows = [Flow(count, number, f"[{number}]" if each else "") for number in range(count)]
-    block.flows += [Flow(number, count + 1) for number in range(count)]
+    block.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=[label])]
+    block.flows = flows
+
+
+def _is_chain(flows: list[Flow], count: int) -> bool:
+    """Return whether arrows lead from the input, number `count`, through all modules in order to the output alone."""
+    steps = [count, *range(count), count + 1]
+    return set(flows) == {Flow(start, end) for start, end in pairwise(steps)}
+
+
+def _end_label(spec: ModuleSpec, returned: Kind) -> str:
+    """Return what the end of a container is called: what it makes of the outputs of the modules inside."""
+    if returned.is_list:
+        return "table"
+    dim = spec.kwargs.get("output_dim", spec.kwargs.get("dim"))
+    return "output" if returned.origin is not None or dim is None else f"concat, dim {dim}"
+
+
+def _container_flows(taken: list[Kind], returned: Kind) -> list[Flow]:
+    """Return the arrows of a container.
+
+    Args:
+        taken: the inputs of the modules inside, in order.
+        returned: the output.
+
+    Returns:
+        Arrows from the input, number `len(taken)`, those between modules, and those to the output, `len(taken) + 1`.
+    """
+    count = len(taken)
+    ends = [*taken, returned]
+    flows: list[Flow] = []
+    used: set[int] = set()
+    for number, kind in enumerate(ends):
+        end = number if number < count else count + 1
+        origins = _origins(kind)
+        if not origins and number < count:
+            origins = [()]
+        for origin in origins:
+            is_inside = bool(origin) and origin[0] < 0
+            start = -1 - origin[0] if is_inside else count
+            steps = origin[1:] if is_inside else origin
+            used.add(start)
+            flows.append(Flow(start, end, "".join(f"[{step}]" for step in steps)))
+    if not _origins(returned):
+        # It computes something of all outputs that no module inside receives.
+        flows += [Flow(start, count + 1) for start in range(count) if start not in used]
+    flows = list(dict.fromkeys(flows))
+    return sorted(flows, key=lambda flow: (flow.end > count, flow.start != count))
+
+
+def _origins(kind: Kind) -> list[tuple[int, ...]]:
+    """Return the sources of a value, and of the elements of a list."""
+    if kind.items is not None and kind.origin is None:
+        return [origin for item in kind.items for origin in _origins(item)]
+    if kind.each is not None:
+        return _origins(kind.each)
+    return [] if kind.origin is None else [kind.origin]
 
 
 def _add_graph_ends(block: Block, graph: GraphSpec) -> None:

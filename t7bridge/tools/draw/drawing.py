@@ -125,8 +125,8 @@ class Drawing:
         return places_of(self.blocks, self._folds, opened, root)
 
     def dot(self) -> str:
-        """Return text for Graphviz."""
-        return as_dot(self._shown(opened_of(self.blocks[0], self._folds, MOST)))
+        """Return text for Graphviz: every module, none folded or closed."""
+        return as_dot(self._labelled(view_of(self.blocks[0], {}, set(map(id, self.blocks)))))
 
     def graph(self) -> dict[str, Any]:
         """Return the graph as data, see docs/graph-json.md. Every text is escaped for terminals and pages."""
@@ -154,8 +154,11 @@ class Drawing:
         return f"{self.file}, {self.path}"
 
     def _shown(self, opened: set[int]) -> list[Block]:
-        """Return the blocks of a picture; the first shows input and output of the model."""
-        found = view_of(self.blocks[0], self._folds, opened)
+        """Return the blocks of a picture, in which repeated ones are shown once."""
+        return self._labelled(view_of(self.blocks[0], self._folds, opened))
+
+    def _labelled(self, found: list[Block]) -> list[Block]:
+        """Add input and output of the model to the first block of a picture."""
         facts = {"input": self.shapes.input, "output": self.shapes.output}
         found[0].lines += [f"{name} {clean(text, _FACT_CHARS)}" for name, text in facts.items() if text]
         if "guess" in self.shapes.source:

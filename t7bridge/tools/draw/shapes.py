@@ -1,8 +1,8 @@
-"""Shapes of a drawn model if the file records none: by running it on PyTorch's meta device, which allocates no memory,
-or inferred from an input that its layers accept.
+"""Shapes of a drawn model: inferred from an input that its layers accept, or from a stated one.
 
-Inference computes nothing and needs no PyTorch. An input is a guess, unless it agrees with recorded outputs; layers
-without a rule have unknown outputs.
+Inference follows the rules that entries declare, computes nothing and needs no PyTorch. An input that nobody stated is
+a guess, unless it agrees with recorded outputs. What the rules leave open is unknown for a guess; for a stated input
+PyTorch runs the model on its meta device, which allocates no memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,19 @@ from ...io.platform import require_torch
 from ...limits import Limits
 from ...nn.flows import ANY, DataFlow, Kind, kind_of, listed
 from ...nn.mapping import ModuleSpec
-from ...nn.output_shapes import Example, Examples, Mismatch, Shape, Value, fold, one_hot, same, temporal, unknown
+from ...nn.output_shapes import (
+    Example,
+    Examples,
+    Mismatch,
+    Shape,
+    Value,
+    fold,
+    inputs_text,
+    one_hot,
+    same,
+    temporal,
+    unknown,
+)
 from ...nn.registry import like_of, traits_of
 from ...text import counted, extents
 from .blocks import Block, shape_text
@@ -130,7 +142,10 @@ def _best_trial(blocks: list[Block], recorded: bool) -> tuple[Value, Evaluation]
 
 
 def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], limits: Limits) -> Shapes:
-    """Run a model for one input and set the resulting shapes in its blocks.
+    """Determine the shapes of a model for one input and set them in its blocks.
+
+    The declared rules are asked first. PyTorch runs the model where they leave a shape open, or refuse the input: its
+    message says what a layer expects.
 
     Args:
         module: the model.
@@ -142,11 +157,8 @@ def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], li
 
     Raises:
         ModelError: the model does not accept such an input, or none can be guessed.
-        UnsupportedError: PyTorch is not installed.
+        UnsupportedError: the rules leave a shape open, and PyTorch is not installed.
     """
-    require_torch()
-    from ...torchmodules.build import inputs_text, output_shapes
-
     guess = wanted in ("guess", ("guess",))
     tried: list[Examples]
     if guess:
@@ -155,17 +167,53 @@ def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], li
         tried = [parse_inputs(wanted, limits=limits)]
     reason = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
     for inputs in tried:
-        try:
-            found = output_shapes(module, path, inputs, limits)
-        except ModelError as error:
-            reason = error
-            continue
+        outputs = _by_rules(blocks, inputs)
+        if any(not shapes for shapes in outputs):
+            try:
+                outputs = _by_torch(module, path, inputs, blocks, outputs, limits)
+            except ModelError as error:
+                reason = error
+                continue
+        modules = (block for block in blocks if block.kind != "end")
         for block in blocks:
-            block.shape = found.get(block.key, ()) if block.kind != "end" else ()
+            block.shape = ()
+        for block, shapes in zip(modules, outputs):
+            block.shape = shapes
         text = inputs_text(inputs, "×")
         source = f"for an input of {text}" + (", a guess from the layers" if guess else "")
         return Shapes(text, shape_text(blocks[0].shape), source, (inputs, [*blocks[0].shape]))
     raise reason
+
+
+Outputs = list[tuple[Shape, ...]]
+"""The sizes of each tensor that each block that is no end returns, in the order of the blocks; none if unknown."""
+
+
+def _by_rules(blocks: list[Block], inputs: Examples) -> Outputs:
+    """Return what the declared rules say of the outputs of a model's modules for an input."""
+    trial = evaluate(blocks, _value(inputs))
+    return [() if trial.failed else trial.shapes(block) for block in blocks if block.kind != "end"]
+
+
+def _value(inputs: Examples) -> Value:
+    return inputs.shape if isinstance(inputs, Example) else [_value(each) for each in inputs]
+
+
+def _by_torch(
+    module: TorchObject, path: str, inputs: Examples, blocks: list[Block], known: Outputs, limits: Limits
+) -> Outputs:
+    """Return the outputs of a model's modules, of those that are not known by running it on PyTorch's meta device.
+
+    Raises:
+        ModelError: the model does not accept such an input.
+        UnsupportedError: PyTorch is not installed.
+    """
+    require_torch()
+    from ...torchmodules.build import output_shapes
+
+    returned = output_shapes(module, path, inputs, limits)
+    modules = (block for block in blocks if block.kind != "end")
+    return [shapes or returned.get(block.key, ()) for block, shapes in zip(modules, known)]
 
 
 def _guessed_inputs(blocks: list[Block]) -> list[Shape]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .base import Layer, dim_of, root, with_batch
+from .base import Layer, dim_of, records_gradients, root, with_batch
 
 
 class Softmax(nn.Module):
@@ -174,10 +174,11 @@ class Overlapping(nn.Sequential):
             whole: Tensor = self[0](input)
             return whole
         output = memory
+        recorded = records_gradients(input)
         for _ in range(times):
             # Values that autograd keeps of one round must not change in the next.
-            output = self[0](output.clone() if input.requires_grad else output)
-        if input.requires_grad:
+            output = self[0](output.clone() if recorded else output)
+        if recorded:
             memory.data.copy_(output)
         return output.expand(input.shape)
 

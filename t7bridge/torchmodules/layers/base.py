@@ -84,6 +84,17 @@ def first_tensor(value: Any) -> Tensor:
     return tensor
 
 
+def records_gradients(*inputs: Tensor) -> bool:
+    """Return whether PyTorch records how these tensors are used, for a backward pass.
+
+    torch.export and torch.compile replace changes in place by new tensors themselves:
+    they follow a plain one, but not one hidden in a function of its own.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    return any(input.requires_grad for input in inputs)
+
+
 def same_memory(input: Tensor) -> Tensor:
     """Return a tensor in the memory of the input that is no view of it, so that other
     layers may write to both.

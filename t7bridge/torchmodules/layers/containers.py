@@ -174,7 +174,9 @@ class Parallel(nn.Sequential):
 class MapTable(nn.Sequential):
     """Applies the same module to each element of a list, or a clone of it.
 
-    Modules inside that keep a state from call to call keep one for each element.
+    Modules inside that keep a state from call to call keep one for each element. So do
+    the statistics of batch normalizations: those of elements without a module of their
+    own begin as the first module's, and are not in the state dict.
 
     Args:
         modules: one for all elements; or for the first elements, and the first of these
@@ -184,32 +186,67 @@ class MapTable(nn.Sequential):
     def __init__(self, *modules: nn.Module) -> None:
         super().__init__(*modules)
         self.state: Any = None
+        self.statistics: list[list[Tensor]] = []
+        self.most = len(modules)
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return their outputs."""
+        vars(self)["most"] = max(self.most, len(inputs))
+        buffers = [
+            (module, name)
+            for module in (self[0].modules() if len(self) else ())
+            for name, buffer in module.named_buffers(recurse=False)
+        ]
+        # An exported program has no place for more than the statistics of the module.
+        is_traced = torch.compiler.is_compiling()
+        if not is_traced and any(module.training for module, _ in buffers):
+            # Lua cloned the first module when it first saw so many elements.
+            for _ in range(len(self) + len(self.statistics), self.most):
+                first = [module.get_buffer(name).clone() for module, name in buffers]
+                self.statistics.append(first)
         keeping = [
             (module, name)
             for module in self.modules()
             for name in ("state", "hidden", "trained_last")
             if module is not self and hasattr(module, name)
         ]
-        if not keeping:
-            return [self._unit(index)(inputs[index]) for index in range(len(inputs))]
         first = [getattr(module, name) for module, name in keeping]
         states = self.state or []
         outputs = []
         for index in range(len(inputs)):
-            if index == len(states):
+            if keeping and index == len(states):
                 states.append(first)
-            for (module, name), state in zip(keeping, states[index]):
+            for (module, name), state in zip(keeping, states[index] if keeping else ()):
                 vars(module)[name] = state
-            outputs.append(self._unit(index)(inputs[index]))
-            states[index] = [getattr(module, name) for module, name in keeping]
-        vars(self)["state"] = states
+            outputs.append(self._output(index, inputs[index], buffers))
+            if keeping:
+                states[index] = [getattr(module, name) for module, name in keeping]
+        if keeping:
+            vars(self)["state"] = states
         return outputs
 
-    def _unit(self, index: int) -> nn.Module:
-        return self[index if index < len(self) else 0]
+    def _output(self, index: int, input: Any, buffers: list[Any]) -> Any:
+        """Return the output for an element, with its own statistics."""
+        if index < len(self):
+            return self[index](input)
+        if index - len(self) >= len(self.statistics):
+            return self[0](input)
+        first = [module.get_buffer(name) for module, name in buffers]
+        own = self.statistics[index - len(self)]
+        try:
+            for (module, name), buffer in zip(buffers, own):
+                setattr(module, name, buffer)
+            output = self[0](input)
+            own[:] = [module.get_buffer(name) for module, name in buffers]
+        finally:
+            for (module, name), buffer in zip(buffers, first):
+                setattr(module, name, buffer)
+        return output
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Change the type or device of the statistics too."""
+        vars(self)["statistics"] = [[*map(fn, own)] for own in self.statistics]
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
 
 class SharedParallelTable(Layer):

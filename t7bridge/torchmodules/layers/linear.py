@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, rows, same_memory
+from .base import Layer, records_gradients, rows, same_memory
 
 
 class LinearWeightNorm(nn.Module):
@@ -304,7 +304,7 @@ class MulConstant(Layer):
         """Return the shape of the input."""
         if not self.inplace:
             return input * self.constant
-        if input.requires_grad and torch.is_grad_enabled():
+        if records_gradients(input):
             return _in_place(input, self.constant, True)
         return input.mul_(self.constant)
 
@@ -341,7 +341,7 @@ class AddConstant(Layer):
         added = torch.as_tensor(self.constant, dtype=input.dtype, device=input.device)
         if not self.inplace:
             return input + added
-        if input.requires_grad and torch.is_grad_enabled():
+        if records_gradients(input):
             return _in_place(input, added, False)
         return input.add_(added)
 
@@ -393,8 +393,12 @@ class LookupTableMaskZero(nn.Embedding):
         """Take (n) or (batch, n), of 0 to the number of rows less one; return one
         dimension more.
         """
+        index = input.long()
+        if torch.compiler.is_compiling():
+            # An exported program does not change its weights: it leaves row 0 out.
+            return super().forward(index).masked_fill((index == 0)[..., None], 0)
         self.weight.data[0] = 0
-        return super().forward(input.long())
+        return super().forward(index)
 
 
 class ConstAffine(Layer):

@@ -184,7 +184,7 @@ class FractionalMaxPool(Layer):
         samples = (
             torch.rand(shape, dtype=input.dtype)
             if self.samples is None
-            else torch.as_tensor(self.samples)
+            else torch.as_tensor(self.samples, dtype=input.dtype)
         )
         if samples.shape != shape or not self.keep:
             samples = torch.rand(shape)

@@ -124,7 +124,9 @@ class Stepper(Resuming):
             parts = [input.new_zeros(*input.shape[:-1], size) for size in self.sizes]
         else:
             parts = [
-                torch.as_tensor(part).to(input).reshape(*input.shape[:-1], -1)
+                torch.as_tensor(part, dtype=input.dtype, device=input.device).reshape(
+                    *input.shape[:-1], -1
+                )
                 for part in (last if len(self.sizes) > 1 else [last])
             ]
         parts = self.step(input, *parts)
@@ -547,7 +549,7 @@ class Recurrence(Resuming, nn.Sequential):
     def _tensors(self, value: Any, like: Tensor) -> Any:
         if isinstance(value, list):
             return [self._tensors(part, like) for part in value]
-        return torch.as_tensor(value).to(like)
+        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
 
 
 class Recurrent(Resuming, nn.Sequential):
@@ -580,7 +582,8 @@ class Recurrent(Resuming, nn.Sequential):
         start, take, feedback, transfer, merge = self
         seen = take(input)
         if self.state is not None:
-            seen = [seen, feedback(torch.as_tensor(self.state).to(seen))]
+            last = torch.as_tensor(self.state, dtype=seen.dtype, device=seen.device)
+            seen = [seen, feedback(last)]
         output: Tensor = transfer(start(seen) if self.state is None else merge(seen))
         self.state = output
         return output

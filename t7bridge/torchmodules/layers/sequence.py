@@ -71,7 +71,7 @@ class Sequence(Remembering):
         return input, [
             input.new_zeros(batch, size)
             if part is None
-            else torch.as_tensor(part).to(input)
+            else torch.as_tensor(part, dtype=input.dtype, device=input.device)
             for size, part in zip(self.sizes, parts)
         ]
 
@@ -475,7 +475,8 @@ class OutputsOnly(nn.RNNBase):
         pair = self.mode == "LSTM"
         if first is not None:
             parts = [
-                torch.as_tensor(part).to(input) for part in (first if pair else [first])
+                torch.as_tensor(part, dtype=input.dtype, device=input.device)
+                for part in (first if pair else [first])
             ]
             first = tuple(parts) if pair else parts[0]
             batch = input.size(0 if self.batch_first else 1)

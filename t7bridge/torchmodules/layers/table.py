@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Layer, dim_of, same_memory
+from .base import Layer, dim_of, records_gradients, same_memory
 
 
 class JoinReplicateTable(Layer):
@@ -90,7 +90,7 @@ class CAddTable(Layer):
         """Take tensors of equal element count; return the shape of the first."""
         output = inputs[0]
         if self.inplace:
-            if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
+            if records_gradients(*inputs):
                 return _sum_in_place(*inputs) if len(inputs) > 1 else output
             for other in inputs[1:]:
                 output = output.add_(_beside(other, output))

@@ -168,7 +168,7 @@ class ReinforceNormal(_Reinforce):
                 output
                 + torch.randn_like(output)
                 * torch.as_tensor(
-                    deviation[0] if deviation else self.deviation
+                    deviation[0] if deviation else self.deviation, dtype=mean.dtype
                 ).detach()
             )
         return _choose(self, output, mean, *deviation)
@@ -202,7 +202,8 @@ class ReinforceGamma(_Reinforce):
         size of the shapes.
         """
         shape, *scale = input if isinstance(input, (list, tuple)) else [input]
-        spread = torch.as_tensor(scale[0] if scale else self.scale).detach()
+        spread = scale[0] if scale else self.scale
+        spread = torch.as_tensor(spread, dtype=shape.dtype).detach()
         drawn = (
             torch._standard_gamma(shape.detach())
             if self.stochastic or self.training
@@ -214,7 +215,8 @@ class ReinforceGamma(_Reinforce):
         self, output: Tensor, shape: Tensor, scale: Any = None
     ) -> tuple[Tensor, ...]:
         """The derivatives of the logarithm of the likelihood."""
-        spread = torch.as_tensor(self.scale if scale is None else scale).to(output)
+        spread = self.scale if scale is None else scale
+        spread = torch.as_tensor(spread, dtype=output.dtype, device=output.device)
         by_shape = output.log() - spread.log() - torch.digamma(shape)
         return (
             (by_shape,)
