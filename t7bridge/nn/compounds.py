@@ -17,7 +17,7 @@ from ..graph.storage import Storage
 from .fields import Fields, items_of, lookup
 from .graphs import graph_modules, graph_spec
 from .mapping import GraphNode, Lua, NotMappedError
-from .registry import modules
+from .registry import layer_of, modules
 
 _OPTIONS = {
     "AddConstant": ("constant_scalar", "inplace"),
@@ -116,7 +116,9 @@ class _Run:
         fields = Fields(module)
         if name == "gModule":
             return self._graph(module, path, value)
-        children = [(child.value, _below(path, child.path)) for child in modules(module)]
+        layer = layer_of(module.class_name)
+        inside = layer.children if layer is not None and layer.children is not None else modules
+        children = [(child.value, _below(path, child.path)) for child in inside(module)]
         if name in ("Sequential", "ConcatTable", "ParallelTable", "MapTable") or not path:
             return self._container(name, children, value)
         if name in ("Identity", "CopyGrad") or (name == "Dropout" and fields.number("p", 0.5) == 0):
@@ -144,7 +146,10 @@ class _Run:
         if name == "ParallelTable":
             return [self.output(*child, each) for child, each in zip(children, self._listed(value), strict=True)]
         if name == "MapTable":
-            return [self.output(*children[0], each) for each in self._listed(value)]
+            elements = self._listed(value)
+            # Its entry has one module if the copies of it are alike, which Lua makes for the other elements.
+            copies = children * len(elements) if len(children) == 1 else children
+            return [self.output(*copy, element) for copy, element in zip(copies, elements, strict=True)]
         for child, path in children:
             value = self.output(child, path, value)
         return value
