@@ -1,10 +1,10 @@
 -- What Lua runs where a class holds a module twice, and other rules of its own, as one list of records; what one step of
 -- SGD does to layers of recurrence, as another.
---   th found_inside.lua OUT.t7 STEPS.t7            (needs Element-Research's rnn, dpnn and nngraph)
+--   th found_inside.lua OUT.t7 STEPS.t7            (needs Element-Research's rnn, dpnn, nnx and nngraph)
 -- Records are like those of random_nets.lua. Those whose text begins with `shapes` have parts of other shapes than the
 -- first, which model.py refuses. Steps are {text=, model=, input=, gradOutput=, output=, after=}: the model before, its
 -- output in evaluation after one step with a rate of 0.1, and the model then.
-require 'rnn' require 'nngraph'
+require 'rnn' require 'nngraph' require 'nnx'
 torch.setdefaulttensortype('torch.DoubleTensor') torch.manualSeed(41) torch.setnumthreads(1)
 local R, list, steps = torch.random, {}, {}
 local function copy(x)
@@ -154,6 +154,21 @@ both('Parallel of other shapes', nn.Parallel(1, 1):add(nn.View(2, 6)):add(nn.Vie
 both('Parallel of other shapes', nn.Parallel(2, 1):add(nn.Reshape(2, 6)):add(nn.Reshape(2, 2, 3)), torch.randn(12, 2), true)
 both('shapes of nn.Concat', nn.Concat(2):add(nn.Identity()):add(nn.View(2, 3, 2, 2)), torch.randn(2, 3, 4), true)
 both('shapes of nn.JoinTable', nn.Sequential():add(nn.ConcatTable():add(nn.View(2, 6)):add(nn.View(2, 6, 1))):add(nn.JoinTable(1)), torch.randn(2, 6), true)
+
+-- Options that no other record has.
+both('Local with other padding above than beside', nn.SpatialConvolutionLocal(2, 2, 5, 4, 3, 2, 1, 1, 0, 1), torch.randn(2, 2, 4, 5))
+both('CDivTable of two shapes', nn.CDivTable(), {torch.randn(2, 6), torch.randn(2, 3, 2)}, true)
+evaluated('UniformCrop', nn.SpatialUniformCrop(3, 4), torch.randn(2, 1, 9, 8))
+local doubled = nn.Sequential():add(nn.ZeroGrad()):add(nn.MulConstant(2, true))
+local seen = nn.ConcatTable():add(nn.MulConstant(3)):add(doubled):add(nn.MulConstant(5))
+both('ZeroGrad before a layer in place', nn.Sequential():add(nn.Linear(3, 3)):add(seen):add(nn.JoinTable(1)), torch.randn(2, 3), true)
+local bell = torch.Tensor{{1, 2, 1}, {2, 5, 2}, {1, 2, 1}}
+for _, name in ipairs{'Subtractive', 'Divisive', 'Contrastive'} do
+  for _, kernel in ipairs{bell, torch.Tensor{1, 3, 2, 1, 1}} do
+    both('weighted ' .. name, nn['Spatial' .. name .. 'Normalization'](2, kernel), torch.randn(1, 2, 6, 6))
+  end
+end
+evaluated('ArgMax', nn.ArgMax(1, 1), torch.randn(3, 4))
 
 -- One bias of Lua, where PyTorch adds two.
 local function trained(text, m, x)
