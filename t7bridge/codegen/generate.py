@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -31,7 +31,7 @@ from ..nn.memory import copy_as_lua
 from ..nn.places import Places
 from ..nn.plan import build_plan
 from ..nn.registry import layer_of
-from ..nn.stacks import recognized
+from ..nn.stacks import constant_biases, recognized
 from ..nn.state_dict import Recorded, Run, StateDict, state_dict
 from ..nn.torch_nn import SAME, TORCH
 from ..report import Note
@@ -165,8 +165,10 @@ def _generate(
     moved = [evolve(each, target=keys[each.target][0], adds=each.adds and keys[each.adds][0]) for each in cells.pieces]
     text = ""
     if files is not None:
+        constants = {id(state[key]) for key in constant_biases(cells)}
         connections = [*_shared(places, owned), *_referring(places), *_ties(places, owned, plan, state)]
-        text = model_source(builder, blocks, connections, _dtypes(places, owned), *files)
+        untrained = [*_untrained(places, owned, constants)]
+        text = model_source(builder, blocks, connections, untrained, _dtypes(places, owned), *files)
         check_page(text, builder, blocks, tensors)
     notes, is_stateful = [*original.notes, *cells.notes], blocks[-1].is_stateful
     return Generated(text, tensors, keys, notes, moved, original, is_stateful)
@@ -363,6 +365,16 @@ def _ties(places: AttributePaths, owned: Owned, plan: Plan, state: StateDict) ->
                 yield ast.Assign([_at((*place, name))], _at(known))
 
 
+def _untrained(places: AttributePaths, owned: Owned, constants: set[int]) -> Iterator[ast.stmt]:
+    """Yield a statement for each parameter that is not trained, by the ids of their tensors."""
+    done: set[int] = set()
+    for place, spec in places:
+        for name, tensor in owned.get(id(spec), {}).items():
+            if id(tensor) in constants and id(tensor) not in done:
+                done.add(id(tensor))
+                yield ast.Expr(method(_at((*place, name)), "requires_grad_", False))
+
+
 def _dtypes(places: AttributePaths, owned: Owned) -> tuple[str, list[ast.stmt]]:
     """Return the method that sets the element type of most modules, and statements for the others."""
     kinds = [
@@ -444,6 +456,7 @@ def model_source(
     builder: SourceBuilder,
     blocks: list[CodeBlock],
     connections: list[ast.stmt],
+    untrained: list[ast.stmt],
     dtypes: tuple[str, list[ast.stmt]],
     source: str,
     weights: str,
@@ -454,6 +467,7 @@ def model_source(
         builder: the builder of the blocks.
         blocks: the classes, those that others contain first; the model's own is the last.
         connections: statements at the end of the model's constructor: `self.decoder.weight = self.encoder.weight`.
+        untrained: statements after these, for biases that stay zero: `self.lstm.bias_hh_l0.requires_grad_(False)`.
         dtypes: the method that sets the element type of all parameters: `double`, empty for float32; statements of
             `load` for modules of another type.
         source: the name of the original file.
@@ -462,7 +476,9 @@ def model_source(
     taken = frozenset((*builder.copied, *builder.foreign, *(block.name for block in blocks)))
     is_hub = weights.endswith(".safetensors")
     parts = [[piece.text] for piece in builder.copied.values()]
-    parts += [_class(block, Writer(block, taken), connections * (block is blocks[-1])) for block in blocks]
+    for block in blocks[:-1]:
+        parts.append(_class(block, Writer(block, taken)))
+    parts.append(_class(blocks[-1], Writer(blocks[-1], taken), connections, untrained))
     parts += [_load(*dtypes, weights, "load_file(path)" if is_hub else "torch.load(path, weights_only=True)")]
     parts += [[*_FROM_PRETRAINED]] * is_hub
     text = "\n".join(line for part in parts for line in ("", "", *part))
@@ -486,7 +502,9 @@ def _safe(name: str) -> str:
     return re.sub(r"[^\w .@+-]", "_", name)[:40]
 
 
-def _class(block: CodeBlock, writer: Writer, connections: list[ast.stmt]) -> list[str]:
+def _class(
+    block: CodeBlock, writer: Writer, connections: Sequence[ast.stmt] = (), untrained: Sequence[ast.stmt] = ()
+) -> list[str]:
     lua = f"An {_safe(block.spec.class_name)} of Lua Torch." if block.spec.class_name else "The model."
     summaries = {"Model": lua, **_SUMMARIES}
     text = [f"class {checked_name(block.name)}(nn.Module):"]
@@ -497,6 +515,9 @@ def _class(block: CodeBlock, writer: Writer, connections: list[ast.stmt]) -> lis
         text.append("        super().__init__()")
         made = [ast.Assign([attribute(ast.Name("self"), each.name)], each.call.node()) for each in block.attributes]
         text += [line for statement in (*made, *connections) for line in lines(statement, 8)]
+        if untrained:
+            text.append("        # Lua has one bias where PyTorch adds two: the second stays zero.")
+        text += [line for statement in untrained for line in lines(statement, 8)]
         text.append("")
     return text + _forward(block, writer)
 
@@ -584,6 +605,7 @@ _TORCH_FUNCTIONS = {known.function.partition(".")[2] for known in TORCH.values()
 _WORDS_OF_VALUES = """
 abs exp log square pow gt lt squeeze unsqueeze transpose select narrow sum mean max min values flip to mT long clone
 unbind flatten unflatten reshape_as contiguous refer double half bfloat16 float load_state_dict eval with_name
+requires_grad_
 """
 _PAGE_METHODS = frozenset(_WORDS_OF_VALUES.split())
 """Attributes of values that a page uses, besides the modules in its own classes."""

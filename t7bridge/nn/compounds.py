@@ -17,7 +17,7 @@ from ..graph.storage import Storage
 from .fields import Fields, items_of, lookup
 from .graphs import graph_modules, graph_spec
 from .mapping import GraphNode, Lua, NotMappedError
-from .registry import modules, stock_name
+from .registry import layer_of, modules, stock_name
 
 _OPTIONS = {
     "nn.AddConstant": ("constant_scalar", "inplace"),
@@ -126,7 +126,9 @@ class _Run:
         fields = Fields(module)
         if name == "nn.gModule":
             return self._graph(module, path, value)
-        children = [(child.value, _below(path, child.path)) for child in modules(module)]
+        layer = layer_of(module.class_name)
+        inside = layer.children if layer is not None and layer.children is not None else modules
+        children = [(child.value, _below(path, child.path)) for child in inside(module)]
         if name in _CONTAINERS or not path:
             return self._container(name, children, value)
         if name in ("nn.Identity", "nn.CopyGrad") or (name == "nn.Dropout" and fields.number("p", 0.5) == 0):
@@ -154,7 +156,10 @@ class _Run:
         if name == "nn.ParallelTable":
             return [self.output(*child, each) for child, each in zip(children, self._listed(value), strict=True)]
         if name == "nn.MapTable":
-            return [self.output(*children[0], each) for each in self._listed(value)]
+            elements = self._listed(value)
+            # Its entry has one module if the copies of it are alike, which Lua makes for the other elements.
+            copies = children * len(elements) if len(children) == 1 else children
+            return [self.output(*copy, element) for copy, element in zip(copies, elements, strict=True)]
         for child, path in children:
             value = self.output(child, path, value)
         return value

@@ -13,7 +13,9 @@ from typing import Any
 from attrs import evolve
 
 from ..errors import ModelError, UnsupportedLayerError
+from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import TorchObject
+from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
 from .graphs import graph_spec
 from .mapping import LAYERS, Call, GraphSpec, Lua, ModuleSpec, Plan
@@ -116,6 +118,8 @@ class _Planner:
             self._reject(place.path + child.path, place.obj.class_name, reason)
         self._connect()
         self._overlap()
+        self._keep_penalties()
+        self._choose_types()
         assert root is not None
         return root
 
@@ -128,6 +132,25 @@ class _Planner:
                 inner = evolve(spec, children={}, refers={})
                 spec.target, spec.args, spec.kwargs, spec.plain = f"{LAYERS}activation.Overlapping", (), {}, ""
                 spec.children["0"] = inner
+
+    def _keep_penalties(self) -> None:
+        """Let penalties be counted in branches that no output uses, to which Lua passes gradients of zeros."""
+        if not any(traits_of(spec.target).own_gradient for spec in self._specs.values()):
+            return
+        for spec in self._specs.values():
+            if connecting := traits_of(spec.target).connecting:
+                spec.target = LAYERS + connecting
+
+    def _choose_types(self) -> None:
+        """Set the element types of containers that join values, in a model with several element types."""
+        casting = [spec for spec in self._specs.values() if traits_of(spec.target).casts]
+        types = {value for spec in casting for value in (*spec.args, *spec.kwargs.values()) if value in ELEMENT_TYPES}
+        for spec in self._specs.values() if types else ():
+            typed = traits_of(spec.target).typed
+            output = spec.obj.get("output") if spec.obj is not None else None
+            if typed and isinstance(output, Tensor) and types != {output.element.name}:
+                spec.target = LAYERS + typed
+                spec.kwargs = {**spec.kwargs, "dtype": output.element.name}
 
     def _plan(self, place: Place) -> ModuleSpec:
         obj = place.obj

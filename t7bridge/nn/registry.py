@@ -63,6 +63,11 @@ class Traits:
         replay: its output in training from the fields of the object, the input, and the random numbers that Lua kept
             in `noise`.
         remembering: the class with the same arguments that remembers what a module referring to it needs.
+        casts: its output has an element type of its own, which is an argument.
+        typed: the class with the same arguments and `dtype`, which copies parts of several element types into one, as
+            Lua's container does.
+        own_gradient: its input has a gradient even where that of its output is zero: a penalty.
+        connecting: the class with the same arguments that passes gradients of zeros to what it leaves out, as Lua does.
         is_identity: it returns its input and does nothing else.
         is_graph: its arguments are the nodes of the graph of its children.
     """
@@ -86,6 +91,10 @@ class Traits:
     output: Rule | None = None
     replay: Callable[[Fields, Any, Any], Any] | None = None
     remembering: str = ""
+    casts: bool = False
+    typed: str = ""
+    own_gradient: bool = False
+    connecting: str = ""
     is_identity: bool = False
     is_graph: bool = False
 
@@ -614,6 +623,33 @@ def modules(obj: TorchObject) -> Iterator[Child]:
 def first_module(obj: TorchObject) -> Iterator[Child]:
     """Yield the first element of `modules`; the others are its copies, with the same weights."""
     return islice(modules(obj), 1)
+
+
+def run_from(*fields: str) -> Children:
+    """Return a function for the elements of `modules`, where Lua runs those that fields hold.
+
+    Constructors put the same module into both; `replace()` of nn reaches only the elements of `modules`, so that Lua
+    goes on to run the module that was replaced.
+
+    Args:
+        fields: the field of each element, in order; other names of one are separated by `|`, in the order in which
+            Lua looks for them.
+    """
+
+    def find(obj: TorchObject) -> Iterator[Child]:
+        listed = list(modules(obj))
+        for place, names in enumerate(fields):
+            name = next((name for name in names.split("|") if isinstance(obj.get(name), TorchObject)), "")
+            if not name:
+                continue
+            held = Child(str(place), f".{name}", obj.get(name))
+            if place == len(listed):
+                listed.append(held)
+            elif place < len(listed) and listed[place].value is not held.value:
+                listed[place] = held
+        yield from listed
+
+    return find
 
 
 def criterions(obj: TorchObject) -> Iterator[Child]:

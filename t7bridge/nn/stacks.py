@@ -67,6 +67,19 @@ def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted
     return result
 
 
+def constant_biases(cells: Lifted) -> set[str]:
+    """Return the keys of biases that are zero and must not be trained: Lua has one bias where PyTorch adds two.
+
+    Both would receive the gradient of the one, so that a step of training would move their sum twice as far.
+    """
+    origins = cells.state.origins
+    derived = {key for key, origin in origins.items() if origin.param is not None and origin.param.adds_to}
+    second = {piece.adds for piece in cells.pieces if piece.adds}
+    # A second bias that has learned elements, too, is trained as a whole.
+    second -= {piece.target for piece in cells.pieces}
+    return {key for key in derived | second if key in cells.state}
+
+
 def _once(root: ModuleSpec) -> dict[int, tuple[str, ModuleSpec]]:
     """Return the prefix of each module that occurs at one place only, and in which no other occurs again."""
     found: dict[int, list[tuple[str, ModuleSpec]]] = {}

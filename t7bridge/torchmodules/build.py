@@ -30,7 +30,7 @@ from ..nn.output_shapes import Example, Examples
 from ..nn.output_shapes import inputs_text as inputs_text
 from ..nn.plan import build_plan
 from ..nn.registry import class_of
-from ..nn.stacks import recognized
+from ..nn.stacks import constant_biases, recognized
 from ..nn.state_dict import ROOT_FIELD, Recorded, recorded, state_dict
 from .factories import Factory, imported
 
@@ -69,6 +69,8 @@ def live_module(
         copy_as_lua(plan.root)
         module = construct(plan.root)
         fill(module, state, plan, path, place)
+        for key in constant_biases(cells):
+            module.get_parameter(key).requires_grad_(False)
         record = recorded(value, state) if ROOT_FIELD in value else None
         if keys is not None and cells.pieces:
             record = keys()

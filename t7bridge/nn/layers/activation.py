@@ -204,7 +204,7 @@ register_layer(
         "training.FeatureDropout": Traits(output=same, replay=lambda _, input, noise: input * (noise != 0)),
         "training.WhiteNoise": Traits(output=same, replay=lambda _, input, noise: input + noise),
         "training.GradientReversal": Traits(shares_memory=True, output=same),
-        "training.L1Penalty": Traits(shares_memory=True, output=same),
+        "training.L1Penalty": Traits(shares_memory=True, output=same, own_gradient=True),
         "training.ZeroGrad": Traits(shares_memory=True, output=same),
     },
     text={

@@ -45,11 +45,21 @@ from ..registry import (
     own_names,
     param,
     register_layer,
+    run_from,
 )
 from ..texts import Printed
 from ..torch_nn import Refused, Tensors
 from .conv import Turn
 from .shape import dpnn_convert
+
+_FIRST = run_from("module")
+"""The first module, which Lua runs from its own field."""
+
+
+def _inside(obj: TorchObject) -> Iterator[Child]:
+    """Yield the modules in a container of nn, of which only Profile has a field of its own for what it runs."""
+    yield from _FIRST(obj) if obj.class_name == "nn.Profile" else modules(obj)
+
 
 # Containers that only call their children.
 _SEQUENTIAL = (
@@ -96,12 +106,15 @@ _MODULES: dict[str, Mapped] = {
 }
 register_layer(
     "nn.Container",
-    children=modules,
+    children=_inside,
     scratch="inShape outShape module pool transfer squeeze expand timer kernelSize kernelStride outputSize reduceSize",
     module=_MODULES,
     traits={
-        "containers.Concat": Traits(flow=flows.concatenated, written=("concat",), block="Branches"),
-        "containers.DepthConcat": Traits(flow=partial(flows.concatenated, padded=True)),
+        "containers.Concat": Traits(
+            flow=flows.concatenated, written=("concat",), block="Branches", typed="containers.TypedConcat"
+        ),
+        "containers.TypedConcat": Traits(flow=flows.concatenated),
+        "containers.DepthConcat": Traits(flow=partial(flows.concatenated, padded=True), typed="containers.DepthConcat"),
         "containers.Bottle": Traits(flow=flows.bottled),
         "containers.Batched": Traits(flow=flows.sequence),
         "containers.ConcatTable": Traits(
@@ -110,8 +123,8 @@ register_layer(
         "containers.ParallelTable": Traits(
             takes_list=True, returns_list=True, flow=flows.parallel, written=("parallel",), block="Block"
         ),
-        "containers.DontCast": Traits(flow=flows.sequence),
-        "containers.Parallel": Traits(flow=flows.sliced),
+        "containers.DontCast": Traits(flow=flows.sequence, casts=True),
+        "containers.Parallel": Traits(flow=flows.sliced, typed="containers.Parallel"),
         "torch.nn.Sequential": Traits(flow=flows.sequence),
     },
     text={
@@ -137,7 +150,7 @@ register_layer(
     children=modules,
     scratch="converter",
     module=dpnn_convert,
-    traits=Traits(shares_memory=True),
+    traits=Traits(shares_memory=True, casts=True),
 )
 
 
@@ -197,9 +210,7 @@ def clones(obj: TorchObject) -> Iterator[Child]:
 
     Lua uses `module` for the first element, whatever is first in `modules`.
     """
-    inside = list(modules(obj))
-    if inside and obj.get("module") is not None and inside[0].value is not obj.get("module"):
-        inside[0] = Child("0", ".module", obj.get("module"))
+    inside = list(_FIRST(obj))
     yield from inside[:1] if inside and are_clones(*(each.value for each in inside)) else inside
 
 

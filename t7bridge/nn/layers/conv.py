@@ -127,16 +127,26 @@ def convolution(dims: int, target: str) -> Row:
 def _rounded(dims: int) -> Choice:
     """Return the mapping of objects to torch.nn.Conv2d or Conv3d.
 
-    With dilation and a stride the extent of the output is rounded towards zero, of which PyTorch has no class.
-    Source: THNN `SpatialDilatedConvolution.c`.
+    Lua rounds the extent of the output towards zero: where less than a stride is missing, there is one output, of which
+    PyTorch has no class. Without padding and dilation Lua reads past the input then, and PyTorch refuses it.
+    Source: THNN `SpatialDilatedConvolution.c`, `SpatialConvolutionMM.c`, `unfold.c`.
     """
+    strides, borders = axes("d", dims, 1), axes("padding|pad", dims, 0)
 
-    def is_partial(lua: Lua) -> bool:
-        steps = zip(axes("dilation", dims, 1).get(lua), axes("d", dims, 1).get(lua))
+    def is_dilated(lua: Lua) -> bool:
+        steps = zip(axes("dilation", dims, 1).get(lua), strides.get(lua))
         return any(step > 1 and stride > 1 for step, stride in steps)
 
-    names = (f"{LAYERS}conv.DilatedConv{dims}d", f"torch.nn.Conv{dims}d")
-    return either(is_partial, *(convolution(dims, name) for name in names))
+    def is_wide(lua: Lua) -> bool:
+        """Return whether the kernel is larger than the smallest padded input."""
+        widths = borders.get(lua)
+        places = zip(KERNEL.get(lua), strides.get(lua), widths)
+        return any(widths) and any(stride > 1 and kernel > 1 + 2 * width for kernel, stride, width in places)
+
+    partial, usual = (convolution(dims, name) for name in (f"{LAYERS}conv.DilatedConv{dims}d", f"torch.nn.Conv{dims}d"))
+    # An input this small is an exception: a page has PyTorch's class, which refuses it.
+    rare = evolve(partial, plain=usual.target)
+    return either(is_dilated, partial, either(is_wide, rare, usual))
 
 
 def _full_convolution(dims: int) -> Row:
@@ -165,8 +175,8 @@ _PLAIN = (
     "nn.SpatialDilatedConvolution",
 )
 _BEYOND = (
-    "an input smaller than the kernel is refused; with dilation and a stride, it is treated as "
-    "if zeros followed, if less than a stride is missing, as in Lua"
+    "an input smaller than the kernel is refused; with a stride and padding or dilation, it is treated as if zeros "
+    "followed, if less than a stride is missing, as in Lua (`model.py`: only with dilation)"
 )
 _DILATED = window(planes=True, extra="dilation", always=True)
 CONVOLUTION_2D = register_layer(
@@ -175,7 +185,7 @@ CONVOLUTION_2D = register_layer(
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=dict.fromkeys(_PLAIN, _rounded(2)),
-    traits=Traits(like="Conv2d"),
+    traits=Traits(like="Conv2d", written=("plain", "Conv2d")),
     text={
         **dict.fromkeys(("nn.SpatialConvolution", "nn.SpatialConvolutionMM"), window(planes=True)),
         "nn.SpatialDilatedConvolution": _DILATED,
@@ -300,7 +310,7 @@ register_layer(
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=_rounded(3),
-    traits=Traits(like="Conv3d"),
+    traits=Traits(like="Conv3d", written=("plain", "Conv3d")),
     text={
         **dict.fromkeys(("nn.VolumetricConvolution", "nn.VolumetricConvolutionMM"), window(planes=True)),
         "nn.VolumetricDilatedConvolution": _DILATED,

@@ -307,7 +307,7 @@ register_layer(
         "nn.GenNoise": _NOISE,
         "nn.DummyGradOutput": of_runtime("training.ZeroGrad"),
     },
-    traits={"training.TotalVariation": Traits(output=same), "training.DeepDreamLoss": Traits(output=same)},
+    traits=dict.fromkeys(("training.TotalVariation", "training.DeepDreamLoss"), Traits(output=same, own_gradient=True)),
 )
 register_layer(
     scratch="mse crit target",
@@ -625,6 +625,7 @@ register_layer(
         "nn.ReinforceNormal": _reinforce("ReinforceNormal", "deviation", "stdev"),
         "nn.ReinforceGamma": _reinforce("ReinforceGamma", "scale", "scale"),
     },
+    traits={"training.CategoricalEntropy": Traits(own_gradient=True)},
 )
 register_layer(
     "nn.SpatialFeatNormalization",

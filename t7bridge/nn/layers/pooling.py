@@ -89,8 +89,20 @@ def _ceil_note(fields: Fields) -> str:
 
 
 def _max_pool(dims: int) -> Choice:
+    """Map largest elements of windows, which with dilation may hold padding alone.
+
+    For these PyTorch returns minus infinity, and passes their gradient to some element of the input.
+    """
     dilation = axes("dilation", dims, 1).unless((1,) * dims)
-    return _ceiled(dims, of_torch(f"MaxPool{dims}d", **windows(dims), dilation=dilation), dilation)
+    options = {**windows(dims), "dilation": dilation}
+
+    def may_be_padding(lua: Lua) -> bool:
+        steps, borders = dilation.get(lua), options["padding"].get(lua)
+        return any(step > 1 and border > 0 for step, border in zip(steps, borders))
+
+    padded = of_runtime(f"pooling.DilatedMaxPool{dims}d", **options)
+    usual = of_torch(f"MaxPool{dims}d", **options)
+    return _ceiled(dims, either(may_be_padding, padded, usual), dilation)
 
 
 register_layer(
@@ -104,6 +116,12 @@ register_layer(
     # Unpooling refers to them.
     traits={
         **{f"torch.nn.MaxPool{dims}d": Traits(remembering=f"pooling.IndexedMaxPool{dims}d") for dims in (2, 3)},
+        **{
+            f"pooling.DilatedMaxPool{dims}d": Traits(
+                like=f"MaxPool{dims}d", remembering=f"pooling.IndexedMaxPool{dims}d"
+            )
+            for dims in (2, 3)
+        },
         **{f"pooling.IndexedMaxPool{dims}d": Traits(like=f"MaxPool{dims}d") for dims in (2, 3)},
     },
     text={

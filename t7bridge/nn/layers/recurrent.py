@@ -6,6 +6,7 @@ cuDNN's: one flat vector holds all matrices, then all biases. Sources: cudnn.tor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
@@ -39,7 +40,7 @@ from ..mapping import (
     optional,
     sizes,
 )
-from ..registry import Child, Param, Source, Traits, add_traits, keeps, modules, param, register_layer
+from ..registry import Child, Param, Source, Traits, add_traits, keeps, modules, param, register_layer, run_from
 from ..torch_nn import Refused, Tensors, constructed, positive
 from .containers import are_clones
 
@@ -79,7 +80,7 @@ def tensors(rows: str, inputs: int, hidden: int, operations: int = 0, projected:
 
 def masks_rows(obj: TorchObject) -> bool:
     """Return whether the cell of an object is inside a MaskZero or TrimZero that detects the zero vectors itself."""
-    step = lookup(obj, "modules.1")
+    step = lookup(obj, _step_path(obj))
     if not isinstance(step, TorchObject) or step.class_name not in ("nn.MaskZero", "nn.TrimZero"):
         return False
     if step.get("nInputDim") is not None:  # of Element-Research
@@ -228,13 +229,25 @@ CELLS = {
 """The cells by their Lua classes."""
 
 
+_STEP = run_from("recurrentModule")
+"""The module of a step, which is also the first of `modules`; torch's rnn has it only there."""
+
+
+def _step_path(obj: TorchObject) -> str:
+    """Return the path of the module of a step of a cell."""
+    path = next((child.path for child in _STEP(obj)), ".modules[1]")
+    return "modules.1" if path == ".modules[1]" else path.removeprefix(".")
+
+
 def cell_params(obj: TorchObject) -> tuple[Param, ...]:
     """Return the tensors of a cell, or nothing if its modules compute something else."""
     inputs, size, cell = obj.get("inputSize"), obj.get("outputSize"), CELLS.get(obj.class_name)
     if cell is None or not all(isinstance(each, float) and each.is_integer() and each > 0 for each in (inputs, size)):
         return ()
     names = operations(obj)
-    start = "modules.1.modules.1" if masks_rows(obj) else "modules.1"
+    start = _step_path(obj)
+    if masks_rows(obj):
+        start += ".modules.1"
     tried = (recognized(obj, start, [*cell.inputs], pattern) for pattern in cell.patterns(size, names))
     paths = next((each for each in tried if each is not None), {})
     found = _fields_of(Fields(obj), cell, paths, tensors(cell.rows, int(inputs), int(size), len(names)))
@@ -260,7 +273,7 @@ def _fields_of(fields: Fields, cell: Cell, paths: dict[str, str], shapes: Tensor
 def cell_children(obj: TorchObject) -> Iterator[Child]:
     """Yield the modules of a cell that is not recognized."""
     if not cell_params(obj):
-        yield from modules(obj)
+        yield from _STEP(obj)
 
 
 # States
@@ -473,14 +486,64 @@ def _output_size(lua: Lua) -> Any:
 _RECURRENCE = of_runtime("recurrent.Recurrence", _output_size, integer("nInputDim"), **_OUTPUT)
 
 
+_RECURRENT = (
+    "initialModule.modules.2",
+    "recurrentModule.modules.1.modules.1",
+    "recurrentModule.modules.1.modules.2",
+    "recurrentModule.modules.3",
+    "recurrentModule.modules.2",
+)
+"""Where Lua runs the modules of a Recurrent: start, input, feedback, transfer and merge, as `modules` has them."""
+_FIRST_STEP = {"initialModule.modules.1": 1, "initialModule.modules.3": 3}
+"""Clones of the input and the transfer for the first step, and their places in `modules`."""
+
+
+def _step(path: str) -> str:
+    """Return a path of fields as a step of a path: `a.modules.1` as `.a.modules[1]`."""
+    return re.sub(r"\.(\d+)", r"[\1]", f".{path}")
+
+
+def _parts_of_recurrent(obj: TorchObject) -> Iterator[Child]:
+    """Yield the modules of a Recurrent, those that Lua runs where others were put into `modules`."""
+    listed = list(modules(obj))
+    for place, path in enumerate(_RECURRENT):
+        child = listed[place] if place < len(listed) else None
+        running = lookup(obj, path)
+        if isinstance(running, TorchObject) and (child is None or running is not child.value):
+            child = Child(str(place), _step(path), running)
+        if child is not None:
+            yield child
+
+
 @becomes("recurrent.Recurrent")
 def _recurrent(lua: Lua) -> Call:
-    """Map a Recurrent, whose first step has clones of its modules."""
-    for place, name in enumerate(("inputModule", "startModule", "transferModule"), 1):
-        first, other = lua.get(f"initialModule.modules.{place}"), lua.get(name)
-        if first is not None and other is not None and not are_clones(first, other, sharing=False):
+    """Map a Recurrent, whose first step has clones of its modules.
+
+    Raises:
+        NotMappedError: the first step or the others run something else than its constructor made them run.
+    """
+    parts = [child.value for child in _parts_of_recurrent(lua.obj)]
+    for path, place in _FIRST_STEP.items():
+        first = lua.get(path)
+        if first is not None and place < len(parts) and not are_clones(first, parts[place], sharing=False):
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.initialModule")
+    for name, form in _FORMS_OF_RECURRENT.items():
+        if _form(lua.get(name)) not in (None, form):
+            raise NotMappedError("its modules inside were changed", path=f"{lua.path}.{name}")
     return of_runtime("recurrent.Recurrent", state=_CARRIED)(lua)
+
+
+_FORMS_OF_RECURRENT = {
+    "initialModule": ("nn.Sequential", 3),
+    "recurrentModule": ("nn.Sequential", 3),
+    "recurrentModule.modules.1": ("nn.ParallelTable", 2),
+}
+"""The containers that the constructor of a Recurrent makes, with the number of modules in each."""
+
+
+def _form(value: Value) -> tuple[str, int] | None:
+    """Return the class of a container and the number of modules in it."""
+    return (value.class_name, len(list(modules(value)))) if isinstance(value, TorchObject) else None
 
 
 _MASK_ZERO = of_runtime(
@@ -544,10 +607,26 @@ def _is_sequence(lua: Lua) -> bool:
     return next((name for name in names if name in ("nn.Sequencer", *_OWN_STEPS)), "") == "nn.Sequencer"
 
 
+_RUNNING = {
+    **dict.fromkeys(("nn.Recursor", "nn.Recurrence"), _STEP),
+    **dict.fromkeys(("nn.Sequencer", "nn.Repeater"), run_from("module|rnn")),
+    "nn.SeqBRNN": run_from("module"),
+    "nn.BiSequencerLM": run_from("_fwd", "_bwd", "_merge"),
+    "nn.RecurrentAttention": run_from("rnn", "action"),
+    "nn.Recurrent": _parts_of_recurrent,
+}
+"""Where Element-Research's classes hold the modules that they run, besides `modules`."""
+
+
+def _running(obj: TorchObject) -> Iterator[Child]:
+    """Yield the modules inside a recurrent module, as Lua runs them."""
+    yield from _RUNNING.get(obj.class_name, modules)(obj)
+
+
 register_layer(
     "nn.AbstractRecurrent",
     "nn.AbstractSequencer",
-    children=modules,
+    children=_running,
     scratch=_STATE,
     module={
         "nn.Recursor": _RECURSOR,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...graph.lua import TorchObject
 from .. import flows
 from .. import output_shapes as out
 from ..fields import items_of
@@ -11,6 +12,7 @@ from ..mapping import (
     LAYERS,
     Call,
     Lua,
+    NotMappedError,
     Read,
     Row,
     becomes,
@@ -43,18 +45,25 @@ def _dtype(default: str | None = None) -> Read:
     return made(lambda lua: lua.dtype("output") or default)
 
 
+_CONVERTERS = ("nn.Identity", "nn.Transpose", "nn.Reshape", "nn.Select", "nn.Sequential")
+"""What dpnn's conversion builds with its first input."""
+
+
 @becomes("shape.Convert")
 def dpnn_convert(lua: Lua) -> Call:
     """Map dpnn's conversion from one order of dimensions to another."""
     before, after = lua.text("inputShape", "b*"), lua.text("outputShape", "b*")
-    ways = (
+    is_known = (
         sorted(before) == sorted(after)
-        or after == "bf"
-        or (after == "b" and len(before) == 2)
+        or (after == "bf" and before != "bt")  # which dpnn refuses
+        or (after == "b" and before in ("bt", "tb", "bf", "fb"))
         or (before, after) == ("b", "bt")
     )
-    if not ways:
+    if not is_known:
         raise lua.wrong("outputShape", "a conversion that dpnn knows", f"{before} to {after}")
+    converter = lua.get("converter")
+    if isinstance(converter, TorchObject) and converter.class_name not in _CONVERTERS:
+        raise NotMappedError("its converter was changed", path=lua.path)
     return Call(f"{LAYERS}shape.Convert", (before, after), {"dtype": lua.dtype("output")}, childless=True)
 
 
@@ -130,7 +139,7 @@ register_layer(
     },
     traits={
         "torch.nn.Identity": Traits(shares_memory=True, is_identity=True, flow=flows.unchanged),
-        "shape.Cast": Traits(shares_memory=True, written=("cast",), output=out.same),
+        "shape.Cast": Traits(shares_memory=True, written=("cast",), output=out.same, casts=True),
         "shape.Contiguous": Traits(shares_memory=True, written=("expression", "x.contiguous()"), output=out.same),
         "shape.Collapse": Traits(shares_memory=True, loses_batch=True),
         "shape.Reshape": Traits(
@@ -195,18 +204,36 @@ register_layer(
             }.items()
         },
         "table.CAddTensorTable": Traits(takes_list=True, returns_list=True, flow=flows.tensors),
-        "table.JoinTable": Traits(takes_list=True, written=("join",), output=out.join),
+        "table.JoinTable": Traits(takes_list=True, written=("join",), output=out.join, typed="table.TypedJoinTable"),
+        "table.TypedJoinTable": Traits(takes_list=True, output=out.join),
         "table.SplitTable": Traits(
             returns_list=True, shares_memory=True, written=("split",), output=out.split, flow=flows.tensors
         ),
-        "table.SelectTable": Traits(takes_list=True, shares_memory=True, written=("element",), flow=flows.element),
+        "table.SelectTable": Traits(
+            takes_list=True,
+            shares_memory=True,
+            written=("element",),
+            flow=flows.element,
+            connecting="table.ConnectedSelectTable",
+        ),
+        "table.ConnectedSelectTable": Traits(takes_list=True, shares_memory=True, flow=flows.element),
+        "table.NarrowTable": Traits(
+            takes_list=True,
+            returns_list=True,
+            shares_memory=True,
+            written=("slice",),
+            flow=flows.narrowed,
+            connecting="table.ConnectedNarrowTable",
+        ),
+        "table.ConnectedNarrowTable": Traits(
+            takes_list=True, returns_list=True, shares_memory=True, flow=flows.narrowed
+        ),
         "table.JustTable": Traits(returns_list=True, shares_memory=True, written=("list_of_one",), flow=flows.wrapped),
         **{
             f"table.{name}Table": Traits(
                 takes_list=True, returns_list=True, shares_memory=True, flow=flow, written=tuple(written)
             )
             for name, flow, *written in (
-                ("Narrow", flows.narrowed, "slice"),
                 ("Flatten", flows.flattened, "flat"),
                 ("Reverse", flows.turned, "reversed"),
                 ("Zip", flows.zipped),

@@ -138,6 +138,59 @@ def with_gradient(
     return _gradient(input, change, function)
 
 
+def joined(parts: list[Tensor], dim: int, dtype: str | None = None) -> Tensor:
+    """Return tensors concatenated as Lua does: the first sets the shape, and others of
+    as many elements are copied in memory order.
+
+    Args:
+        parts: the tensors.
+        dim: the dimension.
+        dtype: the element type of the result; `None` for that of the parts.
+    """
+    if dtype is not None:
+        parts = [part.to(getattr(torch, dtype)) for part in parts]
+    shaped = []
+    for part in parts:
+        shape = list(parts[0].shape)
+        shape[dim] = part.size(dim)
+        shaped.append(part if list(part.shape) == shape else part.reshape(shape))
+    return torch.cat(shaped, dim)
+
+
+class _Connected(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, used: Tensor, *unused: Tensor) -> Tensor:
+        ctx.save_for_backward(*unused)
+        return used.view_as(used)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return gradients[0], *map(torch.zeros_like, ctx.saved_tensors)
+
+
+_connected: Callable[..., Tensor] = _Connected.apply
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors in lists of lists."""
+    if isinstance(value, (list, tuple)):
+        return [tensor for part in value for tensor in tensors_in(part)]
+    return [value] if isinstance(value, Tensor) else []
+
+
+def connected(value: Any, unused: list[Any]) -> Any:
+    """Return a value, a tensor or lists of tensors; in the backward pass, what is not
+    used gets gradients of zeros, so that layers before it add theirs.
+    """
+    others = [tensor for tensor in tensors_in(unused) if tensor.requires_grad]
+    if not others:
+        return value
+    if isinstance(value, (list, tuple)):
+        first, *rest = value
+        return [connected(first, others), *rest]
+    return _connected(value, *others)
+
+
 class _Penalty(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, penalty: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, nested, up_to_none, with_batch
+from .base import Layer, joined, nested, up_to_none, with_batch
 
 Link = tuple[int, tuple[int, ...]]
 
@@ -85,7 +85,24 @@ class Concat(nn.Sequential):
 
     def forward(self, input: Any) -> Tensor:
         """Return one tensor."""
-        return torch.cat([module(input) for module in self], self.dim)
+        return joined([module(input) for module in self], self.dim)
+
+
+class TypedConcat(Concat):
+    """As `Concat`, for outputs of several element types.
+
+    Args:
+        modules, dim: as in `Concat`.
+        dtype: the element type of the output.
+    """
+
+    def __init__(self, *modules: nn.Module, dim: int, dtype: str) -> None:
+        super().__init__(*modules, dim=dim)
+        self.dtype = dtype
+
+    def forward(self, input: Any) -> Tensor:
+        """Return one tensor."""
+        return joined([module(input) for module in self], self.dim, self.dtype)
 
 
 class DepthConcat(nn.Sequential):
@@ -95,11 +112,13 @@ class DepthConcat(nn.Sequential):
     Args:
         modules: the modules.
         dim: the dimension, counted with the batch.
+        dtype: the element type of the output; `None` for that of the modules' outputs.
     """
 
-    def __init__(self, *modules: nn.Module, dim: int) -> None:
+    def __init__(self, *modules: nn.Module, dim: int, dtype: str | None = None) -> None:
         super().__init__(*modules)
         self.dim = dim
+        self.dtype = dtype
 
     def forward(self, input: Any) -> Tensor:
         """Return one tensor, as large as the largest output in every other
@@ -120,7 +139,7 @@ class DepthConcat(nn.Sequential):
                 )
                 borders += [missing // 2, missing - missing // 2]
             padded.append(F.pad(output, borders))
-        return torch.cat(padded, self.dim)
+        return joined(padded, self.dim, self.dtype)
 
 
 class ConcatTable(nn.Sequential):
@@ -153,12 +172,20 @@ class Parallel(nn.Sequential):
         modules: the modules.
         input_dim: the dimension of the slices.
         output_dim: the dimension along which outputs are concatenated.
+        dtype: the element type of the output; `None` for that of the modules' outputs.
     """
 
-    def __init__(self, *modules: nn.Module, input_dim: int, output_dim: int) -> None:
+    def __init__(
+        self,
+        *modules: nn.Module,
+        input_dim: int,
+        output_dim: int,
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(*modules)
         self.input_dim = input_dim
         self.output_dim = output_dim
+        self.dtype = dtype
 
     def forward(self, input: Tensor) -> Tensor:
         """Return one tensor."""
@@ -166,9 +193,8 @@ class Parallel(nn.Sequential):
             input.select(self.input_dim, index)
             for index in range(input.size(self.input_dim))
         ]
-        return torch.cat(
-            [self[index](part) for index, part in enumerate(slices)], self.output_dim
-        )
+        outputs = [self[index](part) for index, part in enumerate(slices)]
+        return joined(outputs, self.output_dim, self.dtype)
 
 
 class MapTable(nn.Sequential):

@@ -14,8 +14,8 @@ from .base import Layer, with_batch
 
 
 class DilatedConv(nn.Module):
-    """A convolution that accepts an input smaller than its dilated kernel, by less than
-    a stride, as if zeros followed.
+    """A convolution that accepts a padded input smaller than its kernel, dilated or
+    not, by less than a stride, as if zeros followed.
     """
 
     kernel_size: Any
@@ -33,16 +33,17 @@ class DilatedConv(nn.Module):
         for size, kernel, step, stride, width in zip(extents, *options):
             lacking = step * (kernel - 1) + 1 - size - 2 * width
             borders = [0, lacking if 0 < lacking < stride else 0, *borders]
-        output: Tensor = super().forward(F.pad(input, borders))
+        padded = F.pad(input, borders) if any(borders) else input
+        output: Tensor = super().forward(padded)
         return output
 
 
 class DilatedConv2d(DilatedConv, nn.Conv2d):
-    """torch.nn.Conv2d that accepts smaller images than its dilated kernel."""
+    """torch.nn.Conv2d that accepts smaller images than its kernel."""
 
 
 class DilatedConv3d(DilatedConv, nn.Conv3d):
-    """torch.nn.Conv3d that accepts smaller volumes than its dilated kernel."""
+    """torch.nn.Conv3d that accepts smaller volumes than its kernel."""
 
 
 class FullConvolution(nn.Module):
@@ -273,6 +274,51 @@ class TemporalMaxPool(Layer):
         ).transpose(-1, -2)
 
 
+def quicksorted(values: list[float]) -> list[int]:
+    """Return the indices of numbers from the largest on. Lua's sort of more than eleven
+    numbers is not stable: which of equal ones comes first is its own.
+
+    Source: torch7 `THTensorMath.c`, `quicksortdescend`, after Sedgewick 1978.
+    """
+    small = 10  # parts of so many numbers are left to the insertions at the end
+    keys = list(values)
+    order = list(range(len(keys)))
+
+    def swap(one: int, other: int) -> None:
+        keys[one], keys[other] = keys[other], keys[one]
+        order[one], order[other] = order[other], order[one]
+
+    parts = [(0, len(keys) - 1)] if len(keys) - 1 > small else []
+    while parts:
+        left, right = parts.pop()
+        swap((left + right) >> 1, left + 1)
+        # The median of three becomes the first.
+        if keys[left + 1] < keys[right]:
+            swap(left + 1, right)
+        if keys[left] < keys[right]:
+            swap(left, right)
+        if keys[left + 1] < keys[left]:
+            swap(left + 1, left)
+        pivot = keys[left]
+        low, high = left + 1, right
+        while True:
+            low += 1
+            while keys[low] > pivot:
+                low += 1
+            high -= 1
+            while keys[high] < pivot:
+                high -= 1
+            if high < low:
+                break
+            swap(low, high)
+        swap(left, high)
+        for part in ((left, high - 1), (low, right)):
+            if part[1] - part[0] + 1 > small:
+                parts.append(part)
+    # Sorting by insertion is stable.
+    return [order[at] for at in sorted(range(len(keys)), key=lambda at: -keys[at])]
+
+
 class TemporalDynamicKMaxPool(Layer):
     """The largest elements of each feature, in their order in time.
 
@@ -286,9 +332,25 @@ class TemporalDynamicKMaxPool(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, n) or (batch, time, n); return the same dimensions."""
-        k = max(self.least, ceil(self.factor * input.size(-2)))
-        index = input.topk(k, -2)[1].sort(-2)[0]
-        return input.gather(-2, index)
+        steps = input.size(-2)
+        k = max(self.least, ceil(self.factor * steps))
+        values, order = input.sort(dim=-2, descending=True, stable=True)
+        index = order.narrow(-2, 0, k)
+        # torch.export cannot follow values.
+        if 11 < steps > k and not torch.compiler.is_compiling():
+            index = self._as_lua(input, index, values.narrow(-2, k - 1, 2))
+        return input.gather(-2, index.sort(-2)[0])
+
+    @staticmethod
+    def _as_lua(input: Tensor, index: Tensor, border: Tensor) -> Tensor:
+        """Return indices where the last number taken equals the first that is not."""
+        columns = input.detach().transpose(-1, -2)
+        chosen = index.transpose(-1, -2).clone()
+        tied = (border.select(-2, 0) == border.select(-2, 1)).nonzero()
+        for place in map(tuple, tied.tolist()):
+            first = quicksorted(columns[place].tolist())[: chosen.size(-1)]
+            chosen[place] = chosen.new_tensor(first)
+        return chosen.transpose(-1, -2)
 
 
 class TemporalSubSampling(Layer):

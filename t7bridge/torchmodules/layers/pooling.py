@@ -91,6 +91,82 @@ class CeiledPool(Layer):
         return output if self.divide else output * prod(self.kernel_size)
 
 
+class DilatedMaxPool(nn.Module):
+    """A dilated pooling of a padded input, in which a window may hold padding alone:
+    its output is the lowest number, which has no gradient.
+    """
+
+    dims: int
+    cuts_first: bool
+    kernel_size: Any
+    stride: Any
+    padding: Any
+    dilation: Any
+    ceil_mode: bool
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take images or volumes, with or without a batch; return the same
+        dimensions.
+        """
+        first = input.dim() - self.dims
+        options = (self.kernel_size, self.stride, self.padding, self.dilation)
+        places = [*zip(input.shape[first:], *options)]
+        borders: list[int] = []
+        spans = []
+        for size, kernel, stride, padding, step in places:
+            span = step * (kernel - 1) + 1
+            count = self._windows(size, span, stride, padding)
+            behind = (count - 1) * stride + span - size - padding
+            borders = [padding, behind, *borders]
+            spans.append(span)
+        windows = F.pad(input, borders, value=float("-inf"))
+        for at, (span, place) in enumerate(zip(spans, places)):
+            _, _, stride, _, step = place
+            windows = windows.unfold(first + at, span, stride)[..., ::step]
+        if self.cuts_first:
+            for at, place in enumerate(places):
+                cut = self._cut(windows.size(first + at), *place[1:])
+                shape = [1] * windows.dim()
+                shape[first + at], shape[at - self.dims] = cut.shape
+                cut = cut.reshape(shape).to(input.device)
+                windows = windows.masked_fill(cut, float("-inf"))
+        largest = windows.flatten(-self.dims).max(-1).values
+        lowest = torch.finfo(input.dtype).min
+        return largest.masked_fill(largest == float("-inf"), lowest)
+
+    def _windows(self, size: int, span: int, stride: int, padding: int) -> int:
+        """Return the number of windows along a dimension."""
+        room = size + 2 * padding - span
+        if not self.ceil_mode:
+            return room // stride + 1
+        count = -(-room // stride) + 1
+        # The last window must begin before the padding behind the input.
+        return count - 1 if (count - 1) * stride >= size + padding else count
+
+    @staticmethod
+    def _cut(count: int, kernel: int, stride: int, padding: int, step: int) -> Tensor:
+        """Return which elements of which windows Lua leaves out: a window that begins
+        before the input ends as many elements earlier, dilated or not.
+        """
+        before = (padding - torch.arange(count) * stride).clamp(min=0)
+        inside = (before + step - 1) // step + kernel - before
+        return torch.arange(kernel) >= inside.unsqueeze(1)
+
+
+class DilatedMaxPool2d(DilatedMaxPool, nn.MaxPool2d):
+    """torch.nn.MaxPool2d in which a window may hold padding alone."""
+
+    dims = 2
+    cuts_first = False
+
+
+class DilatedMaxPool3d(DilatedMaxPool, nn.MaxPool3d):
+    """torch.nn.MaxPool3d in which a window may hold padding alone."""
+
+    dims = 3
+    cuts_first = True
+
+
 class IndexedMaxPool(nn.Module):
     """A pooling that stores the indices of the largest elements, for `MaxUnpool`."""
 

@@ -265,13 +265,26 @@ class Convert(nn.Module):
 
     def _convert(self, input: Tensor) -> Tensor:
         if sorted(self.before) == sorted(self.after):
-            return input.permute([self.before.index(letter) for letter in self.after])
-        first = input.movedim(self.before.index("b"), 0)
+            return self._reordered(input)
+        batch = self.before.index("b")
         if self.after == "b":
+            first = input.movedim(batch, 0)
+            if "f" in self.before and first.size(1) > 1:
+                raise ValueError(f"{self.before} to b takes one feature")
             return first.select(1, 0)
         if self.before == "b":
-            return first.unsqueeze(1)
-        return first.flatten(1)
+            return input.unsqueeze(1)
+        # Lua swaps the batch with the first dimension; the others stay where they are.
+        return input.transpose(0, batch).flatten(1)
+
+    def _reordered(self, input: Tensor) -> Tensor:
+        """Swap dimensions as Lua does, which finds the first of equal letters."""
+        letters = list(self.before)
+        for place, letter in enumerate(self.after):
+            other = letters.index(letter)
+            letters[place], letters[other] = letters[other], letters[place]
+            input = input.transpose(place, other)
+        return input
 
 
 class Select(Layer):

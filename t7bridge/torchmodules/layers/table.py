@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Layer, dim_of, records_gradients, same_memory
+from .base import Layer, connected, dim_of, joined, records_gradients, same_memory
 
 
 class JoinReplicateTable(Layer):
@@ -181,8 +181,24 @@ class JoinTable(Layer):
     n_input_dims: int | None = None
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take tensors that differ in `dim` only; return one."""
-        return torch.cat(tuple(inputs), dim_of(inputs[0], self.dim, self.n_input_dims))
+        """Take tensors that differ in `dim` only, or in shape; return one."""
+        return joined(list(inputs), dim_of(inputs[0], self.dim, self.n_input_dims))
+
+
+class TypedJoinTable(JoinTable):
+    """The inputs, of several element types, concatenated along a dimension.
+
+    Args:
+        dim, n_input_dims: as in `JoinTable`.
+        dtype: the element type of the output.
+    """
+
+    dtype: str = "float32"
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take tensors that differ in `dim` only, or in shape; return one."""
+        dim = dim_of(inputs[0], self.dim, self.n_input_dims)
+        return joined(list(inputs), dim, self.dtype)
 
 
 class SplitTable(Layer):
@@ -216,6 +232,18 @@ class SelectTable(Layer):
         return inputs[self.index]
 
 
+class ConnectedSelectTable(SelectTable):
+    """One element of a list, where the others have penalties that are counted too.
+
+    Args:
+        index: as in `SelectTable`.
+    """
+
+    def forward(self, inputs: Any) -> Any:
+        """Return the element."""
+        return connected(inputs[self.index], list(inputs))
+
+
 class NarrowTable(Layer):
     """Consecutive elements of a list.
 
@@ -232,6 +260,20 @@ class NarrowTable(Layer):
         stop = min(self.start + self.length, len(inputs))
         # Not a slice: what iterating over a tensor gives cannot be changed in place.
         return [inputs[at] for at in range(self.start, stop)]
+
+
+class ConnectedNarrowTable(NarrowTable):
+    """Consecutive elements of a list, where the others have penalties that are counted
+    too.
+
+    Args:
+        start, length: as in `NarrowTable`.
+    """
+
+    def forward(self, inputs: list[Any]) -> list[Any]:
+        """Return the elements."""
+        used = super().forward(inputs)
+        return connected(used, list(inputs)) if used else used
 
 
 class JustTable(nn.Module):
