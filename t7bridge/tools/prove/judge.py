@@ -84,14 +84,12 @@ class Ref:
         node: the node.
         index: of the tensor in what that computes.
         shape: of the tensor.
-        lost: whether it is not in memory any more, although nothing overwrote it.
         recorded: its value in the file; `None` if it was overwritten.
     """
 
     node: Node
     index: int
     shape: tuple[int, ...]
-    lost: bool = False
     recorded: torch.Tensor | None = field(default=None, repr=False)
 
     def get(self, draw: int | None) -> torch.Tensor:
@@ -137,7 +135,19 @@ class Node:
             NotRunError: the layer cannot be run on its input.
         """
         self.values = self.compute()
-        self.draws = [self.compute(draw) for draw in range(DRAWS + (self.unit == UNIT["float32"]))]
+        self.draws = [self.compute(draw) for draw in range(DRAWS)]
+        self.draws.append(self._in_single_precision())
+
+    def _in_single_precision(self) -> list[torch.Tensor]:
+        """Return the tensors with the errors of single precision, scaled to those of Lua's."""
+        try:
+            draw = self.compute(DRAWS)
+        except NotRunError:
+            return self.values  # the layer has no single precision
+        if list(map(torch.Tensor.numel, draw)) != list(map(torch.Tensor.numel, self.values)):
+            return self.values
+        scale = self.unit / UNIT["float32"]
+        return [one + (other.reshape(one.shape) - one) * scale for one, other in zip(self.values, draw)]
 
     def compute(self, draw: int | None = None) -> list[torch.Tensor]:
         """Compute the tensors, or those of one draw: with random errors, and after these in single precision.
@@ -151,10 +161,6 @@ class Node:
             layer, value = layer.disturbed(value, draw) if draw < DRAWS else layer.in_single(value)
         try:
             return self.by(layer, value)
-        except NotRunError:
-            if draw != DRAWS:
-                raise
-            return self.values  # the layer has no single precision
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             raise RefusedError("the outputs of its modules do not fit along its dimension") from error
 
@@ -254,7 +260,7 @@ def judged(model: TorchObject, path: str, limits: Limits) -> list[LayerProof]:
     """Return the verdicts on the layers of a model that ran, in order.
 
     A file does not say whether a backward came last, in which in-place layers restored their inputs, nor whether the
-    model was saved in the mode in which it ran. It is read in each way, and that in which fewest layers differ counts.
+    model was saved in the mode in which it ran. It is read in each way, and that in which most layers agree counts.
 
     Args:
         model: the model.
@@ -271,19 +277,16 @@ def judged(model: TorchObject, path: str, limits: Limits) -> list[LayerProof]:
         layers = _by_path(Judge(ran, limits, undone, in_other_mode).judge())
         if in_other_mode:
             _note_mode(layers, readings[0])
-        if _were_updated(layers):
-            for layer in layers:
-                layer.updated = layer.verdict == DIFFERS
+        _note_update(layers)
         readings.append(layers)
-        if not _differing(layers):
+        if not any(layer.verdict == DIFFERS for layer in layers):
             break
-    return [layer.proof() for layer in min(readings, key=_differing)]
+    return [layer.proof() for layer in max(readings, key=_likelihood)]
 
 
-def _differing(layers: list[Outcome]) -> tuple[int, int]:
-    """Return how many layers differ without an update that explains it, and in all."""
-    differing = [layer for layer in layers if layer.verdict == DIFFERS]
-    return sum(not layer.updated for layer in differing), len(differing)
+def _likelihood(layers: list[Outcome]) -> int:
+    """Return how many layers more agree than differ: of two readings, the one with more of these is right."""
+    return sum((layer.verdict == AGREES) - (layer.verdict == DIFFERS) for layer in layers)
 
 
 def _note_mode(layers: list[Outcome], before: list[Outcome]) -> None:
@@ -295,19 +298,16 @@ def _note_mode(layers: list[Outcome], before: list[Outcome]) -> None:
             layer.reason = OTHER_MODES[mode]
 
 
-def _were_updated(layers: list[Outcome]) -> bool:
-    """Return whether the weights were updated after the last forward pass, as training does.
+def _note_update(layers: list[Outcome]) -> None:
+    """Note which layers differ because the weights were updated after the last forward pass, as training does.
 
-    All layers with weights differ then, all without agree, and a backward has run.
+    All layers with weights differ then, and a backward has run. An update changes no shape, nor layers without weights.
     """
-    differing = [layer for layer in layers if layer.verdict == DIFFERS]
-    agreeing = [layer for layer in layers if layer.verdict == AGREES]
     has_backward = any(layer.run.grad_input is not None for layer in layers)
-    return (
-        all(layer.has_weights and layer.fits for layer in differing)
-        and not any(layer.has_weights for layer in agreeing)
-        and has_backward
-    )
+    weighted = [layer for layer in layers if layer.has_weights and layer.verdict != NOT_RECORDED]
+    if has_backward and all(layer.verdict == DIFFERS for layer in weighted):
+        for layer in weighted:
+            layer.updated = layer.fits
 
 
 def _by_path(outcomes: list[Outcome]) -> list[Outcome]:
@@ -337,7 +337,6 @@ class Judge:
     def __init__(self, runs: list[Run], limits: Limits, undone: bool, in_other_mode: bool) -> None:
         self.runs = runs
         self.limits = limits
-        self.undone = undone
         self.in_other_mode = in_other_mode
         self.memory = Memory(runs, undone)
         # Layers of 2010: the first dimension of recorded values is contiguous.
@@ -419,7 +418,7 @@ class Judge:
         if not isinstance(value, Tensor):
             return value
         made = self._made.get(id(value.storage), {}).get(view_of(value))
-        if (made is not None and made.lost) or self.memory.overwritten(value, number - 1):
+        if self.memory.overwritten(value, number - 1) or self.memory.is_restored(value, number - 1):
             return made
         tensor = self._torch(value)
         if value.element.name != "int64":
@@ -440,18 +439,15 @@ class Judge:
             self._made.get(id(target.storage), {}).pop(view_of(target), None)
         if node is None or _sizes(node.values) != [target.numel for target in targets]:
             return
-        source, lost = first_of(run.input), self._is_lost(run)
+        source = first_of(run.input)
         for index, target in enumerate(targets):
             is_same_memory = run.in_place and isinstance(source, Tensor) and source.numel == target.numel
             for one in (target, source) if is_same_memory else (target,):
                 made = self._made.setdefault(id(one.storage), {})
-                made[view_of(one)] = Ref(node, index, tuple(target.shape), lost)
-
-    def _is_lost(self, run: Run) -> bool:
-        return self.undone and run.may_be_undone
+                made[view_of(one)] = Ref(node, index, tuple(target.shape))
 
     def _is_intact(self, run: Run, number: int) -> bool:
-        return not self._is_lost(run) and not self.memory.overwritten(run.output, number)
+        return not self.memory.overwritten(run.output, number) and not self.memory.is_restored(run.output, number)
 
     def _torch(self, value: Recorded) -> Values:
         def upright(item: torch.Tensor) -> torch.Tensor:
@@ -539,8 +535,9 @@ class Judge:
             unit = self._unit(run)
             layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
             zeros, slope = to_doubles(zeros_like(run.grad_input)), to_doubles(run.grad_output)
-            halves = mapped(zeros, lambda item: item + 0.5)
-            back = Node(number, unit, layer, [halves, slope], by=gradients)
+            draw = torch.Generator().manual_seed(0)
+            others = mapped(zeros, lambda item: torch.randn(item.shape, generator=draw, dtype=item.dtype))
+            back = Node(number, unit, layer, [others, slope], by=gradients)
             back.run()
             if not all(map(torch.equal, back.values, gradients(layer, [zeros, slope]))):
                 return

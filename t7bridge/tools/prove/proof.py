@@ -131,6 +131,15 @@ class Proof(Printed):
         return [layer for layer in self.of(DIFFERS) if layer.updated]
 
     @property
+    def first_divergent(self) -> LayerProof | None:
+        """The first layer, in the order of execution, that differs and that no update explains."""
+        return next(iter(self.unexplained), None)
+
+    def agreeing(self) -> list[LayerProof]:
+        """The layers that agree."""
+        return self.of(AGREES)
+
+    @property
     def exit_code(self) -> int:
         """1 if a layer differs that no update explains; 0 otherwise, also if nothing is recorded."""
         return 1 if self.unexplained else 0
@@ -138,11 +147,11 @@ class Proof(Printed):
     @property
     def max_abs(self) -> float:
         """The largest difference among the layers that agree."""
-        return max((layer.max_abs or 0.0 for layer in self.of(AGREES)), default=0.0)
+        return max((layer.max_abs or 0.0 for layer in self.agreeing()), default=0.0)
 
     def summary(self) -> dict[str, Any]:
         """Return counts of layers and parameters by verdict, and the first layer that differs."""
-        first = next(iter(self.unexplained), None)
+        first = self.first_divergent
         compared = [layer for layer in self.layers if layer.verdict != NOT_RECORDED]
         return {
             **{verdict: len(self.of(verdict)) for verdict in VERDICTS},
@@ -163,7 +172,7 @@ class Proof(Printed):
             return f"not possible: {self.problem}"
         if self.unexplained:
             return self._of_models() if self.modes else self._of_file()
-        agreeing = self.of(AGREES)
+        agreeing = self.agreeing()
         updated = ""
         if self.updated:
             count = counted(len(self.updated), "layer with weights does", "layers with weights do")
@@ -181,7 +190,7 @@ class Proof(Printed):
 
     def _of_file(self) -> str:
         """Return the sentence for layers that do not compute what is recorded."""
-        differing, agreeing = self.unexplained, len(self.of(AGREES))
+        differing, agreeing = self.unexplained, len(self.agreeing())
         named = " and ".join(layer.place for layer in differing[:_NAMED])
         more = len(differing) - _NAMED
         if more > 0:
@@ -196,7 +205,7 @@ class Proof(Printed):
 
     def _of_models(self) -> str:
         """Return the sentence for two models that compute different values."""
-        differing, agreeing = self.unexplained, self.of(AGREES)
+        differing, agreeing = self.unexplained, self.agreeing()
         if {layer.layer for layer in differing} == {"(model)"}:
             if not agreeing:
                 return f"not proven: the output differs from {self.reference}"

@@ -452,10 +452,12 @@ class Memory:
 
     def __init__(self, runs: list[Run], undone: bool) -> None:
         self._writes: dict[int, list[tuple[int, Region]]] = {}
+        self._restored: dict[int, list[tuple[int, Region]]] = {}
         self._gradients: dict[int, set[int]] = {}
         for number, run in enumerate(runs):
-            for here in () if undone and run.may_be_undone else run.writes:
-                self._writes.setdefault(here[0], []).append((number, here))
+            writes = self._restored if undone and run.may_be_undone else self._writes
+            for here in run.writes:
+                writes.setdefault(here[0], []).append((number, here))
             passed_on = {id(tensor.storage) for tensor in leaves(run.grad_output)} if not run.in_place else set()
             for tensor in [] if run.whole else leaves(run.grad_input):
                 if id(tensor.storage) not in passed_on:
@@ -467,6 +469,14 @@ class Memory:
             at > run and overlap(here, _region(tensor))
             for tensor in leaves(value)
             for at, here in self._writes.get(id(tensor.storage), ())
+        )
+
+    def is_restored(self, value: Recorded, run: int) -> bool:
+        """Return whether a backward has restored memory of a value that this run or one before wrote."""
+        return any(
+            at <= run and overlap(here, _region(tensor))
+            for tensor in leaves(value)
+            for at, here in self._restored.get(id(tensor.storage), ())
         )
 
     def holds_gradients(self, run: Run) -> bool:
