@@ -35,7 +35,19 @@ from .layer import (
     to_torch,
 )
 from .proof import AGREES, DIFFERS, NOT_RECORDED, VERDICTS, LayerProof
-from .rounding import APPROXIMATE, BACKWARD, EXACT, ON_GPU, UNIT, Deviation, joined, measure, spread, unit_of
+from .rounding import (
+    APPROXIMATE,
+    BACKWARD,
+    EXACT,
+    ON_GPU,
+    UNIT,
+    Deviation,
+    has_precision,
+    joined,
+    measure,
+    spread,
+    unit_of,
+)
 from .runs import (
     Memory,
     Recorded,
@@ -281,12 +293,11 @@ def judged(model: TorchObject, path: str, limits: Limits) -> list[LayerProof]:
         readings.append(layers)
         if not any(layer.verdict == DIFFERS for layer in layers):
             break
-    return [layer.proof() for layer in max(readings, key=_likelihood)]
+    return [layer.proof() for layer in max(readings, key=_agreeing)]
 
 
-def _likelihood(layers: list[Outcome]) -> int:
-    """Return how many layers more agree than differ: of two readings, the one with more of these is right."""
-    return sum((layer.verdict == AGREES) - (layer.verdict == DIFFERS) for layer in layers)
+def _agreeing(layers: list[Outcome]) -> int:
+    return sum(layer.verdict == AGREES for layer in layers)
 
 
 def _note_mode(layers: list[Outcome], before: list[Outcome]) -> None:
@@ -305,9 +316,32 @@ def _note_update(layers: list[Outcome]) -> None:
     """
     has_backward = any(layer.run.grad_input is not None for layer in layers)
     weighted = [layer for layer in layers if layer.has_weights and layer.verdict != NOT_RECORDED]
-    if has_backward and all(layer.verdict == DIFFERS for layer in weighted):
-        for layer in weighted:
+    differing = [layer for layer in weighted if layer.verdict == DIFFERS]
+    agreeing = [layer for layer in weighted if layer.verdict == AGREES]
+    flat = _flat_parameters(layers)
+    if all(_storages(layer) & flat for layer in differing):
+        # An optimizer has the flat parameters, and no weight that was replaced since they were made.
+        agreeing = [layer for layer in agreeing if not _storages(layer) or _storages(layer) & flat]
+    if has_backward and not agreeing:
+        for layer in differing:
             layer.updated = layer.fits
+
+
+def _storages(layer: Outcome) -> set[int]:
+    """Return the storages, by their ids, that hold a layer's own weights."""
+    return {id(tensor.storage) for tensor in own_weights(layer.run.obj).values()}
+
+
+def _flat_parameters(layers: list[Outcome]) -> set[int]:
+    """Return the storages, by their ids, that hold the weights of several layers side by side, as of `getParameters`."""
+    starts: dict[int, set[int]] = {}
+    for layer in layers:
+        first = {}
+        for tensor in own_weights(layer.run.obj).values():
+            first[id(tensor.storage)] = min(tensor.offset, first.get(id(tensor.storage), tensor.offset))
+        for storage, offset in first.items():
+            starts.setdefault(storage, set()).add(offset)
+    return {storage for storage, offsets in starts.items() if len(offsets) > 1}
 
 
 def _by_path(outcomes: list[Outcome]) -> list[Outcome]:
@@ -457,8 +491,10 @@ class Judge:
 
     def _unit(self, run: Run) -> float:
         """Return the unit roundoff of a run's numbers."""
-        units = map(unit_of, (run.output, run.input, [*own_weights(run.obj).values()]))
-        return max((unit for unit in units if unit is not None), default=UNIT["float32"])
+        values = run.output, run.input, [*own_weights(run.obj).values()]
+        # The output has the precision in which the layer computed; its weights may have fewer digits.
+        enough = next((value for value in values if has_precision(value)), None)
+        return unit_of(values if enough is None else enough) or UNIT["float32"]
 
     # Comparing it
 
@@ -498,7 +534,8 @@ class Judge:
         others = [member.run.path for member in members if member is not outcome]
         together = f"compared as one with {', '.join(dict.fromkeys(others))}" if others else ""
         reason = "; ".join(filter(None, (outcome.reason, together)))
-        if _is_small(difference, members):
+        is_small = _is_small(difference, members)
+        if is_small and (difference.close or not _is_random(node)):
             outcome.decide(AGREES, reason)
         elif _is_empty(recorded):
             outcome.decide(NOT_RECORDED, NEVER_COMPUTED)
@@ -607,7 +644,9 @@ def _other_passes(node: Node, recorded: list[torch.Tensor]) -> str:
 def _precision(run: Run) -> float:
     """Return the factor of the limit for the machine on which a layer ran."""
     on_gpu = run.obj.class_name.startswith("cudnn.") or any(item.device != "cpu" for item in leaves(run.output))
-    return ON_GPU if on_gpu else 1.0
+    weight = run.obj.get("weight")
+    may_be_transformed = isinstance(weight, Tensor) and run.name.startswith(("nn.Spatial", "nn.Volumetric"))
+    return ON_GPU if on_gpu and may_be_transformed else 1.0
 
 
 def _sizes(tensors: list[torch.Tensor]) -> list[int]:

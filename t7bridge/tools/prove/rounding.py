@@ -68,12 +68,23 @@ def unit_of(value: Recorded) -> float | None:
     return max((_unit(tensor) for tensor in leaves(value) if tensor.element.name in UNIT), default=None)
 
 
+def has_precision(value: Recorded) -> bool:
+    """Return whether a value has enough different numbers to show its precision."""
+    return any(len(_sample(tensor)) >= _ENOUGH for tensor in leaves(value) if tensor.element.name in UNIT)
+
+
+def _sample(tensor: Tensor) -> np.ndarray:
+    """Return some of the different numbers of a tensor, but no zeros."""
+    numbers = tensor.numpy().reshape(-1)
+    with np.errstate(invalid="ignore"):  # signaling NaNs
+        sample = numbers[:: max(1, numbers.size // _SAMPLE)].astype("f8")
+    return np.unique(sample[np.isfinite(sample) & (sample != 0)])
+
+
 def _unit(tensor: Tensor) -> float:
     unit = UNIT[tensor.element.name]
-    numbers = tensor.numpy().reshape(-1)
     with np.errstate(invalid="ignore", over="ignore"):  # signaling NaNs, and the smallest numbers
-        sample = numbers[:: max(1, numbers.size // _SAMPLE)].astype("f8")
-        sample = np.unique(sample[np.isfinite(sample) & (sample != 0)])
+        sample = _sample(tensor)
         are_single = bool((sample.astype("f4") == sample).all())
         if sample.size < _ENOUGH:
             # Few numbers with 16 binary digits or less may have been written by hand.

@@ -204,7 +204,7 @@ def test_each_model_of_a_file_is_judged_alone():
     proof = t7bridge.prove(Table.of({"D": stale, "G": fresh}))
     assert proof.exit_code == 0
     assert {layer.path.split(".")[1] for layer in proof.updated} == {"D"}
-    assert proof.sentence().startswith("checked against 10 recorded activations")
+    assert proof.sentence().startswith("checked against 13 recorded activations")
 
 
 def test_classes_of_other_packages_have_no_facts_of_nn():
