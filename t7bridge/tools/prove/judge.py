@@ -333,10 +333,10 @@ def _storages(layer: Outcome) -> set[int]:
 
 
 def _flat_parameters(layers: list[Outcome]) -> set[int]:
-    """Return the storages, by their ids, that hold the weights of several layers side by side, as of `getParameters`."""
+    """Return the storages, by their ids, that hold weights of several layers, as `getParameters` makes them."""
     starts: dict[int, set[int]] = {}
     for layer in layers:
-        first = {}
+        first: dict[int, int] = {}
         for tensor in own_weights(layer.run.obj).values():
             first[id(tensor.storage)] = min(tensor.offset, first.get(id(tensor.storage), tensor.offset))
         for storage, offset in first.items():

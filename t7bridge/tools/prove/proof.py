@@ -198,7 +198,7 @@ class Proof(Printed):
         is_one = len(differing) == 1
         verb = "does" if is_one else "do"
         others = f", while {counted(agreeing, 'other does', 'others do')}" if agreeing else ""
-        what = "weights or options" if any(layer.has_weights for layer in differing) else "options"
+        what = "weights, options or output" if any(layer.has_weights for layer in differing) else "options or output"
         whose, who = ("its", "it is") if is_one else ("their", "they are")
         cause = f"{whose} {what} were changed after the last forward pass, or {who} converted wrongly"
         return f"{named}, {verb} not compute what {self.reference.removesuffix(' Torch')} recorded{others}: {cause}"

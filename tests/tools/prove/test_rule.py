@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from helpers import TESTFILES, corpus, name_of
 from prove_changes import PROVE, at, read, replaced
 
@@ -124,7 +125,7 @@ def test_some_layers_moved():
     proof = t7bridge.prove(model)
     assert proof.exit_code == 1
     assert named(proof) == ["root.modules[5]", "root.modules[7]"]
-    assert "their weights or options were changed after the last forward pass" in proof.sentence()
+    assert "their weights, options or output were changed after the last forward pass" in proof.sentence()
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -174,13 +175,13 @@ def test_zeros_say_nothing_of_weights():
         ],
         zeros,
     )
-    whole = container("nn.Sequential", [*t7bridge_children(model), branch], zeros)
+    whole = container("nn.Sequential", [*children_of(model), branch], zeros)
     proof = t7bridge.prove(whole)
     assert {layer.path: layer.verdict for layer in proof.layers}["root.modules[3].modules[2]"] == "agrees"
     assert proof.exit_code == 0
 
 
-def t7bridge_children(model: TorchObject) -> list[TorchObject]:
+def children_of(model: TorchObject) -> list[TorchObject]:
     """The modules of a container."""
     return list(model["modules"].raw_values)
 
@@ -193,7 +194,7 @@ def test_a_model_saved_in_another_mode_than_it_ran():
     assert [layer.verdict for layer in proof.layers if reason in layer.reason] == ["agrees", "agrees"]
     assert proof.max_abs < 1e-6
     model = t7bridge.load(path)
-    norm = next(module for module in t7bridge_children(model) if module.class_name == "nn.BatchNormalization")
+    norm = next(module for module in children_of(model) if module.class_name == "nn.BatchNormalization")
     norm["train"] = True
     assert len(named(t7bridge.prove(model))) in (1, 2)
 
@@ -236,11 +237,50 @@ class Summed(torch.nn.Sequential):
         return torch.stack([child(x) for child in self]).sum(0)
 
 
+def three_layers(of_another_pass: bool = False) -> TorchObject:
+    """Three linear layers after a backward, with fewer outputs than inputs, so that the model's input is not known."""
+    draw = np.random.default_rng(8)
+    x, gradient = draw.normal(size=(5, 6)), draw.normal(size=(5, 3))
+    weights = [draw.normal(size=size) for size in ((5, 6), (4, 5), (3, 4))]
+    ran = [draw.normal(size=weight.shape) for weight in weights] if of_another_pass else weights
+    layers = []
+    for weight in weights:
+        x = x @ weight.T
+        layers.append(linear("nn.Linear", weight, np.zeros(len(weight)), x))
+    for layer, weight in zip(reversed(layers), reversed(ran)):
+        gradient = gradient @ weight
+        layer["gradInput"] = Tensor.from_numpy(gradient)
+    return container("nn.Sequential", layers, x)
+
+
 def test_the_gradient_of_a_first_layer():
-    """Where no output checks it, its gradient does; the gradient of another pass says nothing."""
-    model = read("backward.eval")
-    checked = [layer for layer in t7bridge.prove(model).layers if "its gradient was checked" in layer.reason]
-    assert all(layer.verdict == "agrees" for layer in checked)
+    """Where no output checks a layer, its gradient does."""
+    reason = "its gradient was checked; its input is not recorded"
+    first = t7bridge.prove(three_layers()).layers[0]
+    assert (first.verdict, first.reason) == ("agrees", reason)
+    model = three_layers()
+    moved(model, "root.modules[1]", index=4)
+    proof = t7bridge.prove(model)
+    assert named(proof) == ["root.modules[1]"]
+    assert proof.exit_code == 1
+
+
+def test_the_gradients_of_another_pass():
+    """After an evaluation gradients are those of other weights: they say nothing of a layer that no output checks."""
+    proof = t7bridge.prove(three_layers(of_another_pass=True))
+    assert [layer.verdict for layer in proof.layers] == ["not recorded", "agrees", "agrees"]
+    assert proof.exit_code == 0
+
+
+def test_weights_that_the_optimizer_does_not_have():
+    """A layer whose weight is not in the flat parameters is not moved with them; that it agrees is no wonder."""
+    model = three_layers()
+    flat = Storage.from_array(np.concatenate([model.modules[place].weight.numpy().ravel() for place in (2, 3)]) * 1.01)
+    model.modules[2]["weight"] = evolve(model.modules[2].weight, storage=flat, offset=0)
+    model.modules[3]["weight"] = evolve(model.modules[3].weight, storage=flat, offset=20)
+    proof = t7bridge.prove(model)
+    assert [layer.verdict for layer in proof.layers] == ["agrees", "differs", "differs"]
+    assert proof.exit_code == 0
 
 
 @pytest.mark.parametrize("index", [0, 17, 35])
