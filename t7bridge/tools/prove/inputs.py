@@ -102,24 +102,26 @@ def _leaf_shape(obj: TorchObject, name: str, side: int) -> Spec:
     weight, mean = (obj.get(field) for field in ("weight", "running_mean"))
     rows, width = weight.size if isinstance(weight, Tensor) and weight.ndim == 2 else (0, 0)
     if name in _WORDS:
-        tokens = _size(obj.get("outputSize") if name == "nn.OneHot" else rows - (name != "nn.LookupTable"))
+        tokens = _size(obj.get("outputSize") if name in _ONE_HOT else rows - (name != "nn.LookupTable"))
         return Example("", (2, 5), bounds=(1, tokens)) if tokens else None
     if name == "nn.IndexLinear":  # takes keys and values
         return None
     counts = [_size(obj.get(field)) for field in ("nInputPlane", "inputSize", "inputsize", "inputFrameSize")]
     counts += [width if name in ("nn.Linear", "nn.LinearNoBias") else 0, mean.numel if isinstance(mean, Tensor) else 0]
-    front, rest = next((sizes for prefix, sizes in _SIZES.items() if name.startswith(prefix)), ((2,), ()))
+    kind = name.rpartition(".")[2]  # of an entry of ours, whatever its package
+    front, rest = next((sizes for prefix, sizes in _SIZES.items() if kind.startswith(prefix)), ((2,), ()))
     return Example("", (*front, max(counts), *(min(side, most) for most in rest))) if any(counts) else None
 
 
-_WORDS = ("nn.LookupTable", "nn.LookupTableMaskZero", "nn.OneHot")
+_ONE_HOT = ("nn.OneHot", "OneHot")
+_WORDS = ("nn.LookupTable", "nn.LookupTableMaskZero", *_ONE_HOT)
 """Layers that take numbers of tokens."""
 _SIZES = {
-    "nn.Spatial": ((2,), (299, 299)),
-    "nn.Inception": ((2,), (299, 299)),
-    "nn.Volumetric": ((2,), (16, 16, 16)),
-    "nn.Temporal": ((2, 24), ()),
-    "nn.Seq": ((3, 2), ()),
+    "Spatial": ((2,), (299, 299)),
+    "Inception": ((2,), (299, 299)),
+    "Volumetric": ((2,), (16, 16, 16)),
+    "Temporal": ((2, 24), ()),
+    "Seq": ((3, 2), ()),
 }
 """Sizes of an input before its features, and the largest sizes after them, by the beginning of a class."""
 

@@ -36,6 +36,7 @@ APPROXIMATE = {
     # Exponentials are computed by a fast approximation.
     "nn.LogSoftMax": 3e-4,
     "nn.SpatialLogSoftMax": 3e-4,
+    "cudnn.LogSoftMax": 3e-4,
     # Coefficients are kept in the precision of the first run.
     "nn.LayerNormalization": 1e-4,
     "nn.SpatialSubtractiveNormalization": 1e-4,
