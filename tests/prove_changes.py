@@ -133,7 +133,7 @@ def changes(path: Any, number: int, seed: int, options: bool) -> Iterator[tuple[
             continue
         before = module_at(T7Reader(path).read_object(), place)
         given = recorded_input(value, place)
-        behind = "compared after" in sound_reason(sound, place)
+        behind = "compared as one" in sound_reason(sound, place)
         if given is None or before is None or not shows(obj, before, given, behind=behind):
             continue
         done += 1

@@ -80,7 +80,9 @@ TORCH_VALUES = {"tools/verify.py", "graph/tensor.py", "conversion/tree.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
 TORCH_MODULES = {"lua/trace.py"}
 # What judges values by modules of torch; imported once `prove` has found PyTorch.
-TORCH_MODULES |= {f"tools/prove/{name}.py" for name in ("against", "judge", "layer", "trace")}
+TORCH_MODULES |= {
+    f"tools/prove/{name}.py" for name in ("against", "given", "inputs", "judge", "layer", "rounding", "trace")
+}
 
 
 def room_of(path: Path) -> str:

@@ -326,24 +326,13 @@ def scan(options: argparse.Namespace) -> int:
 
 def prove(options: argparse.Namespace) -> int:
     """Prove, print the table, worst first, and the verdict."""
-    limits = options.limits
-    if options.probe:
-        from ..tools.prove.probe import write_probe
-
-        write_probe(options.source, options.probe, options.at, inputs=options.input, force=options.force, limits=limits)
-        print(f"{printable(options.probe)}: run  th {printable(options.probe)} MODEL.t7 proof.t7")
-        return 0
     counts = len(options.input), len(options.expect)
     if options.expect and counts[0] != counts[1]:
         raise ModelError("each input needs an expected output", expected=f"{counts[0]}", found=f"{counts[1]}")
     pairs = list(zip(options.input, options.expect))
     against = options.recording or pairs or options.other
     proof = t7bridge.prove(**{**arguments_of(options, "prove"), "against": against})
-    if options.draw:
-        from ..tools.draw_proof import draw_proof
-
-        draw_proof(options.source, options.draw, proof, options.at, force=options.force, limits=limits)
-    hint = f"for a comparison with Lua Torch: t7bridge prove {options.source} --probe probe.lua"
+    hint = "in Lua Torch, run model:forward(input) and save the model: its layers keep their outputs"
     is_nothing = not (against or proof.summary()["checked"])
     _print(options, proof.as_dict, proof.lines(everything=options.all), hint=hint if is_nothing else "")
     return proof.exit_code

@@ -85,8 +85,6 @@ def test_there_and_back(tmp_path) -> None:
 
 LINES = [
     "draw a.t7 -o a.svg",
-    "prove a.t7 --draw a.svg",
-    "prove a.t7 --probe a.lua",
     "convert a.pt a.t7 --template a.t7",
     "convert a.t7 classes.pt --classes classes.py",
     "match a.t7 a.pt --map map.pt -o map.pt",

@@ -9,8 +9,7 @@ from attrs import field
 
 from ... import formats
 from ...conversion.inputs import Inputs
-from ...conversion.options import AT, FORCE, INPUT, JSON, LIMITS, flag, option, takes, verb
-from ...data import face
+from ...conversion.options import AT, INPUT, JSON, LIMITS, flag, option, takes, verb
 from ...errors import T7BridgeError, UnsupportedError
 from ...graph.lua import Table, TorchObject, Value
 from ...io.platform import require_torch
@@ -24,13 +23,13 @@ from .proof import Proof
 class Prove:
     """Compare each layer of a model with the values that Lua Torch recorded in the same file.
 
-    Exit codes: 0 all that could be checked agrees, also if that is nothing; 1 something differs.
+    Exit codes: 0 all that is recorded agrees, also if that is nothing, or all weights were updated since; 1 something
+    else differs.
     """
 
     EXAMPLES = (
         "t7bridge prove model.t7",
-        "t7bridge prove model.t7 --probe record.lua",
-        "t7bridge prove model.t7 --with proof.t7 --draw verdicts.html",
+        "t7bridge prove model.t7 --input in.t7 --expect out.t7",
         "t7bridge prove model.t7 model/ --input 1x3x224x224",
     )
     OLD_NAMES: ClassVar = {"shapes": "input"}
@@ -38,20 +37,17 @@ class Prove:
         "a .t7 file with a model, saved without clearState()", kw_only=False, metavar="FILE", stdin=True
     )
     other = option("a second model: compare both on the same inputs", default=None, metavar="B", nargs="?")
-    force = FORCE
     at: str | None = option(AT, default=None, kw_only=False)
     against: Any = field(default=None, kw_only=True)
     input: Inputs = option(INPUT, default=(), flags=("--input", "--shape"))
     expect = option("file with Lua's output for each --input, a file too; may be repeated", default=(), metavar="Y.t7")
     recording = option(
-        "compare with the recording of the script of --probe", default=None, metavar="PROOF.t7", flags=("--with",)
+        "compare with the input and output in a table of Lua", default=None, metavar="IO.t7", flags=("--with",)
     )
-    probe = option("write a Lua script that records every layer in Lua Torch", default=None, metavar="X.lua")
     factory: str | None = option(
         "class or function that returns the model of a .pt, to compare two models", default=None,
         metavar="PACKAGE:FACTORY", flags=("--module",),
     )  # fmt: skip
-    draw = option("draw the model coloured by verdict: .html, .svg, .png, .dot", default=None, metavar="PICTURE")
     all = flag("also list layers without recorded values")
     json = JSON
     limits: Limits = LIMITS
@@ -68,10 +64,10 @@ def prove(request: Prove) -> Proof:
         source: path, bytes, a binary file object, or a value that was read from a `.t7`.
         at: the path of one model if the file contains several: `root.model`. All of them otherwise.
         against: the reference, if it is not in the file: a pair of an input and Lua's output for it, or a list of
-            pairs, each a tensor, a list of tensors or the path of a file that holds these; the recording of the script
-            of `prove --probe`, or any `.t7` with a table of `input` and `output`; or a second model, which is run on
-            the same seeded inputs: a `torch.nn.Module`, a `.t7`, a folder written by `t7bridge module`, whose model.py
-            is imported and run, a TorchScript archive, or a state dict or a `.pt` with one, with `factory`.
+            pairs, each a tensor, a list of tensors or the path of a file that holds these; a `.t7` with a table of
+            `input` and `output`; or a second model, which is run on the same seeded inputs: a `torch.nn.Module`, a
+            `.t7`, a folder written by `t7bridge module`, whose model.py is imported and run, a TorchScript archive, or
+            a state dict or a `.pt` with one, with `factory`.
         input: the input of two models, in any form of `t7bridge.conversion.inputs`; inferred from the layers of the
             first if empty.
         factory: `package:name` of the constructor of the model of a `.pt`, which is imported and called.
@@ -122,14 +118,3 @@ def try_proof(
         return prove(source, at, limits=limits, **reference)
     except T7BridgeError as error:
         return Proof("", problem=". ".join(filter(None, (error.message, error.hint))) or str(error))
-
-
-__getattr__ = face(
-    __name__,
-    {
-        "against": "NO_TARGET OTHER_TARGET",
-        "judge": "MASKED RANDOM ROUNDING STATE",
-        "probe": "fitting_inputs guess_inputs lua_literal probe_source write_probe",
-        "proof": "CONVERSION FILE",
-    },
-)

@@ -1,5 +1,4 @@
-"""What a model is proved against: values recorded in its file, pairs of values, the recording of a probe, a second
-model. A criterion beside a model is proved by the target that its gradient implies.
+"""What a model is proved against: values recorded in its file, pairs of an input and an output, a second model.
 
 The code of generated folders and of factories is the user's own, and is imported on the user's request.
 May import conversion, formats, graph, nn and torchmodules.
@@ -11,10 +10,9 @@ import importlib
 import importlib.util
 import os
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import product
-from math import isfinite
 from typing import Any
 
 import torch
@@ -32,171 +30,59 @@ from ...graph.tensor import Tensor
 from ...io.source import add_input
 from ...limits import Limits
 from ...nn.output_shapes import Example
-from ...nn.places import Places, choose_module, find_modules, module_at
+from ...nn.places import Places, choose_module, find_modules
 from ...nn.plan import build_plan
+from ...nn.registry import layer_of
 from ...nn.stacks import Recurrence, recognized, recurrence
 from ...nn.state_dict import state_dict
 from ...torchmodules.build import inputs_text, live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
 from ...torchmodules.layers.recurrent import MaskZero
-from .judge import ATOL, HEADROOM, NO_INPUT, RTOL, Deviation, Judge, Node, measure
-from .layer import TINY, UNIT, LiveLayer, NotRunError, doubles, drawn, flat, in_double, to_doubles, to_torch, unit_of
-from .probe import fitting_inputs, guess_inputs
-from .proof import AGREES, DIFFERS, FILE, NOT_CHECKABLE, NOT_RECORDED, LayerProof, Proof, SegmentProof
-from .runs import Recorded, base_name, grad_input_of, is_whole, options_of, output_of, own_parameters, recorded, runs
+from .inputs import fitting_inputs, guess_inputs
+from .judge import Node, judged
+from .layer import LiveLayer, NotRunError, doubles, drawn, flat, in_double, to_doubles, to_torch
+from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof
+from .rounding import TINY, UNIT, Deviation, measure, unit_of
+from .runs import Recorded, is_whole, own_parameters, recorded
 from .trace import Comparison, Step, compare, normalizes
 
 WHOLE = 10.0
 """Factor of the limit for a whole model: the errors of a hundred layers add up to those of one by the root of their
 number."""
-_WRITTEN_NAMES = """
-step rho nSharedClone nStep updateGradInputStep accGradParametersStep train output loss
-iwidth iheight itime owidth oheight otime batchSize dimG numFwds summedFwdTime numBwds summedBwdTime
-"""
-_WRITTEN = frozenset(_WRITTEN_NAMES.split())
-"""Numbers and flags that a probe, a forward or a backward writes, and that are no options.
-
-Source: nn 8726825 `SpatialMaxPooling.lua`, `SpatialMaxUnpooling.lua`, `MixtureTable.lua`, `Profile.lua`.
-"""
-NO_TARGET = "its target is not recorded"
-OTHER_TARGET = "its gradient is of another pass, or does not determine the target"
-
-
 # Values recorded in the file
 
 
 def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> Proof:
-    """Return the verdicts on the models in a value."""
+    """Return the verdicts on the models in a value; criterions, which record no target, are left out."""
     proof = Proof(name)
-    every = find_modules(value)
-    models = [module for _, module in every if not _is_criterion(module)]
-    for path, module in every if every and at is None else [choose_module(value, at, name)]:
-        if _is_criterion(module):
-            proof.layers.append(_criterion(module, path, models, limits))
-            continue
-        layers, segments = _judged(module, path, limits)
-        proof.layers += layers
-        proof.segments += segments
+    models = find_modules(value)
+    if at is not None or not models:
+        models = [choose_module(value, at, name)]
+    for path, module in models:
+        entry = layer_of(module.class_name)
+        if entry is None or entry.kind != "criterion":
+            proof.layers += judged(module, path, limits)
+            proof.layers += _not_run(module, path, {layer.path for layer in proof.layers}, limits)
     return proof
 
 
-def _judged(
-    module: TorchObject, path: str, limits: Limits, inputs: Recorded = None, grad_output: Recorded = None
-) -> tuple[list[LayerProof], list[SegmentProof]]:
-    """Return the verdicts on all layers of one model, and on whole segments of those that ran.
+def _not_run(module: TorchObject, path: str, known: set[str], limits: Limits) -> list[LayerProof]:
+    """Return the layers of a model that are in no run.
 
     Args:
         module: the model.
         path: its path.
+        known: the paths of the others.
         limits: resource limits.
-        inputs: its input, if known.
-        grad_output: the gradient with respect to its output, if known.
     """
-    tried = []
-    for undone in (False, True):
-        found = runs(module, path, inputs, grad_output, limits)
-        judge = Judge(found, limits, undone)
-        layers = judge.judge()
-        # Whether the last pass was a backward that restored in-place changes shows in how many layers agree.
-        wrong = [layer.verdict for layer in layers if layer.verdict not in (AGREES, NOT_RECORDED)]
-        agreeing = sum(layer.verdict == AGREES for layer in layers)
-        tried.append((len(wrong), -agreeing, layers, judge))
-        if not wrong or not any(run.may_be_undone for run in found):
-            break
-    _, _, layers, judge = min(tried, key=lambda one: one[:2])
-    known = {layer.path for layer in layers}
+    layers = []
     for place in Places(module, path, limits):
         if place.layer is not None and not place.layer.children and place.path not in known:
             known.add(place.path)
-            count = own_parameters(place.obj)
-            layers.append(LayerProof(place.path, place.obj.class_name, NOT_RECORDED, parameters=count))
-    return layers, judge.segments()
-
-
-# Criterions
-
-
-def _is_criterion(obj: TorchObject) -> bool:
-    return base_name(obj.class_name).endswith("Criterion")
-
-
-def _criterion(obj: TorchObject, path: str, models: list[TorchObject], limits: Limits) -> LayerProof:
-    """Return the verdict on a criterion, whose input is the only output of a model with the form of its gradient.
-
-    It stores its loss and its gradient, and no target. Many gradients contain the target: in that of a negative
-    log-likelihood only the right class is not zero, and that of squares is the difference itself.
-    """
-    loss, slope, inner = obj.get("output"), grad_input_of(obj), obj.get("nll")
-    outputs = [output for output in map(output_of, models) if isinstance(output, Tensor)]
-    outputs = [output for output in outputs if not isinstance(slope, Tensor) or output.numel == slope.numel]
-    proof = LayerProof(path, obj.class_name, NOT_RECORDED, reason=NO_INPUT)
-    if not isinstance(loss, float) or len(outputs) != 1:
-        return proof
-    slope = grad_input_of(inner) if isinstance(inner, TorchObject) else slope  # of CrossEntropyCriterion
-    proof.verdict, proof.reason, averaged = NOT_CHECKABLE, NO_TARGET, obj.get("sizeAverage")
-    for option in (averaged, not averaged) if isinstance(averaged, bool) else (averaged,):
-        found = _loss(obj, outputs[0], slope, option, path, limits) if isfinite(loss) else None
-        if found is None:
-            break
-        want = torch.tensor([loss], dtype=torch.float64)
-        off = measure([want], [found], [(ATOL + RTOL * want.abs()) / HEADROOM])
-        proof.reason = OTHER_TARGET
-        if off.excess <= 1:
-            off.write(proof, [want])
-            proof.verdict, proof.reason = AGREES, ""
-            if option is not averaged:
-                then, now = (str(item).lower() for item in (option, averaged))
-                proof.verdict, proof.blame = DIFFERS, FILE
-                proof.reason = f"sizeAverage = {then} agrees (the file has {now})"
-            break
-    return proof
-
-
-def _loss(obj: TorchObject, output: Tensor, slope: Any, option: Any, path: str, limits: Limits) -> torch.Tensor | None:
-    """Return the loss for the target of a gradient, with an option for averages; `None` if that determines none."""
-    target_of = _TARGETS.get(base_name(obj.class_name))
-    weighs = obj.get("weights") is not None and "BCE" in obj.class_name
-    if target_of is None or weighs or not isinstance(slope, Tensor) or slope.numel != output.numel:
-        return None
-    value = to_doubles(output)
-    target = target_of(value, to_doubles(slope).reshape(value.shape), value.numel() if option is not False else 1)
-    try:
-        layer = LiveLayer.build(obj, path, UNIT["float32"], limits)
-        layer = layer.variant({"sizeAverage": option}) if option is not None else layer
-        return next(flat(layer.run(value, target))) if target is not None else None
-    except (NotRunError, T7BridgeError, ValueError):
-        return None
-
-
-def _class_of(value: torch.Tensor, slope: torch.Tensor, count: int) -> torch.Tensor | None:
-    """Return the classes of a negative log-likelihood: one number of each row of the gradient is not zero."""
-    if slope.dim() > 2 or not bool(((slope != 0).sum(-1) == 1).all()):
-        return None
-    return slope.abs().argmax(-1).reshape(-1).double() + 1
-
-
-def _probability(value: torch.Tensor, slope: torch.Tensor, count: int) -> torch.Tensor:
-    found = value - slope * count * (1 - value + 1e-12) * (value + 1e-12)
-    whole = found.round()
-    return whole if bool((found - whole).abs().max() < 1e-2) else found.clamp(0, 1)
-
-
-_TARGETS: dict[str, Callable[[torch.Tensor, torch.Tensor, int], Any]] = {
-    "ClassNLLCriterion": _class_of,
-    "CrossEntropyCriterion": _class_of,
-    "MSECriterion": lambda value, slope, count: value - slope * count / 2,
-    "BCECriterion": _probability,
-    "DistKLDivCriterion": lambda value, slope, count: -slope * count,
-    "MarginCriterion": lambda value, slope, count: torch.where(
-        slope != 0, -slope.sign(), torch.where(value < 0, -1.0, 1.0).double()
-    ),
-    # Beyond 1 the gradient is constant.
-    "SmoothL1Criterion": lambda value, slope, count: value - slope * count if (slope * count).abs().max() < 1 else None,
-}
-"""Criterions whose gradient determines the target: that for an input, a gradient, and the number that it averages.
-
-Source: nn 8726825 `lib/THNN/generic/*Criterion.c`.
-"""
+            layer = LayerProof(place.path, place.obj.class_name, NOT_RECORDED)
+            layer.parameters = own_parameters(place.obj)
+            layers.append(layer)
+    return layers
 
 
 # References outside the file
@@ -249,58 +135,29 @@ class Subject:
         """Return the verdict on the model as a whole, run on one input in evaluation mode."""
         tensors = {id(one): one for one in state_dict(self.model, self.path, self.limits).tensors.values()}
         count = sum(tensor.numel for tensor in tensors.values())
-        proof = LayerProof(self.path, self.model.class_name, NOT_CHECKABLE, parameters=count)
+        proof = LayerProof(self.path, self.model.class_name, DIFFERS, parameters=count)
         try:
             unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
             layer = LiveLayer.build(self.model, self.path, unit, self.limits)
             layer.module.eval()
-            node = Node(0, unit, layer, to_doubles(inputs), want=doubles(to_torch(wanted)), headroom=WHOLE)
+            node = Node(0, unit, layer, to_doubles(inputs))
             node.run()
         except (NotRunError, T7BridgeError) as error:
             proof.reason = f"{label}: {error}"
             return proof
-        proof.verdict = AGREES if node.off.is_small else DIFFERS
-        proof.reason = "; ".join(filter(None, (label, node.off.reason)))
-        node.off.write(proof, node.found)
+        expected = doubles(to_torch(wanted))
+        difference = node.compare(expected, WHOLE)
+        proof.verdict = AGREES if difference.excess <= 1 else DIFFERS
+        proof.reason = "; ".join(filter(None, (label, difference.reason)))
+        _write(proof, difference, expected)
         return proof
 
     def _recording(self, table: Table, place: str) -> Proof:
-        """Return the verdicts by the recording of a probe, or by a table of an input and an output."""
-        inputs, wanted, ran = recorded(table.get("input")), recorded(table.get("output")), table.get("model")
+        """Return the verdict by a table of an input and an output."""
+        inputs, wanted = recorded(table.get("input")), recorded(table.get("output"))
         if not is_whole(inputs) or not is_whole(wanted):
-            expected = "a table with input and output"
-            raise ModelError("the file is not a probe's recording", file=place, expected=expected)
-        if not isinstance(ran, TorchObject):
-            return Proof(self.name, [self._whole(inputs, wanted, "the whole model")], "recorded outputs")
-        self._check_weights(ran, place)
-        after = recorded(table.get("gradOutput"))
-        layers, segments = _judged(ran, self.path, self.limits, inputs, after if is_whole(after) else None)
-        for layer in layers:
-            mine, theirs = (options_of(module_at(root, layer.path, self.path)) for root in (self.model, ran))
-            for name, now in mine.items():
-                then = theirs.get(name)
-                both = type(then) is type(now) and name not in _WRITTEN and layer.verdict != DIFFERS
-                if both and then != now and (then == then or now == now):  # NaN differs from itself
-                    shown = [f"{item:g}" if isinstance(item, float) else str(item).lower() for item in (now, then)]
-                    layer.verdict, layer.reason = DIFFERS, f"{name} is {shown[0]}, and was {shown[1]} in Lua"
-        return Proof(self.name, layers, segments=segments)
-
-    def _check_weights(self, ran: TorchObject, place: str) -> None:
-        """Check that the model run in Lua has the weights of the file.
-
-        Raises:
-            ModelError: a tensor differs.
-        """
-        mine, theirs = (state_dict(one, self.path, self.limits).tensors for one in (self.model, ran))
-        for key in {**mine, **theirs}:
-            # Running statistics change in training; the probe of a recurrent model trains.
-            if key.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked"):
-                continue
-            one, other = mine.get(key), theirs.get(key)
-            if one is None or other is None or one.shape != other.shape:
-                raise ModelError("the recording is of another model", file=place, path=key)
-            if not np.array_equal(one.numpy(), other.numpy().astype(one.numpy().dtype), equal_nan=True):
-                raise ModelError("the recording is of a model with other weights", file=place, path=key)
+            raise ModelError("the file holds no recording", file=place, expected="a table with input and output")
+        return Proof(self.name, [self._whole(inputs, wanted, "the whole model")], "recorded outputs")
 
     def _opened(self, reference: Any, factory: str | None) -> tuple[nn.Module | Table, str]:
         """Return the live model of a reference, or the table of a recording, and its name."""
@@ -358,7 +215,7 @@ class Subject:
         whole.verdict = DIFFERS if proof.differences else AGREES
         want, got = found.theirs.result, found.mine.result
         off = _off(doubles(want), got)
-        off.write(whole, got)
+        _write(whole, off, got)
         whole.reason = "; ".join(filter(None, (whole.reason, off.reason)))
         proof.layers.append(whole)
         return proof
@@ -419,7 +276,7 @@ class Subject:
             is_masked = _same_outputs(other, {text: inputs}, _outputs(mine, inputs, _has_batch_first(mine)))[2] != ""
         whole = LayerProof("root", type(mine).__name__, AGREES, runs=len(found))
         whole.parameters = sum(item.numel() for item in mine.parameters())
-        _off([wanted[-len(found) :]], [found]).write(whole, [found])
+        _write(whole, _off([wanted[-len(found) :]], [found]), [found])
         proof = Proof(self.name, [whole], f"steps of {name}", reference=name, misplaced=ends is None)
         proof.modes = f"{text} from states of zero in evaluation mode"
         if ends is None:
@@ -514,6 +371,14 @@ def _same_outputs(
     return *found[0], None
 
 
+def _write(proof: LayerProof, difference: Deviation, compared: list[torch.Tensor]) -> None:
+    """Write the numbers of a comparison."""
+    proof.max_abs = difference.max_abs
+    proof.max_rel = difference.max_rel
+    proof.excess = difference.excess
+    proof.compared = sum(item.numel() for item in compared)
+
+
 def _off(wanted: list[torch.Tensor], found: list[torch.Tensor]) -> Deviation:
     """Compare values of two models that compute in double precision."""
     largest = max((float(item.abs().max()) for item in wanted if item.numel()), default=0.0)
@@ -536,7 +401,7 @@ def _layer(step: Step, found: Comparison, layer: nn.Module) -> LayerProof:
     if partner is not None:
         proof.reason = f"{partner.place} in the other"
     if partner is None or found.mine.modules[step.place] != found.theirs.modules.get(partner.place):
-        proof.verdict = DIFFERS if found.differences else NOT_CHECKABLE
+        proof.verdict = DIFFERS if found.differences else NOT_RECORDED
     return proof
 
 

@@ -14,25 +14,14 @@ from ...text import counted, printable
 
 AGREES = "agrees"
 DIFFERS = "differs"
-STALE = "stale"
 NOT_RECORDED = "not recorded"
-NOT_CHECKABLE = "not checkable"
-FILE = "the file"
-CONVERSION = "the conversion"
-"""What is to blame for a difference: numbers of the file that were changed after Lua's last forward, or how they are
-converted."""
-VERDICTS = (DIFFERS, STALE, AGREES, NOT_CHECKABLE, NOT_RECORDED)
-"""All verdicts, the most conclusive first."""
+VERDICTS = (DIFFERS, AGREES, NOT_RECORDED)
+"""All verdicts, the most important first."""
 NOTE = "proof: "
 """Prefix of a proof in a report."""
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    """Return a verdict as plain data; infinities and NaN become `None`."""
-    return {
-        name: None if isinstance(item, float) and not math.isfinite(item) else item
-        for name, item in asdict(value).items()
-    }
+UPDATED = "the weights were updated after the last forward pass, as training does"
+_NAMED = 3
+"""Maximum number of layers that a sentence names."""
 
 
 @define(eq=False)
@@ -45,15 +34,13 @@ class LayerProof:
         verdict: one of `VERDICTS`.
         max_abs: largest absolute difference of the output; `None` if nothing was compared.
         max_rel: the same relative to the largest absolute value of the recorded output.
-        cosine: of the angle between the recorded and the computed output.
         excess: the largest difference in units of the rounding error; 1 is the limit.
         compared: number of compared values.
         parameters: number of weights of the layer itself.
         runs: number of runs, in a sequence or at several places.
-        backward: the verdict on its gradient with respect to its input.
-        reason: why it differs, or why it could not be checked.
-        blame: where it differs, `FILE` or `CONVERSION`; empty where that is not known.
-        container: whether it only contains other layers.
+        updated: whether it differs as all layers with weights of its model do, and no other: an update explains that.
+        reason: why it differs, or why it could not be compared.
+        has_weights: whether it, or a layer that is compared as one with it, has weights.
         layer: its name as `inspect` lists it, `3.0`; empty for one that is not in it, such as a copy of a step.
     """
 
@@ -62,22 +49,22 @@ class LayerProof:
     verdict: str
     max_abs: float | None = None
     max_rel: float | None = None
-    cosine: float | None = None
     excess: float | None = None
     compared: int = 0
     parameters: int = 0
     runs: int = 1
-    backward: str = NOT_RECORDED
+    updated: bool = False
     reason: str = ""
-    blame: str = ""
-    container: bool = False
+    has_weights: bool = False
     layer: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as plain data; infinities and NaN become `None`."""
-        found = {("class" if name == "class_name" else name): item for name, item in _plain(self).items()}
-        del found["container"]
-        return found
+        data = {}
+        for name, value in asdict(self).items():
+            is_finite = not isinstance(value, float) or math.isfinite(value)
+            data["class" if name == "class_name" else name] = value if is_finite else None
+        return data
 
     def worst_first(self) -> tuple[int, float]:
         """Return the key that sorts layers, the most important first."""
@@ -89,6 +76,11 @@ class LayerProof:
         place = self.path if self.layer else ""
         return [printable(text) for text in (self.layer or self.path, self.class_name, place)]
 
+    @property
+    def place(self) -> str:
+        """Path and class, for a sentence."""
+        return f"{printable(self.path)}, {printable(self.class_name)}"
+
     def row(self, widths: list[int]) -> str:
         """Return one line of a table.
 
@@ -97,36 +89,7 @@ class LayerProof:
         """
         numbers = "" if self.max_abs is None else f"abs {self.max_abs:.1e}  rel {self.max_rel or 0.0:.1e}"
         names = [f"{name:{width}}" for name, width in zip(self.names, widths) if width]
-        return "  ".join([f"{self.verdict:13}", *names, f"{numbers:25}", printable(self.reason)]).rstrip()
-
-
-@define(eq=False)
-class SegmentProof:
-    """The verdict on several consecutive layers, run from a recorded input to a recorded output.
-
-    Attributes:
-        first: path of the first layer.
-        last: path of the last.
-        layers: number of layers.
-        verdict: one of `VERDICTS`.
-        max_abs: largest absolute difference of the last output.
-        max_rel: the same relative to the largest absolute value of the recorded output.
-        cosine: of the angle between the recorded and the computed output.
-        reason: why it could not be checked.
-    """
-
-    first: str
-    last: str
-    layers: int
-    verdict: str
-    max_abs: float
-    max_rel: float
-    cosine: float
-    reason: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the verdict as plain data; infinities and NaN become `None`."""
-        return _plain(self)
+        return "  ".join([f"{self.verdict:12}", *names, f"{numbers:25}", printable(self.reason)]).rstrip()
 
 
 @define(eq=False)
@@ -137,7 +100,6 @@ class Proof(Printed):
         source: the name of the file.
         layers: in the order in which they ran.
         against: the reference of the comparison.
-        segments: the verdicts on whole segments of layers.
         reference: the origin of the reference values.
         modes: of two models, the inputs and modes in which they were run.
         differences: of two models, what the second computes otherwise, in words; nothing else differs.
@@ -148,7 +110,6 @@ class Proof(Printed):
     source: str
     layers: list[LayerProof] = field(factory=list)
     against: str = "recorded activations of Lua Torch"
-    segments: list[SegmentProof] = field(factory=list)
     reference: str = "Lua Torch"
     modes: str = ""
     differences: list[str] = field(factory=list)
@@ -160,18 +121,28 @@ class Proof(Printed):
         return [layer for layer in self.layers if layer.verdict == verdict]
 
     @property
+    def unexplained(self) -> list[LayerProof]:
+        """The layers that differ, without those of models whose weights were updated."""
+        return [layer for layer in self.of(DIFFERS) if not layer.updated]
+
+    @property
+    def updated(self) -> list[LayerProof]:
+        """The layers that differ because the weights of their model were updated."""
+        return [layer for layer in self.of(DIFFERS) if layer.updated]
+
+    @property
     def first_divergent(self) -> LayerProof | None:
-        """The first layer, in the order of execution, that differs."""
-        return next(iter(self.of(DIFFERS)), None)
+        """The first layer, in the order of execution, that differs and that no update explains."""
+        return next(iter(self.unexplained), None)
+
+    def agreeing(self) -> list[LayerProof]:
+        """The layers that agree."""
+        return self.of(AGREES)
 
     @property
     def exit_code(self) -> int:
-        """0 if everything that could be checked agrees, also if that is nothing; 1 if something differs."""
-        return 1 if self.of(DIFFERS) else 0
-
-    def agreeing(self) -> list[LayerProof]:
-        """The layers whose output, or gradient, was checked and agrees."""
-        return self.of(AGREES)
+        """1 if a layer differs that no update explains; 0 otherwise, also if nothing is recorded."""
+        return 1 if self.unexplained else 0
 
     @property
     def max_abs(self) -> float:
@@ -181,66 +152,87 @@ class Proof(Printed):
     def summary(self) -> dict[str, Any]:
         """Return counts of layers and parameters by verdict, and the first layer that differs."""
         first = self.first_divergent
-        checked = [layer for layer in self.layers if layer.verdict in (AGREES, DIFFERS, STALE)]
+        compared = [layer for layer in self.layers if layer.verdict != NOT_RECORDED]
         return {
             **{verdict: len(self.of(verdict)) for verdict in VERDICTS},
+            "updated": len(self.updated),
             "layers": len(self.layers),
-            "checked": len(checked),
-            "values": sum(layer.compared for layer in checked),
+            "checked": len(compared),
+            "values": sum(layer.compared for layer in compared),
             "parameters": sum(layer.parameters for layer in self.layers),
-            "parameters_checked": sum(layer.parameters for layer in checked),
+            "parameters_checked": sum(layer.parameters for layer in compared),
             "max_abs": self.max_abs,
             "first_divergent": first.path if first else None,
             "sentence": self.sentence(),
         }
 
     def sentence(self) -> str:
-        """Return one sentence for a model card."""
-        good, bad, stale = self.agreeing(), self.of(DIFFERS), self.of(STALE)
+        """Return the result as one sentence."""
         if self.problem:
             return f"not possible: {self.problem}"
-        if bad:
-            if self.modes and {layer.layer for layer in bad} == {"(model)"}:
-                if not good:
-                    return f"not proven: the output differs from {self.reference}"
-                agrees = counted(len(good), "layer agrees", "layers agree")
-                return f"not proven: {agrees} with {self.reference}, but not the output of the model"
-            begin, checked = "not proven: " if self.modes else "", len(bad) + len(good) + len(stale)
-            name, kind, place = bad[0].names
-            first = f"{name} {kind} ({place})" if place else name
-            return f"{begin}{len(bad)} of {checked} checked layers differ from {self.reference}, first {first}"
-        count = counted(len(stale), "layer is", "layers are")
-        moved = f"{count} not known: the weights moved after the last forward"
-        if not good:
-            return moved if stale else "nothing in the file could be checked"
-        runs = sum(layer.runs for layer in good)
-        verb, modes = ("proven", f", on {self.modes}") if self.modes else ("checked", "")
+        if self.unexplained:
+            return self._of_models() if self.modes else self._of_file()
+        agreeing = self.agreeing()
+        updated = ""
+        if self.updated:
+            count = counted(len(self.updated), "layer with weights does", "layers with weights do")
+            updated = f"{count} not compute what Lua recorded: {UPDATED}"
+        if not agreeing:
+            return updated or "nothing in the file could be checked"
+        runs = sum(layer.runs for layer in agreeing)
         against = f"{runs} {self.against}" if runs else f"the outputs of {self.reference}"
-        largest = max(min(layer.max_abs or 0.0, layer.max_rel or 0.0) for layer in good)  # relative for outputs above 1
-        text = f"{verb} against {against}{modes}, largest difference {largest:.1g}"
-        return f"{text}; {moved}" if stale else text
+        # Relative for outputs above 1.
+        largest = max(min(layer.max_abs or 0.0, layer.max_rel or 0.0) for layer in agreeing)
+        if self.modes:
+            return f"proven against {against}, on {self.modes}, largest difference {largest:.1g}"
+        text = f"checked against {against}, largest difference {largest:.1g}"
+        return f"{text}; {updated}" if updated else text
+
+    def _of_file(self) -> str:
+        """Return the sentence for layers that do not compute what is recorded."""
+        differing, agreeing = self.unexplained, len(self.agreeing())
+        named = " and ".join(layer.place for layer in differing[:_NAMED])
+        more = len(differing) - _NAMED
+        if more > 0:
+            named = f"{differing[0].place}, and {len(differing) - 1} other layers"
+        is_one = len(differing) == 1
+        verb = "does" if is_one else "do"
+        others = f", while {counted(agreeing, 'other does', 'others do')}" if agreeing else ""
+        what = "weights, options or output" if any(layer.has_weights for layer in differing) else "options or output"
+        whose, who = ("its", "it is") if is_one else ("their", "they are")
+        cause = f"{whose} {what} were changed after the last forward pass, or {who} converted wrongly"
+        return f"{named}, {verb} not compute what {self.reference.removesuffix(' Torch')} recorded{others}: {cause}"
+
+    def _of_models(self) -> str:
+        """Return the sentence for two models that compute different values."""
+        differing, agreeing = self.unexplained, self.agreeing()
+        if {layer.layer for layer in differing} == {"(model)"}:
+            if not agreeing:
+                return f"not proven: the output differs from {self.reference}"
+            agrees = counted(len(agreeing), "layer agrees", "layers agree")
+            return f"not proven: {agrees} with {self.reference}, but not the output of the model"
+        name, kind, place = differing[0].names
+        first = f"{name} {kind} ({place})" if place else name
+        checked = len(differing) + len(agreeing)
+        return f"not proven: {len(differing)} of {checked} checked layers differ from {self.reference}, first {first}"
 
     def lines(self, *, everything: bool = False) -> Iterator[str]:
-        """Yield the table of layers, the worst first, and the verdict.
+        """Yield the table of layers, the worst first, and the result.
 
         Args:
-            everything: with the layers that are not recorded, and all segments.
+            everything: with the layers that are not recorded.
         """
         shown = [layer for layer in self.layers if everything or layer.verdict != NOT_RECORDED]
         shown.sort(key=lambda layer: layer.worst_first())
         widths = [max(map(len, column)) for column in zip(*(layer.names for layer in shown))]
         yield from (layer.row(widths) for layer in shown)
-        for segment in self.segments[: len(self.segments) if everything else 3]:
-            where = f"{printable(segment.first)} to {printable(segment.last)}, {segment.layers} layers"
-            numbers = f"abs {segment.max_abs:.1e}  rel {segment.max_rel:.1e}"
-            yield f"{segment.verdict:13}  {where} in sequence  {numbers}  {segment.reason}".rstrip()
-        found = self.summary()
-        if found[NOT_RECORDED]:
-            text = counted(found[NOT_RECORDED], "layer is", "layers are")
+        summary = self.summary()
+        if summary[NOT_RECORDED]:
+            text = counted(summary[NOT_RECORDED], "layer is", "layers are")
             yield f"{text} not recorded" + ("" if everything else " (--all lists them)")
         yield (
-            f"{found['checked']:,} of {found['layers']:,} layers and {found['parameters_checked']:,} of "
-            f"{found['parameters']:,} parameters checked"
+            f"{summary['checked']:,} of {summary['layers']:,} layers and {summary['parameters_checked']:,} of "
+            f"{summary['parameters']:,} parameters checked"
         )
         yield self.sentence()
 
@@ -254,7 +246,6 @@ class Proof(Printed):
         return {
             "file": self.source,
             "layers": [layer.as_dict() for layer in self.layers],
-            "segments": [segment.as_dict() for segment in self.segments],
             **({"differences": self.differences} if self.modes else {}),
             "summary": self.summary(),
         }

@@ -41,10 +41,19 @@ _LONGEST = 100_000
 """Maximum number of elements of a table of tensors, or of steps in a tensor."""
 _REPEATED = 1 << 22
 """Maximum number of elements of a recorded tensor whose storage has fewer."""
-_RESTORING = ("MulConstant", "AddConstant")
+_RESTORING = ("nn.MulConstant", "nn.AddConstant")
 """In-place layers that undo their change of the input when they run backwards. Source: nn 8726825 `MulConstant.lua`."""
-_SEQUENCES = frozenset(
-    ["SeqLSTM", "SeqLSTMP", "SeqGRU", "SeqBRNN", "Sequencer", "BiSequencer", "BiSequencerLM", "Repeater"]
+_OVER_SEQUENCES = frozenset(
+    (
+        "nn.SeqLSTM",
+        "nn.SeqLSTMP",
+        "nn.SeqGRU",
+        "nn.SeqBRNN",
+        "nn.Sequencer",
+        "nn.BiSequencer",
+        "nn.BiSequencerLM",
+        "nn.Repeater",
+    )
 )
 """Recurrent modules with whole sequences as input."""
 
@@ -61,8 +70,8 @@ def recorded(value: Any, depth: int = 0) -> Recorded:
     if isinstance(value, float):
         return value
     if isinstance(value, Table) and depth < _DEEPEST and 0 < len(value) <= _LONGEST:
-        found = [recorded(item, depth + 1) for item in value.sequence() or ()]
-        return found if any(item is not None for item in found) else None
+        elements = [recorded(item, depth + 1) for item in value.sequence() or ()]
+        return elements if any(item is not None for item in elements) else None
     return None
 
 
@@ -99,7 +108,9 @@ def leaves(value: Recorded) -> Iterator[Tensor]:
 
 def is_whole(value: Recorded) -> bool:
     """Return whether a value is complete."""
-    return bool(value) and all(map(is_whole, value)) if isinstance(value, list) else value is not None
+    if isinstance(value, list):
+        return bool(value) and all(map(is_whole, value))
+    return value is not None
 
 
 def first_of(value: Recorded) -> Recorded:
@@ -151,9 +162,17 @@ def view_of(tensor: Tensor) -> tuple[Region, tuple[int, ...], tuple[int, ...]]:
 # Modules
 
 
-def base_name(class_name: str) -> str:
-    """Return the name of a class without its package: `SpatialConvolution` of `cudnn.SpatialConvolution`."""
-    return class_name.rpartition(".")[2]
+def entry_name(class_name: str) -> str:
+    """Return the name under which this package registers the entry of a class: `nn.Tanh` for `cudnn.Tanh`.
+
+    Returns:
+        The name; empty for a class without an entry, and for one that a user registered, of whose behaviour nothing is
+        known but its entry.
+    """
+    layer = layer_of(class_name)
+    if layer is None or not layer.home.startswith("t7bridge."):
+        return ""
+    return class_name if class_name in layer.names else f"nn.{class_name.partition('.')[2]}"
 
 
 def own_weights(obj: TorchObject) -> dict[str, Tensor]:
@@ -162,25 +181,15 @@ def own_weights(obj: TorchObject) -> dict[str, Tensor]:
     names = ["weight", "bias"]
     if layer is not None:
         with suppress(ModelError):  # its fields are inconsistent
-            params = layer.params_of(Fields(obj, "", layer.defaults))
-            names = [source.path for each in params if each.kind == "parameter" for source in each.sources]
-    found = {name: obj.get(name) for name in names}
-    return {name: item for name, item in found.items() if isinstance(item, Tensor) and item.numel}
+            parameters = [each for each in layer.params_of(Fields(obj, "", layer.defaults)) if each.kind == "parameter"]
+            names = [source.path for each in parameters for source in each.sources]
+    values = {name: obj.get(name) for name in names}
+    return {name: item for name, item in values.items() if isinstance(item, Tensor) and item.numel}
 
 
 def own_parameters(obj: TorchObject) -> int:
     """Count the elements of the weights in an object's own fields."""
     return sum(item.numel for item in own_weights(obj).values())
-
-
-def options_of(obj: TorchObject | None) -> dict[str, bool | float]:
-    """Return the numbers and flags among a module's fields, by name."""
-    fields = None if obj is None else obj.fields
-    return {
-        key.decode("utf-8", "replace"): item
-        for key, item in (() if fields is None else zip(fields.raw_keys, fields.raw_values))
-        if isinstance(key, bytes) and isinstance(item, (bool, float))
-    }
 
 
 def is_recurrent(obj: TorchObject) -> bool:
@@ -194,11 +203,12 @@ def _modules_of(obj: Value) -> list[Value]:
 
 def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:
     """Return whether a module, or one inside it, continues from the previous step."""
-    name = base_name(obj.class_name)
-    if is_recurrent(obj) and name != "Recursor":
+    name = entry_name(obj.class_name)
+    if is_recurrent(obj) and name != "nn.Recursor":
         return True
-    inside = [item for item in _modules_of(obj) if isinstance(item, TorchObject)]
-    return name not in _SEQUENCES and depth < _DEEPEST and any(_keeps_state(item, depth + 1) for item in inside)
+    if name in _OVER_SEQUENCES or depth >= _DEEPEST:
+        return False
+    return any(_keeps_state(item, depth + 1) for item in _modules_of(obj) if isinstance(item, TorchObject))
 
 
 def _state(obj: TorchObject, name: str, step: int) -> Recorded:
@@ -211,6 +221,30 @@ def _state(obj: TorchObject, name: str, step: int) -> Recorded:
 
 
 @define(eq=False)
+class Pass:
+    """One pass through a model.
+
+    Attributes:
+        in_other_mode: whether the model ran in another mode than that in which it was saved.
+        so_far: how often each module ran until now, by its id.
+        in_all: how often each runs in the whole pass; empty while this is not known.
+    """
+
+    in_other_mode: bool = False
+    so_far: dict[int, int] = field(factory=dict)
+    in_all: dict[int, int] = field(factory=dict)
+
+    def is_in_evaluation(self, obj: TorchObject) -> bool:
+        """Return whether a module ran in evaluation, for which it must say so."""
+        mode = obj.get("train")
+        return isinstance(mode, bool) and mode == self.in_other_mode
+
+    def runs_again(self, obj: TorchObject) -> bool:
+        """Return whether a module runs again later in the pass."""
+        return self.so_far.get(id(obj), 0) < self.in_all.get(id(obj), 0)
+
+
+@define(eq=False)
 class Run:
     """One run of one module; of a container, in addition to those of its modules, where it does more than these.
 
@@ -219,7 +253,7 @@ class Run:
         obj: the module.
         input: its input; `None` if missing from the file.
         grad_output: the gradient with respect to its output.
-        count: how often each module ran so far, by its id, and how often it runs in all, if that is known.
+        of: the pass.
         output: its output.
         grad_input: the gradient with respect to its input.
         done: whether it ran; before, it is to be visited.
@@ -235,8 +269,8 @@ class Run:
     path: str
     obj: TorchObject
     input: Recorded
-    grad_output: Recorded
-    count: tuple[dict[int, int], dict[int, int]] = field(repr=False)
+    grad_output: Recorded = None
+    of: Pass = field(factory=Pass, repr=False)
     output: Recorded = None
     grad_input: Recorded = None
     done: bool = False
@@ -250,8 +284,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The class without its package."""
-        return base_name(self.obj.class_name)
+        """The name of its entry; see `entry_name`."""
+        return entry_name(self.obj.class_name)
 
     @property
     def in_place(self) -> bool:
@@ -266,10 +300,10 @@ class Run:
     @property
     def children(self) -> list[tuple[str, TorchObject]]:
         """The modules inside, with their paths."""
-        found = [(f"{self.path}.modules[{at}]", item) for at, item in enumerate(_modules_of(self.obj), 1)]
-        if not found and is_module(self.obj.get("module")):
-            found = [(f"{self.path}.module", self.obj.get("module"))]
-        return [(path, item) for path, item in found if isinstance(item, TorchObject)]
+        inside = [(f"{self.path}.modules[{at}]", item) for at, item in enumerate(_modules_of(self.obj), 1)]
+        if not inside and is_module(self.obj.get("module")):
+            inside = [(f"{self.path}.module", self.obj.get("module"))]
+        return [(path, item) for path, item in inside if isinstance(item, TorchObject)]
 
     @property
     def step(self) -> int:
@@ -293,29 +327,30 @@ class Run:
             after: the gradient with respect to its output.
         """
         path = self.names.get(id(obj), path)
-        return Run(path, obj, inputs, after, self.count, number=self.number, names=self.names)
+        return Run(path, obj, inputs, after, self.of, number=self.number, names=self.names)
 
     def output_of(self, obj: TorchObject, inputs: Recorded = None) -> Recorded:
         """Return the output of a module for an input, after it ran; `None` if it runs again and overwrites this one."""
-        recurrent = is_recurrent(obj)
-        ran, total = self.count
-        if not (recurrent and obj.get("train") is not False) and ran.get(id(obj), 0) < total.get(id(obj), 0):
+        keeps_all_steps = is_recurrent(obj) and not self.of.is_in_evaluation(obj)
+        if not keeps_all_steps and self.of.runs_again(obj):
             return None
-        if recurrent and self.number is not None:
-            if obj.get("train") is not False:
+        if is_recurrent(obj) and self.number is not None:
+            if keeps_all_steps:
                 return _state(obj, "outputs", evolve(self, obj=obj).step)
             after = obj.get("step")
             last = _state(obj, "outputs", int(after) - 1) if isinstance(after, float) else None
             if isinstance(last, Tensor):  # backward sets `output` to that of the first step
                 return last
-        found = output_of(obj)
+        output = output_of(obj)
         # An in-place layer whose own field was cleared has its output in the memory of its input.
-        return first_of(inputs) if found is None and obj.get("inplace") is True else found
+        return first_of(inputs) if output is None and obj.get("inplace") is True else output
 
     def grad_input_of(self, obj: TorchObject) -> Recorded:
         """Return the gradient with respect to the input of a module; unknown in a sequence, or of several runs."""
-        several = self.count[1].get(id(obj), 0) > 1 or (self.number is not None and is_recurrent(obj))
-        return None if several else grad_input_of(obj)
+        in_sequence = self.number is not None and is_recurrent(obj)
+        if in_sequence or self.of.in_all.get(id(obj), 0) > 1:
+            return None
+        return grad_input_of(obj)
 
     def finish(self, *, whole: bool = False, joined: list[Recorded] | None = None) -> Run:
         """Return the module as it ran.
@@ -324,61 +359,71 @@ class Run:
             whole: whether the runs of the modules inside were listed.
             joined: their outputs, if it only joins these.
         """
-        self.done, self.whole, self.joined = True, whole, joined
-        if is_recurrent(self.obj) and self.name not in _SEQUENCES:
+        self.done = True
+        self.whole = whole
+        self.joined = joined
+        if is_recurrent(self.obj) and self.name not in _OVER_SEQUENCES:
             self.input = None
         if whole and self.number is not None and _keeps_state(self.obj):
-            self.input, self.reason = None, STEP_BEFORE
-        self.output, self.grad_input = self.output_of(self.obj, self.input), self.grad_input_of(self.obj)
+            self.input = None
+            self.reason = STEP_BEFORE
+        self.output = self.output_of(self.obj, self.input)
+        self.grad_input = self.grad_input_of(self.obj)
         return self
 
 
 def runs(
-    root: TorchObject,
-    path: str = "root",
-    inputs: Recorded = None,
-    grad_output: Recorded = None,
-    limits: Limits = DEFAULT_LIMITS,
+    root: TorchObject, path: str = "root", limits: Limits = DEFAULT_LIMITS, in_other_mode: bool = False
 ) -> list[Run]:
     """List the runs of a model's layers in order.
 
     Args:
         root: the model.
         path: its own path.
-        inputs: its input, if known.
-        grad_output: the gradient with respect to its output, if known.
         limits: `work` bounds the number of runs.
+        in_other_mode: see `Pass`.
 
     Raises:
         LimitError: there are too many.
     """
-    total: dict[int, int] = {}
-    found: list[Run] = []
-    for _ in range(2):  # the first time counts the runs of each module
-        counted: dict[int, int] = {}
-        found = list(_follow(Run(path, root, inputs, grad_output, (counted, total)), counted, limits))
-        total = counted
+    first = Pass(in_other_mode)
+    for _ in _follow(Run(path, root, None, of=first), limits):
+        pass
+    found = list(_follow(Run(path, root, None, of=Pass(in_other_mode, in_all=first.so_far)), limits))
     written: set[int] = set()
     for run in found:
-        taken = [_region(tensor) for tensor in leaves(run.input)]
-        for here in map(_region, leaves(run.output)):
-            is_view = not run.in_place and any(overlap(here, one) for one in taken)
-            if not is_view and not (run.whole and here[0] in written):  # which is the output of a module inside
-                run.writes.append(here)
-        # In older releases in-place layers had memory of their own once a model had changed its type.
-        source, target = first_of(run.input), run.output
-        both = run.in_place and isinstance(source, Tensor) and isinstance(target, Tensor)
-        apart = both and source.storage is not target.storage and source.shape == target.shape
-        if apart and np.array_equal(source.numpy(), target.numpy(), equal_nan=True):
-            run.writes.append(_region(source))
+        _note_writes(run, written)
         written.update(storage for storage, _, _ in run.writes)
     return found
 
 
-def _follow(start: Run, counted: dict[int, int], limits: Limits) -> Iterator[Run]:
+def _note_writes(run: Run, written: set[int]) -> None:
+    """Note the memory that a run wrote.
+
+    Args:
+        run: the run.
+        written: the storages that runs before it wrote.
+    """
+    sources = [_region(tensor) for tensor in leaves(run.input)]
+    for here in map(_region, leaves(run.output)):
+        is_view = not run.in_place and any(overlap(here, one) for one in sources)
+        is_of_module_inside = run.whole and here[0] in written
+        if not is_view and not is_of_module_inside:
+            run.writes.append(here)
+    # In older releases in-place layers had memory of their own once a model had changed its type.
+    source, target = first_of(run.input), run.output
+    if run.in_place and isinstance(source, Tensor) and isinstance(target, Tensor):
+        is_apart = source.storage is not target.storage and source.shape == target.shape
+        if is_apart and np.array_equal(source.numpy(), target.numpy(), equal_nan=True):
+            run.writes.append(_region(source))
+
+
+def _follow(start: Run, limits: Limits) -> Iterator[Run]:
+    """Yield the runs inside a run, and itself, in order."""
     budget = Budget(limits, "following the runs of the layers")
     stack: list[tuple[int, Iterator[Run]]] = [(0, iter([start]))]
     inside: set[int] = set()
+    so_far = start.of.so_far
     while stack:
         run = next(stack[-1][1], None)
         if run is None:
@@ -389,7 +434,7 @@ def _follow(start: Run, counted: dict[int, int], limits: Limits) -> Iterator[Run
         if run.done:
             yield run
         elif here not in inside:
-            counted[here] = counted.get(here, 0) + 1
+            so_far[here] = so_far.get(here, 0) + 1
             stack.append((here, _flow_of(run.obj)(run)))
             inside.add(here)
 
@@ -407,10 +452,12 @@ class Memory:
 
     def __init__(self, runs: list[Run], undone: bool) -> None:
         self._writes: dict[int, list[tuple[int, Region]]] = {}
+        self._restored: dict[int, list[tuple[int, Region]]] = {}
         self._gradients: dict[int, set[int]] = {}
         for number, run in enumerate(runs):
-            for here in () if undone and run.may_be_undone else run.writes:
-                self._writes.setdefault(here[0], []).append((number, here))
+            writes = self._restored if undone and run.may_be_undone else self._writes
+            for here in run.writes:
+                writes.setdefault(here[0], []).append((number, here))
             passed_on = {id(tensor.storage) for tensor in leaves(run.grad_output)} if not run.in_place else set()
             for tensor in [] if run.whole else leaves(run.grad_input):
                 if id(tensor.storage) not in passed_on:
@@ -424,13 +471,22 @@ class Memory:
             for at, here in self._writes.get(id(tensor.storage), ())
         )
 
+    def is_restored(self, value: Recorded, run: int) -> bool:
+        """Return whether a backward has restored memory of a value that this run or one before wrote."""
+        return any(
+            at <= run and overlap(here, _region(tensor))
+            for tensor in leaves(value)
+            for at, here in self._restored.get(id(tensor.storage), ())
+        )
+
     def holds_gradients(self, run: Run) -> bool:
         """Return whether the gradients with respect to output and input are in memory that one layer writes.
 
         Layers that work in place return the gradient in the memory in which they received it.
         """
-        both = [{id(tensor.storage) for tensor in leaves(value)} for value in (run.grad_output, run.grad_input)]
-        return not both[0] & both[1] and all(len(self._gradients.get(one, ())) <= 1 for one in both[0] | both[1])
+        after = {id(tensor.storage) for tensor in leaves(run.grad_output)}
+        before = {id(tensor.storage) for tensor in leaves(run.grad_input)}
+        return not after & before and all(len(self._gradients.get(one, ())) <= 1 for one in after | before)
 
 
 # How containers pass values
@@ -439,10 +495,10 @@ Flow = Callable[[Run], Iterator[Run]]
 
 
 def _flow_of(obj: TorchObject) -> Flow:
-    name, layer = base_name(obj.class_name), layer_of(obj.class_name)
-    if name in _BY_NAME:
-        # The LSTM of torch-rnn takes whole sequences.
-        return _leaf if isinstance(obj.get("weight"), Tensor) else _BY_NAME[name]
+    name, layer = entry_name(obj.class_name), layer_of(obj.class_name)
+    if name in _BY_CLASS:
+        # The LSTM of torch-rnn, which has a weight of its own, takes whole sequences.
+        return _leaf if isinstance(obj.get("weight"), Tensor) else _BY_CLASS[name]
     if layer is None or layer.children is None:
         return _leaf
     row = layer.module_of(obj.class_name)
@@ -452,23 +508,27 @@ def _flow_of(obj: TorchObject) -> Flow:
         return _chain
     if flow is flows.sequence and not target.startswith(LAYERS):
         return _chain_and_whole
-    # Of a container whose flow is unknown, only the whole is a run.
-    inside = next(iter(layer.children(obj)), None)
-    return _BY_FLOW.get(getattr(flow, "func", flow), _leaf if inside is None else _unknown)
+    known = _BY_FLOW.get(getattr(flow, "func", flow))
+    if known is not None:
+        return known
+    has_modules = next(iter(layer.children(obj)), None) is not None
+    return _whole if has_modules else _leaf
 
 
 def _leaf(run: Run) -> Iterator[Run]:
     yield run.finish()
 
 
-def _unknown(run: Run) -> Iterator[Run]:
+def _whole(run: Run) -> Iterator[Run]:
+    """A container whose flow is not known: only the whole is a run."""
     yield run.finish(whole=True)
 
 
 def _chain(run: Run) -> Iterator[Run]:
-    kids, inputs = run.children, run.input
-    for place, (path, child) in enumerate(kids):
-        after = run.grad_output if place + 1 == len(kids) else run.grad_input_of(kids[place + 1][1])
+    children, inputs = run.children, run.input
+    for place, (path, child) in enumerate(children):
+        is_last = place + 1 == len(children)
+        after = run.grad_output if is_last else run.grad_input_of(children[place + 1][1])
         yield run.inside(path, child, inputs, after)
         inputs = run.output_of(child, inputs)
 
@@ -482,16 +542,16 @@ def _chain_and_whole(run: Run) -> Iterator[Run]:
 def _concat(run: Run) -> Iterator[Run]:
     outputs: list[Recorded] = []
     dim, start = run.obj.get("dimension"), 0
-    exact = run.name == "Concat"
+    only_joins = run.name == "nn.Concat"  # nn.DepthConcat pads too
     for path, child in run.children:
         after, output = None, output_of(child)
-        if exact and isinstance(dim, float) and isinstance(output, Tensor) and 1 <= dim <= len(output.size):
+        if only_joins and isinstance(dim, float) and isinstance(output, Tensor) and 1 <= dim <= len(output.size):
             length = output.size[int(dim) - 1]
             after = _part(run.grad_output, int(dim) - 1, slice(start, start + length))
             start += length
         yield run.inside(path, child, run.input, after)
         outputs.append(run.output_of(child))
-    yield run.finish(whole=True, joined=outputs if exact else None)
+    yield run.finish(whole=True, joined=outputs if only_joins else None)
 
 
 def _by_element(run: Run, same: bool = False) -> Iterator[Run]:
@@ -527,8 +587,9 @@ def _graph(run: Run) -> Iterator[Run]:
     for node in items_of(run.obj.get("forwardnodes")) or []:
         module = lookup(node, "data.module")
         if isinstance(module, TorchObject):
-            inputs, after = (_single(recorded(lookup(node, f"data.{name}"))) for name in ("input", "gradOutput"))
-            after = None if isinstance(after, list) else after
+            inputs = _single(recorded(lookup(node, "data.input")))
+            after = _single(recorded(lookup(node, "data.gradOutput")))
+            after = None if isinstance(after, list) else after  # several are added up
             yield run.inside(paths.get(id(module), run.path), module, inputs, after)
 
 
@@ -543,15 +604,15 @@ def _steps(run: Run) -> Iterator[Run]:
     """One module for each step of a sequence, or of a Repeater for the same input in each."""
     outputs = _sequence(run.output_of(run.obj))
     count = len(outputs)
-    inputs = [run.input] * count if run.name == "Repeater" else _sequence(run.input)
+    inputs = [run.input] * count if run.name == "nn.Repeater" else _sequence(run.input)
     for path, child in run.children[: 1 if outputs else 0]:
         # In evaluation one module runs all steps; its fields are of the last.
-        evaluated = child.get("train") is False
+        evaluated = run.of.is_in_evaluation(child)
         for number in range(count - 1 if evaluated else 0, count):
-            before = outputs[number - 1] if number and evaluated else None
-            one = run.inside(path, child, _element(inputs, number))
-            one.number, one.before = (number, count), before
-            yield one
+            step = run.inside(path, child, _element(inputs, number))
+            step.number = (number, count)
+            step.before = outputs[number - 1] if number and evaluated else None
+            yield step
     yield run.finish(whole=True)
 
 
@@ -559,8 +620,8 @@ def _both_ways(run: Run) -> Iterator[Run]:
     """Forward over all steps but the last, backward over all but the first, and both joined."""
     steps = run.input if isinstance(run.input, list) else []
     inputs = [steps[:-1] or None, steps[1:] or None, recorded(run.obj.get("_mergeInput"))]
-    for (path, child), one in zip(run.children, inputs):
-        yield run.inside(path, child, one)
+    for (path, child), value in zip(run.children, inputs):
+        yield run.inside(path, child, value)
     yield run.finish(whole=True)
 
 
@@ -571,41 +632,53 @@ def _clone(run: Run) -> tuple[str, TorchObject] | None:
     """Return the module that ran a step: its shared clone in training, the one module in evaluation; under the path of
     the latter, whose weights they share.
     """
-    obj, kids = run.obj, _modules_of(run.obj)
-    found = obj.get("recurrentModule") or (kids[0] if kids else None)
-    at = next((f".modules[{place}]" for place, item in enumerate(kids, 1) if item is found), ".recurrentModule")
-    if obj.get("train") is not False:
+    obj, children = run.obj, _modules_of(run.obj)
+    module = obj.get("recurrentModule") or (children[0] if children else None)
+    at = next((f".modules[{place}]" for place, item in enumerate(children, 1) if item is module), ".recurrentModule")
+    if not run.of.is_in_evaluation(obj):
         clones = obj.get("sharedClones")
-        found = clones.get(float(run.step)) if isinstance(clones, Table) else None
-    return (run.path + at, found) if isinstance(found, TorchObject) else None
+        module = clones.get(float(run.step)) if isinstance(clones, Table) else None
+    return (run.path + at, module) if isinstance(module, TorchObject) else None
 
 
 _CELLS: dict[str, tuple[tuple[str, str], ...]] = {
-    **dict.fromkeys(("LSTM", "FastLSTM"), (("outputs", "userPrevOutput"), ("cells", "userPrevCell"))),
-    **dict.fromkeys(("GRU", "Recurrence"), (("outputs", "userPrevOutput"),)),
-    "Recursor": (),
+    "nn.LSTM": (("outputs", "userPrevOutput"), ("cells", "userPrevCell")),
+    "nn.FastLSTM": (("outputs", "userPrevOutput"), ("cells", "userPrevCell")),
+    "nn.GRU": (("outputs", "userPrevOutput"),),
+    "nn.Recurrence": (("outputs", "userPrevOutput"),),
+    "nn.Recursor": (),
 }
 """Cells of rnn: the fields of each state that is passed from step to step, and of its initial value set by the user."""
 
 
 def _cell(run: Run) -> Iterator[Run]:
     """One step of a cell; outside of sequences its last one."""
-    obj, at, clone = run.obj, run.step, _clone(run)
-    states: list[Recorded] = []
-    for name, by_user in _CELLS[run.name]:
-        before = _state(obj, name, at - 1)
-        if run.is_unknown_step:
-            before = None
-        elif at == 1 and obj.get(by_user) is None and obj.get("startState") is None:
-            before = zeros_like(_state(obj, name, 1))
-        elif obj.get("train") is False:
-            # In evaluation only the last states are kept; a sequence has copies of the outputs.
-            before = run.before if name == "outputs" else None
-        states.append(before)
-    if clone is not None:
-        one = run.inside(*clone, [run.input, *states] if states else run.input)
-        one.before = run.before
-        yield one
+    clone = _clone(run)
+    if clone is None:
+        return
+    states = [_state_before(run, *fields) for fields in _CELLS[run.name]]
+    step = run.inside(*clone, [run.input, *states] if states else run.input)
+    step.before = run.before
+    yield step
+
+
+def _state_before(run: Run, name: str, by_user: str) -> Recorded:
+    """Return a state with which a step of a cell begins.
+
+    Args:
+        run: the step.
+        name: the field with the states of all steps.
+        by_user: the field with the first, if the user sets it.
+    """
+    obj, at = run.obj, run.step
+    if run.is_unknown_step:
+        return None
+    if at == 1 and obj.get(by_user) is None and obj.get("startState") is None:
+        return zeros_like(_state(obj, name, 1))
+    if run.of.is_in_evaluation(obj):
+        # In evaluation only the last states are kept; a sequence has copies of the outputs.
+        return run.before if name == "outputs" else None
+    return _state(obj, name, at - 1)
 
 
 def _recurrent(run: Run) -> Iterator[Run]:
@@ -613,6 +686,7 @@ def _recurrent(run: Run) -> Iterator[Run]:
     obj, at = run.obj, run.step
     if run.is_unknown_step:
         return
+    # The four modules of the object have the weights of the copies inside those that ran.
     named = list(zip((1, 2, 3, 4), _modules_of(obj)))
     first, inputs = obj.get("initialModule"), run.input
     if at == 1:
@@ -621,12 +695,12 @@ def _recurrent(run: Run) -> Iterator[Run]:
         clone = _clone(run)
         first = clone[1] if clone is not None else None
         parts = _modules_of(first)
-        inputs = [inputs, run.before if obj.get("train") is False else _state(obj, "outputs", at - 1)]
+        inputs = [inputs, run.before if run.of.is_in_evaluation(obj) else _state(obj, "outputs", at - 1)]
         named += [*zip((2, 3), _modules_of(parts[0] if parts else None)), *zip((5, 4), parts[1:])]
     if isinstance(first, TorchObject):
-        one = run.inside(f"{run.path}.recurrentModule", first, inputs)
-        one.names = {id(item): f"{run.path}.modules[{place}]" for place, item in named}
-        yield one
+        step = run.inside(f"{run.path}.recurrentModule", first, inputs)
+        step.names = {id(item): f"{run.path}.modules[{place}]" for place, item in named}
+        yield step
 
 
 _BY_FLOW: dict[Any, Flow] = {
@@ -636,15 +710,15 @@ _BY_FLOW: dict[Any, Flow] = {
     flows.bottled: _bottle,
 }
 """Containers by the flow that their entries declare."""
-_BY_NAME: dict[str, Flow] = {
-    **dict.fromkeys(("DontCast", "Inception", "BiSequencer"), _chain),
+_BY_CLASS: dict[str, Flow] = {
+    **dict.fromkeys(("nn.DontCast", "nn.Inception", "nn.BiSequencer"), _chain),
     **dict.fromkeys(_CELLS, _cell),
-    **dict.fromkeys(("LayerNormalization", "MaskZero"), _chain_and_whole),
-    "MapTable": _by_element,
-    "Parallel": _parallel,
-    "gModule": _graph,
-    **dict.fromkeys(("Sequencer", "Repeater"), _steps),
-    "BiSequencerLM": _both_ways,
-    "Recurrent": _recurrent,
+    **dict.fromkeys(("nn.LayerNormalization", "nn.MaskZero"), _chain_and_whole),
+    **dict.fromkeys(("nn.Sequencer", "nn.Repeater"), _steps),
+    "nn.MapTable": _by_element,
+    "nn.Parallel": _parallel,
+    "nn.gModule": _graph,
+    "nn.BiSequencerLM": _both_ways,
+    "nn.Recurrent": _recurrent,
 }
-"""Containers whose modules in PyTorch are another, or none."""
+"""Containers whose modules in PyTorch are another, or none, by the names of their entries."""

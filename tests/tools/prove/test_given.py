@@ -1,25 +1,19 @@
-"""Proofs against other files: pairs of inputs and outputs from Lua Torch, and what probes recorded there."""
+"""Proofs against other files: pairs of inputs and outputs from Lua Torch, and models that it ran again."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from helpers import PATIENCE, TESTFILES, corpus, name_of
+from helpers import TESTFILES, corpus, name_of
 
 import t7bridge
-from t7bridge import T7Reader, Table, TorchObject
+from t7bridge import T7Reader
 from t7bridge.cli import main
-from t7bridge.errors import ModelError, TargetExistsError
+from t7bridge.errors import ModelError
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.nn.output_shapes import Example
-from t7bridge.nn.places import module_at
-from t7bridge.tools.prove import lua_literal, probe_source, write_probe
 
 MODELS = [path for path in corpus("models/*.t7") if ".io." not in path.name and "cuda" not in path.name]
-LUA = shutil.which("th") or ""
 PROBED = corpus("prove/probed_*.t7")
 
 
@@ -56,88 +50,23 @@ def test_a_wrong_pair_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PROBED, ids=name_of)
-def test_what_a_probe_recorded_is_checked_to_the_last_layer(path: Path):
-    """Probes that Lua Torch ran: every layer with weights agrees, and none differs."""
-    model = TESTFILES / next(
-        name
-        for name in (f"models/{path.stem[7:]}.t7", f"rnn/{path.stem[7:]}.t7", f"nn/{path.stem[7:]}.t7")
-        if (TESTFILES / name).exists()
-    )
-    proof = t7bridge.prove(model, against=path)
+def test_a_model_that_lua_ran_and_saved_again(path: Path):
+    """A model that was run in Lua and saved with what its layers recorded agrees."""
+    proof = t7bridge.prove(path, "root.model")
     assert proof.exit_code == 0, proof.sentence()
-    assert {layer.verdict for layer in proof.layers if layer.parameters} == {"agrees"}
-    assert not proof.of("not recorded")
+    assert not proof.of("differs")
+    assert proof.agreeing()
 
 
-def test_a_recording_of_another_model_is_refused(tmp_path: Path):
-    """A probe of another model, or of other weights, proves nothing."""
-    with pytest.raises(ModelError, match="another model"):
-        t7bridge.prove(TESTFILES / "models/lenet_mm.t7", against=PROBED[0])
+def test_a_table_without_an_output_is_refused(tmp_path: Path):
+    """A recording is a table with an input and an output."""
     t7bridge.save({"input": 1.0}, tmp_path / "half.t7")
-    with pytest.raises(ModelError, match="not a probe's recording"):
+    with pytest.raises(ModelError, match="holds no recording"):
         t7bridge.prove(TESTFILES / "models/lenet_mm.t7", against=tmp_path / "half.t7")
 
 
-def test_an_option_that_differs_from_the_recording_is_found(tmp_path: Path):
-    """A layer run by Lua with another option than in the file differs."""
-    path = next(path for path in PROBED if "text_cnn" in path.name)
-    model = T7Reader(TESTFILES / "models/text_cnn.t7").read_object()
-    norm = module_at(model, "root.modules[2]")
-    assert isinstance(norm, TorchObject)
-    norm["dW"] = 2.0
-    with open(tmp_path / "m.t7", "wb") as stream:
-        T7Writer(stream).write_object(model)
-    first = t7bridge.prove(tmp_path / "m.t7", against=path).first_divergent
-    assert first is not None
-    assert first.path == "root.modules[2]"
-    assert "dW is 2" in first.reason
-
-
-@pytest.mark.parametrize(("field", "sides"), [("iwidth", (5.0, 7.0)), ("margin", (float("nan"), float("nan")))])
-def test_what_a_forward_notes_is_no_option(field: str, sides: tuple[float, float], tmp_path: Path):
-    """The side of the last image, which pooling keeps in the module, may be another in the recording; NaN is NaN."""
-    path = next(path for path in PROBED if "text_cnn" in path.name)
-    model = T7Reader(TESTFILES / "models/text_cnn.t7").read_object()
-    ran = T7Reader(path).read_object()
-    for root, side in zip((model, ran["model"]), sides):
-        root.fields[field] = side
-    for name, value in (("m", model), ("ran", ran)):
-        with open(tmp_path / f"{name}.t7", "wb") as stream:
-            T7Writer(stream).write_object(value)
-    assert t7bridge.prove(tmp_path / "m.t7", against=tmp_path / "ran.t7").exit_code == 0
-
-
-def test_the_probe_quotes_nothing_unescaped(tmp_path: Path):
-    """A key of a hostile file reaches the script as digits only."""
-    evil = b'x"]; os.execute("touch /tmp/x") --\n'
-    assert set(lua_literal(evil)[1:-1]) <= set("\\0123456789")
-    text = probe_source(["nn"], [evil, 3.0], Example("", (2, 3)))
-    assert "os.execute" not in text
-    value = Table.of({evil: T7Reader(TESTFILES / "nn/Linear.t7").read_object()})
-    with open(tmp_path / "evil.t7", "wb") as stream:
-        T7Writer(stream).write_object(value)
-    write_probe(tmp_path / "evil.t7", str(tmp_path / "probe.lua"))
-    assert "execute" not in (tmp_path / "probe.lua").read_text()
-    with pytest.raises(TargetExistsError):
-        write_probe(tmp_path / "evil.t7", str(tmp_path / "probe.lua"))
-
-
-def test_the_probe_asks_for_what_it_cannot_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """A model that does not tell what it takes needs --shape; with it, the script draws that."""
-    path, out = str(TESTFILES / "nn/Tanh.t7"), str(tmp_path / "p.lua")
-    assert main(["prove", path, "--probe", out]) != 0
-    assert "--input" in capsys.readouterr().err
-    assert main(["prove", path, "--probe", out, "--shape", "2x7"]) == 0
-    assert "local input = normal(2, 7)" in Path(out).read_text()
-
-
-@pytest.mark.skipif(not LUA, reason="Lua Torch is not installed")
-def test_probes_run_in_lua(tmp_path: Path):
-    """Lua Torch runs a probe, and what it records agrees to the last layer."""
-    model = TESTFILES / "models/unet_nngraph.t7"
-    write_probe(model, str(tmp_path / "probe.lua"))
-    subprocess.run(
-        [LUA, str(tmp_path / "probe.lua"), str(model), str(tmp_path / "proof.t7")], check=True, timeout=PATIENCE
-    )
-    proof = t7bridge.prove(model, against=tmp_path / "proof.t7")
-    assert {layer.verdict for layer in proof.layers} == {"agrees"}
+@pytest.mark.parametrize("reference", [(1, 2, 3), (1,), [(1, 2, 3)], [1]])
+def test_references_that_are_no_pairs(reference: object):
+    """A reference of more or less than an input and an output is refused."""
+    with pytest.raises(ModelError, match="not a pair of an input and an output"):
+        t7bridge.prove(TESTFILES / "models/lenet_mm.t7", against=reference)

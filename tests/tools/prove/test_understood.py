@@ -1,4 +1,4 @@
-"""Inputs that follow from other fields: unfolded images, targets, steps, and undone changes."""
+"""Inputs that follow from other fields: unfolded images, rows of tables, steps, and undone changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_padding_that_does_not_fit_the_unfolded_input_is_named():
     layer = t7bridge.prove(model).first_divergent
     assert layer is not None
     assert layer.path == "root.modules[1]"
-    assert "padH = 0 and padW = 0 fits its unfolded input (the file has 2, 2)" in layer.reason
+    assert layer.reason == "its unfolded input has another padding"
 
 
 @pytest.mark.parametrize(("field", "value"), [("dW", 1e9), ("dW", 1e5), ("dW", 1e300), ("dH", 0.0), ("padW", -5.0)])
@@ -44,7 +44,10 @@ def test_steps_and_paddings_that_no_unfolded_input_has(field: str, value: float)
     at(model, "root.modules[1]")[field] = value
     layer = t7bridge.prove(model).first_divergent
     assert layer is not None
-    assert "fits its unfolded input" in layer.reason
+    assert layer.path == "root.modules[1]"
+    assert (
+        "its unfolded input has another padding" in layer.reason or "its unfolded input has other steps" in layer.reason
+    )
 
 
 def test_rows_of_a_table_are_found_in_its_output():
@@ -54,25 +57,7 @@ def test_rows_of_a_table_are_found_in_its_output():
     table = at(model, "root.modules[1]")["weight"]
     array = table.storage.array * np.float32(1.001)
     replaced(model, table.storage, Storage.from_array(array))
-    assert verdicts(t7bridge.prove(model))["root.modules[1]"] in ("differs", "stale")
-
-
-def test_a_loss_is_checked_by_the_target_that_its_gradient_tells():
-    """A checkpoint's criterion agrees with the model's output; its averaging, changed, is named."""
-    value = read("momentum.stale")
-    assert verdicts(t7bridge.prove(value))["root.criterion"] == "agrees"
-    at(value, "root.criterion")["sizeAverage"] = False
-    layer = next(layer for layer in t7bridge.prove(value).layers if layer.path == "root.criterion")
-    assert layer.verdict == "differs"
-    assert "sizeAverage = true agrees (the file has false)" in layer.reason
-
-
-def test_a_whole_segment_agrees():
-    """The layers of a ResNet one behind the other, from the first recorded input to the last output."""
-    (segment,) = t7bridge.prove(PROVE / "resnet.train.t7").segments
-    assert (segment.verdict, segment.last) == ("agrees", "root.modules[8]")
-    assert segment.layers > 15
-    assert segment.max_rel < 1e-5
+    assert verdicts(t7bridge.prove(model))["root.modules[1]"] == "differs"
 
 
 def test_changes_that_a_backward_has_undone_are_understood():
@@ -80,7 +65,6 @@ def test_changes_that_a_backward_has_undone_are_understood():
     for name in ("constants.train", "constants.eval", "volumes.train"):
         proof = t7bridge.prove(PROVE / f"{name}.t7")
         assert not proof.of("differs"), name
-        assert not proof.of("stale"), name
 
 
 @pytest.mark.parametrize(
@@ -94,25 +78,24 @@ def test_changes_that_a_backward_has_undone_are_understood():
     ],
 )
 def test_a_changed_constant_in_place_is_named(name: str, place: str, value: float):
-    """Of layers that work in place the one whose constant was changed differs, with the constant that agrees."""
+    """Of layers that work in place the one whose constant was changed differs."""
     model = read(name)
-    old = at(model, place)["constant_scalar"]
     at(model, place)["constant_scalar"] = value
     proof = t7bridge.prove(model)
-    found = [layer for layer in proof.layers if layer.verdict == "differs"]
-    assert place in [layer.path for layer in found]
-    assert any(f"= {old:g} agrees" in layer.reason for layer in found)
+    assert proof.exit_code == 1
+    assert place in [layer.path for layer in proof.unexplained]
 
 
-def test_the_layer_in_place_behind_a_changed_weight_agrees():
-    """If one weight explains the difference, the activation compared with its layer is not blamed."""
+def test_the_layer_in_place_behind_a_changed_weight_is_compared_with_it():
+    """Both are one comparison, and both are named."""
     model = read("lenet.train")
     conv = at(model, "root.modules[4]")
     array = conv["weight"].storage.array.copy()
     array[7] *= 1.001
     replaced(model, conv["weight"].storage, Storage.from_array(array))
-    found = verdicts(t7bridge.prove(model))
-    assert (found["root.modules[4]"], found["root.modules[5]"]) == ("differs", "agrees")
+    layers = {layer.path: layer for layer in t7bridge.prove(model).unexplained}
+    assert sorted(layers) == ["root.modules[4]", "root.modules[5]"]
+    assert layers["root.modules[4]"].reason == "compared as one with root.modules[5], which works in place"
 
 
 def test_a_batch_of_one_uses_running_statistics():
@@ -134,14 +117,13 @@ def test_recurrent_modules_are_checked_in_every_step():
         assert proof.summary()["parameters_checked"] == proof.summary()["parameters"] - first, name
 
 
-def test_gates_in_another_order_are_named():
-    """The weights of two gates, in each other's place, are the likely reason."""
+def test_gates_in_another_order():
+    """A layer with the weights of two gates in each other's place differs."""
     model = read("rnn_seq.train")
     swap_gates(at(model, "root.modules[2]"), 3, 0, 1)
     layer = t7bridge.prove(model).first_divergent
     assert layer is not None
     assert layer.path == "root.modules[2]"
-    assert "the gates in the order 2 1 3 agree" in layer.reason
 
 
 @pytest.mark.slow
