@@ -14,23 +14,8 @@ from attrs import field
 from ..data import define, np
 from ..errors import T7BridgeError, UnsupportedError
 from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, sequential, walk
-from .trace import (
-    CallRef,
-    DynamicExtent,
-    Program,
-    Shape,
-    TracedCall,
-    fold,
-    is_tensor,
-    leaves,
-    mapped,
-    to_array,
-    to_tensor,
-)
-
-
-class CannotError(Exception):
-    """An operation has no exact composition; the text says why."""
+from .sizes import CannotError, Extent, Shape, are_equal, is_known, known
+from .trace import CallRef, Program, TracedCall, fold, is_tensor, leaves, mapped, to_array, to_tensor
 
 
 @define(eq=False)
@@ -129,6 +114,21 @@ class Complex:
 
 
 @define(eq=False)
+class Steps:
+    """The numbers 0, step, 2 step, … up to a number that depends on the batch.
+
+    Bags of embeddings, and an element of each example, have layers for any batch. Others need the example's.
+    """
+
+    step: int
+    shape: Any = ()
+
+    def array(self) -> Any:
+        """Return the numbers, for the size of the batch in the example."""
+        return np.arange(int(self.shape[0])) * self.step
+
+
+@define(eq=False)
 class Missing:
     """A value that Lua does not have.
 
@@ -145,7 +145,7 @@ class Operation:
     """An entry of the table.
 
     Attributes:
-        names: the operations, `aten.relu.default`; those that change their first argument in place are included.
+        names: the operations, `aten.relu.default`.
         lua: the Lua layers that it becomes, for the documentation.
         build: builds it; receives the builder and those arguments of ATen that it names. Arguments before a `/` are
             passed by position, as operations of one entry may name them differently. The annotation of an argument
@@ -187,15 +187,11 @@ OPERATIONS: dict[str, Operation] = {}
 """The table: ATen operation → its composition of Lua layers. `operations/` fills it."""
 OF_COMPLEX: dict[str, Operation] = {}
 """The same for operations on complex numbers."""
-RESHAPES = """
+BY_PARTS = """
 alias contiguous detach dropout expand expand_as broadcast_to feature_dropout flatten positive reshape reshape_as
 squeeze to type_as unflatten unsqueeze view view_as
-"""
-"""Names of operations whose results have all elements in order, if they share memory with their first argument."""
-PARTS = "select unbind slice narrow split split_with_sizes chunk tensor_split unsafe_split unsafe_chunk"
-"""Names of operations that return parts of a dimension."""
-BY_PARTS = f"""
-{RESHAPES} {PARTS} transpose permute t mT unfold cat stack clone repeat roll flip index_select add sub neg sum mean
+select unbind slice narrow split split_with_sizes chunk tensor_split unsafe_split unsafe_chunk
+transpose permute t mT unfold cat stack clone repeat roll flip index_select add sub neg sum mean
 """
 """Names of operations that act on the two parts of complex numbers alike."""
 
@@ -232,22 +228,18 @@ class Builder:
         steps: the emitted steps, in order.
         problems: inexpressible operations: line in the user's source, operation and reason.
         allow: other Lua packages than nn and nngraph that may be used.
-        is_free: whether layers are for images of any size where there are such; others are simpler.
         notes: notes for the user: text → whether it is a warning.
         scalars: the outputs without dimensions, counted from 1, which have one of extent 1 in Lua.
-        calls: the calls by name.
-        last_use: name of a value → number of the last call that uses it, that of the calls for an output.
+        used: names of the values that are used.
     """
 
     program: Program
     allow: tuple[str, ...] = ()
-    is_free: bool = True
     steps: list[LuaNode] = field(factory=list)
     problems: list[tuple[str, str, str]] = field(factory=list)
     notes: dict[str, bool] = field(factory=dict)
     scalars: list[int] = field(factory=list)
-    calls: dict[str, TracedCall] = field(factory=dict)
-    last_use: dict[str, int] = field(factory=dict)
+    used: set[str] = field(factory=set)
     env: dict[str, Any] = field(factory=dict)
     call: TracedCall = field(default=None)
 
@@ -270,9 +262,10 @@ class Builder:
             self.env[name] = Stored(WeightRef(key, 0, shape), shape, learned)
         for name, value in self.program.constants.items():
             self.env[name] = Const(value, tuple(value.shape)) if is_tensor(value) else value
-        self.calls = {call.name: call for call in self.program.calls}
-        for number, used in enumerate([*(call.args for call in self.program.calls), self.program.outputs]):
-            self.last_use.update((item.name, number) for item in leaves(used) if isinstance(item, CallRef))
+        for taken in [*(call.args for call in self.program.calls), self.program.outputs]:
+            self.used.update(item.name for item in leaves(taken) if isinstance(item, CallRef))
+        for text in self.program.changed:
+            self.remark(text, warning=True)
         for call in self.program.calls:
             self.call = call
             self.env[call.name] = self.value_of(call)
@@ -312,7 +305,7 @@ class Builder:
 
     def value_of(self, call: TracedCall) -> Any:
         """Build a call; failures are added to the problems."""
-        entry = OPERATIONS.get(call.table_name)
+        entry = OPERATIONS.get(call.op)
         used = [self.env[item.name] for item in leaves(call.args) if isinstance(item, CallRef)]
         missing = [value for value in used if isinstance(value, Missing)]
         args = mapped(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)
@@ -324,7 +317,7 @@ class Builder:
         if call.op == "operator.getitem":
             return args["0"][args["1"]]
         if plain:
-            return DynamicExtent(call.name)
+            return None
         if 0 in call.shape:
             return self.empty(call.shape)
         try:
@@ -338,10 +331,10 @@ class Builder:
         return Missing("", call.shape)
 
     def _built(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
+        if not call.op.startswith(("aten.index.", "aten.embedding_bag")):
+            args = mapped(lambda item: self.constant(item.array()) if isinstance(item, Steps) else item, args)
         if entry is None or not entry.scaled:
             args = mapped(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
-        if call.inplace:
-            self._warn_of_change(call.source)
         folded = self._folded(call, args)
         if folded is not None:
             return folded
@@ -356,28 +349,14 @@ class Builder:
             value = Wire(self, value.step, ())
         if call.shape and isinstance(call.shape[0], tuple) and not isinstance(value, list):
             value = [value, *(Missing(entry.missing) for _ in call.shape[1:])]
-        if call.inplace:
-            self._change(call, value)
         return value
-
-    def _warn_of_change(self, name: str) -> None:
-        """Warn of a change in place of a buffer or a parameter, or of the `data` of a parameter or another value."""
-        if name in self.program.buffers:
-            text = f"forward updates the buffer {self.program.buffers[name]}, which stays as it is in Lua"
-            self.remark(text, warning=True)
-        data = next((call.source for call in self.program.calls if call.name == name and "detach" in call.op), "")
-        key, learned = self.program.stored.get(data or name, ("", False))
-        if learned:
-            self.remark(f"forward changes the parameter {key}, which stays as it is in Lua", warning=True)
-        elif isinstance(self.env.get(data), Wire):
-            self.remark("forward changes values by their data: these have no gradient in Lua", warning=True)
 
     def _of_complex(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
         """Build a call on complex numbers: by an entry for these, or one for each part."""
         own = OF_COMPLEX.get(call.op)
         if own is not None:
             return own.call(self, args)
-        if entry is None or self.kind not in BY_PARTS.split() or call.inplace:
+        if entry is None or self.kind not in BY_PARTS.split():
             raise CannotError("no composition for complex numbers is known")
         numbers = {name: value for name, value in args.items() if name in ("self", "other")}
         reals = mapped(lambda item: item.real if isinstance(item, (Complex, complex)) else item, args)
@@ -400,79 +379,15 @@ class Builder:
     def _folded(self, call: TracedCall, args: dict[str, Any]) -> Any:
         """Compute a call on constants now; `None` if its arguments are no constants, or its value depends on chance."""
         if call.is_random:
-            return None if call.inplace or call.name in self.last_use else Missing()
+            return None if call.name in self.used else Missing()
         values = leaves(args)
-        if any(isinstance(value, (Wire, Stored, Scaled, Complex, DynamicExtent)) for value in values):
+        if any(isinstance(value, (Wire, Stored, Scaled, Complex)) for value in values):
+            return None
+        if any(isinstance(value, Extent) for value in [*values, *leaves(call.shape)]) and self.kind in OF_ANY_SIZE:
             return None
         if any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values):
             return None
         return self.compute(args)
-
-    # Changes in place
-
-    def _change(self, call: TracedCall, value: Any) -> None:
-        """Make a new value of the first argument of a call visible to later uses of the tensor and its views.
-
-        Raises:
-            CannotError: the tensor is a part of another in an unsupported way.
-        """
-        name, changed = call.source, {call.source}
-        self.env[name] = value
-        while (part := self.calls.get(name)) is not None and part.is_view and part.source:
-            number, view = (part.args["1"], self.calls[part.source]) if part.op == "operator.getitem" else (0, part)
-            if not view.is_view or not view.source:
-                break
-            value = self._written(view, number, self.env[view.source], value)
-            name = view.source
-            self.env[name] = value
-            changed.add(name)
-        self._refresh(call, changed)
-
-    def _refresh(self, call: TracedCall, changed: set[str]) -> None:
-        """Recompute the other views of changed tensors, if they are used later."""
-        position = self.program.calls.index(call)
-        used = {name for name, number in self.last_use.items() if number >= position}
-        for other in reversed(self.program.calls[:position]):
-            if other.name in used:
-                used.add(other.source)
-        stale = set(changed)
-        for other in self.program.calls[:position]:
-            if other.source in stale and other.name in used and other.name not in changed and other.is_view:
-                stale.add(other.name)
-                self.call = other
-                self.env[other.name] = self.env[other.source] if other.inplace else self.value_of(other)
-        self.call = call
-
-    def _written(self, view: TracedCall, number: int, base: Any, value: Any) -> Any:
-        """Return a tensor in which a part has another value.
-
-        Args:
-            view: the operation that selects the part.
-            number: of the part, if the operation returns several.
-            base: the tensor.
-            value: of the part.
-        """
-        kind, shape, args = view.op.split(".")[1], base.shape, view.args
-        rank = len(shape)
-        if kind in ("transpose", "permute", "t", "mT"):
-            order = [dim % rank for dim in args.get("dims", range(rank))]
-            if kind != "permute":
-                one, other = args.get("dim0", -2), args.get("dim1", -1)
-                order[one], order[other] = order[other], order[one]
-            return self.permute(value, (order.index(dim) for dim in range(rank)))
-        if kind in RESHAPES.split() or view.inplace:
-            return self.reshape(value, shape)
-        if kind not in PARTS.split():
-            raise CannotError("a part of a tensor is changed in place")
-        dim = (args.get("dim") or 0) % rank
-        if isinstance(shape[dim], str):
-            if value.shape == shape:
-                return value
-            raise CannotError("a part of the batch is changed in place")
-        places = to_tensor(np.arange(shape[dim]).reshape([-1 if place == dim else 1 for place in range(rank)]))
-        part = fold(view, {**args, "self": places})
-        index = to_array(part if is_tensor(part) else part[number]).reshape(-1)
-        return self.replaced(base, index, self.reshape(value, with_extents(shape, dim, len(index))), dim)
 
     # Used by operations
 
@@ -482,7 +397,7 @@ class Builder:
 
     def compute(self, args: dict[str, Any]) -> Any:
         """Run the current operation on constants."""
-        result = fold(self.call, mapped(lambda item: item.value if isinstance(item, Const) else item, args))
+        result = fold(self.call, mapped(_as_constant, args))
         return mapped(lambda item: Const(item, tuple(item.shape)) if is_tensor(item) else item, result)
 
     @staticmethod
@@ -513,7 +428,7 @@ class Builder:
     @property
     def kind(self) -> str:
         """The name of the operation: `max_pool2d`."""
-        return self.call.table_name.split(".")[1]
+        return self.call.op.split(".")[1]
 
     @property
     def dtype(self) -> str:
@@ -533,13 +448,13 @@ class Builder:
             values: wires, constants or tensors of the state dict, in the order of Lua's table.
             shape: of the result; by default that of the first value.
         """
-        wires = [self.wire(value) for value in values]
+        wires = self.wires(*values)
         stack = self.call.stack if self.call is not None else ()
         shape = wires[0].shape if shape is None else tuple(shape)
         if 0 in shape:
             raise CannotError(EMPTY)
-        if any(isinstance(arg, DynamicExtent) for inner in walk(layer) for arg in inner.args):
-            raise CannotError("an argument depends on the inputs")
+        for inner in walk(layer):
+            inner.args, inner.calls = mapped(_as_number, (inner.args, inner.calls))
         if _is_repeated(wires[0].step):
             layer = _from_contiguous(layer)
         if self.call is not None:
@@ -593,7 +508,7 @@ class Builder:
     def widened(self, value: Any, shape: Shape, like: Wire | None) -> Any:
         """Return a value broadcast to a shape, as a wire."""
         if not isinstance(value, Wire):
-            own = like is None and isinstance(shape[0], str) and len(value.shape) == len(shape)
+            own = like is None and isinstance(shape[0], Extent) and len(value.shape) == len(shape)
             value = self.wire(value if own else self.expand(value, shape), like)
         return self.expand(value, shape, like)
 
@@ -636,19 +551,15 @@ class Builder:
     def _attached(self, value: Any, source: Wire) -> Any:
         """Return a constant or a tensor of the state dict as a node that takes a value, and the batch from it."""
         shape = value.shape
-        grows = [isinstance(extent, str) for extent in shape]
-        if any(grows[1:]):
-            raise CannotError("a constant grows with the batch in a dimension that is not the first")
-        batch, depth = (shape[:1], len(source.shape) - 1) if any(grows) else ((), None)
-        if batch and batch != source.shape[:1]:
-            raise CannotError("a constant needs the batch of a value without one")
-        sizes = shape[len(batch) :] or (1,)
         own = tuple(value.value.shape) if isinstance(value, Const) else value.ref.size
-        if batch and len(own) == len(shape):
-            if own[0] != 1:
-                raise CannotError("a tensor that is not computed has the batch in its first dimension")
-            own = own[1:]
-        own = (1,) * (len(sizes) - len(own)) + own
+        own = (1,) * (len(shape) - len(own)) + own
+        has_batch = bool(shape) and isinstance(shape[0], Extent)
+        if has_batch and (shape[:1] != source.shape[:1] or own[0] != 1):
+            known(shape[0])
+        batch, depth = (shape[:1], len(source.shape) - 1) if has_batch else ((), None)
+        # Extents behind the first that depend on the inputs are repeated by those of the other value.
+        own = own[len(batch) :] or (1,)
+        sizes = tuple(1 if isinstance(extent, Extent) else extent for extent in shape[len(batch) :]) or (1,)
         if isinstance(value, Const):
             array = value.array().reshape(own)
             own = own if prod(sizes) > MOST_REPEATED else sizes
@@ -663,6 +574,8 @@ class Builder:
         else:
             held = make("nn.Constant", np.zeros(own, "f4"), depth, value=value.ref.resized(own))
             made = self.expand(self.emit(held, source, shape=batch + own), batch + sizes)
+        if not is_known(shape[len(batch) :]):
+            return self.expand(made, shape, source)
         return self.reshape(made, shape)
 
     def _any_input(self) -> Wire:
@@ -678,21 +591,39 @@ class Builder:
         shape = tuple(shape)
         if value.shape == shape:
             return value
+        if isinstance(value, Const) and value.value.numel() == 1:
+            return Const(value.value.reshape((1,) * len(shape)), shape)
         if is_known(shape) and isinstance(value, Const) and is_known(value.shape):
             return Const(value.value.expand(value.shape).reshape(shape), shape)
         if is_known(shape) and isinstance(value, Stored) and value.whole:
             return Stored(value.ref.resized(shape), shape, value.learned)
-        wire = self._before_view(self.wire(value))
-        if wire.shape == shape:
-            return wire
-        if {wire.shape, shape} == {(), (1,)}:
-            return Wire(self, wire.step, shape)
-        if sum(isinstance(extent, str) for extent in shape) > 1:
-            raise CannotError("more than one extent of the result depends on the inputs")
-        return self.emit(_shaping(wire.shape, shape), wire, shape=shape)
+        wire = self.wire(value)
+        # Only the last of several shapes counts, but a view may need what another has inferred.
+        for source in (self.before_view(wire), wire):
+            if source.shape == shape:
+                return source
+            if {source.shape, shape} == {(), (1,)}:
+                return Wire(self, source.step, shape)
+            layer = _shaping(source.shape, shape)
+            if layer is not None:
+                return self.emit(layer, source, shape=shape)
+        is_split = wire.shape[1:] == shape[2:] and wire.shape[0] == prod(shape[:2])
+        if is_split and not is_known(shape[2:]):
+            return self._unmerged(wire, shape)
+        known(*shape[1:])
+        return self.emit(make("nn.View", *shape[1:]), wire, shape=shape)
 
-    def _before_view(self, wire: Wire) -> Wire:
-        """Return the value that an `nn.View` shapes, as only the last of several shapes counts; others unchanged."""
+    def _unmerged(self, wire: Wire, shape: Shape) -> Any:
+        """Return a value whose first dimension becomes two, where others depend on the inputs, too.
+
+        A view infers one extent only: the dimension is the last one for it.
+        """
+        rank = len(shape)
+        last = self.permute(wire, (*range(1, rank - 1), 0))
+        return self.permute(self.reshape(last, (*shape[2:], *shape[:2])), (rank - 2, rank - 1, *range(rank - 2)))
+
+    def before_view(self, wire: Wire) -> Wire:
+        """Return the value that an `nn.View` shapes; others unchanged."""
         if wire.step.layer is None or wire.step.layer.name not in ("nn.View", "nn.Unsqueeze", "nn.Squeeze"):
             return wire
         source = wire.step.inputs[0]
@@ -714,7 +645,15 @@ class Builder:
             own = value.ref.size[1:]
             ref = WeightRef(value.ref.key, value.ref.start + start * prod(own), (count, *own))
             return Stored(ref, shape, value.learned)
-        return self.emit(make("nn.Narrow", place + 1, start + 1, count), value, shape=shape)
+        behind = value.shape[place] - start - count
+        if isinstance(start, Extent) and behind == 0 and count in range(1, MOST_RANGES + 1) and len(shape) > 1:
+            # nn.Narrow does not count from the end, but nn.Select does.
+            one = with_extents(shape, place, 1)
+            picked = [make("nn.Select", place + 1, index) for index in range(-count, 0)]
+            parts = [self.emit(layer, value, shape=with_extents(shape, place)) for layer in picked]
+            return self.concatenate([self.reshape(part, one) for part in parts], place)
+        length = -1 - behind if isinstance(count, Extent) and isinstance(behind, int) else count
+        return self.emit(make("nn.Narrow", place + 1, start + 1, length), value, shape=shape)
 
     def select(self, value: Any, place: int, index: int) -> Any:
         """Return one element of a dimension, 0-based, without the dimension."""
@@ -738,7 +677,7 @@ class Builder:
         The rows of a learned table stay learned.
         """
         values, index = (value, *others), index.reshape(-1)
-        starts = list(accumulate((each.shape[place] for each in values[:-1]), initial=0))
+        starts = list(accumulate(known(*(each.shape[place] for each in values[:-1])), initial=0))
         owners = np.searchsorted(starts, index, "right") - 1
         cuts = [0, *(np.flatnonzero((np.diff(index) != 1) | np.diff(owners).astype(bool)) + 1), len(index)]
         is_table = not others and is_parameter(value) and value.whole and len(value.ref.size) <= 2
@@ -761,7 +700,7 @@ class Builder:
 
     def replaced(self, value: Any, index: Any, part: Any, place: int) -> Any:
         """Return a value with other elements at constant indices of a dimension."""
-        extent = value.shape[place]
+        extent = int(value.shape[place])
         order = np.arange(extent)
         order[index] = extent + np.arange(len(index))
         return self.gathered(value, order, place, part)
@@ -811,34 +750,40 @@ class Builder:
         if isinstance(value, Stored):
             return Stored(value.ref, shape, value.learned)
         value = Wire(self, value.step, value.shape or (1,))
-        if shape and isinstance(shape[0], str) and (len(value.shape) < len(shape) or value.shape[0] == 1):
+        lacks_batch = len(value.shape) < len(shape) or value.shape[:1] == (1,)
+        if lacks_batch and shape and isinstance(shape[0], Extent) and is_known(shape[1:]):
             return self._for_each_example(value, shape, like)
-        if self.is_free and like is not None and like.shape == shape and len(shape) == len(value.shape) > 3:
-            places = [place for place, extents in enumerate(zip(value.shape, shape)) if extents[0] == 1 != extents[1]]
-            if len(places) >= len(shape) - 2:
-                return self.emit(expand_as(len(shape), places), value, like, shape=shape)
+        value = self._expanded_as(value, shape, like or self._any_input())
         while len(value.shape) < len(shape):
             extent = shape[len(shape) - len(value.shape) - 1]
-            value = self._repeated(value, make("nn.Replicate", extent, 1), (extent, *value.shape))
+            value = self.emit(make("nn.Replicate", extent, 1), value, shape=(extent, *value.shape))
         for place, extent in enumerate(shape):
             if value.shape[place] == extent:
                 continue
             layers = make("nn.Select", place + 1, 1), make("nn.Replicate", extent, place + 1)
             if len(value.shape) == 1:  # the element of a vector is not a tensor in Lua
                 layers = make("nn.Replicate", extent, 1), make("nn.Select", 2, 1)
-            value = self._repeated(value, sequential(*layers), with_extents(value.shape, place, extent))
+            value = self.emit(sequential(*layers), value, shape=with_extents(value.shape, place, extent))
         return value
 
-    def _repeated(self, value: Wire, layer: LuaLayer, shape: Shape) -> Wire:
-        if isinstance(shape, tuple) and any(isinstance(new, str) and new not in value.shape for new in shape):
-            raise CannotError("a value is repeated for each example of the batch")
-        return self.emit(layer, value, shape=shape)
+    def _expanded_as(self, value: Wire, shape: Shape, like: Wire) -> Wire:
+        """Repeat a value along the dimensions whose extents depend on the inputs, where another value has the same."""
+        full = (*(1,) * (len(shape) - len(value.shape)), *value.shape)
+        places = [
+            place
+            for place, (own, wanted) in enumerate(zip(full, shape))
+            if own == 1 and isinstance(wanted, Extent) and like.shape[place : place + 1] == (wanted,)
+        ]
+        if not places:
+            return value
+        made = tuple(wanted if place in places else own for place, (own, wanted) in enumerate(zip(full, shape)))
+        return self.emit(expand_as(len(like.shape), places), self.reshape(value, full), like, shape=made)
 
     def _for_each_example(self, value: Wire, shape: Shape, like: Wire | None) -> Any:
         """Repeat a value for each example: the product of a column of ones, one per example, and the value as a row."""
         source = like or self._any_input()
         if source.shape[:1] != shape[:1]:
-            raise CannotError("a value is repeated for each example of the batch")
+            return self.expand(value, known(*shape))
         inner, count = shape[1:], prod(shape[1:])
         row = self.expand(self.reshape(value, value.shape[1:]) if len(value.shape) == len(shape) else value, inner)
         ones = make("nn.Constant", np.ones(1, "f4"), len(source.shape) - 1)
@@ -852,6 +797,19 @@ def _returned(value: Any, dtype: str) -> Any:
     if isinstance(value, Const) and 0 in value.shape:
         return Missing(EMPTY)
     return Missing("complex numbers") if dtype.startswith("complex") and not isinstance(value, Missing) else value
+
+
+def _as_number(value: Any) -> Any:
+    return int(value) if isinstance(value, Extent) else value
+
+
+def _as_constant(value: Any) -> Any:
+    """Return the tensor of a constant, and the number of an extent."""
+    return value.value if isinstance(value, Const) else _as_number(value)
+
+
+OF_ANY_SIZE = ("zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "empty", "new_empty", "arange")
+"""Names of operations without inputs whose values may have the size of the batch."""
 
 
 def _complex_constant(value: Any) -> Any:
@@ -882,7 +840,7 @@ OWN = {"nn.CMulTable": ("nn.CMul", "weight"), "nn.CAddTable": ("nn.CAdd", "bias"
 
 def number_of(value: Any) -> float | None:
     """Return the number that a value has everywhere, if it is known."""
-    if isinstance(value, (int, float)):
+    if isinstance(value, (int, float, Extent)):
         return float(value)
     if isinstance(value, Const) and value.value.numel() == 1:
         return float(value.array().reshape(-1)[0])
@@ -896,15 +854,27 @@ def first_wire(values: Sequence[Any], shape: Shape | None = None) -> Wire | None
     return min(fitting, key=lambda wire: wire.shape != shape, default=None)
 
 
-def _shaping(before: Shape, shape: Shape) -> LuaLayer:
-    """Return the layer that gives a value another shape; only the first extent may depend on the batch."""
+def _shaping(before: Shape, shape: Shape) -> LuaLayer | None:
+    """Return the layer that gives a value another shape; `None` if it would have to infer more than one extent."""
     for more, less, name in ((shape, before, "nn.Unsqueeze"), (before, shape, "nn.Squeeze")):
         for place, extent in enumerate(more):
             if less and extent == 1 and with_extents(more, place) == less:
                 return make(name, place + 1)
-    if len(shape) > 1 and shape[:1] == before[:1] and isinstance(shape[0], str):
-        return make("nn.View", *shape[1:], calls=(("setNumInputDims", (len(before) - 1,)),))
-    return make("nn.View", *(tuple(-1 if isinstance(extent, str) else extent for extent in shape) or (1,)))
+    if len(shape) > 1 and isinstance(shape[0], Extent) and sum(isinstance(extent, Extent) for extent in shape[1:]) < 2:
+        for count in range(1, len(before)):
+            if shape[0] == prod(before[:count]):
+                rest = [-1 if isinstance(extent, Extent) else extent for extent in shape[1:]]
+                return make("nn.View", *rest, calls=(("setNumInputDims", (len(before) - count,)),))
+    open_places = [place for place, extent in enumerate(shape) if isinstance(extent, Extent)]
+    first = next((place for place, pair in enumerate(zip(before, shape)) if pair[0] != pair[1]), len(before))
+    first = min(first, len(before) - 1, len(shape) - 1)  # a view has dimensions
+    rest = [-1 if isinstance(extent, Extent) else extent for extent in shape[first:]]
+    if len(open_places) > 1 and first > 1 and rest.count(-1) < 2:
+        view = make("nn.View", *rest, calls=(("setNumInputDims", (len(before) - first,)),))
+        return LuaLayer("nn.Bottle", (len(before) - first + 1, len(shape) - first + 1), children=[view])
+    if len(open_places) > 1:
+        return None
+    return make("nn.View", *(tuple(-1 if isinstance(extent, Extent) else extent for extent in shape) or (1,)))
 
 
 def broadcast(*shapes: Shape) -> Shape:
@@ -913,7 +883,7 @@ def broadcast(*shapes: Shape) -> Shape:
     result = []
     for extents in zip(*((1,) * (rank - len(shape)) + tuple(shape) for shape in shapes)):
         longer = {extent for extent in extents if extent != 1}
-        if len(longer) > 1:
+        if len(longer) > 1 and not are_equal(*longer):
             raise CannotError(f"the extents {' and '.join(map(str, sorted(longer, key=str)))} do not match")
         result.append(longer.pop() if longer else 1)
     return tuple(result)
@@ -937,21 +907,6 @@ def check_learned(value: Any, name: str) -> None:
 def with_extents(shape: Shape, place: int, *extents: Any) -> Shape:
     """Return a shape with other extents, or none, for one dimension."""
     return (*shape[:place], *extents, *shape[place + 1 :])
-
-
-def is_known(shape: Shape) -> bool:
-    """Return whether a shape does not depend on the batch."""
-    return all(isinstance(extent, int) for extent in shape)
-
-
-def check_known(reason: str, *extents: int | str) -> None:
-    """Refuse extents that depend on the batch.
-
-    Raises:
-        CannotError: one does.
-    """
-    if not is_known(extents):
-        raise CannotError(reason)
 
 
 def _with_numbers(args: dict[str, Any], schema: Any) -> dict[str, Any]:

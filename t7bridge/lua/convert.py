@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import count
 from math import prod
 from typing import Any
 
 from attrs import field
 
 from ..data import define
-from ..errors import T7BridgeError, UnsupportedError
 from ..graph.dtypes import FLOAT32, FLOAT64
 from ..graph.lua import Table, TorchObject
 from ..graph.tensor import Tensor, covered
@@ -19,9 +16,9 @@ from . import operations as _operations
 from .build import OPERATIONS, Builder
 from .layers import LuaLayer, LuaNode, structured, walk
 from .objects import ROOT_FIELD, ObjectMaker
-from .sizes import Sizes, checked_by_layers, find_sizes, guard, signature
+from .sizes import ChangedError, Check, checked_by_layers, checks_of, guard, guard_of_pair, texts_of
 from .source import PACKAGE, classes_source, flatten, lua_source
-from .trace import Program, accepts, is_tensor, mapped, state_arrays, trace
+from .trace import Program, state_arrays, trace
 
 __all__ = ["LuaModel", "convert_module"]
 _ = _operations  # registers the operations
@@ -62,12 +59,11 @@ def convert_module(
     Raises:
         UnsupportedError: see `save_module`.
     """
-    program, ins, outs, builder = _built(module, inputs, allow)
-    sizes = _sizes(module, inputs, ins, outs, builder)
-    if sizes.is_known:
-        builder = Builder(program, allow, is_free=False)
-        ins, outs = builder.run()
-    has_guards = _with_guards(sizes, ins, outs, builder)
+    program = trace(module, inputs, _known(allow))
+    ins, outs, builder, checks = _built(program, allow)
+    checked = [checked_by_layers(step, builder.steps) for step in ins]
+    program.texts = texts_of(checks)
+    has_guards = _with_guards(checks, checked, ins, outs, builder)
     layer = structured(ins, builder.steps, outs)
     flatten(layer, program)
     arrays = state_arrays(program)
@@ -79,11 +75,11 @@ def convert_module(
     report = Report()
     for text, warning in builder.notes.items():
         report.note("warning" if warning else "info", text, code="left-out" if warning else "lua")
-    if program.static:
+    if any(dimensions and not dimensions[0].step for dimensions in checks):
         text = "the size of the batch is fixed: the module does not let its first dimension vary"
         report.note("info", text, code="fixed-batch")
     if has_guards:
-        text = f"the sizes of the inputs are {', '.join(program.sizes)}; Lua refuses others"
+        text = f"the sizes of the inputs are {', '.join(program.texts)}; Lua refuses others"
         report.note("info", text, code="fixed-sizes")
     for path, kind, text in program.notes:
         report.note("warning", text, path, "type", code="left-out", class_name=kind)
@@ -99,52 +95,68 @@ def convert_module(
     return LuaModel(layer, root, program, report.notes, len(arrays))
 
 
-def _sizes(
-    module: Any, examples: tuple[Any, ...], inputs: list[LuaNode], outputs: list[LuaNode], builder: Builder
-) -> Sizes:
-    """Find which extents of the inputs must be the example's."""
-    program = builder.program
-    known = _known(builder.allow)
+def _built(program: Program, allow: tuple[str, ...]) -> tuple[list[LuaNode], list[LuaNode], Builder, list[list[Check]]]:
+    """Build a program: again whenever more is known of the sizes that it can take.
 
-    def build(changed: Callable[[int, Any], Any]) -> Any:
-        numbers = count()
-        others = mapped(lambda value: changed(next(numbers), value) if is_tensor(value) else value, examples)
-        if not accepts(module, others):
-            return None
+    Returns:
+        The input steps, the output steps, the builder, and the sizes of each input.
+    """
+    while True:
+        program.settle()
+        checks = checks_of([*program.inputs.values()], program.sizes)
+        if checks is None:
+            continue
+        builder = Builder(program, allow)
         try:
-            other = trace(module, others, known, program.static, compare_modes=False)
-        except T7BridgeError:
-            return None
-        try:
-            return signature(*Builder(other, builder.allow).run())
-        except UnsupportedError as error:
-            return str(error)
-
-    checked = [checked_by_layers(step, builder.steps) for step in inputs]
-    return find_sizes(inputs, checked, signature(inputs, outputs), build)
+            return *builder.run(), builder, checks
+        except ChangedError:
+            continue
 
 
-def _with_guards(sizes: Sizes, inputs: list[LuaNode], outputs: list[LuaNode], builder: Builder) -> bool:
-    """Put a guard behind each input some of whose extents must be the example's; return whether there is one."""
-    builder.program.sizes = [sizes.text(number, step.shape) for number, step in enumerate(inputs)]
+def _with_guards(
+    checks: list[list[Check]], checked: list[set[int]], inputs: list[LuaNode], outputs: list[LuaNode], builder: Builder
+) -> bool:
+    """Put layers that check its sizes behind each input, where any are refused; return whether there are any."""
+    has_guards = False
     for number, step in enumerate(inputs):
-        fixed = {place: int(step.shape[place]) for input, place in sizes.fixed if input == number}
-        square = [(one[1], other[1]) for one, other in sizes.square if one[0] == number]
-        if fixed or square:
-            _insert(guard(len(step.shape), fixed, square), step, builder.steps, outputs)
-    return bool(sizes.fixed or sizes.square)
+        layer = guard(checks[number], number, checked[number])
+        if layer is not None:
+            _insert(layer, [], step, builder.steps, outputs)
+            has_guards = True
+    for number, step in enumerate(inputs):
+        for check in checks[number]:
+            if check.equal is not None and check.equal[0] != number:
+                other = inputs[check.equal[0]]
+                pair = guard_of_pair(len(step.shape), check.place, len(other.shape), check.equal[1])
+                _insert(pair, [other], step, builder.steps, outputs)
+                has_guards = True
+    return has_guards
 
 
-def _insert(layer: LuaLayer, step: LuaNode, steps: list[LuaNode], outputs: list[LuaNode]) -> None:
-    """Put a layer behind an input, or behind its copy from whole numbers, as layers are of the model's own type."""
-    place, last = next(
-        ((index + 1, user) for index, user in enumerate(steps) if user.inputs == [step] and _is_copy(user)), (0, step)
-    )
-    made = LuaNode(layer, [last], step.shape)
+def _insert(
+    layer: LuaLayer, others: list[LuaNode], step: LuaNode, steps: list[LuaNode], outputs: list[LuaNode]
+) -> None:
+    """Put a layer behind an input, or behind its copy from whole numbers, as layers are of the model's own type.
+
+    Args:
+        layer: takes the input, or a table of it and others.
+        others: inputs that the layer takes besides.
+        step: the input.
+        steps: of the program.
+        outputs: of the program.
+    """
+    sources = [_copy_of(node, steps) for node in (step, *others)]
+    last = sources[0]
+    made = LuaNode(layer, sources, step.shape)
     for user in steps:
         user.inputs = [made if source is last else source for source in user.inputs]
     outputs[:] = [made if source is last else source for source in outputs]
-    steps.insert(place, made)
+    steps.insert(max(steps.index(source) + 1 if source in steps else 0 for source in sources), made)
+
+
+def _copy_of(step: LuaNode, steps: list[LuaNode]) -> LuaNode:
+    """Return the copy of an input from whole numbers, if there is one, or the input."""
+    return next((user for user in steps if user.inputs == [step] and _is_copy(user)), step)
 
 
 def _is_copy(step: LuaNode) -> bool:
@@ -154,26 +166,6 @@ def _is_copy(step: LuaNode) -> bool:
 def _known(allow: tuple[str, ...]) -> dict[str, Any]:
     """Return the operations that are not decomposed."""
     return {name: entry for name, entry in OPERATIONS.items() if not entry.package or entry.package in allow}
-
-
-def _built(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> Any:
-    """Trace and build a module: with any batch, or where that fails, with the example's.
-
-    The first dimension may not be the batch, as in sequences with time first.
-    """
-    failed: UnsupportedError | None = None
-    known = _known(allow)
-    for fixed in (False, True):
-        program = trace(module, inputs, known, fixed)
-        builder = Builder(program, allow)
-        try:
-            return program, *builder.run(), builder
-        except UnsupportedError as error:
-            failed = error
-            if program.static:
-                break
-    assert failed is not None
-    raise failed
 
 
 def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], scalars: list[int]) -> Table:

@@ -197,7 +197,12 @@ def row(rank: int, place: int) -> LuaLayer:
 
 
 def expand_as(rank: int, places: list[int]) -> LuaLayer:
-    """Return a graph of {value, other} that repeats a value along dimensions, 0-based, to the extents of another."""
+    """Return a graph of {value, other} that repeats a value along dimensions, 0-based, to the extents of another.
+
+    Args:
+        rank: the number of dimensions of the other.
+        places: the dimensions, in which the value has an extent of 1.
+    """
     inputs = [LuaNode(None, index=index) for index in range(2)]
     made, other = inputs
     for place in places:

@@ -292,9 +292,9 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
     more, requires = (", and rnn", "require 'rnn'\n") if rnn else ("", "")
     if PACKAGE in body:
         more, requires = more + ", and layers.lua beside it", requires + _BESIDE
-    inputs = "Inputs" if len(program.sizes) > 1 else "Input"
+    inputs = "Inputs" if len(program.texts) > 1 else "Input"
     head = _HEAD.format(
-        inputs=f"{inputs}: {', '.join(program.sizes)}.", name=safe, version=__version__, more=more, requires=requires
+        inputs=f"{inputs}: {', '.join(program.texts)}.", name=safe, version=__version__, more=more, requires=requires
     )
     numbers = _NUMBERS if "numbers(" in body else ""
     parts = {"lstm": "      if torch.type(module) == 'nn.SeqLSTM' then fill_lstm(module, weights) end\n" if rnn else ""}

@@ -14,20 +14,22 @@ import logging
 import operator
 import os
 import re
+import sys
 import traceback
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
+import sympy
 import torch
 from attrs import field
 from torch import nn
-from torch._subclasses import FakeTensorMode
 from torch.autograd.function import Function
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -35,23 +37,13 @@ from torch.utils import _pytree as pytree
 from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..text import counted, listed
-
-Shape = tuple[Any, ...]
-"""Extents: integers, and text for those that depend on the batch size."""
-
+from .sizes import Extent, Shape, Sizes
 
 @define(frozen=True)
 class CallRef:
     """The value of another call, by its name."""
 
     name: str
-
-
-@define(frozen=True)
-class DynamicExtent:
-    """An integer that depends on the inputs: the batch size, or a number computed from it."""
-
-    text: str
 
 
 @define(eq=False)
@@ -62,12 +54,11 @@ class TracedCall:
         name: of its value.
         op: `aten.relu.default`, `operator.getitem`.
         target: the operation itself, to fold constants.
-        args: all arguments of its schema by name, defaults included, with `CallRef` and `DynamicExtent` inside.
+        args: all arguments of its schema by name, defaults included, with `CallRef` and `Extent` inside.
         shape: of its value; a tuple of shapes where it returns several.
         stack: the module calls it belongs to, outermost first: key of the call and path of the module.
         line: where the user's source calls it.
         origin: the operation that the source calls, if this is a part of its decomposition.
-        node: its node in the graph, `None` for one that the graph does not contain.
     """
 
     name: str
@@ -78,45 +69,12 @@ class TracedCall:
     stack: tuple[str, ...] = ()
     line: str = ""
     origin: str = ""
-    node: Any = field(default=None, repr=False)
-
-    @property
-    def inplace(self) -> bool:
-        """Whether it changes its first argument: its name ends in one underscore."""
-        base = self.op.split(".")[1]
-        return self.op.startswith("aten.") and base.endswith("_") and not base.endswith("__")
 
     @property
     def is_random(self) -> bool:
         """Whether its value depends on chance, by PyTorch: that of a dropout in training only."""
         drawn = all(self.args[name] for name in ("train", "training", "dropout_p") if name in self.args)
         return drawn and torch.Tag.nondeterministic_seeded in getattr(self.target, "tags", ())
-
-    @property
-    def table_name(self) -> str:
-        """The name of the operation that computes the same, and changes nothing in place."""
-        return self.op.replace("_.", ".", 1) if self.inplace else self.op
-
-    @property
-    def source(self) -> str:
-        """The name of the first argument, if it is the value of another call."""
-        first = next(iter(self.args.values()), None)
-        return first.name if isinstance(first, CallRef) else ""
-
-    @property
-    def is_view(self) -> bool:
-        """Whether its result shares the memory of its first argument, by PyTorch; so does that of a change in place."""
-        if self.node is None or self.inplace or self.op == "operator.getitem":
-            return True
-        with torch.no_grad(), _quiet():
-            args, kwargs = mapped(_example_of, (self.node.args, self.node.kwargs))
-            first: Any = next(iter(leaves(args)), None)
-            try:
-                made = leaves(self.target(*args, **kwargs)) if is_tensor(first) else []
-            except Exception:  # it may need values that only a run has
-                return True
-        shared = [each.untyped_storage()._cdata == first.untyped_storage()._cdata for each in made if is_tensor(each)]
-        return any(shared)
 
 
 @define(eq=False)
@@ -135,9 +93,9 @@ class Program:
         state: the state dict: key → array, in order; tied tensors under their first key.
         order: all keys of the state dict, in order.
         aliases: other keys of tied tensors → first key.
-        static: whether the size of the batch is fixed.
-        single: whether the example is a batch of one.
-        sizes: of the inputs that the Lua model takes: `any x 3 x 32 x 32`.
+        changed: texts of what `forward` changes beside its outputs: buffers and parameters.
+        sizes: what is known of the sizes of the inputs.
+        texts: the sizes of the inputs that the Lua model takes: `any x 3 x 32 x 32`.
         modules: by their paths.
         notes: path, class and text of what Lua does otherwise.
     """
@@ -153,9 +111,9 @@ class Program:
     state: dict[str, Any] = field(factory=dict)
     order: list[str] = field(factory=list)
     aliases: dict[str, str] = field(factory=dict)
-    static: bool = False
-    single: bool = False
-    sizes: list[str] = field(factory=list)
+    changed: list[str] = field(factory=list)
+    sizes: Sizes = field(factory=Sizes)
+    texts: list[str] = field(factory=list)
     modules: dict[str, nn.Module] = field(factory=dict)
     notes: list[tuple[str, str, str]] = field(factory=list)
 
@@ -165,8 +123,20 @@ class Program:
         kinds = {_dtype(tensor) for tensor in self.state.values()}
         return "float64" in kinds.union(self.dtypes[name] for name in self.inputs)
 
+    def settle(self) -> None:
+        """Restate all extents by what is known of the sizes by now."""
+        self.sizes.settle()
+        self.inputs = mapped(_now, self.inputs)
+        for call in self.calls:
+            call.shape, call.args = mapped(_now, (call.shape, call.args))
+
 
 mapped, leaves = pytree.tree_map, pytree.tree_leaves
+
+
+def _now(value: Any) -> Any:
+    return value.now() if isinstance(value, Extent) else value
+
 
 # Tracing
 
@@ -175,7 +145,6 @@ def trace(
     module: Any,
     inputs: tuple[Any, ...],
     known: Collection[str] = (),
-    fixed: bool = False,
     compare_modes: bool = True,
 ) -> Program:
     """Trace a module in evaluation mode. The module is not changed.
@@ -183,10 +152,8 @@ def trace(
     Args:
         module: any module that `torch.export` takes, a script module, or an exported program, which is traced again
             only if other extents than the batch are open.
-        inputs: example inputs; their first dimension is treated as the batch if the module allows it. A program needs
-            none if it is not traced.
+        inputs: example inputs. A program needs none if it is not traced.
         known: operations that are not decomposed: `aten.relu.default`.
-        fixed: whether all extents are those of the example.
         compare_modes: whether to note what is computed otherwise in training.
 
     Raises:
@@ -194,64 +161,55 @@ def trace(
         ModelError: the inputs are not those of a program.
     """
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
-    original = module
     called: list[str] = []
+    readers: set[str] = set()
     exported = None
     has_modes = compare_modes and not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
     if isinstance(module, ExportedProgram):
-        if _check_inputs(module, inputs) and not (fixed and inputs):
-            exported, module = module, None
+        if _check_inputs(module, inputs):
+            exported, module = _copied_program(module), None
         else:
             module = module.module()
     else:
         module = _copied(module)
-    if exported is None:
-        exported = _exported(module, inputs, called, fixed)
-    extents = [_shape(value) for value in _inputs_of(exported)]
-    program = _program(exported, module, known)
-    if not fixed and extents != [_shape(value) for value in _inputs_of(exported)]:  # which a decomposition has fixed
-        return trace(original, inputs, known, True, compare_modes=compare_modes)
-    program.static = not _has_batch(exported)
-    program.single = not program.static and bool(inputs) and inputs[0].shape[0] == 1
+    with _open_sizes():
+        if exported is None:
+            with _reads_of_mode(readers):
+                exported = _exported(module, inputs, called)
+        # The graph of training is made only if the source, apart from torch.nn's, reads the mode.
+        evaluated = _computation(exported) if has_modes and readers else None
+        exported, texts = _functional(exported, known)
+        program = _program(exported, module, known, inputs)
+        program.changed += texts
     if has_modes:
-        program.notes += _mode_notes(module, inputs, exported)
+        program.notes += _mode_notes(module, inputs, evaluated)
     text = "has its own backward, which is not carried to Lua: gradients there are those of its forward"
     program.notes += [("", name, f"{name} {text}") for name in dict.fromkeys(called)]
     return program
 
 
-def _exported(module: Any, inputs: tuple[Any, ...], called: list[str], fixed: bool) -> Any:
-    """Return a module as a program, for any batch if it allows that and its extents are not `fixed`.
+def _exported(module: Any, inputs: tuple[Any, ...], called: list[str]) -> Any:
+    """Return a module as a program, for inputs of any size if it allows that, else of any batch, else of the example's.
 
     Raises:
         UnsupportedError: it cannot be exported.
     """
-    several = bool(inputs) and all(isinstance(value, torch.Tensor) and value.dim() for value in inputs)
     runner = _Script(module) if isinstance(module, torch.jit.ScriptModule) else module
-    if several and not fixed:
-        exported = _with_any_batch(runner, inputs, called)
-        if exported is None and runner is not module:
-            exported = _converted(module, inputs)
-        if exported is not None:
-            return exported
+    fixed: Any = None
+    if any(is_tensor(value) and value.dim() for value in inputs):
+        for only_batch in (False, True):
+            for way in (_with_any_size, *([_converted] if runner is not module else [])):
+                exported = way(module if way is _converted else runner, inputs, called, only_batch)
+                if exported is not None and _has_batch(exported):
+                    return exported
+                fixed = fixed or exported
+    if fixed is not None:
+        return fixed
     called.clear()
     try:
         return _export(runner, inputs, None, called)
     except Exception as error:
         raise _refused(error) from error
-
-
-def accepts(module: Any, inputs: tuple[Any, ...]) -> bool:
-    """Return whether a module runs with inputs of such sizes; nothing is computed. Graphs are not asked."""
-    if isinstance(module, (ExportedProgram, torch.jit.ScriptModule)):
-        return True
-    copied = _copied(module)
-    with _quiet(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        try:
-            copied(*mapped(lambda value: mode.from_tensor(value) if is_tensor(value) else value, inputs))
-        except Exception:
-            return False
-    return True
 
 
 def _check_inputs(exported: Any, inputs: tuple[Any, ...]) -> bool:
@@ -260,7 +218,7 @@ def _check_inputs(exported: Any, inputs: tuple[Any, ...]) -> bool:
     Raises:
         ModelError: the inputs have other sizes than the program, or are missing and its sizes are open.
     """
-    shapes = [_shape(value) for value in _inputs_of(exported) if isinstance(value, torch.Tensor)]
+    shapes = [tuple(map(_text, value.shape)) for value in _inputs_of(exported) if isinstance(value, torch.Tensor)]
     text = ", ".join("x".join(map(str, shape)) for shape in shapes)
     sizes = [tuple(value.shape) for value in inputs if isinstance(value, torch.Tensor)]
     if sizes and [len(shape) for shape in sizes] != [len(shape) for shape in shapes]:
@@ -291,10 +249,16 @@ class _Script(nn.Module):
         return self.code(*args)
 
 
-def _converted(script: Any, inputs: tuple[Any, ...]) -> Any:
-    """Return a script module converted for batches of any size, `None` if its code does not allow that.
+def _has_batch(exported: Any) -> bool:
+    """Return whether the first extent of every input stayed open."""
+    firsts = [value.shape[0] for value in _inputs_of(exported) if is_tensor(value) and value.dim()]
+    return all(isinstance(_text(extent), str) for extent in firsts)
 
-    Unlike a run, PyTorch's converter keeps the batch open where the code reads its size.
+
+def _converted(script: Any, inputs: tuple[Any, ...], called: list[str], only_batch: bool) -> Any:
+    """Return a script module converted for inputs of other sizes, `None` if its code does not allow that.
+
+    Unlike a run, PyTorch's converter keeps sizes open where the code reads them.
     """
     with _quiet():
         try:
@@ -302,17 +266,29 @@ def _converted(script: Any, inputs: tuple[Any, ...]) -> Any:
 
             class Converter(TS2EPConverter):
                 def retrace_as_exported_program(self, gm: Any, name_to_constant: Any) -> Any:
-                    return _with_any_batch(gm, self.sample_args, [])
+                    return _with_any_size(gm, self.sample_args, called, only_batch)
 
             return Converter(script, inputs).convert()
         except Exception:
             return None
 
 
-def _with_any_batch(module: nn.Module, inputs: tuple[Any, ...], called: list[str]) -> Any:
-    """Return a module exported for batches of any size, `None` if it does not allow that."""
-    doubled = tuple(value if value.shape[0] > 1 else torch.cat([value, value]) for value in inputs)
-    shapes: Any = tuple({0: Dim.AUTO} for _ in doubled)
+def _with_any_size(module: nn.Module, inputs: tuple[Any, ...], called: list[str], only_batch: bool) -> Any:
+    """Return a module exported for inputs of other sizes than the example, `None` if it does not allow that.
+
+    Extents of 1 are fixed, but for that of the batch: PyTorch repeats what has an extent of 1 where another is longer,
+    and a module may mean that.
+    """
+    doubled = tuple(
+        torch.cat([value, value]) if is_tensor(value) and value.dim() and value.shape[0] == 1 else value
+        for value in inputs
+    )
+    shapes: Any = tuple(
+        {place: Dim.AUTO for place, extent in enumerate(value.shape) if not place or (extent > 1 and not only_batch)}
+        if is_tensor(value)
+        else None
+        for value in doubled
+    )
     kinds = [one.kind for one in inspect.signature(module.forward).parameters.values()]
     try:
         exported = _export(
@@ -320,7 +296,75 @@ def _with_any_batch(module: nn.Module, inputs: tuple[Any, ...], called: list[str
         )
     except Exception:
         return None
-    return exported if _has_batch(exported) else None
+    # A branch for a batch of one is not in the graph of two examples.
+    return exported if _sizes_of(exported, inputs, True).holds() else None
+
+
+@contextlib.contextmanager
+def _open_sizes() -> Iterator[None]:
+    """Let sizes of 0 and 1 count as any other: what the source decides by them is then a condition."""
+    with _quiet(), symbolic_config.patch(backed_size_oblivious=True):
+        yield
+
+
+def _sizes_of(exported: Any, inputs: tuple[Any, ...], is_ours: bool) -> Sizes:
+    """Return the symbols of a program with their values in the example, and the conditions of its source.
+
+    Args:
+        exported: the program.
+        inputs: the example, whose sizes may be others than those of the trace.
+        is_ours: whether it was exported here, and not by the user, who may have stated ranges.
+    """
+    sizes = Sizes()
+    examples = [*inputs, *(None for _ in range(len(_inputs_of(exported))))]
+    environment: Any = None
+    for value, example in zip(_inputs_of(exported), examples):
+        for place, extent in enumerate(value.shape if is_tensor(value) else ()):
+            if not isinstance(extent, torch.SymInt) or extent.node.maybe_as_int() is not None:
+                continue
+            environment = extent.node.shape_env
+            own = example.shape[place] if is_tensor(example) else extent.node.hint
+            if extent.node.expr.is_Symbol and own is not None:
+                sizes.example.setdefault(extent.node.expr, int(own))
+    if environment is None:
+        return sizes
+    for symbol, value in getattr(environment, "var_to_val", getattr(environment, "backed_var_to_val", {})).items():
+        sizes.example.setdefault(symbol, int(value))
+    for guard in environment.guards:
+        condition = environment.replace(guard.expr)
+        if condition.free_symbols and not _is_internal(guard, condition):
+            sizes.conditions.append(condition)
+    if not is_ours:
+        for symbol, limits in exported.range_constraints.items():
+            if symbol in sizes.example and limits.lower > 2:
+                sizes.conditions.append(symbol >= limits.lower)
+            if symbol in sizes.example and limits.upper < 1 << 30:
+                sizes.conditions.append(symbol <= limits.upper)
+    return sizes
+
+
+_COUNTING = (
+    ("_prims_common/__init__.py", "infer_size"),
+    ("fake_impls.py", "_view_unbacked_meta"),
+    ("_refs/__init__.py", "_reshape_view_helper"),
+    ("_ops.py", "__call__"),
+)
+"""Functions of PyTorch that compare numbers of elements, as Lua's views do."""
+
+
+def _is_internal(guard: Any, condition: Any) -> bool:
+    """Return whether a condition was made by PyTorch itself, for the layout of memory or to refuse what is too small.
+
+    Lua's layers refuse that too. Comparisons for equality of extents count wherever they are made.
+    """
+    place = getattr(guard.sloc, "framework_loc", None)
+    path = getattr(place, "filename", "")
+    if not path.startswith(_FOLDERS[0]):
+        return False
+    if not isinstance(condition, sympy.Eq):
+        return True
+    several = len(condition.free_symbols) > 1
+    return several and any(path.endswith(file) and place.name == name for file, name in _COUNTING)
 
 
 def _copied(module: nn.Module) -> nn.Module:
@@ -337,7 +381,7 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def _export(module: nn.Module, inputs: tuple[Any, ...], shapes: Any, called: list[str]) -> Any:
-    with _quiet(), _plain_attention(), _watched(called), _TracedData():
+    with _quiet(), _plain_attention(), _watched(called), _Traceable():
         try:
             return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
         except Exception:
@@ -345,15 +389,30 @@ def _export(module: nn.Module, inputs: tuple[Any, ...], shapes: Any, called: lis
                 return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
 
 
-class _TracedData(TorchFunctionMode):
-    """Reads and sets `tensor.data` by operations that `torch.export` can trace."""
+class _Traceable(TorchFunctionMode):
+    """Runs by operations that `torch.export` can trace for any size what it cannot trace, or for one size only."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         if function == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
             return args[0].detach()
         if function == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
             return args[0].detach().copy_(args[1])
-        return function(*args, **(kwargs or {}))
+        if function in (torch.max_pool1d, nn.functional.max_pool1d) and not kwargs.pop("return_indices", False):
+            return _pool_of_signals(*args, **kwargs)
+        return function(*args, **kwargs)
+
+
+def _pool_of_signals(
+    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Any:
+    """Pool signals as images of height 1: PyTorch's own function fixes their length."""
+    numbers = [value if isinstance(value, int) else value[0] for value in (kernel_size, padding, dilation)]
+    size, pad, apart = numbers
+    step = size if not stride else stride if isinstance(stride, int) else stride[0]
+    images = input.unsqueeze(-2)
+    made = torch.max_pool2d(images, (1, size), (1, step), (0, pad), (1, apart), ceil_mode)
+    return made.squeeze(-2)
 
 
 @contextlib.contextmanager
@@ -400,12 +459,6 @@ def _watched(called: list[str]) -> Iterator[None]:
         Function.apply = apply  # type: ignore[method-assign]
 
 
-def _has_batch(exported: Any) -> bool:
-    """Return whether the first extent of every input stayed open, and is the same for all."""
-    firsts = {_shape(value)[:1] for value in _inputs_of(exported)}
-    return len(firsts) == 1 and all(isinstance(extent, str) for first in firsts for extent in first or (0,))
-
-
 def _refused(error: Exception) -> UnsupportedError:
     """Return the error for a module that cannot be traced, with the innermost line that is not PyTorch's."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -430,23 +483,30 @@ _FOLDERS = (
 """Files whose lines are not the user's."""
 
 
-def _shape(value: Any) -> Any:
+def _text(value: Any) -> int | str:
+    """Return an extent for a message: a number, or the expression of its symbols."""
+    number = value if isinstance(value, int) else value.node.maybe_as_int()
+    return str(value) if number is None else number
+
+
+def _shape(value: Any, sizes: Sizes) -> Any:
+    """Return the extents of a tensor, or of each of several, by what is known of the sizes."""
     if isinstance(value, torch.Tensor):
-        return tuple(extent if isinstance(extent, int) else _text(extent) for extent in value.shape)
+        return tuple(_extent(extent, sizes) for extent in value.shape)
     if isinstance(value, (list, tuple)):
-        return tuple(_shape(item) for item in value)
+        return tuple(_shape(item, sizes) for item in value)
     return ()
 
 
-def _text(value: Any) -> int | str:
-    """Return a symbolic integer: an int if it is known."""
-    known = value.node.maybe_as_int() if hasattr(value, "node") else None
-    return known if isinstance(known, int) else str(value)
+def _extent(value: Any, sizes: Sizes) -> Any:
+    """Return a number of PyTorch's, perhaps a symbolic one, as a number or an `Extent`."""
+    return sizes.of(value.node.expr) if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
 
 
-def _program(exported: Any, module: nn.Module | None, known: Collection[str]) -> Program:
+def _program(exported: Any, module: nn.Module | None, known: Collection[str], inputs: tuple[Any, ...]) -> Program:
     """Read an exported program, of a module if there is one."""
     program = Program()
+    program.sizes.example.update(_sizes_of(exported, inputs, module is not None).example)
     named: dict[Any, str] = {}
     state = exported.state_dict if module is None else module.state_dict(keep_vars=True)
     for key, tensor in state.items():
@@ -469,14 +529,26 @@ def _program(exported: Any, module: nn.Module | None, known: Collection[str]) ->
             _add_input(program, node, specs[node.name], exported, named, learned)
     computed = {*program.stored, *program.inputs}
     results = _Reader(program, known, exported.graph_module, computed).read()
-    kinds = [spec.kind for spec in exported.graph_signature.output_specs]
-    program.outputs = [item for item, kind in zip(results, kinds) if kind == OutputKind.USER_OUTPUT]
+    specs_out = exported.graph_signature.output_specs
+    program.outputs = [item for item, spec in zip(results, specs_out) if spec.kind == OutputKind.USER_OUTPUT]
+    for spec in specs_out:
+        if spec.kind in _CHANGES:
+            program.changed.append(f"forward {_CHANGES[spec.kind]} {spec.target}, which stays as it is in Lua")
+    # Decompositions may add conditions: they are read last.
+    program.sizes.conditions += _sizes_of(exported, inputs, module is not None).conditions
     names = exported.call_spec.out_spec.context
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         program.output_names = list(names)
     program.dtypes.update((name, _dtype(value)) for name, value in program.constants.items())
-    program.notes += _training_notes(program) + _range_notes(exported, program)
+    program.notes += _training_notes(program)
     return program
+
+
+_CHANGES = {
+    OutputKind.BUFFER_MUTATION: "updates the buffer",
+    OutputKind.PARAMETER_MUTATION: "changes the parameter",
+}
+"""Kinds of results of a program that are new values of what it holds."""
 
 
 def _identity(value: Any) -> Any:
@@ -484,11 +556,6 @@ def _identity(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.numel():
         return value.data_ptr(), value.shape, value.stride(), value.dtype
     return id(value)
-
-
-def _example_of(value: Any) -> Any:
-    """Return what a graph has for the value of a node: a tensor without elements."""
-    return value.meta["val"] if isinstance(value, torch.fx.Node) else value
 
 
 def _value_of(spec: Any, exported: Any) -> Any:
@@ -511,7 +578,7 @@ def _add_input(program: Program, node: Any, spec: Any, exported: Any, named: dic
     if spec.kind == InputKind.USER_INPUT:
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
-            program.inputs[node.name], program.dtypes[node.name] = _shape(value), _dtype(value)
+            program.inputs[node.name], program.dtypes[node.name] = _shape(value, program.sizes), _dtype(value)
         else:
             program.constants[node.name] = value
         return
@@ -525,10 +592,6 @@ def _add_input(program: Program, node: Any, spec: Any, exported: Any, named: dic
         program.constants[node.name] = value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-_REGIONS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
-"""Blocks of the source, such as `with torch.no_grad()`."""
-
-
 @define(eq=False)
 class _Reader:
     """Reads the calls of a graph into a program.
@@ -538,8 +601,8 @@ class _Reader:
         known: operations that are not decomposed.
         module: the graph's.
         computed: names of the values that are not constants.
-        prefix: of the names of the values, in a block or a decomposition.
-        bound: values of nodes that are not calls of the program: of the graph's inputs, of decompositions and blocks.
+        prefix: of the names of the values, in a decomposition.
+        bound: values of nodes that are not calls of the program: of the graph's inputs, and of decompositions.
         outer: the call that a decomposition belongs to.
     """
 
@@ -560,8 +623,6 @@ class _Reader:
                     self.program.constants[self.prefix + node.name] = value
             elif node.op == "output":
                 return [self.plain(item) for item in pytree.tree_leaves(node.args[0])]
-            elif node.op == "call_function" and getattr(node.target, "__name__", "") in _REGIONS:
-                self._read_block(node)
             elif node.op == "call_function":
                 self._read_call(node)
         return []
@@ -574,8 +635,7 @@ class _Reader:
                 return item
             held = item.meta.get("val")
             if isinstance(held, (torch.SymInt, torch.SymFloat)):
-                text = _text(held)
-                return text if isinstance(text, int) else DynamicExtent(text)
+                return _extent(held, self.program.sizes)
             if isinstance(held, (int, float, bool)):
                 return held
             return self.bound.get(item.name, CallRef(self.prefix + item.name))
@@ -593,7 +653,8 @@ class _Reader:
         if schema:
             args = {one.name: args.get(one.name, one.default_value) for one in schema.arguments}
         line = outer.line if outer else _line(node.meta.get("stack_trace") or "")
-        call = TracedCall(self.prefix + node.name, op, target, self.plain(args), _shape(value), stack, line, node=node)
+        shape = _shape(value, self.program.sizes)
+        call = TracedCall(self.prefix + node.name, op, target, self.plain(args), shape, stack, line)
         self.program.dtypes[call.name] = _dtype(value)
         if outer:
             call.stack, call.origin = outer.stack, outer.op
@@ -606,50 +667,183 @@ class _Reader:
         if isinstance(several, list):
             self.bound[node.name] = several[node.args[1]]
             return
-        call = self._call(node, node.target)
+        call = self._call(node, _original(node.target))
         final = self.outer or call.op.startswith("operator.") or call.name not in self.computed
         made = None
-        if not final and call.table_name not in self.known:
-            made = _decomposition(node, call, frozenset(self.known))
+        if not final and call.op not in self.known:
+            made = _decomposition(node, frozenset(self.known))
         if made is None:
             self.program.calls.append(call)
             return
         graph, inputs = made
-        results = self._read_inside(graph, inputs, (), f"{call.name}.", call)
-        if call.inplace:
-            target = torch.ops.aten.copy_.default
-            args = {"self": call.args["self"], "src": results[0], "non_blocking": False}
-            results = [self._add("copy", target, args, call, node.meta["val"])]
+        names = [inner.name for inner in graph.graph.nodes if inner.op == "placeholder"]
+        bound = dict(zip(names, map(self.plain, inputs)))
+        results = _Reader(self.program, (), graph, self.computed, f"{call.name}.", bound, call).read()
         self.bound[node.name] = results if isinstance(node.meta.get("val"), (list, tuple)) else results[0]
 
-    def _read_inside(
-        self, module: Any, inputs: Sequence[Any], known: Collection[str], prefix: str, outer: TracedCall | None
-    ) -> list[Any]:
-        """Read all calls of another graph, with the values of its inputs; return its outputs."""
-        names = [inner.name for inner in module.graph.nodes if inner.op == "placeholder"]
-        bound = dict(zip(names, map(self.plain, inputs)))
-        return _Reader(self.program, known, module, self.computed, prefix, bound, outer).read()
 
-    def _read_block(self, node: Any) -> None:
-        """Read a block; its results are a list, detached if the block disables gradients."""
+# Functional graphs: changes in place are PyTorch's work
+
+
+def _functional(exported: Any, known: Collection[str]) -> tuple[Any, list[str]]:
+    """Return a program without changes in place, and texts of what Lua does otherwise.
+
+    Most are changes of a value that only they use, as by `ReLU(inplace=True)`: the same operation that returns a new
+    value will do. PyTorch rewrites the others, and views of what is changed, with the whole program.
+    """
+    graph = exported.graph
+    _inline_blocks(exported.graph_module)
+    _keep_learned(exported)
+    sources = [node.args[0] for node in graph.nodes if _is_change(node)]
+    by_data = any(node.target is torch.ops.aten.detach.default for node in sources)
+    texts = ["forward changes values by their data: these have no gradient in Lua"] * by_data
+    for node in [*graph.nodes]:
+        if _is_change(node):
+            _replace_change(node)
+    graph.eliminate_dead_code(lambda node: bool(node.users) or node.op != "call_function" or _is_change(node))
+    if any(map(_is_change, graph.nodes)):
+        for node in graph.nodes:
+            node.target = _KEPT.get(node.target, node.target)
+        exported.graph_module.recompile()
+        exported = exported.run_decompositions(_table(frozenset(known)))
+    return exported, texts
+
+
+def _keep_learned(exported: Any) -> None:
+    """Let parameters whose `data` is changed, as by a mask, have their gradients: what is changed is not detached."""
+    learned = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.PARAMETER}
+    detached = [node for node in exported.graph.nodes if node.target is torch.ops.aten.detach.default]
+    changed = {node.args[0] for node in exported.graph.nodes if _is_change(node)}
+    for source in {node.args[0] for node in detached if node in changed}:
+        for node in detached:
+            if node.args[0] is source and source.name in learned:
+                node.replace_all_uses_with(source)
+                exported.graph.erase_node(node)
+
+
+def _is_change(node: Any) -> bool:
+    """Return whether a node changes its first argument in place."""
+    schema = getattr(node.target, "_schema", None)
+    return node.op == "call_function" and schema is not None and schema.is_mutable
+
+
+def _replace_change(node: Any) -> None:
+    """Replace a change of a value without views by the operation that returns a new one."""
+    changed = node.args[0] if node.args else None
+    packet, _, overload = str(node.target).removeprefix("aten.").partition(".")
+    other = getattr(getattr(torch.ops.aten, packet.removesuffix("_"), None), overload, None)
+    if other is None or not isinstance(changed, torch.fx.Node) or changed.op != "call_function":
+        return
+    before: set[Any] = set()
+    for earlier in node.graph.nodes:
+        if earlier is node:
+            break
+        before.add(earlier)
+    if _may_share(changed) or any(_may_share(user) for user in changed.users if user in before):
+        return
+    node.target = other
+    for user in [*changed.users]:
+        if user is not node and user not in before:
+            user.replace_input_with(changed, node)
+
+
+def _may_share(node: Any) -> bool:
+    """Return whether a value may share memory with an argument of its operation."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return node.op != "output"
+    if any(result.alias_info is not None for result in schema.returns):
+        return True
+    # Operations that PyTorch composes of others may return their argument, as dropout in evaluation does.
+    is_composed = torch._C._dispatch_has_kernel_for_dispatch_key(node.target.name(), "CompositeImplicitAutograd")
+    return bool(is_composed) and str(node.target) not in _FRESH
+
+
+_FRESH = frozenset(
+    f"aten.{name}"
+    for name in (
+        "batch_norm.default conv1d.default conv2d.default conv3d.default linear.default matmul.default "
+        "layer_norm.default group_norm.default max_pool2d.default conv_transpose2d.input log_softmax.int softmax.int"
+    ).split()
+)
+"""Composed operations that return a new value always."""
+
+
+def _kept(name: str) -> Any:
+    """Return an operation of evaluation that PyTorch does not compose of others, and that stands for a dropout."""
+
+    def forward(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        return input.clone()
+
+    made = torch.library.custom_op(f"t7bridge::{name}", forward, mutates_args=())
+    made.register_fake(lambda input, p, train: torch.empty_like(input))
+    return made._opoverload
+
+
+_KEPT = {
+    getattr(torch.ops.aten, name).default: _kept(name) for name in ("dropout", "feature_dropout", "alpha_dropout")
+}
+"""Dropouts, which PyTorch leaves out of evaluation → what they are while it rewrites a program."""
+_ORIGINALS = {kept: original for original, kept in _KEPT.items()}
+
+
+def _original(target: Any) -> Any:
+    return _ORIGINALS.get(target, target)
+
+
+def _inline_blocks(module: Any) -> None:
+    """Put blocks such as `with torch.no_grad()` into the graph; what one without gradients returns is detached."""
+    for node in [*module.graph.nodes]:
+        if node.op != "call_function" or getattr(node.target, "__name__", "") not in _BLOCKS:
+            continue
         place = next(number for number, item in enumerate(node.args) if getattr(item, "op", "") == "get_attr")
-        call = self._call(node, node.target)
-        module, prefix = getattr(self.module, node.args[place].target), f"{self.prefix}{node.name}."
-        results = self._read_inside(module, node.args[place + 1 :], self.known, prefix, self.outer)
-        if node.target.__name__ == _REGIONS[0] and not node.args[0]:
-            for number, (value, held) in enumerate(zip(results, node.meta["val"])):
-                if isinstance(value, CallRef) and isinstance(held, torch.Tensor) and held.is_floating_point():
-                    target = torch.ops.aten.detach.default
-                    results[number] = self._add(f"detach{number}", target, {"self": value}, call, held)
-        self.bound[node.name] = results
+        inner = getattr(module, node.args[place].target)
+        _inline_blocks(inner)
+        values: dict[Any, Any] = {}
+        arguments = iter(node.args[place + 1 :])
+        with module.graph.inserting_before(node):
+            for part in inner.graph.nodes:
+                if part.op == "placeholder":
+                    values[part] = next(arguments)
+                elif part.op == "get_attr":
+                    name = f"{node.name}_{part.target}"
+                    setattr(module, name, getattr(inner, part.target))
+                    values[part] = module.graph.get_attr(name)
+                    values[part].meta = dict(part.meta)
+                elif part.op == "output":
+                    results = [values.get(item, item) for item in part.args[0]]
+                else:
+                    values[part] = module.graph.node_copy(part, lambda item: values[item])
+            if node.target.__name__ == _BLOCKS[0] and not node.args[0]:
+                results = [_detached(module.graph, item) for item in results]
+        for user in [*node.users]:
+            user.replace_all_uses_with(results[user.args[1]])
+            module.graph.erase_node(user)
+        module.graph.erase_node(node)
 
-    def _add(self, name: str, target: Any, args: Any, outer: TracedCall, value: Any) -> CallRef:
-        """Add a call that the graph does not contain, with a value like another, after those inside of a call."""
-        made = TracedCall(f"{outer.name}.{name}", str(target), target, args, _shape(value), outer.stack, outer.line)
-        self.computed.add(made.name)
-        self.program.dtypes[made.name] = _dtype(value)
-        self.program.calls.append(made)
-        return CallRef(made.name)
+
+_BLOCKS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+
+
+def _detached(graph: Any, value: Any) -> Any:
+    """Return a value of a graph without a gradient."""
+    held = value.meta.get("val")
+    if not is_tensor(held) or not held.is_floating_point():
+        return value
+    made = graph.call_function(torch.ops.aten.detach.default, (value,))
+    made.meta = dict(value.meta)
+    return made
+
+
+def _copied_program(exported: Any) -> Any:
+    """Return a copy of a program whose graph may be changed; its tensors are the same."""
+    tensors = [*exported.state_dict.values(), *exported.constants.values()]
+    copied = copy.deepcopy(exported, {id(value): value for value in tensors if is_tensor(value)})
+    names = iter(spec.arg.name for spec in copied.graph_signature.input_specs)
+    for node in copied.graph.nodes:
+        if node.op == "placeholder":
+            node.name = next(names)  # a copy of a graph gives other names to inputs called as functions of Python
+    return copied
 
 
 @cache
@@ -659,14 +853,9 @@ def _table(known: frozenset[str]) -> dict[Any, Any]:
     return {target: rule for target, rule in table.items() if str(target) not in known}
 
 
-def _decomposition(node: Any, call: TracedCall, known: frozenset[str]) -> Any:
+def _decomposition(node: Any, known: frozenset[str]) -> Any:
     """Return a call as a graph of other calls, and the nodes that are its inputs; `None` if PyTorch has none."""
     target = node.target
-    if call.inplace:
-        packet, _, overload = call.table_name.removeprefix("aten.").partition(".")
-        target = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-        if target is None:
-            return None
     flat, spec = pytree.tree_flatten((node.args, node.kwargs))
     places = [place for place, item in enumerate(flat) if isinstance(item, torch.fx.Node)]
 
@@ -677,11 +866,20 @@ def _decomposition(node: Any, call: TracedCall, known: frozenset[str]) -> Any:
         args, kwargs = pytree.tree_unflatten(items, spec)
         return target(*args, **kwargs)
 
-    try:
-        with torch.no_grad(), _quiet():
-            made = make_fx(run, decomposition_table=_table(known))(*(flat[place].meta["val"] for place in places))
-    except Exception:  # a rule may need values that only a run has; the operation is then named itself
+    values = [flat[place].meta["val"] for place in places]
+    made: Any = None
+    for _ in range(2):  # PyTorch 2.13's transforms fail where they limit a size for the first time, and work then
+        try:
+            with torch.no_grad(), _quiet():
+                made = make_fx(run, decomposition_table=_table(known))(*values)
+            break
+        except Exception:  # a rule may need values that only a run has; the operation is then named itself
+            continue
+    if made is None:
         return None
+    for inner in [*made.graph.nodes]:
+        if _is_change(inner):
+            _replace_change(inner)
     calls = [inner for inner in made.graph.nodes if inner.op == "call_function"]
     same = any(inner.target is target for inner in calls)
     return None if same else (made, [flat[place] for place in places])
@@ -723,29 +921,66 @@ def _training_notes(program: Program) -> list[tuple[str, str, str]]:
     return found
 
 
-def _mode_notes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Any) -> list[tuple[str, str, str]]:
-    """Compare the graph of a module in evaluation with that in training; return what is not written, for each class.
+@contextlib.contextmanager
+def _reads_of_mode(readers: set[str]) -> Iterator[None]:
+    """Collect the names of the functions outside of torch.nn that read the attribute `training` of a module."""
+
+    def read(module: nn.Module) -> bool:
+        code = sys._getframe(1).f_code
+        if not code.co_filename.startswith(_FOLDERS[0]):
+            readers.add(code.co_name)
+        return bool(vars(module).get("training"))
+
+    def write(module: nn.Module, value: bool) -> None:
+        vars(module)["training"] = value
+
+    before = vars(nn.Module)["training"] if "training" in vars(nn.Module) else None
+    nn.Module.training = property(read, write)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if before is None:
+            del nn.Module.training
+        else:
+            nn.Module.training = before
+
+
+def _mode_notes(
+    module: nn.Module, inputs: tuple[Any, ...], evaluated: Any
+) -> list[tuple[str, str, str]]:
+    """Compare a module in evaluation with the same in training; return what is not written, for each class.
 
     Args:
         module: in evaluation mode, in which it is left.
         inputs: the example inputs.
-        evaluated: its exported program.
+        evaluated: what it computes; `None` if training cannot differ.
     """
-    kinds = {type(inner) for inner in module.modules()}
-    if all(kind.__module__.startswith("torch.nn.modules.") for kind in kinds - {nn.RReLU, nn.MultiheadAttention}):
-        return []
     module.train()
     kept = [path for path, inner in module.named_modules() if not inner.training and isinstance(inner, _MODAL)]
+    module.eval()
+    modules = dict(module.named_modules())
+    notes = [] if evaluated is None else _differences_in_training(module, inputs, evaluated)
+    if kept:
+        count = counted(len(kept), "layer")
+        text = f"Lua's training() changes {count} that train() leaves in evaluation: {listed(kept, 1)}"
+        notes.append((kept[0], type(modules[kept[0]]).__name__, text))
+    return notes
+
+
+def _differences_in_training(
+    module: nn.Module, inputs: tuple[Any, ...], evaluated: Any
+) -> list[tuple[str, str, str]]:
+    """Return which classes compute, or return, otherwise in training."""
+    module.train()
     try:
-        trained = (_with_any_batch(module, inputs, []) if _has_batch(evaluated) else None) or _export(
-            module, inputs, None, []
-        )
+        with _open_sizes():
+            trained = _with_any_size(module, inputs, [], False) or _export(module, inputs, None, [])
     except Exception as error:
         text = "the graph of training cannot be traced; that of evaluation is written"
         return [("", type(module).__name__, f"{text} ({_refused(error).found[:200]})")]
     finally:
         module.eval()
-    ours, theirs = _operations_of(evaluated), _operations_of(trained)
+    (ours, our_outputs), (theirs, their_outputs) = evaluated, _computation(trained)
     modules = dict(module.named_modules())
     differing: dict[str, list[str]] = {}
     left_out: list[str] = []
@@ -758,10 +993,9 @@ def _mode_notes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Any) -> l
         (paths[0], kind, f"the forward of {kind} {text}" + f" (at {len(paths)} places)" * (len(paths) > 1))
         for kind, paths in differing.items()
     ]
-    if kept:
-        count = counted(len(kept), "layer")
-        text = f"Lua's training() changes {count} that train() leaves in evaluation: {listed(kept, 1)}"
-        notes.append((kept[0], type(modules[kept[0]]).__name__, text))
+    if not notes and our_outputs != their_outputs:
+        kind = type(module).__name__
+        notes.append(("", kind, f"the forward of {kind} returns other outputs in training; those of evaluation are written"))
     return notes
 
 
@@ -771,6 +1005,32 @@ _MODAL = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
 
 _MODES = re.compile("dropout|norm|lstm|gru|rnn_")
 """Names of operations that Lua's layers, too, compute otherwise in training."""
+
+
+def _computation(exported: Any) -> tuple[dict[str, list[Any]], list[Any]]:
+    """Return the operations of each module of a program, and which of them it returns."""
+    return _operations_of(exported), _outputs_of(exported)
+
+
+def _outputs_of(exported: Any) -> list[Any]:
+    """Return where the outputs of a program come from: module, operation, and its number among its like; and their form."""
+    counts: dict[Any, int] = {}
+    places: dict[Any, Any] = {}
+    for node in exported.graph.nodes:
+        name = _MODES.sub("mode", str(node.target)) if node.op == "call_function" else node.name
+        place = _path_of(node), name
+        counts[place] = counts.get(place, 0) + 1
+        places[node] = (*place, counts[place])
+    returned = [node.args[0] for node in exported.graph.nodes if node.op == "output"][0]
+    kinds = [spec.kind for spec in exported.graph_signature.output_specs]
+    found = [places.get(item, item) for item, kind in zip(returned, kinds) if kind == OutputKind.USER_OUTPUT]
+    return [*found, str(exported.call_spec.out_spec)]
+
+
+def _path_of(node: Any) -> str:
+    """Return the path of the module that a node belongs to; a second call is `conv@1` in PyTorch's."""
+    stack = node.meta.get("nn_module_stack") or {"": ("", "")}
+    return str([*stack.values()][-1][0]).partition("@")[0]
 
 
 def _operations_of(exported: Any) -> dict[str, list[Any]]:
@@ -783,20 +1043,7 @@ def _operations_of(exported: Any) -> dict[str, list[Any]]:
         if isinstance(value, (torch.Tensor, tuple, list)) and not is_count:
             kinds = (float,) if _MODES.search(name) else (float, bool)
             numbers = [item for item in leaves((node.args, node.kwargs)) if isinstance(item, kinds)]
-            stack = node.meta.get("nn_module_stack") or {"": ("", "")}
-            path = [*stack.values()][-1][0].partition("@")[0]  # a second call is `conv@1`
-            found.setdefault(path, []).append((name, numbers))
-    return found
-
-
-def _range_notes(exported: Any, program: Program) -> list[tuple[str, str, str]]:
-    """Return which batches the traced branch of the source is for, if not all."""
-    found = []
-    for symbol, limits in exported.range_constraints.items():
-        low, high = limits.lower, limits.upper
-        if any(str(symbol) in shape[:1] for shape in program.inputs.values()) and (low > 2 or high < 1 << 30):
-            text = f"the module branches on the size of the batch: this one is for {low}"
-            found.append(("", "", f"{text} to {high} examples" if high < 1 << 30 else f"{text} examples or more"))
+            found.setdefault(_path_of(node), []).append((name, numbers))
     return found
 
 

@@ -6,7 +6,7 @@ from math import pi, prod, sqrt
 from typing import Any
 
 from ...data import np
-from ..build import Builder, CannotError, Complex, Wire, check_known, operation
+from ..build import Builder, CannotError, Complex, Wire, operation
 from .elementwise import along
 from .shape import windows
 
@@ -64,7 +64,7 @@ def _transformed(b: Builder, value: Any, dim: int, sign: int) -> Complex:
 
 def _turns(count: Any, kept: int | None = None) -> tuple[Any, Any]:
     """Return the cosines and sines of 2 pi j k / count, for all j and the first k."""
-    check_known("transforms the batch", count)
+    count = int(count)
     angles = np.outer(np.arange(count), np.arange(count if kept is None else kept)) % count * (2 * pi / count)
     return np.cos(angles), np.sin(angles)
 
@@ -115,8 +115,8 @@ def short_time(
     b: Builder, self: Wire, n_fft: int, hop_length: Any, window: Any, normalized: bool, onesided: Any
 ) -> Any:
     """Transform windows of signals."""
-    if len(self.shape) != 2 or isinstance(self.shape[1], str):
-        raise CannotError("the signals are not a batch of known length")
+    if len(self.shape) != 2:
+        raise CannotError("the signals are not a batch")
     frames = windows(b, self, 1, n_fft, hop_length or n_fft // 4)
     if window is not None:
         if window.shape != (n_fft,):

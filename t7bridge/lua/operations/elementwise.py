@@ -23,9 +23,10 @@ from ..build import (
     Scaled,
     Stored,
     Wire,
-    check_known,
     check_learned,
+    is_known,
     is_parameter,
+    known,
     number_of,
     operation,
     with_extents,
@@ -504,14 +505,10 @@ def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = No
     """Return variances, and means."""
     places = _places(dim, len(self.shape))
     correction = (unbiased is not False) if correction is None else correction
-    if correction:
-        check_known(
-            "the unbiased variance over the batch depends on its size", *(self.shape[place] for place in places)
-        )
     middle = reduced(b, "nn.Mean", self, places, True)
     made = reduced(b, "nn.Mean", (self - middle) ** 2, places, keepdim)
     if correction:
-        count = prod(self.shape[place] for place in places)
+        count = prod(known(*(self.shape[place] for place in places)))
         made = made * (count / (count - correction))
     if b.kind == "var_mean":
         return [made, middle if keepdim else b.reshape(middle, made.shape)]
@@ -550,8 +547,7 @@ def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
 def cumsum(b: Builder, self: Wire, dim: Place) -> Any:
     """Return cumulative sums."""
     _check_kind(b)
-    extent = self.shape[dim]
-    check_known("sums along the batch", extent)
+    extent = int(self.shape[dim])
     return along(b, self, dim, np.triu(np.ones((extent, extent), "f4")))
 
 
@@ -586,15 +582,15 @@ def _check_kind(b: Builder) -> None:
 
 def _elements(b: Builder, value: Wire, dim: int) -> list[Any]:
     """Return the elements of a dimension, which are not many."""
-    extent = value.shape[dim]
-    if isinstance(extent, str) or extent > MOST_STEPS:
+    extent = int(value.shape[dim])
+    if extent > MOST_STEPS:
         raise CannotError(f"{extent} steps")
     return [b.narrow(value, dim, index, 1) for index in range(extent)]
 
 
 def flattened(lead: Any) -> Any:
     """Return the extent of merged dimensions."""
-    return prod(lead) if all(isinstance(extent, int) for extent in lead) else "*".join(map(str, lead))
+    return prod(lead)
 
 
 @operation("prod.dim_int", "nn.Select, nn.CMulTable")
@@ -617,8 +613,7 @@ def sort(b: Builder, self: Wire, dim: Place, descending: bool = False, largest: 
     """Return elements of a dimension in order, all, the first or the lower middle ones, and their indices."""
     start, count = 0, self.shape[dim] if k is None else k
     if b.kind == "median":
-        check_known("the number of elements depends on the inputs", count)
-        start, count = (count - 1) // 2, 1
+        start, count = (int(count) - 1) // 2, 1
     made = self >> make("pt.Sort", dim + 1, descending or largest)
     parts = [b.narrow(made >> make("nn.SelectTable", place), dim, start, count) for place in (1, 2)]
     return list(map(b.reshape, parts, b.shape))
@@ -628,8 +623,7 @@ def sort(b: Builder, self: Wire, dim: Place, descending: bool = False, largest: 
 def argmax(b: Builder, self: Wire, dim: int | None, keepdim: bool) -> Any:
     """Return the indices of the largest or smallest elements of a dimension, or of all."""
     if dim is None:
-        check_known("searches the whole batch", *self.shape)
-        self, dim = b.reshape(self, (1, -1)), 1
+        self, dim = b.reshape(self, (1, prod(known(*self.shape)))), 1
     dim %= len(self.shape)
     layer = make("pt.ArgMax", dim + 1, b.kind == "argmin")
     return b.reshape(b.emit(layer, self, shape=with_extents(self.shape, dim) or (1,)), b.shape)
@@ -737,9 +731,8 @@ def native_norm(b: Builder, **args: Any) -> Any:
 def group_norm(b: Builder, input: Wire, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
     """Normalize over groups of channels of each example."""
     shape = input.shape
-    check_known("an extent of the image depends on the inputs", *shape[1:])
     size = (1, shape[1], *(1,) * (len(shape) - 2))
-    if len(shape) > 3 and b.is_free:
+    if not is_known(shape[2:]):
         return _affine(b, _standardized(input, lambda value: _means(b, value, num_groups), eps), weight, bias, size)
     count = prod(shape[1:]) // num_groups
     value = b.emit(normalized(3, count, eps), b.reshape(input, (shape[0], num_groups, count)))

@@ -13,9 +13,10 @@ from ..build import (
     Const,
     Stored,
     Wire,
-    check_known,
+    are_equal,
     check_learned,
     is_parameter,
+    known,
     operation,
     with_extents,
 )
@@ -24,7 +25,6 @@ from .elementwise import along
 from .linear import with_weight
 from .shape import as_image, constant_pad, on_image
 
-UNKNOWN = "an extent of the image depends on the inputs"
 INDICES = "the positions of maxima are not available in nn; --allow layers writes a layer, but for volumes"
 
 
@@ -84,7 +84,6 @@ def convolution(
     rank = len(kernel)
     if len(input.shape) != rank + 2:
         raise CannotError("the input is not a batch")
-    check_known(UNKNOWN, *b.shape[2:])
     kernel, stride, dilation = _each(rank, kernel, 1), _each(rank, stride, 1), _each(rank, dilation, 1)
     if padding == "same":
         padding, input = _same(b, input, [d * (k - 1) for k, d in zip(kernel, dilation)])
@@ -118,7 +117,7 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any)
     Images are padded to a square with zeros, and the output is cropped.
     """
     batch, channels, height, width = input.shape
-    side = max(height, width)
+    side = height if are_equal(height, width) else max(known(height, width))
     kernel, stride, pad = numbers
     input = constant_pad(b, input, [0, side - width, 0, side - height], 0.0)
     layer = make(
@@ -164,7 +163,6 @@ def transposed_convolution(
         raise CannotError("nn has no transposed convolution with dilation")
     if any(more >= step for more, step in zip(extra, stride)):
         raise CannotError("the output padding is not less than the stride")
-    check_known(UNKNOWN, *b.shape[2:])
     name = "nn.SpatialFullConvolution" if rank < 3 else "nn.VolumetricFullConvolution"
     each = n_in // groups
     args = _arguments(kernel, stride, padding, extra)
@@ -226,9 +224,8 @@ def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
 def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Return the elements at each position of a kernel."""
     kernel, dilation, stride, (top, left) = (_each(2, each, 0) for each in (kernel_size, dilation, stride, padding))
-    check_known(UNKNOWN, *self.shape[-3:])
     value = constant_pad(b, self, [left, left, top, top], 0.0)
-    *lead, height, width = value.shape
+    *lead, height, width = *value.shape[:-2], *known(*value.shape[-2:])
     rows, columns = (
         np.arange(size)[:, None] * apart + np.arange((extent - apart * (size - 1) - 1) // step + 1) * step
         for extent, apart, size, step in zip((height, width), dilation, kernel, stride)
@@ -281,7 +278,7 @@ def pool(
 def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
     """Return images with values at the positions of maxima, and 0 elsewhere."""
     lead = self.shape[:-2]
-    check_known(UNKNOWN, *self.shape[-2:], *b.shape[-2:])
+    known(*self.shape[-2:], *b.shape[-2:])
     value, places = (b.reshape(each, (*lead, prod(self.shape[-2:]))) for each in (self, indices))
     empty = b.wire(b.constant(np.zeros(1, "f4"), (*lead, prod(b.shape[-2:]))), value)
     return b.reshape(b.emit(make("pt.Scatter", len(lead) + 1, False), empty, places, value), b.shape)
@@ -305,7 +302,7 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
     largest, rank = "max" in b.kind, len(self.shape) - 2
     shape = b.shape[0] if largest else b.shape
     if rank == 3:
-        if any(isinstance(n, str) or n % m for n, m in zip(self.shape[2:], shape[2:])):
+        if any(n % m for n, m in zip(known(*self.shape[2:]), shape[2:])):
             raise CannotError("nn has adaptive pooling in three dimensions only where sizes divide")
         kernel = _arguments([n // m for n, m in zip(self.shape[2:], shape[2:])])
         return b.emit(make("nn.VolumetricAveragePooling", *kernel, *kernel), self, shape=shape)
@@ -323,10 +320,11 @@ def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = 
     """Interpolate along the last dimensions."""
     value, shape = input, b.shape
     old, new = value.shape[2:], shape[2:]
-    check_known(UNKNOWN, *old, *new)
-    factors = {size // extent for size, extent in zip(new, old) if size % extent == 0}
-    if b.kind == "upsample_nearest2d" and len(factors) == 1 and not any(n % o for n, o in zip(new, old)):
-        return b.emit(make("nn.SpatialUpSamplingNearest", *factors), value, shape=shape) if new != old else value
+    if b.kind == "upsample_nearest2d" and all(size % extent == 0 for size, extent in zip(new, old)):
+        factors = {size // extent for size, extent in zip(new, old)}
+        if len(factors) == 1:
+            return b.emit(make("nn.SpatialUpSamplingNearest", *factors), value, shape=shape) if new != old else value
+    old, new = known(*old), known(*new)
     if b.kind == "upsample_bilinear2d" and align_corners and old != new:
         sizes = (("oheight", new[0]), ("owidth", new[1]))
         return b.emit(make("nn.SpatialUpSamplingBilinear", sizes), value, shape=shape)

@@ -18,6 +18,7 @@ from ..build import (
     Wire,
     broadcast,
     first_wire,
+    is_known,
     is_parameter,
     operation,
 )
@@ -28,6 +29,10 @@ from .elementwise import flattened, softmax_of
 def applied(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any:
     """Apply nn.Linear to the last dimension."""
     n_out, n_in = weight.ref.size
+    whole = b.before_view(value)
+    if not is_known(whole.shape[1:-1]) and whole.shape[-1] == n_in and prod(whole.shape[:-1]) == value.shape[0]:
+        # Two extents that depend on the inputs stay apart: no view separates them again.
+        return b.reshape(applied(b, whole, weight, bias), (value.shape[0], n_out))
     args = (n_in, n_out, *(() if bias is not None else (False,)))
     layer = make("nn.Linear", *args, weight=weight.ref, bias=None if bias is None else bias.ref)
     shape = (*value.shape[:-1], n_out)

@@ -14,7 +14,6 @@ from ..build import (
     Missing,
     Stored,
     Wire,
-    check_known,
     check_learned,
     is_parameter,
     operation,
@@ -160,8 +159,7 @@ def recurrent(
         raise CannotError("projections are not composed")
     if len(input.shape) != 3:
         raise CannotError("the input is not a batch")
-    length = input.shape[time]
-    check_known("the number of steps depends on the inputs", length)
+    length = int(input.shape[time])
     b.remark(f"recurrent layers are unrolled for {length} steps: the model accepts sequences of that length only")
     return _layers(b, input, cells, ways, dropout, partial(_unrolled, b, time, states))
 

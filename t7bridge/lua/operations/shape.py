@@ -6,23 +6,24 @@ from itertools import accumulate, chain, pairwise
 from math import prod
 from typing import Any
 
-from ...data import define, np
+from ...data import np
 from ..build import (
     Builder,
     CannotError,
     Const,
     Place,
+    Steps,
     Stored,
     Wire,
-    check_known,
     is_known,
     is_parameter,
+    known,
     number_of,
     operation,
     with_extents,
 )
 from ..layers import LuaLayer, make, sequential
-from ..trace import DynamicExtent
+from ..sizes import Extent
 from .elementwise import filled as masked
 from .elementwise import flattened, is_nonzero, reduced
 
@@ -37,9 +38,14 @@ _END = 2**63 - 1
 )
 def view(b: Builder, self: Any) -> Any:
     """Reshape to another shape with the same number of elements."""
-    if b.kind == "squeeze" and b.program.single and self.shape[:1] == b.shape[:1] and b.call.op.endswith("default"):
+    if b.kind == "squeeze" and b.call.op.endswith("default") and self.shape[:1] == b.shape[:1] and _is_one(b.shape):
         b.remark("squeeze() keeps the batch, which PyTorch drops if it is one example", warning=True)
     return b.reshape(self, b.shape)
+
+
+def _is_one(shape: Any) -> bool:
+    """Return whether a value has a batch of any size, which is 1 in the example."""
+    return isinstance(shape[0], Extent) and shape[0].in_example == 1
 
 
 @operation(
@@ -70,8 +76,7 @@ def same(b: Builder, self: Any) -> Any:
 def detach(b: Builder, self: Any) -> Any:
     """Return the same values without a gradient."""
     if isinstance(self, Stored):
-        changed = any(call.inplace and call.source == b.call.name for call in b.program.calls)
-        return self if changed else Stored(self.ref, self.shape, False)  # w.data *= mask: w is still learned
+        return Stored(self.ref, self.shape, False)
     return self >> make("nn.ZeroGrad") if isinstance(self, Wire) else self
 
 
@@ -92,14 +97,56 @@ def expand(b: Builder, self: Any, other: Any = None) -> Any:
 
 @operation("copy", "none: the other value")
 def overwritten(b: Builder, self: Any, src: Any) -> Any:
-    """Replace all elements, also in a view of another tensor."""
+    """Replace all elements."""
     return b.expand(src, b.shape, self if isinstance(self, Wire) else None)
+
+
+@operation("slice_scatter select_scatter", "nn.Narrow, nn.JoinTable")
+def with_part(
+    b: Builder, self: Any, src: Any, dim: Place, index: Any = None, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    """Replace a range of a dimension, or one element of it."""
+    extent = self.shape[dim]
+    if index is not None:
+        start, end = (index, index + 1) if index >= 0 else (index + extent, index + extent + 1)
+        src = b.reshape(src, (*src.shape[:dim], 1, *src.shape[dim:]))
+    begin, end = _range(extent, start, end)
+    src = b.expand(src, with_extents(self.shape, dim, (end - begin + step - 1) // step))
+    if step != 1:
+        return b.replaced(self, np.arange(int(begin), int(end), step), src, dim)
+    parts = [src]
+    if begin != 0:
+        parts = [b.narrow(self, dim, 0, begin), *parts]
+    if end != extent:
+        parts += [b.narrow(self, dim, end, extent - end)]
+    return b.concatenate(parts, dim)
+
+
+def _range(extent: Any, start: Any, end: Any) -> tuple[Any, Any]:
+    """Return the first element of a slice, and the one behind its last.
+
+    A slice that reaches beyond the end of a dimension in the example takes all of it: longer ones are then refused.
+    One that does not needs no condition, as nn.Narrow raises an error beyond the end.
+    """
+    begin = 0 if start is None else start
+    size, first = (item.in_example if isinstance(item, Extent) else item for item in (extent, begin))
+    if first < 0:
+        begin = begin + extent if -first <= size else 0
+    elif first > size:
+        begin = extent
+    if end is None or end == _END:
+        return begin, extent
+    last = end.in_example if isinstance(end, Extent) else end
+    if last > size and extent <= end:
+        return begin, extent
+    return begin, end + extent if last < 0 else end
 
 
 def strided(b: Builder, value: Any, place: int, start: int, count: int, step: int) -> Any:
     """Return every `step`-th element of a dimension."""
     if step == 1:
         return b.narrow(value, place, start, count)
+    start, count = known(start, count)
     if start + count * step <= value.shape[place]:
         part = b.narrow(value, place, start, count * step)
         return b.select(b.reshape(part, with_extents(value.shape, place, count, step)), place + 1, 0)
@@ -123,14 +170,18 @@ def slice_(b: Builder, self: Any, dim: Place, start: Any, end: Any, step: int) -
     if b.shape == self.shape:
         return self
     extent, count = self.shape[dim], b.shape[dim]
-    if isinstance(extent, str) or isinstance(count, str) or isinstance(start, DynamicExtent):
-        raise CannotError("takes a part of the batch")
-    begin = start or 0
-    if isinstance(self, Wire) and begin >= 0 and step == 1 and isinstance(end, (int, type(None))):
+    begin = 0 if start is None else start
+    is_plain = isinstance(begin, int) and begin >= 0 and isinstance(end, (int, type(None)))
+    if isinstance(self, Wire) and is_plain and step == 1:
         behind = -end if end is not None and end < 0 else 0  # elements at the end that are left out
         if behind or end is None or end >= _END:
             return b.emit(make("nn.Narrow", dim + 1, begin + 1, -1 - behind), self, shape=b.shape)
-    return strided(b, self, dim, max(begin + extent, 0) if begin < 0 else min(begin, extent), count, step)
+    begin, end = _range(extent, start, end)
+    if isinstance(count, Extent):
+        count = (end - begin + step - 1) // step
+    else:
+        begin = min(begin, extent)
+    return strided(b, self, dim, begin, count, step)
 
 
 @operation(
@@ -146,7 +197,7 @@ def split(b: Builder, self: Any, dim: Place) -> Any:
 @operation("unbind.int", "nn.Select")
 def unbind(b: Builder, self: Any, dim: Place) -> Any:
     """Take each element of a dimension."""
-    return [b.select(self, dim, index) for index in range(self.shape[dim])]
+    return [b.select(self, dim, index) for index in range(int(self.shape[dim]))]
 
 
 @operation("stack", "nn.View, nn.JoinTable")
@@ -158,17 +209,14 @@ def stack(b: Builder, tensors: Any, dim: Place) -> Any:
 @operation("cat concat concatenate", "nn.JoinTable")
 def cat(b: Builder, tensors: Any, dim: Place) -> Any:
     """Join along a dimension."""
-    if any(isinstance(value.shape[dim], str) for value in tensors if len(value.shape) > 1):
-        raise CannotError("joins batches")
     return b.concatenate(tensors, dim)
 
 
 @operation("tril triu", "nn.CMulTable with nn.Constant")
 def triangle(b: Builder, self: Wire, diagonal: int) -> Any:
     """Return the lower or upper triangle of matrices, and 0 elsewhere."""
-    check_known("an extent of the matrix depends on the inputs", *self.shape[-2:])
     cut = np.tril if b.kind == "tril" else np.triu
-    return self * b.constant(cut(np.ones(self.shape[-2:], "f4"), diagonal))
+    return self * b.constant(cut(np.ones(known(*self.shape[-2:]), "f4"), diagonal))
 
 
 @operation("repeat", "nn.JoinTable, nn.Replicate")
@@ -177,9 +225,7 @@ def repeat(b: Builder, self: Any, repeats: Any) -> Any:
     value = b.reshape(self, (*(1,) * (len(repeats) - len(self.shape)), *self.shape))
     if all(extent == 1 or times == 1 for extent, times in zip(value.shape, repeats)):
         return b.expand(value, b.shape)
-    if not is_known(repeats):
-        raise CannotError("a value is repeated for each example of the batch")
-
+    repeats = known(*repeats)
     pairs = [
         ((extent,), (extent,)) if n == 1 else ((1, extent), (n, extent)) for extent, n in zip(value.shape, repeats)
     ]
@@ -192,8 +238,7 @@ def flip(b: Builder, self: Any, dims: Any) -> Any:
     """Reverse dimensions."""
     for dim in dims:
         place = dim % len(self.shape)
-        check_known("reverses the batch", self.shape[place])
-        self = b.gathered(self, np.arange(self.shape[place])[::-1], place)
+        self = b.gathered(self, np.arange(int(self.shape[place]))[::-1], place)
     return self
 
 
@@ -216,7 +261,7 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
         return constant_pad(b, wire, pad, float(value or 0))
     if mode == "circular":
         for place, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
-            extent = wire.shape[rank - place]
+            extent = int(wire.shape[rank - place])
             wire = b.gathered(wire, np.arange(-left, extent + right) % extent, rank - place)
         return wire
     kind = "Reflection" if mode.startswith("reflect") else "Replication"
@@ -257,12 +302,13 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
 
 
 @operation(
-    "zeros ones full new_zeros new_ones new_full zeros_like ones_like full_like empty.memory_format scalar_tensor",
+    "zeros ones full new_zeros new_ones new_full zeros_like ones_like full_like empty.memory_format new_empty "
+    "empty_like fill.Scalar scalar_tensor",
     "nn.Constant",
 )
-def filled(b: Builder, fill_value: Any = None, s: Any = None) -> Any:
+def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None) -> Any:
     """Return a constant."""
-    number = 1 if "ones" in b.kind else fill_value if fill_value is not None else s or 0
+    number = next((one for one in (fill_value, value, s) if one is not None), 1 if "ones" in b.kind else 0)
     element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")
     return b.constant(np.full(b.shape if is_known(b.shape) else (1,) * len(b.shape), number, element), b.shape)
 
@@ -275,7 +321,7 @@ def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any
     place, item = used[0]
     if len(used) == 1 and indices and b.dtype_of("indices", place) == "bool":
         raise CannotError("gathers by a mask")
-    if len(used) == 2 and place == 0 and isinstance(item, _Steps) and item.shape == self.shape[:1]:
+    if len(used) == 2 and place == 0 and isinstance(item, Steps) and item.shape == self.shape[:1]:
         return _of_each(b, self, *used[1])
     if len(used) > 1:
         self, item = _merged(b, self, used)
@@ -284,8 +330,23 @@ def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any
     if not isinstance(item, Const):
         raise CannotError("gathers by positions that depend on the inputs")
     numbers, extent = item.array(), self.shape[place]
-    made = b.gathered(self, numbers % extent if isinstance(extent, int) else numbers, place)
+    if numbers.size and numbers.min() < 0:
+        numbers = numbers % int(extent)
+    made = b.gathered(self, numbers, place)
     return b.reshape(made, with_extents(self.shape, place, *numbers.shape))
+
+
+@operation("diagonal_scatter", "nn.View, nn.Narrow, nn.JoinTable")
+def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Place, dim2: Place) -> Any:
+    """Replace a diagonal of two dimensions."""
+    rank = len(self.shape)
+    order = [place for place in range(rank) if place not in (dim1, dim2)] + [dim1, dim2]
+    rows, columns = known(self.shape[dim1], self.shape[dim2])
+    turned = b.permute(self, order)
+    flat = b.reshape(turned, (*turned.shape[:-2], rows * columns))
+    places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
+    made = b.replaced(flat, places, b.expand(src, (*turned.shape[:-2], len(places))), rank - 2)
+    return b.permute(b.reshape(made, turned.shape), [order.index(place) for place in range(rank)])
 
 
 @operation("diagonal", "nn.View, nn.Narrow, nn.JoinTable")
@@ -293,8 +354,7 @@ def diagonal(b: Builder, self: Any, offset: int, dim1: Place, dim2: Place) -> An
     """Return a diagonal of two dimensions as the last."""
     rank = len(self.shape)
     order = [place for place in range(rank) if place not in (dim1, dim2)]
-    rows, columns = self.shape[dim1], self.shape[dim2]
-    check_known("the diagonal of a matrix of unknown size", rows, columns)
+    rows, columns = known(self.shape[dim1], self.shape[dim2])
     flat = b.reshape(b.permute(self, [*order, dim1, dim2]), (*(self.shape[place] for place in order), rows * columns))
     places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
     return b.gathered(flat, places, rank - 2)
@@ -313,10 +373,10 @@ def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
     """Return a value with indexed dimensions merged, and one index for them."""
     first, count = used[0][0], len(used)
     extents = value.shape[first : first + count]
-    if [place for place, _ in used] != list(range(first, first + count)) or not is_known(extents):
-        raise CannotError("gathers in dimensions that are apart, or in the batch")
-    if any(isinstance(item, _Steps) for _, item in used):
-        raise CannotError("gathers by positions that depend on the size of the batch")
+    if [place for place, _ in used] != list(range(first, first + count)):
+        raise CannotError("gathers in dimensions that are apart")
+    extents = known(*extents)
+    used = [(place, b.constant(item.array()) if isinstance(item, Steps) else item) for place, item in used]
     merged = b.reshape(value, (*value.shape[:first], prod(extents), *value.shape[first + count :]))
     if all(isinstance(item, Const) for _, item in used):
         numbers = np.ravel_multi_index([item.array() % n for (_, item), n in zip(used, extents)], extents)
@@ -348,9 +408,9 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
         return b.expand(masked(b, self, mask, number), b.shape)
     extent = self.shape[place]
     values = b.expand(values, with_extents(self.shape, place, *item.shape))
-    if isinstance(item, Const) and isinstance(extent, int):
-        item = b.constant(item.array() % extent)
-    if accumulate or not isinstance(item, Const) or isinstance(extent, str):
+    if isinstance(item, Const):
+        item = b.constant(item.array() % int(extent))
+    if accumulate or not isinstance(item, Const):
         if "layers" not in b.allow or len(item.shape) > 1:
             raise CannotError("adds to elements, or chooses them by the inputs; --allow layers writes a layer")
         values = b.wire(values, self if isinstance(self, Wire) else None)
@@ -365,17 +425,16 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
 @operation("masked_select", "nn.Narrow, nn.JoinTable")
 def masked_select(b: Builder, self: Any, mask: Any) -> Any:
     """Return the elements where a constant mask is true."""
-    if not isinstance(mask, Const) or not is_known(self.shape):
+    if not isinstance(mask, Const):
         raise CannotError("the number of elements depends on the inputs")
-    numbers = np.flatnonzero(np.broadcast_to(mask.array(), self.shape))
+    numbers = np.flatnonzero(np.broadcast_to(mask.array(), known(*self.shape)))
     return b.reshape(b.gathered(b.reshape(self, (1, prod(self.shape))), numbers, 1), b.shape)
 
 
 @operation("unfold", "nn.Narrow and nn.JoinTable, nn.Index; nn.View, nn.Transpose")
 def windows(b: Builder, self: Wire, dimension: Place, size: int, step: int) -> Any:
     """Return the windows of a dimension, their elements last."""
-    extent, rank = self.shape[dimension], len(self.shape)
-    check_known("windows along the batch", extent)
+    extent, rank = int(self.shape[dimension]), len(self.shape)
     places = np.arange(0, extent - size + 1, step)[:, None] + np.arange(size)
     made = b.reshape(b.gathered(self, places, dimension), with_extents(self.shape, dimension, *places.shape))
     return b.permute(made, (*range(dimension + 1), *range(dimension + 2, rank + 1), dimension + 1))
@@ -440,20 +499,12 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
     return b.reshape(b.emit(layer, lead, shape=(*lead.shape, weight.ref.size[1])), b.shape)
 
 
-@define(eq=False)
-class _Steps:
-    """The numbers 0, step, 2 step, … up to a number that depends on the batch."""
-
-    step: int
-    shape: Any = ()
-
-
 @operation("arange.start_step", "none: offsets of bags of embeddings")
 def steps(b: Builder, start: Any, step: Any) -> Any:
-    """Return offsets in steps up to the size of the batch, for `embedding_bag` only."""
+    """Return offsets in steps up to the size of the batch."""
     if start != 0 or not isinstance(step, int):
         raise CannotError("counts up to a number that depends on the inputs")
-    return _Steps(step, b.shape)
+    return Steps(step, b.shape)
 
 
 @operation(
@@ -487,11 +538,11 @@ def embedding_bag(
 
 def _size_of_bags(offsets: Any, indices: Wire, last: bool) -> Any:
     """Return the number of indices in each bag."""
-    if isinstance(offsets, _Steps):
+    if isinstance(offsets, Steps):
         return offsets.step
-    count = indices.shape[0]
-    if not isinstance(offsets, Const) or isinstance(count, str):
+    if not isinstance(offsets, Const):
         raise CannotError("the sizes of the bags depend on the inputs")
+    count = int(indices.shape[0])
     ends = [*map(int, offsets.array().reshape(-1)), *(() if last else (count,))]
     sizes = {end - start for start, end in pairwise(ends)}
     if len(sizes) != 1 or sizes == {0} or ends[0] != 0:
