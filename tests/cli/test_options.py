@@ -96,10 +96,7 @@ def test_signature_is_that_of_the_class(verb: str) -> None:
     check_signature(FUNCTIONS[verb], options_of(cli.class_of(verb)), PYTHON_ONLY.get(verb, set()))
 
 
-SHORT_HELP_LATER = {"match", "prove"}
-
-
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - SHORT_HELP_LATER))
+@pytest.mark.parametrize("verb", sorted(VERBS))
 def test_help_of_a_verb_fits_a_terminal(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--help` is at most 25 lines with two examples, and says how many options `--help-all` adds."""
     monkeypatch.setenv("COLUMNS", "80")

@@ -66,12 +66,11 @@ _GATES = set("ifgorzn")
 class MatchKeys:
     """Map the keys of one state dict to another model's, by names, shapes, graphs and numbered lists.
 
-    Without TARGET, name the models of torchvision and timm that have the same layers, or say what a recurrent model is;
-    the first time, the layers of libraries are determined, which takes seconds for torchvision and minutes for timm.
-    Ambiguous keys are listed, never guessed. --map FILE resolves them: one pair a line, source first, `#` for comments;
-    two keys, or two module names that end in a dot; `-` for a key without counterpart. --order pairs them in order.
+    Without TARGET, name the models of torchvision and timm that have the same layers; the first time this takes minutes.
+    Ambiguous keys are listed, never guessed: --map resolves them.
     """
 
+    COMMON = ("out", "partial", "mapping", "order", "force")
     EXAMPLES = (
         "t7bridge match model.t7",
         "t7bridge match model.t7 torchvision.models:resnet50 -o resnet50.pt",
@@ -91,7 +90,7 @@ class MatchKeys:
     )  # fmt: skip
     force, compact, strict, sync, partial = options_of(WriteMatch).values()
     mapping: KeyPairs | None = option(
-        "known pairs: `source.key target.key`, one a line",
+        "known pairs, one a line, of keys or of modules (names that end in a dot): `source.key target.key`; `-` for none",
         default=None,
         kw_only=False,
         metavar="FILE",

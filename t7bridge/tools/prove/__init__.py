@@ -27,6 +27,7 @@ class Prove:
     else differs.
     """
 
+    COMMON = ("at", "input", "expect", "all")
     EXAMPLES = (
         "t7bridge prove model.t7",
         "t7bridge prove model.t7 --input in.t7 --expect out.t7",
