@@ -70,7 +70,7 @@ class MatchKeys:
     Ambiguous keys are listed, never guessed: --map resolves them.
     """
 
-    COMMON = ("out", "partial", "mapping", "order", "force")
+    COMMON = ("out", "mapping", "order", "force")
     EXAMPLES = (
         "t7bridge match model.t7",
         "t7bridge match model.t7 torchvision.models:resnet50 -o resnet50.pt",
