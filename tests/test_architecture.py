@@ -37,7 +37,6 @@ ALLOWED: dict[str, set[str]] = {
     "values": GRAPH,
     "formats": LEAVES | {"data", "errors", "limits", "io", "formats/pt", "values"},  # of values the element types
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format
-    "formats/ranks": GRAPH | LEAVES | {"formats/named", "formats/pt"},  # its parts are PyTorch's
     "formats/table": {"data", "errors", "io", "report"},
     "formats/fields": GRAPH,
     "formats/named": GRAPH,

@@ -354,7 +354,10 @@ def _progression(condition: Any, symbol: Any, example: int) -> tuple[int, int, i
     parts = list(sympy.preorder_traversal(condition))
     if not all(part.is_Integer or part.is_Symbol or isinstance(part, _KINDS) for part in parts):
         return None
-    if any(isinstance(part, sympy.Mul) and len(part.args) - 1 > sum(item.is_Integer for item in part.args) for part in parts):
+    if any(
+        isinstance(part, sympy.Mul) and len(part.args) - 1 > sum(item.is_Integer for item in part.args)
+        for part in parts
+    ):
         return None  # a product of sizes
     divisors = [part.args[1] for part in parts if isinstance(part, (FloorDiv, Mod, PythonMod))]
     if not all(divisor.is_Integer and divisor > 0 for divisor in divisors):
@@ -381,9 +384,7 @@ def _value(expr: Any, size: int) -> Any:
 def _step_of(sizes: list[int], example: int, count: int, period: int) -> tuple[int, int, int | None] | None:
     """Return step, least and largest of a progression of sizes below a count that contains the example, the longest."""
     place = sizes.index(example)
-    step = min(
-        (abs(other - example) for other in sizes[max(place - 1, 0) : place + 2] if other != example), default=1
-    )
+    step = min((abs(other - example) for other in sizes[max(place - 1, 0) : place + 2] if other != example), default=1)
     members = set(sizes)
     low = high = example
     while low - step in members:
@@ -437,6 +438,7 @@ _KEEPING = {
 }
 """Layers that keep the dimensions that others check."""
 
+
 def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
     """Return the dimensions of an input whose extent the layers that take it check themselves."""
     found, same = set(), [input]
@@ -450,7 +452,6 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
         elif step.layer.name in _KEEPING and (step.layer.name != "nn.Unsqueeze" or step.layer.args[0] > 2):
             same.append(step)
     return found
-
 
 
 @define(eq=False)

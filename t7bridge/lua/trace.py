@@ -39,6 +39,7 @@ from ..errors import ModelError, UnsupportedError
 from ..text import counted, listed
 from .sizes import Extent, Shape, Sizes
 
+
 @define(frozen=True)
 class CallRef:
     """The value of another call, by its name."""
@@ -780,9 +781,7 @@ def _kept(name: str) -> Any:
     return made._opoverload
 
 
-_KEPT = {
-    getattr(torch.ops.aten, name).default: _kept(name) for name in ("dropout", "feature_dropout", "alpha_dropout")
-}
+_KEPT = {getattr(torch.ops.aten, name).default: _kept(name) for name in ("dropout", "feature_dropout", "alpha_dropout")}
 """Dropouts, which PyTorch leaves out of evaluation → what they are while it rewrites a program."""
 _ORIGINALS = {kept: original for original, kept in _KEPT.items()}
 
@@ -945,9 +944,7 @@ def _reads_of_mode(readers: set[str]) -> Iterator[None]:
             nn.Module.training = before
 
 
-def _mode_notes(
-    module: nn.Module, inputs: tuple[Any, ...], evaluated: Any
-) -> list[tuple[str, str, str]]:
+def _mode_notes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Any) -> list[tuple[str, str, str]]:
     """Compare a module in evaluation with the same in training; return what is not written, for each class.
 
     Args:
@@ -967,9 +964,7 @@ def _mode_notes(
     return notes
 
 
-def _differences_in_training(
-    module: nn.Module, inputs: tuple[Any, ...], evaluated: Any
-) -> list[tuple[str, str, str]]:
+def _differences_in_training(module: nn.Module, inputs: tuple[Any, ...], evaluated: Any) -> list[tuple[str, str, str]]:
     """Return which classes compute, or return, otherwise in training."""
     module.train()
     try:
@@ -995,7 +990,9 @@ def _differences_in_training(
     ]
     if not notes and our_outputs != their_outputs:
         kind = type(module).__name__
-        notes.append(("", kind, f"the forward of {kind} returns other outputs in training; those of evaluation are written"))
+        notes.append(
+            ("", kind, f"the forward of {kind} returns other outputs in training; those of evaluation are written")
+        )
     return notes
 
 

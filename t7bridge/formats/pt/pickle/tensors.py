@@ -16,7 +16,6 @@ from typing import Any
 
 from attrs import evolve
 
-from ....data import define
 from ....errors import CorruptError, UnsupportedError
 from ....graph.dtypes import BY_LUA_WORD, BY_TORCH_STORAGE, ELEMENT_TYPES, PACKED, ElementType
 from ....graph.python import UNSET, Device, NumpyArray, PythonGlobal, PythonObject, TorchConstant, TorchSize
@@ -25,6 +24,7 @@ from ....graph.tensor import QuantizedTensor, SparseTensor, Tensor, TensorExtras
 from ....graph.walk import walk
 from ....io.source import ByteSource
 from ...fields import shown
+from ...table import WHOLE_CHECKPOINT
 from ..arrays import elements_of_list, tensor_of_array
 from ..storages import STORAGE_CLASSES, is_count, span_of_bytes
 from .meaning import STATES, PtMeaning, reads
@@ -527,77 +527,6 @@ def whole_tensor(arguments: Any, state: Any) -> Tensor | None:
     return local if _COPIES.issuperset(names) else None
 
 
-@define(eq=False)
-class Part:
-    """One process's part of a tensor.
-
-    Attributes:
-        value: the object in the file.
-        local: the elements of the part.
-        size: of the whole tensor.
-        cuts: for each dimension of the grid of processes the dimension of the tensor that it divides, or `None`.
-        coordinate: the place of the process in the grid, from 0.
-        rank: its number.
-        ranks: number of all processes.
-        requires_grad: whether the tensor is trained.
-    """
-
-    value: PythonObject
-    local: Tensor
-    size: tuple[int, ...]
-    cuts: tuple[int | None, ...]
-    coordinate: tuple[int, ...]
-    rank: int
-    ranks: int
-    requires_grad: bool
-
-
-def part_of(value: Any) -> Part | None:
-    """Return what an object holds of a divided tensor; `None` if it is none that can be put together."""
-    args = value.args if isinstance(value, PythonObject) and isinstance(value.args, tuple) else ()
-    found = None
-    if len(args) == 4 and is_distributed(args[1]) and isinstance(args[2], tuple):
-        found = _divided(args[2], args[3])
-    if found is None:
-        return None
-    local, known = found
-    mesh, placements = known.get("mesh"), known["placements"]
-    if not isinstance(mesh, PythonObject):
-        return None
-    size, coordinate = _whole_numbers(args[2][2]), _whole_numbers(mesh.attributes.get("_coordinate_on_dim"))
-    ranks, rank = _ranks(mesh)
-    if size is None or coordinate is None or rank is None or len(coordinate) != len(placements):
-        return None
-    cuts = tuple(_cut(each, len(size)) for each in placements)
-    if NotImplemented in cuts or not _in_order(known.get("shard_order")):
-        return None
-    return Part(value, local, size, cuts, coordinate, rank, ranks, args[2][-1] is True)
-
-
-def _whole_numbers(value: Any) -> tuple[int, ...] | None:
-    """Return whole numbers from 0 on; `None` for anything else."""
-    known = isinstance(value, (tuple, list)) and all(type(each) is int and each >= 0 for each in value)
-    return tuple(value) if known else None
-
-
-def _in_order(order: Any) -> bool:
-    """Return whether each dimension is divided by those of the grid in their order."""
-    if not isinstance(order, tuple):
-        return order is None
-    entries = [each.args for each in order if isinstance(each, PythonObject) and isinstance(each.args, tuple)]
-    grids = [_whole_numbers(entry[1]) if len(entry) == 2 else None for entry in entries]
-    return len(entries) == len(order) and all(grid is not None and sorted(grid) == list(grid) for grid in grids)
-
-
-def _cut(placement: Any, dimensions: int) -> Any:
-    """Return the dimension that a placement divides, `None` for copies, `NotImplemented` for any other placement."""
-    name = placement.path.rpartition(".")[2] if isinstance(placement, PythonObject) else ""
-    axis = placement.attributes.get("dim") if name == "Shard" else None
-    if name == "Replicate" or (type(axis) is int and 0 <= axis < dimensions):
-        return axis
-    return NotImplemented
-
-
 def check_whole(value: Any) -> None:
     """Refuse a value with one process's part of a tensor.
 
@@ -613,7 +542,8 @@ def check_whole(value: Any) -> None:
             raise UnsupportedError(
                 f"holds the part that {_rank(found)} has of a tensor divided among processes",
                 path=visit.text(),
-                hint="Put the files of all ranks into a folder, and convert the folder; or save full_tensor() of each.",
+                hint="Save full_tensor() of each, or a torch.distributed.checkpoint, of which "
+                f"{WHOLE_CHECKPOINT} makes one file.",
             )
 
 
