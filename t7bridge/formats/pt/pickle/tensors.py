@@ -76,16 +76,16 @@ def _view(
     return view(meaning, meaning.storages.typed(storage, element), offset, size, stride)
 
 
-def _has_gradient(element: ElementType) -> bool:
+def has_gradient(element: ElementType) -> bool:
     """Return whether PyTorch computes gradients of a type: it refuses to mark tensors of others."""
     return element.name.startswith(("float", "bfloat", "complex"))
 
 
 def _requires_grad(meaning: PtMeaning, element: ElementType, value: Any) -> bool:
     """Return whether a tensor requires a gradient."""
-    if type(value) is not bool or (value and not _has_gradient(element)):
+    if type(value) is not bool or (value and not has_gradient(element)):
         meaning.doubt(f"a tensor of {element.name} with requires_grad {shown(value)}")
-    return bool(value) and _has_gradient(element)
+    return bool(value) and has_gradient(element)
 
 
 def _marked(meaning: PtMeaning, tensor: Tensor, requires_grad: Any, hooks: Any, metadata: Any = None) -> Tensor:
@@ -375,7 +375,7 @@ def _meta(meaning: PtMeaning, dtype: TorchConstant, size: Any, stride: Any, requ
     element = _element(dtype)
     sizes, strides = _numbers(size, "sizes"), _numbers(stride, "strides")
     is_known = len(sizes) == len(strides) and all(0 <= extent < 1 << 31 for extent in (*sizes, *strides))
-    if is_known and (not requires_grad or _has_gradient(element)):
+    if is_known and (not requires_grad or has_gradient(element)):
         path = "torch._utils._rebuild_meta_tensor_no_storage"
         return PythonObject(named(path), "reduce", (dtype, size, stride, requires_grad))
     return NotImplemented
@@ -406,21 +406,23 @@ def _of_storage(storage: Storage, _: Naming) -> NamedStorage:
     return NamedStorage(storage, storage.element.torch_storage, storage.count)
 
 
-def _dense(tensor: Tensor, extras: TensorExtras | None) -> Reduction:
+def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduction:
     if min(tensor.stride, default=0) < 0:
         raise UnsupportedError("PyTorch has no negative strides", hint="Write a copy of the tensor: its numpy().")
     element, storage = tensor.element, whole(tensor.storage or Storage.empty(tensor.element))
     stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
     place = (tensor.offset, tensor.shape, stride)
+    marked = tensor.requires_grad and has_gradient(element)
     args: tuple[Any, ...]
     if element.torch_storage and storage.element is element:
         name = "_rebuild_tensor_v2"
         args = (NamedStorage(storage, element.torch_storage, storage.count), *place)
-        args += (tensor.requires_grad, _hooks(extras))
+        args += (marked, _hooks(extras))
     else:
         # PyTorch marks this tensor before it sets the elements, and refuses to set those of a marked one.
+        marked = marked and naming.allow_foreign
         name = "_rebuild_tensor_v3"
-        args = (_untyped(storage), *place, False, _hooks(extras), TorchConstant("dtype", element.name))
+        args = (_untyped(storage), *place, marked, _hooks(extras), TorchConstant("dtype", element.name))
     if extras is not None and (extras.conj or extras.neg):
         args = (*args, {bit: True for bit in ("conj", "neg") if getattr(extras, bit)})
     return calls(f"torch._utils.{name}", *args)
@@ -439,7 +441,7 @@ def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
         bare = None if extras is None else evolve(extras, state=UNSET, hooks=None)
         data = evolve(tensor, is_parameter=False, requires_grad=False, extras=bare)
         return _wrapped(data, tensor.requires_grad, _hooks(extras), *_state(extras))
-    call = _dense(tensor, extras)
+    call = _dense(tensor, extras, naming)
     if extras is None or (extras.state is UNSET and extras.subclass is None):
         return call
     cls = extras.subclass or PythonGlobal("torch", "Tensor")
