@@ -418,7 +418,7 @@ def test_parts_of_divided_tensors_are_refused(suffix: str, tmp_path: Path) -> No
 
 
 def test_a_distributed_checkpoint_names_the_function_that_joins_it() -> None:
-    """A folder of `torch.distributed.checkpoint` is not read, but PyTorch's function that makes one file of it is named."""
+    """A folder of `torch.distributed.checkpoint` is refused with PyTorch's function that makes one file of it."""
     with pytest.raises(UnsupportedError, match=r"format_utils\.dcp_to_torch_save\(FOLDER, FILE\) makes one file"):
         t7bridge.load(TESTFILES / "distributed/single")
 

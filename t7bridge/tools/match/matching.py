@@ -66,7 +66,7 @@ _GATES = set("ifgorzn")
 class MatchKeys:
     """Map the keys of one state dict to another model's, by names, shapes, graphs and numbered lists.
 
-    Without TARGET, name the models of torchvision and timm that have the same layers; the first time this takes minutes.
+    Without TARGET, name the models of torchvision and timm that have the same layers; the first time takes minutes.
     Ambiguous keys are listed, never guessed: --map resolves them.
     """
 
@@ -90,7 +90,7 @@ class MatchKeys:
     )  # fmt: skip
     force, compact, strict, sync, partial = options_of(WriteMatch).values()
     mapping: KeyPairs | None = option(
-        "known pairs, one a line, of keys or of modules (names that end in a dot): `source.key target.key`; `-` for none",
+        "known pairs of keys, or of modules whose names end in a dot: `source.key target.key`; `-` for none",
         default=None,
         kw_only=False,
         metavar="FILE",
