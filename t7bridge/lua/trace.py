@@ -39,6 +39,7 @@ from ..errors import ModelError, UnsupportedError
 from ..text import counted, listed
 from .sizes import Extent, Shape, Sizes
 
+
 @define(frozen=True)
 class CallRef:
     """The value of another call, by its name."""
@@ -303,7 +304,8 @@ def _with_any_size(module: nn.Module, inputs: tuple[Any, ...], called: list[str]
 @contextlib.contextmanager
 def _open_sizes() -> Iterator[None]:
     """Let sizes of 0 and 1 count as any other: what the source decides by them is then a condition."""
-    with _quiet(), symbolic_config.patch(backed_size_oblivious=True):
+    config: Any = symbolic_config
+    with _quiet(), config.patch(backed_size_oblivious=True):
         yield
 
 
@@ -357,7 +359,7 @@ def _is_internal(guard: Any, condition: Any) -> bool:
 
     Lua's layers refuse that too. Comparisons for equality of extents count wherever they are made.
     """
-    place = getattr(guard.sloc, "framework_loc", None)
+    place: Any = getattr(guard.sloc, "framework_loc", None)
     path = getattr(place, "filename", "")
     if not path.startswith(_FOLDERS[0]):
         return False
@@ -724,7 +726,7 @@ def _keep_learned(exported: Any) -> None:
 def _is_change(node: Any) -> bool:
     """Return whether a node changes its first argument in place."""
     schema = getattr(node.target, "_schema", None)
-    return node.op == "call_function" and schema is not None and schema.is_mutable
+    return node.op == "call_function" and schema is not None and bool(schema.is_mutable)
 
 
 def _replace_change(node: Any) -> None:
@@ -760,11 +762,11 @@ def _may_share(node: Any) -> bool:
 
 
 _FRESH = frozenset(
-    f"aten.{name}"
-    for name in (
-        "batch_norm.default conv1d.default conv2d.default conv3d.default linear.default matmul.default "
-        "layer_norm.default group_norm.default max_pool2d.default conv_transpose2d.input log_softmax.int softmax.int"
-    ).split()
+    {
+        *("aten.batch_norm.default", "aten.layer_norm.default", "aten.group_norm.default", "aten.linear.default"),
+        *("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", "aten.conv_transpose2d.input"),
+        *("aten.matmul.default", "aten.max_pool2d.default", "aten.softmax.int", "aten.log_softmax.int"),
+    }
 )
 """Composed operations that return a new value always."""
 
@@ -780,9 +782,7 @@ def _kept(name: str) -> Any:
     return made._opoverload
 
 
-_KEPT = {
-    getattr(torch.ops.aten, name).default: _kept(name) for name in ("dropout", "feature_dropout", "alpha_dropout")
-}
+_KEPT = {getattr(torch.ops.aten, name).default: _kept(name) for name in ("dropout", "feature_dropout", "alpha_dropout")}
 """Dropouts, which PyTorch leaves out of evaluation → what they are while it rewrites a program."""
 _ORIGINALS = {kept: original for original, kept in _KEPT.items()}
 
@@ -813,7 +813,7 @@ def _inline_blocks(module: Any) -> None:
                 elif part.op == "output":
                     results = [values.get(item, item) for item in part.args[0]]
                 else:
-                    values[part] = module.graph.node_copy(part, lambda item: values[item])
+                    values[part] = module.graph.node_copy(part, values.__getitem__)
             if node.target.__name__ == _BLOCKS[0] and not node.args[0]:
                 results = [_detached(module.graph, item) for item in results]
         for user in [*node.users]:
@@ -934,7 +934,7 @@ def _reads_of_mode(readers: set[str]) -> Iterator[None]:
     def write(module: nn.Module, value: bool) -> None:
         vars(module)["training"] = value
 
-    before = vars(nn.Module)["training"] if "training" in vars(nn.Module) else None
+    before = vars(nn.Module).get("training")
     nn.Module.training = property(read, write)  # type: ignore[assignment]
     try:
         yield
@@ -945,9 +945,7 @@ def _reads_of_mode(readers: set[str]) -> Iterator[None]:
             nn.Module.training = before
 
 
-def _mode_notes(
-    module: nn.Module, inputs: tuple[Any, ...], evaluated: Any
-) -> list[tuple[str, str, str]]:
+def _mode_notes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Any) -> list[tuple[str, str, str]]:
     """Compare a module in evaluation with the same in training; return what is not written, for each class.
 
     Args:
@@ -967,9 +965,7 @@ def _mode_notes(
     return notes
 
 
-def _differences_in_training(
-    module: nn.Module, inputs: tuple[Any, ...], evaluated: Any
-) -> list[tuple[str, str, str]]:
+def _differences_in_training(module: nn.Module, inputs: tuple[Any, ...], evaluated: Any) -> list[tuple[str, str, str]]:
     """Return which classes compute, or return, otherwise in training."""
     module.train()
     try:
@@ -995,7 +991,8 @@ def _differences_in_training(
     ]
     if not notes and our_outputs != their_outputs:
         kind = type(module).__name__
-        notes.append(("", kind, f"the forward of {kind} returns other outputs in training; those of evaluation are written"))
+        text = f"the forward of {kind} returns other outputs in training; those of evaluation are written"
+        notes.append(("", kind, text))
     return notes
 
 
@@ -1013,7 +1010,7 @@ def _computation(exported: Any) -> tuple[dict[str, list[Any]], list[Any]]:
 
 
 def _outputs_of(exported: Any) -> list[Any]:
-    """Return where the outputs of a program come from: module, operation, and its number among its like; and their form."""
+    """Return where outputs come from: module, operation, and its number among its like; and their form."""
     counts: dict[Any, int] = {}
     places: dict[Any, Any] = {}
     for node in exported.graph.nodes:
@@ -1021,7 +1018,7 @@ def _outputs_of(exported: Any) -> list[Any]:
         place = _path_of(node), name
         counts[place] = counts.get(place, 0) + 1
         places[node] = (*place, counts[place])
-    returned = [node.args[0] for node in exported.graph.nodes if node.op == "output"][0]
+    returned = next(node.args[0] for node in exported.graph.nodes if node.op == "output")
     kinds = [spec.kind for spec in exported.graph_signature.output_specs]
     found = [places.get(item, item) for item, kind in zip(returned, kinds) if kind == OutputKind.USER_OUTPUT]
     return [*found, str(exported.call_spec.out_spec)]

@@ -82,7 +82,7 @@ CASES = {
     "free": (Pooled, [(2, 3, 8, 8)], "", [[(2, 3, 9, 13)], [(4, 3, 8, 8)]], [[(2, 4, 8, 8)]]),
     "kernel": (lambda: Pooled(0), [(2, 3, 6, 6)], "any x 3 x 6 x 6", [[(1, 3, 6, 6)]], [[(2, 3, 4, 9)]]),
     "square": (lambda: Pooled(1, 4), [(2, 3, 8, 8)], "any x 3 x n x n", [[(1, 3, 11, 11)]], [[(2, 3, 8, 9)]]),
-    "even": (TwoScales, [(2, 3, 8, 8)], "", [[(1, 3, 6, 10)]], [[(1, 3, 5, 6)]]),
+    "even": (TwoScales, [(2, 3, 8, 8)], "any x 3 x 2n x 2m", [[(1, 3, 6, 10)]], [[(1, 3, 5, 6)]]),
     "gate": (Gated, [(2, 4, 6, 7)], "any x 4 x any x any", [[(3, 4, 5, 9)]], [[(2, 3, 6, 7)]]),
     "instance": (
         lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.GroupNorm(2, 4)),
@@ -92,7 +92,7 @@ CASES = {
         [[(2, 4, 6, 8)]],
     ),
     "signal": (lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.MaxPool1d(2)), [(2, 3, 8)], "", [[(3, 3, 13)]], []),
-    "pair": (Sums, [(2, 5), (2, 5)], "", [[(3, 7), (3, 7)]], []),
+    "pair": (Sums, [(2, 5), (2, 5)], "any x n, any x n", [[(3, 7), (3, 7)]], [[(2, 6), (3, 4)]]),
     "flat": (Flat, [(2, 3, 4)], "any x 3 x 4", [], [[(2, 3, 8)], [(2, 4, 3)]]),
 }
 
@@ -116,4 +116,4 @@ def test_other_sizes_are_right_or_refused(name: str, tmp_path: Path) -> None:
         )
     for sizes in wrong:
         with pytest.raises(Exception, match=r"size|shape|channels"):
-            model(*map(torch.randn, sizes))
+            model(inputs if len(inputs := [*map(torch.randn, sizes)]) > 1 else inputs[0])
