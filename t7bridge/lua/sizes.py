@@ -304,7 +304,7 @@ class Sizes:
 
     def _limit(self, condition: Any, symbol: Any) -> bool:
         """Limit a symbol to the values that meet a condition; return whether these are a progression."""
-        limit = _progression(condition, symbol, self.example[symbol])
+        limit = _progression(condition, self.example[symbol], self.low.get(symbol, 1))
         if limit is None:
             return False
         step, low, high = limit
@@ -350,7 +350,7 @@ def _without_rounding(expr: Any) -> Any:
     return expr if inner.atoms(sympy.Float) or not inner.is_integer else inner
 
 
-def _progression(condition: Any, symbol: Any, example: int) -> tuple[int, int, int | None] | None:
+def _progression(condition: Any, example: int, least: int) -> tuple[int, int, int | None] | None:
     """Return the step, the least and the largest of the sizes around the example that meet a condition.
 
     A condition of sums, products with numbers, whole quotients and remainders repeats with the period of its divisors
@@ -370,8 +370,8 @@ def _progression(condition: Any, symbol: Any, example: int) -> tuple[int, int, i
     count = (constants + 4) * period + example
     if count > _MOST_SIZES:
         return None
-    sizes = [size for size in range(1, count) if _value(condition, size)]
-    return _step_of(sizes, example, count, period)
+    sizes = [size for size in range(least, count) if _value(condition, size)]
+    return _step_of(sizes, example, least, count, period)
 
 
 def _value(expr: Any, size: int) -> Any:
@@ -384,7 +384,7 @@ def _value(expr: Any, size: int) -> Any:
     return function(*[_value(part, size) for part in expr.args])
 
 
-def _step_of(sizes: list[int], example: int, count: int, period: int) -> tuple[int, int, int | None] | None:
+def _step_of(sizes: list[int], example: int, least: int, count: int, period: int) -> tuple[int, int, int | None] | None:
     """Return step, least and largest of a progression of sizes below a count that contains the example, the longest."""
     place = sizes.index(example)
     step = min((abs(other - example) for other in sizes[max(place - 1, 0) : place + 2] if other != example), default=1)
@@ -398,7 +398,7 @@ def _step_of(sizes: list[int], example: int, count: int, period: int) -> tuple[i
     between = [size for size in sizes if low < size < high and (size - low) % step]
     if between or (is_open and period % step):
         return None
-    return step, low if low > step else 1, None if is_open else high
+    return step, low if low - step >= least else least, None if is_open else high
 
 
 _VALUES: dict[Any, Any] = {

@@ -303,10 +303,31 @@ def _with_any_size(module: nn.Module, inputs: tuple[Any, ...], called: list[str]
 
 @contextlib.contextmanager
 def _open_sizes() -> Iterator[None]:
-    """Let sizes of 0 and 1 count as any other: what the source decides by them is then a condition."""
+    """Let sizes of 0 and 1 count as any other, and remember what Python code asks of sizes.
+
+    PyTorch's functions in C++ ask, too, at the line of the source that calls them, but not by these objects.
+    """
     config: Any = symbolic_config
-    with _quiet(), config.patch(backed_size_oblivious=True):
-        yield
+    before = torch.SymBool.__bool__
+
+    def asked(answer: Any) -> bool:
+        environment = getattr(answer.node, "shape_env", None)
+        is_internal = sys._getframe(1).f_code.co_filename.startswith(_FOLDERS[0])
+        if environment is not None and not is_internal:
+            expr = answer.node.expr
+            vars(environment).setdefault(_ASKED, set()).update((str(expr), str(sympy.Not(expr))))
+        return bool(before(answer))
+
+    torch.SymBool.__bool__ = asked  # type: ignore[method-assign]
+    try:
+        with _quiet(), config.patch(backed_size_oblivious=True):
+            yield
+    finally:
+        torch.SymBool.__bool__ = before  # type: ignore[method-assign]
+
+
+_ASKED = "asked_by_python"
+"""Attribute of an environment of symbols: texts of the relations that Python code asked for, and of their opposites."""
 
 
 def _sizes_of(exported: Any, inputs: tuple[Any, ...], is_ours: bool) -> Sizes:
@@ -334,7 +355,8 @@ def _sizes_of(exported: Any, inputs: tuple[Any, ...], is_ours: bool) -> Sizes:
         sizes.example.setdefault(symbol, int(value))
     for guard in environment.guards:
         condition = environment.replace(guard.expr)
-        if condition.free_symbols and not _is_internal(guard, condition):
+        is_asked = str(guard.expr) in vars(environment).get(_ASKED, ())
+        if condition.free_symbols and not _is_internal(guard, condition, is_asked):
             sizes.conditions.append(condition)
     if not is_ours:
         for symbol, limits in exported.range_constraints.items():
@@ -354,15 +376,15 @@ _COUNTING = (
 """Functions of PyTorch that compare numbers of elements, as Lua's views do."""
 
 
-def _is_internal(guard: Any, condition: Any) -> bool:
+def _is_internal(guard: Any, condition: Any, is_asked: bool) -> bool:
     """Return whether a condition was made by PyTorch itself, for the layout of memory or to refuse what is too small.
 
     Lua's layers refuse that too. Comparisons for equality of extents count wherever they are made.
     """
     place: Any = getattr(guard.sloc, "framework_loc", None)
     path = getattr(place, "filename", "")
-    if not path.startswith(_FOLDERS[0]):
-        return False
+    if not path.startswith((_FOLDERS[0], "<")):  # or in a graph that PyTorch runs
+        return not is_asked and isinstance(condition, sympy.Ne)
     if not isinstance(condition, sympy.Eq):
         return True
     several = len(condition.free_symbols) > 1
@@ -726,7 +748,7 @@ def _keep_learned(exported: Any) -> None:
 def _is_change(node: Any) -> bool:
     """Return whether a node changes its first argument in place."""
     schema = getattr(node.target, "_schema", None)
-    return node.op == "call_function" and schema is not None and bool(schema.is_mutable)
+    return bool(node.op == "call_function" and schema is not None and schema.is_mutable)
 
 
 def _replace_change(node: Any) -> None:
@@ -753,7 +775,7 @@ def _may_share(node: Any) -> bool:
     """Return whether a value may share memory with an argument of its operation."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
-        return node.op != "output"
+        return bool(node.op != "output")
     if any(result.alias_info is not None for result in schema.returns):
         return True
     # Operations that PyTorch composes of others may return their argument, as dropout in evaluation does.

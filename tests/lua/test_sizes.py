@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,46 @@ class Sums(nn.Module):
         return x + y
 
 
+class Of(nn.Module):
+    """A function of tensors, with a convolution and an embedding for it."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.layer, self.rows = nn.Conv2d(1, 2, 3, 2), nn.Embedding(9, 4)
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+def as_tensorflow(self, x):
+    """Convolve with the padding that TensorFlow calls SAME."""
+    pads = [max((-(-extent // 2) - 1) * 2 + 3 - extent, 0) for extent in x.shape[2:]]
+    return self.layer(F.pad(x, [part for pad in reversed(pads) for part in (pad // 2, pad - pad // 2)]))
+
+
+def halved_if_large(self, x):
+    return F.avg_pool2d(F.avg_pool2d(x, 2) if x.shape[-1] > 12 else x, 4)
+
+
+def filled(self, x):
+    made = torch.zeros(x.shape[0], 6)
+    made[:, :2] = x[:, :2]
+    made[:, 2:4].fill_(3.0)
+    return made.std(1), made
+
+
+SOURCES = {
+    "tensorflow": (as_tensorflow, [(2, 1, 12, 12)], "any x 1 x 2n x 2m", [[(1, 1, 8, 14)]], [[(2, 1, 12, 13)]]),
+    "branch": (halved_if_large, [(2, 1, 8, 8)], "any x 1 x any x n<=12", [[(1, 1, 16, 12)]], [[(2, 1, 8, 16)]]),
+    "cut": (lambda self, x: x[:, :9] * 2, [(2, 6)], "any x n<=9", [[(3, 8)], [(1, 9)]], [[(2, 10)]]),
+    "multiple": (lambda self, x: F.pad(x, (0, -x.shape[1] % 4)), [(2, 6)], "any x 4n+2", [[(3, 10)]], [[(2, 8)]]),
+    "single": (lambda self, x: x * 3 if x.shape[0] == 1 else x, [(2, 6)], "n>=2 x any", [[(3, 5)]], [[(1, 6)]]),
+    "filled": (filled, [(2, 5)], "any x n>=2", [[(1, 7)]], [[(4, 1)]]),
+    "squares": (lambda self, x: x + x.transpose(1, 2), [(2, 5, 5)], "any x n x n", [[(1, 4, 4)]], [[(2, 3, 4)]]),
+    "range": (lambda self, x: x * torch.arange(x.shape[1]), [(2, 5)], "any x 5", [[(3, 5)]], [[(2, 4)]]),
+}
+
 CASES = {
     "divided": (Divided, [(2, 4)], "any x 4", [[(3, 4)]], [[(2, 6)], [(2, 8)]]),
     "steps": (LastStep, [(2, 3, 3)], "any x 3 x 3", [[(1, 3, 3)]], [[(2, 4, 3)], [(2, 6, 3)]]),
@@ -97,6 +138,9 @@ CASES = {
 }
 
 
+CASES.update({name: (partial(Of, function), *rest) for name, (function, *rest) in SOURCES.items()})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_other_sizes_are_right_or_refused(name: str, tmp_path: Path) -> None:
@@ -115,5 +159,5 @@ def test_other_sizes_are_right_or_refused(name: str, tmp_path: Path) -> None:
             model(inputs if len(inputs) > 1 else inputs[0]), module(*inputs), rtol=1e-5, atol=1e-5
         )
     for sizes in wrong:
-        with pytest.raises(Exception, match=r"size|shape|channels"):
+        with pytest.raises(Exception, match=r"size|shape|channels|range|invalid|exceeds|divi"):
             model(inputs if len(inputs := [*map(torch.randn, sizes)]) > 1 else inputs[0])
