@@ -308,7 +308,7 @@ def _open_sizes() -> Iterator[None]:
     PyTorch's functions in C++ ask, too, at the line of the source that calls them, but not by these objects.
     """
     config: Any = symbolic_config
-    before = torch.SymBool.__bool__
+    before: Any = torch.SymBool.__bool__
 
     def asked(answer: Any) -> bool:
         environment = getattr(answer.node, "shape_env", None)
