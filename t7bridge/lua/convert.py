@@ -84,15 +84,24 @@ def convert_module(
     for path, kind, text in program.notes:
         report.note("warning", text, path, "type", code="left-out", class_name=kind)
     if program.output_names:
-        names = ", ".join(program.output_names)
+        names = ", ".join(name for name, item in _named_outputs(program) if item is not None)
         text = f"the module returns a dictionary; the Lua model returns its values in order: {names}"
         report.note("info", text, code="order")
     if any(inner.name.startswith(PACKAGE) for inner in walk(layer)):
         text = "layers.lua has classes that nn lacks: `dofile` it before torch.load of the model"
         report.note("info", text, code="lua")
+    kinds = floats.union(f"f{program.dtypes[name][5:]}" for name in program.inputs if "float" in program.dtypes[name])
+    if program.is_double and kinds - {"f8", "f64"}:
+        report.note("info", "float32 parts are computed as float64, as others are float64", code="element-type")
     if "f2" in floats:
         report.note("info", "16-bit weights become 32-bit ones, which hold them exactly", code="element-type")
     return LuaModel(layer, root, program, report.notes, len(arrays))
+
+
+def _named_outputs(program: Program) -> list[tuple[str, Any]]:
+    """Return the keys of a returned dictionary with their values; those of lists inside are not told apart."""
+    names, outputs = program.output_names, program.outputs
+    return list(zip(names, outputs if len(names) == len(outputs) else names))
 
 
 def _built(program: Program, allow: tuple[str, ...]) -> tuple[list[LuaNode], list[LuaNode], Builder, list[list[Check]]]:
