@@ -76,7 +76,7 @@ OPTIONAL = {
 # What makes values of torch, and imports it when one is asked for.
 TORCH_VALUES = {"tools/verify.py", "graph/tensor.py", "conversion/tree.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
-TORCH_MODULES = {"lua/trace.py"}
+TORCH_MODULES = {"lua/trace.py", "lua/sizes.py"}
 # What judges values by modules of torch; imported once `prove` has found PyTorch.
 TORCH_MODULES |= {f"tools/prove/{name}.py" for name in ("against", "judge", "layer", "trace")}
 
