@@ -8,6 +8,7 @@ from typing import Any
 from attrs import field
 
 from ..data import define
+from ..errors import UnsupportedError
 from ..graph.dtypes import FLOAT32, FLOAT64
 from ..graph.lua import Table, TorchObject
 from ..graph.tensor import Tensor, covered
@@ -59,8 +60,7 @@ def convert_module(
     Raises:
         UnsupportedError: see `save_module`.
     """
-    program = trace(module, inputs, _known(allow))
-    ins, outs, builder, checks = _built(program, allow)
+    program, (ins, outs, builder, checks) = _traced(module, inputs, allow)
     checked = [checked_by_layers(step, builder.steps) for step in ins]
     program.texts = texts_of(checks)
     has_guards = _with_guards(checks, checked, ins, outs, builder)
@@ -96,6 +96,28 @@ def convert_module(
     if "f2" in floats:
         report.note("info", "16-bit weights become 32-bit ones, which hold them exactly", code="element-type")
     return LuaModel(layer, root, program, report.notes, len(arrays))
+
+
+def _traced(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> tuple[Program, Any]:
+    """Trace and build a module.
+
+    Where that fails, as PyTorch decomposes some operations for given sizes only, it is traced again with fewer open
+    sizes.
+
+    Raises:
+        UnsupportedError: it cannot be built for the example either.
+    """
+    first: UnsupportedError | None = None
+    for fixed in range(3):
+        program = trace(module, inputs, _known(allow), fixed=fixed)
+        try:
+            return program, _built(program, allow)
+        except UnsupportedError as error:
+            first = first or error
+            if not program.sizes.example:
+                break
+    assert first is not None
+    raise first
 
 
 def _named_outputs(program: Program) -> list[tuple[str, Any]]:

@@ -147,6 +147,7 @@ def trace(
     inputs: tuple[Any, ...],
     known: Collection[str] = (),
     compare_modes: bool = True,
+    fixed: int = 0,
 ) -> Program:
     """Trace a module in evaluation mode. The module is not changed.
 
@@ -156,6 +157,7 @@ def trace(
         inputs: example inputs. A program needs none if it is not traced.
         known: operations that are not decomposed: `aten.relu.default`.
         compare_modes: whether to note what is computed otherwise in training.
+        fixed: 1 if all extents but those of batches are the example's, 2 if all are.
 
     Raises:
         UnsupportedError: the module has control flow that depends on data, or cannot be exported otherwise.
@@ -176,7 +178,7 @@ def trace(
     with _open_sizes():
         if exported is None:
             with _reads_of_mode(readers):
-                exported = _exported(module, inputs, called)
+                exported = _exported(module, inputs, called, fixed)
         # The graph of training is made only if the source, apart from torch.nn's, reads the mode.
         evaluated = _computation(exported) if has_modes and readers else None
         exported, texts = _functional(exported, known)
@@ -189,7 +191,7 @@ def trace(
     return program
 
 
-def _exported(module: Any, inputs: tuple[Any, ...], called: list[str]) -> Any:
+def _exported(module: Any, inputs: tuple[Any, ...], called: list[str], least: int) -> Any:
     """Return a module as a program, for inputs of any size if it allows that, else of any batch, else of the example's.
 
     Raises:
@@ -198,7 +200,7 @@ def _exported(module: Any, inputs: tuple[Any, ...], called: list[str]) -> Any:
     runner = _Script(module) if isinstance(module, torch.jit.ScriptModule) else module
     fixed: Any = None
     if any(is_tensor(value) and value.dim() for value in inputs):
-        for only_batch in (False, True):
+        for only_batch in (False, True)[least:]:
             for way in (_with_any_size, *([_converted] if runner is not module else [])):
                 exported = way(module if way is _converted else runner, inputs, called, only_batch)
                 if exported is not None and _has_batch(exported):
@@ -353,6 +355,8 @@ def _sizes_of(exported: Any, inputs: tuple[Any, ...], is_ours: bool) -> Sizes:
         return sizes
     for symbol, value in getattr(environment, "var_to_val", getattr(environment, "backed_var_to_val", {})).items():
         sizes.example.setdefault(symbol, int(value))
+    for symbol, other in environment.replacements.items():
+        sizes.conditions.append(sympy.Eq(symbol, other))
     for guard in environment.guards:
         condition = environment.replace(guard.expr)
         is_asked = str(guard.expr) in vars(environment).get(_ASKED, ())

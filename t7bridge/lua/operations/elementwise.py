@@ -353,9 +353,25 @@ def _steep(b: Builder, dtype: str) -> LuaLayer:
 
 
 def is_nan() -> LuaLayer:
-    """Return layers that map NaN to 1 and the rest to 0: what is not above a threshold, as NaN, is replaced by -2."""
+    """Return layers that map NaN to 1 and the rest to 0: what is not above a threshold, as NaN, is replaced by -2.
+
+    PyTorch's threshold returns NaN for NaN: see `nan_mask`.
+    """
     replaced = make("nn.ZeroGrad") >> make("nn.Abs") >> make("nn.Threshold", -1, -2)
     return -replaced >> make("nn.HardTanh", 0, 1)
+
+
+def nan_mask(b: Builder, value: Wire) -> Any:
+    """Return 1 for NaN and 0 for the rest, in Lua as in PyTorch: a maximum and a minimum with infinity drop NaN."""
+    if "layers" in b.allow:
+        return value >> make("pt.Function", "isnan")
+    value = value >> make("nn.ZeroGrad")
+    kind = "f8" if b.program.is_double else "f4"
+    low, high = (
+        b.joined(name, b.constant(np.array(bound, kind), value.shape), value) >> make("nn.HardTanh", -1, 1)
+        for name, bound in (("nn.CMaxTable", -inf), ("nn.CMinTable", inf))
+    )
+    return (high - low) * 0.5
 
 
 def nan_where(mask: Wire) -> Wire:
@@ -386,26 +402,38 @@ def compare(b: Builder, self: Any, other: Any) -> Any:
     is_float = _compared_type(b) in FLOATS
     if len(wires) == 2 and self.step is other.step:
         # Each value is equal to itself, but for NaN.
-        is_true = 1 - (self >> is_nan())
-        if b.kind in ("gt", "lt", "ne"):
-            is_true = self >> is_nan() if b.kind == "ne" else is_true * 0
+        is_true = nan_mask(b, self) if is_float else self >> make("nn.ZeroGrad") >> make("nn.MulConstant", 0)
+        if b.kind in ("eq", "ge", "le"):
+            is_true = 1 - is_true
+        elif b.kind != "ne":
+            is_true = is_true * 0
         return b.expand(is_true, b.shape)
+    is_infinite = inf in (abs(each) for each in (self, other) if isinstance(each, float))
+    if is_float and (len(wires) == 2 or is_infinite):
+        # Infinite values are compared as the largest numbers, as the difference of equal ones is NaN.
+        bounds = _finite(b)
+        self, other = (
+            each >> make("nn.HardTanh", *bounds) if isinstance(each, Wire) else max(min(each, bounds[1]), bounds[0])
+            for each in (self, other)
+        )
     apart = other - self if b.kind in ("lt", "ge") else self - other
     if b.kind in ("eq", "ne"):
         apart = apart >> make("nn.Abs")
     made = apart >> is_positive(b, _compared_type(b))
-    if b.kind in ("ge", "le", "eq", "ne"):
-        # Of equal infinities, too, the difference is NaN: what is NaN itself is asked for.
-        for value in wires if is_float else ():
-            made = made + (value >> is_nan())
-        made = 1 - made >> make("nn.ReLU")
+    is_opposite = b.kind in ("ge", "le", "eq", "ne")
+    made = 1 - made if is_opposite else made
+    if is_float and (is_opposite or is_infinite or len(wires) == 2):
+        # NaN is neither equal, larger nor smaller; Lua's HardTanh returns its largest value for it.
+        for value in wires:
+            made = made - (value >> is_nan())
+        made = made >> make("nn.ReLU")
     return b.expand(1 - made if b.kind == "ne" else made, b.shape)
 
 
-@operation("isnan", "nn.HardTanh, nn.Threshold, nn.AddConstant")
+@operation("isnan", "nn.CMaxTable, nn.CMinTable, nn.HardTanh, nn.CSubTable; pt.Function")
 def isnan(b: Builder, self: Wire) -> Any:
     """Return 1 for NaN."""
-    return self >> is_nan()
+    return nan_mask(b, self)
 
 
 def _mask(b: Builder, value: Any, name: str) -> Any:
@@ -482,7 +510,7 @@ def filled(b: Builder, value: Any, mask: Any, number: float) -> Any:
     made = made if number == inf else b.joined("nn.CMinTable", high, made)
     if not isinstance(value, Wire) or b.dtype not in FLOATS:
         return made
-    kept = (value >> is_nan()) * (opposite if isinstance(opposite, Wire) else b.wire(opposite, value))
+    kept = b.joined("nn.CMinTable", opposite, value >> is_nan())
     return made + nan_where(kept)
 
 
