@@ -4,7 +4,7 @@
 `module`, `inspect` and `draw`. Importing this module loads the table of Lua layers, but not PyTorch.
 """
 
-from .nn import flows
+from .nn import walk as flows
 from .nn.fields import Fields, items_of
 from .nn.layouts import FIRST, LAST, REST, BlockOrder, Merge, Narrow, Permute, Reshape
 from .nn.mapping import (
