@@ -52,6 +52,7 @@ from .nn.registry import (
     unregister_layer,
 )
 from .nn.texts import Printed
+from .nn.walk import Domain
 
 __all__ = [
     "BASE",
@@ -63,6 +64,7 @@ __all__ = [
     "BlockOrder",
     "Call",
     "Child",
+    "Domain",
     "Fields",
     "Lua",
     "Merge",

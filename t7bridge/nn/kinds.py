@@ -211,6 +211,11 @@ class Kinds(walk.Domain[Kind]):
             shapes = [(*largest[:dim], shape[dim], *largest[dim + 1 :]) for shape in shapes]
         return Kind("tensor", shape=joined(shapes, dim))
 
+    def combine(self, values: Sequence[Kind]) -> Kind:
+        """Return a tensor of the shape of the others, if that is known of one; they may differ only by broadcasting."""
+        shapes = {value.shape for value in values if value.shape is not None}
+        return Kind("tensor", shape=shapes.pop()) if len(shapes) == 1 else TENSOR
+
     def merge(self, value: Kind, dims: int, apply: Callable[[Kind], Kind]) -> Kind:
         """Merge dimensions, if they are known, and split them again."""
         shape = value.shape

@@ -78,6 +78,10 @@ class Domain(ABC, Generic[V]):
         """Return a list of unknown length, each of whose elements is one of these values."""
         return self.items(values)
 
+    def combine(self, values: Sequence[V]) -> V:
+        """Return a tensor that is computed from these, element by element, such as their sum."""
+        return self.tensor()
+
     def elements(self, value: V, count: int) -> list[V]:
         """Return the first elements of a list, which may have fewer; what it has not is nil in Lua."""
         return [self.item(value, number) for number in range(count)]
