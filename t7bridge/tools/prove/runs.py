@@ -706,6 +706,7 @@ def _recurrent(run: Run) -> Iterator[Run]:
 _BY_FLOW: dict[Any, Flow] = {
     walk.branches: partial(_by_element, same=True),
     walk.concatenated: _concat,
+    walk.padded: _concat,
     walk.parallel: _by_element,
     walk.bottled: _bottle,
 }
