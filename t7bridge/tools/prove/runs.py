@@ -22,7 +22,7 @@ from ...errors import ModelError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor, contiguous
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
-from ...nn import flows
+from ...nn import walk
 from ...nn.fields import Fields, items_of, lookup
 from ...nn.graphs import graph_modules
 from ...nn.mapping import LAYERS, SEQUENTIAL, Row
@@ -493,7 +493,7 @@ def _flow_of(obj: TorchObject) -> Flow:
     flow = traits_of(target).flow
     if target == SEQUENTIAL:
         return _chain
-    if flow is flows.sequence and not target.startswith(LAYERS):
+    if flow is walk.sequence and not target.startswith(LAYERS):
         return _chain_and_whole
     known = _BY_FLOW.get(getattr(flow, "func", flow))
     if known is not None:
@@ -691,10 +691,11 @@ def _recurrent(run: Run) -> Iterator[Run]:
 
 
 _BY_FLOW: dict[Any, Flow] = {
-    flows.branches: partial(_by_element, same=True),
-    flows.concatenated: _concat,
-    flows.parallel: _by_element,
-    flows.bottled: _bottle,
+    walk.branches: partial(_by_element, same=True),
+    walk.concatenated: _concat,
+    walk.padded: _concat,
+    walk.parallel: _by_element,
+    walk.bottled: _bottle,
 }
 """Containers by the flow that their entries declare."""
 _BY_CLASS: dict[str, Flow] = {
