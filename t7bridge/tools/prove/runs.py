@@ -27,7 +27,7 @@ from ...nn.fields import Fields, items_of, lookup
 from ...nn.graphs import graph_modules
 from ...nn.mapping import LAYERS, SEQUENTIAL, Row
 from ...nn.places import is_module
-from ...nn.registry import layer_of, modules, stock_name, traits_of
+from ...nn.registry import Layer, first_module, layer_of, stock_name, traits_of
 
 Recorded = Any
 """A `Tensor` with elements, a `float`, a list of these, or `None` for values missing from the file."""
@@ -489,7 +489,7 @@ def _flow_of(obj: TorchObject) -> Flow:
     if layer is None or layer.children is None:
         return _leaf
     row = layer.module_of(obj.class_name)
-    target = row.target if isinstance(row, Row) and layer.children is modules else LAYERS
+    target = row.target if isinstance(row, Row) and _runs_its_modules(obj, layer) else LAYERS
     flow = traits_of(target).flow
     if target == SEQUENTIAL:
         return _chain
@@ -500,6 +500,17 @@ def _flow_of(obj: TorchObject) -> Flow:
         return known
     has_modules = next(iter(layer.children(obj)), None) is not None
     return _whole if has_modules else _leaf
+
+
+def _runs_its_modules(obj: TorchObject, layer: Layer) -> bool:
+    """Return whether the modules that a container runs are all that its field `modules` lists.
+
+    Copies of one module for several devices have seen parts of the batch.
+    """
+    if layer.children is None or layer.children is first_module:
+        return False
+    run = [id(child.value) for child in layer.children(obj)]
+    return run == [id(item) for item in _modules_of(obj)]
 
 
 def _leaf(run: Run) -> Iterator[Run]:
