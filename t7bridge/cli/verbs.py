@@ -129,10 +129,7 @@ def draw(options: argparse.Namespace) -> int:
 
 def export(options: argparse.Namespace) -> int:
     """Write the file, and print the largest difference from the live module."""
-    report: Any = t7bridge.export(**arguments_of(options, "export"))
-    if options.hub:
-        line = f"{report.target}: {', '.join(report.files)}; {report.tensors} tensors; {report.checked}"
-        return _print(options, partial(asdict, report), [line], report.notes)
+    report = t7bridge.export(**arguments_of(options, "export"))
     line = (
         f"{report.target}: {', '.join(report.inputs)} -> {', '.join(report.outputs)}, {report.target_bytes:,} bytes; "
         f"run by {report.runner}, largest difference {report.difference:.2g}"
