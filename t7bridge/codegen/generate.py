@@ -428,6 +428,7 @@ _BASE_IMPORTS = {
 }
 """Names that a page may use, with their imports."""
 
+
 def prepared(builder: SourceBuilder) -> list[CodeBlock]:
     """Return the classes of a model, tidied and merged, those that others contain first."""
     for block in builder.blocks:
