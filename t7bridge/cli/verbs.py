@@ -99,11 +99,7 @@ def describe(options: argparse.Namespace) -> int:
 def diff(options: argparse.Namespace) -> int:
     """Compare, print each difference and their number."""
     report = t7bridge.diff(**arguments_of(options, "diff"))
-    lines = report.lines()
-    if options.draw is not None:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in report.drawn.items()) or "no differing block"
-        lines.append(f"{options.draw}: {kinds}")
-    return _print(options, report.as_dict, lines, hint=report.hint, ok=not report.differences)
+    return _print(options, report.as_dict, report.lines(), hint=report.hint, ok=not report.differences)
 
 
 def verify(options: argparse.Namespace) -> int:
