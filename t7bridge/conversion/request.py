@@ -67,26 +67,10 @@ class Conversion:
         "keep CUDA tensors on CUDA, in a .pt and in a .t7 made from a .pt", default=False, targets=(LUA, PYTHON),
         unless=lambda asked, source, target: "from .t7 to .t7" if source == target == LUA else "", group=_PT,
     )  # fmt: skip
-    map_location: MapLocation = option(
-        "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", default=None, targets=(PYTHON,), group=_PT,
-        metavar="DEVICE",
-    )  # fmt: skip
     record: bool = option("do not write or use the round-trip record", default=True, group="output")
-    nested: bool = option(
-        "t.conv1.weight instead of t['conv1.weight']", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
-        unless=lambda asked, source, target: "with a template" if asked.template is not None else "", group=_T7,
-    )  # fmt: skip
     pt_format: str = option(
         "legacy: for PyTorch 0.2 to 1.5; torchscript: for torch.jit.load and C++", default="zip",
         choices=("zip", "legacy", "torchscript"), targets=(PYTHON,), formats=("pt",), group=_PT,
-    )  # fmt: skip
-    template: PathLike | None = option(
-        "fill the models of this .t7 with the state dict of SRC", default=None, metavar="FILE",
-        sources=(PYTHON, NAMED), targets=(LUA,), group=_T7,
-    )  # fmt: skip
-    partial: bool = option(
-        "with --template: allow missing and extra keys", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
-        group=_T7,
     )  # fmt: skip
     compact: bool = option(
         "write only the used part of each storage", default=False, sources=(LUA,), targets=(PYTHON,),
@@ -118,6 +102,22 @@ class Convert(Conversion):
     target: PathLike = option("file to write; the suffix selects the format", kw_only=False, metavar="DST")
     mode: str = option(MODE, default="auto", kw_only=False)
     at: str | None = PART
+    map_location: MapLocation = option(
+        "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", default=None, targets=(PYTHON,), group=_PT,
+        metavar="DEVICE",
+    )  # fmt: skip
+    nested: bool = option(
+        "t.conv1.weight instead of t['conv1.weight']", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
+        unless=lambda asked, source, target: "with a template" if asked.template is not None else "", group=_T7,
+    )  # fmt: skip
+    template: PathLike | None = option(
+        "fill the models of this .t7 with the state dict of SRC", default=None, metavar="FILE",
+        sources=(PYTHON, NAMED), targets=(LUA,), group=_T7,
+    )  # fmt: skip
+    partial: bool = option(
+        "with --template: allow missing and extra keys", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
+        group=_T7,
+    )  # fmt: skip
     sync: bool = SYNC
     json = JSON
 
