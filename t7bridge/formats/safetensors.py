@@ -201,7 +201,7 @@ def differences(path: str, named: NamedTensors) -> list[str]:
         import safetensors
     except ImportError as error:
         raise UnsupportedError(
-            "safetensors is not installed; --verify needs it", hint="pip install 't7bridge[safetensors]'"
+            "safetensors is not installed; --verify needs it", hint="pip install safetensors"
         ) from error
     library: Any = safetensors  # partly untyped
     with open(path, "rb") as file:

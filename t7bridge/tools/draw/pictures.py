@@ -219,7 +219,7 @@ def as_png(root: Box, title: str) -> bytes:
     else:
         raise UnsupportedError(
             "no converter to .png is installed",
-            hint="pip install 't7bridge[png]', install rsvg-convert (librsvg), or write .svg or .html.",
+            hint="pip install cairosvg, install rsvg-convert (librsvg), or write .svg or .html.",
         )
     if not found.startswith(b"\x89PNG"):
         raise UnsupportedError("this picture cannot be converted to .png", hint="Write .svg or .html.")
