@@ -121,16 +121,39 @@ class Convert(Conversion):
     sync: bool = SYNC
     json = JSON
 
-    model: Document | None = field(default=None, init=False)  # the template, open
-    believed: bool = field(default=True, init=False)
-    """Whether the source's records are used, to be checked while and after the target is written; `False` after they
-    were found wrong."""
-
     @property
     def layout(self) -> dict[str, Any]:
         """The requested parts of a `.t7`'s layout."""
         asked = {"encoding": self.encoding, "byte_order": self.byte_order, "long_size": self.long_size}
         return {name: value for name, value in asked.items() if value is not None}
+
+
+@verb
+class Attempt(Convert):
+    """One attempt to serve a request. A second one is made if a record of the source turns out to be wrong.
+
+    Attributes:
+        model: the template, open.
+        believed: whether the source's records are used, to be checked while and after the target is written.
+    """
+
+    model: Document | None = field(default=None, kw_only=True)
+    believed: bool = field(default=True, kw_only=True)
+
+    @classmethod
+    def of(cls, request: Convert, **facts: Any) -> Attempt:
+        """Return the first attempt to serve a request.
+
+        Args:
+            request: the options that were asked for.
+            **facts: the fields of an attempt, and options that follow from others.
+        """
+        options = {name: getattr(request, name) for name, each in options_of(request).items() if each.python}
+        return cls(**{**options, **facts})
+
+    def without_records(self) -> Attempt:
+        """Return the attempt that follows when a record of the source was found wrong."""
+        return Attempt.of(self, model=self.model, believed=False)
 
 
 def note_ignored(request: Convert, report: Report) -> None:
@@ -152,7 +175,7 @@ def note_ignored(request: Convert, report: Report) -> None:
         report.note("info", "the legacy format cannot hold the round-trip record of the .t7", code="no-record")
 
 
-def value_of(document: Document, request: Convert, report: Report) -> Any:
+def value_of(document: Document, request: Attempt, report: Report) -> Any:
     """Return the value of a file that holds Python values or named tensors."""
     value = document.value
     if any(name.startswith("torch.distributed") for name in document.foreign):
@@ -164,7 +187,7 @@ def value_of(document: Document, request: Convert, report: Report) -> Any:
     return _use_metadata(value, document, request, report) if document.metadata else value
 
 
-def _use_metadata(value: Any, document: Document, request: Convert, report: Report) -> Any:
+def _use_metadata(value: Any, document: Document, request: Attempt, report: Report) -> Any:
     """Return a value with the element types and numbers that the file's metadata record; note strings left out."""
     from ..values.widened import HINTS, NUMBERS_KEY, restore_values
 

@@ -26,7 +26,7 @@ from ..conversion.lua_tree import note_nones, to_lua
 from ..conversion.named_tensors import name_tensors
 from ..conversion.options import JSON, LIMITS, flag, option, takes, verb
 from ..conversion.records import as_written, structure_of
-from ..conversion.request import Convert, is_simple, metadata_left_out, note_plain_nans
+from ..conversion.request import Attempt, is_simple, metadata_left_out, note_plain_nans
 from ..conversion.simplified import simplified
 from ..conversion.state_dicts import note_texts
 from ..conversion.targets import plain_value
@@ -571,10 +571,8 @@ class Sides:
                 note_nones(tree, noted)
             yield _shown(lua), Form(tree.value, noted.notes)
 
-    def _request(self, document: Document, mode: str) -> Convert:
-        request = Convert(document.path, "", mode, limits=self.limits)
-        request.believed = False
-        return request
+    def _request(self, document: Document, mode: str) -> Attempt:
+        return Attempt(document.path, "", mode, limits=self.limits, believed=False)
 
     def _python_forms(self, document: Document, target: str) -> Iterator[Form]:
         """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used."""
