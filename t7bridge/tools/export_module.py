@@ -165,8 +165,6 @@ def _paths_of_another(folder: str, names: Sequence[str]) -> list[str]:
     return list(filter(os.path.isfile, others)) if is_ours else []
 
 
-_MOST_ENTRIES = 1 << 20
-"""Maximum number of entries of a checkpoint that are searched for a vocabulary."""
 _PLAIN = (bytes, bool, float)
 _DEEPEST = 4
 """Maximum depth of a vocabulary in a checkpoint."""
@@ -205,7 +203,7 @@ def _sampling_of(
         is_stateful: whether the model in PyTorch takes sequences and a state.
         limits: resource limits.
     """
-    vocabularies = list(_vocabularies(checkpoint))
+    vocabularies = list(_vocabularies(checkpoint, limits))
     if not vocabularies:
         return None
     blocks = blocks_of(module, path, limits)
@@ -233,9 +231,14 @@ def _states(taken: Any, returned: Any, count: int) -> list[list[int]] | None:
     return [list(shape[1:]) for shape in states] if is_step else None
 
 
-def _vocabularies(root: Value) -> Iterator[list[str]]:
-    """Yield the tables of a checkpoint that number texts from 1 on, as lists of the texts."""
-    left, level, seen = _MOST_ENTRIES, [root], set()
+def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
+    """Yield the tables of a checkpoint that number texts from 1 on, as lists of the texts.
+
+    Args:
+        root: the checkpoint.
+        limits: as many of its entries are searched as `work` has steps; a vocabulary is near the root.
+    """
+    left, level, seen = limits.work, [root], set()
     for _ in range(_DEEPEST):
         below: list[Value] = []
         for value in level:
