@@ -259,7 +259,7 @@ def _wiring_of(side: Side) -> Wired | None:
             assert side.module is not None
             state = state_dict(side.module, own_keys=True)
             live = torchmodules.construct(build_plan(side.module, state=state).root)
-            if not side.tensors.keys() <= state.tensors.keys():
+            if ROOT_FIELD in side.module:  # `save_module` has recorded the names in PyTorch
                 names = _names_in_lua(side.tensors, state.tensors)
     except (T7BridgeError, RecursionError):  # layers without modules, or nested too deep
         return None
