@@ -23,7 +23,7 @@ from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.flows import ANY, TENSOR, Kind
+from ..nn.kinds import ANY, TENSOR, Kind
 from ..nn.layouts import check_size
 from ..nn.lift import Lifted, Piece, undo
 from ..nn.mapping import SEQUENTIAL, ModuleSpec, Plan, end_of, specs_in, way_to

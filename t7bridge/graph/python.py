@@ -284,14 +284,20 @@ def name_text(value: Any) -> str:
     return value.path if isinstance(value, PythonGlobal) else str(value)
 
 
-def key_text(key: Any) -> str:
-    """Return a key as Python writes it: `(1, 'a')`. Of one with very many parts only the first."""
+def key_text(key: Any, marks: dict[int, bytes] | None = None) -> str:
+    """Return a key as Python writes it: `(1, 'a')`. Of one with very many parts only the first.
+
+    Args:
+        key: the key.
+        marks: the hashes of parts seen in earlier keys, see `in_order`.
+    """
+    marks = {} if marks is None else marks
     left = [_SHOWN_PARTS]
 
     def text(part: Any) -> str:
         left[0] -= 1
         if isinstance(part, (tuple, frozenset)) and left[0] > 0:
-            items = in_order(part) if isinstance(part, frozenset) else part
+            items = in_order(part, marks) if isinstance(part, frozenset) else part
             texts = [text(item) for item in items[: left[0]]]
             texts += ["…"] * (len(texts) < len(part))
             if isinstance(part, frozenset):

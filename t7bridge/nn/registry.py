@@ -25,12 +25,12 @@ from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..io.source import PathLike, add_input
 from .fields import Fields, items_of, lookup, path_steps
-from .flows import Flow
 from .layouts import Layout, LayoutStep
 from .mapping import LAYERS, Choice, Mapped, Row
 from .output_shapes import Rule
 from .texts import Text, add_texts, remove_text
 from .torch_nn import Refused, Shape, output_of, tensors_like
+from .walk import Flow
 
 
 @define(frozen=True)
@@ -42,8 +42,8 @@ class Traits:
     Attributes:
         takes_list: the input is a list.
         returns_list: the output is a list.
-        flow: how the structure of the output follows from that of the input, see `flows`; without it the output is
-            a tensor, or a list of anything.
+        flow: how it passes its input to the modules inside, and what it returns, as a function of `walk`, or one of the
+            same form; without it the output is a tensor, or a list of anything.
         may_take_list: the input is a tensor, or a list whose second element is used for its size.
         shares_memory: the output may share memory with the input.
         copies: the output has memory of its own, though the expression named by `written` is a view.

@@ -15,7 +15,7 @@ from ...data import define, np
 from ...graph.lua import TorchObject, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
-from .. import flows
+from .. import walk
 from ..compounds import Expression, Node, node, part, recognized, require
 from ..fields import Fields, items_of, lookup
 from ..layouts import REST, BlockOrder, Extent, Layout, Narrow, Permute, Reshape, copied, elements, nested
@@ -653,23 +653,23 @@ register_layer(
         "nn.VariableLength": of_runtime("sequence.VariableLength", last_only=flag("lastOnly").unless(False)),
     },
     traits={
-        "recurrent.Recursor": Traits(flow=flows.sequence),
-        "recurrent.MaskZero": Traits(flow=flows.sequence),
-        "recurrent.Recurrence": Traits(flow=flows.recurrence),
-        "sequence.MaskedSequential": Traits(flow=flows.sequence),
-        "sequence.Reversed": Traits(flow=flows.sequence),
-        "sequence.MaskedSequencer": Traits(flow=flows.stepped),
-        "sequence.VariableLength": Traits(flow=flows.unknown),
-        "sequence.Sequencer": Traits(flow=flows.stepped),
-        "sequence.Steps": Traits(takes_list=True, returns_list=True, flow=flows.stacked, written=("stacked",)),
-        "sequence.Repeater": Traits(flow=flows.repeated),
-        "sequence.BiSequencerLM": Traits(flow=flows.unknown),
-        "sequence.RecurrentAttention": Traits(flow=flows.unknown),
+        "recurrent.Recursor": Traits(flow=walk.sequence),
+        "recurrent.MaskZero": Traits(flow=walk.sequence),
+        "recurrent.Recurrence": Traits(flow=walk.recurrence),
+        "sequence.MaskedSequential": Traits(flow=walk.sequence),
+        "sequence.Reversed": Traits(flow=walk.sequence),
+        "sequence.MaskedSequencer": Traits(flow=walk.stepped),
+        "sequence.VariableLength": Traits(flow=walk.unknown),
+        "sequence.Sequencer": Traits(flow=walk.stepped),
+        "sequence.Steps": Traits(takes_list=True, returns_list=True, flow=walk.stacked, written=("stacked",)),
+        "sequence.Repeater": Traits(flow=walk.repeated),
+        "sequence.BiSequencerLM": Traits(flow=walk.unknown),
+        "sequence.RecurrentAttention": Traits(flow=walk.unknown),
     },
 )
 register_layer(
     module={"nn.ReverseSequence": of_runtime("sequence.ReverseSequence")},
-    traits=Traits(flow=flows.turned),
+    traits=Traits(flow=walk.turned),
 )
 
 
@@ -876,7 +876,7 @@ register_layer(
         proj_size=_projected("weight_hr"),
         mask_zero=_MASK,
     ),
-    traits=Traits(flow=flows.tensors, shapes=_shapes("weight_ih: 4h i, weight_hh: 4h p, bias: 4h, weight_hr: r h")),
+    traits=Traits(flow=walk.tensors, shapes=_shapes("weight_ih: 4h i, weight_hh: 4h p, bias: 4h, weight_hr: r h")),
 )
 register_layer(
     "nn.StepGRU",
@@ -894,13 +894,13 @@ def _peephole_shapes(input_size: int, hidden_size: int, bias: bool = True) -> Te
 
 
 # Cells recognized in graphs (`nn/lift`), and layers that return their state (`nn/stacks`); no class of Lua is one.
-_PAIR: Any = {"takes_list": True, "returns_list": True, "flow": flows.pair, "written": ("cell", "hc")}
+_PAIR: Any = {"takes_list": True, "returns_list": True, "flow": walk.pair, "written": ("cell", "hc")}
 _ONE: Any = {"takes_list": True, "written": ("cell", "h")}
 add_traits(
     {
         **{
             f"sequence.Stateful{kind}": Traits(
-                takes_list=True, returns_list=True, flow=flows.with_state, like=kind, written=("recurrent",)
+                takes_list=True, returns_list=True, flow=walk.with_state, like=kind, written=("recurrent",)
             )
             for kind in ("LSTM", "GRU", "RNN")
         },

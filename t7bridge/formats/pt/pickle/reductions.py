@@ -213,7 +213,7 @@ class Naming:
         if first is None:
             return None
         args = first.args if isinstance(first, PythonObject) else ()
-        return f"{key_text(key)}{key_text(args) if args and isinstance(args, tuple) else ''}"
+        return f"{key_text(key, self._marks)}{key_text(args, self._marks) if args and isinstance(args, tuple) else ''}"
 
 
 _SIMPLE = frozenset({str, int, bytes, float, bool, type(None)})
