@@ -99,11 +99,7 @@ def describe(options: argparse.Namespace) -> int:
 def diff(options: argparse.Namespace) -> int:
     """Compare, print each difference and their number."""
     report = t7bridge.diff(**arguments_of(options, "diff"))
-    lines = report.lines()
-    if options.draw is not None:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in report.drawn.items()) or "no differing block"
-        lines.append(f"{options.draw}: {kinds}")
-    return _print(options, report.as_dict, lines, hint=report.hint, ok=not report.differences)
+    return _print(options, report.as_dict, report.lines(), hint=report.hint, ok=not report.differences)
 
 
 def verify(options: argparse.Namespace) -> int:
@@ -129,10 +125,7 @@ def draw(options: argparse.Namespace) -> int:
 
 def export(options: argparse.Namespace) -> int:
     """Write the file, and print the largest difference from the live module."""
-    report: Any = t7bridge.export(**arguments_of(options, "export"))
-    if options.hub:
-        line = f"{report.target}: {', '.join(report.files)}; {report.tensors} tensors; {report.checked}"
-        return _print(options, partial(asdict, report), [line], report.notes)
+    report = t7bridge.export(**arguments_of(options, "export"))
     line = (
         f"{report.target}: {', '.join(report.inputs)} -> {', '.join(report.outputs)}, {report.target_bytes:,} bytes; "
         f"run by {report.runner}, largest difference {report.difference:.2g}"

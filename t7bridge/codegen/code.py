@@ -26,7 +26,7 @@ MAX_DIGITS = 400
 """Maximum digits of a whole number; more than a number of Lua can have."""
 MAX_NAME = 60
 """Maximum length of a name; a longer one of a file is not used."""
-_OWN = "self torch nn F input inputs Tensor target Path Any Model load model weights path load_file from_pretrained"
+_OWN = "self torch nn F input inputs Tensor target Path Any Model load model weights path"
 TAKEN = frozenset((*dir(builtins), *_OWN.split()))
 """Names reserved by a page, and those of Python; no variable has one."""
 Write: TypeAlias = Callable[..., ast.expr]

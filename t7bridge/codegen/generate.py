@@ -101,7 +101,6 @@ def generate(
     index_base: int = 1,
     limits: Limits = DEFAULT_LIMITS,
     source: str = "model.t7",
-    weights: str = "model.pt",
     lift: bool = True,
     only_keys: bool = False,
 ) -> Generated:
@@ -113,7 +112,6 @@ def generate(
         index_base: number of the first element, class or row: 1 as in Lua, or 0.
         limits: resource limits.
         source: the name of the original file, for the source's first line.
-        weights: the name of the file next to the source that `load` reads.
         lift: whether recognized cells become modules of torch.nn.
         only_keys: whether the text is left out.
 
@@ -125,13 +123,13 @@ def generate(
     if not isinstance(value, TorchObject):
         raise ModelError("source is made from an nn module", path=path, found=type(value).__name__)
     try:
-        return _generate(value, path, index_base, limits, None if only_keys else (source, weights), lift)
+        return _generate(value, path, index_base, limits, None if only_keys else source, lift)
     except RecursionError as error:
         raise UnsupportedError(TOO_DEEP, path=path, hint=USE_CONVERT) from error
 
 
 def _generate(
-    value: TorchObject, path: str, index_base: int, limits: Limits, files: tuple[str, str] | None, lift: bool
+    value: TorchObject, path: str, index_base: int, limits: Limits, source: str | None, lift: bool
 ) -> Generated:
     check_depth(value, path, limits)
     state = state_dict(value, path, limits, own_keys=True)
@@ -164,11 +162,11 @@ def _generate(
     keys = {key: found.get(place_of(tensor), []) for key, tensor in state.items()}
     moved = [evolve(each, target=keys[each.target][0], adds=each.adds and keys[each.adds][0]) for each in cells.pieces]
     text = ""
-    if files is not None:
+    if source is not None:
         constants = {id(state[key]) for key in constant_biases(cells)}
         connections = [*_shared(places, owned), *_referring(places), *_ties(places, owned, plan, state)]
         untrained = [*_untrained(places, owned, constants)]
-        text = model_source(builder, blocks, connections, untrained, _dtypes(places, owned), *files)
+        text = model_source(builder, blocks, connections, untrained, _dtypes(places, owned), source)
         check_page(text, builder, blocks, tensors)
     notes, is_stateful = [*original.notes, *cells.notes], blocks[-1].is_stateful
     return Generated(text, tensors, keys, notes, moved, original, is_stateful)
@@ -427,16 +425,8 @@ _BASE_IMPORTS = {
     "nn": ("torch", "nn", ""),
     "F": ("torch.nn", "functional", "F"),
     "Any": ("typing", "Any", ""),
-    "load_file": ("safetensors.torch", "load_file", ""),
 }
 """Names that a page may use, with their imports."""
-
-_FROM_PRETRAINED = (
-    "def from_pretrained(folder: str | Path) -> Model:",
-    '    """Return the model in evaluation mode, with the weights in a folder, as model hubs distribute it."""',
-    '    return load(Path(folder) / "model.safetensors")',
-)
-"""Additions to a page whose weights are a safetensors file."""
 
 
 def prepared(builder: SourceBuilder) -> list[CodeBlock]:
@@ -459,7 +449,6 @@ def model_source(
     untrained: list[ast.stmt],
     dtypes: tuple[str, list[ast.stmt]],
     source: str,
-    weights: str,
 ) -> str:
     """Return the whole file.
 
@@ -471,16 +460,13 @@ def model_source(
         dtypes: the method that sets the element type of all parameters: `double`, empty for float32; statements of
             `load` for modules of another type.
         source: the name of the original file.
-        weights: the name of the file with its weights: a `.pt`, or a `.safetensors` for model hubs.
     """
     taken = frozenset((*builder.copied, *builder.foreign, *(block.name for block in blocks)))
-    is_hub = weights.endswith(".safetensors")
     parts = [[piece.text] for piece in builder.copied.values()]
     for block in blocks[:-1]:
         parts.append(_class(block, Writer(block, taken)))
     parts.append(_class(blocks[-1], Writer(blocks[-1], taken), connections, untrained))
-    parts += [_load(*dtypes, weights, "load_file(path)" if is_hub else "torch.load(path, weights_only=True)")]
-    parts += [[*_FROM_PRETRAINED]] * is_hub
+    parts.append(_load(*dtypes))
     text = "\n".join(line for part in parts for line in ("", "", *part))
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     imports = {each for name, each in _BASE_IMPORTS.items() if name in names}
@@ -585,14 +571,14 @@ def _summary(block: CodeBlock, names: list[str]) -> str:
     return f"Take {taken}; return {returned}." if taken else f"Return {returned}."
 
 
-def _load(dtype: str, dtypes: list[ast.stmt], weights: str, state: str) -> list[str]:
+def _load(dtype: str, dtypes: list[ast.stmt]) -> list[str]:
     return [
         "def load(weights: str | Path | None = None) -> Model:",
-        f'    """Return the model in evaluation mode, with these weights or those of {_safe(weights)}."""',
+        '    """Return the model in evaluation mode, with these weights or those of model.pt."""',
         f"    model = Model(){f'.{dtype}()' * bool(dtype)}",
         *(line for statement in dtypes for line in lines(statement, 4)),
-        f"    path = weights or Path(__file__).with_name({ast.unparse(expression(weights))})",
-        f"    model.load_state_dict({state})",
+        "    path = weights or Path(__file__).with_name('model.pt')",
+        "    model.load_state_dict(torch.load(path, weights_only=True))",
         "    return model.eval()",
     ]
 
@@ -611,7 +597,7 @@ _PAGE_METHODS = frozenset(_WORDS_OF_VALUES.split())
 """Attributes of values that a page uses, besides the modules in its own classes."""
 _WORDS = {"self", "input", "inputs", "target", "super", "float", "list", "torch", "nn", "F"}
 """Names that a method may use without assigning them."""
-_LOAD_WORDS = {"Path", "__file__", "Model", "model", "path", "weights", "torch", "load_file"}
+_LOAD_WORDS = {"Path", "__file__", "Model", "model", "path", "weights", "torch"}
 _NODES = (
     *(ast.Assign, ast.Return, ast.Expr, ast.Call, ast.keyword, ast.Attribute, ast.Name, ast.Constant, ast.Tuple),
     *(ast.List, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.MatMult, ast.Div),
@@ -637,7 +623,7 @@ def check_page(text: str, builder: SourceBuilder, blocks: list[CodeBlock], keys:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ModelError(f"the source of this model is not Python: {error}") from error
     page = _Page(builder, blocks, keys)
-    copied = {"\n".join(_FROM_PRETRAINED), *(piece.text for piece in builder.copied.values())}
+    copied = {piece.text for piece in builder.copied.values()}
     lines = text.splitlines()
     for number, statement in enumerate(tree.body):
         if statement_text(statement, lines) not in copied and not (number == 0 and _is_text(statement)):

@@ -26,7 +26,7 @@ from ..io.output import FileOutput, Output
 from ..io.source import inputs_protected
 from ..report import Report, check_strict
 from .options import takes
-from .request import Convert, is_simple, note_ignored, note_plain_nans, value_of
+from .request import Attempt, Convert, is_simple, note_ignored, note_plain_nans, value_of
 
 if TYPE_CHECKING:
     from ..formats.t7.file import T7File
@@ -96,10 +96,10 @@ def convert(request: Convert) -> Report:
         nullcontext() if template is None else formats.open(template, limits=limits) as model,
         about_file(document.path),
     ):
-        request.model = model
         if request.at is not None:
             document.narrow(Path.parse(request.at).get(document.value))
-            request.record = False
+        # A record describes the whole file, not a part of it.
+        attempt = Attempt.of(request, model=model, record=request.record and request.at is None)
         if model is not None and (document.spec.values == LUA or goal.values != LUA):
             raise ModelError(
                 "a template requires a conversion from .pt to .t7",
@@ -109,15 +109,14 @@ def convert(request: Convert) -> Report:
         with FileOutput(request.target, force=request.force, sync=request.sync) as output, collector_paused():
             name = str(request.target)
             report = Report(document.path, name, document.format, goal.name, source_bytes=document.source.size)
-            note_ignored(request, report)
+            note_ignored(attempt, report)
             try:
-                _write(document, output, goal, request, report)
+                _write(document, output, goal, attempt, report)
             except RecordError as error:
                 output.restart()
                 report = evolve(report, mode="", notes=[])
-                note_ignored(request, report)
-                request.believed = False
-                _write(document, output, goal, request, report)
+                note_ignored(attempt, report)
+                _write(document, output, goal, attempt.without_records(), report)
                 if not any(note.code == "record" for note in report.notes):
                     report.note("warning", f"{error.message}: its record is not used", code="record")
             check_strict(report, request.strict)
@@ -125,7 +124,7 @@ def convert(request: Convert) -> Report:
     return report
 
 
-def _write(document: Document, output: FileOutput, goal: FormatSpec, request: Convert, report: Report) -> None:
+def _write(document: Document, output: FileOutput, goal: FormatSpec, request: Attempt, report: Report) -> None:
     """Write the values of a file in a format.
 
     Raises:
@@ -142,7 +141,7 @@ def _write(document: Document, output: FileOutput, goal: FormatSpec, request: Co
         write_python_values(document, output, request, report)
 
 
-def _write_lua_values(document: Document, output: FileOutput, request: Convert, report: Report) -> None:
+def _write_lua_values(document: Document, output: FileOutput, request: Attempt, report: Report) -> None:
     """Write the values of a file as Lua values."""
     if document.spec.values == LUA:
         report.tensors, report.storages = document.content.tensors, document.content.storages
@@ -185,7 +184,7 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
     return writer
 
 
-def _write_tables(document: Document, output: Output, request: Convert, report: Report) -> None:
+def _write_tables(document: Document, output: Output, request: Attempt, report: Report) -> None:
     """Write Python values as Lua tables, with the record that restores them."""
     from .lua_tree import note_nones, to_lua
     from .records import Hashed, pickle_of, structure_hash, write_pt_record
@@ -221,7 +220,7 @@ def _write_tables(document: Document, output: Output, request: Convert, report: 
         note_nones(tree, report)
 
 
-def _fill_template(document: Document, template: Document, output: Output, request: Convert, report: Report) -> None:
+def _fill_template(document: Document, template: Document, output: Output, request: Attempt, report: Report) -> None:
     """Write a template with the weights of a state dict; other content of the source, such as a record, is ignored."""
     from .template import fill_template
 

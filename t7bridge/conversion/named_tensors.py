@@ -51,7 +51,6 @@ _REPEATED = 16
 """Maximum bytes of all tensors, as a multiple of those of the storages."""
 _COPIES = 10_000
 """Maximum values in containers that are written under several names: graphs of shared containers grow exponentially."""
-_MOST_STEPS = 1_000_000
 _SHARED = "container present under another name"
 _CYCLE = "container that contains itself"
 
@@ -158,7 +157,7 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = Fals
             item = parts[id(item)]
         is_container = isinstance(item, (dict, list, tuple)) and not _is_function(item)
         flat.copies += is_copy
-        if flat.copies > _COPIES or steps > _MOST_STEPS:
+        if flat.copies > _COPIES or steps > limits.work:
             return flatten(value, limits, numbers=numbers, copies=False)
         if numbers:
             made = lists.get(id(item)) if is_container else None
@@ -182,7 +181,7 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = Fals
                 flat.leave_out(_SHARED, _steps_to(path))
                 continue
             steps += depth
-            if steps > _MOST_STEPS:
+            if steps > limits.work:
                 return flatten(value, limits, numbers=numbers, copies=False)
             if _contains_itself(path):
                 flat.leave_out(_CYCLE, _steps_to(path))

@@ -67,26 +67,10 @@ class Conversion:
         "keep CUDA tensors on CUDA, in a .pt and in a .t7 made from a .pt", default=False, targets=(LUA, PYTHON),
         unless=lambda asked, source, target: "from .t7 to .t7" if source == target == LUA else "", group=_PT,
     )  # fmt: skip
-    map_location: MapLocation = option(
-        "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", default=None, targets=(PYTHON,), group=_PT,
-        metavar="DEVICE",
-    )  # fmt: skip
     record: bool = option("do not write or use the round-trip record", default=True, group="output")
-    nested: bool = option(
-        "t.conv1.weight instead of t['conv1.weight']", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
-        unless=lambda asked, source, target: "with a template" if asked.template is not None else "", group=_T7,
-    )  # fmt: skip
     pt_format: str = option(
         "legacy: for PyTorch 0.2 to 1.5; torchscript: for torch.jit.load and C++", default="zip",
         choices=("zip", "legacy", "torchscript"), targets=(PYTHON,), formats=("pt",), group=_PT,
-    )  # fmt: skip
-    template: PathLike | None = option(
-        "fill the models of this .t7 with the state dict of SRC", default=None, metavar="FILE",
-        sources=(PYTHON, NAMED), targets=(LUA,), group=_T7,
-    )  # fmt: skip
-    partial: bool = option(
-        "with --template: allow missing and extra keys", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
-        group=_T7,
     )  # fmt: skip
     compact: bool = option(
         "write only the used part of each storage", default=False, sources=(LUA,), targets=(PYTHON,),
@@ -118,19 +102,58 @@ class Convert(Conversion):
     target: PathLike = option("file to write; the suffix selects the format", kw_only=False, metavar="DST")
     mode: str = option(MODE, default="auto", kw_only=False)
     at: str | None = PART
+    map_location: MapLocation = option(
+        "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", default=None, targets=(PYTHON,), group=_PT,
+        metavar="DEVICE",
+    )  # fmt: skip
+    nested: bool = option(
+        "t.conv1.weight instead of t['conv1.weight']", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
+        unless=lambda asked, source, target: "with a template" if asked.template is not None else "", group=_T7,
+    )  # fmt: skip
+    template: PathLike | None = option(
+        "fill the models of this .t7 with the state dict of SRC", default=None, metavar="FILE",
+        sources=(PYTHON, NAMED), targets=(LUA,), group=_T7,
+    )  # fmt: skip
+    partial: bool = option(
+        "with --template: allow missing and extra keys", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
+        group=_T7,
+    )  # fmt: skip
     sync: bool = SYNC
     json = JSON
-
-    model: Document | None = field(default=None, init=False)  # the template, open
-    believed: bool = field(default=True, init=False)
-    """Whether the source's records are used, to be checked while and after the target is written; `False` after they
-    were found wrong."""
 
     @property
     def layout(self) -> dict[str, Any]:
         """The requested parts of a `.t7`'s layout."""
         asked = {"encoding": self.encoding, "byte_order": self.byte_order, "long_size": self.long_size}
         return {name: value for name, value in asked.items() if value is not None}
+
+
+@verb
+class Attempt(Convert):
+    """One attempt to serve a request. A second one is made if a record of the source turns out to be wrong.
+
+    Attributes:
+        model: the template, open.
+        believed: whether the source's records are used, to be checked while and after the target is written.
+    """
+
+    model: Document | None = field(default=None, kw_only=True)
+    believed: bool = field(default=True, kw_only=True)
+
+    @classmethod
+    def of(cls, request: Convert, **facts: Any) -> Attempt:
+        """Return the first attempt to serve a request.
+
+        Args:
+            request: the options that were asked for.
+            **facts: the fields of an attempt, and options that follow from others.
+        """
+        options = {name: getattr(request, name) for name, each in options_of(request).items() if each.python}
+        return cls(**{**options, **facts})
+
+    def without_records(self) -> Attempt:
+        """Return the attempt that follows when a record of the source was found wrong."""
+        return Attempt.of(self, model=self.model, believed=False)
 
 
 def note_ignored(request: Convert, report: Report) -> None:
@@ -152,7 +175,7 @@ def note_ignored(request: Convert, report: Report) -> None:
         report.note("info", "the legacy format cannot hold the round-trip record of the .t7", code="no-record")
 
 
-def value_of(document: Document, request: Convert, report: Report) -> Any:
+def value_of(document: Document, request: Attempt, report: Report) -> Any:
     """Return the value of a file that holds Python values or named tensors."""
     value = document.value
     if any(name.startswith("torch.distributed") for name in document.foreign):
@@ -164,7 +187,7 @@ def value_of(document: Document, request: Convert, report: Report) -> Any:
     return _use_metadata(value, document, request, report) if document.metadata else value
 
 
-def _use_metadata(value: Any, document: Document, request: Convert, report: Report) -> Any:
+def _use_metadata(value: Any, document: Document, request: Attempt, report: Report) -> Any:
     """Return a value with the element types and numbers that the file's metadata record; note strings left out."""
     from ..values.widened import HINTS, NUMBERS_KEY, restore_values
 

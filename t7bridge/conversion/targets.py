@@ -23,7 +23,7 @@ from ..nn.layouts import compact_in
 from ..report import Report
 from .lua_tree import note_nones, to_lua
 from .named_tensors import check_tensors, name_tensors
-from .request import Convert, note_foreign, note_target, value_of
+from .request import Attempt, Convert, note_foreign, note_target, value_of
 from .simplified import simplified
 from .state_dicts import StateDicts, note_texts
 from .tree import MERGED, as_tree
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .records import Shown
 
 
-def write_python_values(document: Document, output: FileOutput, request: Convert, report: Report) -> None:
+def write_python_values(document: Document, output: FileOutput, request: Attempt, report: Report) -> None:
     """Write the values of a file as Python values."""
     writer = pt_writer(
         output,
@@ -124,7 +124,7 @@ class PythonValue:
 
 
 def python_value(
-    content: T7File, request: Convert, report: Report, *, has_record: bool = False, unnamed: str = ""
+    content: T7File, request: Attempt, report: Report, *, has_record: bool = False, unnamed: str = ""
 ) -> PythonValue:
     """Return the Python-side value of a `.t7`: from its record, with state dicts in place of modules, or as a tree.
 
@@ -183,7 +183,7 @@ def _restored(content: T7File, request: Convert, report: Report) -> PythonValue 
 
 
 def write_named_tensors(
-    document: Document, output: FileOutput, goal: FormatSpec, request: Convert, report: Report
+    document: Document, output: FileOutput, goal: FormatSpec, request: Attempt, report: Report
 ) -> None:
     """Write the tensors of a file under names."""
     named = named_value(document, goal, request, report)
@@ -193,7 +193,7 @@ def write_named_tensors(
     note_texts(written, named, goal, report)
 
 
-def named_value(document: Document, goal: FormatSpec, request: Convert, report: Report) -> NamedTensors:
+def named_value(document: Document, goal: FormatSpec, request: Attempt, report: Report) -> NamedTensors:
     """Return the tensors of a file as a format of named tensors receives them, with notes about the rest."""
     value = plain_value(document, request, report)
     named = name_tensors(value, goal, report, document.metadata, request.limits)
@@ -201,7 +201,7 @@ def named_value(document: Document, goal: FormatSpec, request: Convert, report: 
     return named
 
 
-def plain_value(document: Document, request: Convert, report: Report, unnamed: str = MERGED) -> Any:
+def plain_value(document: Document, request: Attempt, report: Report, unnamed: str = MERGED) -> Any:
     """Return the value of a file as builtins with tensors in them, with notes about the rest.
 
     Args:
@@ -233,9 +233,8 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
         for believed in (True, False):
             report = Report(document.path, target, document.format, written.format)
-            request = Convert(source, target, limits=limits, **options)
-            request.believed = believed
-            named = named_value(document, written.spec, request, report)
+            attempt = Attempt(source, target, limits=limits, believed=believed, **options)
+            named = named_value(document, written.spec, attempt, report)
             try:
                 found: list[str] = home(written.format).differences(target, named)
                 break

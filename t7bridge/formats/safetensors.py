@@ -56,6 +56,7 @@ DTYPES = {
 """Element type → safetensors' name of it."""
 _ELEMENTS = {name: ELEMENT_TYPES[element] for element, name in DTYPES.items()}
 _HEADER_BYTES = 100_000_000
+"""Maximum size of a header that the format's own library reads."""
 _METADATA = "__metadata__"
 
 
@@ -67,7 +68,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         UnsupportedError: it has elements of a type unique to it, smaller than a byte.
     """
     opened, _ = ByteSource.open(source)
-    header, start = _read_header(opened)
+    header, start = _read_header(opened, limits)
     metadata = header.pop(_METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise CorruptError("the metadata are not strings", offset=8, path=_METADATA)
@@ -83,15 +84,10 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     return Document("safetensors", opened, lambda: [tie(tensors, views, notes)], metadata=metadata, notes=notes)
 
 
-def _read_header(source: ByteSource) -> tuple[dict[str, Any], int]:
+def _read_header(source: ByteSource, limits: Limits) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(source.read_exact(0, 8, "the length of the header"), "little")
-    if length > _HEADER_BYTES:
-        raise CorruptError(
-            "the header is too long",
-            offset=0,
-            expected=f"at most {_HEADER_BYTES} bytes",
-            found=f"{length}",
-        )
+    if length > limits.header_bytes:
+        raise limits.exceeded("header_bytes", "the header is too long", offset=0, found=f"{length} bytes")
     text = source.read_exact(8, length, "the header")
     try:
         header = json.loads(text, object_pairs_hook=_unique)
@@ -201,7 +197,7 @@ def differences(path: str, named: NamedTensors) -> list[str]:
         import safetensors
     except ImportError as error:
         raise UnsupportedError(
-            "safetensors is not installed; --verify needs it", hint="pip install 't7bridge[safetensors]'"
+            "safetensors is not installed; --verify needs it", hint="pip install safetensors"
         ) from error
     library: Any = safetensors  # partly untyped
     with open(path, "rb") as file:

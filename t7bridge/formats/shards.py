@@ -10,7 +10,7 @@ import os
 from posixpath import join
 from typing import Any
 
-from ..errors import CorruptError, LimitError, UnsupportedError, about_file
+from ..errors import CorruptError, UnsupportedError, about_file
 from ..graph.tensor import Tensor
 from ..io.source import ByteSource, PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
@@ -20,7 +20,6 @@ from .fields import Fields
 from .table import Document
 
 INDEX_SUFFIX = ".index.json"
-_INDEX_BYTES = 100_000_000
 
 
 def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
@@ -55,10 +54,10 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
 def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, Tensor]:
     """Return the tensors of all files, in the order of the index."""
-    places = _weight_map(index)
+    places = _weight_map(index, limits)
     folder = os.path.dirname(index.name)
     values: dict[str, Any] = {}
-    for file in files_of(index):
+    for file in dict.fromkeys(places.values()):
         value = open_file(join(folder, file), limits=limits).value
         if not isinstance(value, dict):
             raise CorruptError("a file of a checkpoint is not a state dict", file=join(folder, file))
@@ -84,18 +83,19 @@ def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, 
     return found
 
 
-def files_of(index: ByteSource) -> list[str]:
+def files_of(index: ByteSource, limits: Limits) -> list[str]:
     """Return the names of the files that an index refers to, in its folder.
 
     Raises:
         FormatError: the index is damaged.
+        LimitError: it is too large.
     """
-    return list(dict.fromkeys(_weight_map(index).values()))
+    return list(dict.fromkeys(_weight_map(index, limits).values()))
 
 
-def _weight_map(index: ByteSource) -> dict[str, str]:
-    if index.size > _INDEX_BYTES:
-        raise LimitError("the index is too large", found=f"{index.size} bytes")
+def _weight_map(index: ByteSource, limits: Limits) -> dict[str, str]:
+    if index.size > limits.header_bytes:
+        raise limits.exceeded("header_bytes", "the index is too large", found=f"{index.size} bytes")
     with about_file(index.name):
         places = Fields.parse(index.read(0, index.size), "the index of a checkpoint").get("weight_map", dict)
         for file in places.values():

@@ -272,7 +272,7 @@ def require_torch() -> None:
     Raises:
         UnsupportedError: PyTorch is not installed, or too old.
     """
-    hint = "pip install 't7bridge[torch]'"
+    hint = "pip install 'torch>=2.6'"
     try:
         release = import_module("torch").__version__
     except ImportError as error:

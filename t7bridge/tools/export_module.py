@@ -1,27 +1,23 @@
 """Lua models for other programs: `write_module` writes PyTorch source with its state dict, and what a checkpoint of a
-language model has to sample text; `write_hub` a folder for model hubs, `export` ONNX and `.pt2`.
+language model has to sample text; `export` ONNX and `.pt2`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import tempfile
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
-from itertools import islice
 from typing import Any, ClassVar
 
 from attrs import asdict, field
 
-from .. import formats
 from ..codegen.generate import MADE_BY, generate
 from ..conversion.inputs import Inputs, parse_inputs
-from ..conversion.named_tensors import name_tensors
 from ..conversion.options import (
     AT,
     CLASSES,
@@ -39,34 +35,27 @@ from ..conversion.options import (
 )
 from ..conversion.state_dicts import count_leaves, note_data
 from ..conversion.tree import as_tree
-from ..data import __version__, define
-from ..errors import LimitError, ModelError, UnsupportedError, WriteError, about_file
+from ..data import define
+from ..errors import LimitError, ModelError, WriteError, about_file
 from ..formats.pt.writer import PtWriter
-from ..formats.safetensors import write as write_safetensors
 from ..graph.lua import Table, TorchObject, Value
-from ..graph.tensor import place_of
-from ..io.copy import digest
 from ..io.output import check_replaceable, local_target
 from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Budget, Limits
 from ..nn.fields import items_of
 from ..nn.layouts import compacted
 from ..nn.mapping import ModuleSpec, specs_in
-from ..nn.places import Places, choose_module
+from ..nn.places import choose_module
 from ..nn.registry import load_classes
 from ..nn.state_dict import state_dict
-from ..report import Note, Report, check_strict
-from ..text import printable
+from ..report import Report, check_strict
 from .draw.blocks import blocks_of
 from .draw.shapes import infer
 from .inspect import inspect
 from .modules import load_module, lua_document, one_module, outputs_in
-from .prove import prove
 
 MODULE_FILES = ("model.py", "model.pt", "config.json", "sample.py")
 """The files of a model's folder; the last two only where the model has something for them."""
-HUB_FILES = ("README.md", "model.py", "config.json", "model.safetensors")
-_LINES = 200
 
 
 @verb
@@ -176,8 +165,6 @@ def _paths_of_another(folder: str, names: Sequence[str]) -> list[str]:
     return list(filter(os.path.isfile, others)) if is_ours else []
 
 
-_MOST_ENTRIES = 1 << 20
-"""Maximum number of entries of a checkpoint that are searched for a vocabulary."""
 _PLAIN = (bytes, bool, float)
 _DEEPEST = 4
 """Maximum depth of a vocabulary in a checkpoint."""
@@ -216,7 +203,7 @@ def _sampling_of(
         is_stateful: whether the model in PyTorch takes sequences and a state.
         limits: resource limits.
     """
-    vocabularies = list(_vocabularies(checkpoint))
+    vocabularies = list(_vocabularies(checkpoint, limits))
     if not vocabularies:
         return None
     blocks = blocks_of(module, path, limits)
@@ -244,9 +231,14 @@ def _states(taken: Any, returned: Any, count: int) -> list[list[int]] | None:
     return [list(shape[1:]) for shape in states] if is_step else None
 
 
-def _vocabularies(root: Value) -> Iterator[list[str]]:
-    """Yield the tables of a checkpoint that number texts from 1 on, as lists of the texts."""
-    left, level, seen = _MOST_ENTRIES, [root], set()
+def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
+    """Yield the tables of a checkpoint that number texts from 1 on, as lists of the texts.
+
+    Args:
+        root: the checkpoint.
+        limits: as many of its entries are searched as `work` has steps; a vocabulary is near the root.
+    """
+    left, level, seen = limits.work, [root], set()
     for _ in range(_DEEPEST):
         below: list[Value] = []
         for value in level:
@@ -292,107 +284,8 @@ def _describes(value: Any) -> bool:
     return all(isinstance(part, _PLAIN) for part in inside) and any(isinstance(part, bytes) for part in inside)
 
 
-@define(frozen=True)
-class HubReport:
-    """The result of writing a hub folder.
-
-    Attributes:
-        source: path of the Lua model.
-        target: the folder.
-        files: names of the files in it.
-        tensors: number of tensors.
-        parameters: number of their elements; tied ones count once.
-        sha256: of the source file.
-        checked: the result of `prove`, as a sentence.
-        target_bytes: size of the files.
-        notes: notes for the user.
-    """
-
-    source: str
-    target: str
-    files: list[str]
-    tensors: int
-    parameters: int
-    sha256: str
-    checked: str
-    target_bytes: int
-    notes: list[Note]
-
-
-@inputs_protected()
-def write_hub(request: Any) -> HubReport:
-    """Write a Lua model as a folder for model hubs.
-
-    `model.safetensors` has the weights, `model.py` the model as source that needs only PyTorch and safetensors
-    (`from_pretrained(folder)` returns it in evaluation mode), `config.json` metadata for programs and `README.md` the
-    same as a model card: origin, classes, parameters, and the result of `prove`. The licence is left to the user.
-
-    Args:
-        request: that of `export`.
-
-    Raises:
-        FormatError: the file is damaged, or in no supported format.
-        ModelError: the file holds no module, or several and `at` names none of them.
-        UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
-        UnsupportedError: safetensors cannot hold a tensor.
-        TargetExistsError: a file exists and `force` is not set.
-    """
-    folder, limits = local_target(request.target), request.limits
-    with ByteSource.from_path(request.source) as source:
-        inside, module = one_module(source, request.at, limits)
-        name = os.path.basename(source.name)
-        made = generate(
-            module, inside, index_base=request.index_base, limits=limits, source=name, weights="model.safetensors"
-        )
-        tensors = compacted(made.tensors)
-        report = Report(source.name, folder, "t7", "safetensors", notes=list(made.notes))
-        named = name_tensors(dict(tensors), formats.FORMATS["safetensors"], report)
-        types: Counter[str] = Counter()
-        for tensor in tensors.values():
-            types[tensor.element.name] += tensor.numel
-        views = {place_of(each): each.numel for each in tensors.values()}
-        facts: dict[str, Any] = {
-            "architectures": ["Model"],
-            "model_file": "model.py",
-            "weights_file": "model.safetensors",
-            "lua_class": printable(module.class_name),
-            "dtype": max(types, key=types.__getitem__, default=""),
-            "parameters": sum(views.values()),
-            "tensors": len(tensors),
-            "index_base": request.index_base,
-            "origin": {
-                "file": printable(name),
-                "path": printable(inside),
-                "bytes": source.size,
-                "sha256": digest(source)[0],
-            },
-            "checked": _checked(request.source, inside, limits),
-            "converter": f"t7bridge {__version__}",
-        }
-        data = _json_data(state_dict(module, inside, limits).data, limits)
-        if data:
-            facts["data"] = data
-        with outputs_in(folder, HUB_FILES, force=request.force) as outputs:
-            write_safetensors(outputs["model.safetensors"], named)
-            outputs["config.json"].write(_json(facts, default=repr))
-            outputs["model.py"].write(made.text.encode())
-            outputs["README.md"].write(_card(facts, module, inside, limits).encode())
-        size = sum(output.position for output in outputs.values())
-    return HubReport(
-        os.fspath(request.source),
-        folder,
-        list(reversed(HUB_FILES)),
-        len(tensors),
-        facts["parameters"],
-        facts["origin"]["sha256"],
-        facts["checked"],
-        size,
-        report.notes,
-    )
-
-
-def _json(value: Any, **options: Any) -> bytes:
-    return (json.dumps(value, indent=2, **options) + "\n").encode()
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def _config(data: dict[str, Any], checkpoint: Value, limits: Limits) -> dict[str, Any]:
@@ -426,73 +319,6 @@ def _json_value(value: Any, budget: Budget) -> Any:
     if isinstance(value, list):
         return [_json_value(item, budget) for item in value]
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
-
-
-def _checked(path: PathLike, inside: str, limits: Limits) -> str:
-    """Return the verdict of `prove` as a sentence."""
-    try:
-        return prove(path, inside, limits=limits).sentence()
-    except UnsupportedError as error:
-        return f"not checked: {error.message}"
-
-
-_CARD = """\
----
-library_name: pytorch
-tags:
-- lua-torch
-- t7bridge
----
-
-# {name}
-
-A model of Lua Torch, converted to PyTorch by {converter}.
-
-| | |
-| --- | --- |
-| Origin | `{file}`, {origin[bytes]} bytes |
-| SHA-256 of the origin | `{origin[sha256]}` |
-| Module in it | `{path}`, of class `{lua_class}` |
-| Parameters and buffers | {parameters:,} elements in {tensors} tensors, most of them {dtype} |
-| Checked | {checked} |
-| Licence | not known to the converter: state it here and as `license:` at the top before publishing |
-
-## Use
-
-```python
-from model import from_pretrained
-
-model = from_pretrained(".")
-```
-
-It needs PyTorch and safetensors, and nothing else.
-
-## Classes
-
-```
-{classes}
-```
-"""
-
-
-def _card(facts: dict[str, Any], module: TorchObject, inside: str, limits: Limits) -> str:
-    """Return the model card."""
-    origin = facts["origin"]
-    places = [*islice(Places(module, inside, limits), _LINES + 1)]
-    lines = [
-        f"{'  ' * min(place.depth, 20)}{_plain(place.step) or _plain(inside)}: {_plain(place.obj.class_name)}"
-        for place in places[:_LINES]
-    ]
-    texts = {"name": os.path.splitext(origin["file"])[0], "file": origin["file"], "path": origin["path"]}
-    texts |= {name: facts[name] for name in ("lua_class", "checked")}
-    plain = {name: _plain(text) for name, text in texts.items()}
-    classes = "\n".join(lines + ["…"] * (len(places) > _LINES))
-    return _CARD.format(**{**facts, **plain}, classes=classes)
-
-
-def _plain(text: str) -> str:
-    """Return a text from a file without markup of Markdown or HTML."""
-    return re.sub(r"[^\w .,:;()\[\]/+-]", "_", printable(text))[:200]
 
 
 SUFFIXES = (".onnx", ".pt2")
@@ -529,13 +355,16 @@ class ExportReport:
 
 @verb
 class Export:
-    """Export a Lua model as ONNX or a .pt2 archive, checked against the model, or as a folder for model hubs."""
+    """Export a Lua model as ONNX or a .pt2 archive, checked against the model."""
 
     COMMON = ("input", "dynamic", "at", "force")
-    EXAMPLES = ("t7bridge export model.t7 model.onnx --input 1x3x224x224", "t7bridge export model.t7 folder --hub")
+    EXAMPLES = (
+        "t7bridge export model.t7 model.onnx --input 1x3x224x224",
+        "t7bridge export model.t7 model.pt2 --input 1x3x224x224 --dynamic batch",
+    )
     OLD_NAMES: ClassVar = {"path": "source", "dst": "target"}
     source: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC", stdin=True)
-    target: PathLike = option("file to write: X.onnx or X.pt2; the folder with --hub", kw_only=False, metavar="DST")
+    target: PathLike = option("file to write: X.onnx or X.pt2", kw_only=False, metavar="DST")
     input: Inputs = INPUT
     output: Sequence[str] = option(
         "name of an output; may be repeated", default=(), flags=("--output-name",), metavar="NAME"
@@ -546,30 +375,25 @@ class Export:
     at: str | None = AT
     index_base: int = INDEX_BASE
     force: bool = FORCE
-    hub: bool = option(
-        "write a folder for model hubs: model.safetensors, config.json, model.py, README.md", default=False
-    )
     json = JSON
     limits: Limits = LIMITS
 
 
 @takes(Export)
 @inputs_protected()
-def export(request: Export) -> ExportReport | HubReport:
+def export(request: Export) -> ExportReport:
     """Export a Lua model as ONNX (`.onnx`) or as a `.pt2` archive of torch.export, by PyTorch's own exporters.
 
-    With `hub`, write a folder for model hubs instead, see `t7bridge.tools.export_module.write_hub`. Otherwise the
-    file is run immediately, by onnxruntime or by PyTorch, and compared with the live module on seeded inputs of the
+    The file is run immediately, by onnxruntime or by PyTorch, and compared with the live module on seeded inputs of the
     given shapes. A file with different results is deleted.
 
     Args:
         source: the `.t7` file.
-        target: the file to write; its suffix selects the format. With `hub` the folder.
+        target: the file to write; its suffix selects the format.
         input: the input, `(1, 3, 224, 224)` or any form of `t7bridge.conversion.inputs`; a list of such texts for a
             model with a table as input.
         output: names for the outputs.
         dynamic: `("batch",)` if the first dimension of every input may have any size.
-        hub: write `model.safetensors`, `config.json`, `model.py` and `README.md` into the folder `target`.
 
     Raises:
         FormatError: the file is damaged, or in no supported format.
@@ -578,10 +402,6 @@ def export(request: Export) -> ExportReport | HubReport:
         UnsupportedError: a package is missing, or the exporter refuses a layer; the message names it.
         TargetExistsError: the file exists and `force` is not set.
     """
-    if request.hub:
-        if request.input or request.output or request.dynamic:
-            raise ModelError("a hub folder has no example inputs", expected="hub without input, output and dynamic")
-        return write_hub(request)
     if not request.input:
         one_module(request.source, request.at, request.limits)
         known = inspect(request.source, at=request.at, limits=request.limits).header.get("input", "")

@@ -24,9 +24,9 @@ from .. import formats
 from ..codegen.generate import generate
 from ..conversion.lua_tree import note_nones, to_lua
 from ..conversion.named_tensors import name_tensors
-from ..conversion.options import FORCE, JSON, LIMITS, flag, option, takes, verb
+from ..conversion.options import JSON, LIMITS, flag, option, takes, verb
 from ..conversion.records import as_written, structure_of
-from ..conversion.request import Convert, is_simple, metadata_left_out, note_plain_nans
+from ..conversion.request import Attempt, is_simple, metadata_left_out, note_plain_nans
 from ..conversion.simplified import simplified
 from ..conversion.state_dicts import note_texts
 from ..conversion.targets import plain_value
@@ -145,11 +145,9 @@ class DiffReport(Comparison):
 
     Attributes:
         tensors: number of pairs of tensors compared.
-        drawn: numbers of differing blocks by kind: `only first`, `only second`, `shape`, `options`, `weights`.
     """
 
     tensors: int = 0
-    drawn: dict[str, int] = field(factory=dict)
 
     def lines(self) -> list[str]:
         """Return the differences, what only one file has, and the result."""
@@ -229,20 +227,12 @@ def _trailing(document: Document) -> bytes:
 class Diff:
     """Report the values that differ between two files, and by how much, whatever their formats."""
 
-    EXAMPLES = (
-        "t7bridge diff model.t7 model.pt",
-        "t7bridge diff a.safetensors b.npz --rtol 1e-5",
-        "t7bridge diff before.t7 after.t7 --draw changes.html",
-    )
+    EXAMPLES = ("t7bridge diff model.t7 model.pt", "t7bridge diff a.safetensors b.npz --rtol 1e-5")
     OLD_NAMES: ClassVar = {"a": "source", "b": "other"}
     source: PathLike = option("a file of any format", kw_only=False, metavar="A", stdin=True)
     other: PathLike = option("another", kw_only=False, metavar="B", stdin=True)
     rtol: float = option("relative tolerance, as a fraction of B's value", default=0.0, metavar="X")
     atol: float = option("absolute tolerance", default=0.0, metavar="X")
-    draw: PathLike | None = option(
-        "write a page (.html) with both models side by side", default=None, metavar="PAGE", group="output"
-    )
-    force: bool = FORCE
     json = JSON
     limits: Limits = LIMITS
 
@@ -257,7 +247,6 @@ def diff(request: Diff) -> DiffReport:
 
     Args:
         atol: absolute tolerance, added to the relative one.
-        draw: a page to write, `.html`: both models side by side, differences in colour.
 
     Raises:
         FormatError: a file is damaged, or in no supported format.
@@ -273,10 +262,6 @@ def diff(request: Diff) -> DiffReport:
             by_path = layer_names(lua.value, request.limits)
             names = {**{name: (name, kind) for name, kind in by_path.values()}, **by_path}
             report.differences = [_with_layer(each, names) for each in report.differences]
-        if request.draw is not None:
-            from .draw.drawing import draw_pair
-
-            report.drawn = draw_pair(first, second, request)
         return report
 
 
@@ -586,10 +571,8 @@ class Sides:
                 note_nones(tree, noted)
             yield _shown(lua), Form(tree.value, noted.notes)
 
-    def _request(self, document: Document, mode: str) -> Convert:
-        request = Convert(document.path, "", mode, limits=self.limits)
-        request.believed = False
-        return request
+    def _request(self, document: Document, mode: str) -> Attempt:
+        return Attempt(document.path, "", mode, limits=self.limits, believed=False)
 
     def _python_forms(self, document: Document, target: str) -> Iterator[Form]:
         """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used."""

@@ -71,8 +71,6 @@ class Settings:
         """Return the settings on which the bytes of the outputs depend, besides the inputs."""
         asked: dict[str, Any] = {"to": self.to, "module": self.module, "verify": self.verify, **self.options}
         asked |= {name: True for name in ("draw", "prove") if getattr(self, name)}
-        if asked.get("template"):
-            asked["template"] = digest(asked["template"])[0]
         return asked
 
     def suffix(self, kind: str) -> str:
@@ -296,8 +294,7 @@ def make_plan(
         found = folder.files(row.output) if row.output and row.status == PLANNED else {}
         if found:
             if inputs is None:
-                used = (settings.options.get(name) for name in ("template", "classes"))
-                read = (*(each.place for each in (*rows.values(), *fresh)), *used)
+                read = (*(each.place for each in (*rows.values(), *fresh)), settings.options.get("classes"))
                 inputs = {identity(place) for place in read if place} - {None}
             _keep_others(row, old, [*found], inputs, retry=retry_failed, force=force)
     plan.stale += fresh

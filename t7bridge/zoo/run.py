@@ -16,7 +16,7 @@ from attrs import evolve, field
 from ..conversion.options import INDEX_BASE, Option, flag, option, options_of, takes, verb
 from ..conversion.request import MODE, Conversion
 from ..data import __version__, define
-from ..errors import ModelError, T7BridgeError
+from ..errors import ModelError
 from ..formats import FORMATS
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
@@ -105,11 +105,8 @@ class Zoo(Conversion):
             name: getattr(self, name) for name in _CONVERSION if getattr(self, name) != _CONVERSION[name].default
         }
         self._check(options)
-        for name in ("template", "classes"):
-            if name in options:
-                options[name] = os.path.abspath(options[name])
-        if not os.path.exists(options.get("template", os.curdir)):
-            raise T7BridgeError("no such file", file=options["template"])
+        if "classes" in options:
+            options["classes"] = os.path.abspath(options["classes"])
         same = {name: getattr(self, name) for name in ("to", "module", "verify", "draw", "prove", "limits", "memory")}
         return Settings(os.fspath(self.output), options=options, flush=self.engine != "local", **same)
 
@@ -119,7 +116,7 @@ class Zoo(Conversion):
         Args:
             options: the options of each conversion that have a value.
         """
-        template, target = options.get("template"), FORMATS[self.to].values if self.to else None
+        target = FORMATS[self.to].values if self.to else None
         wrong = [name for name in options if name != "index_base" and target not in (None, *_CONVERSION[name].targets)]
         for refused, message in (
             (
@@ -128,11 +125,9 @@ class Zoo(Conversion):
             ),
             ("index_base" in options and not self.module, "index_base requires module"),
             (wrong, f"{listed(wrong)} does not apply to {self.to}"),
-            (self.partial and not template, "partial requires template"),
-            (self.verify and template, "verify and template exclude each other"),
             (
                 self.verify and self.to == "safetensors" and self.engine == "local" and not find_spec("safetensors"),
-                "verify of .safetensors needs its library: pip install 't7bridge[safetensors]'",
+                "verify of .safetensors needs its library: pip install safetensors",
             ),
             (self.scheduler and self.engine != "dask", "only the Dask engine has a scheduler"),
             (self.workers == 0 and (self.timeout or self.memory), "time and memory limits need worker processes"),

@@ -545,7 +545,7 @@ class DaskEngine(Engine):
         try:
             import distributed
         except ImportError as error:
-            raise UnsupportedError("Dask is not installed", hint="pip install 't7bridge[dask]'") from error
+            raise UnsupportedError("Dask is not installed", hint="pip install 'dask[distributed]'") from error
         super().__init__()
         self._settings = settings.as_json()
         self._timeout = timeout

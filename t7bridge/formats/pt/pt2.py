@@ -31,6 +31,7 @@ from typing import Any
 from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import ELEMENT_TYPES, ElementType
 from ...io.source import ByteSource
+from ...limits import Limits
 from ...report import Note
 from ...text import few
 from ..fields import Fields, parse_json, shown
@@ -256,14 +257,14 @@ _ALLOWED = words(
 )
 """Functions of sizes, and what guards ask of inputs."""
 _PLAIN = re.compile(r"[\w\s+\-*/%(),.<>=!&|~\[\]^]*\Z")
-_GRAPH_BYTES = 1 << 28
 
 
-def effects(archive: ZipArchive) -> Iterator[tuple[str, str]]:
+def effects(archive: ZipArchive, limits: Limits) -> Iterator[tuple[str, str]]:
     """Yield what the programs of an archive reach: a description of the kind, and its name.
 
     Raises:
         FormatError: a member is damaged.
+        LimitError: a graph is too large.
     """
     seen: set[tuple[str, str]] = set()
     for name, member in archive.members.items():
@@ -276,16 +277,16 @@ def effects(archive: ZipArchive) -> Iterator[tuple[str, str]]:
             found = [("script operation", f"aten::{each.decode()}") for each in sorted(operators)]
         elif lower.endswith(".json") and ("models/" in lower or lower.endswith("serialized_exported_program.json")):
             source, start = archive.span(name)
-            found = list(_of_graph(source, start, member.size, name))
+            found = list(_of_graph(source, start, member.size, name, limits))
         for each in found:
             if each not in seen:
                 seen.add(each)
                 yield each
 
 
-def _of_graph(source: ByteSource, start: int, size: int, name: str) -> Iterator[tuple[str, str]]:
-    if size > _GRAPH_BYTES:
-        raise CorruptError("the graph is too large", path=name, found=f"{size} bytes")
+def _of_graph(source: ByteSource, start: int, size: int, name: str, limits: Limits) -> Iterator[tuple[str, str]]:
+    if size > limits.header_bytes:
+        raise limits.exceeded("header_bytes", "the graph is too large", path=name, found=f"{size} bytes")
     stack: list[Any] = [parse_json(source.read_exact(start, size, name), name)]
     while stack:
         value = stack.pop()

@@ -41,7 +41,6 @@ _MARGIN_BYTES = 16
 """Maximum length of an opcode's fixed argument: within it, arguments are read without checking the buffer."""
 _MAX_INTEGER_BYTES = 1024
 _FREE_SETS = 100_000
-_MOST_PICKLES = 1_000
 """Maximum number of pickles read after the value: even a tiny one costs as much as opening a file."""
 
 _unpack_u2 = struct.Struct("<H").unpack_from
@@ -181,9 +180,9 @@ class Unpickler:
         origin = self._meaning.origin
         nbytes, count = self.end - self.position, 0
         while self.position < self.end:
-            if count == _MOST_PICKLES:
-                most = f"at most {_MOST_PICKLES}"
-                raise LimitError("too many pickles follow one another", expected=most, offset=self.position)
+            if count == self._limits.following_pickles:
+                message = "too many pickles follow one another"
+                raise self._limits.exceeded("following_pickles", message, offset=self.position)
             names_before = len(origin.unsafe)
             uses_before = dict(origin.uses)
             try:
