@@ -27,7 +27,7 @@ from ...nn.fields import Fields, items_of, lookup
 from ...nn.graphs import graph_modules
 from ...nn.mapping import LAYERS, SEQUENTIAL, Row
 from ...nn.places import is_module
-from ...nn.registry import layer_of, modules, traits_of
+from ...nn.registry import Layer, first_module, layer_of, traits_of
 
 Recorded = Any
 """A `Tensor` with elements, a `float`, a list of these, or `None` for values missing from the file."""
@@ -201,6 +201,14 @@ def _modules_of(obj: Value) -> list[Value]:
     return items_of(obj.get("modules")) or [] if isinstance(obj, TorchObject) else []
 
 
+def _children_of(obj: TorchObject) -> list[tuple[str, TorchObject]]:
+    """Return the modules inside, with the steps to them; of older decorators, `module`."""
+    inside = [(f".modules[{at}]", item) for at, item in enumerate(_modules_of(obj), 1)]
+    if not inside and is_module(obj.get("module")):
+        inside = [(".module", obj.get("module"))]
+    return [(step, item) for step, item in inside if isinstance(item, TorchObject)]
+
+
 def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:
     """Return whether a module, or one inside it, continues from the previous step."""
     name = entry_name(obj.class_name)
@@ -300,10 +308,7 @@ class Run:
     @property
     def children(self) -> list[tuple[str, TorchObject]]:
         """The modules inside, with their paths."""
-        inside = [(f"{self.path}.modules[{at}]", item) for at, item in enumerate(_modules_of(self.obj), 1)]
-        if not inside and is_module(self.obj.get("module")):
-            inside = [(f"{self.path}.module", self.obj.get("module"))]
-        return [(path, item) for path, item in inside if isinstance(item, TorchObject)]
+        return [(self.path + step, item) for step, item in _children_of(self.obj)]
 
     @property
     def step(self) -> int:
@@ -502,7 +507,7 @@ def _flow_of(obj: TorchObject) -> Flow:
     if layer is None or layer.children is None:
         return _leaf
     row = layer.module_of(obj.class_name)
-    target = row.target if isinstance(row, Row) and layer.children is modules else LAYERS
+    target = row.target if isinstance(row, Row) and _runs_its_modules(obj, layer) else LAYERS
     flow = traits_of(target).flow
     if target == SEQUENTIAL:
         return _chain
@@ -513,6 +518,17 @@ def _flow_of(obj: TorchObject) -> Flow:
         return known
     has_modules = next(iter(layer.children(obj)), None) is not None
     return _whole if has_modules else _leaf
+
+
+def _runs_its_modules(obj: TorchObject, layer: Layer) -> bool:
+    """Return whether the modules that a container runs are all that its field `modules` lists.
+
+    Copies of one module for several devices have seen parts of the batch.
+    """
+    if layer.children is None or layer.children is first_module:
+        return False
+    run = [id(child.value) for child in layer.children(obj)]
+    return run == [id(item) for _, item in _children_of(obj)]
 
 
 def _leaf(run: Run) -> Iterator[Run]:
