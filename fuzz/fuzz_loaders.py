@@ -111,7 +111,7 @@ def _zipped(files: Files) -> bytes:
 
 def _seeds(target: str) -> Iterator[Files]:
     if target == "distributed":
-        for folder in ("sharded", "single"):
+        for folder in ("single",):
             yield {path.name: path.read_bytes() for path in sorted((TESTFILES / "distributed" / folder).iterdir())}
     elif target == "numpy":
         for value in (np.array([{"a": 1}, [2], None], object), np.array(["x", np.float64(3)], object)):

@@ -7,8 +7,8 @@ layer, or parallel branches. Each side names the same layers in its own way: con
 or none, shortcuts and classifiers first or last, norms in turn or at the end, branches in another order. A twin may
 lack a block, a bias or a norm, have another width, kernel or classifier, or one block twice.
 
-Branches of equal layers keep their order: nothing but running both models could tell them apart. Exits with 1 if a pair
-is wrong, and prints the seeds.
+Branches of equal layers keep their order. State dicts alone are matched: `fuzz_alike.py` has graphs too. Exits with 1
+if a pair is wrong, and prints the seeds.
 """
 
 from __future__ import annotations

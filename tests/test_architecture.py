@@ -37,10 +37,9 @@ ALLOWED: dict[str, set[str]] = {
     "values": GRAPH,
     "formats": LEAVES | {"data", "errors", "limits", "io", "formats/pt", "values"},  # of values the element types
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format
-    "formats/ranks": GRAPH | LEAVES | {"formats/named", "formats/pt"},  # its parts are PyTorch's
     "formats/table": {"data", "errors", "io", "report"},
     "formats/fields": GRAPH,
-    "formats/named": GRAPH,
+    "formats/named": GRAPH | {"values"},  # tied tensors are compared
     "formats/npz": GRAPH | LEAVES | {"formats/named", "formats/pt"},  # of pt its zip archives
     "formats/torchfile": GRAPH | {"formats/t7", "torchfile"},
     "torchfile": GRAPH | {"formats/t7"},
@@ -78,7 +77,7 @@ PROGRAMS = {"formats/hdf5/child.py"}
 # What makes values of torch, and imports it when one is asked for.
 TORCH_VALUES = {"tools/verify.py", "graph/tensor.py", "conversion/tree.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
-TORCH_MODULES = {"lua/trace.py"}
+TORCH_MODULES = {"lua/trace.py", "lua/sizes.py"}
 # What judges values by modules of torch; imported once `prove` has found PyTorch.
 TORCH_MODULES |= {
     f"tools/prove/{name}.py" for name in ("against", "given", "inputs", "judge", "layer", "rounding", "trace")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
-from helpers import BIG8, LITTLE4, LITTLE8, Parts, description, lines, read, stated, written
+from helpers import BIG8, LITTLE4, LITTLE8, TESTFILES, Parts, description, lines, read, stated, written
 from pt_helpers import described, text, zipped
 
+import t7bridge
 from t7bridge import PtReader, Storage, T7Reader
-from t7bridge.errors import CorruptError, FormatError, TruncatedError
+from t7bridge.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
 
 
 def matrix(layout, **lie) -> bytes:
@@ -71,3 +73,33 @@ def test_pickle_that_ends_in_a_call():
     for opcodes in (b"R", b"\x86", b"u"):
         with pytest.raises(CorruptError, match="pops from an empty stack"):
             PtReader(zipped({"a/data.pkl": b"\x80\x02" + opcodes + b".", "a/version": b"3\n"})).read()
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("parameter_of_bytes.pt", UnsupportedError, "no parameters of uint8 that require gradients"),
+        ("size_of_floats.pt", CorruptError, "an extent that is not an integer"),
+        ("array_of_records.pt", UnsupportedError, "elements of a class, 'numpy.record'"),
+        ("array_of_texts.pt", UnsupportedError, "elements of a class"),
+        ("ascii_crlf.t7", CorruptError, "its lines end with CR and LF"),
+    ],
+)
+def test_files_that_met_an_error_of_ours(name: str, error: type[Exception], words: str) -> None:
+    """What PyTorch does not make, numpy's classes, and text of another system are errors that say so."""
+    pytest.importorskip("torch")
+    with pytest.raises(error, match=words):
+        t7bridge.to_torch(t7bridge.load(TESTFILES / "found" / name))
+
+
+def test_a_sequencer_without_a_module(tmp_path: Path) -> None:
+    """A picture shows a sequencer whose module was taken away."""
+    t7bridge.draw(TESTFILES / "found/sequencer_without_module.t7", tmp_path / "x.svg")
+    assert (tmp_path / "x.svg").stat().st_size
+
+
+def test_ascii_of_other_systems() -> None:
+    """Numbers are those that the other system printed."""
+    found = t7bridge.load(TESTFILES / "found/ascii_windows.t7").tolist()
+    assert str(found) == "[1.5, nan, nan, inf, -inf]"
+    assert t7bridge.load(TESTFILES / "found/ascii_comma.t7").tolist() == [1.5, 2.25, 3]

@@ -158,7 +158,7 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = Fals
             item = parts[id(item)]
         is_container = isinstance(item, (dict, list, tuple)) and not _is_function(item)
         flat.copies += is_copy
-        if flat.copies > _COPIES:
+        if flat.copies > _COPIES or steps > _MOST_STEPS:
             return flatten(value, limits, numbers=numbers, copies=False)
         if numbers:
             made = lists.get(id(item)) if is_container else None
@@ -171,7 +171,10 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = Fals
                 if len(flat.numbers) > _SCALARS:
                     return flatten(value, limits, copies=copies)
         if not is_container:
-            budget.spend(max(0, depth - _DEPTH))
+            if is_copy:
+                steps += depth
+            else:
+                budget.spend(max(0, depth - _DEPTH))
             flat.add(item, _steps_to(path))
             continue
         if id(item) in seen:

@@ -16,7 +16,7 @@ from ..errors import ModelError, T7BridgeError, UnknownFormatError, UnsupportedE
 from ..io.output import FileOutput
 from ..io.source import FOLDER_HINT, ByteSource
 from ..limits import DEFAULT_LIMITS
-from .table import FORMATS, HEAD_BYTES, LUA, NAMED, PYTHON, SUFFIXES, FormatSpec, identify
+from .table import FORMATS, HEAD_BYTES, LUA, NAMED, PYTHON, SUFFIXES, WHOLE_CHECKPOINT, FormatSpec, identify
 
 if TYPE_CHECKING:
     from ..io.source import ByteSource, PathLike, Readable
@@ -116,6 +116,7 @@ def _folder_format(path: PathLike) -> FormatSpec:
 
     Raises:
         UnknownFormatError: no format matches.
+        UnsupportedError: PyTorch distributed one checkpoint over the files.
     """
     try:
         names = sorted(os.listdir(path))
@@ -124,6 +125,12 @@ def _folder_format(path: PathLike) -> FormatSpec:
     for spec in FORMATS.values():
         if spec.folder is not None and spec.folder(names):
             return spec
+    if ".metadata" in names:
+        raise UnsupportedError(
+            "is a folder of torch.distributed.checkpoint, whose tensors are cut among its files",
+            file=os.fspath(path),
+            hint=f"{WHOLE_CHECKPOINT} makes one file of it.",
+        )
     message = "is a folder, and no checkpoint in several files"
     raise UnknownFormatError(message, file=os.fspath(path), hint=FOLDER_HINT)
 
@@ -213,7 +220,6 @@ __getattr__ = face(
         "pt.archive": (
             "ALIGNMENT_MEMBER BYTEORDER_MEMBER DATA_MEMBER FORMAT_MEMBER ID_MEMBER RECORD_MEMBER VERSION_MEMBER"
         ),
-        "pt.distributed": "DistributedReader whole_of_chunks",
         "pt.modules": "ScriptModule is_module module_state_dict parse_classes",
         "pt.pickle.meaning": "GLOBALS Origin PtMeaning",
         "pt.pickle.names": "SAFE WEIGHTS_ONLY is_forbidden",

@@ -365,15 +365,6 @@ _SPECS = (
         text_bytes=50_000,
     ),
     FormatSpec(
-        "distributed",
-        "a folder of torch.distributed.checkpoint",
-        (),
-        "pt.distributed",
-        PYTHON,
-        folder=lambda names: ".metadata" in names,
-        tree=True,
-    ),
-    FormatSpec(
         "shards",
         "a checkpoint in several files",
         (),
@@ -382,17 +373,10 @@ _SPECS = (
         (Signature("index", "the index of a checkpoint", rb"\{\s*\"(?:metadata|weight_map)\"\s*:"),),
         folder=lambda names: any(name.endswith(".index.json") for name in names),
     ),
-    FormatSpec(
-        "ranks",
-        "a folder with the files of all processes",
-        (),
-        "ranks",
-        PYTHON,
-        folder=lambda names: len(names) > 1 and all(name.endswith((".pt", ".pth", ".bin", ".ckpt")) for name in names),
-        links=True,
-        tree=True,
-    ),
 )
+
+WHOLE_CHECKPOINT = "torch.distributed.checkpoint.format_utils.dcp_to_torch_save(FOLDER, FILE)"
+"""The call of PyTorch that makes one file of a folder with a checkpoint of several processes."""
 
 FORMATS: dict[str, FormatSpec] = {spec.name: spec for spec in _SPECS}
 """Every format by its name."""

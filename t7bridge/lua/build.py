@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from attrs import field
 
 from ..data import define, np
 from ..errors import T7BridgeError, UnsupportedError
+from . import whole
 from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, sequential, walk
 from .sizes import CannotError, Extent, Shape, are_equal, is_known, known
 from .trace import CallRef, Program, TracedCall, fold, is_tensor, leaves, mapped, to_array, to_tensor
@@ -231,6 +232,7 @@ class Builder:
         notes: notes for the user: text → whether it is a warning.
         scalars: the outputs without dimensions, counted from 1, which have one of extent 1 in Lua.
         used: names of the values that are used.
+        bounds: name of a value of whole numbers → its bounds.
     """
 
     program: Program
@@ -240,6 +242,7 @@ class Builder:
     notes: dict[str, bool] = field(factory=dict)
     scalars: list[int] = field(factory=list)
     used: set[str] = field(factory=set)
+    bounds: dict[str, whole.Bounds] = field(factory=dict)
     env: dict[str, Any] = field(factory=dict)
     call: TracedCall = field(default=None)
 
@@ -284,6 +287,8 @@ class Builder:
             value = _returned(self.env[item.name], dtype) if isinstance(item, CallRef) else item
             if isinstance(value, Missing) and value.reason:
                 self.problems.append(("", "the output", value.reason))
+            if value is None:
+                self.remark("an output that is None is left out: those after it move up")
             if value is None or isinstance(value, Missing):
                 continue
             if isinstance(value, (int, float)):
@@ -344,12 +349,48 @@ class Builder:
         refusal = self._refusal(entry)
         if entry is None or refusal:
             raise CannotError(refusal)
+        self._check_whole(call)
         value = entry.call(self, args)
         if isinstance(value, Wire) and call.shape == () and value.shape == (1,):
             value = Wire(self, value.step, ())
         if call.shape and isinstance(call.shape[0], tuple) and not isinstance(value, list):
             value = [value, *(Missing(entry.missing) for _ in call.shape[1:])]
         return value
+
+    def _check_whole(self, call: TracedCall) -> None:
+        """Refuse whole numbers that may not be exact as floats, and find the bounds of the others.
+
+        Raises:
+            CannotError: a product may be too large, or the type has few bits and wraps around.
+        """
+        dtype, is_double = self.program.dtypes.get(call.name, ""), self.program.is_double
+        if not dtype.startswith(("int", "uint")):
+            return
+        names = ("self", "other", "min", "max", "exponent", "tensors")
+        named = [call.args[name] for name in names if call.args.get(name) is not None]
+        if call.args.get("alpha", 1) != 1:  # the factor of a sum
+            named.append(call.args["alpha"])
+        bounds = [self._bounds_of(item, is_double) for item in leaves(named)]
+        taken = [self.env[item.name] for item in leaves(named[:1]) if isinstance(item, CallRef)]
+        extents = [size for value in taken for size in value.shape]
+        count = prod(extents) if is_known(extents) else inf
+        found = whole.bounds_of(self.kind, [one for one in bounds if one is not None], count)
+        reason = whole.refusal(self.kind, dtype, found, is_double)
+        if reason:
+            raise CannotError(reason)
+        largest = whole.EXACT[is_double]
+        self.bounds[call.name] = max(found[0], -largest), min(found[1], largest)
+
+    def _bounds_of(self, item: Any, is_double: bool) -> whole.Bounds | None:
+        if isinstance(item, (int, float)):
+            return item, item
+        if not isinstance(item, CallRef):
+            return None
+        value = self.env[item.name]
+        if isinstance(value, Const) and value.value.numel() and not value.value.is_complex():
+            array = value.array()
+            return float(array.min()), float(array.max())
+        return self.bounds.get(item.name) or whole.of_type(self.program.dtypes.get(item.name, ""), is_double)
 
     def _of_complex(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
         """Build a call on complex numbers: by an entry for these, or one for each part."""
@@ -759,6 +800,10 @@ class Builder:
             value = self.emit(make("nn.Replicate", extent, 1), value, shape=(extent, *value.shape))
         for place, extent in enumerate(shape):
             if value.shape[place] == extent:
+                continue
+            if value.shape[place] != 1:
+                if not are_equal(value.shape[place], extent):
+                    raise CannotError(f"the extents {value.shape[place]} and {extent} do not match")
                 continue
             layers = make("nn.Select", place + 1, 1), make("nn.Replicate", extent, place + 1)
             if len(value.shape) == 1:  # the element of a vector is not a tensor in Lua

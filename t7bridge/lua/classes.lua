@@ -31,9 +31,10 @@ do
    local function zero(x) return x.new():resizeAs(x):zero() end
    -- Halves go to the even neighbour.
    local function round(x)
-      local y = torch.floor(x + 0.5)
-      local half = (y - x):eq(0.5):typeAs(x)
-      return y - half:cmul(torch.remainder(y, 2))
+      local y = torch.floor(x)
+      local rest = x - y
+      local odd = rest:eq(0.5):typeAs(x):cmul(torch.remainder(y, 2))
+      return y + rest:gt(0.5):typeAs(x) + odd
    end
    local function sq(x) return torch.cmul(x, x) end
    local functions = {
@@ -80,9 +81,25 @@ end
 -- [Binary]
 -- A function of each pair of elements of two tensors of one shape: `pt.Binary('atan2')`.
 do
-   local function floored(x, y) return torch.floor(torch.cdiv(x, y)) end
+   -- The remainder of C is exact; that of a division which was rounded is not.
+   local function other_sign(rest, y) return rest:ne(0):cmul(rest:lt(0):ne(y:lt(0))) end
+   local function remainder(x, y)
+      local rest = torch.cfmod(x, y)
+      local wrong = other_sign(rest, y)
+      if wrong:any() then rest[wrong] = rest[wrong] + y[wrong] end
+      return rest
+   end
+   local function floored(x, y)
+      local rest = torch.cfmod(x, y)
+      local quotient = torch.cdiv(x - rest, y) - other_sign(rest, y):typeAs(x)
+      local whole = torch.floor(quotient)
+      whole:add((quotient - whole):gt(0.5):typeAs(x))
+      local zero = y:eq(0)
+      if zero:any() then whole[zero] = torch.cdiv(x, y)[zero] end
+      return whole
+   end
    local function cut(x, y) return torch.trunc(torch.cdiv(x, y)) end
-   local function less(x, y, q) return x - torch.cmul(y, q) end
+   local function no_slopes(x, y) return x.new():resizeAs(x):zero(), y.new():resizeAs(y):zero() end
    local functions = {
       atan2 = {
          torch.atan2,
@@ -100,17 +117,15 @@ do
          end,
       },
       fmod = {
-         function(x, y) return less(x, y, cut(x, y)) end,
+         torch.cfmod,
          function(x, y) return x.new():resizeAs(x):fill(1), -cut(x, y) end,
       },
       remainder = {
-         function(x, y) return less(x, y, floored(x, y)) end,
+         remainder,
          function(x, y) return x.new():resizeAs(x):fill(1), -floored(x, y) end,
       },
-      floor_divide = {
-         floored,
-         function(x, y) return x.new():resizeAs(x):zero(), y.new():resizeAs(y):zero() end,
-      },
+      floor_divide = {floored, no_slopes},
+      trunc_divide = {cut, no_slopes},
    }
    local Binary = class('Binary')
    if Binary then

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import field
 
 from ..data import define
+from ..errors import UnsupportedError
 from ..graph.dtypes import FLOAT32, FLOAT64
 from ..graph.lua import Table, TorchObject
 from ..graph.tensor import Tensor, covered
@@ -59,8 +60,7 @@ def convert_module(
     Raises:
         UnsupportedError: see `save_module`.
     """
-    program = trace(module, inputs, _known(allow))
-    ins, outs, builder, checks = _built(program, allow)
+    program, (ins, outs, builder, checks) = _traced(module, inputs, allow)
     checked = [checked_by_layers(step, builder.steps) for step in ins]
     program.texts = texts_of(checks)
     has_guards = _with_guards(checks, checked, ins, outs, builder)
@@ -84,15 +84,46 @@ def convert_module(
     for path, kind, text in program.notes:
         report.note("warning", text, path, "type", code="left-out", class_name=kind)
     if program.output_names:
-        names = ", ".join(program.output_names)
+        names = ", ".join(name for name, item in _named_outputs(program) if item is not None)
         text = f"the module returns a dictionary; the Lua model returns its values in order: {names}"
         report.note("info", text, code="order")
     if any(inner.name.startswith(PACKAGE) for inner in walk(layer)):
         text = "layers.lua has classes that nn lacks: `dofile` it before torch.load of the model"
         report.note("info", text, code="lua")
+    kinds = floats.union(f"f{program.dtypes[name][5:]}" for name in program.inputs if "float" in program.dtypes[name])
+    if program.is_double and kinds - {"f8", "f64"}:
+        report.note("info", "float32 parts are computed as float64, as others are float64", code="element-type")
     if "f2" in floats:
         report.note("info", "16-bit weights become 32-bit ones, which hold them exactly", code="element-type")
     return LuaModel(layer, root, program, report.notes, len(arrays))
+
+
+def _traced(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> tuple[Program, Any]:
+    """Trace and build a module.
+
+    Where that fails, as PyTorch decomposes some operations for given sizes only, it is traced again with fewer open
+    sizes.
+
+    Raises:
+        UnsupportedError: it cannot be built for the example either.
+    """
+    first: UnsupportedError | None = None
+    for fixed in range(3):
+        program = trace(module, inputs, _known(allow), fixed=fixed)
+        try:
+            return program, _built(program, allow)
+        except UnsupportedError as error:
+            first = first or error
+            if not program.sizes.example:
+                break
+    assert first is not None
+    raise first
+
+
+def _named_outputs(program: Program) -> list[tuple[str, Any]]:
+    """Return the keys of a returned dictionary with their values; those of lists inside are not told apart."""
+    names, outputs = program.output_names, program.outputs
+    return list(zip(names, outputs if len(names) == len(outputs) else names))
 
 
 def _built(program: Program, allow: tuple[str, ...]) -> tuple[list[LuaNode], list[LuaNode], Builder, list[list[Check]]]:

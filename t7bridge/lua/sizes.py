@@ -209,7 +209,12 @@ class Sizes:
             expr = expr.replace(lambda part: isinstance(part, _ROUNDED), _without_rounding)
         if expr.has(Max, Min):
             expr = expr.replace(lambda part: isinstance(part, (Max, Min)), self._extremum)
-        return sympy.expand(expr)
+        expr = sympy.expand(expr)
+        if not expr.free_symbols.isdisjoint(self.high):
+            bounds = self._bounds(expr)
+            if bounds.lower == bounds.upper:
+                return sympy.Integer(bounds.lower)
+        return expr
 
     def _extremum(self, expr: Any) -> Any:
         """Return the larger or smaller of two, if the ranges of the symbols tell which it is."""
@@ -299,7 +304,7 @@ class Sizes:
 
     def _limit(self, condition: Any, symbol: Any) -> bool:
         """Limit a symbol to the values that meet a condition; return whether these are a progression."""
-        limit = _progression(condition, symbol, self.example[symbol])
+        limit = _progression(condition, self.example[symbol], self.low.get(symbol, 1))
         if limit is None:
             return False
         step, low, high = limit
@@ -345,7 +350,7 @@ def _without_rounding(expr: Any) -> Any:
     return expr if inner.atoms(sympy.Float) or not inner.is_integer else inner
 
 
-def _progression(condition: Any, symbol: Any, example: int) -> tuple[int, int, int | None] | None:
+def _progression(condition: Any, example: int, least: int) -> tuple[int, int, int | None] | None:
     """Return the step, the least and the largest of the sizes around the example that meet a condition.
 
     A condition of sums, products with numbers, whole quotients and remainders repeats with the period of its divisors
@@ -354,8 +359,9 @@ def _progression(condition: Any, symbol: Any, example: int) -> tuple[int, int, i
     parts = list(sympy.preorder_traversal(condition))
     if not all(part.is_Integer or part.is_Symbol or isinstance(part, _KINDS) for part in parts):
         return None
-    if any(isinstance(part, sympy.Mul) and len(part.args) - 1 > sum(item.is_Integer for item in part.args) for part in parts):
-        return None  # a product of sizes
+    products = [part for part in parts if isinstance(part, sympy.Mul)]
+    if any(sum(not item.is_Integer for item in part.args) > 1 for part in products):
+        return None
     divisors = [part.args[1] for part in parts if isinstance(part, (FloorDiv, Mod, PythonMod))]
     if not all(divisor.is_Integer and divisor > 0 for divisor in divisors):
         return None
@@ -364,8 +370,8 @@ def _progression(condition: Any, symbol: Any, example: int) -> tuple[int, int, i
     count = (constants + 4) * period + example
     if count > _MOST_SIZES:
         return None
-    sizes = [size for size in range(1, count) if _value(condition, size)]
-    return _step_of(sizes, example, count, period)
+    sizes = [size for size in range(least, count) if _value(condition, size)]
+    return _step_of(sizes, example, least, count, period)
 
 
 def _value(expr: Any, size: int) -> Any:
@@ -378,12 +384,10 @@ def _value(expr: Any, size: int) -> Any:
     return function(*[_value(part, size) for part in expr.args])
 
 
-def _step_of(sizes: list[int], example: int, count: int, period: int) -> tuple[int, int, int | None] | None:
+def _step_of(sizes: list[int], example: int, least: int, count: int, period: int) -> tuple[int, int, int | None] | None:
     """Return step, least and largest of a progression of sizes below a count that contains the example, the longest."""
     place = sizes.index(example)
-    step = min(
-        (abs(other - example) for other in sizes[max(place - 1, 0) : place + 2] if other != example), default=1
-    )
+    step = min((abs(other - example) for other in sizes[max(place - 1, 0) : place + 2] if other != example), default=1)
     members = set(sizes)
     low = high = example
     while low - step in members:
@@ -394,7 +398,7 @@ def _step_of(sizes: list[int], example: int, count: int, period: int) -> tuple[i
     between = [size for size in sizes if low < size < high and (size - low) % step]
     if between or (is_open and period % step):
         return None
-    return step, low if low > step else 1, None if is_open else high
+    return step, low if low - step >= least else least, None if is_open else high
 
 
 _VALUES: dict[Any, Any] = {
@@ -437,6 +441,7 @@ _KEEPING = {
 }
 """Layers that keep the dimensions that others check."""
 
+
 def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
     """Return the dimensions of an input whose extent the layers that take it check themselves."""
     found, same = set(), [input]
@@ -450,7 +455,6 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
         elif step.layer.name in _KEEPING and (step.layer.name != "nn.Unsqueeze" or step.layer.args[0] > 2):
             same.append(step)
     return found
-
 
 
 @define(eq=False)
@@ -506,7 +510,7 @@ class Check:
 
 
 def _at_most(first: LuaLayer, most: int) -> LuaLayer:
-    """Return layers that count the elements of a row, and raise an error if there are more: by an index beyond a tensor."""
+    """Return layers that count the elements of a row and take as many of a tensor, which is an error beyond it."""
     ones = [make("nn.Constant", np.ones(1, "f4"), 0), make("nn.Select", 2, 1)]
     count = sequential(*ones, make("nn.Sum", 1), make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True))
     pair = LuaLayer("nn.ConcatTable", children=[make("nn.Constant", np.zeros(most, "f4")), count])

@@ -39,6 +39,7 @@ from ..errors import ModelError, UnsupportedError
 from ..text import counted, listed
 from .sizes import Extent, Shape, Sizes
 
+
 @define(frozen=True)
 class CallRef:
     """The value of another call, by its name."""
@@ -146,6 +147,7 @@ def trace(
     inputs: tuple[Any, ...],
     known: Collection[str] = (),
     compare_modes: bool = True,
+    fixed: int = 0,
 ) -> Program:
     """Trace a module in evaluation mode. The module is not changed.
 
@@ -155,6 +157,7 @@ def trace(
         inputs: example inputs. A program needs none if it is not traced.
         known: operations that are not decomposed: `aten.relu.default`.
         compare_modes: whether to note what is computed otherwise in training.
+        fixed: 1 if all extents but those of batches are the example's, 2 if all are.
 
     Raises:
         UnsupportedError: the module has control flow that depends on data, or cannot be exported otherwise.
@@ -175,7 +178,7 @@ def trace(
     with _open_sizes():
         if exported is None:
             with _reads_of_mode(readers):
-                exported = _exported(module, inputs, called)
+                exported = _exported(module, inputs, called, fixed)
         # The graph of training is made only if the source, apart from torch.nn's, reads the mode.
         evaluated = _computation(exported) if has_modes and readers else None
         exported, texts = _functional(exported, known)
@@ -188,7 +191,7 @@ def trace(
     return program
 
 
-def _exported(module: Any, inputs: tuple[Any, ...], called: list[str]) -> Any:
+def _exported(module: Any, inputs: tuple[Any, ...], called: list[str], least: int) -> Any:
     """Return a module as a program, for inputs of any size if it allows that, else of any batch, else of the example's.
 
     Raises:
@@ -197,7 +200,7 @@ def _exported(module: Any, inputs: tuple[Any, ...], called: list[str]) -> Any:
     runner = _Script(module) if isinstance(module, torch.jit.ScriptModule) else module
     fixed: Any = None
     if any(is_tensor(value) and value.dim() for value in inputs):
-        for only_batch in (False, True):
+        for only_batch in (False, True)[least:]:
             for way in (_with_any_size, *([_converted] if runner is not module else [])):
                 exported = way(module if way is _converted else runner, inputs, called, only_batch)
                 if exported is not None and _has_batch(exported):
@@ -302,9 +305,31 @@ def _with_any_size(module: nn.Module, inputs: tuple[Any, ...], called: list[str]
 
 @contextlib.contextmanager
 def _open_sizes() -> Iterator[None]:
-    """Let sizes of 0 and 1 count as any other: what the source decides by them is then a condition."""
-    with _quiet(), symbolic_config.patch(backed_size_oblivious=True):
-        yield
+    """Let sizes of 0 and 1 count as any other, and remember what Python code asks of sizes.
+
+    PyTorch's functions in C++ ask, too, at the line of the source that calls them, but not by these objects.
+    """
+    config: Any = symbolic_config
+    before: Any = torch.SymBool.__bool__
+
+    def asked(answer: Any) -> bool:
+        environment = getattr(answer.node, "shape_env", None)
+        is_internal = sys._getframe(1).f_code.co_filename.startswith(_FOLDERS[0])
+        if environment is not None and not is_internal:
+            expr = answer.node.expr
+            vars(environment).setdefault(_ASKED, set()).update((str(expr), str(sympy.Not(expr))))
+        return bool(before(answer))
+
+    torch.SymBool.__bool__ = asked  # type: ignore[method-assign]
+    try:
+        with _quiet(), config.patch(backed_size_oblivious=True):
+            yield
+    finally:
+        torch.SymBool.__bool__ = before  # type: ignore[method-assign]
+
+
+_ASKED = "asked_by_python"
+"""Attribute of an environment of symbols: texts of the relations that Python code asked for, and of their opposites."""
 
 
 def _sizes_of(exported: Any, inputs: tuple[Any, ...], is_ours: bool) -> Sizes:
@@ -330,9 +355,12 @@ def _sizes_of(exported: Any, inputs: tuple[Any, ...], is_ours: bool) -> Sizes:
         return sizes
     for symbol, value in getattr(environment, "var_to_val", getattr(environment, "backed_var_to_val", {})).items():
         sizes.example.setdefault(symbol, int(value))
+    for symbol, other in environment.replacements.items():
+        sizes.conditions.append(sympy.Eq(symbol, other))
     for guard in environment.guards:
         condition = environment.replace(guard.expr)
-        if condition.free_symbols and not _is_internal(guard, condition):
+        is_asked = str(guard.expr) in vars(environment).get(_ASKED, ())
+        if condition.free_symbols and not _is_internal(guard, condition, is_asked):
             sizes.conditions.append(condition)
     if not is_ours:
         for symbol, limits in exported.range_constraints.items():
@@ -352,15 +380,15 @@ _COUNTING = (
 """Functions of PyTorch that compare numbers of elements, as Lua's views do."""
 
 
-def _is_internal(guard: Any, condition: Any) -> bool:
+def _is_internal(guard: Any, condition: Any, is_asked: bool) -> bool:
     """Return whether a condition was made by PyTorch itself, for the layout of memory or to refuse what is too small.
 
     Lua's layers refuse that too. Comparisons for equality of extents count wherever they are made.
     """
-    place = getattr(guard.sloc, "framework_loc", None)
+    place: Any = getattr(guard.sloc, "framework_loc", None)
     path = getattr(place, "filename", "")
-    if not path.startswith(_FOLDERS[0]):
-        return False
+    if not path.startswith((_FOLDERS[0], "<")):  # or in a graph that PyTorch runs
+        return not is_asked and isinstance(condition, sympy.Ne)
     if not isinstance(condition, sympy.Eq):
         return True
     several = len(condition.free_symbols) > 1
@@ -724,7 +752,7 @@ def _keep_learned(exported: Any) -> None:
 def _is_change(node: Any) -> bool:
     """Return whether a node changes its first argument in place."""
     schema = getattr(node.target, "_schema", None)
-    return node.op == "call_function" and schema is not None and schema.is_mutable
+    return bool(node.op == "call_function" and schema is not None and schema.is_mutable)
 
 
 def _replace_change(node: Any) -> None:
@@ -751,7 +779,7 @@ def _may_share(node: Any) -> bool:
     """Return whether a value may share memory with an argument of its operation."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
-        return node.op != "output"
+        return bool(node.op != "output")
     if any(result.alias_info is not None for result in schema.returns):
         return True
     # Operations that PyTorch composes of others may return their argument, as dropout in evaluation does.
@@ -760,11 +788,11 @@ def _may_share(node: Any) -> bool:
 
 
 _FRESH = frozenset(
-    f"aten.{name}"
-    for name in (
-        "batch_norm.default conv1d.default conv2d.default conv3d.default linear.default matmul.default "
-        "layer_norm.default group_norm.default max_pool2d.default conv_transpose2d.input log_softmax.int softmax.int"
-    ).split()
+    {
+        *("aten.batch_norm.default", "aten.layer_norm.default", "aten.group_norm.default", "aten.linear.default"),
+        *("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", "aten.conv_transpose2d.input"),
+        *("aten.matmul.default", "aten.max_pool2d.default", "aten.softmax.int", "aten.log_softmax.int"),
+    }
 )
 """Composed operations that return a new value always."""
 
@@ -780,9 +808,7 @@ def _kept(name: str) -> Any:
     return made._opoverload
 
 
-_KEPT = {
-    getattr(torch.ops.aten, name).default: _kept(name) for name in ("dropout", "feature_dropout", "alpha_dropout")
-}
+_KEPT = {getattr(torch.ops.aten, name).default: _kept(name) for name in ("dropout", "feature_dropout", "alpha_dropout")}
 """Dropouts, which PyTorch leaves out of evaluation → what they are while it rewrites a program."""
 _ORIGINALS = {kept: original for original, kept in _KEPT.items()}
 
@@ -813,7 +839,7 @@ def _inline_blocks(module: Any) -> None:
                 elif part.op == "output":
                     results = [values.get(item, item) for item in part.args[0]]
                 else:
-                    values[part] = module.graph.node_copy(part, lambda item: values[item])
+                    values[part] = module.graph.node_copy(part, values.__getitem__)
             if node.target.__name__ == _BLOCKS[0] and not node.args[0]:
                 results = [_detached(module.graph, item) for item in results]
         for user in [*node.users]:
@@ -934,7 +960,7 @@ def _reads_of_mode(readers: set[str]) -> Iterator[None]:
     def write(module: nn.Module, value: bool) -> None:
         vars(module)["training"] = value
 
-    before = vars(nn.Module)["training"] if "training" in vars(nn.Module) else None
+    before = vars(nn.Module).get("training")
     nn.Module.training = property(read, write)  # type: ignore[assignment]
     try:
         yield
@@ -945,9 +971,7 @@ def _reads_of_mode(readers: set[str]) -> Iterator[None]:
             nn.Module.training = before
 
 
-def _mode_notes(
-    module: nn.Module, inputs: tuple[Any, ...], evaluated: Any
-) -> list[tuple[str, str, str]]:
+def _mode_notes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Any) -> list[tuple[str, str, str]]:
     """Compare a module in evaluation with the same in training; return what is not written, for each class.
 
     Args:
@@ -967,9 +991,7 @@ def _mode_notes(
     return notes
 
 
-def _differences_in_training(
-    module: nn.Module, inputs: tuple[Any, ...], evaluated: Any
-) -> list[tuple[str, str, str]]:
+def _differences_in_training(module: nn.Module, inputs: tuple[Any, ...], evaluated: Any) -> list[tuple[str, str, str]]:
     """Return which classes compute, or return, otherwise in training."""
     module.train()
     try:
@@ -995,7 +1017,8 @@ def _differences_in_training(
     ]
     if not notes and our_outputs != their_outputs:
         kind = type(module).__name__
-        notes.append(("", kind, f"the forward of {kind} returns other outputs in training; those of evaluation are written"))
+        text = f"the forward of {kind} returns other outputs in training; those of evaluation are written"
+        notes.append(("", kind, text))
     return notes
 
 
@@ -1013,7 +1036,7 @@ def _computation(exported: Any) -> tuple[dict[str, list[Any]], list[Any]]:
 
 
 def _outputs_of(exported: Any) -> list[Any]:
-    """Return where the outputs of a program come from: module, operation, and its number among its like; and their form."""
+    """Return where outputs come from: module, operation, and its number among its like; and their form."""
     counts: dict[Any, int] = {}
     places: dict[Any, Any] = {}
     for node in exported.graph.nodes:
@@ -1021,7 +1044,7 @@ def _outputs_of(exported: Any) -> list[Any]:
         place = _path_of(node), name
         counts[place] = counts.get(place, 0) + 1
         places[node] = (*place, counts[place])
-    returned = [node.args[0] for node in exported.graph.nodes if node.op == "output"][0]
+    returned = next(node.args[0] for node in exported.graph.nodes if node.op == "output")
     kinds = [spec.kind for spec in exported.graph_signature.output_specs]
     found = [places.get(item, item) for item, kind in zip(returned, kinds) if kind == OutputKind.USER_OUTPUT]
     return [*found, str(exported.call_spec.out_spec)]

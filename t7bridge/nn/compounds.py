@@ -17,7 +17,7 @@ from ..graph.storage import Storage
 from .fields import Fields, items_of, lookup
 from .graphs import graph_modules, graph_spec
 from .mapping import GraphNode, Lua, NotMappedError
-from .registry import layer_of, modules, stock_name
+from .registry import modules, run_from, stock_name
 
 _OPTIONS = {
     "nn.AddConstant": ("constant_scalar", "inplace"),
@@ -126,8 +126,8 @@ class _Run:
         fields = Fields(module)
         if name == "nn.gModule":
             return self._graph(module, path, value)
-        layer = layer_of(module.class_name)
-        inside = layer.children if layer is not None and layer.children is not None else modules
+        # Lua runs the first module of a MapTable from its own field.
+        inside = run_from("module") if name == "nn.MapTable" else modules
         children = [(child.value, _below(path, child.path)) for child in inside(module)]
         if name in _CONTAINERS or not path:
             return self._container(name, children, value)
@@ -157,8 +157,8 @@ class _Run:
             return [self.output(*child, each) for child, each in zip(children, self._listed(value), strict=True)]
         if name == "nn.MapTable":
             elements = self._listed(value)
-            # Its entry has one module if the copies of it are alike, which Lua makes for the other elements.
-            copies = children * len(elements) if len(children) == 1 else children
+            # Each element has a copy of the module, which Lua makes if it is missing.
+            copies = children[: len(elements)] + children[:1] * (len(elements) - len(children))
             return [self.output(*copy, element) for copy, element in zip(copies, elements, strict=True)]
         for child, path in children:
             value = self.output(child, path, value)

@@ -16,9 +16,8 @@ from attrs import asdict, evolve, field
 from .. import formats
 from ..conversion.options import JSON, LIMITS, option, takes, verb
 from ..data import define
-from ..errors import CorruptError, T7BridgeError, UnknownFormatError
+from ..errors import T7BridgeError, UnknownFormatError
 from ..formats.pt.archive import judge_array
-from ..formats.pt.distributed import METADATA_MEMBER, DistributedReader
 from ..formats.pt.pickle.meaning import Origin
 from ..formats.pt.pickle.names import is_forbidden
 from ..formats.pt.zip import ZipArchive
@@ -168,12 +167,11 @@ def scan(request: Scan) -> ScanReport:
 
 
 def _scan_folder(folder: str, limits: Limits) -> ScanReport:
-    """Scan every file of a folder; those of a distributed checkpoint by the parts that its metadata name."""
+    """Scan every file of a folder."""
     report = ScanReport(folder, "folder")
     found = False
     for place, folders, names in os.walk(folder):
         folders.sort()
-        parts = _distributed_parts(place, limits, report) if METADATA_MEMBER in names else {}
         for name in sorted(names):
             path = os.path.join(place, name)
             if not os.path.isfile(path):  # a pipe or a device
@@ -181,7 +179,7 @@ def _scan_folder(folder: str, limits: Limits) -> ScanReport:
             one = ScanReport(path)
             try:
                 with ByteSource.from_path(path) as source:
-                    _scan_parts(source, parts[path], limits, one) if path in parts else _scan_loose(source, limits, one)
+                    _scan_loose(source, limits, one)
             except T7BridgeError as error:
                 one.error = str(error)
             found = True
@@ -205,31 +203,6 @@ def _scan_loose(source: ByteSource, limits: Limits, report: ScanReport) -> None:
         head = source.read(0, HEAD_BYTES)
         if identify(head) is not None or source.name.lower().endswith(_LOADED) or is_tar(head):
             raise  # a `.t7` has no signature
-
-
-def _distributed_parts(folder: str, limits: Limits, report: ScanReport) -> dict[str, list[tuple[int, int]]]:
-    """Return the first byte and length of the files of `torch.save` in each file of a distributed checkpoint."""
-    parts: dict[str, set[tuple[int, int]]] = {}
-    try:
-        with DistributedReader(folder, limits=limits) as reader:
-            for place in reader.places().values():
-                parts.setdefault(os.path.join(folder, place.file), set()).add((place.offset, place.length))
-    except T7BridgeError as error:
-        report.error = report.error or str(error)
-    return {path: sorted(spans) for path, spans in parts.items()}
-
-
-def _scan_parts(source: ByteSource, spans: list[tuple[int, int]], limits: Limits, report: ScanReport) -> None:
-    end = 0
-    for offset, length in spans:
-        if offset < end:
-            raise CorruptError("two parts of a distributed checkpoint overlap", file=source.name, offset=offset)
-        if offset > end:
-            report.add_unread(f"{offset - end} bytes at {end} that the metadata do not name")
-        end = offset + length
-        _scan_pt(source.window(offset, length), limits, report)
-    if end < source.size:
-        report.add_unread(f"{source.size - end} bytes at {end} that the metadata do not name")
 
 
 def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None:

@@ -612,9 +612,10 @@ class Sides:
         goals = [evolve(goal, numbers=numbers) for goal in goals]
         for one in self._named_forms(self.first, goals):
             for other in self._named_forms(self.second, goals):
+                pair = (one, other)
                 if self.first.spec.values != self.second.spec.values:
-                    _without_strings(documents, (one, other))
-                yield one, other
+                    pair = _without_strings(documents, pair)
+                yield pair
 
     def _named_forms(self, document: Document, goals: list[FormatSpec]) -> Iterator[Form]:
         """Yield a file as formats of named tensors can hold it: tensors by name, and strings."""
@@ -665,17 +666,19 @@ def _linked(tensors: dict[str, Tensor], links: bool) -> dict[str, Tensor]:
     return made
 
 
-def _without_strings(documents: tuple[Document, Document], forms: tuple[Form, Form]) -> None:
-    """Leave strings of metadata that only a file of named tensors has out of its form, as `convert` does."""
-    for document, form, other in zip(documents, forms, reversed(forms)):
+def _without_strings(documents: tuple[Document, Document], forms: tuple[Form, Form]) -> tuple[Form, Form]:
+    """Return the forms without the strings of metadata that only a file of named tensors has, as `convert` does."""
+    made = list(forms)
+    for place, (document, form, other) in enumerate(zip(documents, forms, reversed(forms))):
         if document.spec.values != formats.NAMED:
             continue
         strings, known = form.value["__metadata__"], other.value["__metadata__"]
         only = [name for name in strings if name not in known]
         if only:
             shared = {name: text for name, text in strings.items() if name in known}
-            form.value = {**form.value, "__metadata__": shared}
-            form.notes = [*form.notes, Note("info", "", metadata_left_out(only), code="metadata")]
+            notes = [*form.notes, Note("info", "", metadata_left_out(only), code="metadata")]
+            made[place] = Form({**form.value, "__metadata__": shared}, notes)
+    return made[0], made[1]
 
 
 def _as_model_file(lua: Value, python: Any) -> Any:

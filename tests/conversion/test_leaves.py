@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from t7bridge import Storage, state_dict
 from t7bridge.errors import ModelError, UnknownFormatError, UnsupportedError
 from t7bridge.graph import lua, python, tensor
 from t7bridge.nn import find_modules
-from t7bridge.report import CODES
 
 TARGETS = ("pt", "t7", "safetensors", "h5", "npz")
 MODELS = sorted(path for path in (TESTFILES / "models").glob("*.t7") if not path.name.endswith((".io.t7", ".grad.t7")))
@@ -413,118 +411,21 @@ def test_parts_of_divided_tensors_are_refused(suffix: str, tmp_path: Path) -> No
     for rank in (0, 1):
         with pytest.raises(UnsupportedError, match=rf"root.rows: holds the part that rank {rank} of 2") as caught:
             t7bridge.convert(folder / f"rank{rank}.pt", tmp_path / f"o.{suffix}")
-        assert "convert the folder" in str(caught.value)
+        assert "dcp_to_torch_save" in str(caught.value)
     assert not list(tmp_path.iterdir())
     t7bridge.convert(folder / "copies.pt", tmp_path / f"o.{suffix}")
     assert (TENSOR, np.arange(6.0, 10).tobytes()) in content(tmp_path / f"o.{suffix}")
 
 
-@pytest.mark.parametrize("suffix", TARGETS)
-def test_parts_of_all_processes_are_assembled(suffix: str, tmp_path: Path) -> None:
-    """A folder with the files of all processes holds the tensors that were divided; one file less is refused."""
-    folder = TESTFILES / "distributed/ranks"
-    report = t7bridge.convert(folder, tmp_path / f"o.{suffix}")
-    assert [(note.path, note.count) for note in report.notes if note.code != "shared"] == [
-        ("root.rank", 1) for _ in range(3)
-    ]
-    found = t7bridge.to_python(t7bridge.load(tmp_path / f"o.{suffix}"))
-    sizes = {"both": (3, 5), "twice": (7, 2), "mixed": (4, 3), "part": (5,), "few": (1, 2)}
-    for name, size in sizes.items():
-        array = found["model"][name] if suffix in ("pt", "t7", "h5") else found[f"model.{name}"]
-        assert np.array_equal(array, np.arange(len(name), len(name) + np.prod(size)).reshape(size))
-    checked = t7bridge.verify(folder, tmp_path / f"o.{suffix}")
-    assert not checked.differences
-    assert len(checked.left_out[str(folder)]) == 3  # each other process has another rank
-    for number in range(3):
-        shutil.copy(folder / f"rank{number}.pt", tmp_path)
-    (tmp_path / f"o.{suffix}").rename(tmp_path.with_suffix(".done"))
-    with pytest.raises(UnsupportedError, match="no file of rank 3"):
-        t7bridge.load(tmp_path)
+def test_a_distributed_checkpoint_names_the_function_that_joins_it() -> None:
+    """A folder of `torch.distributed.checkpoint` is refused with PyTorch's function that makes one file of it."""
+    with pytest.raises(UnsupportedError, match=r"format_utils\.dcp_to_torch_save\(FOLDER, FILE\) makes one file"):
+        t7bridge.load(TESTFILES / "distributed/single")
 
 
 def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
-    """Files that hold no parts of tensors are not one value."""
+    """Files without an index are not one value."""
     for name in ("a.pt", "b.pt"):
         torch.save({"t": torch.ones(2)}, tmp_path / name)
-    with pytest.raises(UnknownFormatError, match="is not a regular file"):
+    with pytest.raises(UnknownFormatError, match="is a folder, and no checkpoint in several files"):
         t7bridge.load(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["torch_rnn_options.t7", "zoo_classes.t7"])
-def test_every_note_has_a_code(name: str, tmp_path: Path) -> None:
-    """Programs tell notes apart by codes, all of which are listed."""
-    report = t7bridge.convert(TESTFILES / name, tmp_path / "o.pt")
-    assert report.notes
-    assert {note.code for note in report.notes} <= set(CODES)
-
-
-class Scaled(torch.nn.Module):
-    """A module with a parameter and a buffer without dimensions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = torch.nn.Linear(3, 2)
-        self.gain = torch.nn.Parameter(torch.tensor(2.5))
-        self.register_buffer("shift", torch.tensor(3.0))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scale and shift."""
-        return self.inner(x) * self.gain + self.shift
-
-
-@pytest.mark.slow
-def test_parameters_without_dimensions_stay_so(tmp_path: Path) -> None:
-    """A module that was saved for Lua gives back the state dict that it had, in every format, without a warning."""
-    module = Scaled().eval()
-    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=(torch.ones(2, 3),))
-    for suffix in (".pt", ".safetensors", ".h5", ".npz"):
-        report = t7bridge.convert(tmp_path / "m.t7", tmp_path / f"o{suffix}")
-        assert [(note.level, note.code, note.path) for note in report.notes] == [("info", "left-out", "")]
-        found = t7bridge.to_torch(t7bridge.load(tmp_path / f"o{suffix}"))
-        for key, wanted in module.state_dict().items():
-            assert found[key].shape == wanted.shape
-            assert torch.equal(found[key], wanted)
-
-
-def test_tables_of_a_module_in_a_folder(checkpoint: Path, tmp_path: Path) -> None:
-    """Folders of `module` and for hubs have the tables in `config.json`."""
-    t7bridge.export(checkpoint.with_name("m.t7"), tmp_path / "hub", hub=True)
-    config = json.loads((tmp_path / "hub/config.json").read_text())
-    assert config["data"] == {"words": {"the": 1, "café": 2}, "0.names": ["a", "b"]}
-    report = t7bridge.write_module(checkpoint.with_name("m.t7"), tmp_path / "module")
-    named = [(note.path, note.count) for note in report.notes if note.code == "beside"]
-    assert named == [("root.words", 2), ("root.0.names", 2)]
-    assert json.loads((tmp_path / "module/config.json").read_text()) == {"data": config["data"]}
-
-
-@pytest.mark.slow
-def test_tables_that_json_cannot_hold(tmp_path: Path) -> None:
-    """Bytes have escapes; a table that contains itself, is very deep or repeats others endlessly is named."""
-    deep = lua.Table.from_list([1.0])
-    for _ in range(2000):
-        deep = lua.Table.from_list([deep])
-    wide = lua.Table.from_list([1.0])
-    for _ in range(40):
-        wide = lua.Table.from_list([wide, wide])
-    cyclic = lua.Table.from_list([1.0])
-    cyclic.raw_keys.append(2.0)
-    cyclic.raw_values.append(cyclic)
-    words = lua.Table.of({b"\xff": 1.0, b"a": b"\xfe"})
-    tables = {"words": words, "deep": deep, "wide": wide, "cyclic": cyclic}
-    fields = {"modules": lua.Table.from_list([lua.TorchObject("nn.Tanh", 1, lua.Table())]), **tables}
-    t7bridge.save(lua.TorchObject("nn.Sequential", 1, lua.Table.of(fields)), tmp_path / "m.t7")
-    report = t7bridge.write_module(tmp_path / "m.t7", tmp_path / "o")
-    assert json.loads((tmp_path / "o/config.json").read_text()) == {"data": {"words": {"\\xff": 1, "a": "\\xfe"}}}
-    left = {note.path for note in report.notes if note.code == "left-out"}
-    assert left == {"root.deep", "root.wide", "root.cyclic"}
-
-
-def test_tables_with_keys_of_one_text_in_json(tmp_path: Path) -> None:
-    """Keys of JSON are texts: a table with the keys 1 and "1" is a list of pairs."""
-    words = lua.Table.of([(1, b"number"), ("1", b"text")])
-    module = lua.TorchObject("nn.Identity", 1, lua.Table.of({"words": words}))
-    t7bridge.save(module, tmp_path / "m.t7")
-    t7bridge.write_module(tmp_path / "m.t7", tmp_path / "o")
-    pairs = [[1, "number"], ["1", "text"]]
-    config = json.loads((tmp_path / "o/config.json").read_text())
-    assert config == {"data": {"words": {"__class__": "table", "pairs": pairs}}}

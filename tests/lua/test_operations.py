@@ -12,7 +12,6 @@ from lua_operations import CASES, allowed, case_of
 
 import t7bridge
 from t7bridge.lua import OF_COMPLEX, OPERATIONS, operations
-from t7bridge.lua.sizes import Sizes
 
 
 def check(name, path):
@@ -52,10 +51,6 @@ def test_operations(subtests, tmp_path, monkeypatch):
         for name, entry in list(table.items()):
             monkeypatch.setitem(table, name, counted(entry))
 
-    def found(inputs, checked, *args):
-        return Sizes([], [], checked, False)
-
-    monkeypatch.setattr("t7bridge.lua.convert.find_sizes", found)  # test_sizes.py
     monkeypatch.setattr("t7bridge.lua.trace._mode_notes", lambda *args: [])  # test_save_module.py
     for name in CASES:
         with subtests.test(name):

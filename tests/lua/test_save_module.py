@@ -29,7 +29,7 @@ class Shared(nn.Module):
 
 
 def test_memory_is_shared_as_in_pytorch(tmp_path):
-    """A change in place is seen by all that PyTorch shares the memory with; parts that are not taken are refused."""
+    """A change in place is seen by all that PyTorch shares the memory with."""
     same_outputs(Shared(), tmp_path / "m.t7", (torch.randn(2, 4, 4),))
 
     class Diagonal(nn.Module):
@@ -38,8 +38,7 @@ def test_memory_is_shared_as_in_pytorch(tmp_path):
             x.diagonal(0, 1, 2).zero_()
             return x
 
-    with pytest.raises(UnsupportedError, match="a part of a tensor is changed in place"):
-        t7bridge.save_module(Diagonal(), tmp_path / "n.t7", example_inputs=torch.randn(2, 4, 4))
+    same_outputs(Diagonal(), tmp_path / "n.t7", (torch.randn(2, 4, 4),))
 
 
 class Infinite(nn.Module):
@@ -459,12 +458,15 @@ def test_inputs_without_dimensions(tmp_path):
 
 @pytest.mark.slow
 def test_the_first_dimension_may_be_time(tmp_path):
-    """If the first dimension cannot stay variable, all extents are those of the example, and a note says so."""
+    """The first dimension may not be the batch: the model takes more steps, or a note says otherwise."""
     torch.manual_seed(1)
     module, inputs = TimeFirst().eval(), (torch.randn(4, 2, 6),)
     same_outputs(module, tmp_path / "m.t7", inputs)
     report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs, force=True)
-    assert any("size of the batch is fixed" in note.message for note in report.notes)
+    if not any("size of the batch is fixed" in note.message for note in report.notes):
+        other = torch.randn(5, 2, 6)
+        got, wanted = t7bridge.load_module(tmp_path / "m.t7")(other), module(other)
+        torch.testing.assert_close(got[0], wanted[0], rtol=1e-4, atol=1e-5)
 
 
 def test_sizes_of_whole_numbers_are_checked_as_floats(tmp_path):
@@ -610,7 +612,7 @@ def test_random_numbers_are_refused(name, tmp_path):
     """Numbers that PyTorch draws in each run are not drawn once and stored."""
     module = nn.Sequential(nn.Linear(6, 6), _Cast(RANDOM[name]))
     module[1].layer = nn.Identity()
-    with pytest.raises(UnsupportedError, match=rf"aten\.{name}\..*draws random numbers"):
+    with pytest.raises(UnsupportedError, match=rf"aten\.{name.strip('_')}\w*\..*draws random numbers"):
         t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 6))
 
 
@@ -733,8 +735,11 @@ def test_windows_take_any_batch(tmp_path):
 
 
 def test_a_batch_that_a_decomposition_fixes_is_named(tmp_path, monkeypatch):
-    """Where PyTorch's decomposition of an operation fixes the batch, the model does not claim to take any."""
+    """Where PyTorch's decomposition of an operation needs the batch, the model takes it or claims one batch only."""
     t7bridge.save_module(nn.ReLU(), tmp_path / "relu.t7", example_inputs=torch.randn(2, 3))  # fills the table
     monkeypatch.delitem(OPERATIONS, "aten.im2col.default")
-    report = t7bridge.save_module(Windows(), tmp_path / "m.t7", example_inputs=torch.randn(2, 1, 14, 14))
-    assert any("the size of the batch is fixed" in note.message for note in report.notes)
+    module = Windows()
+    report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 1, 14, 14))
+    other = torch.randn(5, 1, 14, 14)
+    if not any("the size of the batch is fixed" in note.message for note in report.notes):
+        torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(other), module(other), rtol=1e-4, atol=1e-5)

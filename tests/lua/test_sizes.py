@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -76,13 +77,53 @@ class Sums(nn.Module):
         return x + y
 
 
+class Of(nn.Module):
+    """A function of tensors, with a convolution and an embedding for it."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.layer, self.rows = nn.Conv2d(1, 2, 3, 2), nn.Embedding(9, 4)
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+def as_tensorflow(self, x):
+    """Convolve with the padding that TensorFlow calls SAME."""
+    pads = [max((-(-extent // 2) - 1) * 2 + 3 - extent, 0) for extent in x.shape[2:]]
+    return self.layer(F.pad(x, [part for pad in reversed(pads) for part in (pad // 2, pad - pad // 2)]))
+
+
+def halved_if_large(self, x):
+    return F.avg_pool2d(F.avg_pool2d(x, 2) if x.shape[-1] > 12 else x, 4)
+
+
+def filled(self, x):
+    made = torch.zeros(x.shape[0], 6)
+    made[:, :2] = x[:, :2]
+    made[:, 2:4].fill_(3.0)
+    return made.std(1), made
+
+
+SOURCES = {
+    "tensorflow": (as_tensorflow, [(2, 1, 12, 12)], "any x 1 x 2n x 2m", [[(1, 1, 8, 14)]], [[(2, 1, 12, 13)]]),
+    "branch": (halved_if_large, [(2, 1, 8, 8)], "any x 1 x any x n<=12", [[(1, 1, 16, 12)]], [[(2, 1, 8, 16)]]),
+    "cut": (lambda self, x: x[:, :9] * 2, [(2, 6)], "any x n<=9", [[(3, 8)], [(1, 9)]], [[(2, 10)]]),
+    "multiple": (lambda self, x: F.pad(x, (0, -x.shape[1] % 4)), [(2, 6)], "any x 4n+2", [[(3, 10)]], [[(2, 8)]]),
+    "single": (lambda self, x: x * 3 if x.shape[0] == 1 else x, [(2, 6)], "n>=2 x any", [[(3, 5)]], [[(1, 6)]]),
+    "filled": (filled, [(2, 5)], "any x n>=2", [[(1, 7)]], [[(4, 1)]]),
+    "squares": (lambda self, x: x + x.transpose(1, 2), [(2, 5, 5)], "any x n x n", [[(1, 4, 4)]], [[(2, 3, 4)]]),
+    "range": (lambda self, x: x * torch.arange(x.shape[1]), [(2, 5)], "any x 5", [[(3, 5)]], [[(2, 4)]]),
+}
+
 CASES = {
     "divided": (Divided, [(2, 4)], "any x 4", [[(3, 4)]], [[(2, 6)], [(2, 8)]]),
     "steps": (LastStep, [(2, 3, 3)], "any x 3 x 3", [[(1, 3, 3)]], [[(2, 4, 3)], [(2, 6, 3)]]),
     "free": (Pooled, [(2, 3, 8, 8)], "", [[(2, 3, 9, 13)], [(4, 3, 8, 8)]], [[(2, 4, 8, 8)]]),
     "kernel": (lambda: Pooled(0), [(2, 3, 6, 6)], "any x 3 x 6 x 6", [[(1, 3, 6, 6)]], [[(2, 3, 4, 9)]]),
     "square": (lambda: Pooled(1, 4), [(2, 3, 8, 8)], "any x 3 x n x n", [[(1, 3, 11, 11)]], [[(2, 3, 8, 9)]]),
-    "even": (TwoScales, [(2, 3, 8, 8)], "", [[(1, 3, 6, 10)]], [[(1, 3, 5, 6)]]),
+    "even": (TwoScales, [(2, 3, 8, 8)], "any x 3 x 2n x 2m", [[(1, 3, 6, 10)]], [[(1, 3, 5, 6)]]),
     "gate": (Gated, [(2, 4, 6, 7)], "any x 4 x any x any", [[(3, 4, 5, 9)]], [[(2, 3, 6, 7)]]),
     "instance": (
         lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.GroupNorm(2, 4)),
@@ -92,9 +133,12 @@ CASES = {
         [[(2, 4, 6, 8)]],
     ),
     "signal": (lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.MaxPool1d(2)), [(2, 3, 8)], "", [[(3, 3, 13)]], []),
-    "pair": (Sums, [(2, 5), (2, 5)], "", [[(3, 7), (3, 7)]], []),
+    "pair": (Sums, [(2, 5), (2, 5)], "any x n, any x n", [[(3, 7), (3, 7)]], [[(2, 6), (3, 4)]]),
     "flat": (Flat, [(2, 3, 4)], "any x 3 x 4", [], [[(2, 3, 8)], [(2, 4, 3)]]),
 }
+
+
+CASES.update({name: (partial(Of, function), *rest) for name, (function, *rest) in SOURCES.items()})
 
 
 @pytest.mark.slow
@@ -115,5 +159,5 @@ def test_other_sizes_are_right_or_refused(name: str, tmp_path: Path) -> None:
             model(inputs if len(inputs) > 1 else inputs[0]), module(*inputs), rtol=1e-5, atol=1e-5
         )
     for sizes in wrong:
-        with pytest.raises(Exception, match=r"size|shape|channels"):
-            model(*map(torch.randn, sizes))
+        with pytest.raises(Exception, match=r"size|shape|channels|range|invalid|exceeds|divi"):
+            model(inputs if len(inputs := [*map(torch.randn, sizes)]) > 1 else inputs[0])

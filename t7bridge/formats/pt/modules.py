@@ -33,7 +33,7 @@ from ...text import few
 from ..fields import Fields, shown
 from .archive import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PtArchive
 from .pickle.meaning import PtMeaning
-from .pickle.tensors import view
+from .pickle.tensors import has_gradient, view
 from .storages import span_of_bytes
 
 BYTECODE_MEMBER = "bytecode.pkl"
@@ -439,7 +439,7 @@ def _json_tensor(archive: PtArchive, meaning: PtMeaning, entry: Fields) -> Any:
     storage = meaning.storages.get(key, element, count, str(entry.values.get("device", "cpu")))
     size, stride = ([_whole(item, entry) for item in entry.get(word, list, [])] for word in ("dims", "strides"))
     tensor = view(meaning, storage, _integer(entry, "offset"), size, stride)
-    tensor.requires_grad = bool(entry.values.get("requiresGrad"))
+    tensor.requires_grad = bool(entry.values.get("requiresGrad")) and has_gradient(tensor.element)
     if not quantized:
         return tensor
     scale = float(entry.get("scale", (int, float), 0.0))

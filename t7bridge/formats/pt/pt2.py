@@ -37,7 +37,7 @@ from ..fields import Fields, parse_json, shown
 from .archive import PT2_MEMBERS, PtArchive
 from .modules import ScriptModule, detached, is_tensor
 from .pickle.names import words
-from .pickle.tensors import view
+from .pickle.tensors import has_gradient, view
 from .zip import ZipArchive
 
 _FORMAT_MEMBER = PT2_MEMBERS[0]
@@ -173,7 +173,7 @@ def _payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
     storage = meaning.storages.retype(known, element)
     tensor = view(meaning, storage, _integer(meta.values.get("storage_offset"), path), size, stride)
     tensor.is_parameter = bool(payload.values.get("is_param"))
-    tensor.requires_grad = bool(meta.values.get("requires_grad"))
+    tensor.requires_grad = bool(meta.values.get("requires_grad")) and has_gradient(element)
     return tensor
 
 

@@ -6,7 +6,8 @@ from math import pi, prod, sqrt
 from typing import Any
 
 from ...data import np
-from ..build import Builder, CannotError, Complex, Wire, operation
+from ..build import Builder, Complex, Wire, operation
+from ..sizes import CannotError
 from .elementwise import along
 from .shape import windows
 

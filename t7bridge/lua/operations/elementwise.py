@@ -16,7 +16,6 @@ from ...data import np
 from ..build import (
     OPERATIONS,
     Builder,
-    CannotError,
     Const,
     Learned,
     Place,
@@ -24,14 +23,13 @@ from ..build import (
     Stored,
     Wire,
     check_learned,
-    is_known,
     is_parameter,
-    known,
     number_of,
     operation,
     with_extents,
 )
 from ..layers import LuaLayer, make, same, sequential, walk
+from ..sizes import CannotError, is_known, known
 
 ERF = "Abramowitz and Stegun 7.1.26 (within 1.5e-7), as nn has no layer for it"
 
@@ -301,7 +299,7 @@ def logaddexp(b: Builder, self: Any, other: Any) -> Any:
     return top + (apart >> make("nn.SoftPlus"))
 
 
-FUNCTIONS = "sin cos tan asin acos atan sinh cosh asinh atanh floor ceil trunc round isnan isinf"
+FUNCTIONS = "sin cos tan asin acos atan sinh cosh asinh atanh floor ceil trunc round isinf"
 """Functions of each element that nn lacks: layers of `layers.lua`, where `--allow layers` permits it."""
 
 
@@ -315,8 +313,22 @@ def each(b: Builder, self: Wire, /) -> Any:
 @operation("fmod.Scalar remainder.Scalar", "pt.Binary", package="layers")
 def binary(b: Builder, self: Any, other: Any, /) -> Any:
     """Apply a function to each pair of elements."""
-    first, second = (b.constant(float(each), ()) if isinstance(each, (int, float)) else each for each in (self, other))
-    return b.joined("pt.Binary", first, second, b.kind)
+    return paired(b, b.kind, self, other)
+
+
+@operation("div.Tensor_mode div.Scalar_mode", "pt.Binary; nn.CDivTable", package="layers")
+def rounded_quotient(b: Builder, self: Any, other: Any, rounding_mode: str | None) -> Any:
+    """Divide, and round the quotient down or to 0."""
+    if rounding_mode is None:
+        first, second = b.operands(self, other)
+        return b.expand(first / second, b.shape)
+    return paired(b, "floor_divide" if rounding_mode == "floor" else "trunc_divide", self, other)
+
+
+def paired(b: Builder, name: str, *values: Any) -> Any:
+    """Apply a function to each pair of elements."""
+    first, second = (b.constant(float(each), ()) if isinstance(each, (int, float)) else each for each in values)
+    return b.joined("pt.Binary", first, second, name)
 
 
 STEEP = (3e38, 1.7e308)
@@ -327,17 +339,49 @@ NOTE = "Exact for all numbers but denormal ones; masks are 0 and 1 in the model'
 
 
 def is_positive(b: Builder, dtype: str) -> LuaLayer:
-    """Return layers that map positive values to 1 and the rest to 0."""
+    """Return layers that map positive values to 1 and the rest, also NaN, to 0: Lua's ReLU returns 0 for NaN."""
+    return _steep(b, dtype) >> make("nn.ReLU") >> make("nn.HardTanh", 0, 1)
+
+
+def _steep(b: Builder, dtype: str) -> LuaLayer:
+    """Return layers that scale all positive values to at least 1."""
     layer = make("nn.ZeroGrad")
     if dtype in FLOATS or not dtype:
         b.remark("comparisons are exact for all numbers but denormal ones; their masks are 0 and 1")
         layer = layer * STEEP[b.program.is_double]
-    return layer >> make("nn.HardTanh", 0, 1)
+    return layer
+
+
+def is_nan() -> LuaLayer:
+    """Return layers that map NaN to 1 and the rest to 0: what is not above a threshold, as NaN, is replaced by -2.
+
+    PyTorch's threshold returns NaN for NaN: see `nan_mask`.
+    """
+    replaced = make("nn.ZeroGrad") >> make("nn.Abs") >> make("nn.Threshold", -1, -2)
+    return -replaced >> make("nn.HardTanh", 0, 1)
+
+
+def nan_mask(b: Builder, value: Wire) -> Any:
+    """Return 1 for NaN and 0 for the rest, in Lua as in PyTorch: a maximum and a minimum with infinity drop NaN."""
+    if "layers" in b.allow:
+        return value >> make("pt.Function", "isnan")
+    value = value >> make("nn.ZeroGrad")
+    kind = "f8" if b.program.is_double else "f4"
+    low, high = (
+        b.joined(name, b.constant(np.array(bound, kind), value.shape), value) >> make("nn.HardTanh", -1, 1)
+        for name, bound in (("nn.CMaxTable", -inf), ("nn.CMinTable", inf))
+    )
+    return (high - low) * 0.5
+
+
+def nan_where(mask: Wire) -> Wire:
+    """Return NaN where a mask is 1, and 0 elsewhere: the square root of its negative."""
+    return -(mask >> make("nn.ZeroGrad")) >> make("nn.Sqrt")
 
 
 def is_nonzero(b: Builder, dtype: str) -> LuaLayer:
-    """Return layers that map 0 to 0 and the rest to 1."""
-    return make("nn.Abs") >> is_positive(b, dtype)
+    """Return layers that map 0 to 0 and the rest to 1, also NaN: Lua's HardTanh returns its largest value for it."""
+    return make("nn.Abs") >> _steep(b, dtype) >> make("nn.HardTanh", 0, 1)
 
 
 def _compared_type(b: Builder) -> str:
@@ -354,17 +398,42 @@ def _compared_type(b: Builder) -> str:
 def compare(b: Builder, self: Any, other: Any) -> Any:
     """Return 1 where a comparison holds."""
     self, other = b.operands(self, other)
-    is_same = all(isinstance(each, Wire) for each in (self, other)) and self.step is other.step
-    if is_same or inf in (abs(each) for each in (self, other) if isinstance(each, float)):
+    wires = [each for each in (self, other) if isinstance(each, Wire)]
+    is_float = _compared_type(b) in FLOATS
+    if len(wires) == 2 and self.step is other.step:
+        # Each value is equal to itself, but for NaN.
+        is_true = nan_mask(b, self) if is_float else self >> make("nn.ZeroGrad") >> make("nn.MulConstant", 0)
+        if b.kind in ("eq", "ge", "le"):
+            is_true = 1 - is_true
+        elif b.kind != "ne":
+            is_true = is_true * 0
+        return b.expand(is_true, b.shape)
+    is_infinite = inf in (abs(each) for each in (self, other) if isinstance(each, float))
+    if is_float and (len(wires) == 2 or is_infinite):
+        # Infinite values are compared as the largest numbers, as the difference of equal ones is NaN.
         bounds = _finite(b)
         self, other = (
-            each >> make("nn.HardTanh", *bounds) if isinstance(each, Wire) else bounds[each > 0]
+            each >> make("nn.HardTanh", *bounds) if isinstance(each, Wire) else max(min(each, bounds[1]), bounds[0])
             for each in (self, other)
         )
     apart = other - self if b.kind in ("lt", "ge") else self - other
-    layer = is_nonzero if b.kind in ("eq", "ne") else is_positive
-    made = apart >> layer(b, _compared_type(b))
-    return b.expand(1 - made if b.kind in ("ge", "le", "eq") else made, b.shape)
+    if b.kind in ("eq", "ne"):
+        apart = apart >> make("nn.Abs")
+    made = apart >> is_positive(b, _compared_type(b))
+    is_opposite = b.kind in ("ge", "le", "eq", "ne")
+    made = 1 - made if is_opposite else made
+    if is_float and (is_opposite or is_infinite or len(wires) == 2):
+        # NaN is neither equal, larger nor smaller; Lua's HardTanh returns its largest value for it.
+        for value in wires:
+            made = made - (value >> is_nan())
+        made = made >> make("nn.ReLU")
+    return b.expand(1 - made if b.kind == "ne" else made, b.shape)
+
+
+@operation("isnan", "nn.CMaxTable, nn.CMinTable, nn.HardTanh, nn.CSubTable; pt.Function")
+def isnan(b: Builder, self: Wire) -> Any:
+    """Return 1 for NaN."""
+    return nan_mask(b, self)
 
 
 def _mask(b: Builder, value: Any, name: str) -> Any:
@@ -415,13 +484,19 @@ def sign(b: Builder, self: Any) -> Any:
 def filled(b: Builder, value: Any, mask: Any, number: float) -> Any:
     """Return a value, and a number where a mask is 1: the value between bounds that are infinite where it is kept.
 
-    Nothing is multiplied, so that NaN and infinities that are left out leave no trace.
+    Nothing is multiplied, so that NaN and infinities that are left out leave no trace. A NaN that is kept is lost
+    between the bounds, and is added again.
     """
+    opposite: Any
+    if number != number:
+        return filled(b, value, mask, 0.0) + nan_where(b.wire(mask, value if isinstance(value, Wire) else None))
     if isinstance(mask, Const):
         chosen = mask.array() != 0
+        opposite = b.constant((~chosen).astype("f4"), mask.shape)
         bounds = (np.where(chosen, number, rest) for rest in (-inf, inf))
         low, high = (b.constant(each.astype("f8" if b.program.is_double else "f4"), b.shape) for each in bounds)
     else:
+        opposite = 1 - b.wire(mask)
         # The logarithm of a mask is 0 where it is 1, and minus infinity where it is 0.
         mask = b.wire(mask) >> make("nn.ZeroGrad")
         edge = mask >> make("nn.Log")
@@ -432,12 +507,16 @@ def filled(b: Builder, value: Any, mask: Any, number: float) -> Any:
         elif number:
             low, high = mask * number + edge, mask * number - edge
     made = value if number == -inf else b.joined("nn.CMaxTable", low, value)
-    return made if number == inf else b.joined("nn.CMinTable", high, made)
+    made = made if number == inf else b.joined("nn.CMinTable", high, made)
+    if not isinstance(value, Wire) or b.dtype not in FLOATS:
+        return made
+    kept = b.joined("nn.CMinTable", opposite, value >> is_nan())
+    return made + nan_where(kept)
 
 
 @operation(
     "where.self where.ScalarOther where.ScalarSelf where.Scalar",
-    "nn.CMaxTable and nn.CMinTable with bounds by the mask, nn.Log; nn.CAddTable",
+    "nn.CMaxTable and nn.CMinTable with bounds by the mask, nn.Log; nn.CAddTable; NaN by nn.Threshold and nn.Sqrt",
 )
 def where(b: Builder, condition: Any, self: Any, other: Any) -> Any:
     """Choose between two values by a mask."""

@@ -6,21 +6,9 @@ from math import prod
 from typing import Any
 
 from ...data import np
-from ..build import (
-    OPERATIONS,
-    Builder,
-    CannotError,
-    Const,
-    Stored,
-    Wire,
-    are_equal,
-    check_learned,
-    is_parameter,
-    known,
-    operation,
-    with_extents,
-)
+from ..build import OPERATIONS, Builder, Const, Stored, Wire, check_learned, is_parameter, operation, with_extents
 from ..layers import LuaLayer, WeightRef, make
+from ..sizes import CannotError, are_equal, known
 from .elementwise import along
 from .linear import with_weight
 from .shape import as_image, constant_pad, on_image
@@ -225,7 +213,7 @@ def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any
     """Return the elements at each position of a kernel."""
     kernel, dilation, stride, (top, left) = (_each(2, each, 0) for each in (kernel_size, dilation, stride, padding))
     value = constant_pad(b, self, [left, left, top, top], 0.0)
-    *lead, height, width = *value.shape[:-2], *known(*value.shape[-2:])
+    lead, (height, width) = value.shape[:-2], known(*value.shape[-2:])
     rows, columns = (
         np.arange(size)[:, None] * apart + np.arange((extent - apart * (size - 1) - 1) // step + 1) * step
         for extent, apart, size, step in zip((height, width), dilation, kernel, stride)

@@ -8,21 +8,9 @@ from math import inf, prod, sqrt
 from typing import Any
 
 from ...data import np
-from ..build import (
-    Builder,
-    CannotError,
-    Const,
-    Learned,
-    Scaled,
-    Stored,
-    Wire,
-    broadcast,
-    first_wire,
-    is_known,
-    is_parameter,
-    operation,
-)
+from ..build import Builder, Const, Learned, Scaled, Stored, Wire, broadcast, first_wire, is_parameter, operation
 from ..layers import LuaLayer, make
+from ..sizes import CannotError, is_known, known
 from .elementwise import flattened, softmax_of
 
 
@@ -183,7 +171,7 @@ def attention(
     scores = product(b, query, key, True) * (1 / sqrt(query.shape[-1]) if scale is None else scale)
     mask = None
     if is_causal:
-        mask = np.tril(np.ones(scores.shape[-2:], bool))
+        mask = np.tril(np.ones(known(*scores.shape[-2:]), bool))
     elif isinstance(attn_mask, Const):
         mask = attn_mask.array()
         mask = mask != 0 if b.dtype_of("attn_mask") == "bool" else mask

@@ -6,19 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..build import (
-    Builder,
-    CannotError,
-    Const,
-    Learned,
-    Missing,
-    Stored,
-    Wire,
-    check_learned,
-    is_parameter,
-    operation,
-)
+from ..build import Builder, Const, Learned, Missing, Stored, Wire, check_learned, is_parameter, operation
 from ..layers import LuaLayer, LuaNode, graph_of, make
+from ..sizes import CannotError
 from ..trace import CallRef, leaves
 from .linear import applied
 from .shape import stack as join_steps

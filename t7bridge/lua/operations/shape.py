@@ -7,23 +7,9 @@ from math import prod
 from typing import Any
 
 from ...data import np
-from ..build import (
-    Builder,
-    CannotError,
-    Const,
-    Place,
-    Steps,
-    Stored,
-    Wire,
-    is_known,
-    is_parameter,
-    known,
-    number_of,
-    operation,
-    with_extents,
-)
+from ..build import Builder, Const, Place, Steps, Stored, Wire, is_parameter, number_of, operation, with_extents
 from ..layers import LuaLayer, make, sequential
-from ..sizes import Extent
+from ..sizes import CannotError, Extent, is_known, known
 from .elementwise import filled as masked
 from .elementwise import flattened, is_nonzero, reduced
 
@@ -67,6 +53,8 @@ def same(b: Builder, self: Any) -> Any:
         return self >> make("nn.ZeroGrad") >> make("nn.Copy", *types, None, True) >> make("nn.Copy", *types[::-1])
     if not wanted.startswith(("float", "bfloat", "complex")):
         raise CannotError(f"converts to {wanted}")
+    if wanted == "float64" and not b.program.is_double:
+        b.remark("float64 parts are computed as float32, as the weights and inputs are float32", warning=True)
     if wanted in ("float16", "bfloat16"):
         b.remark(f"{wanted} parts are computed in the element type of the whole model, without rounding to {wanted}")
     return self
@@ -255,7 +243,7 @@ def pixel_shuffle(b: Builder, self: Any, upscale_factor: int) -> Any:
 )
 def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> Any:
     """Pad the last dimensions by a number, or by values inside."""
-    wire, rank, shape = b.wire(self), len(self.shape), b.shape
+    wire, rank, shape, pad = b.wire(self), len(self.shape), b.shape, known(*pad)
     mode = mode or {"c": "constant", "r": b.kind.partition("_")[0]}[b.kind[0]]
     if mode == "constant":
         return constant_pad(b, wire, pad, float(value or 0))
@@ -285,7 +273,7 @@ def on_image(b: Builder, layer: LuaLayer, value: Any, shape: Any, *others: Any) 
 
 def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> Wire:
     """Pad with a number; negative padding cuts."""
-    rank = len(value.shape)
+    rank, padding = len(value.shape), [*known(*padding)]
     if number == 0 and len(padding) == 4 and rank == 4 and min(padding) >= 0:
         left, right, top, bottom = padding
         shape = (*value.shape[:2], value.shape[2] + top + bottom, value.shape[3] + left + right)
@@ -499,12 +487,12 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
     return b.reshape(b.emit(layer, lead, shape=(*lead.shape, weight.ref.size[1])), b.shape)
 
 
-@operation("arange.start_step", "none: offsets of bags of embeddings")
-def steps(b: Builder, start: Any, step: Any) -> Any:
+@operation("arange.start_step arange.start arange", "none: offsets of bags of embeddings")
+def steps(b: Builder, start: Any = 0, step: Any = 1) -> Any:
     """Return offsets in steps up to the size of the batch."""
-    if start != 0 or not isinstance(step, int):
-        raise CannotError("counts up to a number that depends on the inputs")
-    return Steps(step, b.shape)
+    if start != 0:
+        raise CannotError("counts from another number than 0 to one that depends on the inputs")
+    return Steps(int(step), b.shape)
 
 
 @operation(

@@ -66,7 +66,7 @@ _GATES = set("ifgorzn")
 class MatchKeys:
     """Map the keys of one state dict to another model's, by names, shapes, graphs and numbered lists.
 
-    Without TARGET, name the models of torchvision and timm that have the same layers; the first time this takes minutes.
+    Without TARGET, name the models of torchvision and timm that have the same layers; the first time takes minutes.
     Ambiguous keys are listed, never guessed: --map resolves them.
     """
 
@@ -90,7 +90,7 @@ class MatchKeys:
     )  # fmt: skip
     force, compact, strict, sync, partial = options_of(WriteMatch).values()
     mapping: KeyPairs | None = option(
-        "known pairs, one a line, of keys or of modules (names that end in a dot): `source.key target.key`; `-` for none",
+        "known pairs of keys, or of modules whose names end in a dot: `source.key target.key`; `-` for none",
         default=None,
         kw_only=False,
         metavar="FILE",
@@ -405,7 +405,7 @@ class _Matching:
             distinct, repeats = _once(side, parts)
             ways.append([(parts, {}), (distinct, repeats)] if repeats else [(parts, {})])
         tried = [
-            (*_attempt(one, other, (self._source, self._target), self._by_order), first, second)
+            (*self._attempt(one, other, {*first.values(), *second.values()}), first, second)
             for one, first in ways[0]
             for other, second in ways[1]
         ]
@@ -422,6 +422,36 @@ class _Matching:
                 self._pair(pair.source, key, pair.why)
         for left, right, reason in doubts:
             self._doubt(left, right, reason)
+
+    def _attempt(
+        self, source: list[Part], target: list[Part], repeated: set[str]
+    ) -> tuple[int, list[tuple[Part, Part, str]], list[tuple[list[Part], list[Part], str]]]:
+        """Match parts by the evidence.
+
+        Args:
+            source: the parts of the source.
+            target: those of the target.
+            repeated: keys of parts to which others are tied that are left out.
+
+        Returns:
+            The number of undecided parts of both sides; the pairs and the ambiguous parts, with the reasons.
+        """
+        finding = find(
+            source,
+            target,
+            repeated,
+            lambda: (graph_of(self._source, source), graph_of(self._target, target)),
+            (not is_sorted(self._source), not is_sorted(self._target)),
+            self._by_order,
+        )
+        pairs = [(source[number], target[place], why) for place, (number, why) in finding.pairs.items()]
+        doubts = []
+        for left, right, reason in finding.doubts:
+            if len(left) == len(right) and len({_memories(self._source, part) for part in left}) == 1:
+                pairs += [(one, other, "shape") for one, other in zip(left, right)]  # all answers are equal
+            else:
+                doubts.append((left, right, reason))
+        return len(source) + len(target) - 2 * len(pairs), pairs, doubts
 
     def _doubt(self, source: list[Part], target: list[Part], reason: str) -> None:
         """List ambiguous parts, tensor by tensor."""
@@ -472,32 +502,6 @@ def _once(side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
         else:
             keys.update({key: known.keys[name] for name, key in part.keys.items() if name in known.keys})
     return distinct, keys
-
-
-def _attempt(
-    source: list[Part], target: list[Part], sides: tuple[Side, Side], by_order: bool
-) -> tuple[int, list[tuple[Part, Part, str]], list[tuple[list[Part], list[Part], str]]]:
-    """Match parts by the evidence.
-
-    Returns:
-        The number of undecided parts of both sides; the pairs, with the reason; the ambiguous parts, with the reason.
-    """
-    finding = find(
-        source,
-        target,
-        lambda: (graph_of(sides[0], source), graph_of(sides[1], target)),
-        (not is_sorted(sides[0]), not is_sorted(sides[1])),
-        by_order,
-    )
-    side = sides[0]
-    pairs = [(source[number], target[place], why) for place, (number, why) in finding.pairs.items()]
-    doubts = []
-    for left, right, reason in finding.doubts:
-        if len(left) == len(right) and len({_memories(side, part) for part in left}) == 1:
-            pairs += [(one, other, "shape") for one, other in zip(left, right)]  # all answers are equal
-        else:
-            doubts.append((left, right, reason))
-    return len(source) + len(target) - 2 * len(pairs), pairs, doubts
 
 
 def _memories(side: Side, part: Part) -> frozenset[Any]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -56,19 +56,26 @@ class Conclusions:
 
 
 def find(
-    source: Items, target: Items, graphs: Graphs, defined: tuple[bool, bool] = (True, True), by_order: bool = False
+    source: Items,
+    target: Items,
+    repeated: Container[str],
+    graphs: Graphs,
+    defined: tuple[bool, bool] = (True, True),
+    by_order: bool = False,
 ) -> Conclusions:
     """Pair the parts. Parts whose class the other side lacks are in no pair and no doubt.
 
     Args:
         source: the parts of one side.
         target: those of the other.
+        repeated: keys of parts of which others, tied to them, are left out. Their lists and graphs have holes.
         graphs: the data flow of both models, as far as it is known.
         defined: whether the parts of each side are in the order of their definition, and not sorted by name.
         by_order: whether what nothing decides is paired in the order of both sides.
     """
     classify(source, target)
     solver = _Solver(source, target, graphs, defined)
+    solver.unlisted = {part.cls for part in (*source, *target) if any(key in repeated for key in part.keys.values())}
     solver.solve()
     found = Conclusions(solver.pairs)
     used = {number for number, _ in solver.pairs.values()}
@@ -152,9 +159,9 @@ class _Rows:
 
     @property
     def is_defined_in_order(self) -> bool:
-        """Return whether the groups are in the order of their numbers in the file, too."""
-        first = [min(part.number for part in group) for group in self.groups]
-        return first == sorted(first)
+        """Return whether the file has the groups one after the other, too, in the order of their numbers."""
+        numbers = [part.number for group in self.groups for part in group]
+        return numbers == sorted(numbers)
 
 
 class _Solver:
@@ -167,6 +174,8 @@ class _Solver:
         self._known: tuple[Graph | None, Graph | None] = (None, None)
         self._refused: dict[Class, str] = {}
         """Classes that are not paired by what follows, and the reason."""
+        self.unlisted: set[Class] = set()
+        """Classes of which parts are left out: only names and uniqueness tell what is left apart."""
         self.pairs: dict[int, tuple[int, str]] = {}
         self._labels: tuple[dict[int, Label], dict[int, Label]] = (_labels(source), _labels(target))
         """For each part by its number: its class, or, once it is paired, a value that only its counterpart has."""
@@ -231,6 +240,8 @@ class _Solver:
             return
         seen = colors([(one, self._source), (other, self._target)])
         for source, target in self._open(scope).even():
+            if source[0].cls in self.unlisted:
+                continue
             places, wanted = (
                 [color.get(part.number, -1) for part in parts] for color, parts in zip(seen, (source, target))
             )
@@ -289,6 +300,8 @@ class _Solver:
     def _pair_numbers(self, scope: _Scope) -> bool:
         """Pair a class that is one numbered list on each side, or runs layer by layer in a side's graph."""
         for source, target in self._even(scope):
+            if source[0].cls in self.unlisted:
+                continue
             one, other = self._chain(source, 0), self._chain(target, 1)
             if one is None or other is None:
                 row, other_row = _list_with(source, scope.source), _list_with(target, scope.target)
@@ -374,7 +387,7 @@ class _Solver:
         if groups != [Counter(self._labels_of(group, 1)) for group in target.groups]:
             return False
         inside: Counter[Label] = sum(groups, Counter())
-        if not self._refused.keys().isdisjoint(inside):
+        if not self._refused.keys().isdisjoint(inside) or not self.unlisted.isdisjoint(inside):
             return False
         totals = [Counter(self._labels_of(parts, side)) for side, parts in enumerate((scope.source, scope.target))]
         elsewhere = {label for label in inside if any(total[label] != inside[label] for total in totals)}
@@ -393,7 +406,7 @@ class _Solver:
         if len(inside) == 1 and len(source.groups[0]) > 1:
             return False
         for rows, is_known in zip((source, target), self._defined):
-            # `up4` may run before `up1`: names with numbers count only if they are defined in that order.
+            # `up4` may run before `up1`: names with numbers count only if layer by layer is defined in that order.
             if not rows.is_list and not (is_known and rows.is_defined_in_order):
                 return False
         return self._runs_in_order(source.groups, target.groups)
@@ -503,4 +516,5 @@ def _with_equal_numbers(names: Mapping[str, Mapping[int, Items]]) -> Iterator[_R
     for numbers, rows in alike.items():
         is_counted = numbers in (tuple(range(len(numbers))), tuple(range(1, len(numbers) + 1)))
         if len(rows) > 1 and len(numbers) > 1 and is_counted:
-            yield _Rows([[part for row in rows for part in row[number]] for number in numbers], is_list=False)
+            groups = [[part for row in rows for part in row[number]] for number in numbers]
+            yield _Rows([sorted(group, key=lambda part: part.number) for group in groups], is_list=False)

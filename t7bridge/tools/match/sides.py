@@ -259,13 +259,21 @@ def _wiring_of(side: Side) -> Wired | None:
             assert side.module is not None
             state = state_dict(side.module, own_keys=True)
             live = torchmodules.construct(build_plan(side.module, state=state).root)
-            # A model that `save_module` wrote has other names than its modules in Lua.
-            own = {_memory(tensor): key for key, tensor in reversed(state.tensors.items())}
-            names = {key: own[_memory(tensor)] for key, tensor in side.tensors.items() if _memory(tensor) in own}
+            if ROOT_FIELD in side.module:  # `save_module` has recorded the names in PyTorch
+                names = _names_in_lua(side.tensors, state.tensors)
     except (T7BridgeError, RecursionError):  # layers without modules, or nested too deep
         return None
     wiring = torchmodules.wiring_of(live)
     return None if wiring is None else (wiring, names)
+
+
+def _names_in_lua(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the names in Lua of tensors with recorded names, by their memory; of tied ones none is known."""
+    names: dict[tuple[int, int, int], str] = {}
+    for key, tensor in own.items():
+        memory = _memory(tensor)
+        names[memory] = "" if memory in names else key
+    return {key: names.get(_memory(tensor), "") for key, tensor in tensors.items()}
 
 
 def _memory(tensor: Tensor) -> tuple[int, int, int]:

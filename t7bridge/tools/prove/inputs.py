@@ -17,8 +17,9 @@ from ...nn.fields import items_of, lookup
 from ...nn.graphs import graph_modules, graph_spec
 from ...nn.mapping import GraphNode
 from ...nn.output_shapes import Example
+from ...nn.registry import stock_name
 from .layer import LiveLayer
-from .runs import entry_name, recorded
+from .runs import recorded
 
 Spec = Any
 """Example inputs as `nn.example` has them, or `None` where they are not known."""
@@ -46,7 +47,7 @@ def guess_inputs(model: TorchObject, side: int = 32, known: dict[int, Spec] | No
 
 
 def _guess(obj: TorchObject, side: int, inner: Callable[[TorchObject], Spec]) -> Spec:
-    name, first = entry_name(obj.class_name), obj.get("inputModule")
+    name, first = stock_name(obj), obj.get("inputModule")
     inside = [item for item in items_of(obj.get("modules")) or [] if isinstance(item, TorchObject)]
     if name == "nn.gModule":
         return _graph(obj, inner)
@@ -80,7 +81,7 @@ def _graph(obj: TorchObject, inner: Callable[[TorchObject], Spec]) -> Spec:
         taken = [reached[at] if at else {indices[:1]} for at, indices in node.takes]
         reached.append(set().union(*taken))
         module = children.get(node.module or "")
-        is_layer = isinstance(module, TorchObject) and entry_name(module.class_name) != "nn.Identity"
+        is_layer = isinstance(module, TorchObject) and stock_name(module) != "nn.Identity"
         spec: Spec = inner(module) if len(taken) == 1 and is_layer else None  # type: ignore[arg-type]
         found.update({origin: found.get(origin) or spec for origin in reached[-1]})
     specs = [found[origin] for origin in sorted(found)]

@@ -27,7 +27,7 @@ from ...nn.fields import Fields, items_of, lookup
 from ...nn.graphs import graph_modules
 from ...nn.mapping import LAYERS, SEQUENTIAL, Row
 from ...nn.places import is_module
-from ...nn.registry import Layer, first_module, layer_of, traits_of
+from ...nn.registry import Layer, first_module, layer_of, stock_name, traits_of
 
 Recorded = Any
 """A `Tensor` with elements, a `float`, a list of these, or `None` for values missing from the file."""
@@ -162,19 +162,6 @@ def view_of(tensor: Tensor) -> tuple[Region, tuple[int, ...], tuple[int, ...]]:
 # Modules
 
 
-def entry_name(class_name: str) -> str:
-    """Return the name under which this package registers the entry of a class: `nn.Tanh` for `cudnn.Tanh`.
-
-    Returns:
-        The name; empty for a class without an entry, and for one that a user registered, of whose behaviour nothing is
-        known but its entry.
-    """
-    layer = layer_of(class_name)
-    if layer is None or not layer.home.startswith("t7bridge."):
-        return ""
-    return class_name if class_name in layer.names else f"nn.{class_name.partition('.')[2]}"
-
-
 def own_weights(obj: TorchObject) -> dict[str, Tensor]:
     """Return the weights in an object's own fields, by their names there."""
     layer = layer_of(obj.class_name)
@@ -211,7 +198,7 @@ def _children_of(obj: TorchObject) -> list[tuple[str, TorchObject]]:
 
 def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:
     """Return whether a module, or one inside it, continues from the previous step."""
-    name = entry_name(obj.class_name)
+    name = stock_name(obj)
     if is_recurrent(obj) and name != "nn.Recursor":
         return True
     if name in _OVER_SEQUENCES or depth >= _DEEPEST:
@@ -292,8 +279,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of its entry; see `entry_name`."""
-        return entry_name(self.obj.class_name)
+        """The name of its entry; see `stock_name`."""
+        return stock_name(self.obj)
 
     @property
     def in_place(self) -> bool:
@@ -500,7 +487,7 @@ Flow = Callable[[Run], Iterator[Run]]
 
 
 def _flow_of(obj: TorchObject) -> Flow:
-    name, layer = entry_name(obj.class_name), layer_of(obj.class_name)
+    name, layer = stock_name(obj), layer_of(obj.class_name)
     if name in _BY_CLASS:
         # The LSTM of torch-rnn, which has a weight of its own, takes whole sequences.
         return _leaf if isinstance(obj.get("weight"), Tensor) else _BY_CLASS[name]

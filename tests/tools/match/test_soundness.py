@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from typing import Any
 
+import fuzz_alike
 import fuzz_match
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def state(named: list[tuple[str, Leaf]]) -> tuple[dict[str, Tensor], dict[str, t
 def test_never_wrong(style):
     """No key gets what is another's, and some networks are decided completely by numbers and containers."""
     results: Counter[str] = Counter()
-    for seed in range(250):
+    for seed in range(80):
         chance = random.Random(f"{style} {seed}")
         model = layers_of(chance)
         (source, known), (target, wanted) = state(source_of(model, style)), state(target_of(model, chance))
@@ -122,7 +123,7 @@ def test_never_wrong(style):
 @pytest.mark.parametrize("style", SOURCES)
 def test_never_wrong_with_another_head(style):
     """A classifier of another size is listed on both sides, and the other pairs are right."""
-    for seed in range(150):
+    for seed in range(60):
         chance = random.Random(f"{style} {seed}")
         model = layers_of(chance)
         (kind, (_, width), number) = model[2][0]
@@ -139,7 +140,7 @@ def test_never_wrong_with_another_head(style):
 def test_never_wrong_with_a_block_missing(side):
     """If one side lacks a block, decided pairs are still right, and the rest is listed."""
     decided = 0
-    for seed in range(300):
+    for seed in range(120):
         chance = random.Random(seed)
         stem, blocks, head = layers_of(chance)
         gone = chance.randrange(len(blocks))
@@ -152,7 +153,7 @@ def test_never_wrong_with_a_block_missing(side):
         decided += len(found.pairs)
         wrong = [pair for pair in found.pairs if known[pair.source] != wanted[pair.target]]
         assert not wrong, f"seed {seed}: {wrong[0]}"
-    assert decided > 1000
+    assert decided > 400
 
 
 WRONG_ONCE = ["2 298", "2 829", "2 1231", "2 1460", "3 137", "4 2553", "7 1333", "7 2760", "8 1256"]
@@ -161,6 +162,21 @@ WRONG_ONCE = ["2 298", "2 829", "2 1231", "2 1460", "3 137", "4 2553", "7 1333",
 @pytest.mark.slow
 def test_altered_twins_are_never_wrong():
     """Networks of all kinds and twins with one change: pairs are right or listed."""
-    for seed in [*WRONG_ONCE, *(f"5 {number}" for number in range(150))]:
+    for seed in [*WRONG_ONCE, *(f"5 {number}" for number in range(80))]:
         result, change = fuzz_match.trial(seed)
         assert result != "wrong", f"seed {seed}: {change}"
+
+
+ALIKE_WRONG_ONCE = ["a1 275", "a2 481", "s1 214"]
+
+
+@pytest.mark.slow
+def test_layers_that_look_alike_are_never_wrong(subtests):
+    """Two authors' networks of layers of one shape: pairs are right, or the keys are listed."""
+    results: Counter[str] = Counter()
+    for seed in [*ALIKE_WRONG_ONCE, *(f"alike {number}" for number in range(60))]:
+        result, what = fuzz_alike.trial(seed)
+        results[result] += 1
+        with subtests.test(seed):
+            assert result != "wrong", what
+    assert results["complete"] > 5

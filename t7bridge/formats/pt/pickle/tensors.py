@@ -16,7 +16,6 @@ from typing import Any
 
 from attrs import evolve
 
-from ....data import define
 from ....errors import CorruptError, UnsupportedError
 from ....graph.dtypes import BY_LUA_WORD, BY_TORCH_STORAGE, ELEMENT_TYPES, PACKED, ElementType
 from ....graph.python import UNSET, Device, NumpyArray, PythonGlobal, PythonObject, TorchConstant, TorchSize
@@ -25,6 +24,7 @@ from ....graph.tensor import QuantizedTensor, SparseTensor, Tensor, TensorExtras
 from ....graph.walk import walk
 from ....io.source import ByteSource
 from ...fields import shown
+from ...table import WHOLE_CHECKPOINT
 from ..arrays import elements_of_list, tensor_of_array
 from ..storages import STORAGE_CLASSES, is_count, span_of_bytes
 from .meaning import STATES, PtMeaning, reads
@@ -76,16 +76,16 @@ def _view(
     return view(meaning, meaning.storages.typed(storage, element), offset, size, stride)
 
 
-def _has_gradient(element: ElementType) -> bool:
+def has_gradient(element: ElementType) -> bool:
     """Return whether PyTorch computes gradients of a type: it refuses to mark tensors of others."""
     return element.name.startswith(("float", "bfloat", "complex"))
 
 
 def _requires_grad(meaning: PtMeaning, element: ElementType, value: Any) -> bool:
     """Return whether a tensor requires a gradient."""
-    if type(value) is not bool or (value and not _has_gradient(element)):
+    if type(value) is not bool or (value and not has_gradient(element)):
         meaning.doubt(f"a tensor of {element.name} with requires_grad {shown(value)}")
-    return bool(value) and _has_gradient(element)
+    return bool(value) and has_gradient(element)
 
 
 def _marked(meaning: PtMeaning, tensor: Tensor, requires_grad: Any, hooks: Any, metadata: Any = None) -> Tensor:
@@ -375,7 +375,7 @@ def _meta(meaning: PtMeaning, dtype: TorchConstant, size: Any, stride: Any, requ
     element = _element(dtype)
     sizes, strides = _numbers(size, "sizes"), _numbers(stride, "strides")
     is_known = len(sizes) == len(strides) and all(0 <= extent < 1 << 31 for extent in (*sizes, *strides))
-    if is_known and (not requires_grad or _has_gradient(element)):
+    if is_known and (not requires_grad or has_gradient(element)):
         path = "torch._utils._rebuild_meta_tensor_no_storage"
         return PythonObject(named(path), "reduce", (dtype, size, stride, requires_grad))
     return NotImplemented
@@ -406,21 +406,23 @@ def _of_storage(storage: Storage, _: Naming) -> NamedStorage:
     return NamedStorage(storage, storage.element.torch_storage, storage.count)
 
 
-def _dense(tensor: Tensor, extras: TensorExtras | None) -> Reduction:
+def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduction:
     if min(tensor.stride, default=0) < 0:
         raise UnsupportedError("PyTorch has no negative strides", hint="Write a copy of the tensor: its numpy().")
     element, storage = tensor.element, whole(tensor.storage or Storage.empty(tensor.element))
     stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
     place = (tensor.offset, tensor.shape, stride)
+    marked = tensor.requires_grad and has_gradient(element)
     args: tuple[Any, ...]
     if element.torch_storage and storage.element is element:
         name = "_rebuild_tensor_v2"
         args = (NamedStorage(storage, element.torch_storage, storage.count), *place)
-        args += (tensor.requires_grad, _hooks(extras))
+        args += (marked, _hooks(extras))
     else:
         # PyTorch marks this tensor before it sets the elements, and refuses to set those of a marked one.
+        marked = marked and naming.allow_foreign
         name = "_rebuild_tensor_v3"
-        args = (_untyped(storage), *place, False, _hooks(extras), TorchConstant("dtype", element.name))
+        args = (_untyped(storage), *place, marked, _hooks(extras), TorchConstant("dtype", element.name))
     if extras is not None and (extras.conj or extras.neg):
         args = (*args, {bit: True for bit in ("conj", "neg") if getattr(extras, bit)})
     return calls(f"torch._utils.{name}", *args)
@@ -439,7 +441,7 @@ def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
         bare = None if extras is None else evolve(extras, state=UNSET, hooks=None)
         data = evolve(tensor, is_parameter=False, requires_grad=False, extras=bare)
         return _wrapped(data, tensor.requires_grad, _hooks(extras), *_state(extras))
-    call = _dense(tensor, extras)
+    call = _dense(tensor, extras, naming)
     if extras is None or (extras.state is UNSET and extras.subclass is None):
         return call
     cls = extras.subclass or PythonGlobal("torch", "Tensor")
@@ -527,77 +529,6 @@ def whole_tensor(arguments: Any, state: Any) -> Tensor | None:
     return local if _COPIES.issuperset(names) else None
 
 
-@define(eq=False)
-class Part:
-    """One process's part of a tensor.
-
-    Attributes:
-        value: the object in the file.
-        local: the elements of the part.
-        size: of the whole tensor.
-        cuts: for each dimension of the grid of processes the dimension of the tensor that it divides, or `None`.
-        coordinate: the place of the process in the grid, from 0.
-        rank: its number.
-        ranks: number of all processes.
-        requires_grad: whether the tensor is trained.
-    """
-
-    value: PythonObject
-    local: Tensor
-    size: tuple[int, ...]
-    cuts: tuple[int | None, ...]
-    coordinate: tuple[int, ...]
-    rank: int
-    ranks: int
-    requires_grad: bool
-
-
-def part_of(value: Any) -> Part | None:
-    """Return what an object holds of a divided tensor; `None` if it is none that can be put together."""
-    args = value.args if isinstance(value, PythonObject) and isinstance(value.args, tuple) else ()
-    found = None
-    if len(args) == 4 and is_distributed(args[1]) and isinstance(args[2], tuple):
-        found = _divided(args[2], args[3])
-    if found is None:
-        return None
-    local, known = found
-    mesh, placements = known.get("mesh"), known["placements"]
-    if not isinstance(mesh, PythonObject):
-        return None
-    size, coordinate = _whole_numbers(args[2][2]), _whole_numbers(mesh.attributes.get("_coordinate_on_dim"))
-    ranks, rank = _ranks(mesh)
-    if size is None or coordinate is None or rank is None or len(coordinate) != len(placements):
-        return None
-    cuts = tuple(_cut(each, len(size)) for each in placements)
-    if NotImplemented in cuts or not _in_order(known.get("shard_order")):
-        return None
-    return Part(value, local, size, cuts, coordinate, rank, ranks, args[2][-1] is True)
-
-
-def _whole_numbers(value: Any) -> tuple[int, ...] | None:
-    """Return whole numbers from 0 on; `None` for anything else."""
-    known = isinstance(value, (tuple, list)) and all(type(each) is int and each >= 0 for each in value)
-    return tuple(value) if known else None
-
-
-def _in_order(order: Any) -> bool:
-    """Return whether each dimension is divided by those of the grid in their order."""
-    if not isinstance(order, tuple):
-        return order is None
-    entries = [each.args for each in order if isinstance(each, PythonObject) and isinstance(each.args, tuple)]
-    grids = [_whole_numbers(entry[1]) if len(entry) == 2 else None for entry in entries]
-    return len(entries) == len(order) and all(grid is not None and sorted(grid) == list(grid) for grid in grids)
-
-
-def _cut(placement: Any, dimensions: int) -> Any:
-    """Return the dimension that a placement divides, `None` for copies, `NotImplemented` for any other placement."""
-    name = placement.path.rpartition(".")[2] if isinstance(placement, PythonObject) else ""
-    axis = placement.attributes.get("dim") if name == "Shard" else None
-    if name == "Replicate" or (type(axis) is int and 0 <= axis < dimensions):
-        return axis
-    return NotImplemented
-
-
 def check_whole(value: Any) -> None:
     """Refuse a value with one process's part of a tensor.
 
@@ -613,7 +544,8 @@ def check_whole(value: Any) -> None:
             raise UnsupportedError(
                 f"holds the part that {_rank(found)} has of a tensor divided among processes",
                 path=visit.text(),
-                hint="Put the files of all ranks into a folder, and convert the folder; or save full_tensor() of each.",
+                hint="Save full_tensor() of each, or a torch.distributed.checkpoint, of which "
+                f"{WHOLE_CHECKPOINT} makes one file.",
             )
 
 

@@ -1,0 +1,325 @@
+"""Random PyTorch modules as Lua models at other sizes than the example's: real Lua computes the same, or refuses.
+
+    python fuzz/fuzz_sizes.py --lua th --count 100 --sizes 20
+
+Modules are chains of blocks, many of which depend on sizes: padding to a multiple, branches, slices, sequences. Each is
+saved with one example, and run by PyTorch and by Lua with inputs of other sizes. A size that only PyTorch takes is
+refused, which is counted; one that only Lua takes is reported apart; another result is a difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import t7bridge
+from t7bridge.errors import T7BridgeError
+
+WIDTH = 4
+"""Channels, features or heads times their width."""
+
+_SCRIPT = """
+require 'nn' require 'nngraph'
+for number = 1, {count} do
+   local case = torch.load('{folder}/' .. number .. '.in.t7')
+   local model = torch.load('{folder}/' .. number .. '.t7')
+   model:evaluate()
+   local results = {{}}
+   for place, input in ipairs(case) do
+      if #input == 1 then input = input[1] end
+      local works, output = pcall(function() return model:forward(input) end)
+      if not works then
+         results[place] = tostring(output):sub(1, 2000)
+      else
+         if torch.isTensor(output) then output = {{output}} end
+         results[place] = {{}}
+         for index, value in ipairs(output) do results[place][index] = value:double() end
+      end
+   end
+   torch.save('{folder}/' .. number .. '.out.t7', results)
+end
+"""
+
+
+class Block(nn.Module):
+    """A function of values with layers of its own."""
+
+    def __init__(self, name: str, function: Callable[..., Tensor], **layers: nn.Module) -> None:
+        super().__init__()
+        self.name = name
+        self.function = function
+        for key, layer in layers.items():
+            self.add_module(key, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function."""
+        return self.function(self, x)
+
+    def extra_repr(self) -> str:
+        """Return the name."""
+        return self.name
+
+
+def _padded_as_tensorflow(x: Tensor, kernel: int, stride: int) -> Tensor:
+    pads = [max((-(-extent // stride) - 1) * stride + kernel - extent, 0) for extent in x.shape[2:]]
+    return F.pad(x, [part for pad in reversed(pads) for part in (pad // 2, pad - pad // 2)])
+
+
+def _padded_to_multiple(x: Tensor, number: int) -> Tensor:
+    return F.pad(x, (0, -x.shape[-1] % number))
+
+
+def _attended(block: Any, x: Tensor) -> Tensor:
+    """Attention with two heads over the second dimension."""
+    batch, steps, width = x.shape
+    q, k, v = (part.view(batch, steps, 2, width // 2).transpose(1, 2) for part in block.line(x).chunk(3, 2))
+    made = F.scaled_dot_product_attention(q, k, v)
+    return x + made.transpose(1, 2).reshape(batch, steps, width)
+
+
+def _filled(block: Any, x: Tensor) -> Tensor:
+    made = torch.zeros_like(x)
+    made[:, :2] = x[:, 1:3]
+    made[:, 2:] += x[:, :2] * 2
+    return made
+
+
+def _placed(block: Any, x: Tensor) -> Tensor:
+    return x + block.place(torch.arange(x.shape[1]))[None]
+
+
+IMAGES: dict[str, Callable[[], Block]] = {
+    "conv": lambda: Block("conv", lambda b, x: b.l(x), l=nn.Conv2d(WIDTH, WIDTH, 3, padding=1)),
+    "strided": lambda: Block("strided", lambda b, x: b.l(x), l=nn.Conv2d(WIDTH, WIDTH, 3, 2, 1)),
+    "depthwise": lambda: Block("depthwise", lambda b, x: b.l(x), l=nn.Conv2d(WIDTH, WIDTH, 3, padding=1, groups=WIDTH)),
+    "tensorflow": lambda: Block(
+        "tensorflow", lambda b, x: b.l(_padded_as_tensorflow(x, 3, 2)), l=nn.Conv2d(WIDTH, WIDTH, 3, 2)
+    ),
+    "multiple": lambda: Block("multiple", lambda b, x: _padded_to_multiple(x, 4)),
+    "pool": lambda: Block("pool", lambda b, x: F.max_pool2d(x, 2)),
+    "ceil": lambda: Block("ceil", lambda b, x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True)),
+    "mean": lambda: Block("mean", lambda b, x: F.avg_pool2d(x, 2)),
+    "branch": lambda: Block("branch", lambda b, x: F.avg_pool2d(x, 2) if x.shape[-1] > 14 else x * 2),
+    "one": lambda: Block("one", lambda b, x: x * 3 if x.shape[0] == 1 else x + 1),
+    "cut": lambda: Block("cut", lambda b, x: x[:, :, :14]),
+    "crop": lambda: Block("crop", lambda b, x: x[:, :, 1:, 1:-1]),
+    "last": lambda: Block("last", lambda b, x: x[..., -3:]),
+    "steps": lambda: Block("steps", lambda b, x: x[:, :, ::2]),
+    "wide": lambda: Block("wide", lambda b, x: F.interpolate(x, scale_factor=2)),
+    "smooth": lambda: Block("smooth", lambda b, x: F.interpolate(x, scale_factor=2, mode="bilinear")),
+    "scales": lambda: Block("scales", lambda b, x: x + F.interpolate(F.max_pool2d(x, 2), scale_factor=2.0)),
+    "like": lambda: Block("like", lambda b, x: x + F.interpolate(F.max_pool2d(x, 2), size=x.shape[2:])),
+    "gate": lambda: Block("gate", lambda b, x: x * x.mean((2, 3), keepdim=True).sigmoid()),
+    "rows": lambda: Block("rows", lambda b, x: x - x.mean(3, keepdim=True) + x.amax(1, keepdim=True)),
+    "group": lambda: Block("group", lambda b, x: b.l(x), l=nn.GroupNorm(2, WIDTH)),
+    "instance": lambda: Block("instance", lambda b, x: b.l(x), l=nn.InstanceNorm2d(WIDTH, affine=True)),
+    "batch": lambda: Block("batch", lambda b, x: b.l(x), l=nn.BatchNorm2d(WIDTH)),
+    "spread": lambda: Block("spread", lambda b, x: x / (x.std((2, 3), keepdim=True) + 1)),
+    "share": lambda: Block("share", lambda b, x: x / x.shape[2]),
+    "soft": lambda: Block("soft", lambda b, x: x.flatten(2).softmax(2).view_as(x) + x),
+    "shuffle": lambda: Block(
+        "shuffle", lambda b, x: x.view(x.shape[0], 2, 2, *x.shape[2:]).transpose(1, 2).reshape(x.shape)
+    ),
+    "blocks": lambda: Block(
+        "blocks",
+        lambda b, x: x.view(x.shape[0], WIDTH, x.shape[2] // 2, 2, x.shape[3] // 2, 2).mean((3, 5)),
+    ),
+    "flip": lambda: Block("flip", lambda b, x: x.flip(3) + x),
+    "reflect": lambda: Block("reflect", lambda b, x: F.pad(x, (2, 1, 1, 2), mode="reflect")),
+    "filled": lambda: Block("filled", _filled),
+    "inplace": lambda: Block("inplace", lambda b, x: F.relu_(x * 1).add_(x[:, :1]).clamp_(max=2)),
+    "turned": lambda: Block("turned", lambda b, x: x.transpose(2, 3)),
+    "square": lambda: Block("square", lambda b, x: x + x.transpose(2, 3)),
+    "counted": lambda: Block("counted", lambda b, x: x * x.new_ones(x.shape[0], 1, x.shape[2], x.shape[3])),
+    "where": lambda: Block("where", lambda b, x: torch.where(x > 0.3, x, x.mean((2, 3), keepdim=True))),
+    "normed": lambda: Block("normed", lambda b, x: F.normalize(x)),
+}
+SEQUENCES: dict[str, Callable[[], Block]] = {
+    "line": lambda: Block("line", lambda b, x: b.l(x), l=nn.Linear(WIDTH, WIDTH)),
+    "norm": lambda: Block("norm", lambda b, x: b.l(x), l=nn.LayerNorm(WIDTH)),
+    "attention": lambda: Block("attention", _attended, line=nn.Linear(WIDTH, 3 * WIDTH)),
+    "encoder": lambda: Block(
+        "encoder", lambda b, x: b.l(x), l=nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True)
+    ),
+    "lstm": lambda: Block("lstm", lambda b, x: b.l(x)[0], l=nn.LSTM(WIDTH, WIDTH, batch_first=True)),
+    "gru": lambda: Block("gru", lambda b, x: b.l(x)[0], l=nn.GRU(WIDTH, WIDTH, batch_first=True)),
+    "signal": lambda: Block(
+        "signal", lambda b, x: b.l(x.transpose(1, 2)).transpose(1, 2), l=nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+    ),
+    "halved": lambda: Block("halved", lambda b, x: F.max_pool1d(x.transpose(1, 2), 2).transpose(1, 2)),
+    "averaged": lambda: Block("averaged", lambda b, x: F.avg_pool1d(x.transpose(1, 2), 2).transpose(1, 2)),
+    "cut": lambda: Block("cut", lambda b, x: x[:, :9]),
+    "last": lambda: Block("last", lambda b, x: x[:, -2:]),
+    "even": lambda: Block("even", lambda b, x: x[:, ::2]),
+    "shift": lambda: Block("shift", lambda b, x: torch.cat([x[:, 1:], x[:, :1]], 1)),
+    "residual": lambda: Block("residual", lambda b, x: x - x.mean(1, keepdim=True)),
+    "share": lambda: Block("share", lambda b, x: x.sum(1, keepdim=True) / x.shape[1] + x),
+    "branch": lambda: Block("branch", lambda b, x: x * 2 if x.shape[1] > 8 else x.tanh()),
+    "places": lambda: Block("places", _placed, place=nn.Embedding(40, WIDTH)),
+    "sums": lambda: Block("sums", lambda b, x: x.cumsum(1)),
+    "causal": lambda: Block("causal", lambda b, x: F.scaled_dot_product_attention(x, x, x, is_causal=True) + x),
+    "masked": lambda: Block("masked", lambda b, x: x.masked_fill(x < 0, -0.5)),
+    "products": lambda: Block("products", lambda b, x: torch.einsum("bij,bkj->bik", x, x).softmax(2) @ x),
+    "twice": lambda: Block("twice", lambda b, x: torch.cat([x, x.flip(2)], 1)),
+    "merged": lambda: Block("merged", lambda b, x: b.l(x.reshape(-1, WIDTH)).view(x.shape), l=nn.Linear(WIDTH, WIDTH)),
+    "pairs": lambda: Block("pairs", lambda b, x: x.reshape(x.shape[0], -1, 2, WIDTH).mean(2)),
+    "filled": lambda: Block("filled", lambda b, x: _started(x)),
+    "weights": lambda: Block("weights", lambda b, x: (x.mean(2).softmax(1)[:, None] @ x) + x),
+}
+
+
+def _started(x: Tensor) -> Tensor:
+    made = x.new_zeros(x.shape[0], x.shape[1], WIDTH)
+    made[:, 1:] = x[:, :-1]
+    return made
+
+
+ENDS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda x: x,
+    "mean": lambda x: x.mean(tuple(range(2, x.dim()))) if x.dim() > 2 else x,
+    "sum": lambda x: x.sum(1),
+    "two": lambda x: (x, x.amax(-1)),
+    "adaptive": lambda x: F.adaptive_avg_pool2d(x, (2, 1)).flatten(1) if x.dim() == 4 else x.amax(1),
+}
+
+
+class Chain(nn.Module):
+    """Blocks one after another."""
+
+    def __init__(self, blocks: list[Block], end: str) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.end = end
+
+    def forward(self, x: Tensor) -> Any:
+        """Apply the blocks, and the end."""
+        for block in self.blocks:
+            x = block(x)
+        return ENDS[self.end](x)
+
+
+def module_of(choose: random.Random) -> tuple[Chain, list[int]]:
+    """Return a random module and the sizes of its example."""
+    is_image = choose.random() < 0.6
+    table = IMAGES if is_image else SEQUENCES
+    blocks = [table[choose.choice([*table])]() for _ in range(choose.randint(1, 4))]
+    batch = choose.choice((1, 2, 3))
+    extents = [choose.choice((8, 9, 12, 16)) for _ in range(2)]
+    extents[1] = extents[0] if choose.random() < 0.5 else extents[1]
+    sizes = [batch, WIDTH, *extents] if is_image else [batch, extents[0], WIDTH]
+    return Chain(blocks, choose.choice([*ENDS])).eval(), sizes
+
+
+def other_sizes(sizes: list[int], choose: random.Random) -> list[int]:
+    """Return other sizes of the example: batches, and extents but those of features."""
+    features = 1 if len(sizes) == 4 else 2
+    extents = [
+        extent if place == features else choose.choice((extent, extent + 1, extent + 2, 2 * extent, 7, 10, 13, 15, 18))
+        for place, extent in enumerate(sizes)
+    ]
+    if choose.random() < 0.3 and len(sizes) == 4:
+        extents[3] = extents[2]
+    return [choose.randint(1, 4), *extents[1:]]
+
+
+def listed(value: Any) -> list[Tensor]:
+    """Return outputs as a list."""
+    return [*value] if isinstance(value, (tuple, list)) else [value]
+
+
+def verdict(wanted: Any, found: Any) -> str:
+    """Compare what PyTorch and Lua computed, or the errors that they raised."""
+    if isinstance(found, (str, bytes)):
+        return "both refuse" if wanted is None else "refused"
+    if wanted is None:
+        return "Lua alone"
+    outputs = [torch.from_numpy(value.numpy().copy()) for value in found.as_list()]
+    if len(outputs) != len(wanted):
+        return "DIFFERENT: number of outputs"
+    for mine, theirs in zip(wanted, outputs):
+        if mine.numel() != theirs.numel() or (mine.dim() and mine.shape != theirs.shape):
+            return f"DIFFERENT: {tuple(mine.shape)} in PyTorch, {tuple(theirs.shape)} in Lua"
+        apart = (mine.double() - theirs.reshape(mine.shape)).abs().max().item()
+        if not apart <= 1e-4 * max(1, mine.abs().max().item()):
+            return f"DIFFERENT: by {apart}"
+    return "right"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; exit code 1 if there was a difference."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--lua", default="th", help="the command that runs a Lua script with Torch")
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--sizes", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    choose = random.Random(options.seed)
+    torch.manual_seed(options.seed)
+    counts: Counter[str] = Counter()
+    cases: list[tuple[Chain, list[int], list[Any], str]] = []
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        while len(cases) < options.count:
+            module, sizes = module_of(choose)
+            example = torch.randn(sizes)
+            try:
+                with torch.no_grad():
+                    module(example)
+            except Exception:
+                continue
+            path = f"{folder}/{len(cases) + 1}"
+            try:
+                report = t7bridge.save_module(module, f"{path}.t7", example_inputs=example)
+            except T7BridgeError as error:
+                counts["not exported"] += 1
+                print("not exported", [block.name for block in module.blocks], str(error)[:300].replace("\n", " "))
+                continue
+            inputs = [example, *(torch.randn(other_sizes(sizes, choose)) for _ in range(options.sizes))]
+            results: list[Any] = []
+            for value in inputs:
+                try:
+                    with torch.no_grad():
+                        results.append(listed(module(value)))
+                except Exception:
+                    results.append(None)
+            t7bridge.save([[t7bridge.Tensor.from_numpy(value.numpy())] for value in inputs], f"{path}.in.t7")
+            stated = " ".join(note.message for note in report.notes if note.code == "fixed-sizes")
+            cases.append((module, [list(value.shape) for value in inputs], results, stated))
+        script = Path(folder) / "run.lua"
+        script.write_text(_SCRIPT.format(count=len(cases), folder=folder))
+        subprocess.run([*shlex.split(options.lua), str(script)], check=True)
+        for number, (module, shapes, results, stated) in enumerate(cases, 1):
+            outputs = t7bridge.load(f"{folder}/{number}.out.t7").as_list()
+            answers = [verdict(wanted, found) for wanted, found in zip(results, outputs)]
+            names = [block.name for block in module.blocks]
+            if answers[0] != "right":
+                counts["example not right"] += 1
+                print(f"EXAMPLE {names} {module.end} {shapes[0]}: {answers[0]} {str(outputs[0])[:300]}")
+            for shape, answer in zip(shapes[1:], answers[1:]):
+                counts[answer.partition(":")[0]] += 1
+                if answer.startswith(("DIFFERENT", "Lua alone")):
+                    print(f"{answer} {names} {module.end} example {shapes[0]} at {shape}; {stated}")
+            counts["modules with other sizes"] += any(answer == "right" for answer in answers[1:])
+    print(dict(counts), f"{time.monotonic() - began:.0f} s")
+    wrong = counts["DIFFERENT"] + counts["example not right"]
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Bounds of whole numbers, which Lua's models have as floats: exact up to 2^24, or up to 2^53 in a model of doubles.
+
+Each value of whole numbers has a least and a largest value, by those of the operation's arguments. A product that may
+be beyond what floats hold exactly is refused, and so are sums in types of 8 and 16 bits, which PyTorch wraps around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+Bounds = tuple[float, float]
+"""The least and the largest value."""
+
+EXACT = (1 << 24, 1 << 53)
+"""The largest whole number up to which all are exact as floats, and as doubles."""
+_LARGEST_INPUT = (1 << 24, 1 << 31)
+"""The largest whole number of an input that is taken into account in a model of floats, and of doubles."""
+_NARROW = {"uint8": (0, 255), "int8": (-128, 127), "int16": (-32768, 32767), "uint16": (0, 65535)}
+PRODUCTS = ("mul", "pow", "square", "prod", "cumprod", "mm", "bmm", "matmul", "dot", "mv")
+
+
+def _corners(function: Callable[[float, float], float], first: Bounds, second: Bounds) -> Bounds:
+    """Return the bounds of a function that has its extrema at those of its arguments."""
+    values = [function(one, other) for one in first for other in second]
+    return min(values), max(values)
+
+
+def _power(first: Bounds, second: Bounds) -> Bounds:
+    largest = max(map(abs, first))
+    return (-inf, inf) if max(second) > 64 else (-(largest ** max(second)), largest ** max(second))
+
+
+_RULES: dict[str, Callable[..., Bounds]] = {
+    "add": lambda one, other: (one[0] + other[0], one[1] + other[1]),
+    "sub": lambda one, other: (one[0] - other[1], one[1] - other[0]),
+    "rsub": lambda one, other: (other[0] - one[1], other[1] - one[0]),
+    "mul": lambda one, other: _corners(lambda a, b: a * b, one, other),
+    "pow": _power,
+    "square": lambda one: _power(one, (2, 2)),
+    "neg": lambda one: (-one[1], -one[0]),
+    "abs": lambda one: (0, max(map(abs, one))),
+    "remainder": lambda one, other: (min(other[0] + 1, 0), max(other[1] - 1, 0)),
+    "fmod": lambda one, other: (-max(map(abs, other)), max(map(abs, other))),
+    "floor_divide": lambda one, other: (-max(map(abs, one)) - 1, max(map(abs, one))),
+    "clamp_min": lambda one, least: (max(one[0], least[0]), max(one[1], least[1])),
+    "clamp_max": lambda one, most: (min(one[0], most[0]), min(one[1], most[1])),
+}
+"""Operations of one or two whole numbers → their bounds. Those of others are the widest of the arguments'."""
+
+
+def of_type(dtype: str, is_double: bool) -> Bounds:
+    """Return the bounds of an input of an element type."""
+    if dtype == "bool":
+        return 0, 1
+    largest = _LARGEST_INPUT[is_double]
+    return _NARROW.get(dtype, (-largest, largest))
+
+
+def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
+    """Return the bounds of the value of an operation.
+
+    Args:
+        kind: of the operation: `add`.
+        arguments: the bounds of its arguments.
+        count: the number of elements that are added or multiplied; infinite if any.
+    """
+    if not arguments:
+        return -inf, inf
+    if kind in _RULES and len(arguments) == _RULES[kind].__code__.co_argcount:
+        return _RULES[kind](*arguments)
+    widest = min(low for low, _ in arguments), max(high for _, high in arguments)
+    if kind in ("sum", "cumsum"):
+        return _corners(lambda number, times: number * times if number else 0, widest, (1, count))
+    if kind in PRODUCTS:
+        largest = max(map(abs, widest))
+        return (-inf, inf) if largest > 1 else (-1, 1)
+    return widest
+
+
+def refusal(kind: str, dtype: str, bounds: Bounds, is_double: bool) -> str:
+    """Return why a value cannot be one of floats; empty if it can."""
+    low, high = _NARROW.get(dtype, (-inf, inf))
+    if bounds[0] < low or bounds[1] > high:
+        return f"{dtype} wraps around beyond {low} and {high}, which floats do not"
+    if kind in PRODUCTS and max(map(abs, bounds)) > EXACT[is_double]:
+        return f"a product of whole numbers may be beyond {EXACT[is_double]}, up to which Lua's have no errors"
+    return ""
