@@ -188,6 +188,14 @@ def _modules_of(obj: Value) -> list[Value]:
     return items_of(obj.get("modules")) or [] if isinstance(obj, TorchObject) else []
 
 
+def _children_of(obj: TorchObject) -> list[tuple[str, TorchObject]]:
+    """Return the modules inside, with the steps to them; of older decorators, `module`."""
+    inside = [(f".modules[{at}]", item) for at, item in enumerate(_modules_of(obj), 1)]
+    if not inside and is_module(obj.get("module")):
+        inside = [(".module", obj.get("module"))]
+    return [(step, item) for step, item in inside if isinstance(item, TorchObject)]
+
+
 def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:
     """Return whether a module, or one inside it, continues from the previous step."""
     name = stock_name(obj)
@@ -287,10 +295,7 @@ class Run:
     @property
     def children(self) -> list[tuple[str, TorchObject]]:
         """The modules inside, with their paths."""
-        inside = [(f"{self.path}.modules[{at}]", item) for at, item in enumerate(_modules_of(self.obj), 1)]
-        if not inside and is_module(self.obj.get("module")):
-            inside = [(f"{self.path}.module", self.obj.get("module"))]
-        return [(path, item) for path, item in inside if isinstance(item, TorchObject)]
+        return [(self.path + step, item) for step, item in _children_of(self.obj)]
 
     @property
     def step(self) -> int:
@@ -510,7 +515,7 @@ def _runs_its_modules(obj: TorchObject, layer: Layer) -> bool:
     if layer.children is None or layer.children is first_module:
         return False
     run = [id(child.value) for child in layer.children(obj)]
-    return run == [id(item) for item in _modules_of(obj)]
+    return run == [id(item) for _, item in _children_of(obj)]
 
 
 def _leaf(run: Run) -> Iterator[Run]:
