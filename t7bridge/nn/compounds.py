@@ -17,7 +17,7 @@ from ..graph.storage import Storage
 from .fields import Fields, items_of, lookup
 from .graphs import graph_modules, graph_spec
 from .mapping import GraphNode, Lua, NotMappedError
-from .registry import modules, run_from
+from .registry import modules
 
 _OPTIONS = {
     "AddConstant": ("constant_scalar", "inplace"),
@@ -116,9 +116,7 @@ class _Run:
         fields = Fields(module)
         if name == "gModule":
             return self._graph(module, path, value)
-        # Lua runs the first module of a MapTable from its own field.
-        inside = run_from("module") if name == "MapTable" else modules
-        children = [(child.value, _below(path, child.path)) for child in inside(module)]
+        children = [(child.value, _below(path, child.path)) for child in modules(module)]
         if name in ("Sequential", "ConcatTable", "ParallelTable", "MapTable") or not path:
             return self._container(name, children, value)
         if name in ("Identity", "CopyGrad") or (name == "Dropout" and fields.number("p", 0.5) == 0):
