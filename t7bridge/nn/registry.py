@@ -615,8 +615,22 @@ def children_at(*paths: str, name: str = "") -> Children:
     return lambda obj: _found_at(obj, *paths, name=name)
 
 
+_RUNNING: dict[str, Children] = {}
+"""Functions for the modules of classes that run them from other fields than `modules`."""
+
+
+def run_elsewhere(functions: Mapping[str, Children]) -> None:
+    """Declare classes that hold in other fields what they run, besides `modules`, by functions for these modules."""
+    _RUNNING.update(functions)
+
+
 def modules(obj: TorchObject) -> Iterator[Child]:
-    """Yield the elements of `modules`, named from `0` on; of older decorators, `module`."""
+    """Yield the modules that Lua runs: the elements of `modules`, named from `0` on, but for `run_elsewhere`."""
+    return _RUNNING.get(obj.class_name, listed_modules)(obj)
+
+
+def listed_modules(obj: TorchObject) -> Iterator[Child]:
+    """Yield the elements of `modules`; of older decorators, `module`."""
     return _found_at(obj, "modules", "module")
 
 
@@ -637,7 +651,7 @@ def run_from(*fields: str) -> Children:
     """
 
     def find(obj: TorchObject) -> Iterator[Child]:
-        listed = list(modules(obj))
+        listed = list(listed_modules(obj))
         for place, names in enumerate(fields):
             name = next((name for name in names.split("|") if isinstance(obj.get(name), TorchObject)), "")
             if not name:

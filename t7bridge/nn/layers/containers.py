@@ -44,6 +44,7 @@ from ..registry import (
     own_names,
     param,
     register_layer,
+    run_elsewhere,
     run_from,
 )
 from ..texts import Printed
@@ -51,14 +52,8 @@ from ..torch_nn import Refused, Tensors
 from .conv import Turn
 from .shape import dpnn_convert
 
-_FIRST = run_from("module")
-"""The first module, which Lua runs from its own field."""
-
-
-def _inside(obj: TorchObject) -> Iterator[Child]:
-    """Yield the modules in a container of nn, of which only Profile has a field of its own for what it runs."""
-    yield from _FIRST(obj) if obj.class_name == "nn.Profile" else modules(obj)
-
+# Lua runs the first module from its own field.
+run_elsewhere(dict.fromkeys(("nn.Profile", "nn.MapTable"), run_from("module")))
 
 # Containers that only call their children.
 _SEQUENTIAL = (
@@ -105,7 +100,7 @@ _MODULES: dict[str, Mapped] = {
 }
 register_layer(
     "nn.Container",
-    children=_inside,
+    children=modules,
     scratch="inShape outShape module pool transfer squeeze expand timer kernelSize kernelStride outputSize reduceSize",
     module=_MODULES,
     traits={
@@ -209,7 +204,7 @@ def clones(obj: TorchObject) -> Iterator[Child]:
 
     Lua uses `module` for the first element, whatever is first in `modules`.
     """
-    inside = list(_FIRST(obj))
+    inside = list(modules(obj))
     yield from inside[:1] if inside and are_clones(*(each.value for each in inside)) else inside
 
 

@@ -40,7 +40,20 @@ from ..mapping import (
     optional,
     sizes,
 )
-from ..registry import Child, Param, Source, Traits, add_traits, keeps, modules, param, register_layer, run_from
+from ..registry import (
+    Child,
+    Param,
+    Source,
+    Traits,
+    add_traits,
+    keeps,
+    listed_modules,
+    modules,
+    param,
+    register_layer,
+    run_elsewhere,
+    run_from,
+)
 from ..torch_nn import Refused, Tensors, constructed, positive
 from .containers import are_clones
 
@@ -229,13 +242,9 @@ CELLS = {
 """The cells by their Lua classes."""
 
 
-_STEP = run_from("recurrentModule")
-"""The module of a step, which is also the first of `modules`; torch's rnn has it only there."""
-
-
 def _step_path(obj: TorchObject) -> str:
     """Return the path of the module of a step of a cell."""
-    path = next((child.path for child in _STEP(obj)), ".modules[1]")
+    path = next((child.path for child in modules(obj)), ".modules[1]")
     return "modules.1" if path == ".modules[1]" else path.removeprefix(".")
 
 
@@ -273,7 +282,7 @@ def _fields_of(fields: Fields, cell: Cell, paths: dict[str, str], shapes: Tensor
 def cell_children(obj: TorchObject) -> Iterator[Child]:
     """Yield the modules of a cell that is not recognized."""
     if not cell_params(obj):
-        yield from _STEP(obj)
+        yield from modules(obj)
 
 
 # States
@@ -505,7 +514,7 @@ def _step(path: str) -> str:
 
 def _parts_of_recurrent(obj: TorchObject) -> Iterator[Child]:
     """Yield the modules of a Recurrent, those that Lua runs where others were put into `modules`."""
-    listed = list(modules(obj))
+    listed = list(listed_modules(obj))
     for place, path in enumerate(_RECURRENT):
         child = listed[place] if place < len(listed) else None
         running = lookup(obj, path)
@@ -607,26 +616,21 @@ def _is_sequence(lua: Lua) -> bool:
     return next((name for name in names if name in ("nn.Sequencer", *_OWN_STEPS)), "") == "nn.Sequencer"
 
 
-_RUNNING = {
-    **dict.fromkeys(("nn.Recursor", "nn.Recurrence"), _STEP),
-    **dict.fromkeys(("nn.Sequencer", "nn.Repeater"), run_from("module|rnn")),
-    "nn.SeqBRNN": run_from("module"),
-    "nn.BiSequencerLM": run_from("_fwd", "_bwd", "_merge"),
-    "nn.RecurrentAttention": run_from("rnn", "action"),
-    "nn.Recurrent": _parts_of_recurrent,
-}
-"""Where Element-Research's classes hold the modules that they run, besides `modules`."""
-
-
-def _running(obj: TorchObject) -> Iterator[Child]:
-    """Yield the modules inside a recurrent module, as Lua runs them."""
-    yield from _RUNNING.get(obj.class_name, modules)(obj)
-
-
+# Element-Research's classes hold the modules that they run in fields, too.
+run_elsewhere(
+    {
+        **dict.fromkeys(("nn.Recursor", "nn.Recurrence", *CELLS), run_from("recurrentModule")),
+        **dict.fromkeys(("nn.Sequencer", "nn.Repeater"), run_from("module|rnn")),
+        "nn.SeqBRNN": run_from("module"),
+        "nn.BiSequencerLM": run_from("_fwd", "_bwd", "_merge"),
+        "nn.RecurrentAttention": run_from("rnn", "action"),
+        "nn.Recurrent": _parts_of_recurrent,
+    }
+)
 register_layer(
     "nn.AbstractRecurrent",
     "nn.AbstractSequencer",
-    children=_running,
+    children=modules,
     scratch=_STATE,
     module={
         "nn.Recursor": _RECURSOR,

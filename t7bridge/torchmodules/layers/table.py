@@ -196,12 +196,12 @@ class TypedJoinTable(JoinTable):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        self._type: torch.dtype = getattr(torch, self.dtype)
+        self.element_type: torch.dtype = getattr(torch, self.dtype)
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors that differ in `dim` only, or in shape; return one."""
         dim = dim_of(inputs[0], self.dim, self.n_input_dims)
-        return joined(list(inputs), dim, self._type)
+        return joined(list(inputs), dim, self.element_type)
 
 
 class SplitTable(Layer):
