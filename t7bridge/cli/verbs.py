@@ -197,10 +197,11 @@ def _outline(options: argparse.Namespace) -> int:
 def lua(options: argparse.Namespace) -> int:
     """Write the files, and print the report."""
     report = t7bridge.write_lua(**arguments_of(options, "lua"))
-    line = f"{os.path.join(report.target, 'model.t7')}: {report.tensors} tensors; its source is model.lua"
     if options.loader:
-        beside = f"; its weights are in weights.t7, {report.tensors} tensors" if report.source else ""
-        line = f"{os.path.join(options.target, 'loader.lua')}: loads a state dict into a Lua model by name{beside}"
+        weights = f"; its weights are in weights.t7, {report.tensors} tensors" if report.source else ""
+        line = f"{os.path.join(options.target, 'loader.lua')}: loads a state dict into a Lua model by name{weights}"
+    else:
+        line = f"{os.path.join(report.target, 'model.t7')}: {report.tensors} tensors; its source is model.lua"
     return _print(options, report.as_dict, [line], report.notes)
 
 
