@@ -117,24 +117,28 @@ def write_module(request: WriteModule) -> Report:
         document = lua_document(source, request.limits)
         path, module = choose_module(document.first, request.at, document.path)
         name = os.path.basename(source.name)
-        made = generate(
+        model = generate(
             module, path, index_base=request.index_base, limits=request.limits, source=name, lift=request.lift
         )
-        report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
+        report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=model.notes)
         data = state_dict(module, path, request.limits).data
-        found = _json_data(data, request.limits)
-        for where in ("in config.json", ""):
-            rows = [(f"{path}.{name}", module.class_name, item) for name, item in data.items()]
-            note_data([row for row, name in zip(rows, data) if (name in found) is bool(where)], report, where)
+        json_data = _json_data(data, request.limits)
+        in_config: list[tuple[str, str, Any]] = []
+        omitted: list[tuple[str, str, Any]] = []
+        for field_name, item in data.items():
+            row = (f"{path}.{field_name}", module.class_name, item)
+            (in_config if field_name in json_data else omitted).append(row)
+        note_data(in_config, report, "in config.json")
+        note_data(omitted, report, "")
         check_strict(report, request.strict)
-        config = _config(found, document.first, request.limits)
-        sampling = _sampling_of(module, path, document.first, request.index_base, made.is_stateful, request.limits)
+        config = _config(json_data, document.first, request.limits)
+        sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
         if sampling is not None:
             config["sampling"] = asdict(sampling)
             command = f"python {os.path.join(folder, 'sample.py')}"
             message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
             report.note("info", message, code="beside")
-        texts = {"model.py": made.text.encode()}
+        texts = {"model.py": model.text.encode()}
         if config:
             texts["config.json"] = _json(config)
         if sampling is not None:
@@ -143,13 +147,14 @@ def write_module(request: WriteModule) -> Report:
         outdated = _paths_of_another(folder, names) if request.force else []
         with outputs_in(folder, names, force=request.force, sync=request.sync) as outputs:
             writer = PtWriter(outputs["model.pt"])
-            writer.write(OrderedDict(compacted(made.tensors)))
+            writer.write(OrderedDict(compacted(model.tensors)))
             writer.finish()
             for name, text in texts.items():
                 outputs[name].write(text)
-        for each in outdated:
-            os.unlink(each)
-        report.tensors, report.storages = writer.tensors, writer.storages
+        for outdated_path in outdated:
+            os.unlink(outdated_path)
+        report.tensors = writer.tensors
+        report.storages = writer.storages
         report.target_bytes = sum(output.position for output in outputs.values())
     return report
 
@@ -161,8 +166,10 @@ def _paths_of_another(folder: str, names: Sequence[str]) -> list[str]:
             is_ours = MADE_BY.encode() in file.readline()
     except OSError:
         return []
+    if not is_ours:
+        return []
     others = [os.path.join(folder, name) for name in MODULE_FILES if name not in names]
-    return list(filter(os.path.isfile, others)) if is_ours else []
+    return [path for path in others if os.path.isfile(path)]
 
 
 _PLAIN = (bytes, bool, float)
@@ -209,11 +216,13 @@ def _sampling_of(
     blocks = blocks_of(module, path, limits)
     spec = blocks[0].spec
     count = _outputs(spec) if spec is not None else 0
-    tokens = next((each for each in vocabularies if len(each) == count), None)
+    tokens = next((vocabulary for vocabulary in vocabularies if len(vocabulary) == count), None)
     if tokens is None:
         return None
-    states = None if is_stateful else _states(*infer(blocks).values, count)
-    return Sampling(tokens, index_base, states) if is_stateful or states is not None else None
+    if is_stateful:
+        return Sampling(tokens, index_base, None)
+    states = _states(*infer(blocks).values, count)
+    return None if states is None else Sampling(tokens, index_base, states)
 
 
 def _outputs(root: ModuleSpec) -> int:
@@ -222,12 +231,19 @@ def _outputs(root: ModuleSpec) -> int:
     return sizes[-1] if sizes and isinstance(sizes[-1], int) else 0
 
 
-def _states(taken: Any, returned: Any, count: int) -> list[list[int]] | None:
-    """Return the shapes of the states of a model of one step: it returns each in its place, and the scores last."""
-    if not isinstance(taken, list) or not isinstance(returned, list) or len(taken) != len(returned):
+def _states(inputs: Any, outputs: Any, count: int) -> list[list[int]] | None:
+    """Return the shapes of the states of a model of one step: it returns each in its place, and the scores last.
+
+    Args:
+        inputs: the shapes of its inputs, with a batch of one.
+        outputs: likewise.
+        count: the number of tokens.
+    """
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or not 0 < len(inputs) == len(outputs):
         return None
-    token, states = taken[0], taken[1:]
-    is_step = token == (1,) and states == returned[:-1] and returned[-1] == (1, count)
+    token, *states = inputs
+    *new_states, scores = outputs
+    is_step = token == (1,) and states == new_states and scores == (1, count)
     return [list(shape[1:]) for shape in states] if is_step else None
 
 
@@ -238,30 +254,33 @@ def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
         root: the checkpoint.
         limits: as many of its entries are searched as `work` has steps; a vocabulary is near the root.
     """
-    left, level, seen = limits.work, [root], set()
+    entries_left = limits.work
+    level = [root]
+    seen: set[int] = set()
     for _ in range(_DEEPEST):
-        below: list[Value] = []
+        next_level: list[Value] = []
         for value in level:
-            if not isinstance(value, (Table, TorchObject)) or id(value) in seen or left < 0:
+            if not isinstance(value, (Table, TorchObject)) or id(value) in seen or entries_left < 0:
                 continue
             seen.add(id(value))
-            inside = value.values()
-            left -= len(inside)
-            if isinstance(value, Table) and (found := _numbered(value)):
-                yield found
-            below += inside
-        level = below
+            values = value.values()
+            entries_left -= len(values)
+            texts = _numbered(value) if isinstance(value, Table) else []
+            if texts:
+                yield texts
+            next_level += values
+        level = next_level
 
 
 def _numbered(table: Table) -> list[str]:
     """Return the texts that a table numbers from 1 on, in order: as its keys, or as its items."""
-    found = items_of(table) or []
-    if not found:
-        numbers = {number: text for text, number in table.raw_items() if isinstance(number, float)}
-        found = [numbers.get(float(place)) for place in range(1, len(table) + 1)]
-    texts = [text for text in found if isinstance(text, bytes)]
-    is_whole = len(texts) == len(found) == len(set(texts)) == len(table)
-    return [text.decode("utf-8", "surrogateescape") for text in texts] if is_whole else []
+    items = items_of(table) or []
+    if not items:
+        text_of_number = {number: text for text, number in table.raw_items() if isinstance(number, float)}
+        items = [text_of_number.get(float(number)) for number in range(1, len(table) + 1)]
+    texts = [item for item in items if isinstance(item, bytes)]
+    is_vocabulary = len(texts) == len(items) == len(set(texts)) == len(table)
+    return [text.decode("utf-8", "surrogateescape") for text in texts] if is_vocabulary else []
 
 
 def _beside(checkpoint: Value) -> dict[str, Value]:
@@ -290,8 +309,8 @@ def _json(value: Any) -> bytes:
 
 def _config(data: dict[str, Any], checkpoint: Value, limits: Limits) -> dict[str, Any]:
     """Return the content of `config.json`: data of the module's fields, and what stands beside it in a checkpoint."""
-    found = {"data": data, "checkpoint": _json_data(_beside(checkpoint), limits)}
-    return {name: part for name, part in found.items() if part}
+    config = {"data": data, "checkpoint": _json_data(_beside(checkpoint), limits)}
+    return {name: part for name, part in config.items() if part}
 
 
 def _json_data(data: dict[str, Any], limits: Limits) -> dict[str, Any]:
@@ -299,33 +318,40 @@ def _json_data(data: dict[str, Any], limits: Limits) -> dict[str, Any]:
 
     Text that is not UTF-8 has escapes, as in names of tensors.
     """
-    found: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     for name, item in data.items():
         budget = Budget(limits, "writing shared tables", free=2 * count_leaves(item).values)
         with suppress(RecursionError, LimitError):
-            made = _json_value(as_tree(item), budget)
-            json.dumps(made)
-            found[name] = made
-    return found
+            value = _json_value(as_tree(item), budget)
+            json.dumps(value)  # an error where it is too deep for JSON
+            converted[name] = value
+    return converted
 
 
 def _json_value(value: Any, budget: Budget) -> Any:
+    """Return a tree as data for JSON; a table whose keys would become one is a list of pairs."""
     budget.spend()
     if isinstance(value, dict):
         pairs = [[_json_value(key, budget), _json_value(item, budget)] for key, item in value.items()]
         # Keys that differ may have one text in JSON, as 1 and "1" have.
         texts = {key if isinstance(key, str) else json.dumps(key) for key, _ in pairs}
-        return dict(pairs) if len(texts) == len(pairs) else {"__class__": "table", "pairs": pairs}
+        if len(texts) < len(pairs):
+            return {"__class__": "table", "pairs": pairs}
+        return dict(pairs)
     if isinstance(value, list):
         return [_json_value(item, budget) for item in value]
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value
 
 
 SUFFIXES = (".onnx", ".pt2")
 _STEPS_PER_CALL = 2000
 """Steps that tracing one call of a module costs: about 5 ms."""
-_CALLS, _BYTES_PER_CALL = 700, 1 << 10
-"""Calls that any model may have besides those of `Limits.work`, and bytes of the file that account for one more."""
+_CALLS = 700
+"""Calls that any model may have besides those of `Limits.work`."""
+_BYTES_PER_CALL = 1 << 10
+"""Bytes of the file that account for one more."""
 
 
 @define(frozen=True)
@@ -404,11 +430,11 @@ def export(request: Export) -> ExportReport:
     """
     if not request.input:
         one_module(request.source, request.at, request.limits)
-        known = inspect(request.source, at=request.at, limits=request.limits).header.get("input", "")
+        shape_in_file = inspect(request.source, at=request.at, limits=request.limits).header.get("input", "")
         raise ModelError(
             "no input is given",
             expected="the shape of the input: --input 1x3x224x224 (input=…)",
-            hint=f"The file has {known.replace('×', 'x')}." if known else "",
+            hint=f"The file has {shape_in_file.replace('×', 'x')}." if shape_in_file else "",
         )
     target = local_target(request.target)
     suffix = os.path.splitext(target)[1].lower()
@@ -422,13 +448,18 @@ def export(request: Export) -> ExportReport:
     with about_file(os.fspath(request.source)), ByteSource.from_path(request.source) as source:
         _check_calls(module, source.size, request.limits)
     # Under its own name, as ONNX finds the weights by the name of the file next to it.
-    with _appearing_together(target, request.force) as (made, sizes), about_file(os.fspath(request.source)):
+    with _appearing_together(target, request.force) as (temporary, sizes), about_file(os.fspath(request.source)):
         if suffix == ".onnx":
-            result = export_onnx(module, inputs, made, request.output, request.dynamic)
+            result = export_onnx(module, inputs, temporary, request.output, request.dynamic)
         else:
-            result = export_pt2(module, inputs, made, request.dynamic)
-    nbytes, names = sum(sizes.values()), list(sizes)
-    return ExportReport(os.fspath(request.source), target, **asdict(result), target_bytes=nbytes, files=names)
+            result = export_pt2(module, inputs, temporary, request.dynamic)
+    return ExportReport(
+        os.fspath(request.source),
+        target,
+        **asdict(result),
+        target_bytes=sum(sizes.values()),
+        files=list(sizes),
+    )
 
 
 @contextmanager
@@ -468,8 +499,7 @@ def _check_calls(module: Any, nbytes: int, limits: Limits) -> None:
     Raises:
         LimitError: there are far more calls than the size of the file accounts for.
     """
-    budget = Budget(
-        limits, "exporting a model of so many modules", _STEPS_PER_CALL * (_CALLS + nbytes // _BYTES_PER_CALL)
-    )
+    free_calls = _CALLS + nbytes // _BYTES_PER_CALL
+    budget = Budget(limits, "exporting a model of so many modules", _STEPS_PER_CALL * free_calls)
     for _ in module.named_modules(remove_duplicate=False):
         budget.spend(_STEPS_PER_CALL)

@@ -241,15 +241,17 @@ def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
     Raises:
         ModelError: they changed without `force`.
     """
-    before, now = journal.fact("options"), settings.asked()
+    before = journal.fact("options")
+    now = settings.asked()
     if before is None or before == now:
         return False
-    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     words = {"None": "not given", "True": "on", "False": "off"}
-    then, since = (
-        {name: words.get(str(asked.get(name)), asked.get(name)) for name in names} for asked in (before, now)
-    )
-    changes = ", ".join(f"{name} was {then[name]} and is {since[name]}" for name in names)
+    differences: list[str] = []
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if old != new:
+            differences.append(f"{name} was {words.get(str(old), old)} and is {words.get(str(new), new)}")
+    changes = ", ".join(differences)
     if not force:
         raise ModelError(
             f"the folder was made with other options: {changes}",
@@ -307,20 +309,21 @@ class Progress:
         """Return files and bytes a second, over the last ten seconds."""
         if len(self._marks) < 2:
             return 0.0, 0.0
-        first, last = self._marks[0], self._marks[-1]
-        passed = max(last[0] - first[0], 1e-6)
-        return (last[1] - first[1]) / passed, (last[2] - first[2]) / passed
+        start, files_at_start, bytes_at_start = self._marks[0]
+        end, files, size = self._marks[-1]
+        seconds = max(end - start, 1e-6)
+        return (files - files_at_start) / seconds, (size - bytes_at_start) / seconds
 
     @property
     def seconds_left(self) -> float | None:
         """Return an estimate, by files or by bytes, whichever is longer; `None` while unknown."""
-        files, size = self.rates
-        left = [
-            (total - done) / rate
-            for total, done, rate in ((self.files, self.finished, files), (self.bytes, self.done_bytes, size))
-            if rate > 0 and total > done
-        ]
-        return max(left) if left else None
+        files_a_second, bytes_a_second = self.rates
+        estimates: list[float] = []
+        if files_a_second > 0 and self.files > self.finished:
+            estimates.append((self.files - self.finished) / files_a_second)
+        if bytes_a_second > 0 and self.bytes > self.done_bytes:
+            estimates.append((self.bytes - self.done_bytes) / bytes_a_second)
+        return max(estimates, default=None)
 
 
 @define(eq=False)
