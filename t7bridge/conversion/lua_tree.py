@@ -142,6 +142,7 @@ class _Builder(Rebuilder):
         raise UnsupportedError(f"a value of type {kind} cannot be written to a .t7", path=str(path))
 
     def _parts(self, value: QuantizedTensor | SparseTensor, path: Path) -> Fill:
+        """Return a table to be filled with the parts of a quantized or sparse tensor."""
         parts = parts_of(value)
         if isinstance(value, QuantizedTensor):
             element = value.tensor.element.name

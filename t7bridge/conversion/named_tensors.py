@@ -277,6 +277,7 @@ def _is_function(item: Any) -> bool:
 
 
 def _kind(item: Any) -> str:
+    """Return the kind of a value that is left out, as notes name it."""
     if _is_function(item):
         return "function"
     if isinstance(item, PythonObject):
@@ -459,14 +460,17 @@ def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
     names = _Names()
     groups: set[Name] = set()
     for name, tensor in flat.tensors.items():
+        # Lone surrogates, which Python's text may have and UTF-8 may not, are escaped.
         steps = tuple(step.encode("utf-8", "backslashreplace").decode() for step in name)
         if goal.tree:
             # The groups around a tensor are made one by one, with names of all steps before: quadratic in the depth.
             budget.spend(max(0, len(steps) - _DEPTH) ** 2)
             unique = _take_in_groups(steps, names, groups)
         else:
-            unique = names.take((goal.fit(".".join(steps)),))
-            if unique == (".".join(steps),):
+            # One text for all steps; the steps are kept where it is what they would make.
+            text = ".".join(steps)
+            unique = names.take((goal.fit(text),))
+            if unique == (text,):
                 unique = steps
         if unique != name:
             flat.renamed.append((name, unique))

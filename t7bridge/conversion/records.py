@@ -253,20 +253,20 @@ class Shown:
     def agrees(self, value: Any, sources: dict[int, Storage], limits: Limits) -> bool:
         """Return whether the Lua value made from a value is the one in the `.t7`.
 
-        Storages are compared by place, those in `sources` by identity, and others by their elements; the rest by its
-        hash, for which only one of the two needs to be there.
+        Storages are compared in their order: those in `sources` by identity, others by their elements. Everything else
+        is compared by its hash, so that the value of the `.t7` need not be kept.
         """
-        # The `.t7` does not say with which of the two it was written.
+        # The `.t7` does not say whether it was written with tables for keys with dots.
         for nested in (False, True):
             tree = to_lua(value, nested=nested, limits=limits)
             structure, storages = structure_of(tree.value)
             if structure != self.structure:
                 continue
-            equal_pairs: set[tuple[int, int]] = set()
+            equal_storages: set[tuple[int, int]] = set()
             for key, (_, lua_storage, is_exact) in tree.storages.items():
                 if is_exact and key in sources:
-                    equal_pairs.add((id(lua_storage), id(sources[key])))
-            if not Comparer(limits=limits, known=equal_pairs).run(storages, self.storages):
+                    equal_storages.add((id(lua_storage), id(sources[key])))
+            if not Comparer(limits=limits, equal_storages=equal_storages).run(storages, self.storages):
                 return True
         return False
 

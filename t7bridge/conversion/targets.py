@@ -150,7 +150,7 @@ def python_value(
     roots = [as_tree(root, replace, unnamed) for root in content.roots]
     _note_rest(content, report)
     value = roots if len(roots) > 1 else roots[0]
-    if modules is not None and modules.found:
+    if modules is not None and modules.state_dicts:
         report.mode = "state dict"
         return PythonValue(value, modules)
     report.mode = "tree"

@@ -474,12 +474,12 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
     if not state:
         return state
     record = recorded(obj, wanted) if ROOT_FIELD in obj else None
+    # Recorded keys come first: `1.weight` may be another layer among Lua's.
     for names in (record.keys if record is not None else (), wanted.origins):
         renamed = _with_prefix(state, names, note)
         if renamed is not None:
             state = renamed
             break
-    # Recorded keys come first: `1.weight` may be another layer among Lua's.
     if record is not None and set(state) <= set(record.keys):
         if not set(state) <= set(wanted.origins):
             note("info", "the keys are those that the module had in PyTorch")

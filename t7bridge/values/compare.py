@@ -86,8 +86,8 @@ class Comparer:
         limits: resource limits.
         elements: whether elements are compared, not only types and shapes.
         text: whether one of the two was text, which has one NaN only.
-        known: pairs of storages, by identity, with the same elements by construction.
-        found: the differences found.
+        equal_storages: pairs of storages, by identity, with the same elements by construction.
+        differences: the differences, in walk order.
         compared: number of pairs of values visited.
     """
 
@@ -95,8 +95,8 @@ class Comparer:
     limits: Limits = DEFAULT_LIMITS
     elements: bool = True
     text: bool = False
-    known: set[tuple[int, int]] = field(factory=set)
-    found: list[Difference] = field(factory=list)
+    equal_storages: set[tuple[int, int]] = field(factory=set)
+    differences: list[Difference] = field(factory=list)
     compared: int = 0
     _there: dict[int, int] = field(factory=dict)
     _back: dict[int, int] = field(factory=dict)
@@ -118,15 +118,15 @@ class Comparer:
         """
         pairwise(a, b, self._pair)
         self._there, self._back, self._pairs, self._once = {}, {}, set(), ({}, set())
-        return self.found
+        return self.differences
 
     @property
     def agreed(self) -> int:
         """Number of equal pairs. A comparison that stops at the root has few differences, but covers almost nothing."""
-        return self.compared - len(self.found)
+        return self.compared - len(self.differences)
 
     def _differs(self, path: Path, message: str) -> None:
-        self.found.append(Difference(str(path), message))
+        self.differences.append(Difference(str(path), message))
 
     def _same(self, path: Path, what: str, a: Any, b: Any) -> None:
         if a != b:
@@ -200,6 +200,7 @@ class Comparer:
             return self._storages(path, a, b)
         if isinstance(a, TorchObject):
             self._same(path, "class", (a.class_name, a.version), (b.class_name, b.version))
+            # The path of a field does not name the table that holds it.
             return (Step(""), a.fields, b.fields), (Step("<payload>"), a.payload, b.payload)
         if isinstance(a, LuaFunction):
             self._same(path, "bytecode", (a.tag, a.code), (b.tag, b.code))
@@ -207,7 +208,7 @@ class Comparer:
         if isinstance(a, (TdsHash, TdsVec)):
             self._same(path, "class", (a.lua_class, a.version), (b.lua_class, b.version))
             if isinstance(a, TdsVec):
-                return self._elements(path, a.elements, b.elements, 1)
+                return self._elements(path, a.elements, b.elements, base=1)
             return self._entries(path, _items(a.content), _items(b.content))
         names = [attribute.name for attribute in fields(type(a))]  # an inert Python-side value
         return ((Step(f"<{name}>"), getattr(a, name), getattr(b, name)) for name in names)
@@ -239,7 +240,7 @@ class Comparer:
         for text, (key, _) in here.items():
             if text not in there:
                 self.compared += 1  # or many such entries would mean that the rest has nothing in common
-                self.found.append(Difference(str(Path(path, key)), f"is missing in the {side}", only=only))
+                self.differences.append(Difference(str(Path(path, key)), f"is missing in the {side}", only=only))
 
     def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
         self._same(path, "type", a.element.name, b.element.name)
@@ -261,7 +262,7 @@ class Comparer:
         self._same(path, "number of elements", a.count, b.count)
         if not self.elements or a.element is not b.element or a.count != b.count:
             return ()
-        if (id(a), id(b)) in self.known or _same_place(a, b):
+        if (id(a), id(b)) in self.equal_storages or _same_place(a, b):
             return ()
         for storage in (a, b):
             if storage.base is not None:  # parts of one storage may overlap arbitrarily often
@@ -269,7 +270,7 @@ class Comparer:
         if self.text and same_bytes(_with_one_nan(a), _with_one_nan(b)):
             return ()
         if not same_bytes(a.chunks(), b.chunks()):
-            self.found.append(difference_of(str(path), _as_tensor(a), _as_tensor(b)))
+            self.differences.append(difference_of(str(path), _as_tensor(a), _as_tensor(b)))
         return ()
 
 
@@ -430,7 +431,7 @@ def closest(
         comparer.run(*map(value, pair))
         if best is None or comparer.agreed > best[0].agreed:
             best = comparer, pair
-        if not comparer.found:
+        if not comparer.differences:
             return comparer, pair
     assert best is not None
     return best
@@ -449,7 +450,7 @@ class RowComparer(Comparer):
             difference = difference_of(str(path), a, b)
             # Text has one NaN only: equal numbers with other bits are no difference then.
             if isinstance(difference, TensorDifference) or not self.text:
-                self.found.append(difference)
+                self.differences.append(difference)
         return ()
 
 
@@ -503,7 +504,7 @@ class ValueComparer(Comparer):
                 self._views[key] = deviation(str(path), a, b, self.rtol, self.atol)
             difference = self._views[key]
             if difference is not None:
-                self.found.append(evolve(difference, path=str(path)))
+                self.differences.append(evolve(difference, path=str(path)))
         return ()
 
     def _charge(self, a: Tensor, b: Tensor) -> None:
@@ -513,6 +514,7 @@ class ValueComparer(Comparer):
             if storage is None:
                 continue
             if id(storage) not in self._stored:
+                # A storage brings its own allowance, whatever its size.
                 self._stored.add(id(storage))
                 self._budget.left += _COMPARED * storage.nbytes // BYTES_PER_STEP
             elements = min(tensor.numel, 2 * storage.count)  # `deviation` compares what is repeated more often once
