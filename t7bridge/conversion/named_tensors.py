@@ -379,6 +379,7 @@ def _note_left_out(flat: Flat, goal: FormatSpec, report: Report) -> None:
 def _named_texts(flat: Flat, goal: FormatSpec, metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the strings of a file's metadata: those of the source, and scalars under names that are free."""
     texts = {name: text for name, text in metadata.items() if name not in HINTS}
+    # Names are made free twice: of steps that differ, the texts with dots between them may be the same.
     scalar_names = _Names()
     scalars = {scalar_names.take(steps, flat.renamed): scalar for steps, scalar in flat.scalars}
     text_names = _Names({*_RESERVED, *((name,) for name in texts)})

@@ -307,7 +307,7 @@ def restore_value(
         if place >= 0:
             storage = _narrowed(storages, place, name, count)
             sources[id(storage)] = storages[place]
-        else:
+        else:  # the next of those after the pickle
             element = ELEMENT_TYPES[name]
             size = count * element.itemsize
             if size > raw.size - offset:

@@ -93,7 +93,7 @@ class Simplified(Plain):
                 return value
         if isinstance(value, frozenset):
             self._change("frozenset", value)
-            # PyTorch's safe loader has no frozenset.
+            # A set, as PyTorch's safe loader has no frozenset.
             return fill_list(tuple(value), partial(self._finished, set(value)))
         if isinstance(value, python.DefaultDict):
             self._change("collections.defaultdict", value)

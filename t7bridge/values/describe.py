@@ -279,7 +279,7 @@ class _PythonDescriber(_Describer):
                 part = getattr(value, name)
                 if part is not None:
                     node[name] = self.part(part)
-            return node, 0
+            return node, 0  # its few parts are not charged
         if value.is_module:
             return self._module(value)
         state = None if value.state is UNSET else value.state
@@ -331,7 +331,8 @@ def _numpy_scalar(value: NumpyScalar) -> Node:
     code, data = value.dtype.code, value.data
     if isinstance(data, bytes):
         if code == "f8" and len(data) == 8:
-            (number,) = struct.unpack((">" if value.dtype.order == ">" else "<") + "d", data)
+            byte_order = ">" if value.dtype.order == ">" else "<"
+            (number,) = struct.unpack(f"{byte_order}d", data)
             return {"t": "float", "v": f"np.float64({number!r})"}
         if code.startswith("S"):
             return {"t": "bytes", "hex": data.rstrip(b"\0").hex()}
