@@ -155,24 +155,23 @@ def _write_lua_values(document: Document, output: FileOutput, request: Attempt, 
 
 
 def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) -> T7Writer:
+    """Write the values of a `.t7` to another, whose layout differs where the request says so."""
     report.mode = "copy"
     layout = evolve(content.layout, **request.layout)
     if request.layout and layout.vintage:
-        report.note(
-            "info", f"the objects of {layout.vintage} are written as today's Lua Torch reads them", code="vintage"
-        )
+        message = f"the objects of {layout.vintage} are written as today's Lua Torch reads them"
+        report.note("info", message, code="vintage")
         layout = evolve(layout, vintage="", headless=False, unowned=())
-        for visit in walk(content.roots):
-            if isinstance(visit.value, (Tensor, Storage)):
-                visit.value.alias = None
+        for path in walk(content.roots):
+            if isinstance(path.value, (Tensor, Storage)):
+                path.value.alias = None  # the class as that release named it
     writer = T7Writer(output, layout)
     for root in content.roots:
         writer.write_object(root)
     note_plain_nans(writer.plain_nans, report)
-    if content.has_pt_record:
-        if request.record:
-            output.write(content.trailing)
-    elif content.trailing:
+    if content.has_pt_record and request.record:
+        output.write(content.trailing)
+    elif content.trailing and not content.has_pt_record:
         if layout != content.layout:
             raise WriteError(
                 f"{len(content.trailing)} bytes after the last value are not a value, and cannot be re-encoded",
@@ -196,28 +195,30 @@ def _write_tables(document: Document, output: Output, request: Attempt, report: 
         from .simplified import simplified  # with the meaning of layers, which other values do not need
 
         value = simplified(value, report, request.limits, unnamed=WRAPPED)
-    pickled = pickle_of(value) if request.record else None  # before the tree is there: its writer knows every list
+    pickled = pickle_of(value) if request.record else None  # before the tree is there: its writer holds every list
     tree = to_lua(value, nested=request.nested, keep_device=request.keep_device, limits=request.limits)
     del value
     document.forget()
     report.notes += tree.notes
     report.mode = "tree"
-    hashed, layout = Hashed(output), T7Layout(**request.layout)
+    hashed = Hashed(output)
+    layout = T7Layout(**request.layout)
     writer = T7Writer(hashed, layout)
     writer.write_object(tree.value)
     hashed.flush()
     note_plain_nans(writer.plain_nans, report)
-    storages = [found for found in writer.objects if isinstance(found, Storage)]
+    storages = [item for item in writer.objects if isinstance(item, Storage)]
     report.storages = len(storages)
-    report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)
-    del writer  # before the record is written: it knows every table
-    if pickled is not None:
-        structure = hashed.digest.hexdigest() if layout == T7Layout() else structure_hash(tree.value)
-        write_pt_record(
-            output, *pickled, structure, tree, {id(storage): place for place, storage in enumerate(storages)}
-        )
-    else:
+    report.tensors = sum(isinstance(item, Tensor) for item in writer.objects)
+    del writer  # before the record is written: it holds every table
+    if pickled is None:
         note_nones(tree, report)
+        return
+    pickle, pickled_storages = pickled
+    # The hash is of the default layout, whatever that of the file.
+    structure = hashed.digest.hexdigest() if layout == T7Layout() else structure_hash(tree.value)
+    places = {id(storage): place for place, storage in enumerate(storages)}
+    write_pt_record(output, pickle, pickled_storages, structure, tree, places)
 
 
 def _fill_template(document: Document, template: Document, output: Output, request: Attempt, report: Report) -> None:
@@ -246,17 +247,16 @@ def _restore_t7(document: Document, output: FileOutput, request: Convert, report
         return False
     from .records import check_t7, original_t7
 
-    restored, has_record = original_t7(document.content, request.limits)
-    if restored is None:
+    original, has_record = original_t7(document.content, request.limits)
+    if original is None:
         if has_record:
-            report.note(
-                "warning", "the .pt was changed since it was made from a .t7: its record is not used", code="record"
-            )
+            message = "the .pt was changed since it was made from a .t7: its record is not used"
+            report.note("warning", message, code="record")
         return False
-    report.tensors, report.storages = restored.tensors, restored.storages
-    writer = _copy_t7(restored, output, request, report)
+    report.tensors, report.storages = original.tensors, original.storages
+    writer = _copy_t7(original, output, request, report)
     report.mode = "record"
     places, layout = writer.places, writer.layout
-    del writer, restored  # the file written is read as a whole again
+    del writer, original  # free their values: the file written is read as a whole again
     check_t7(output, places, layout, document.content, request.limits)
     return True
