@@ -211,9 +211,9 @@ def differences(path: str, named: NamedTensors) -> list[str]:
         ) from error
     library: Any = safetensors  # partly untyped
     with open(path, "rb") as file:
-        found = dict(library.deserialize(file.read()))
+        entries = dict(library.deserialize(file.read()))
 
     def described(entry: Any) -> tuple[Any, Any, bytes]:
         return entry["dtype"], entry["shape"], bytes(entry["data"])
 
-    return compared(dotted(named.tensors), found, described, lambda tensor: DTYPES[tensor.element.name])
+    return compared(dotted(named.tensors), entries, described, lambda tensor: DTYPES[tensor.element.name])
