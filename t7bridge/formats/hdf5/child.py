@@ -135,9 +135,9 @@ class ServedFile(io.RawIOBase):
             else:
                 # HDF5's own structures: small, and near one another.
                 number, block_offset = divmod(offset, _BLOCK_BYTES)
-                part = self._block(number)[block_offset : block_offset + len(view) - copied]
-                count = len(part)
-                view[copied : copied + count] = part
+                data = self._block(number)[block_offset : block_offset + len(view) - copied]
+                count = len(data)
+                view[copied : copied + count] = data
             if not count:  # the file has become shorter
                 break
             copied += count

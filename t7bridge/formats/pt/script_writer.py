@@ -255,6 +255,7 @@ class ScriptWriter(PtWriter):
             path = f"root['state'][{number!r}]"
             if not isinstance(state, Mapping):
                 raise ModelError("is not the state of an optimizer", path=path, found=shown(state))
+            # Python has None for a state that is off, such as the buffer of no momentum; C++ has no entry.
             present_kinds = {name: kind for name, kind in optimizer.state.items() if state.get(name) is not None}
             states.modules[_number(number, path)] = self._new(self._converted(state, present_kinds, path))
             _refuse_rest(state, optimizer.state, path)

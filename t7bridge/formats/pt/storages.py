@@ -189,6 +189,7 @@ class StorageTable:
 
     @staticmethod
     def _within(base: Storage, element: ElementType, offset: int) -> Span:
+        """Return the bytes of a storage from an offset in bytes on, as elements of a type."""
         if not isinstance(base.data, Span):  # elements computed on demand have no bytes
             base.data = span_of_bytes(b"".join(base.chunks()), base.element.itemsize)
         if base.data.order != "little" and element.itemsize != base.element.itemsize:

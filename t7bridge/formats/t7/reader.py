@@ -601,7 +601,9 @@ class ObjectReader:
         if stream.layout.vintage == tags.TORCH5:
             from .releases_2010 import read_ownership
 
-            self._unowned += [] if read_ownership(stream) else [next(reversed(self.numbers or (len(self.objects),)))]
+            if not read_ownership(stream):
+                # This tensor's number is the last one that was given.
+                self._unowned.append(next(reversed(self.numbers or (len(self.objects),))))
         tag = stream.read_int("a type tag")
         if tag != tags.NIL:
             return tag
