@@ -564,12 +564,12 @@ def _unpacked(value: PythonObject) -> Any:
     """
     if not isinstance(value.state, tuple) or len(value.state) != 2:
         return value
-    state, class_name = value.state
-    if not isinstance(class_name, str) or not isinstance(state, tuple):
+    state, cpp_name = value.state
+    if not isinstance(cpp_name, str) or not isinstance(state, tuple):
         return value
-    if class_name.endswith("LinearPackedParamsBase"):
+    if cpp_name.endswith("LinearPackedParamsBase"):
         return state
-    if class_name.endswith("EmbeddingPackedParamsBase") and len(state) > 1:
+    if cpp_name.endswith("EmbeddingPackedParamsBase") and len(state) > 1:
         # A version, then the list of tensors, of which the first is the weight.
         tensors = state[1]
         if isinstance(tensors, list) and tensors:
