@@ -4,7 +4,7 @@
 `module`, `inspect` and `draw`. Importing this module loads the table of Lua layers, but not PyTorch.
 """
 
-from .nn import flows
+from .nn import walk as flows
 from .nn.fields import Fields, items_of
 from .nn.layouts import FIRST, LAST, REST, BlockOrder, Merge, Narrow, Permute, Reshape
 from .nn.mapping import (
@@ -52,6 +52,7 @@ from .nn.registry import (
     unregister_layer,
 )
 from .nn.texts import Printed
+from .nn.walk import Domain
 
 __all__ = [
     "BASE",
@@ -63,6 +64,7 @@ __all__ = [
     "BlockOrder",
     "Call",
     "Child",
+    "Domain",
     "Fields",
     "Lua",
     "Merge",

@@ -33,11 +33,14 @@ class Limits:
             weights stay in the file.
         pickle_operations: operations of each pickle, or chain of pickles, of a file.
         inflated_operations: operations of a deflated pickle for each byte of the file, beyond 500 000.
+        following_pickles: pickles that follow the value of a `.pt`, which programs may load one after another.
         nested_files: nesting of a `.pt` inside a pickle inside a `.pt`.
         module_depth: nesting depth of the modules of a `.pt`, whose keys grow with every level.
         archive_members: members of an archive.
         inflate_ratio: total size of the deflated members of an archive, as a multiple of its own size.
         inflate_bytes: total size that deflated members may reach in any case.
+        header_bytes: size of a description in JSON: the header of safetensors, the index of shards, the graph of a
+            `.pt2`, and the inflated metadata of an `.npz`.
         library_seconds: time of the processor that the HDF5 library may take to list a file, or to read a part of a
             data set, beyond 4 seconds for each megabyte of the file; of the clock, 10 seconds more.
         library_bytes: memory that the HDF5 library may allocate.
@@ -54,11 +57,13 @@ class Limits:
     allocated_bytes: int = 1 << 34
     pickle_operations: int = 20_000_000
     inflated_operations: int = 4
+    following_pickles: int = 1_000
     nested_files: int = 4
     module_depth: int = 1_000
     archive_members: int = 1_000_000
     inflate_ratio: int = 100
     inflate_bytes: int = 1 << 28
+    header_bytes: int = 100_000_000
     library_seconds: int = 1
     library_bytes: int = 1 << 31
     work: int = 1_000_000

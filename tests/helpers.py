@@ -40,7 +40,7 @@ def corpus(*patterns: str) -> list[Path]:
         matches = {
             path
             for path in TESTFILES.glob(pattern)
-            if path.parent.name not in ("bad", "hostile") or pattern.startswith("bad/")
+            if path.parent.name not in ("bad", "found", "hostile") or pattern.startswith("bad/")
         }
         assert matches, f"no file matches testfiles/{pattern}"
         found |= matches

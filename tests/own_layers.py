@@ -1,4 +1,4 @@
-"""Ten layers that no package has, each one entry and one class, as `docs/own-layers.md` describes them."""
+"""Thirteen layers that no package has, each one entry and one class, as `docs/own-layers.md` describes them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from t7bridge.layers import (
     INPLACE,
     Arguments,
+    Domain,
     Printed,
     Traits,
     extent,
@@ -114,6 +115,56 @@ class Halves(nn.Module):
 @register_module("my.Residual", children=modules, traits=Traits(flow=flows.sequence), text=Printed("decorator"))
 class Residual(nn.Sequential):
     """A container: what its modules compute, one after another."""
+
+
+def _summed(spec: Any, value: Any, d: Domain[Any]) -> Any:
+    return d.combine([d.call(spec, child, value) for child in spec.children])
+
+
+@register_module("my.Summed", children=modules, traits=Traits(flow=_summed), text=Printed("branches"))
+class Summed(nn.Sequential):
+    """A container of branches: the sum of what its modules return."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the shape of each output."""
+        return torch.stack([module(input) for module in self]).sum(0)
+
+
+def _crossed(spec: Any, value: Any, d: Domain[Any]) -> Any:
+    first, second = spec.children
+    return d.items([d.call(spec, first, d.item(value, 1)), d.call(spec, second, d.item(value, 0))])
+
+
+@register_module("my.Crossed", children=modules, traits=Traits(takes_list=True, returns_list=True, flow=_crossed))
+class Crossed(nn.Sequential):
+    """A container, list in and list out: two modules, each for the element of the other."""
+
+    def forward(self, input: list[Tensor]) -> list[Tensor]:
+        """Return two tensors."""
+        return [self[0](input[1]), self[1](input[0])]
+
+
+def _refined(spec: Any, value: Any, d: Domain[Any]) -> Any:
+    state = d.call(spec, "0", value)
+    for _ in range(spec.kwargs["times"]):
+        state = d.call(spec, "1", d.items([value, state]))
+    return state
+
+
+@register_module("my.Refined", children=modules, kwargs={"times": integer("times")}, traits=Traits(flow=_refined))
+class Refined(nn.Sequential):
+    """A container with a loop: its second module makes the next state of the input and the state."""
+
+    def __init__(self, *inside: nn.Module, times: int) -> None:
+        super().__init__(*inside)
+        self.times = times
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the last state."""
+        state: Tensor = self[0](input)
+        for _ in range(self.times):
+            state = self[1]([input, state])
+        return state
 
 
 @register_module(

@@ -158,7 +158,7 @@ py_constants = st.one_of(
     st.builds(TorchConstant, st.just("dtype"), st.sampled_from(("float32", "bfloat16", "int64"))),
     st.builds(Device, st.sampled_from(("cpu", "cuda")), st.sampled_from((None, 0, 1))),
     st.lists(st.integers(0, 9), max_size=4).map(TorchSize),
-    st.builds(PythonGlobal, st.just("torch.nn.modules.linear"), st.just("Linear")),
+    st.builds(PythonGlobal, st.just("torch.nn.parameter"), st.just("Parameter")),
 )
 
 

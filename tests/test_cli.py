@@ -77,7 +77,8 @@ def test_verify(tmp_path: Path) -> None:
     other = t7bridge("verify", ROOT / "format/view_select.t7", ROOT / "format/view_narrow.t7")
 
     assert (same.returncode, same.stdout.splitlines()[-1]) == (0, "the same")
-    assert "torchfile" in same.stdout
+    independent = t7bridge("verify", "--independent", ROOT / "format/checkpoint.t7", ROOT / "format/checkpoint.t7")
+    assert "torchfile" in independent.stdout
     assert other.returncode == 1
     assert "root" in other.stdout
 

@@ -49,8 +49,8 @@ WEIGHTS = {"lua"}
 NO_FILE = {"completion"}
 READERS = {"convert", "describe", "diff", "draw", "inspect", "match", "verify"}
 """Verbs that read files of all formats for their values; `scan` reads on behind an attack, to list it."""
-REFUSED = {"scan": 1, "zoo": 1}
-"""Exit codes where a file is refused, if not 2: these two go on with the next file, and end with 1."""
+REFUSED = {"zoo": 1}
+"""Exit codes where a file is refused, if not 2: a zoo goes on with the next file, and ends with 1."""
 
 
 def command(verb: str, file: object, out: object) -> list[str]:
@@ -153,7 +153,8 @@ def test_bad_files_are_refused(subtests: pytest.Subtests, tmp_path: Path, capsys
                     if by == "all" and verb == "zoo":
                         assert code == 1 or "skipped" in shown.out, where
                     elif by == "all":
-                        assert code == REFUSED.get(verb, 2), where
+                        # In a damaged file `scan` may have found something before the damage.
+                        assert code in ((1, 2) if verb == "scan" else (REFUSED.get(verb, 2),)), where
                         assert str(BAD / name) in shown.err + shown.out, where
                         assert not list(folder.glob(f"{number}*")), where
                         if verb != "scan":

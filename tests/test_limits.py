@@ -59,6 +59,11 @@ def inside(depth: int) -> bytes:
     return data
 
 
+def safetensors_header(length: int) -> bytes:
+    """A safetensors file without tensors whose header has so many bytes."""
+    return length.to_bytes(8, "little") + b"{}".ljust(length)
+
+
 def large_chunk() -> bytes:
     """An HDF5 file with one chunk of 16 MiB."""
     h5py = pytest.importorskip("h5py")
@@ -95,9 +100,11 @@ MET = {
     "inflated_operations": (4, pt(b"\x80\x02]" + b"N0" * 300_000 + b".", zipfile.ZIP_DEFLATED), t7bridge.load),
     "nested_files": (2, inside(4), t7bridge.load),
     "module_depth": (5, modules(7), t7bridge.load),
+    "following_pickles": (2, b"\x80\x02]." * 4, t7bridge.load),
     "archive_members": (1, pt(b"\x80\x02]."), t7bridge.load),
     "inflate_ratio": (2, None, t7bridge.load),
     "inflate_bytes": (1 << 20, None, t7bridge.load),
+    "header_bytes": (64, safetensors_header(100), t7bridge.load),
     "library_seconds": (1, (TESTFILES / "hostile/loop_chunks.h5").read_bytes(), read_hdf5),
     "library_bytes": (1 << 24, large_chunk(), read_hdf5),
     "work": (500, pt(SHARED), t7bridge.describe),

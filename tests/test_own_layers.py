@@ -1,4 +1,4 @@
-"""Ten layers of users, each registered by one entry, in every verb."""
+"""Thirteen layers of users, each registered by one entry, in every verb."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ import t7bridge
 from t7bridge import Table, Tensor, TorchObject
 from t7bridge.layers import unregister_layer
 
-NAMES = ("Shift", "Scale", "Negate", "Rows", "Total", "Halves", "Residual", "Blink", "Leaky", "Quartic")
-SHAPES = {"Rows": "4×2×3", "Total": "4×6", "Halves": "4×3, 4×3"}
+CONTAINERS = ("Residual", "Summed", "Crossed", "Refined")
+NAMES = ("Shift", "Scale", "Negate", "Rows", "Total", "Halves", *CONTAINERS, "Blink", "Leaky", "Quartic")
+SHAPES = {"Rows": "4×2×3", "Total": "4×6", "Halves": "4×3, 4×3", "Crossed": "4×6, 4×6"}
 """The output of the layer itself, if it is not that of the input, 4×6."""
 
 
@@ -81,6 +82,22 @@ def cases() -> Iterator[tuple[str, TorchObject, np.ndarray, np.ndarray]]:
     halves = [y[:, :3], y[:, 3:]]
     yield "Halves", sequential(first, second, layer("my.Halves", halves)), x, np.stack(halves)
     yield case("Residual", z, modules=Table.from_list([third]))
+    identity = layer("nn.Identity", y)
+    yield case("Summed", z + y, modules=Table.from_list([third, identity]))
+    inside, output = linear(z)
+    yield (
+        "Crossed",
+        sequential(
+            first,
+            second,
+            layer("nn.ConcatTable", [z, y], modules=Table.from_list([third, identity])),
+            layer("my.Crossed", [y, output], modules=Table.from_list([layer("nn.Identity", y), inside])),
+        ),
+        x,
+        np.stack([y, output]),
+    )
+    joined = layer("nn.CAddTable", y + y + y + z)
+    yield case("Refined", y + y + y + z, modules=Table.from_list([third, joined]), times=3.0)
     mask = (random.random((4, 6)) > 0.5).astype("f4")
     name, model, *_ = case("Blink", y * mask, p=0.5, noise=tensor(mask))
     model["modules"][3.0]["train"] = True
@@ -121,6 +138,31 @@ def page(path: Path, folder: Path) -> torch.nn.Module:
     return found
 
 
+ARROWS = {
+    "Summed": {("input", "0", ""), ("input", "1", ""), ("0", "output", ""), ("1", "output", "")},
+    "Crossed": {("input", "0", "[1]"), ("input", "1", "[0]"), ("0", "table", ""), ("1", "table", "")},
+    "Refined": {("input", "0", ""), ("input", "1", ""), ("0", "1", ""), ("1", "output", "")},
+}
+
+
+def test_containers_say_once_what_they_do(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """The flow of a container is all that arrows, and shapes of it and of the modules inside, are made from."""
+    for name, model, *_ in cases():
+        if name not in ARROWS:
+            continue
+        with subtests.test(name):
+            path = tmp_path / f"{name}.t7"
+            t7bridge.save(cleared(model), path)
+            blocks = t7bridge.draw(path).blocks
+            (container,) = [block for block in blocks if block.title == name]
+            names = [block.name or block.lines[0] for block in container.inside]
+            arrows = {(names[flow.start], names[flow.end], flow.label) for flow in container.flows}
+            assert arrows == ARROWS[name]
+            # Without PyTorch, for an input that the first layer accepts.
+            shapes = [row.output for row in t7bridge.inspect(path).layers if row.path.startswith(f"{container.path}.")]
+            assert shapes == [((1, 6),)] * 2
+
+
 @pytest.mark.slow
 def test_every_verb(tmp_path: Path, subtests: pytest.Subtests) -> None:
     """Each layer loads, is written as a page, converted and back, has shapes, is proved and printed, and exported."""
@@ -156,7 +198,9 @@ def test_every_verb(tmp_path: Path, subtests: pytest.Subtests) -> None:
                 verdicts = {str(each.class_name): str(each.verdict) for each in t7bridge.prove(path).layers}
                 assert verdicts[f"my.{name}"] == "agrees"
         with subtests.test(name, verb="repr"):
-            text = {"Shift": "my.Shift(2)", "Residual": "my.Residual @ nn."}.get(name, f"my.{name}")
+            text = {"Shift": "my.Shift(2)", "Residual": "my.Residual @ nn.", "Summed": "`-> (2): nn."}.get(
+                name, f"my.{name}"
+            )
             assert text in str(t7bridge.load(path))
         with subtests.test(name, verb="save_module and write_lua"):
             t7bridge.save_module(live, folder / "made.t7", tuple(inputs) if inputs[1:] else inputs[0])

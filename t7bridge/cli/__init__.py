@@ -105,16 +105,17 @@ def _guarded(arguments: Sequence[str]) -> int:
 
 
 def _verb(arguments: Sequence[str]) -> int:
+    """Parse a command line, run its verb, and return the exit code."""
+    if len(arguments) == 2 and arguments[0] == "help":
+        arguments = [arguments[1], "--help"]
     name = ALIASES.get(arguments[0], arguments[0]) if arguments else ""
-    if name == "help" and len(arguments) == 2:
-        name, arguments = ALIASES.get(arguments[1], arguments[1]), [arguments[1], "--help"]
     if name not in VERBS:
-        wrong = _general(arguments)
-        return failed(wrong) if wrong else WRONG_USAGE
+        message = _general(arguments)
+        return failed(message) if message else WRONG_USAGE
     options = parser_for(name).parse_args(arguments[1:])
     module = importlib.import_module(".zoo" if name == "zoo" else ".verbs", __name__)
     run = getattr(module, name)
-    inputs = [each.name for each in options_of(class_of(name)).values() if each.stdin]
+    inputs = [item.name for item in options_of(class_of(name)).values() if item.stdin]
     # Each conversion of a zoo is a call of its own.
     with (
         nullcontext() if name == "zoo" else inputs_protected(),
@@ -135,9 +136,10 @@ def _progress(name: str, options: argparse.Namespace, inputs: Sequence[str]) -> 
     """Return a progress bar if standard error is a terminal."""
     if options.quiet or getattr(options, "json", False) or name == "zoo" or not sys.stderr.isatty():
         return nullcontext()
-    files = (os.path.basename(path) for each in inputs if isinstance(path := getattr(options, each), str))
-    text = " ".join((name, *map(printable_lines, files)))
-    return progress(text, str(options.source) if name == "convert" else "")
+    paths = [getattr(options, operand) for operand in inputs]
+    files = [printable_lines(os.path.basename(path)) for path in paths if isinstance(path, str)]
+    # Only of `convert` is the file written about as large as the one read: its size is the end of the bar.
+    return progress(" ".join((name, *files)), str(options.source) if name == "convert" else "")
 
 
 @contextmanager
@@ -194,7 +196,7 @@ def class_of(verb: str) -> Any:
 
 def arguments_of(options: argparse.Namespace, verb: str) -> dict[str, Any]:
     """Return the arguments of a verb's function."""
-    values = {name: getattr(options, name) for name, each in options_of(class_of(verb)).items() if each.python}
+    values = {name: getattr(options, name) for name, item in options_of(class_of(verb)).items() if item.python}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
@@ -211,10 +213,10 @@ def parser_for(verb: str) -> argparse.ArgumentParser:
     parser.add_argument("-h", "--help", action=_Help, help="show the arguments that most calls need")
     parser.add_argument("--help-all", action=_HelpAll, help="show all arguments")
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
-    for each in options_of(request).values():
-        if each.group not in groups:
-            groups[each.group] = parser.add_argument_group(each.group)
-        _add(groups[each.group], each)
+    for item in options_of(request).values():
+        if item.group not in groups:
+            groups[item.group] = parser.add_argument_group(item.group)
+        _add(groups[item.group], item)
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors only; see the exit code")
     parser.set_defaults(verb=verb)
     return parser
@@ -223,7 +225,9 @@ def parser_for(verb: str) -> argparse.ArgumentParser:
 def _examples(request: Any, count: int) -> str | None:
     """Return the first examples of a verb's class as the end of its help."""
     lines = getattr(request, "EXAMPLES", ())[:count]
-    return "examples:\n" + "\n".join(f"  {line}" for line in lines) if lines else None
+    if not lines:
+        return None
+    return "\n".join(["examples:", *(f"  {line}" for line in lines)])
 
 
 def _short_help(verb: str) -> str:
@@ -234,7 +238,7 @@ def _short_help(verb: str) -> str:
     request = class_of(verb)
     options = options_of(request)
     common = getattr(request, "COMMON", tuple(options))
-    shown = [each for each in options.values() if each.is_operand]
+    shown = [item for item in options.values() if item.is_operand]
     shown += [options[name] for name in common if not options[name].is_operand]
     parser = _Parser(
         f"t7bridge {verb}",
@@ -244,8 +248,8 @@ def _short_help(verb: str) -> str:
     )
     # One list: headings pay off where all options are listed.
     arguments = parser.add_argument_group("arguments")
-    for each in shown:
-        _add(arguments, evolve(each, flags=_usual_spellings(each)))
+    for item in shown:
+        _add(arguments, evolve(item, flags=_usual_spellings(item)))
     others = len(options) - len(shown)
     parser.usage = _usage(parser)
     parser.epilog = _examples(request, 2)
@@ -283,6 +287,7 @@ class _HelpAll(_Help):
 
 
 def _add(parser: argparse._ActionsContainer, option: Option) -> None:
+    """Add an option or operand to a parser."""
     required = option.default is REQUIRED
     settings: dict[str, Any] = {"default": None if required else option.default, "help": option.help}
     if option.choices:
@@ -312,9 +317,11 @@ class _SetLimit(argparse.Action):
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, text: Any, option: str | None = None) -> None:
         """Set `limits`, or `limit`; or print the names of the limits with their defaults."""
-        names = [each.name for each in fields(Limits)]
+        names = [field.name for field in fields(Limits)]
         if text == "help":
-            print("\n".join(f"{name:{max(map(len, names))}}  {getattr(DEFAULT_LIMITS, name)}" for name in names))
+            width = max(map(len, names))
+            for name in names:
+                print(f"{name:{width}}  {getattr(DEFAULT_LIMITS, name)}")
             raise SystemExit(0)
         name, _, value = text.rpartition("=")
         if self.const and not name and value.isdecimal():
@@ -337,7 +344,8 @@ class _Parser(argparse.ArgumentParser):
         """Exit with 2 and the message."""
         if message.startswith("unrecognized arguments: "):
             wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
-            message += _perhaps(wrong, list(self._option_string_actions)) if wrong.startswith("-") else ""
+            if wrong.startswith("-"):
+                message += _perhaps(wrong, list(self._option_string_actions))
         print(f"usage: {_usage(self)}; --help-all lists the options", file=sys.stderr)
         raise SystemExit(failed(message.replace(": invalid _", ": invalid ")))  # the name of a function
 
@@ -345,8 +353,8 @@ class _Parser(argparse.ArgumentParser):
 def _usage(parser: argparse.ArgumentParser) -> str:
     """Return the usage of a verb in one line, without its options: `t7bridge zoo [OPTION]... SRC...`."""
     forms = {"?": "[{}]", "*": "[{}...]", "+": "{}..."}
-    operands = [each for each in parser._actions if not each.option_strings]
-    texts = [forms.get(str(each.nargs), "{}").format(each.metavar or each.dest) for each in operands]
+    operands = [action for action in parser._actions if not action.option_strings]
+    texts = [forms.get(str(operand.nargs), "{}").format(operand.metavar or operand.dest) for operand in operands]
     return " ".join([parser.prog, "[OPTION]...", *texts])
 
 
@@ -370,12 +378,12 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
     return _Formatter(prog, width=int(width) - 2)
 
 
-def _perhaps(wrong: str, known: Sequence[str]) -> str:
+def _perhaps(wrong: str, choices: Sequence[str]) -> str:
     """Return a did-you-mean suggestion to append to a message; empty if there is none."""
     from difflib import get_close_matches
 
-    found = get_close_matches(wrong, known, 1)
-    return f"; did you mean {found[0]}?" if found else ""
+    matches = get_close_matches(wrong, choices, 1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def _general(arguments: Sequence[str]) -> str:
@@ -385,13 +393,13 @@ def _general(arguments: Sequence[str]) -> str:
         The error message; empty where usage was printed.
     """
     width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:{width}}  {text}" for verb, text in VERBS.items())
     parser = argparse.ArgumentParser(
         prog="t7bridge",
         usage="t7bridge [-h] [--version] VERB ...",
         description="Convert Lua Torch .t7 files to PyTorch, and PyTorch models back to Lua.",
-        epilog="verbs:\n"
-        + "\n".join(f"  {verb:{width}}  {text}" for verb, text in VERBS.items())
-        + "\n\nRun 't7bridge help VERB' for details. Exit codes: 0 success; 1 finding (a\n"
+        epilog=f"verbs:\n{verbs}\n\n"
+        "Run 't7bridge help VERB' for details. Exit codes: 0 success; 1 finding (a\n"
         "difference, a threat, a failed file); 2 wrong usage or error; 130 interrupted.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -51,11 +51,12 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
         options: the arguments; they get the file's path.
         names: the arguments that are input files.
     """
-    values = {name: getattr(options, name, None) for name in names}
-    wanted = {
-        name: value for name, value in values.items() if value == "-" or (isinstance(value, list) and "-" in value)
-    }
-    if not wanted:
+    from_stdin: list[str] = []
+    for name in names:
+        value = getattr(options, name, None)
+        if value == "-" or (isinstance(value, list) and "-" in value):
+            from_stdin.append(name)
+    if not from_stdin:
         yield
         return
     if sys.stdin is None:
@@ -69,18 +70,25 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
         with open(path, "wb") as file:
             while piece := sys.stdin.buffer.read(_PIPE_BYTES):
                 file.write(piece)
-        for name, value in wanted.items():
-            setattr(options, name, path if value == "-" else [path if each == "-" else each for each in value])
+        for name in from_stdin:
+            value = getattr(options, name)
+            if isinstance(value, list):
+                setattr(options, name, [path if item == "-" else item for item in value])
+            else:
+                setattr(options, name, path)
         try:
             yield
         except T7BridgeError as error:
-            error.file = _STDIN if error.file == path else error.file
+            if error.file == path:  # whose name the user has never seen
+                error.file = _STDIN
             raise
 
 
 def print_notes(notes: Iterable[Note]) -> None:
     """Print the notes of a report."""
-    for note in () if QUIET.get() else notes:
+    if QUIET.get():
+        return
+    for note in notes:
         level, _, rest = str(note).partition(": ")
         print(f"{_coloured(f't7bridge: {level}:', level)} {rest}", file=sys.stderr)
 
@@ -124,18 +132,18 @@ def standard_streams(optional: bool) -> Iterator[None]:
         optional: whether printed output may be lost if standard output is closed.
     """
     out, err = sys.stdout, sys.stderr
-    modes = [(each, each.errors) for each in (out, err) if isinstance(each, io.TextIOWrapper)]
-    for each, _ in modes:
-        each.reconfigure(errors="t7bridge")
+    previous = [(stream, stream.errors) for stream in (out, err) if isinstance(stream, io.TextIOWrapper)]
+    for stream, _ in previous:
+        stream.reconfigure(errors="t7bridge")
     sys.stdout = out or (io.StringIO() if optional else _Closed())
     sys.stderr = err or io.StringIO()
     try:
         yield
     finally:
         sys.stdout, sys.stderr = out, err
-        for each, errors in modes:
-            if not each.closed:
-                each.reconfigure(errors=errors)
+        for stream, errors in previous:
+            if not stream.closed:
+                stream.reconfigure(errors=errors)
 
 
 class _Closed(io.TextIOBase):

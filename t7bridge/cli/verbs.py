@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..tools.prove.proof import Proof
 
 DONE, FAILED, UNREADABLE = 0, 1, 2
+"""Exit codes."""
 
 
 def _print(
@@ -65,10 +66,15 @@ def convert(options: argparse.Namespace) -> int:
 def _after_conversion(options: argparse.Namespace, report: Report) -> str:
     """Return the command that users of a converted file need next."""
     if report.mode == "state dict":
-        where = shlex.join([report.source, *(("--at", options.at) if options.at else ())])
+        operands = [report.source]
+        if options.at:
+            operands += ["--at", options.at]
         folder = shlex.quote(os.path.splitext(report.target)[0])
-        return f"{report.target} has weights only; a module to run them: t7bridge module {where} -o {folder}"
-    return f"in Lua: value = torch.load('{report.target}')" if report.target_format == "t7" else ""
+        command = f"t7bridge module {shlex.join(operands)} -o {folder}"
+        return f"{report.target} has weights only; a module to run them: {command}"
+    if report.target_format == "t7":
+        return f"in Lua: value = torch.load('{report.target}')"
+    return ""
 
 
 def _to_stdout(options: argparse.Namespace) -> int:
@@ -99,11 +105,7 @@ def describe(options: argparse.Namespace) -> int:
 def diff(options: argparse.Namespace) -> int:
     """Compare, print each difference and their number."""
     report = t7bridge.diff(**arguments_of(options, "diff"))
-    lines = report.lines()
-    if options.draw is not None:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in report.drawn.items()) or "no differing block"
-        lines.append(f"{options.draw}: {kinds}")
-    return _print(options, report.as_dict, lines, hint=report.hint, ok=not report.differences)
+    return _print(options, report.as_dict, report.lines(), hint=report.hint, ok=not report.differences)
 
 
 def verify(options: argparse.Namespace) -> int:
@@ -129,10 +131,7 @@ def draw(options: argparse.Namespace) -> int:
 
 def export(options: argparse.Namespace) -> int:
     """Write the file, and print the largest difference from the live module."""
-    report: Any = t7bridge.export(**arguments_of(options, "export"))
-    if options.hub:
-        line = f"{report.target}: {', '.join(report.files)}; {report.tensors} tensors; {report.checked}"
-        return _print(options, partial(asdict, report), [line], report.notes)
+    report = t7bridge.export(**arguments_of(options, "export"))
     line = (
         f"{report.target}: {', '.join(report.inputs)} -> {', '.join(report.outputs)}, {report.target_bytes:,} bytes; "
         f"run by {report.runner}, largest difference {report.difference:.2g}"
@@ -148,28 +147,39 @@ def inspect(options: argparse.Namespace) -> int:
     if options.json:
         print_json(summary.to_json(), indent=1)
         return DONE
-    room = os.get_terminal_size().columns if sys.stdout.isatty() else 0
-    for number, line in enumerate(summary.lines(room)):
+    width = os.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for number, line in enumerate(summary.lines(width)):
         sys.stdout.write(_styled(line, number, len(summary.header)) + "\n")
     if summary.layers and sys.stderr.isatty():
-        name, stem = shlex.quote(options.source), shlex.quote(os.path.splitext(summary.file)[0])
-        print_hint(f"t7bridge draw {name} -o {stem}.html; t7bridge module {name} -o {stem}")
+        source = shlex.quote(options.source)
+        stem = shlex.quote(os.path.splitext(summary.file)[0])
+        print_hint(f"t7bridge draw {source} -o {stem}.html; t7bridge module {source} -o {stem}")
     return DONE
 
 
 def _styled(line: str, number: int, header: int) -> str:
-    """Style a line of the summary; table heads are bold on a terminal."""
+    """Style a line of the summary on a terminal: names in its header are faint, heads of tables bold.
+
+    Args:
+        line: the line.
+        number: its number, from 0.
+        header: number of lines of the header, which come first.
+    """
     if not is_styled(sys.stdout):
         return line
     width = os.get_terminal_size().columns
-    line = line if len(line) <= width else line[: width - 1] + "…"
+    if len(line) > width:
+        line = line[: width - 1] + "…"
     if number < header:
         name, space, value = line.partition("  ")
         return f"\x1b[2m{name}\x1b[0m{space}{value}"
-    return f"\x1b[1m{line}\x1b[0m" if line.startswith(("layer ", "path ", "tensor ")) else line
+    if line.startswith(("layer ", "path ", "tensor ")):
+        return f"\x1b[1m{line}\x1b[0m"
+    return line
 
 
 def _outline(options: argparse.Namespace) -> int:
+    """Print every value, as an indented outline."""
     from ..tools.inspect import outline_lines
 
     for line in outline_lines(options.source, options.at, options.depth, options.items, options.limits):
@@ -180,10 +190,11 @@ def _outline(options: argparse.Namespace) -> int:
 def lua(options: argparse.Namespace) -> int:
     """Write the files, and print the report."""
     report = t7bridge.write_lua(**arguments_of(options, "lua"))
-    line = f"{os.path.join(report.target, 'model.t7')}: {report.tensors} tensors; its source is model.lua"
     if options.loader:
-        beside = f"; its weights are in weights.t7, {report.tensors} tensors" if report.source else ""
-        line = f"{os.path.join(options.target, 'loader.lua')}: loads a state dict into a Lua model by name{beside}"
+        weights = f"; its weights are in weights.t7, {report.tensors} tensors" if report.source else ""
+        line = f"{os.path.join(options.target, 'loader.lua')}: loads a state dict into a Lua model by name{weights}"
+    else:
+        line = f"{os.path.join(report.target, 'model.t7')}: {report.tensors} tensors; its source is model.lua"
     return _print(options, report.as_dict, [line], report.notes)
 
 
@@ -191,63 +202,81 @@ def match(options: argparse.Namespace) -> int:
     """Match, write if complete, and print."""
     if options.target is None and options.out is not None:
         return failed("-o requires TARGET: t7bridge match SRC names models that have its layers")
-    found = t7bridge.match(**arguments_of(options, "match"))
+    result = t7bridge.match(**arguments_of(options, "match"))
     if options.target is None:
-        return _recognize(options, found)
-    done = found.complete or (options.partial and not found.ambiguous)
-    proof = _run(options, found) if done else None
-    lines = _pairs(found) if options.out is None else _written(options, found, proof) if done else []
-    ok = done and (proof is None or not proof.exit_code)
-    code = _print(options, found.as_dict, lines, found.report.notes, ok=ok)
-    if not (found.complete or options.json):
-        print(f"t7bridge: {'note' if done else 'error'}: {found.problems(options.partial and done)}", file=sys.stderr)
+        return _recognize(options, result)
+    is_usable = result.complete or (options.partial and not result.ambiguous)
+    proof = _run(options, result) if is_usable else None
+    lines: list[str] = []
+    if options.out is None:
+        lines = _pairs(result)
+    elif is_usable:
+        lines = _written(options, result, proof)
+    ok = is_usable and (proof is None or not proof.exit_code)
+    code = _print(options, result.as_dict, lines, result.report.notes, ok=ok)
+    if not (result.complete or options.json):
+        level = "note" if is_usable else "error"
+        print(f"t7bridge: {level}: {result.problems(options.partial and is_usable)}", file=sys.stderr)
     return code
 
 
-def _written(options: argparse.Namespace, found: Match, proof: Proof | None) -> list[str]:
+def _written(options: argparse.Namespace, result: Match, proof: Proof | None) -> list[str]:
     """Write the result of a match, unless a run shows that pairs may be wrong; return the lines to print."""
     from ..tools.match.result import WriteMatch, write_match
 
-    if found.complete and proof is not None and proof.misplaced:
+    if result.complete and proof is not None and proof.misplaced:
         message = f"{options.out} is not written: layers may have the weights of others; --no-run writes it"
-        found.report.note("warning", message, code="match")
+        result.report.note("warning", message, code="match")
         return []
-    write_match(found, options.out, **{name: getattr(options, name) for name in options_of(WriteMatch)})
-    return [f"{options.out}: {counted(len(found.pairs), 'tensor')}, {found.report.target_bytes:,} bytes"]
+    write_match(result, options.out, **{name: getattr(options, name) for name in options_of(WriteMatch)})
+    return [f"{options.out}: {counted(len(result.pairs), 'tensor')}, {result.report.target_bytes:,} bytes"]
 
 
 _MOST_RUN = 6
 """Models of libraries that are run to find the one that computes what a file does."""
 
 
-def _recognize(options: argparse.Namespace, found: Match) -> int:
+def _recognize(options: argparse.Namespace, result: Match) -> int:
     """Print which models of libraries have the same layers, which of them computes the same, and the command."""
-    if found.recurrent or not found.models:
-        where = ["--at", options.at] if options.at else []
-        folder = os.path.splitext(os.path.basename(options.source))[0]
-        hint = shlex.join(["t7bridge", "module", options.source, *where, "-o", folder])
-        hint *= found.source_side.module is not None
-        return _print(options, found.as_dict, [found.sentence()], hint=hint, ok=bool(found.recurrent))
-    rows: list[tuple[tuple[bool, int], KnownModel, Match]] = []
-    """The models: the proven one first, then those with fewer differences."""
-    for place, (known, each) in enumerate(zip(found.models, found.candidates)):
-        is_run = place < _MOST_RUN and each.complete and not (rows and rows[0][0] == (False, 0))
-        proof = _run(options, each) if is_run else None
-        rank = (True, len(found.models))
-        if proof is not None and not proof.problem:
-            known = evolve(known, verdict="not proven" if proof.exit_code else "proven")
-            rank = proof.misplaced, len(proof.differences)
-        rows.append((rank, known, each))
-        rows.sort(key=lambda row: row[0])
-    best = rows[0][2]
-    best.models, best.asked = [known for _, known, _ in rows], found.asked
+    if result.recurrent or not result.models:
+        hint = ""
+        if result.source_side.module is not None:
+            at = ["--at", options.at] if options.at else []
+            folder = os.path.splitext(os.path.basename(options.source))[0]
+            hint = shlex.join(["t7bridge", "module", options.source, *at, "-o", folder])
+        return _print(options, result.as_dict, [result.sentence()], hint=hint, ok=bool(result.recurrent))
+    best, models = _ranked(options, result)
+    best.models = models
+    best.asked = result.asked
     notes = [note for note in best.report.notes if note.code == "prove"]
-    lines = [best.sentence(), *(f"also {each}" for each in best.models[1:])]
+    lines = [best.sentence(), *(f"also {model}" for model in best.models[1:])]
     ok = best.complete and all(note.level != "warning" for note in notes)
     return _print(options, best.as_dict, lines, notes, hint=_next_command(options, best), ok=ok)
 
 
-def _run(options: argparse.Namespace, found: Match) -> Proof | None:
+def _ranked(options: argparse.Namespace, result: Match) -> tuple[Match, list[KnownModel]]:
+    """Run the models of libraries that have the same layers, until one computes the same.
+
+    Returns:
+        The match of the best, and the models: the proven one first, then those with fewer differences.
+    """
+    proven = (False, 0)  # no layer misplaced, no difference
+    not_run = (True, len(result.models))
+    rows: list[tuple[tuple[bool, int], KnownModel, Match]] = []
+    for place, (model, candidate) in enumerate(zip(result.models, result.candidates)):
+        is_decided = bool(rows) and rows[0][0] == proven
+        rank = not_run
+        if place < _MOST_RUN and candidate.complete and not is_decided:
+            proof = _run(options, candidate)
+            if proof is not None and not proof.problem:
+                model = evolve(model, verdict="not proven" if proof.exit_code else "proven")
+                rank = proof.misplaced, len(proof.differences)
+        rows.append((rank, model, candidate))
+        rows.sort(key=lambda row: row[0])
+    return rows[0][2], [model for _, model, _ in rows]
+
+
+def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     """Run both models on the same inputs if that is asked for, or TARGET or SRC is a factory, and note the result.
 
     Returns:
@@ -255,37 +284,43 @@ def _run(options: argparse.Namespace, found: Match) -> Proof | None:
     """
     from ..tools.prove import try_proof
 
-    sides = found.source_side, found.target_side
-    made = [str(side.factory) for side in sides if side.factory is not None]
-    factory = options.factory or next(iter(made), None)
-    lua = [side.module for side in sides if side.module is not None]
-    if (options.prove or (made and not options.no_run)) and lua and (factory or len(lua) == 2):
-        module, other = found.to_run(options.partial)
-        factory = factory if len(lua) == 1 else None
+    sides = result.source_side, result.target_side
+    factories = [str(side.factory) for side in sides if side.factory is not None]
+    lua_modules = [side.module for side in sides if side.module is not None]
+    factory = options.factory or next(iter(factories), None)
+    is_requested = options.prove or (factories and not options.no_run)
+    if is_requested and lua_modules and (factory or len(lua_modules) == 2):
+        module, other = result.to_run(options.partial)
+        if len(lua_modules) == 2:  # both sides can be run without one
+            factory = None
         proof = try_proof(module, against=other, factory=factory, input=options.input, limits=options.limits)
-        found.report.notes.append(proof.note())
+        result.report.notes.append(proof.note())
         return proof
-    if options.prove and lua:
-        found.report.notes.append(try_proof(lua[0], limits=options.limits).note())
+    if options.prove and lua_modules:  # the one side at least, with what Lua recorded in it
+        result.report.notes.append(try_proof(lua_modules[0], limits=options.limits).note())
     return None
 
 
-def _pairs(found: Match) -> list[str]:
+def _pairs(result: Match) -> list[str]:
     """Return a line for each pair of keys."""
-    width = max((len(pair.source or "-") for pair in found.pairs), default=0)
+    width = max((len(pair.source or "-") for pair in result.pairs), default=0)
     return [
-        f"{pair.source or '-':{width}}  {pair.target}  {list(pair.target_shape)} {pair.why}" for pair in found.pairs
+        f"{pair.source or '-':{width}}  {pair.target}  {list(pair.target_shape)} {pair.why}" for pair in result.pairs
     ]
 
 
-def _next_command(options: argparse.Namespace, found: Match) -> str:
+def _next_command(options: argparse.Namespace, result: Match) -> str:
     """Return the command that writes the weights under the keys of the best model."""
-    factory = found.target_side.factory
+    factory = result.target_side.factory
     assert factory is not None
     stem = str(factory.args[0]) if factory.args else factory.attribute
-    known = shlex.join(["--map", os.fspath(options.mapping)]) + " " if options.mapping else ""
-    where = shlex.join(["--at", options.at]) + " " if options.at else ""
-    return f"t7bridge match {where}{known}{shlex.join([options.source, str(factory)])} -o {shlex.quote(stem)}.pt"
+    words = ["t7bridge", "match"]
+    if options.at:
+        words += ["--at", options.at]
+    if options.mapping:
+        words += ["--map", os.fspath(options.mapping)]
+    words += [options.source, str(factory)]
+    return f"{shlex.join(words)} -o {shlex.quote(stem)}.pt"
 
 
 def module(options: argparse.Namespace) -> int:
@@ -326,9 +361,9 @@ def scan(options: argparse.Namespace) -> int:
 
 def prove(options: argparse.Namespace) -> int:
     """Prove, print the table, worst first, and the verdict."""
-    counts = len(options.input), len(options.expect)
-    if options.expect and counts[0] != counts[1]:
-        raise ModelError("each input needs an expected output", expected=f"{counts[0]}", found=f"{counts[1]}")
+    inputs, outputs = len(options.input), len(options.expect)
+    if options.expect and inputs != outputs:
+        raise ModelError("each input needs an expected output", expected=f"{inputs}", found=f"{outputs}")
     pairs = list(zip(options.input, options.expect))
     against = options.recording or pairs or options.other
     proof = t7bridge.prove(**{**arguments_of(options, "prove"), "against": against})
@@ -395,50 +430,53 @@ def script(shell: str) -> str:
     return bash if shell == "bash" else _ZSH.format(bash)
 
 
-def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the options of a parser, without operands."""
     return [action for action in parser._actions if action.option_strings]
 
 
 def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
-    choices, options = [], []
-    for name, parser in parsers.items():
-        spellings = [each for action in _actions(parser) for each in action.option_strings]
-        line = 'COMPREPLY=($(compgen -W "%s" -- "$word"))'
-        options.append(f"            {name}) {line % ' '.join(spellings)} ;;")
+    """Return the script for bash."""
+    choices: list[str] = []
+    options: list[str] = []
+    template = 'COMPREPLY=($(compgen -W "%s" -- "$word"))'
+    for verb_name, parser in parsers.items():
+        spellings = [spelling for action in _options(parser) for spelling in action.option_strings]
+        options.append(f"            {verb_name}) {template % ' '.join(spellings)} ;;")
         for action in parser._actions:
             if not action.choices:
                 continue
-            reply = line % " ".join(map(str, action.choices))
+            reply = template % " ".join(map(str, action.choices))
             if action.option_strings:
-                names = "|".join(f'"{name} {each}"' for each in action.option_strings)
-                choices.append(f"        {names}) {reply}; return ;;")
-            else:
-                choices.append(f'        "{name} {name}") [ "${{word#-}}" = "$word" ] && {reply} ;;')
+                patterns = "|".join(f'"{verb_name} {spelling}"' for spelling in action.option_strings)
+                choices.append(f"        {patterns}) {reply}; return ;;")
+            else:  # an operand: the word after the verb
+                choices.append(f'        "{verb_name} {verb_name}") [ "${{word#-}}" = "$word" ] && {reply} ;;')
     return _BASH % {"verbs": " ".join(parsers), "choices": "\n".join(choices), "options": "\n".join(options)}
 
 
 def _fish(parsers: dict[str, argparse.ArgumentParser]) -> str:
+    """Return the script for fish."""
     lines = [f"complete -c t7bridge -n __fish_use_subcommand -a {verb} -d {_quoted(VERBS[verb])}" for verb in parsers]
     lines.append("complete -c t7bridge -n __fish_use_subcommand -a help -d 'print the help of a verb'")
     lines.append(f"complete -c t7bridge -n '__fish_seen_subcommand_from help' -x -a {_quoted(' '.join(parsers))}")
     for name, parser in parsers.items():
-        seen = f"complete -c t7bridge -n '__fish_seen_subcommand_from {name}'"
-        lines += [
-            f"{seen} -x -a {_quoted(' '.join(map(str, action.choices)))}"
-            for action in parser._actions
-            if action.choices and not action.option_strings
-        ]
-        for action in _actions(parser):
-            words = [f"-l {each[2:]}" for each in action.option_strings if each.startswith("--")]
-            words += [f"-s {each[1:]}" for each in action.option_strings if not each.startswith("--")]
+        after_verb = f"complete -c t7bridge -n '__fish_seen_subcommand_from {name}'"
+        for action in parser._actions:
+            if action.choices and not action.option_strings:
+                lines.append(f"{after_verb} -x -a {_quoted(' '.join(map(str, action.choices)))}")
+        for action in _options(parser):
+            words = [f"-l {spelling[2:]}" for spelling in action.option_strings if spelling.startswith("--")]
+            words += [f"-s {spelling[1:]}" for spelling in action.option_strings if not spelling.startswith("--")]
             if action.choices:
                 words.append(f"-x -a {_quoted(' '.join(map(str, action.choices)))}")
-            elif action.nargs != 0:
+            elif action.nargs != 0:  # it has a value
                 words.append("-r")
             words.append(f"-d {_quoted((action.help or '').replace('%%', '%'))}")
-            lines.append(f"{seen} {' '.join(words)}")
+            lines.append(f"{after_verb} {' '.join(words)}")
     return "\n".join(lines) + "\n"
 
 
 def _quoted(text: str) -> str:
+    """Return a text in the quotes of fish."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

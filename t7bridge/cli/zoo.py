@@ -119,10 +119,10 @@ class Display:
             return
         self._next = time.monotonic() + _LINE_SECONDS
         files, size = now.rates
-        left = f", {clock(now.seconds_left)} left" if now.seconds_left is not None else ""
+        estimate = f", {clock(now.seconds_left)} left" if now.seconds_left is not None else ""
         failed = f", {now.counts['failed']} failed" if now.counts["failed"] else ""
         self._line(
-            f"{now.finished} of {now.files} files{failed}, {files:.0f} files and {megabytes(size)} a second{left}"
+            f"{now.finished} of {now.files} files{failed}, {files:.0f} files and {megabytes(size)} a second{estimate}"
         )
 
 
@@ -141,11 +141,15 @@ class JsonDisplay(QuietDisplay):
 
     def file(self, row: Any) -> None:
         """Print the outcome of a file."""
-        found = {"file": row.name, "status": row.status, "output": row.output, "kind": row.kind}
-        print(
-            printable_json(json.dumps({**found, "reason": row.reason, "seconds": round(row.seconds, 6)})),
-            flush=True,
-        )
+        outcome = {
+            "file": row.name,
+            "status": row.status,
+            "output": row.output,
+            "kind": row.kind,
+            "reason": row.reason,
+            "seconds": round(row.seconds, 6),
+        }
+        print(printable_json(json.dumps(outcome)), flush=True)
 
 
 class RichDisplay(Display):
@@ -171,25 +175,27 @@ class RichDisplay(Display):
     def progress(self, now: Any) -> None:
         """Redraw the bar."""
         files, size = now.rates
-        left = f"{clock(now.seconds_left)} left" if now.seconds_left is not None else "…"
+        estimate = f"{clock(now.seconds_left)} left" if now.seconds_left is not None else "…"
         counts = ", ".join(f"{now.counts[status]} {word}" for status, word in _WORDS.items())
+        done_bytes = f"{megabytes(now.done_bytes)} of {megabytes(now.bytes)}"
         lines = (
-            f"{now.finished:,} of {now.files:,} files   {megabytes(now.done_bytes)} of {megabytes(now.bytes)}   {left}",
+            f"{now.finished:,} of {now.files:,} files   {done_bytes}   {estimate}",
             f"{counts}   {files:.0f} files/s   {megabytes(size)}/s   {clock(now.seconds)}",
             *(f"  {printable(name)}" for name in now.current[:_NAMES]),
         )
         self._progress.start()
+        # Beside the bar of 32 columns, and the space around it.
         shown = "\n".join(line[: self._console.width - 36] for line in lines)
         self._progress.update(self._task, total=max(now.files, 1), completed=now.finished, shown=shown, refresh=True)
 
 
 def clock(seconds: float) -> str:
     """Return `1:02:03`, `2:03` or `3 s`."""
-    whole = int(seconds)
-    hours, minutes = whole // 3600, whole // 60 % 60
+    minutes, whole_seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
     if hours:
-        return f"{hours}:{minutes:02}:{whole % 60:02}"
-    return f"{minutes}:{whole % 60:02}" if minutes else f"{whole} s"
+        return f"{hours}:{minutes:02}:{whole_seconds:02}"
+    return f"{minutes}:{whole_seconds:02}" if minutes else f"{whole_seconds} s"
 
 
 def megabytes(size: float) -> str:

@@ -10,7 +10,7 @@ import builtins
 import keyword
 import math
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ MAX_DIGITS = 400
 """Maximum digits of a whole number; more than a number of Lua can have."""
 MAX_NAME = 60
 """Maximum length of a name; a longer one of a file is not used."""
-_OWN = "self torch nn F input inputs Tensor target Path Any Model load model weights path load_file from_pretrained"
+_OWN = "self torch nn F input inputs Tensor target Path Any Model load model weights path"
 TAKEN = frozenset((*dir(builtins), *_OWN.split()))
 """Names reserved by a page, and those of Python; no variable has one."""
 Write: TypeAlias = Callable[..., ast.expr]
@@ -54,8 +54,10 @@ def usable_name(name: str) -> str:
     """
     if len(name) > MAX_NAME:
         return ""
-    found = unicodedata.normalize("NFKC", name)
-    return found if found.isidentifier() and len(found) <= MAX_NAME and not found.startswith("_") else ""
+    normalized = unicodedata.normalize("NFKC", name)
+    if not normalized.isidentifier() or normalized.startswith("_"):
+        return ""
+    return normalized if len(normalized) <= MAX_NAME else ""  # normalization may lengthen a name
 
 
 def free_variable(name: str, taken: frozenset[str]) -> bool:
@@ -102,12 +104,12 @@ def formula(template: str, **values: Any) -> Write:
         >>> ast.unparse(formula("lambda x: x.narrow(dim, 0, 1)", dim=-2)(dotted("self.size")))
         'self.size.narrow(-2, 0, 1)'
     """
-    made = _parsed(template)
-    fixed = {name: expression(value) for name, value in values.items()}
+    function = _parsed(template)
+    parameters = [argument.arg for argument in function.args.args]
+    constants = {name: expression(value) for name, value in values.items()}
 
     def write(*operands: ast.expr) -> ast.expr:
-        named = zip((each.arg for each in made.args.args), operands)
-        filled: ast.expr = _filled(made.body, {**fixed, **dict(named)})
+        filled: ast.expr = _filled(function.body, {**constants, **dict(zip(parameters, operands))})
         return filled
 
     return write
@@ -115,18 +117,20 @@ def formula(template: str, **values: Any) -> Write:
 
 @cache
 def _parsed(template: str) -> ast.Lambda:
-    made = ast.parse(template, mode="eval").body
-    assert isinstance(made, ast.Lambda)
-    return made
+    function = ast.parse(template, mode="eval").body
+    assert isinstance(function, ast.Lambda)
+    return function
 
 
 def _filled(node: Any, values: dict[str, ast.expr]) -> Any:
     """Return a copy of a tree in which some names are replaced."""
     if isinstance(node, list):
-        return [_filled(each, values) for each in node]
-    if not isinstance(node, ast.AST) or isinstance(node, ast.Name):
-        return values.get(node.id, node) if isinstance(node, ast.Name) else node
-    return type(node)(**{name: _filled(each, values) for name, each in ast.iter_fields(node)})
+        return [_filled(item, values) for item in node]
+    if isinstance(node, ast.Name):
+        return values.get(node.id, node)
+    if not isinstance(node, ast.AST):
+        return node
+    return type(node)(**{name: _filled(value, values) for name, value in ast.iter_fields(node)})
 
 
 applied = formula("lambda module, x: module(x)")
@@ -135,18 +139,26 @@ applied = formula("lambda module, x: module(x)")
 
 def text_of(node: ast.expr) -> str:
     """Return an expression as source; printed once."""
-    known = vars(node)
-    if "text" not in known:
-        known["text"] = ast.unparse(node)
-    return str(known["text"])
+    attributes = vars(node)
+    if "text" not in attributes:
+        attributes["text"] = ast.unparse(node)
+    return str(attributes["text"])
 
 
 def names_in(node: Any) -> set[str]:
     """Return the variables of an expression or statement, and other names that it uses without a dot."""
     if isinstance(node, ast.Name):
         return {node.id}
-    parts = node if isinstance(node, list) else vars(node).values() if isinstance(node, ast.AST) else ()
-    return {name for part in parts if isinstance(part, (list, ast.AST)) for name in names_in(part)}
+    parts: Iterable[Any] = ()
+    if isinstance(node, list):
+        parts = node
+    elif isinstance(node, ast.AST):
+        parts = vars(node).values()
+    names: set[str] = set()
+    for part in parts:
+        if isinstance(part, (list, ast.AST)):
+            names |= names_in(part)
+    return names
 
 
 def same_literal(value: Any, other: Any) -> bool:
@@ -168,9 +180,11 @@ def expression(value: Any) -> ast.expr:
         return ast.Constant(value)
     if type(value) is float and not math.isfinite(value):
         return apply("float", str(value))
+    # A decimal digit has more than 3 bits; Python refuses to print integers of very many digits.
     if type(value) is float or (type(value) is int and value.bit_length() < 3 * MAX_DIGITS):
-        positive = ast.Constant(abs(value))
-        return ast.UnaryOp(ast.USub(), positive) if repr(value)[0] == "-" else positive
+        magnitude = ast.Constant(abs(value))
+        is_negative = repr(value)[0] == "-"  # -0.0 is, too
+        return ast.UnaryOp(ast.USub(), magnitude) if is_negative else magnitude
     if type(value) is str:
         return ast.Constant(_Quoted(value))
     if type(value) is tuple:
@@ -186,7 +200,7 @@ class _Quoted(str):
     def __repr__(self) -> str:
         if '"' in self and "'" not in self:
             return super().__repr__()
-        # Python chooses double quotes for a text with a single one.
+        # Python chooses double quotes for a text with a single one: one is put before each part, and cut off.
         parts = [repr(f"'{part}")[2:-1] for part in self.split('"')]
         return '"' + '\\"'.join(parts) + '"'
 
@@ -237,7 +251,9 @@ class Construction:
 
     def argument(self, place: int | str) -> str:
         """Return the name of an argument; empty if it is unknown."""
-        return place if isinstance(place, str) else self.names[place] if place < len(self.names) else ""
+        if isinstance(place, str):
+            return place
+        return self.names[place] if place < len(self.names) else ""
 
     def named(self) -> dict[str, Any]:
         """Return the arguments whose names are known."""
@@ -266,8 +282,9 @@ class Construction:
         }
         call = apply(self.name, *self.args, **written)
         assert isinstance(call, _Call)
-        inner = [*call.args, *(each.value for each in call.keywords)]
-        call.spread = (self.name == SEQUENTIAL and len(self.args) > 2) or any(map(_spreads, inner))
+        arguments = [*call.args, *(argument.value for argument in call.keywords)]
+        # Two modules may share a line.
+        call.spread = (self.name == SEQUENTIAL and len(self.args) > 2) or any(map(_spreads, arguments))
         return call
 
 
@@ -314,31 +331,38 @@ def _without_brackets(node: ast.expr) -> str:
 
 def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]:
     """Return an expression as lines, with the text before and after it."""
-    pad, text = " " * indent, text_of(node)
+    pad = " " * indent
+    text = text_of(node)
     if isinstance(node, ast.Tuple) and before == "return ":
         text = _without_brackets(node)
     line = f"{pad}{before}{text}{after}"
     if len(line) <= WIDTH and not _spreads(node):
         return [line]
-    arguments: list[tuple[str, ast.expr]]
     if isinstance(node, ast.BinOp):
         terms = [text] if len(f"{pad}    {text}") <= WIDTH else _operands(node)
         return [f"{pad}{before}(", *(f"{pad}    {term}" for term in terms), f"{pad}){after}"]
+    # Each item with the text before it: `bias=`.
+    arguments: list[tuple[str, ast.expr]]
     if isinstance(node, ast.Call):
-        opening, closing = f"{before}{text_of(node.func)}(", f"){after}"
-        arguments = [("", each) for each in node.args]
-        arguments += [(f"{each.arg}=", each.value) for each in node.keywords]
+        opening = f"{before}{text_of(node.func)}("
+        closing = f"){after}"
+        arguments = [("", argument) for argument in node.args]
+        arguments += [(f"{keyword.arg}=", keyword.value) for keyword in node.keywords]
     elif isinstance(node, (ast.List, ast.Tuple)):
         left, right = "[]" if isinstance(node, ast.List) else "()"
-        opening, closing, arguments = before + left, right + after, [("", each) for each in node.elts]
+        opening = before + left
+        closing = right + after
+        arguments = [("", item) for item in node.elts]
     else:
         return [line]
     if not arguments:
         return [line]
-    items = [name + text_of(each) for name, each in arguments]
+    items = [name + text_of(value) for name, value in arguments]
     if isinstance(node, ast.Tuple) and len(items) == 1:
         items[0] += ","  # which makes it a tuple
-    spread = [line for name, each in arguments for line in _laid_out(name, each, ",", indent + 4)]
+    spread: list[str] = []
+    for name, value in arguments:
+        spread += _laid_out(name, value, ",", indent + 4)
     return bracketed(opening, items, closing, indent, spread, _spreads(node))
 
 
@@ -355,20 +379,28 @@ def bracketed(
         spread: the items on lines of their own, indented.
         always: whether they are always spread.
     """
-    pad, inner = " " * indent, ", ".join(items)
-    if len(f"{pad}{before}{inner}{after}") <= WIDTH and not always:
-        return [f"{pad}{before}{inner}{after}"]
-    if len(f"{pad}    {inner}") <= WIDTH and not always and not before.endswith("[") and before != "(":
-        spread = [f"{pad}    {inner}"]
-    return [f"{pad}{before}", *(spread or [f"{pad}    {item}," for item in items]), f"{pad}{after}"]
+    pad = " " * indent
+    joined = ", ".join(items)
+    if spread is None:
+        spread = [f"{pad}    {item}," for item in items]
+    if not always:
+        if len(f"{pad}{before}{joined}{after}") <= WIDTH:
+            return [f"{pad}{before}{joined}{after}"]
+        # Black gives each item of a list, and each of several names to unpack, a line of its own.
+        is_list_or_names = before.endswith("[") or before == "("
+        if len(f"{pad}    {joined}") <= WIDTH and not is_list_or_names:
+            spread = [f"{pad}    {joined}"]
+    return [f"{pad}{before}", *spread, f"{pad}{after}"]
 
 
 def _operands(node: ast.BinOp) -> list[str]:
-    """Split a sum or product into its terms."""
+    """Split a sum or product into its terms, each but the first with the operator before it."""
     level = (ast.Add, ast.Sub) if isinstance(node.op, (ast.Add, ast.Sub)) else (ast.Mult, ast.MatMult, ast.Div)
     terms: list[str] = []
     left: ast.expr = node
+    # `_` stands for the other operand, so that `ast` adds the parentheses that a term needs; then it is cut off.
     while isinstance(left, ast.BinOp) and isinstance(left.op, level):
         terms.append(ast.unparse(ast.BinOp(ast.Name("_"), left.op, left.right))[2:])
         left = left.left
-    return [ast.unparse(ast.BinOp(left, node.op, ast.Name("_")))[:-4], *reversed(terms)]
+    first = ast.unparse(ast.BinOp(left, node.op, ast.Name("_")))[:-4]
+    return [first, *reversed(terms)]

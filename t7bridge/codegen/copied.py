@@ -104,26 +104,34 @@ def _file(module: str) -> dict[str, Copied]:
     imports, homes = _imported(body)
     defined = {name: statement for statement in body for name in _defined(statement)}
     homes.update(dict.fromkeys(defined, module))
-    found: dict[str, Copied] = {}
+    pieces_of_file: dict[str, Copied] = {}
     for name, statement in defined.items():
         used = _global_names(symtable(ast.unparse(statement), path.name, "exec")) - {name}
-        names = [ast.unparse(base) for base in getattr(statement, "bases", ())]
-        in_torch = [base.removeprefix("nn.") for base in names if base.startswith("nn.")]
-        bases = [found[base] if base in found else _file(homes[base])[base] for base in names if base in homes]
-        piece = found[name] = _piece(name, statement, in_torch, bases)
+        torch_bases: list[str] = []
+        bases: list[Copied] = []
+        for base in map(ast.unparse, getattr(statement, "bases", ())):
+            if base.startswith("nn."):
+                torch_bases.append(base.removeprefix("nn."))
+            elif base in pieces_of_file:  # a base stands before its subclasses
+                bases.append(pieces_of_file[base])
+            elif base in homes:
+                bases.append(_file(homes[base])[base])
+        piece = _piece(name, statement, torch_bases, bases)
         piece.text = statement_text(statement, text.splitlines())
         piece.needs = tuple(sorted((homes[other], other) for other in used if other in homes))
         piece.imports = frozenset(imports[other] for other in used if other in imports)
-    return found
+        pieces_of_file[name] = piece
+    return pieces_of_file
 
 
 def _global_names(scope: SymbolTable) -> set[str]:
-    """Return the names that a statement takes from its module; one that a function assigns is its own."""
+    """Return the names that a statement reads from its module; one that a function assigns is its own."""
     is_module = scope.get_type() == "module"
-    found = {
-        each.get_name() for each in scope.get_symbols() if (is_module and each.is_referenced()) or each.is_global()
-    }
-    return found.union(*map(_global_names, scope.get_children()))
+    names: set[str] = set()
+    for symbol in scope.get_symbols():
+        if symbol.is_global() or (is_module and symbol.is_referenced()):
+            names.add(symbol.get_name())
+    return names.union(*map(_global_names, scope.get_children()))
 
 
 def _imported(body: list[ast.stmt]) -> tuple[dict[str, Import], dict[str, str]]:
@@ -132,30 +140,35 @@ def _imported(body: list[ast.stmt]) -> tuple[dict[str, Import], dict[str, str]]:
     homes: dict[str, str] = {}
     for statement in body:
         if isinstance(statement, ast.Import):
-            imports.update((each.asname or each.name, (each.name, "", each.asname or "")) for each in statement.names)
+            for alias in statement.names:
+                imports[alias.asname or alias.name] = (alias.name, "", alias.asname or "")
         elif isinstance(statement, ast.ImportFrom):
             home = statement.module or ""
-            for each in statement.names:
-                if statement.level:
-                    homes[each.name] = home
+            for alias in statement.names:
+                if statement.level:  # a relative import: another file of the layers
+                    homes[alias.name] = home
                 else:
-                    imports[each.asname or each.name] = (home, each.name, each.asname or "")
+                    imports[alias.asname or alias.name] = (home, alias.name, alias.asname or "")
     return imports, homes
 
 
-def _piece(name: str, statement: ast.stmt, in_torch: list[str], bases: list[Copied]) -> Copied:
+def _piece(name: str, statement: ast.stmt, torch_bases: list[str], bases: list[Copied]) -> Copied:
     """Return the facts about a definition with bases in torch.nn and in the package."""
     methods = {inner.name: inner for inner in getattr(statement, "body", ()) if isinstance(inner, ast.FunctionDef)}
-    inputs = [len(methods["forward"].args.args) - 1] if "forward" in methods else []
-    in_torch = sorted((*in_torch, *(base.base for base in bases)), key=lambda base: base in ("Module", ""))
+    inputs = [base.inputs for base in bases]
+    if "forward" in methods:
+        inputs.insert(0, len(methods["forward"].args.args) - 1)  # without `self`
+    # `Module` says least: a class of torch.nn with arguments of its own comes first.
+    torch_bases = sorted((*torch_bases, *(base.base for base in bases)), key=lambda base: base in ("Module", ""))
     has_fields = name == "Layer" or any(base.has_fields for base in bases)
     inherited = [base.signature for base in bases if base.signature is not None]
+    # Constructors set attributes, too: only what other methods set is kept between calls.
     others = [method for name, method in methods.items() if name not in ("__init__", "__post_init__")]
     return Copied(
         name,
-        inputs=next(filter(None, (*inputs, *(base.inputs for base in bases))), 0),
+        inputs=next(filter(None, inputs), 0),
         remembers=any(map(_sets_attributes, others)),
-        base=in_torch[0] if in_torch else "",
+        base=torch_bases[0] if torch_bases else "",
         has_fields=has_fields,
         signature=_signature(statement, methods, inherited, has_fields),
     )
@@ -166,12 +179,12 @@ def _defined(statement: ast.stmt) -> list[str]:
     if isinstance(statement, (ast.ClassDef, ast.FunctionDef)):
         return [statement.name]
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-    return [each.id for each in targets if isinstance(each, ast.Name)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def statement_text(statement: ast.stmt, lines: list[str]) -> str:
     """Return a statement with its decorators, as written."""
-    start = min(each.lineno for each in (statement, *getattr(statement, "decorator_list", ())))
+    start = min(node.lineno for node in (statement, *getattr(statement, "decorator_list", ())))
     return "\n".join(lines[start - 1 : statement.end_lineno])
 
 
@@ -193,31 +206,44 @@ def _signature(
 ) -> Signature | None:
     """Return the arguments of a class's constructor."""
     if "__init__" in methods:
-        arguments = methods["__init__"].args
-        nodes = [*[None] * (len(arguments.args) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
-        defaults = {each.arg: node for each, node in zip([*arguments.args, *arguments.kwonlyargs], nodes)}
-        kinds: list[tuple[ast.arg | None, Any]] = [
-            (each, Parameter.POSITIONAL_OR_KEYWORD) for each in arguments.args[1:]
-        ]
-        kinds += [(arguments.vararg, Parameter.VAR_POSITIONAL)]
-        kinds += [(each, Parameter.KEYWORD_ONLY) for each in arguments.kwonlyargs]
-        kinds += [(arguments.kwarg, Parameter.VAR_KEYWORD)]
-        return Signature([_parameter(each, kind, defaults.get(each.arg)) for each, kind in kinds if each])
+        return _signature_of_method(methods["__init__"].args)
     if not has_fields:
         return inherited[0] if inherited else None
-    found = {name: each for base in inherited for name, each in base.parameters.items()}
+    # Fields of bases come before the class's own, as in a data class.
+    parameters = {name: parameter for base in inherited for name, parameter in base.parameters.items()}
     assert isinstance(statement, ast.ClassDef)
+    # The only keyword of these classes is `kw_only=True`.
     kind: Any = Parameter.KEYWORD_ONLY if statement.keywords else Parameter.POSITIONAL_OR_KEYWORD
     for field in statement.body:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            found[field.target.id] = _parameter(ast.arg(field.target.id, field.annotation), kind, field.value)
-    return Signature(sorted(found.values(), key=lambda each: each.kind))
+            name = field.target.id
+            parameters[name] = _parameter(ast.arg(name, field.annotation), kind, field.value)
+    return Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
+
+
+def _signature_of_method(arguments: ast.arguments) -> Signature:
+    """Return the signature of a method without `self`."""
+    defaults: dict[str, ast.expr | None] = {}
+    for argument, default in zip(reversed(arguments.args), reversed(arguments.defaults)):  # those of the last ones
+        defaults[argument.arg] = default
+    for argument, keyword_default in zip(arguments.kwonlyargs, arguments.kw_defaults):
+        defaults[argument.arg] = keyword_default
+    # In the order in which Python requires them.
+    kinds: list[tuple[ast.arg | None, Any]] = []
+    kinds += [(argument, Parameter.POSITIONAL_OR_KEYWORD) for argument in arguments.args[1:]]
+    kinds += [(arguments.vararg, Parameter.VAR_POSITIONAL)]
+    kinds += [(argument, Parameter.KEYWORD_ONLY) for argument in arguments.kwonlyargs]
+    kinds += [(arguments.kwarg, Parameter.VAR_KEYWORD)]
+    return Signature(
+        [_parameter(argument, kind, defaults.get(argument.arg)) for argument, kind in kinds if argument is not None]
+    )
 
 
 def _parameter(declared: ast.arg, kind: Any, default: ast.expr | None) -> Parameter:
+    """Return a parameter; `...` is the default of one whose default is no literal."""
     value: Any = Parameter.empty
     if isinstance(default, ast.Call):  # `field(default=None, repr=False)`
-        default = next((each.value for each in default.keywords if each.arg == "default"), default)
+        default = next((keyword.value for keyword in default.keywords if keyword.arg == "default"), default)
     if default is not None:
         try:
             value = ast.literal_eval(default)
@@ -255,34 +281,44 @@ _PLAIN = {
 def defaults_of(piece: Copied) -> dict[str, Any]:
     """Return the arguments of a copied class that may be omitted; a class without a constructor has its base's."""
     if piece.signature is not None:
-        known = piece.signature.parameters.values()
-        return {each.name: each.default for each in known if each.default is not each.empty}
+        parameters = piece.signature.parameters
+        return {name: item.default for name, item in parameters.items() if item.default is not Parameter.empty}
     base = TORCH.get(piece.base)
-    return {name: value for name, value in base.arguments.items() if value is not REQUIRED} if base else {}
+    if base is None:
+        return {}
+    return {name: value for name, value in base.arguments.items() if value is not REQUIRED}
 
 
 def import_lines(imports: set[Import]) -> list[str]:
     """Return import statements, the standard library's first, each group sorted like isort."""
-    rows: dict[tuple[bool, bool, str, str], list[str]] = {}
+    statements: dict[tuple[bool, bool, str, str], list[str]] = {}
     for module, name, alias in imports:
-        word = (name or module) + f" as {alias}" * bool(alias)
-        row = (
-            module.startswith(("torch", "safetensors", "typing_extensions")),
-            bool(name),
-            module,
-            word if alias or not name else "",
-        )
-        rows.setdefault(row, []).append(word)
-    groups: list[list[str]] = [[], []]
-    for (is_torch, is_from, module, _), words in sorted(rows.items(), key=lambda row: (row[0][:3], row[1][0])):
+        imported = name or module
+        if alias:
+            imported += f" as {alias}"
+        is_third_party = module.startswith(("torch", "safetensors", "typing_extensions"))
+        # Names without an alias share a statement; `import torch` and `from torch import nn as n` have one each.
+        alone = imported if alias or not name else ""
+        statements.setdefault((is_third_party, bool(name), module, alone), []).append(imported)
+    standard: list[str] = []
+    third_party: list[str] = []
+    for (is_third_party, is_from, module, _), names in sorted(
+        statements.items(), key=lambda statement: (statement[0][:3], statement[1][0])
+    ):
+        group = third_party if is_third_party else standard
         before = f"from {module} " if is_from else ""
-        groups[is_torch].append(f"{before}import {', '.join(sorted(words, key=_isort))}")
-    return groups[0] + [""] * bool(groups[0] and groups[1]) + groups[1]
+        group.append(f"{before}import {', '.join(sorted(names, key=_isort))}")
+    separator = [""] if standard and third_party else []
+    return [*standard, *separator, *third_party]
 
 
 def _isort(name: str) -> tuple[int, str]:
-    """Sort constants first, then classes, then the rest."""
-    return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name)
+    """Return the key of a name in isort's order: constants, then classes, then the rest."""
+    if name.isupper() and len(name) > 1:
+        return 0, name
+    if name[0].isupper():
+        return 1, name
+    return 2, name
 
 
 # Constructors: arguments are bound to the signature in a layer's source; tensors, and what a constructor refuses, are
@@ -315,25 +351,27 @@ def check_construction(plan: Plan, owned: Owned) -> None:
     Raises:
         ModelError: a constructor would raise, or a tensor is missing, unexpected or of another shape.
     """
-    found = {key: {name: tensor.shape for name, tensor in own.items()} for key, own in owned.items()}
-    known = [spec for spec in specs_in(plan.root) if spec.graph is None and _is_known(spec.target)]
-    wanted = {}
-    for spec in reversed(known):  # children first
-        inside = {
-            name: Inside(child, found.get(id(child), {})) for name, child in {**spec.children, **spec.refers}.items()
-        }
-        numbered = [module for name, module in inside.items() if name.isdigit()]
-        named = {name: module for name, module in inside.items() if not name.isdigit()}
+    shapes: dict[int, dict[str, Shape]] = {}
+    for identity, tensors in owned.items():
+        shapes[identity] = {name: tensor.shape for name, tensor in tensors.items()}
+    specs = [spec for spec in specs_in(plan.root) if spec.graph is None and _is_known(spec.target)]
+    constructed_modules = {}
+    for spec in reversed(specs):  # children first, so that the innermost error is the one reported
+        modules = {**spec.children, **spec.refers}
+        arguments = {name: Inside(module, shapes.get(id(module), {})) for name, module in modules.items()}
+        # A `Sequential` has numbered children, which are positional arguments.
+        numbered = [module for name, module in arguments.items() if name.isdigit()]
+        named = {name: module for name, module in arguments.items() if not name.isdigit()}
         try:
-            wanted[id(spec)] = expected(spec.target, (*numbered, *spec.args), {**spec.kwargs, **named})
+            constructed_modules[id(spec)] = expected(spec.target, (*numbered, *spec.args), {**spec.kwargs, **named})
         except (ArithmeticError, LookupError, Refused, TypeError, ValueError) as error:
             raise ModelError(
                 f"a {spec.class_name} cannot be made a {spec.target.removeprefix(LAYERS)}: {error}", path=spec.path
             ) from error
-    for spec in known:
-        tensors, modules = wanted[id(spec)]
-        _check_modules(spec, {name: each.spec for name, each in modules.items()})
-        _check_tensors(spec, tensors, found.get(id(spec), {}))
+    for spec in specs:
+        expected_shapes, children = constructed_modules[id(spec)]
+        _check_modules(spec, {name: child.spec for name, child in children.items()})
+        _check_tensors(spec, expected_shapes, shapes.get(id(spec), {}))
 
 
 def _is_known(target: str) -> bool:
@@ -360,16 +398,18 @@ def expected(
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     modules = _held(signature, bound.arguments, base == "Sequential")
-    default = signature.parameters["dtype"].default if "dtype" in signature.parameters else None
-    dtype = bound.arguments.get("dtype")
-    if (dtype or default is not None) and dtype not in ELEMENT_TYPES:
-        raise Refused(f"torch has no element type {dtype!r:.40}")
+    if "dtype" in signature.parameters:
+        dtype = bound.arguments["dtype"]
+        may_be_empty = signature.parameters["dtype"].default is None
+        if (dtype or not may_be_empty) and dtype not in ELEMENT_TYPES:
+            raise Refused(f"torch has no element type {dtype!r:.40}")
     facts = traits_of(target)
     if facts.shapes is not None:
         tensors = facts.shapes(*bound.args, **bound.kwargs)
     elif facts.like:
-        known = TORCH[facts.like].arguments
-        tensors = constructed(facts.like, (), {key: each for key, each in bound.arguments.items() if key in known})
+        names = TORCH[facts.like].arguments
+        shared = {name: value for name, value in bound.arguments.items() if name in names}
+        tensors = constructed(facts.like, (), shared)
     else:
         tensors = {}
     return {name: shape(size) for name, size in tensors.items()}, modules
@@ -380,39 +420,43 @@ def _held(signature: Signature, arguments: Mapping[str, Any], is_sequential: boo
     modules: dict[str, Inside] = {}
     for name, argument in arguments.items():
         parameter = signature.parameters[name]
-        declared = "nn." in parameter.annotation
+        is_for_modules = "nn." in parameter.annotation
         values: Mapping[Any, Any] = {name: argument}
         if parameter.kind is parameter.VAR_POSITIONAL:
             values = dict(enumerate(argument))
         elif parameter.kind is parameter.VAR_KEYWORD:
             values = argument
         for key, value in values.items():
-            if isinstance(value, Inside) and (declared or parameter.annotation == "Any"):
-                modules[str(len(modules)) if is_sequential and declared else key] = value
-            elif isinstance(value, Inside) or (declared and value is not parameter.default):
-                raise Refused(f"the argument {key} is {'no' if declared else 'a'} module")
+            is_module = isinstance(value, Inside)
+            if is_module and (is_for_modules or parameter.annotation == "Any"):
+                modules[str(len(modules)) if is_sequential and is_for_modules else key] = value
+            elif is_module:
+                raise Refused(f"the argument {key} is a module")
+            elif is_for_modules and value is not parameter.default:
+                raise Refused(f"the argument {key} is no module")
     return modules
 
 
-def _check_modules(spec: ModuleSpec, found: Mapping[str, ModuleSpec]) -> None:
+def _check_modules(spec: ModuleSpec, stored: Mapping[str, ModuleSpec]) -> None:
     """Refuse a class that accepts other modules than those inside, or stores them under other names."""
-    wanted = spec.children
-    for name in {**wanted, **found}:
-        if found.get(name) is not wanted.get(name) and name not in spec.refers:
+    inside = spec.children
+    for name in {**inside, **stored}:
+        if stored.get(name) is not inside.get(name) and name not in spec.refers:
             raise ModelError(
                 f"a {spec.class_name} does not hold the modules that a {spec.target.removeprefix(LAYERS)} takes",
                 path=spec.path,
-                expected=f"the modules {', '.join(found) or 'none'}",
-                found=", ".join(wanted) or "none",
+                expected=f"the modules {', '.join(stored) or 'none'}",
+                found=", ".join(inside) or "none",
             )
 
 
-def _check_tensors(spec: ModuleSpec, wanted: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
-    for name in {**wanted, **found}:
-        if wanted.get(name) != found.get(name):
+def _check_tensors(spec: ModuleSpec, required: Mapping[str, Shape], shapes: Mapping[str, Shape]) -> None:
+    """Refuse tensors that are missing, unexpected, or of another shape than the constructor's."""
+    for name in {**required, **shapes}:
+        if required.get(name) != shapes.get(name):
             raise ModelError(
                 f"the weights do not fit the layer: {spec.class_name} as {spec.target.removeprefix(LAYERS)}",
                 path=f"{spec.path}.{name}",
-                expected=f"the shape {wanted[name]}" if name in wanted else "no such tensor",
-                found=f"{found[name]}" if name in found else "no such tensor",
+                expected=f"the shape {required[name]}" if name in required else "no such tensor",
+                found=f"{shapes[name]}" if name in shapes else "no such tensor",
             )

@@ -15,7 +15,7 @@ from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..limits import Budget, Limits
 from ..nn.fields import items_of
-from ..nn.flows import ANY, NEVER, NOTHING, TENSOR, DataFlow, Kind, listed, many
+from ..nn.kinds import ANY, NEVER, NOTHING, TENSOR, Kind, Kinds, listed, many
 from ..nn.lift import IN_TORCH, attention_names
 from ..nn.mapping import LAYERS, SEQUENTIAL, Link, ModuleSpec, end_of, specs_in
 from ..nn.memory import MemoryEffects
@@ -231,7 +231,7 @@ class SourceBuilder:
         self.inplace = inplace
         self.budget = Budget(limits, "writing the model as source", free)
         self.memory = MemoryEffects()
-        self.flow = DataFlow(traits_of)
+        self.flow = Kinds(traits_of)
         self.copied: dict[str, Copied] = {}
         self.foreign: dict[str, tuple[str, str]] = {}
         self._shared = shared

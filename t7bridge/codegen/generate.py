@@ -23,7 +23,7 @@ from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.flows import ANY, TENSOR, Kind
+from ..nn.kinds import ANY, TENSOR, Kind
 from ..nn.layouts import check_size
 from ..nn.lift import Lifted, Piece, undo
 from ..nn.mapping import SEQUENTIAL, ModuleSpec, Plan, end_of, specs_in, way_to
@@ -88,10 +88,10 @@ class Generated:
             record.tied.update(dict.fromkeys(others, first))
         return record
 
-    def converted(self, found: Mapping[str, Any]) -> dict[str, Tensor]:
+    def converted(self, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return a state dict of the class under the keys that `convert` writes."""
-        made = {key: found[names[0]] for key, names in self.keys.items() if names and key in self.state}
-        return {**made, **undo(self.pieces, found, self.state)}
+        renamed = {key: tensors[names[0]] for key, names in self.keys.items() if names and key in self.state}
+        return {**renamed, **undo(self.pieces, tensors, self.state)}
 
 
 def generate(
@@ -101,7 +101,6 @@ def generate(
     index_base: int = 1,
     limits: Limits = DEFAULT_LIMITS,
     source: str = "model.t7",
-    weights: str = "model.pt",
     lift: bool = True,
     only_keys: bool = False,
 ) -> Generated:
@@ -113,7 +112,6 @@ def generate(
         index_base: number of the first element, class or row: 1 as in Lua, or 0.
         limits: resource limits.
         source: the name of the original file, for the source's first line.
-        weights: the name of the file next to the source that `load` reads.
         lift: whether recognized cells become modules of torch.nn.
         only_keys: whether the text is left out.
 
@@ -125,53 +123,69 @@ def generate(
     if not isinstance(value, TorchObject):
         raise ModelError("source is made from an nn module", path=path, found=type(value).__name__)
     try:
-        return _generate(value, path, index_base, limits, None if only_keys else (source, weights), lift)
+        return _generate(value, path, index_base, limits, None if only_keys else source, lift)
     except RecursionError as error:
         raise UnsupportedError(TOO_DEEP, path=path, hint=USE_CONVERT) from error
 
 
 def _generate(
-    value: TorchObject, path: str, index_base: int, limits: Limits, files: tuple[str, str] | None, lift: bool
+    value: TorchObject, path: str, index_base: int, limits: Limits, source: str | None, lift: bool
 ) -> Generated:
     check_depth(value, path, limits)
-    state = state_dict(value, path, limits, own_keys=True)
-    plan = build_plan(value, path, index_base, limits, state)
-    check_size(state, limits, "constructing the model")
-    cells = recognized(plan, state) if lift else Lifted(plan, state)
-    original, state = state, cells.state
+    original = state_dict(value, path, limits, own_keys=True)
+    plan = build_plan(value, path, index_base, limits, original)
+    check_size(original, limits, "constructing the model")
+    # Cells change the plan, so that all that follows reads their state dict and not that of `convert`.
+    cells = recognized(plan, original) if lift else Lifted(plan, original)
+    state = cells.state
     owned = owned_tensors(plan, state)
-    composed = {key for piece in cells.pieces for key in (piece.target, piece.adds)}
-    computed = {
-        id(state[key]) for key, origin in state.origins.items() if origin.tensor is None and key not in composed
-    }
-    unify_tied(plan, owned, computed)
+    unify_tied(plan, owned, _computed(cells))
     check_construction(plan, owned)
     shared = shared_specs(plan)
     choose_classes(plan, shared)
+
     inplace = any(spec.kwargs.get("inplace") for spec in specs_in(plan.root))
     builder = SourceBuilder(shared, limits, _FREE * size_of(plan.root), inplace)
     layer = layer_of(value.class_name)
     root = builder.root(plan.root, criterion=layer is not None and layer.kind == "criterion")
     blocks = prepared(builder)
+
     places = list(_places(root.attributes))
-    tensors = {
-        ".".join((*place, name)): tensor for place, spec in places for name, tensor in owned.get(id(spec), {}).items()
-    }
+    tensors: dict[str, Tensor] = {}
+    for place, spec in places:
+        for name, tensor in owned.get(id(spec), {}).items():
+            tensors[".".join((*place, name))] = tensor
     _check_tensors(plan, state, places, tensors)
-    found: dict[object, list[str]] = {}
-    for key, tensor in tensors.items():
-        found.setdefault(place_of(tensor), []).append(key)
-    keys = {key: found.get(place_of(tensor), []) for key, tensor in state.items()}
-    moved = [evolve(each, target=keys[each.target][0], adds=each.adds and keys[each.adds][0]) for each in cells.pieces]
+    keys = _keys_by_memory(state, tensors)
+    pieces_of_cells = [
+        evolve(piece, target=keys[piece.target][0], adds=piece.adds and keys[piece.adds][0]) for piece in cells.pieces
+    ]
+
     text = ""
-    if files is not None:
+    if source is not None:
         constants = {id(state[key]) for key in constant_biases(cells)}
         connections = [*_shared(places, owned), *_referring(places), *_ties(places, owned, plan, state)]
         untrained = [*_untrained(places, owned, constants)]
-        text = model_source(builder, blocks, connections, untrained, _dtypes(places, owned), *files)
+        text = model_source(builder, blocks, connections, untrained, _dtypes(places, owned), source)
         check_page(text, builder, blocks, tensors)
-    notes, is_stateful = [*original.notes, *cells.notes], blocks[-1].is_stateful
-    return Generated(text, tensors, keys, notes, moved, original, is_stateful)
+    notes = [*original.notes, *cells.notes]
+    is_stateful = blocks[-1].is_stateful  # the last block is the model's own class
+    return Generated(text, tensors, keys, notes, pieces_of_cells, original, is_stateful)
+
+
+def _computed(cells: Lifted) -> set[int]:
+    """Return the tensors, by id, that are not views of the file's memory, besides those composed for cells."""
+    composed = {key for piece in cells.pieces for key in (piece.target, piece.adds)}
+    origins = cells.state.origins
+    return {id(cells.state[key]) for key, origin in origins.items() if origin.tensor is None and key not in composed}
+
+
+def _keys_by_memory(state: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """Return, for each key of a state dict, the keys of a page's tensors that are the same view of the same memory."""
+    keys_of_view: dict[object, list[str]] = {}
+    for key, tensor in tensors.items():
+        keys_of_view.setdefault(place_of(tensor), []).append(key)
+    return {key: keys_of_view.get(place_of(tensor), []) for key, tensor in state.items()}
 
 
 # The plan before generation
@@ -227,43 +241,53 @@ def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
         computed: the tensors, by id, that are not views of the file's memory; they are compared by content.
     """
     numbers: dict[Any, int] = {}
+    """A number for each description of a module: modules of one number are identical."""
     first: dict[int, ModuleSpec] = {}
 
     def content(tensor: Tensor) -> Any:
         if not tensor.numel or (id(tensor) in computed and tensor.numel <= _MOST_COMPARED):
             return tensor.element.name, tensor.shape, tensor.numpy().tobytes()
-        return id(tensor) if id(tensor) in computed else place_of(tensor)
+        if id(tensor) in computed:
+            return id(tensor)
+        return place_of(tensor)
 
     @cache
     def facts(spec: ModuleSpec) -> tuple[int, bool, bool]:
-        """Return a number that only identical modules share, whether there are tensors, and any other state."""
-        inside = {name: facts(child) for name, child in spec.children.items()}
-        own = owned.get(id(spec), {})
-        said = (spec.target, spec.plain, repr(spec.args), repr(sorted(spec.kwargs.items())))
+        """Return the module's number, whether there are tensors in it, and whether there is any other state."""
+        facts_of_children = {name: facts(child) for name, child in spec.children.items()}
+        tensors = owned.get(id(spec), {})
+        construction = (spec.target, spec.plain, repr(spec.args), repr(sorted(spec.kwargs.items())))
+        children = tuple((name, number) for name, (number, _, _) in facts_of_children.items())
         refers = tuple((name, id(other)) for name, other in spec.refers.items())
-        views = tuple((name, content(tensor)) for name, tensor in own.items())
-        children = tuple((name, number) for name, (number, _, _) in inside.items())
-        number = numbers.setdefault((said, children, refers, views), len(numbers))
-        has_tensors = bool(own) or any(has for _, has, _ in inside.values())
-        return number, has_tensors, remembers(spec) or any(resumes for _, _, resumes in inside.values())
+        views = tuple((name, content(tensor)) for name, tensor in tensors.items())
+        number = numbers.setdefault((construction, children, refers, views), len(numbers))
+
+        has_tensors = bool(tensors)
+        has_memory = remembers(spec)
+        for _, child_has_tensors, child_has_memory in facts_of_children.values():
+            has_tensors = has_tensors or child_has_tensors
+            has_memory = has_memory or child_has_memory
+        return number, has_tensors, has_memory
 
     for spec in specs_in(plan.root):
         for name, child in spec.children.items():
-            number, has_tensors, resumes = facts(child)
-            if has_tensors and not resumes:
+            number, has_tensors, has_memory = facts(child)
+            # Without tensors there is nothing to tie; of two memories one would overwrite the other.
+            if has_tensors and not has_memory:
                 spec.children[name] = first.setdefault(number, child)
 
 
 def shared_specs(plan: Plan) -> set[int]:
     """Return the modules that occur at several places, or in several nodes of a graph, by id."""
-    times: Counter[int] = Counter()
-    applied: set[int] = set()
+    counts: Counter[int] = Counter()
+    applied_twice: set[int] = set()
     for spec in specs_in(plan.root):
-        times.update(id(child) for child in spec.children.values())
+        counts.update(id(child) for child in spec.children.values())
         if spec.graph is not None:
             nodes = Counter(node.module for node in spec.graph.nodes if node.module is not None)
-            applied.update(id(spec.children[name]) for name, number in nodes.items() if number > 1)
-    return {key for key, number in times.items() if number > 1} | applied
+            applied_twice.update(id(spec.children[name]) for name, count in nodes.items() if count > 1)
+    at_several_places = {identity for identity, count in counts.items() if count > 1}
+    return at_several_places | applied_twice
 
 
 def choose_classes(plan: Plan, shared: set[int]) -> None:
@@ -274,15 +298,17 @@ def choose_classes(plan: Plan, shared: set[int]) -> None:
     may receive a tensor at one place and a list at another.
     """
     copy_as_lua(plan.root)
-    lost = False
+    batch_is_lost = False  # from some layer on, in the order of the plan
     for spec in specs_in(plan.root):
         facts = traits(spec)
         if spec.target == SEQUENTIAL:
             _flatten_views([*spec.children.values()])
         refuses_examples = spec.args != facts.plain_examples
-        if refuses_examples and (lost or (id(spec) in shared and facts.may_take_list)):
+        may_take_list = id(spec) in shared and facts.may_take_list
+        if refuses_examples and (batch_is_lost or may_take_list):
             spec.plain = ""
-        lost = lost or (facts.loses_batch and not spec.kwargs.get(facts.keeps_batch_if))
+        if facts.loses_batch and not spec.kwargs.get(facts.keeps_batch_if):
+            batch_is_lost = True
 
 
 def _flatten_views(modules: list[ModuleSpec]) -> None:
@@ -294,7 +320,9 @@ def _flatten_views(modules: list[ModuleSpec]) -> None:
             name = following.target.removeprefix("torch.nn.")
             if name == "Linear" and following.args[:1] == spec.args:
                 spec.plain = "torch.nn.Flatten"
-            if name not in TORCH or TORCH[name].rank != SAME:
+            # Layers that keep the shape may stand between the two.
+            keeps_shape = name in TORCH and TORCH[name].rank == SAME
+            if not keeps_shape:
                 break
 
 
@@ -312,8 +340,8 @@ def _places(attributes: list[Attribute], path: AttributePath = ()) -> Iterator[t
         for name, inner in call.inside():
             yield from inside(inner, (*path, name))
 
-    for each in attributes:
-        yield from inside(each.call, (*path, each.name))
+    for item in attributes:
+        yield from inside(item.call, (*path, item.name))
 
 
 def _at(path: AttributePath, start: str = "self") -> ast.expr:
@@ -330,21 +358,25 @@ def _first_places(places: AttributePaths) -> dict[int, AttributePath]:
 
 
 def _shared(places: AttributePaths, owned: Owned) -> Iterator[ast.stmt]:
-    """Yield a statement for each shared module with tensors or a memory, made at each place and then one."""
+    """Yield an assignment for each further place of a shared module with tensors or a memory.
+
+    The class constructs it at each place: `self.layers[3] = self.layers[0]` makes one of them.
+    """
     first = _first_places(places)
-    done: list[AttributePath] = []
+    replaced: list[AttributePath] = []
     for place, spec in places:
-        known = first[id(spec)]
-        if known == place or any(place[: len(above)] == above for above in done):
+        first_place = first[id(spec)]
+        is_inside_replaced = any(place[: len(above)] == above for above in replaced)
+        if first_place == place or is_inside_replaced:
             continue
-        inside = (inner for each, inner in places if each[: len(place)] == place)
-        if any(owned.get(id(inner)) or remembers(inner) for inner in inside):
-            yield ast.Assign([_at(place)], _at(known))
-            done.append(place)
+        modules = (inner for inner_place, inner in places if inner_place[: len(place)] == place)
+        if any(owned.get(id(module)) or remembers(module) for module in modules):
+            yield ast.Assign([_at(place)], _at(first_place))
+            replaced.append(place)
 
 
 def _referring(places: AttributePaths) -> Iterator[ast.stmt]:
-    """Yield the modules that others refer to without containing them."""
+    """Yield a statement for each module that others refer to without containing it: `self.a.refer(module=self.b)`."""
     first = _first_places(places)
     for place, spec in places:
         for name, other in spec.refers.items():
@@ -353,46 +385,56 @@ def _referring(places: AttributePaths) -> Iterator[ast.stmt]:
 
 
 def _ties(places: AttributePaths, owned: Owned, plan: Plan, state: StateDict) -> Iterator[ast.stmt]:
-    """Yield the parameters of different modules that are one in Lua."""
-    learned = {id(state[key]) for key in plan.parameters}
+    """Yield an assignment for each parameter that in Lua is one with that of another module."""
+    parameters = {id(state[key]) for key in plan.parameters}
     first: dict[object, tuple[AttributePath, int]] = {}
     for place, spec in places:
         for name, tensor in owned.get(id(spec), {}).items():
-            if id(tensor) not in learned or tensor.storage is None or not tensor.numel:
+            if id(tensor) not in parameters or tensor.storage is None or not tensor.numel:
                 continue
-            known, owner = first.setdefault(place_of(tensor), ((*place, name), id(spec)))
-            if owner != id(spec) and known != (*place, name):
-                yield ast.Assign([_at((*place, name))], _at(known))
+            path = (*place, name)
+            first_path, owner = first.setdefault(place_of(tensor), (path, id(spec)))
+            # Another place of the same module is no tie: `_shared` connects these.
+            if owner != id(spec) and first_path != path:
+                yield ast.Assign([_at(path)], _at(first_path))
 
 
 def _untrained(places: AttributePaths, owned: Owned, constants: set[int]) -> Iterator[ast.stmt]:
     """Yield a statement for each parameter that is not trained, by the ids of their tensors."""
-    done: set[int] = set()
+    written: set[int] = set()
     for place, spec in places:
         for name, tensor in owned.get(id(spec), {}).items():
-            if id(tensor) in constants and id(tensor) not in done:
-                done.add(id(tensor))
+            if id(tensor) in constants and id(tensor) not in written:
+                written.add(id(tensor))
                 yield ast.Expr(method(_at((*place, name)), "requires_grad_", False))
 
 
 def _dtypes(places: AttributePaths, owned: Owned) -> tuple[str, list[ast.stmt]]:
     """Return the method that sets the element type of most modules, and statements for the others."""
-    kinds = [
-        (place, {tensor.element.name for tensor in owned.get(id(spec), {}).values()} & {*_METHODS})
-        for place, spec in places
-    ]
-    counts = Counter(name for _, found in kinds for name in found)
+    types_at: list[tuple[AttributePath, set[str]]] = []
+    for place, spec in places:
+        types = {tensor.element.name for tensor in owned.get(id(spec), {}).values()}
+        types_at.append((place, types & {*_METHODS}))
+    counts = Counter(name for _, types in types_at for name in types)
     usual = counts.most_common(1)[0][0] if counts else "float32"
-    statements: list[ast.stmt] = [
-        ast.Expr(method(_at(place, "model"), _METHODS[found.pop()]))
-        for place, found in kinds
-        if len(found) == 1 and usual not in found
-    ]
-    return ("" if usual == "float32" else _METHODS[usual]), statements
+    statements: list[ast.stmt] = []
+    for place, types in types_at:
+        # The methods change a module as a whole: one of several types has none.
+        if len(types) == 1 and usual not in types:
+            statements.append(ast.Expr(method(_at(place, "model"), _METHODS[types.pop()])))
+    if usual == "float32":  # modules are constructed with it
+        return "", statements
+    return _METHODS[usual], statements
 
 
-def _check_tensors(plan: Plan, source: dict[str, Tensor], places: AttributePaths, made: dict[str, Tensor]) -> None:
+def _check_tensors(plan: Plan, source: dict[str, Tensor], places: AttributePaths, page: dict[str, Tensor]) -> None:
     """Compare every tensor of a model's file with the corresponding Lua tensor.
+
+    Args:
+        plan: the plan.
+        source: the tensors of Lua, by their keys in the plan.
+        places: the path of each module of the page.
+        page: the tensors of the page, by their keys there.
 
     Raises:
         ModelError: a tensor is missing, or replaced by another one.
@@ -402,13 +444,13 @@ def _check_tensors(plan: Plan, source: dict[str, Tensor], places: AttributePaths
         paths.setdefault(id(spec), []).append(place)
     for key, tensor in source.items():
         spec, name = owner_of(plan, key)
-        found = [made.get(".".join((*place, name))) for place in paths.get(id(spec), ())]
-        if not found or not all(other is not None and _same(tensor, other) for other in found):
+        counterparts = [page.get(".".join((*place, name))) for place in paths.get(id(spec), ())]
+        if not counterparts or not all(other is not None and _same(tensor, other) for other in counterparts):
             raise ModelError(
                 "a tensor would be lost or replaced by another one in model.pt",
                 path=f"{spec.path}.{name}",
                 expected=f"the values of {key}",
-                found="another tensor" if found else "no attribute for it in the source",
+                found="another tensor" if counterparts else "no attribute for it in the source",
             )
 
 
@@ -427,16 +469,8 @@ _BASE_IMPORTS = {
     "nn": ("torch", "nn", ""),
     "F": ("torch.nn", "functional", "F"),
     "Any": ("typing", "Any", ""),
-    "load_file": ("safetensors.torch", "load_file", ""),
 }
 """Names that a page may use, with their imports."""
-
-_FROM_PRETRAINED = (
-    "def from_pretrained(folder: str | Path) -> Model:",
-    '    """Return the model in evaluation mode, with the weights in a folder, as model hubs distribute it."""',
-    '    return load(Path(folder) / "model.safetensors")',
-)
-"""Additions to a page whose weights are a safetensors file."""
 
 
 def prepared(builder: SourceBuilder) -> list[CodeBlock]:
@@ -459,7 +493,6 @@ def model_source(
     untrained: list[ast.stmt],
     dtypes: tuple[str, list[ast.stmt]],
     source: str,
-    weights: str,
 ) -> str:
     """Return the whole file.
 
@@ -471,21 +504,22 @@ def model_source(
         dtypes: the method that sets the element type of all parameters: `double`, empty for float32; statements of
             `load` for modules of another type.
         source: the name of the original file.
-        weights: the name of the file with its weights: a `.pt`, or a `.safetensors` for model hubs.
     """
-    taken = frozenset((*builder.copied, *builder.foreign, *(block.name for block in blocks)))
-    is_hub = weights.endswith(".safetensors")
+    class_names = frozenset((*builder.copied, *builder.foreign, *(block.name for block in blocks)))
+    *inner, model = blocks
     parts = [[piece.text] for piece in builder.copied.values()]
-    for block in blocks[:-1]:
-        parts.append(_class(block, Writer(block, taken)))
-    parts.append(_class(blocks[-1], Writer(blocks[-1], taken), connections, untrained))
-    parts += [_load(*dtypes, weights, "load_file(path)" if is_hub else "torch.load(path, weights_only=True)")]
-    parts += [[*_FROM_PRETRAINED]] * is_hub
+    parts += [_class(block, Writer(block, class_names)) for block in inner]
+    parts.append(_class(model, Writer(model, class_names), connections, untrained))
+    parts.append(_load(*dtypes))
+    # Two empty lines before each part, as Black has them.
     text = "\n".join(line for part in parts for line in ("", "", *part))
+
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    imports = {each for name, each in _BASE_IMPORTS.items() if name in names}
-    imports = imports.union(*(piece.imports for piece in builder.copied.values()))
-    imports |= {(home, name, "" if known == name else known) for known, (home, name) in builder.foreign.items()}
+    imports = {statement for name, statement in _BASE_IMPORTS.items() if name in names}
+    for piece in builder.copied.values():
+        imports |= piece.imports
+    for used_name, (home, name) in builder.foreign.items():
+        imports.add((home, name, "" if used_name == name else used_name))
     # Python evaluates the fields of layers; as text, only where the module is registered.
     postponed = [] if ("dataclasses", "dataclass", "") in imports else ["from __future__ import annotations", ""]
     head = [
@@ -505,19 +539,24 @@ def _safe(name: str) -> str:
 def _class(
     block: CodeBlock, writer: Writer, connections: Sequence[ast.stmt] = (), untrained: Sequence[ast.stmt] = ()
 ) -> list[str]:
-    lua = f"An {_safe(block.spec.class_name)} of Lua Torch." if block.spec.class_name else "The model."
-    summaries = {"Model": lua, **_SUMMARIES}
-    text = [f"class {checked_name(block.name)}(nn.Module):"]
-    text += [f'    """{summaries.get(block.base, "Some steps of the model.")}"""', ""]
+    """Return a class as lines of source: docstring, constructor, `forward`."""
+    summary = _SUMMARIES.get(block.base, "Some steps of the model.")
+    if block.base == "Model":
+        class_name = block.spec.class_name
+        summary = f"An {_safe(class_name)} of Lua Torch." if class_name else "The model."
+    text = [f"class {checked_name(block.name)}(nn.Module):", f'    """{summary}"""', ""]
     if block.attributes:
         parameters = [f"{checked_name(name)}: {kind}" for name, kind in block.parameters.items()]
         text += bracketed("def __init__(", ["self", *parameters], ") -> None:", 4)
         text.append("        super().__init__()")
-        made = [ast.Assign([attribute(ast.Name("self"), each.name)], each.call.node()) for each in block.attributes]
-        text += [line for statement in (*made, *connections) for line in lines(statement, 8)]
+        for item in block.attributes:
+            text += lines(ast.Assign([attribute(ast.Name("self"), item.name)], item.call.node()), 8)
+        for statement in connections:
+            text += lines(statement, 8)
         if untrained:
             text.append("        # Lua has one bias where PyTorch adds two: the second stays zero.")
-        text += [line for statement in untrained for line in lines(statement, 8)]
+        for statement in untrained:
+            text += lines(statement, 8)
         text.append("")
     return text + _forward(block, writer)
 
@@ -530,14 +569,21 @@ _SUMMARIES = {
 
 
 def _forward(block: CodeBlock, writer: Writer) -> list[str]:
+    """Return the method `forward` as lines of source."""
     names = writer.unpacked
     text = bracketed("def forward(", ["self", *_arguments(block, writer)], f") -> {_returns(block)}:", 4)
     text.append(f'        """{_summary(block, names)}"""')
-    if names and not block.is_stateful:
+    if names and not block.is_stateful:  # one with a state has its inputs as arguments
         targets = [*names, "*_"] if block.more else names
-        joined = f"        {', '.join(targets)}{',' if len(targets) == 1 else ''} = inputs"
-        text += [joined] if len(joined) <= WIDTH else bracketed("(", targets, ") = inputs", 8)
-    return text + [line for statement in writer.statements for line in lines(statement, 8)]
+        comma = "," if len(targets) == 1 else ""
+        unpacking = f"        {', '.join(targets)}{comma} = inputs"
+        if len(unpacking) <= WIDTH:
+            text.append(unpacking)
+        else:
+            text += bracketed("(", targets, ") = inputs", 8)
+    for statement in writer.statements:
+        text += lines(statement, 8)
+    return text
 
 
 def _arguments(block: CodeBlock, writer: Writer) -> list[str]:
@@ -545,11 +591,16 @@ def _arguments(block: CodeBlock, writer: Writer) -> list[str]:
     if block.is_stateful:
         first, *states = writer.unpacked
         return [f"{first}: Tensor", *(f"{state}: Any = None" for state in states)]
-    nested = any(not ref.step and len(ref.path) > 1 for _, ref in block.links())
-    listed = f"list[{'Any' if nested else 'Tensor'}]"
-    known = _annotation(block.input_kind) if block.input_kind.is_list else "Any"
-    taken = listed if writer.unpacked else known if writer.source == "inputs" else "Tensor"
-    return [f"{writer.source}: {taken}", *["target: Any = None"] * writer.reads("target")]
+    annotation = "Tensor"
+    if writer.unpacked:
+        reads_elements_of_elements = any(not ref.step and len(ref.path) > 1 for _, ref in block.links())
+        annotation = "list[Any]" if reads_elements_of_elements else "list[Tensor]"
+    elif writer.source == "inputs":
+        annotation = _annotation(block.input_kind) if block.input_kind.is_list else "Any"
+    arguments = [f"{writer.source}: {annotation}"]
+    if writer.reads("target"):
+        arguments.append("target: Any = None")
+    return arguments
 
 
 def _returns(block: CodeBlock) -> str:
@@ -560,46 +611,60 @@ def _returns(block: CodeBlock) -> str:
     if isinstance(result, list):
         return "list[Any]" if any(isinstance(item, list) for item in result) else "list[Tensor]"
     step = block.steps[result.step]
-    return "Any" if step is None or not result.step or result.path else _annotation(step.kind)
+    if step is None or not result.step or result.path:  # the input, or an element of a list
+        return "Any"
+    return _annotation(step.kind)
 
 
 def _annotation(kind: Kind) -> str:
+    """Return the type of a value as an annotation: `list[Tensor]`."""
     if kind.is_list:
-        inner = {_annotation(each or ANY) for each in kind.items or (kind.each,)}
-        return f"list[{inner.pop() if len(inner) == 1 else 'Any'}]"
+        types = {_annotation(item or ANY) for item in kind.items or (kind.each,)}
+        return f"list[{types.pop()}]" if len(types) == 1 else "list[Any]"
     return "Tensor" if kind == TENSOR else "Any"
 
 
 def _summary(block: CodeBlock, names: list[str]) -> str:
     """Describe inputs and outputs, as far as they are known."""
-    first = end_of(block.spec)
-    taken = f"a list of {len(names)}" if names else "a list" * block.input_kind.is_list
-    known = TORCH.get(first.target.removeprefix("torch.nn."))
-    if known is not None and known.shape and block.base == "Model":
-        taken = known.shape.format(first.args[0])
-    returned = {"Residual": "their sum", "Branches": "their outputs"}.get(block.base, "the output")
     if block.is_stateful:
         return "Take the state, None for that of a beginning; return the output and the new state."
+    inputs = ""
+    first = end_of(block.spec)
+    layer = TORCH.get(first.target.removeprefix("torch.nn."))
+    if layer is not None and layer.shape and block.base == "Model":
+        inputs = layer.shape.format(first.args[0])
+    elif names:
+        inputs = f"a list of {len(names)}"
+    elif block.input_kind.is_list:
+        inputs = "a list"
+    outputs = {"Residual": "their sum", "Branches": "their outputs"}.get(block.base, "the output")
     if isinstance(block.result, list):
-        returned = f"a list of {len(block.result)}"
-    return f"Take {taken}; return {returned}." if taken else f"Return {returned}."
+        outputs = f"a list of {len(block.result)}"
+    return f"Take {inputs}; return {outputs}." if inputs else f"Return {outputs}."
 
 
-def _load(dtype: str, dtypes: list[ast.stmt], weights: str, state: str) -> list[str]:
+def _load(dtype: str, dtypes: list[ast.stmt]) -> list[str]:
+    """Return the function `load` as lines of source.
+
+    Args:
+        dtype: the method that sets the element type of all parameters, if any.
+        dtypes: statements that set that of single modules.
+    """
+    conversion = f".{dtype}()" if dtype else ""
     return [
         "def load(weights: str | Path | None = None) -> Model:",
-        f'    """Return the model in evaluation mode, with these weights or those of {_safe(weights)}."""',
-        f"    model = Model(){f'.{dtype}()' * bool(dtype)}",
+        '    """Return the model in evaluation mode, with these weights or those of model.pt."""',
+        f"    model = Model(){conversion}",
         *(line for statement in dtypes for line in lines(statement, 4)),
-        f"    path = weights or Path(__file__).with_name({ast.unparse(expression(weights))})",
-        f"    model.load_state_dict({state})",
+        "    path = weights or Path(__file__).with_name('model.pt')",
+        "    model.load_state_dict(torch.load(path, weights_only=True))",
         "    return model.eval()",
     ]
 
 
 # Check of the finished page
 
-_TORCH_FUNCTIONS = {known.function.partition(".")[2] for known in TORCH.values() if known.function} | {
+_TORCH_FUNCTIONS = {layer.function.partition(".")[2] for layer in TORCH.values() if layer.function} | {
     *("cat", "stack", "where", "load", "max_pool1d"),
 }
 _WORDS_OF_VALUES = """
@@ -611,7 +676,7 @@ _PAGE_METHODS = frozenset(_WORDS_OF_VALUES.split())
 """Attributes of values that a page uses, besides the modules in its own classes."""
 _WORDS = {"self", "input", "inputs", "target", "super", "float", "list", "torch", "nn", "F"}
 """Names that a method may use without assigning them."""
-_LOAD_WORDS = {"Path", "__file__", "Model", "model", "path", "weights", "torch", "load_file"}
+_LOAD_WORDS = {"Path", "__file__", "Model", "model", "path", "weights", "torch"}
 _NODES = (
     *(ast.Assign, ast.Return, ast.Expr, ast.Call, ast.keyword, ast.Attribute, ast.Name, ast.Constant, ast.Tuple),
     *(ast.List, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.MatMult, ast.Div),
@@ -637,7 +702,7 @@ def check_page(text: str, builder: SourceBuilder, blocks: list[CodeBlock], keys:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ModelError(f"the source of this model is not Python: {error}") from error
     page = _Page(builder, blocks, keys)
-    copied = {"\n".join(_FROM_PRETRAINED), *(piece.text for piece in builder.copied.values())}
+    copied = {piece.text for piece in builder.copied.values()}
     lines = text.splitlines()
     for number, statement in enumerate(tree.body):
         if statement_text(statement, lines) not in copied and not (number == 0 and _is_text(statement)):
@@ -645,17 +710,33 @@ def check_page(text: str, builder: SourceBuilder, blocks: list[CodeBlock], keys:
 
 
 class _Page:
+    """The names that a page may use, and checks that its statements use no others.
+
+    Args:
+        builder: see `check_page`.
+        blocks: likewise.
+        keys: likewise.
+    """
+
     def __init__(self, builder: SourceBuilder, blocks: list[CodeBlock], keys: Iterable[str]) -> None:
         self._classes = {block.name: set(block.parameters) for block in blocks}
+        """The classes, with the parameters of their constructors."""
         self._inputs = {name for block in blocks if block.is_stateful for name in block.inputs.values()}
+        """Arguments of `forward` where it takes a state."""
         self._words = _WORDS | {*self._classes, *builder.copied, *builder.foreign}
-        self._attributes = _PAGE_METHODS | {attribute.name for block in blocks for attribute in block.attributes}
-        self._attributes |= {name for key in keys for name in key.split(".")}
-        used = {call.name.removeprefix("nn.") for block in blocks for call in block.constructions()}
-        self._homes = {"nn": used | {*TORCH}, **dict.fromkeys(("torch", "F"), _TORCH_FUNCTIONS | {*ELEMENT_TYPES})}
-        self._imports = {each[:2] for each in _BASE_IMPORTS.values()} | {("__future__", "annotations")}
-        self._imports |= {each[:2] for piece in builder.copied.values() for each in piece.imports}
-        self._imports |= {*builder.foreign.values()}
+        """Names that a method may use without assigning them."""
+        modules = {attribute.name for block in blocks for attribute in block.attributes}
+        steps_of_keys = {name for key in keys for name in key.split(".")}
+        self._attributes = _PAGE_METHODS | modules | steps_of_keys
+        """Attributes of values."""
+        constructed = {call.name.removeprefix("nn.") for block in blocks for call in block.constructions()}
+        functions = _TORCH_FUNCTIONS | {*ELEMENT_TYPES}
+        self._homes = {"nn": constructed | {*TORCH}, "torch": functions, "F": functions}
+        """Attributes of modules of PyTorch."""
+        copied = {statement for piece in builder.copied.values() for statement in piece.imports}
+        self._imports = {(module, name) for module, name, _ in (*_BASE_IMPORTS.values(), *copied)}
+        self._imports |= {("__future__", "annotations"), *builder.foreign.values()}
+        """Imports, as module and name."""
 
     def check(self, statement: ast.stmt) -> None:
         """Check a statement of the page."""
@@ -674,58 +755,63 @@ class _Page:
             self._function(statement, {"weights"}, _LOAD_WORDS)
 
     def _method(self, method: ast.stmt, parameters: set[str]) -> None:
-        is_made = isinstance(method, ast.FunctionDef) and method.name == "__init__"
-        _require(is_made or (isinstance(method, ast.FunctionDef) and method.name == "forward"), method)
-        arguments = parameters if is_made else {"input", "inputs", "target", *self._inputs}
+        """Check a method of a class whose constructor has these parameters."""
+        _require(isinstance(method, ast.FunctionDef) and method.name in ("__init__", "forward"), method)
+        assert isinstance(method, ast.FunctionDef)
+        arguments = parameters if method.name == "__init__" else {"input", "inputs", "target", *self._inputs}
         self._function(method, {"self", *arguments}, self._words | parameters, self._inputs)
 
     def _function(self, function: ast.stmt, arguments: set[str], words: set[str], inputs: Iterable[str] = ()) -> None:
         """Check the arguments and statements of a function that may use some names without assigning them."""
         assert isinstance(function, ast.FunctionDef)
         signature = function.args
-        _require({each.arg for each in signature.args} <= arguments and not function.decorator_list, function)
+        _require({argument.arg for argument in signature.args} <= arguments, function)
+        _require(not function.decorator_list, function)
         _require(not (signature.vararg or signature.kwarg or signature.kwonlyargs or signature.posonlyargs), function)
-        body: list[ast.AST] = [each for each in function.body if not _is_text(each)]
-        local = set(inputs)
+        body: list[ast.AST] = [statement for statement in function.body if not _is_text(statement)]
+        variables = set(inputs)
         for number, statement in enumerate(body):
             _require(isinstance(statement, (ast.Assign, ast.Return, ast.Expr)), statement)
             if isinstance(statement, ast.Assign):
-                local |= _assigned(statement, words)
+                variables |= _assigned(statement, words)
+                # `path = weights or Path(…)`: the only `or` of a page; its right side is checked instead.
                 if isinstance(statement.value, ast.BoolOp) and function.name == "load":
-                    body[number] = statement.value.values[-1]  # path = weights or …
-        for node in (node for statement in body for node in ast.walk(statement)):
-            self._node(node, words | local)
+                    body[number] = statement.value.values[-1]
+        for statement in body:
+            for node in ast.walk(statement):
+                self._node(node, words | variables)
 
     def _node(self, node: ast.AST, words: set[str]) -> None:
         """Check one node of a statement."""
-        known = isinstance(node, _NODES)
+        allowed = isinstance(node, _NODES)
         if isinstance(node, ast.Name):
-            known = node.id in words
+            allowed = node.id in words
         elif isinstance(node, ast.Constant):
-            known = isinstance(node.value, (int, float, str, type(None)))
+            allowed = isinstance(node.value, (int, float, str, type(None)))
         elif isinstance(node, ast.UnaryOp):
-            known = isinstance(node.op, ast.USub)
+            allowed = isinstance(node.op, ast.USub)
         elif isinstance(node, ast.Starred):
-            known = isinstance(node.ctx, ast.Store)  # first, *_ = inputs
+            allowed = isinstance(node.ctx, ast.Store)  # first, *_ = inputs
         elif isinstance(node, ast.Subscript):
-            inner = node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
-            known = isinstance(inner, ast.Constant) and isinstance(inner.value, (int, str))
+            index = node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
+            allowed = isinstance(index, ast.Constant) and isinstance(index.value, (int, str))
         elif isinstance(node, ast.Attribute) and node.attr == "__init__":
-            known = ast.unparse(node.value) == "super()"
+            allowed = ast.unparse(node.value) == "super()"
         elif isinstance(node, ast.Attribute):
             home = node.value.id if isinstance(node.value, ast.Name) else ""
-            known = node.attr in self._homes.get(home, self._attributes)
-        _require(known, node)
+            allowed = node.attr in self._homes.get(home, self._attributes)
+        _require(allowed, node)
 
 
 def _assigned(statement: ast.Assign, words: set[str]) -> set[str]:
     """Return the variables that a statement assigns; none may shadow another name of the page."""
-    found = {node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    names = {node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    # `self.weight = …` assigns an attribute: `self` is only read there.
     if not any(isinstance(target, (ast.Name, ast.Tuple)) for target in statement.targets):
-        found -= {"self"}
-    _require(not found & (words - {"model", "path"}), statement)
-    _require(not any(name.startswith("__") for name in found), statement)
-    return found
+        names -= {"self"}
+    _require(not names & (words - {"model", "path"}), statement)
+    _require(not any(name.startswith("__") for name in names), statement)
+    return names
 
 
 def _is_text(statement: ast.AST) -> bool:

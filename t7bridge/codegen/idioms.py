@@ -65,23 +65,28 @@ class Form:
             at: the one whose extent the layer knows.
             extent: that extent.
         """
-        if self.rank not in (None, rank):
+        if self.rank not in (None, rank):  # a value of another origin
             return Form(rank).of_rank(rank, at, extent)
-        if extent is not None and not self.extents:
-            self.origin.known.setdefault((rank, at), extent)
         if self.extents:
             return self
+        if extent is not None:
+            self.origin.known.setdefault((rank, at), extent)
+        # Extents of the origin: numbers once a layer knows them, equal to one another in any case.
         return Form(rank, self.origin, tuple((self.origin, rank, place) for place in range(rank)))
 
     def whole(self) -> tuple[int, ...] | None:
         """The extents of one example, if all are numbers."""
-        found = tuple(_resolved(each) for each in self.extents)
-        return found if found and all(isinstance(each, int) for each in found) else None
+        extents = tuple(_resolved(extent) for extent in self.extents)
+        if not extents or not all(isinstance(extent, int) for extent in extents):
+            return None
+        return extents
 
 
 def _resolved(extent: Extent) -> Extent:
+    """Return the number for an extent of an origin, if a layer knows it."""
     if isinstance(extent, tuple) and len(extent) == 3 and isinstance(extent[0], BatchOrigin):
-        return extent[0].known.get(extent[1:], extent)
+        origin, *key = extent
+        return origin.known.get(tuple(key), extent)
     return extent
 
 
@@ -92,10 +97,11 @@ def alike(one: Form, other: Form) -> bool:
     rank = one.rank if one.rank is not None else other.rank
     if rank is None:
         return one.origin is other.origin
-    if any(each.rank not in (None, rank) for each in (one, other)):
+    if other.rank not in (None, rank):
         return False
-    first, second = one.of_rank(rank).extents, other.of_rank(rank).extents
-    return [*map(_resolved, first)] == [*map(_resolved, second)]
+    extents = [_resolved(extent) for extent in one.of_rank(rank).extents]
+    other_extents = [_resolved(extent) for extent in other.of_rank(rank).extents]
+    return extents == other_extents
 
 
 # Modules of torch.nn
@@ -106,55 +112,67 @@ _UNIFORM = {"kernel_size", "stride", "padding", "dilation", "output_padding", "o
 
 def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: ModuleSpec) -> Construction:
     """Return the construction of a module of torch.nn: required arguments by position, others by keyword."""
-    known = TORCH.get(name)
-    if known is None or len(args) > len(known.arguments):
+    layer = TORCH.get(name)
+    if layer is None or len(args) > len(layer.arguments):
         return Construction(f"nn.{name}", [*args], kwargs, spec=spec)
-    arguments = {**dict(zip(known.arguments, args)), **kwargs}
-    if arguments.get("stride") is not None and known.arguments.get("stride", 1) is None:
-        arguments["stride"] = None if arguments["stride"] == arguments["kernel_size"] else arguments["stride"]
+    arguments = {**dict(zip(layer.arguments, args)), **kwargs}
+    # The stride of a pooling layer is None by default, which means the size of its kernel.
+    is_kernel_by_default = layer.arguments.get("stride", 1) is None
+    if is_kernel_by_default and arguments.get("stride") is not None and arguments["stride"] == arguments["kernel_size"]:
+        arguments["stride"] = None
     for argument, value in arguments.items():
         if argument in _UNIFORM and isinstance(value, tuple) and len(set(value)) == 1:
             arguments[argument] = value[0]
-    required = tuple(argument for argument, default in known.arguments.items() if default is REQUIRED)
-    optional = {argument: default for argument, default in known.arguments.items() if default is not REQUIRED}
-    named = {**optional, **{argument: value for argument, value in arguments.items() if argument not in required}}
-    places = tuple(argument for argument in required if argument in arguments)
-    return Construction(f"nn.{name}", [arguments[each] for each in places], named, optional, places, spec)
+    defaults = {argument: default for argument, default in layer.arguments.items() if default is not REQUIRED}
+    positions = tuple(
+        argument for argument, default in layer.arguments.items() if default is REQUIRED and argument in arguments
+    )
+    # All optional ones by keyword, in PyTorch's order; those with their defaults are not written.
+    keywords = dict(defaults)
+    keywords.update((argument, value) for argument, value in arguments.items() if argument not in positions)
+    values = [arguments[argument] for argument in positions]
+    return Construction(f"nn.{name}", values, keywords, defaults, positions, spec)
 
 
 def base_name(class_name: str) -> str:
     """Return the base name of an attribute with a module of a class: `max_unpool` for `MaxUnpool`."""
-    short = class_name.removeprefix("nn.")
-    if class_name.startswith("nn.") and short in TORCH:
-        return TORCH[short].base
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", short).lower().rstrip("_0123456789")
+    name = class_name.removeprefix("nn.")
+    if class_name.startswith("nn.") and name in TORCH:
+        return TORCH[name].base
+    # Between `x` and `U` of MaxUnpool, and between `U` and `L` of GRULayer.
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    return words.lower().rstrip("_0123456789")
 
 
 def _form_after(call: Construction, form: Form) -> Form:
     """Return the form of the output of a module of torch.nn, by that of its input."""
-    known = TORCH.get(call.name.removeprefix("nn."))
-    if known is None or known.rank is None:
+    layer = TORCH.get(call.name.removeprefix("nn."))
+    if layer is None or layer.rank is None:
         return Form()
-    if known.rank == SAME:
-        return form if known.output is same else Form(form.rank)
-    if known.extent is None or known.output is None:
-        return Form(known.rank)
-    taken = form.of_rank(known.rank, 0, call.named().get(known.extent))
+    if layer.rank == SAME:
+        return form if layer.output is same else Form(form.rank)
+    if layer.extent is None or layer.output is None:
+        return Form(layer.rank)
+    # Of the first dimension of one example, its channels or features, the layer knows the extent.
+    form_of_input = form.of_rank(layer.rank, 0, call.named().get(layer.extent))
     try:
-        return Form(known.rank, taken.origin, known.output(Arguments((), call.named()), taken.extents))
+        extents = layer.output(Arguments((), call.named()), form_of_input.extents)
     except (ArithmeticError, IndexError, Mismatch, TypeError, ValueError):
-        return Form(known.rank)
+        return Form(layer.rank)
+    return Form(layer.rank, form_of_input.origin, extents)
 
 
 def function_of(call: Construction) -> Write | None:
     """Return a function call equal to a module of torch.nn; `None` if none is preferable."""
-    known = TORCH.get(call.name.removeprefix("nn."))
+    layer = TORCH.get(call.name.removeprefix("nn."))
     arguments = call.named()
-    if known is None or not known.function or not call.name.startswith("nn.") or arguments.get("inplace"):
+    if layer is None or not layer.function or not call.name.startswith("nn.") or arguments.get("inplace"):
         return None
-    passed = [arguments[name] for name in known.passed]
-    name = known.function
-    return lambda x: method(x, name[1:], *passed) if name.startswith(".") else apply(name, x, *passed)
+    passed = [arguments[name] for name in layer.passed]
+    name = layer.function
+    if name.startswith("."):  # a method: `.flatten`
+        return lambda x: method(x, name[1:], *passed)
+    return lambda x: apply(name, x, *passed)
 
 
 # Idioms
@@ -188,17 +206,21 @@ def idiom_of(spec: ModuleSpec, form: Form) -> Idiom | None:
     if spec.target.startswith("torch.nn."):
         return idioms.torch(spec.target, *spec.args, **spec.kwargs)
     name, *arguments = traits(spec).written or ("",)
-    found: Idiom | None = getattr(idioms, name)(*arguments) if name in IDIOMS else None
-    return found
+    if name not in IDIOMS:
+        return None
+    idiom: Idiom | None = getattr(idioms, name)(*arguments)
+    return idiom
 
 
 def form_of_copy(spec: ModuleSpec, form: Form) -> Form:
     """Return the output form of a layer whose own class is copied, if a class of torch.nn determines it."""
     name, *arguments = traits(spec).written or ("",)
-    known = TORCH.get(arguments[0]) if name == "plain" else None
-    if known is None or known.rank == SAME:
-        return Form() if known is None else form
-    return Form(known.rank)  # one example may gain a batch dimension
+    layer = TORCH.get(arguments[0]) if name == "plain" else None
+    if layer is None:
+        return Form()
+    if layer.rank == SAME:
+        return form
+    return Form(layer.rank)  # of another origin: one example may gain a batch dimension
 
 
 def copying(spec: ModuleSpec, write: Write) -> Write:
@@ -215,9 +237,12 @@ class Idioms:
     """Writers of one module by the form of its input; each returns `None` if it has no exact equivalent."""
 
     def __init__(self, spec: ModuleSpec, form: Form) -> None:
-        self._spec, self._form, self._args = spec, form, spec.args
+        self._spec = spec
+        self._form = form
+        self._args = spec.args
         self._option = spec.kwargs.get
         self._dims: Any = spec.kwargs.get("n_input_dims")
+        """The dimensions of one example, if Lua's module knows them (`setNumInputDims`)."""
 
     def torch(self, name: str, *args: Any, **kwargs: Any) -> Idiom:
         """Write a module of torch.nn."""
@@ -232,8 +257,16 @@ class Idioms:
         return [self._args[at] if at < len(self._args) else self._option(name) for at, name in enumerate(names)]
 
     def _from_end(self, dim: int, added: int = 0) -> int:
-        """Return a dimension of one example, from the end if its rank is known."""
-        return dim - self._dims - added if self._dims is not None and dim >= 0 else dim
+        """Return a dimension of one example, from the end if its rank is known.
+
+        Args:
+            dim: the dimension, 0-based.
+            added: the number of dimensions that the layer adds.
+        """
+        if self._dims is None or dim < 0:
+            return dim
+        from_end: int = dim - self._dims - added
+        return from_end
 
     def _is_beyond(self, dim: int) -> bool:
         """Return whether a dimension is not one of an example's."""
@@ -255,13 +288,16 @@ class Idioms:
 
     def plain(self, name: str) -> Idiom | None:
         """Write classes of the runtime that differ from those of torch.nn only in accepting more inputs."""
-        spec, facts = self._spec, traits(self._spec)
-        examples = facts.plain_examples is not None and spec.args == facts.plain_examples
-        if not spec.plain or (not examples and (self._form.rank or 0) < facts.plain_rank):
+        spec = self._spec
+        facts = traits(spec)
+        takes_examples = facts.plain_examples is not None and spec.args == facts.plain_examples
+        has_rank = (self._form.rank or 0) >= facts.plain_rank
+        if not spec.plain or not (takes_examples or has_rank):
             return None
         return self.torch(spec.plain, *spec.args, **spec.kwargs)
 
     def _flattened(self, dims: int) -> Idiom:
+        """Write one dimension for all of one example, counted from the end: with and without a batch."""
         if dims == 1:
             return self.torch("Identity")
         extents = self._form.whole()
@@ -270,29 +306,41 @@ class Idioms:
         return Idiom(after, applied, torch_call("Flatten", (-dims,), {}, self._spec))
 
     def _unflattened(self) -> Idiom:
+        """Write several dimensions for the only one of one example."""
         after = Form(len(self._args), self._form.origin, self._args)
         return Idiom(after, applied, torch_call("Unflatten", (-1, self._args), {}, self._spec))
 
     def view(self) -> Idiom | None:
         """Write a view: exact if Lua knows the dimensions of one example; else a batch of one loses its batch there."""
-        dims, size, extents = self._dims, self._args, self._form.whole()
+        dims = self._dims
+        size = self._args
         if not dims or self._form.rank != dims:
             return None
-        fits = extents is not None and prod(extents) == prod(size)
-        if len(size) == 1 and (size == (-1,) or self._spec.plain or fits):
+        extents = self._form.whole()
+        keeps_example = extents is not None and prod(extents) == prod(size)
+        if len(size) == 1 and (size == (-1,) or self._spec.plain or keeps_example):
             return self._flattened(dims)
-        return self._unflattened() if dims == 1 and len(size) > 1 and fits else None
+        if dims == 1 and len(size) > 1 and keeps_example:
+            return self._unflattened()
+        return None
 
     def reshape(self) -> Idiom | None:
         """Write a reshape: Lua treats the input as a batch if its size, its first extent, or an option says so."""
-        batched, extents, size = self._option("batch_mode"), self._form.whole(), self._args
-        if batched and len(size) == 1 and (self._form.rank or 0) > 1:
+        is_batch = self._option("batch_mode")  # true, false, or nil: by the size of the input
+        size = self._args
+        extents = self._form.whole()
+        if is_batch and len(size) == 1 and (self._form.rank or 0) > 1:
             return Idiom(Form(1), applied, torch_call("Flatten", (1,), {}, self._spec))
-        if batched is False or extents is None or prod(extents) != prod(size) or prod(size) < 2:
+        # Without an option, an input of exactly the elements of the result is one example, but not one of one element.
+        if is_batch is False or extents is None or prod(extents) != prod(size) or prod(size) < 2:
             return None
-        if len(size) == 1 and (extents[0] != 1 or self._form.rank == 1) and not batched:
+        # An example whose first extent is 1 would be a batch of one.
+        may_be_batch_of_one = extents[0] == 1 and self._form.rank != 1
+        if len(size) == 1 and not may_be_batch_of_one and not is_batch:
             return self._flattened(len(extents))
-        return self._unflattened() if self._form.rank == 1 and len(size) > 1 else None
+        if len(size) > 1 and self._form.rank == 1:
+            return self._unflattened()
+        return None
 
     # Expressions
 
@@ -317,20 +365,22 @@ class Idioms:
             return self._expression(self._form, "lambda x: -x")
         if symbol == "+" and constant < 0:
             symbol, constant = "-", -constant
-        usual = formula(f"lambda x: x {symbol} constant", constant=constant)
-        turned = formula("lambda x: constant - x", constant=constant)
+        operation = formula(f"lambda x: x {symbol} constant", constant=constant)
+        difference = formula("lambda x: constant - x", constant=constant)
 
         def write(x: ast.expr) -> ast.expr:
+            # `-x + 1` reads better as `1 - x`.
             if symbol == "+" and isinstance(x, ast.UnaryOp) and isinstance(x.op, ast.USub):
-                return turned(x.operand)
-            return usual(x)
+                return difference(x.operand)
+            return operation(x)
 
         return Idiom(self._form, write)
 
     def unsqueeze(self) -> Idiom | None:
         """Write a new dimension of one example."""
-        dim, dims = self._arguments("dim")[0], self._dims
-        if self._is_beyond(dim - 1):
+        dim = self._arguments("dim")[0]
+        dims = self._dims
+        if self._is_beyond(dim - 1):  # the new dimension may come after the last
             return None
         after = Form(dims + 1) if dims is not None and dims == self._form.rank else Form()
         return self._expression(after, "lambda x: x.unsqueeze(dim)", dim=self._from_end(dim, 1))
@@ -359,7 +409,8 @@ class Idioms:
                 x = method(x, "transpose", *map(self._from_end, pair))
             return x
 
-        return Idiom(Form(self._dims) if self._dims is not None and self._dims == self._form.rank else Form(), write)
+        keeps_rank = self._dims is not None and self._dims == self._form.rank
+        return Idiom(Form(self._dims) if keeps_rank else Form(), write)
 
     def narrow(self) -> Idiom | None:
         """Write a range along a dimension."""
@@ -373,16 +424,20 @@ class Idioms:
 
     def reduce(self, name: str, attribute: str = "") -> Idiom | None:
         """Write a reduction over one dimension."""
-        dim, rank = self._arguments("dim")[0], self._form.rank
+        dim = self._arguments("dim")[0]
+        rank = self._form.rank
         # For a vector Lua returns one number in one dimension, PyTorch in none.
-        if not rank or rank < 2 or self._dims not in (None, rank) or self._option("squeeze") is False:
+        if not rank or rank < 2:
             return None
-        if self._is_beyond(dim):
+        if self._dims not in (None, rank) or self._option("squeeze") is False or self._is_beyond(dim):
             return None
         name = "mean" if self._option("average") else name
-        template = f"lambda x: x.{name}(dim)" + f".{attribute}" * bool(attribute)
-        # Without the first dimension, which may be the batch, every input has one less.
-        return self._expression(Form(rank - 1 if self._dims or dim > 0 else None), template, dim=self._from_end(dim))
+        template = f"lambda x: x.{name}(dim)"
+        if attribute:  # `max` and `min` return values and indices
+            template += f".{attribute}"
+        # The first dimension may be that of the batch: then an example keeps its rank.
+        is_of_example = self._dims or dim > 0
+        return self._expression(Form(rank - 1 if is_of_example else None), template, dim=self._from_end(dim))
 
     def pool_in_time(self) -> Idiom:
         """Write a maximum over windows of a sequence, whose features are last in Lua."""
@@ -412,12 +467,17 @@ class Idioms:
     def conv_in_time(self) -> Idiom:
         """Write a convolution over a sequence, whose features are last in Lua."""
         call = torch_call("Conv1d", self._args, dict(self._spec.kwargs), self._spec)
-        taken, after = self._form.of_rank(2, 1, self._args[0]), Form(2)
-        if len(self._args) > 2 and taken.extents:
-            stride = self._args[3] if len(self._args) > 3 else self._option("stride", 1)
-            sizes = [each[0] if isinstance(each, tuple) else each for each in (self._args[2], stride)]
+        form_of_input = self._form.of_rank(2, 1, self._args[0])  # (time, features)
+        after = Form(2)
+        if len(self._args) > 2 and form_of_input.extents:
+            features, kernel, stride = self._args[1], self._args[2], self._option("stride", 1)
+            if len(self._args) > 3:
+                stride = self._args[3]
+            kernel = kernel[0] if isinstance(kernel, tuple) else kernel
+            stride = stride[0] if isinstance(stride, tuple) else stride
             with suppress(Mismatch):  # a stride of 0, which fails when it is called
-                after = Form(2, taken.origin, (slid(taken.extents[0], sizes[0], sizes[1], 0), self._args[1]))
+                steps = slid(form_of_input.extents[0], kernel, stride, 0)
+                after = Form(2, form_of_input.origin, (steps, features))
         return Idiom(after, formula("lambda module, x: module(x.mT).mT"), call)
 
 

@@ -40,27 +40,39 @@ def tidy(block: CodeBlock) -> None:
     """Join chains of modules, replace stateless modules by functions, and name the modules."""
     _name_gates(block)
     exposed = _Exposed(block)
+    # In-place layers whose writing nobody sees become expressions first: then they are no barriers between chains.
     for step in block.steps:
         if step and step.unseen and step.attribute and not step.attribute.own and not exposed.seen_in(step):
-            step.write, step.attribute, step.inplace, step.same = step.unseen, None, False, False
+            step.write = step.unseen
+            step.attribute = None
+            step.inplace = False
+            step.same = False
     _join_chains(block)
+    # Functions replace only what is left alone: in a chain, a module reads better.
     for step in block.steps:
         if step and step.function and step.attribute and len(step.attribute.calls) == 1:
-            step.write, step.attribute, step.inplace = step.function, None, False
-    held = {id(step.attribute) for step in block.steps if step}
-    block.attributes = [each for each in block.attributes if id(each) in held]
+            step.write = step.function
+            step.attribute = None
+            step.inplace = False
+    used = {id(step.attribute) for step in block.steps if step}
+    block.attributes = [attribute for attribute in block.attributes if id(attribute) in used]
     _name(block.attributes)
 
 
 def _name_gates(block: CodeBlock) -> None:
     """Name the parts of a value gates if each is only the input of a sigmoid or tanh."""
-    users: dict[int, set[str]] = {}
+    readers: dict[int, set[str]] = {}
+    """The classes that read an element of each step's result; an empty name for all other uses."""
     for number, ref in block.links():
-        step = block.steps[number] if number < len(block.steps) else None
-        held = step.attribute if step and len(ref.path) == 1 else None
-        users.setdefault(ref.step, set()).add(held.calls[0].name if held else "")
+        reader = ""
+        is_result = number >= len(block.steps)
+        if not is_result and len(ref.path) == 1:
+            step = block.steps[number]
+            if step is not None and step.attribute is not None:
+                reader = step.attribute.calls[0].name
+        readers.setdefault(ref.step, set()).add(reader)
     for number, step in enumerate(block.steps):
-        names = users.get(number, set())
+        names = readers.get(number, set())
         if step and step.hint == "parts" and "nn.Sigmoid" in names and names <= {"nn.Sigmoid", "nn.Tanh"}:
             step.hint = "gates"
 
@@ -70,26 +82,34 @@ def _join_chains(block: CodeBlock) -> None:
     exposed = _Exposed(block)
     barriers = [number for number, step in enumerate(block.steps) if step and exposed.changed_by(step)]
     for number, step in enumerate(block.steps):
-        source = step.takes[0] if step and _chainable(step) else None
-        if not step or not isinstance(source, Ref) or source.path or exposed.uses[source.step] != 1:
+        if step is None or not _chainable(step):
+            continue
+        source = step.takes[0]
+        if not isinstance(source, Ref) or source.path or exposed.uses[source.step] != 1:
             continue
         earlier = block.steps[source.step]
         if earlier is None or not _chainable(earlier) or earlier.named:
             continue
-        between = any(block.steps[source.step + 1 : number])
-        if between and any(source.step <= each <= number for each in barriers):
+        is_between = any(block.steps[source.step + 1 : number])
+        if is_between and any(source.step <= barrier <= number for barrier in barriers):
             continue
-        joined, moved = earlier.attribute, step.attribute
+        joined = earlier.attribute
+        moved = step.attribute
         assert joined is not None
         assert moved is not None
         joined.calls += moved.calls
         joined.base = moved.base if moved.base in ("body", "shortcut", "branch") else "layers"
-        step.attribute, step.takes, step.function = joined, earlier.takes, None
-        step.inplace, step.same = earlier.inplace or (earlier.same and step.inplace), earlier.same and step.same
+        # The later step becomes the whole chain, so that the steps after it need no change.
+        step.attribute = joined
+        step.takes = earlier.takes
+        step.function = None
+        step.inplace = earlier.inplace or (earlier.same and step.inplace)
+        step.same = earlier.same and step.same
         block.steps[source.step] = None
 
 
 def _chainable(step: Step) -> bool:
+    """Return whether a step only passes one value through a module that has no attribute of its own."""
     return step.write is applied and step.attribute is not None and not step.attribute.own and len(step.takes) == 1
 
 
@@ -103,13 +123,14 @@ class _Exposed:
     def __init__(self, block: CodeBlock) -> None:
         self._block = block
         self.uses = block.uses()
-        self._known: list[bool] = []
+        self._shared: list[bool] = []
+        """Of each step so far, whether something else uses the memory of its result; step 0 is the input."""
 
     def changed_by(self, step: Step) -> bool:
         """Return whether a step changes shared memory in place: that of its input, or of its input's source."""
         if not step.inplace:
             return False
-        return any(ref.path or self._is(ref.step) for ref in refs(step.takes))
+        return any(ref.path or self._is_shared(ref.step) for ref in refs(step.takes))
 
     def seen_in(self, step: Step) -> bool:
         """Return whether other steps, also outside of the class, see that a step writes into its first operand."""
@@ -118,32 +139,33 @@ class _Exposed:
             if not first:
                 return True
             first = first[0]
-        if not self._block.whole and not self._known:
-            self._known.append(True)
-        return bool(first.path) or self._is(first.step)
+        # What calls a class inside the model may use the input again.
+        if not self._block.whole and not self._shared:
+            self._shared.append(True)
+        return bool(first.path) or self._is_shared(first.step)
 
-    def _is(self, number: int) -> bool:
-        for place in range(len(self._known), number + 1):
+    def _is_shared(self, number: int) -> bool:
+        for place in range(len(self._shared), number + 1):
             step = self._block.steps[place]
             sources = refs(step.takes) if step and step.same else ()
-            self._known.append(self.uses[place] > 1 or any(self._known[ref.step] for ref in sources))
-        return self._known[number]
+            self._shared.append(self.uses[place] > 1 or any(self._shared[ref.step] for ref in sources))
+        return self._shared[number]
 
 
 def _name(attributes: list[Attribute]) -> None:
-    """Return names in the order of use, numbered if several would be the same."""
-    bases = Counter(attribute.base for attribute in attributes)
+    """Name attributes after their bases, numbered in the order of use if several have the same."""
+    counts = Counter(attribute.base for attribute in attributes)
     numbers: dict[str, int] = {}
-    taken: set[str] = set()
-    for each in attributes:
-        base = each.base
-        if bases[base] > 1:
-            numbers[base] = numbers.get(base, 0) + 1
-            base = f"{base}{numbers[base]}"
-        while base in taken or not is_free_name(base):
-            base += "_"
-        taken.add(base)
-        each.name = base
+    names: set[str] = set()
+    for item in attributes:
+        name = item.base
+        if counts[name] > 1:
+            numbers[name] = numbers.get(name, 0) + 1
+            name = f"{name}{numbers[name]}"
+        while name in names or not is_free_name(name):
+            name += "_"
+        names.add(name)
+        item.name = name
 
 
 # Statements
@@ -151,9 +173,12 @@ def _name(attributes: list[Attribute]) -> None:
 
 def _called(step: Step) -> CodeBlock | None:
     """Return the class of the page that a step calls with a list of values."""
-    call = step.attribute.call if step.attribute and len(step.attribute.calls) == 1 else None
-    is_call = call is not None and step.write is applied and len(step.takes) == 1 and isinstance(step.takes[0], list)
-    return call.block if call is not None and is_call else None
+    if step.attribute is None or len(step.attribute.calls) != 1 or step.write is not applied:
+        return None
+    if len(step.takes) != 1 or not isinstance(step.takes[0], list):
+        return None
+    block: CodeBlock | None = step.attribute.call.block
+    return block
 
 
 class Writer:
@@ -191,18 +216,24 @@ class Writer:
         self._name_results_of_calls()
         self.unpacked = self._unpack()
         for number, step in enumerate(block.steps):
-            if number and step is not None:
+            if number and step is not None:  # step 0 is the input
                 self._write(number, step)
-        result = block.result
+        self.statements.append(ast.Return(self._result()))
+        block.states = self._states()
+        block.returns = self._returned()
+
+    def _result(self) -> ast.expr:
+        """Return the expression after `return`."""
+        result = self._block.result
         if isinstance(result, Ref) and not result.path and result.step:
-            step = block.steps[result.step]
+            step = self._block.steps[result.step]
+            # Operations with many results return tuples; Lua's users get a list.
             if step is not None and step.element is not None:
                 self._nodes[result.step] = apply("list", self._nodes[result.step])
         node = self._value(result)
-        if block.is_stateful and isinstance(node, ast.List):
-            node = ast.Tuple(node.elts)
-        self.statements.append(ast.Return(node))
-        block.states, block.returns = self._states(), self._returned()
+        if self._block.is_stateful and isinstance(node, ast.List):
+            return ast.Tuple(node.elts)
+        return node
 
     def shape(self) -> str:
         """Return the names and statements as text, for comparison."""
@@ -215,16 +246,18 @@ class Writer:
 
     def _unpack(self) -> list[str]:
         """Return the names of the elements of the input, if only they are used."""
-        block, paths = self._block, {ref.path for _, ref in self._block.links() if not ref.step}
-        positions = {path[0] if path else None for path in paths}
+        block = self._block
+        paths = {ref.path for _, ref in block.links() if not ref.step}
+        positions = {path[0] if path else None for path in paths}  # `None`: the list as a whole
         if positions - {None} or block.input_kind.is_list:
             self.source = "inputs"
         if not block.width or not all(isinstance(at, int) and 0 <= at < block.width for at in positions):
             self._nodes[0] = ast.Name(self.source)
             return []
         self.source = "inputs"
-        known = {} if block.is_stateful else block.lists  # a state may be None
-        lists = {at: width for at, width in known.items() if self._only_elements(at, width, paths)}
+        # Elements that are lists themselves; a state may be None, and is never unpacked.
+        widths = {} if block.is_stateful else block.lists
+        lists = {at: width for at, width in widths.items() if self._only_elements(at, width, paths)}
         places: list[tuple[int | str, ...]] = [(at,) for at in range(block.width)]
         places += [(at, inner) for at, width in sorted(lists.items()) for inner in range(width)]
         used = {path[:size] for path in paths for size in (1, 2)}
@@ -243,18 +276,23 @@ class Writer:
         self, places: list[tuple[int | str, ...]], used: set[tuple[int | str, ...]], states: dict[Any, str]
     ) -> None:
         """Name what is used of the input: as the user did, by its use in cells, or x, or x1, x2, … in turn."""
-        known = {**states, **self._block.inputs}
+        names = {**states, **self._block.inputs}  # the user's come last, and win
         for at, *inner in places:
             if inner and all(place in states for place in places if place[:-1] == (at,)):
-                known.setdefault((at,), "state")
+                names.setdefault((at,), "state")
         places = [place for place in places if place in used]
-        others = [place for place in places if place not in known]
-        known.update((place, f"x{number}" if len(others) > 1 else "x") for number, place in enumerate(others, 1))
+        unnamed = [place for place in places if place not in names]
+        if len(unnamed) == 1:
+            names[unnamed[0]] = "x"
+        else:
+            names.update((place, f"x{number}") for number, place in enumerate(unnamed, 1))
         for place in places:
-            name, is_state = known[place], self._block.is_stateful or known[place] == states.get(place)
+            name = names[place]
+            is_state = self._block.is_stateful or name == states.get(place)
             while name in self._inputs.values() or not free_variable(name, self._taken):
                 name += "_"
             self._inputs[place] = name
+            # The next state may have the name of the last one; other inputs keep theirs to the end.
             self._busy[name] = self._last_of_input(place) if is_state else len(self._block.steps)
 
     def _input(self, path: tuple[int | str, ...]) -> tuple[ast.expr, tuple[int | str, ...]]:
@@ -270,7 +308,10 @@ class Writer:
                 continue
             operands = step.takes[0] if isinstance(step.takes[0], list) else step.takes
             called = _called(step)
-            letters = [called.states.get((at,), "") for at in range(len(operands))] if called else ["", *step.parts]
+            if called is not None:
+                letters = [called.states.get((at,), "") for at in range(len(operands))]
+            else:
+                letters = ["", *step.parts]  # the input of the step, then its states
             for letter, value in zip(letters, operands):
                 if letter and isinstance(value, Ref) and not value.step:
                     names.setdefault(value.path, self._state(step, letter))
@@ -278,10 +319,15 @@ class Writer:
 
     def _name_results_of_calls(self) -> None:
         """Give results of other classes that are states of cells names of their own, if no list of them is used."""
-        whole = {ref.step for _, ref in self._block.links() if not ref.path}
+        used_whole = {ref.step for _, ref in self._block.links() if not ref.path}
         for number, step in enumerate(self._block.steps):
-            called = _called(step) if step and not step.hint else None
-            if step and called and any(called.returns) and (number in whole) == (len(called.returns) == 1):
+            if step is None or step.hint:
+                continue
+            called = _called(step)
+            if called is None or not any(called.returns):
+                continue
+            is_one = len(called.returns) == 1  # then the whole is the one result
+            if is_one == (number in used_whole):
                 step.parts = called.returns
 
     def _returned(self) -> tuple[str, ...]:
@@ -290,26 +336,36 @@ class Writer:
 
         def name(value: Value) -> str:
             step = self._block.steps[value.step] if isinstance(value, Ref) else None
-            if not isinstance(value, Ref) or step is None or len(value.path) != (len(step.parts) > 1):
+            if not isinstance(value, Ref) or step is None or not step.parts:
                 return ""
-            return self._state(step, step.parts[int((*value.path, 0)[0])]) if step.parts else ""
+            # One part is the result itself; of several, each is an element of it.
+            length = 1 if len(step.parts) > 1 else 0
+            if len(value.path) != length:
+                return ""
+            return self._state(step, step.parts[int(value.path[0]) if value.path else 0])
 
-        if isinstance(result, list) and len(result) == 1:
-            return ()
-        return tuple(map(name, result if isinstance(result, list) else [result]))
+        if not isinstance(result, list):
+            return (name(result),)
+        return () if len(result) == 1 else tuple(map(name, result))
 
     def _state(self, step: Step | None, letter: str) -> str:
-        """Return the name of a state of a cell, with the number of its module."""
+        """Return the name of a state of a cell, with the number of its module: `h2` of `lstm2`."""
+        if not letter or letter[-1].isdigit():
+            return letter
         name = step.attribute.name if step and step.attribute else ""
-        return letter if not letter or letter[-1].isdigit() else letter + name[len(name.rstrip("0123456789")) :]
+        number = name[len(name.rstrip("0123456789")) :]
+        return letter + number
 
     def _last_of_input(self, path: tuple[int | str, ...]) -> int:
-        size, links = len(path), self._block.links()
-        return max((number for number, ref in links if not ref.step and ref.path[:size] == path), default=0)
+        """Return the last step that reads an element of the input."""
+        steps = [number for number, ref in self._block.links() if not ref.step and ref.path[: len(path)] == path]
+        return max(steps, default=0)
 
     def _write(self, number: int, step: Step) -> None:
+        """Write a step: as an assignment, or as an expression to be part of a later statement."""
         changes = self._exposed.changed_by(step)
         if changes:
+            # What was read before the change must be computed before it.
             for pending in list(self._pending):
                 self._assign(pending)
         node = self._fill(step)
@@ -326,23 +382,27 @@ class Writer:
         self._pending[number] = names_in(node)
         self._waiting.update(self._pending[number])
         # A value gets a variable for its name, unless its module has the same.
-        wanted = step.hint and (step.attribute is None or step.attribute.name != step.hint)
-        if self._uses[number] > 1 or wanted or changes:
+        has_name = step.hint and (step.attribute is None or step.attribute.name != step.hint)
+        if self._uses[number] > 1 or has_name or changes:
             self._assign(number)
 
     def _unpack_result(self, number: int, step: Step, node: ast.expr) -> None:
         """Assign the results of a cell to a variable each."""
         used = {ref.path[:1] for _, ref in self._block.links() if ref.step == number}
-        self._parts[number] = []
+        names: list[str] = []
+        self._parts[number] = names
         for at, letter in enumerate(step.parts):
-            name = self._state(step, letter)
-            numbered = (f"{name}_{more}" for more in range(2, _MOST_VARIABLES))
-            choices = [name, f"next_{name}", *numbered] if letter else _VARIABLES
-            name = next(name for name in choices if self._is_free(name, number))
-            self._parts[number].append(name if (at,) in used or () in used else "_")
-            self._busy[self._parts[number][-1]] = self._last.get(number, number)
-        names = [dotted(name) for name in self._parts[number]]
-        self.statements.append(ast.Assign([ast.Tuple(names) if len(names) > 1 else names[0]], node))
+            choices = _VARIABLES
+            if letter:
+                state = self._state(step, letter)
+                choices = [state, f"next_{state}", *(f"{state}_{count}" for count in range(2, _MOST_VARIABLES))]
+            name = next(choice for choice in choices if self._is_free(choice, number))
+            if (at,) not in used and () not in used:
+                name = "_"
+            names.append(name)
+            self._busy[name] = self._last.get(number, number)
+        targets = [dotted(name) for name in names]
+        self.statements.append(ast.Assign([ast.Tuple(targets) if len(targets) > 1 else targets[0]], node))
 
     def _settle(self, number: int) -> None:
         """Make a pending value part of another expression, or assign it to a variable."""
@@ -352,30 +412,39 @@ class Writer:
     def _fill(self, step: Step) -> ast.expr:
         """Return the expression of a step; operands get variables until it is short enough."""
         module = () if step.attribute is None else (attribute(ast.Name("self"), step.attribute.name),)
-        inner = {ref.step: len(text_of(self._nodes[ref.step])) for ref in refs(step.takes) if ref.step in self._pending}
-        longest = sorted((each for each in inner if inner[each] > 12), key=lambda each: -inner[each])
-        # The sum of many is certainly too long.
-        total = sum(inner.values()) if len(longest) > 8 else 0
-        for each in longest:
+        lengths = {
+            ref.step: len(text_of(self._nodes[ref.step])) for ref in refs(step.takes) if ref.step in self._pending
+        }
+        # The longest get variables first; one of up to 12 letters would hardly be shorter.
+        longest = sorted((operand for operand in lengths if lengths[operand] > 12), key=lambda item: -lengths[item])
+        # The sum of many is certainly too long: then no text is made just to measure it.
+        total = sum(lengths.values()) if len(longest) > 8 else 0
+        for operand in longest:
             if total <= _TEXT:
                 node = step.write(*module, *map(self._value, step.takes))
                 total = len(text_of(node))
             if total <= _TEXT:
                 return node
-            total -= inner[each]
-            self._assign(each)
+            total -= lengths[operand]
+            self._assign(operand)
         return step.write(*module, *map(self._value, step.takes))
 
     def _value(self, value: Value) -> ast.expr:
+        """Return the expression of a value: a variable, an element of one, or a pending expression."""
         if isinstance(value, list):
             return ast.List([*map(self._value, value)])
         if not value.step and self.unpacked:
             node, path = self._input(value.path)
+        elif value.step in self._parts and len(self._parts[value.step]) > 1:
+            at, *path_in_part = value.path
+            node = dotted(self._parts[value.step][int(at)])
+            path = tuple(path_in_part)
         elif value.step in self._parts:
-            names = self._parts[value.step]
-            node, path = dotted(names[int(value.path[0])] if len(names) > 1 else names[0]), value.path[len(names) > 1 :]
+            node = dotted(self._parts[value.step][0])
+            path = value.path
         else:
-            node, path = self._nodes[value.step], value.path
+            node = self._nodes[value.step]
+            path = value.path
         for index in path:
             node = ast.Subscript(node, expression(index))
         return node
@@ -425,47 +494,55 @@ def merge_alike(blocks: list[CodeBlock], taken: frozenset[str]) -> list[CodeBloc
     heights: dict[int, int] = {}
     levels: dict[int, list[CodeBlock]] = {}
     for block in blocks:
-        calls = [call for call in block.constructions() if call.block is not None]
-        for call in calls:
+        inner_calls = [call for call in block.constructions() if call.block is not None]
+        for call in inner_calls:
             users.setdefault(id(call.block), []).append(call)
-        heights[id(block)] = 1 + max((heights[id(call.block)] for call in calls), default=0)
+        heights[id(block)] = 1 + max((heights[id(call.block)] for call in inner_calls), default=0)
         levels.setdefault(heights[id(block)], []).append(block)
-    kept: list[CodeBlock] = []
-    names: Counter[str] = Counter()
+    classes: list[CodeBlock] = []
+    numbers: Counter[str] = Counter()
+    # Inner classes first: those that contain them are compared by the names of what they call.
     for _, level in sorted(levels.items()):
         groups: dict[str, list[CodeBlock]] = {}
         for block in level:
             groups.setdefault(_shape(block), []).append(block)
         for group in groups.values():
             block = group[0]
-            names[block.base] += 1
-            while f"{block.base}{names[block.base]}" in taken:
-                names[block.base] += 1
-            block.name = f"{block.base}{names[block.base]}"
-            kept.append(block)
+            numbers[block.base] += 1
+            while f"{block.base}{numbers[block.base]}" in taken:
+                numbers[block.base] += 1
+            block.name = f"{block.base}{numbers[block.base]}"
+            classes.append(block)
             _parametrize(group, users)
-    for block in kept:  # a number only if there are several
-        if names[block.base] == 1 and (block.base not in taken or block is blocks[-1]):
+    for block in classes:
+        is_only_one = numbers[block.base] == 1
+        if is_only_one and (block.base not in taken or block is blocks[-1]):
             block.name = block.base
-    for call in (call for calls in users.values() for call in calls):
-        call.name = call.block.name
-    return kept
+    for calls in users.values():
+        for call in calls:
+            call.name = call.block.name
+    return classes
 
 
 def _shape(block: CodeBlock) -> str:
     """Return the shape of a block: equal for blocks that differ only in numbers."""
 
     def masked(value: Any) -> str:
+        """Return a construction or literal as text, with 0 for each number."""
         if isinstance(value, Construction):
             name = value.block.name if value.block is not None else value.name
-            return f"{name}({', '.join(f'{place}={masked(each)}' for place, each in value.places())})"
-        return value.id if isinstance(value, ast.Name) else "0" if _numeric(value) else repr(value)
+            arguments = [f"{place}={masked(argument)}" for place, argument in value.places()]
+            return f"{name}({', '.join(arguments)})"
+        if isinstance(value, ast.Name):
+            return value.id
+        return "0" if _numeric(value) else repr(value)
 
-    modules = [f"{each.name}={masked(each.call)}" for each in block.attributes]
+    modules = [f"{attribute.name}={masked(attribute.call)}" for attribute in block.attributes]
     return "\n".join((block.base, *modules, Writer(block).shape()))
 
 
 def _numeric(value: Any) -> bool:
+    """Return whether a literal is a number or a tuple of numbers."""
     if isinstance(value, tuple):
         return all(map(_numeric, value))
     return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -473,30 +550,35 @@ def _numeric(value: Any) -> bool:
 
 def _parametrize(group: list[CodeBlock], users: dict[int, list[Construction]]) -> None:
     """Make the numbers that differ within a group parameters of its first block, and arguments of all calls."""
-    rows = [[each for item in block.attributes for each in item.call.literals()] for block in group]
-    # Keyed by the literals: 1, 1.0 and True are equal, but not the same.
+    first = group[0]
+    literals = [[literal for item in block.attributes for literal in item.call.literals()] for block in group]
+    # Literals that have the same values in all blocks of the group are one parameter. Keyed by their texts: 1, 1.0 and
+    # True are equal, but not the same.
     differing: dict[tuple[str, ...], tuple[list[Any], list[tuple[Construction, int | str]]]] = {}
-    for column in zip(*rows):
+    for column in zip(*literals):
         values = [value for _, _, value in column]
-        key = tuple(map(repr, values))
-        if len(set(key)) > 1:
-            differing.setdefault(key, (values, []))[1].append(column[0][:2])
-    chosen: dict[str, list[Any]] = {}
+        texts = tuple(map(repr, values))
+        if len(set(texts)) > 1:
+            owner, place, _ = column[0]
+            _, places = differing.setdefault(texts, (values, []))
+            places.append((owner, place))
+    parameters: dict[str, list[Any]] = {}
     for values, places in differing.values():
         names = [owner.argument(place) for owner, place in places]
         name = _BOTH.get(frozenset(names[:2])) or next(filter(None, names), "size")
         number = 2
-        while name in chosen:
+        while name in parameters:
             name = f"{name.rstrip('0123456789')}{number}"
             number += 1
-        chosen[name] = values
+        parameters[name] = values
         for owner, place in places:
             owner.put(place, dotted(name))
-    group[0].parameters = {name: _annotation(values) for name, values in chosen.items()}
+    first.parameters = {name: _annotation(values) for name, values in parameters.items()}
     for number, block in enumerate(group):
         for call in users.get(id(block), ()):
-            call.block = group[0]
-            call.args, call.names = [values[number] for values in chosen.values()], tuple(chosen)
+            call.block = first
+            call.args = [values[number] for values in parameters.values()]
+            call.names = tuple(parameters)
 
 
 def _annotation(values: list[Any]) -> str:

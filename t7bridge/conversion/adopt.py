@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import UnsupportedError
 from ..formats.pt import writer as pt_writer
 from ..formats.t7 import writer as t7_writer
-from ..graph.dtypes import ELEMENT_TYPES
+from ..graph.dtypes import ELEMENT_TYPES, ElementType
 from ..graph.lua import COMPOSITE
 from ..graph.python import Device, TorchConstant, TorchSize
 from ..graph.storage import Storage
@@ -32,28 +32,48 @@ class Adopter(Rebuilder):
         self._torch: Any = None
         self._numpy: Any = None
         self._memory: dict[int, Storage] = {}
+        """The storage over PyTorch's memory at each address."""
 
     def run(self, root: Any) -> Any:
         """Return the value without anything of torch or numpy in it."""
-        self._torch, self._numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-        return root if self._torch is None and self._numpy is None else super().run(root)
+        self._torch = sys.modules.get("torch")
+        self._numpy = sys.modules.get("numpy")
+        if self._torch is None and self._numpy is None:
+            return root
+        return super().run(root)
 
     def make(self, value: Any, path: Path) -> Any:
         """Return a value of the graph, or a container to be filled."""
-        if self._numpy is not None and isinstance(value, (self._numpy.ndarray, self._numpy.generic)):
-            value = self._array(value) if isinstance(value, self._numpy.ndarray) else value.item()
+        if self._numpy is not None and isinstance(value, self._numpy.ndarray):
+            value = self._array(value)
+        elif self._numpy is not None and isinstance(value, self._numpy.generic):
+            value = value.item()
         elif self._torch is not None:
             value = self._of_torch(value)
-        if isinstance(value, dict) and (hasattr(value, "factory") or type(value).__name__ in ("dict", "OrderedDict")):
-            made: dict[Any, Any] = value.copy() if hasattr(value, "factory") else type(value)()
-            if vars_of := getattr(value, "__dict__", None):
-                made.__dict__.update(vars_of)
-            return fill_dict(made, value, value.values())
-        if type(value) is list or (type(value) is tuple and any(self._is_foreign(item) for item in value)):
-            return fill_list(value, tuple if type(value) is tuple else None)
+        if isinstance(value, dict):
+            return self._dict(value)
+        if type(value) is list:
+            return fill_list(value)
+        # Other tuples stay the same objects.
+        if type(value) is tuple and any(self._is_foreign(item) for item in value):
+            return fill_list(value, tuple)
         return value
 
+    def _dict(self, value: dict[Any, Any]) -> Any:
+        """Return a dict of the same class to be filled; one of an unknown class as it is."""
+        if hasattr(value, "factory"):  # a `DefaultDict` of the graph
+            result = value.copy()
+        elif type(value).__name__ in ("dict", "OrderedDict"):
+            result = type(value)()
+        else:
+            return value
+        attributes = getattr(value, "__dict__", None)
+        if attributes:
+            result.__dict__.update(attributes)
+        return fill_dict(result, value, value.values())
+
     def _of_torch(self, value: Any) -> Any:
+        """Return a value of PyTorch as one of the graph, a module as its state dict; anything else as it is."""
         torch = self._torch
         if isinstance(value, torch.nn.Module):
             return value.state_dict()
@@ -63,15 +83,19 @@ class Adopter(Rebuilder):
             return TorchSize(value)
         if isinstance(value, torch.dtype):
             return TorchConstant("dtype", str(value).removeprefix("torch."))
-        return Device(value.type, value.index) if isinstance(value, torch.device) else value
+        if isinstance(value, torch.device):
+            return Device(value.type, value.index)
+        return value
 
     def _is_foreign(self, value: Any) -> bool:
+        """Return whether a value is an array, tensor or module of numpy or PyTorch."""
         torch, numpy = self._torch, self._numpy
-        return (torch is not None and isinstance(value, (torch.Tensor, torch.nn.Module))) or (
-            numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
-        )
+        if torch is not None and isinstance(value, (torch.Tensor, torch.nn.Module)):
+            return True
+        return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
 
     def _array(self, array: Any) -> Any:
+        """Return an array of numbers as a tensor, one of text or objects as a list."""
         if array.dtype.kind in "biufc":
             return Tensor.from_numpy(array)
         if array.dtype.kind in "OSU":
@@ -94,15 +118,7 @@ class Adopter(Rebuilder):
         if element is None:
             raise UnsupportedError(f"a tensor of {name} cannot be saved")
         plain = tensor.detach().resolve_conj().resolve_neg()
-        memory = plain.untyped_storage()
-        pointer = memory.data_ptr()
-        storage = self._memory.get(pointer) if pointer else None
-        if storage is None or storage.element is not element:
-            base = torch.empty(0, dtype=torch.uint8).set_(memory.cpu())
-            count = memory.nbytes() // element.itemsize
-            data = base[: count * element.itemsize].numpy().view(element.code)
-            self._alive.append(memory)
-            storage = self._memory[pointer] = Storage(element, count, data)
+        storage = self._storage(plain.untyped_storage(), element)
         return Tensor(
             element,
             storage,
@@ -113,6 +129,20 @@ class Adopter(Rebuilder):
             requires_grad=bool(tensor.requires_grad and tensor.is_leaf),
             is_parameter=isinstance(tensor, torch.nn.Parameter),
         )
+
+    def _storage(self, memory: Any, element: ElementType) -> Storage:
+        """Return a storage over the memory of PyTorch's: one for each address, the last with this element type."""
+        torch = self._torch
+        address = memory.data_ptr()
+        storage = self._memory.get(address) if address else None  # all empty storages are at address 0
+        if storage is None or storage.element is not element:
+            data_bytes = torch.empty(0, dtype=torch.uint8).set_(memory.cpu())
+            count = memory.nbytes() // element.itemsize
+            data = data_bytes[: count * element.itemsize].numpy().view(element.code)
+            self._alive.append(memory)  # or its address could be given to other memory
+            storage = Storage(element, count, data)
+            self._memory[address] = storage
+        return storage
 
 
 def is_live(value: Any) -> bool:

@@ -26,7 +26,7 @@ from ..io.output import FileOutput, Output
 from ..io.source import inputs_protected
 from ..report import Report, check_strict
 from .options import takes
-from .request import Convert, is_simple, note_ignored, note_plain_nans, value_of
+from .request import Attempt, Convert, is_simple, note_ignored, note_plain_nans, value_of
 
 if TYPE_CHECKING:
     from ..formats.t7.file import T7File
@@ -96,10 +96,10 @@ def convert(request: Convert) -> Report:
         nullcontext() if template is None else formats.open(template, limits=limits) as model,
         about_file(document.path),
     ):
-        request.model = model
         if request.at is not None:
             document.narrow(Path.parse(request.at).get(document.value))
-            request.record = False
+        # A record describes the whole file, not a part of it.
+        attempt = Attempt.of(request, model=model, record=request.record and request.at is None)
         if model is not None and (document.spec.values == LUA or goal.values != LUA):
             raise ModelError(
                 "a template requires a conversion from .pt to .t7",
@@ -109,15 +109,14 @@ def convert(request: Convert) -> Report:
         with FileOutput(request.target, force=request.force, sync=request.sync) as output, collector_paused():
             name = str(request.target)
             report = Report(document.path, name, document.format, goal.name, source_bytes=document.source.size)
-            note_ignored(request, report)
+            note_ignored(attempt, report)
             try:
-                _write(document, output, goal, request, report)
+                _write(document, output, goal, attempt, report)
             except RecordError as error:
                 output.restart()
                 report = evolve(report, mode="", notes=[])
-                note_ignored(request, report)
-                request.believed = False
-                _write(document, output, goal, request, report)
+                note_ignored(attempt, report)
+                _write(document, output, goal, attempt.without_records(), report)
                 if not any(note.code == "record" for note in report.notes):
                     report.note("warning", f"{error.message}: its record is not used", code="record")
             check_strict(report, request.strict)
@@ -125,7 +124,7 @@ def convert(request: Convert) -> Report:
     return report
 
 
-def _write(document: Document, output: FileOutput, goal: FormatSpec, request: Convert, report: Report) -> None:
+def _write(document: Document, output: FileOutput, goal: FormatSpec, request: Attempt, report: Report) -> None:
     """Write the values of a file in a format.
 
     Raises:
@@ -142,7 +141,7 @@ def _write(document: Document, output: FileOutput, goal: FormatSpec, request: Co
         write_python_values(document, output, request, report)
 
 
-def _write_lua_values(document: Document, output: FileOutput, request: Convert, report: Report) -> None:
+def _write_lua_values(document: Document, output: FileOutput, request: Attempt, report: Report) -> None:
     """Write the values of a file as Lua values."""
     if document.spec.values == LUA:
         report.tensors, report.storages = document.content.tensors, document.content.storages
@@ -156,24 +155,23 @@ def _write_lua_values(document: Document, output: FileOutput, request: Convert, 
 
 
 def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) -> T7Writer:
+    """Write the values of a `.t7` to another, whose layout differs where the request says so."""
     report.mode = "copy"
     layout = evolve(content.layout, **request.layout)
     if request.layout and layout.vintage:
-        report.note(
-            "info", f"the objects of {layout.vintage} are written as today's Lua Torch reads them", code="vintage"
-        )
+        message = f"the objects of {layout.vintage} are written as today's Lua Torch reads them"
+        report.note("info", message, code="vintage")
         layout = evolve(layout, vintage="", headless=False, unowned=())
-        for visit in walk(content.roots):
-            if isinstance(visit.value, (Tensor, Storage)):
-                visit.value.alias = None
+        for path in walk(content.roots):
+            if isinstance(path.value, (Tensor, Storage)):
+                path.value.alias = None  # the class as that release named it
     writer = T7Writer(output, layout)
     for root in content.roots:
         writer.write_object(root)
     note_plain_nans(writer.plain_nans, report)
-    if content.has_pt_record:
-        if request.record:
-            output.write(content.trailing)
-    elif content.trailing:
+    if content.has_pt_record and request.record:
+        output.write(content.trailing)
+    elif content.trailing and not content.has_pt_record:
         if layout != content.layout:
             raise WriteError(
                 f"{len(content.trailing)} bytes after the last value are not a value, and cannot be re-encoded",
@@ -185,7 +183,7 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
     return writer
 
 
-def _write_tables(document: Document, output: Output, request: Convert, report: Report) -> None:
+def _write_tables(document: Document, output: Output, request: Attempt, report: Report) -> None:
     """Write Python values as Lua tables, with the record that restores them."""
     from .lua_tree import note_nones, to_lua
     from .records import Hashed, pickle_of, structure_hash, write_pt_record
@@ -197,31 +195,33 @@ def _write_tables(document: Document, output: Output, request: Convert, report: 
         from .simplified import simplified  # with the meaning of layers, which other values do not need
 
         value = simplified(value, report, request.limits, unnamed=WRAPPED)
-    pickled = pickle_of(value) if request.record else None  # before the tree is there: its writer knows every list
+    pickled = pickle_of(value) if request.record else None  # before the tree is there: its writer holds every list
     tree = to_lua(value, nested=request.nested, keep_device=request.keep_device, limits=request.limits)
     del value
     document.forget()
     report.notes += tree.notes
     report.mode = "tree"
-    hashed, layout = Hashed(output), T7Layout(**request.layout)
+    hashed = Hashed(output)
+    layout = T7Layout(**request.layout)
     writer = T7Writer(hashed, layout)
     writer.write_object(tree.value)
     hashed.flush()
     note_plain_nans(writer.plain_nans, report)
-    storages = [found for found in writer.objects if isinstance(found, Storage)]
+    storages = [item for item in writer.objects if isinstance(item, Storage)]
     report.storages = len(storages)
-    report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)
-    del writer  # before the record is written: it knows every table
-    if pickled is not None:
-        structure = hashed.digest.hexdigest() if layout == T7Layout() else structure_hash(tree.value)
-        write_pt_record(
-            output, *pickled, structure, tree, {id(storage): place for place, storage in enumerate(storages)}
-        )
-    else:
+    report.tensors = sum(isinstance(item, Tensor) for item in writer.objects)
+    del writer  # before the record is written: it holds every table
+    if pickled is None:
         note_nones(tree, report)
+        return
+    pickle, pickled_storages = pickled
+    # The hash is of the default layout, whatever that of the file.
+    structure = hashed.digest.hexdigest() if layout == T7Layout() else structure_hash(tree.value)
+    places = {id(storage): place for place, storage in enumerate(storages)}
+    write_pt_record(output, pickle, pickled_storages, structure, tree, places)
 
 
-def _fill_template(document: Document, template: Document, output: Output, request: Convert, report: Report) -> None:
+def _fill_template(document: Document, template: Document, output: Output, request: Attempt, report: Report) -> None:
     """Write a template with the weights of a state dict; other content of the source, such as a record, is ignored."""
     from .template import fill_template
 
@@ -247,17 +247,16 @@ def _restore_t7(document: Document, output: FileOutput, request: Convert, report
         return False
     from .records import check_t7, original_t7
 
-    restored, has_record = original_t7(document.content, request.limits)
-    if restored is None:
+    original, has_record = original_t7(document.content, request.limits)
+    if original is None:
         if has_record:
-            report.note(
-                "warning", "the .pt was changed since it was made from a .t7: its record is not used", code="record"
-            )
+            message = "the .pt was changed since it was made from a .t7: its record is not used"
+            report.note("warning", message, code="record")
         return False
-    report.tensors, report.storages = restored.tensors, restored.storages
-    writer = _copy_t7(restored, output, request, report)
+    report.tensors, report.storages = original.tensors, original.storages
+    writer = _copy_t7(original, output, request, report)
     report.mode = "record"
     places, layout = writer.places, writer.layout
-    del writer, restored  # the file written is read as a whole again
+    del writer, original  # free their values: the file written is read as a whole again
     check_t7(output, places, layout, document.content, request.limits)
     return True

@@ -59,14 +59,15 @@ def parse_inputs(inputs: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples
         MissingFileError: a text is the name of a missing file.
         FormatError: a file is damaged.
     """
-    one = isinstance(inputs, str) or not isinstance(inputs, Iterable)
-    if one or (inputs and all(isinstance(size, int) for size in inputs)):
-        inputs = [_text(inputs)]
-    texts = [_text(each) for each in inputs]
+    is_one = isinstance(inputs, str) or not isinstance(inputs, Iterable)
+    if is_one or (inputs and all(isinstance(size, int) for size in inputs)):
+        texts = [_text(inputs)]
+    else:
+        texts = [_text(item) for item in inputs]
     if not texts:
         raise ModelError("no input is given", expected=EXPECTED)
-    found = [_input(text, limits) for text in texts]
-    tree = _named(found[0] if len(found) == 1 else found, "input")
+    examples = [_input(text, limits) for text in texts]
+    tree = _named(examples[0] if len(examples) == 1 else examples, "input")
     names = [leaf.name for leaf in leaves(tree)]
     if not names:
         raise ModelError("the input is an empty table", expected=EXPECTED)
@@ -80,8 +81,8 @@ def leaves(tree: Examples) -> Iterator[Example]:
     if isinstance(tree, Example):
         yield tree
     else:
-        for each in tree:
-            yield from leaves(each)
+        for part in tree:
+            yield from leaves(part)
 
 
 def _text(value: Any) -> str:
@@ -98,18 +99,27 @@ def _input(text: str, limits: Limits) -> Examples:
         return _table(text)
     if _SHAPE.match(text.strip()):
         return _leaf(text)
-    named = _NAME.match(text)
-    for name, path in (("", text), *([(named[1], named[2])] if named else [])):
-        if os.path.exists(path) or is_address(path):
-            return _from_file(name, path, limits)
-    if os.path.sep in text or _FILE.match(path):
+    # A file may have a name such as `a=b.t7`: the whole text comes first.
+    name, path = "", text
+    match = _NAME.match(text)
+    if match is not None and not _is_there(text):
+        name, path = match[1], match[2]
+    # A missing file is reported as such where the text looks like the name of one.
+    if _is_there(path) or os.path.sep in text or _FILE.match(path):
         return _from_file(name, path, limits)
     return _leaf(text)
 
 
+def _is_there(path: str) -> bool:
+    return os.path.exists(path) or is_address(path)
+
+
 def _leaf(text: str) -> Example:
+    """Return the input that a shape describes, with its name, type and range if it has them."""
     match = _SHAPE.match(text.strip())
-    shape = tuple(map(int, re.split("[x×,]", match["shape"]))) if match and len(match["shape"]) < 400 else ()
+    shape: tuple[int, ...] = ()
+    if match is not None and len(match["shape"]) < 400:  # longer texts are no shapes, and numbers that Python refuses
+        shape = tuple(map(int, re.split("[x×,]", match["shape"])))
     if match is None or not shape or not all(shape) or math.prod(shape) > 1 << 40:
         raise ModelError("an input is not a shape", found=repr(text[:60]), expected=EXPECTED)
     bounds = (int(match["low"]), int(match["high"])) if match["low"] else None
@@ -131,8 +141,8 @@ def _filled(part: str | list[Any], depth: int = 0) -> Examples:
     if isinstance(part, str):
         return _leaf(part.strip())
     if depth == _DEEPEST:
-        raise RecursionError
-    return [_filled(each, depth + 1) for each in part]
+        raise RecursionError  # as `json` does at its own limit
+    return [_filled(item, depth + 1) for item in part]
 
 
 def _from_file(name: str, path: str, limits: Limits) -> Examples:
@@ -140,33 +150,42 @@ def _from_file(name: str, path: str, limits: Limits) -> Examples:
     document = formats.open(path, limits=limits)
     value = document.first if document.spec.values == formats.LUA else document.value
     with about_file(path):
-        found = _from_value("", value, Budget(limits, "reading the tables of an input", 10 * _MOST))
-    if document.spec.values == formats.NAMED and isinstance(found, list) and len(found) == 1:
-        found = found[0]
-    return evolve(found, name=name) if name and isinstance(found, Example) else found
+        tree = _from_value("", value, Budget(limits, "reading the tables of an input", 10 * _MOST))
+    if document.spec.values == formats.NAMED and isinstance(tree, list) and len(tree) == 1:
+        tree = tree[0]  # the only tensor of a file that holds them by name
+    if name and isinstance(tree, Example):
+        return evolve(tree, name=name)
+    return tree
 
 
 def _from_value(name: str, value: Any, budget: Budget, depth: int = 0) -> Examples:
     budget.spend(10)
-    items: Sequence[Any] | None = None
-    names: Sequence[Any] = ()
+    items: Sequence[Any] = ()
+    keys: Sequence[Any] = ()
     if isinstance(value, Table):
-        items = value.sequence()
+        items = value.sequence() or ()
     elif isinstance(value, (list, tuple)):
         items = value
     elif isinstance(value, dict):
-        items, names = list(value.values()), list(value)
+        items = list(value.values())
+        keys = list(value)
     if items and depth < _DEEPEST and len(items) <= _MOST:
-        known = [each if isinstance(each, str) and each.isidentifier() else "" for each in names] or [""] * len(items)
-        return [_from_value(own, each, budget, depth + 1) for own, each in zip(known, items)]
+        names = [_name_of(key) for key in keys] if keys else [""] * len(items)
+        return [_from_value(own_name, item, budget, depth + 1) for own_name, item in zip(names, items)]
     # A tensor that repeats its elements, by strides of 0, may be larger than its file.
     if isinstance(value, Tensor) and value.storage and 0 < value.numel <= max(value.storage.count, _REPEATED):
         return Example(name, tuple(value.shape), value.element.name, value=value)
     raise ModelError("the file holds neither a tensor nor a table of tensors")
 
 
+def _name_of(key: Any) -> str:
+    """Return the key of a dict as the name of an input; empty if it cannot be one."""
+    return key if isinstance(key, str) and key.isidentifier() else ""
+
+
 def _named(tree: Examples, name: str) -> Examples:
+    """Return an input with names for the tensors that have none: by number, `input2_1` for the first in the second."""
     if isinstance(tree, Example):
         return evolve(tree, name=tree.name or name)
-    middle = "_" if name[-1].isdigit() else ""
-    return [_named(each, f"{name}{middle}{number}") for number, each in enumerate(tree, 1)]
+    separator = "_" if name[-1].isdigit() else ""
+    return [_named(part, f"{name}{separator}{number}") for number, part in enumerate(tree, 1)]

@@ -21,7 +21,7 @@ Indices inside tensors are 0-based as in PyTorch, also those of sparse tensors.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -82,17 +82,17 @@ class _Builder(Rebuilder):
 
     def _note(self, level: str, path: Path, message: str, about: str = "", *, loss: str = "", code: str = "") -> None:
         """Add a note, unless there are enough `about` the same."""
-        about = about or message
-        self._alike[level, loss, about] += 1
-        if self._alike[level, loss, about] <= _ALIKE_NOTES and len(self.tree.notes) < _MOST_NOTES:
+        kind = (level, loss, about or message)
+        self._alike[kind] += 1
+        if self._alike[kind] <= _ALIKE_NOTES and len(self.tree.notes) < _MOST_NOTES:
             self.tree.notes.append(Note(level, str(path), message, loss, code=code or _CODES[loss]))
 
     def count_notes(self) -> None:
         """Add the number of further notes of each kind."""
-        for (level, loss, message), count in self._alike.items():
-            if count > _ALIKE_NOTES and len(self.tree.notes) < 2 * _MOST_NOTES:
-                left = count - _ALIKE_NOTES
-                self.tree.notes.append(Note(level, "", f"{message}: {left} more", loss, code=_CODES[loss], count=left))
+        for (level, loss, about), count in self._alike.items():
+            more = count - _ALIKE_NOTES
+            if more > 0 and len(self.tree.notes) < 2 * _MOST_NOTES:
+                self.tree.notes.append(Note(level, "", f"{about}: {more} more", loss, code=_CODES[loss], count=more))
 
     def scalar(self, value: Any, path: Path | None, key: Any) -> Value:
         """Return Lua's scalar."""
@@ -120,8 +120,10 @@ class _Builder(Rebuilder):
             return self._list(value if isinstance(value, (list, tuple)) else in_order(value, self._marks))
         if isinstance(value, Tensor):
             return self._tensor(value, path)
-        if isinstance(value, (Storage, UntypedStorage)):
-            return self._storage(value if isinstance(value, Storage) else value.storage)[0]
+        if isinstance(value, UntypedStorage):
+            return self._storage(value.storage)[0]
+        if isinstance(value, Storage):
+            return self._storage(value)[0]
         if isinstance(value, complex):
             return Table.of({"re": value.real, "im": value.imag})
         if isinstance(value, bytearray):
@@ -140,58 +142,67 @@ class _Builder(Rebuilder):
         raise UnsupportedError(f"a value of type {kind} cannot be written to a .t7", path=str(path))
 
     def _parts(self, value: QuantizedTensor | SparseTensor, path: Path) -> Fill:
+        """Return a table to be filled with the parts of a quantized or sparse tensor."""
         parts = parts_of(value)
         if isinstance(value, QuantizedTensor):
             element = value.tensor.element.name
             if element in PACKED and value.tensor.storage is not None:
                 self._note("info", path, f"{element} is written as its bytes, each with several numbers", loss="type")
-            parts |= {} if value.axis is None else {"axis": value.axis + 1}
+            if value.axis is not None:
+                parts["axis"] = value.axis + 1  # dimensions count from 1 in Lua
         return self._dict(parts, path)
 
     # Containers
 
     def _list(self, items: list[Any] | tuple[Any, ...]) -> Fill:
-        places: Sequence[int] = range(len(items))
-        names = numbers(len(items))
-        if None in items:  # nil ends a Lua list
-            places = [place for place in places if items[place] is not None]
-            self.tree.nones += len(items) - len(places)
-            names, items = [names[place] for place in places], [items[place] for place in places]
-        return _table(names, places, items)
+        """Return a table to be filled with the items that Lua can hold, under the numbers from 1 that they have."""
+        lua_keys = numbers(len(items))
+        if None not in items:
+            return _table(lua_keys, range(len(items)), items)
+        # A table has no entry for nil, so a list with None has holes.
+        places = [place for place, item in enumerate(items) if item is not None]
+        self.tree.nones += len(items) - len(places)
+        return _table([lua_keys[place] for place in places], places, [items[place] for place in places])
 
     def _dict(self, value: dict[Any, Any], path: Path) -> Fill:
-        if self._nested and (split := _split_keys(value)) is not None:
-            return self._entries(split, path)
-        if self._nested and any(isinstance(key, str) and "." in key for key in value):
-            self._note("info", path, "the keys are not nested, as one of them is a prefix of another, or ends in a dot")
+        """Return a table to be filled with the entries of a dict; with `nested`, in tables for keys with dots."""
+        if not self._nested or not any(isinstance(key, str) and "." in key for key in value):
+            return self._entries(value, path)
+        nested = _split_keys(value)
+        if nested is not None:
+            return self._entries(nested, path)
+        self._note("info", path, "the keys are not nested, as one of them is a prefix of another, or ends in a dot")
         return self._entries(value, path)
 
     def _entries(self, value: dict[Any, Any], path: Path) -> Fill:
-        names = Table()
+        """Return a table to be filled with the entries of a dict that Lua can hold."""
+        table = Table()  # with its keys only; `_table` sets the values
         keys: list[Any] = []
         values: list[Any] = []
         for key, item in value.items():
             if item is None:
                 self.tree.nones += 1
                 continue
-            name = self._key(key, path)
-            if name in names:
+            lua_key = self._key(key, path)
+            if lua_key in table:
                 message = "a key that equals another one in Lua is left out; the record keeps it"
                 self._note("warning", Path(path, key), message, loss="type")
                 continue
-            names[name] = None
+            table[lua_key] = None
             keys.append(key)
             values.append(item)
-        return _table(names.raw_keys, keys, values, names)
+        return _table(table.raw_keys, keys, values, table)
 
     def _key(self, key: Any, path: Path) -> Value:
-        if key is None or (isinstance(key, float) and key != key):
+        """Return the Lua key of an entry: the key itself where Lua can look it up, or its text."""
+        is_nan = isinstance(key, float) and key != key
+        if key is None or is_nan:  # Lua refuses both as keys
             self._note("info", Path(path, key), f"the key {key} is text in Lua", loss="type")
             return str(key).encode()
         if type(key) in SCALARS:
             return self.scalar(key, path, key)
         if isinstance(key, Tensor):
-            self._alive.append(key)
+            self._alive.append(key)  # identities below are those of objects that stay alive
             if id(key) not in self.made:
                 self.made[id(key)] = self._tensor(key, Path(path, key))
             return self.made[id(key)]
@@ -209,30 +220,23 @@ class _Builder(Rebuilder):
 
     def _storage(self, storage: Storage) -> tuple[Storage, int]:
         """Return the Lua storage of a storage, and the number of its elements per original element."""
-        known = self.tree.storages.get(id(storage))
-        if known is None:
-            lua, ratio, exact = storage, 1, True
-            if not storage.element.lua:
-                lua, ratio, exact = widen(storage)
+        if id(storage) not in self.tree.storages:
+            lua_storage, ratio, is_exact = widen(storage)
             device = self._device(storage.device)
-            if lua.device != device:
-                lua = evolve(lua, device=device)
-            known = self.tree.storages[id(storage)] = (storage, lua, exact)
+            if lua_storage.device != device:
+                lua_storage = evolve(lua_storage, device=device)
+            self.tree.storages[id(storage)] = (storage, lua_storage, is_exact)
             self._ratios[id(storage)] = ratio
-        return known[1], self._ratios[id(storage)]
+        _, lua_storage, _ = self.tree.storages[id(storage)]
+        return lua_storage, self._ratios[id(storage)]
 
     def _device(self, name: str) -> str:
         """Return the Lua device of a tensor: Lua's classes know the CPU and CUDA."""
         return name if self._keep_device and name.startswith("cuda") else "cpu"
 
     def _tensor(self, tensor: Tensor, path: Path) -> Tensor:
-        extras, source, device = tensor.extras, tensor.storage, self._device(tensor.device)
-        if extras and source is not None and (extras.conj or extras.neg):
-            self._note("info", path, "a conjugated or negated view has memory of its own in Lua", loss="sharing")
-            source = self._resolve(source, extras.conj, extras.neg)
-        if extras and (extras.state is not UNSET or extras.hooks is not None or extras.subclass is not None):
-            message = "a tensor's Python attributes, hooks and class are not in the Lua value"
-            self._note("warning", path, message, loss="type")
+        device = self._device(tensor.device)
+        source = self._storage_as_read(tensor, path)
         if source is None:
             return Tensor(tensor.element, None, device=device)
         if source.base is not None:
@@ -249,37 +253,62 @@ class _Builder(Rebuilder):
                 self._note("info", path, "a tensor without elements has no dimensions in Lua", loss="type")
             return Tensor(storage.element, storage, device=device)
         view = pairs_of_numbers(tensor) if ratio == 2 else tensor
-        size, stride = ((1,), (1,)) if view.is_scalar else (view.size, view.stride)
+        # Lua has no tensors without dimensions.
+        size = (1,) if view.is_scalar else view.size
+        stride = (1,) if view.is_scalar else view.stride
         return Tensor(storage.element, storage, size, stride, tensor.offset * ratio, device=device)
+
+    def _storage_as_read(self, tensor: Tensor, path: Path) -> Storage | None:
+        """Return the storage of a tensor, conjugated and negated if the tensor is; note what else it has of Python."""
+        storage = tensor.storage
+        extras = tensor.extras
+        if not extras:
+            return storage
+        if storage is not None and (extras.conj or extras.neg):
+            self._note("info", path, "a conjugated or negated view has memory of its own in Lua", loss="sharing")
+            storage = self._resolve(storage, extras.conj, extras.neg)
+        if extras.state is not UNSET or extras.hooks is not None or extras.subclass is not None:
+            message = "a tensor's Python attributes, hooks and class are not in the Lua value"
+            self._note("warning", path, message, loss="type")
+        return storage
 
     def _resolve(self, storage: Storage, conj: bool, neg: bool) -> Storage:
         """Return the storage with its elements as the views read them; one for all such views."""
-        name = (id(storage), conj, neg)
-        if name not in self._resolved:
-            self._resolved[name] = resolved(storage, conj, neg)
-        return self._resolved[name]
+        key = (id(storage), conj, neg)
+        if key not in self._resolved:
+            self._resolved[key] = resolved(storage, conj, neg)
+        return self._resolved[key]
 
     def _numpy(self, value: NumpyArray | NumpyScalar, path: Path) -> Any:
-        made = numpy_content(value, str(path))
+        """Return the Lua value of a numpy array or scalar."""
+        content = numpy_content(value, str(path))
         if isinstance(value.data, list):
             self._note("info", path, "a numpy array of objects is a table in Lua, without its shape", loss="type")
-        if made is None:
+        if content is None:
             self._note("warning", path, f"numpy elements of type {value.dtype.code[:20]} are bytes in Lua", loss="type")
             return value.data if isinstance(value.data, bytes) else None
-        return self.scalar(made, path.parent, path.key) if type(made) in SCALARS else self.make(made, path)
+        if type(content) in SCALARS:
+            return self.scalar(content, path.parent, path.key)
+        return self.make(content, path)
 
 
-def _table(names: list[Value], keys: Any, values: Sequence[Any], table: Table | None = None) -> Fill:
-    """Return a table to be filled, whose keys are `names`, from values under other keys."""
-    table = table or Table(names)
+def _table(lua_keys: list[Value], keys: Iterable[Any], values: Sequence[Any], table: Table | None = None) -> Fill:
+    """Return a table to be filled with Lua's forms of values.
+
+    Args:
+        lua_keys: the keys of the table.
+        keys: those of the values in Python, for paths.
+        values: the values in Python.
+        table: the table, which has the keys already.
+    """
+    if table is None:
+        table = Table(lua_keys)
     table.raw_values = [None] * len(values)
     return Fill(table, zip(repeat(table.raw_values), range(len(values)), keys, values))
 
 
 def _split_keys(value: dict[Any, Any]) -> dict[Any, Any] | None:
-    """Split keys: `{"a.b": 1}` becomes `{"a": {"b": 1}}`; `None` if nothing splits, or a key is a prefix of another."""
-    if not any(isinstance(key, str) and "." in key for key in value):
-        return None
+    """Split keys: `{"a.b": 1}` becomes `{"a": {"b": 1}}`; `None` if a key is a prefix of another, or has many dots."""
     result: dict[Any, Any] = {}
     for key, item in value.items():
         words = key.split(".") if isinstance(key, str) else [key]
@@ -297,7 +326,7 @@ def _split_keys(value: dict[Any, Any]) -> dict[Any, Any] | None:
 
 
 class _Nested(dict[Any, Any]):
-    """A dict created by splitting keys."""
+    """A dict created by splitting keys; a dict of the value itself may not be added to."""
 
 
 def note_nones(tree: LuaTree, report: Report) -> None:
@@ -319,16 +348,16 @@ def to_lua(value: Any, *, nested: bool = False, keep_device: bool = False, limit
     Raises:
         LimitError: modules are repeated too often.
     """
-    notes: list[Note] = []
+    notes_on_modules: list[Note] = []
     if has_modules(value):
         report = Report(source_format="pt", target_format="t7")
         from .simplified import simplified  # with the meaning of layers, which other values do not need
 
         value = simplified(value, report, limits, unnamed=WRAPPED)
-        notes = report.notes
+        notes_on_modules = report.notes
     builder = _Builder(nested, keep_device)
     tree = builder.tree
     tree.value = builder.run(value)
     builder.count_notes()
-    tree.notes[:0] = notes
+    tree.notes = [*notes_on_modules, *tree.notes]
     return tree

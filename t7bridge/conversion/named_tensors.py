@@ -51,7 +51,6 @@ _REPEATED = 16
 """Maximum bytes of all tensors, as a multiple of those of the storages."""
 _COPIES = 10_000
 """Maximum values in containers that are written under several names: graphs of shared containers grow exponentially."""
-_MOST_STEPS = 1_000_000
 _SHARED = "container present under another name"
 _CYCLE = "container that contains itself"
 
@@ -70,19 +69,21 @@ class _Names:
 
     def free(self, name: Name) -> Name:
         """Return a name that is free: the name, or `name~2`, …."""
-        made, number = name, self.repeats.get(name, 2)
-        while made in self.taken:
-            made, number = (*name[:-1], f"{name[-1]}~{number}"), number + 1
+        candidate = name
+        number = self.repeats.get(name, 2)
+        while candidate in self.taken:
+            candidate = (*name[:-1], f"{name[-1]}~{number}")
+            number += 1
             self.repeats[name] = number
-        return made
+        return candidate
 
     def take(self, name: Name, renamed: list[tuple[Name, Name]] | None = None) -> Name:
         """Return a name that is free, and take it; note it in a list if it is another."""
-        made = self.free(name)
-        self.taken.add(made)
-        if renamed is not None and made != name:
-            renamed.append((name, made))
-        return made
+        free_name = self.free(name)
+        self.taken.add(free_name)
+        if renamed is not None and free_name != name:
+            renamed.append((name, free_name))
+        return free_name
 
 
 @define(eq=False)
@@ -112,14 +113,17 @@ class Flat:
     def add(self, item: Any, steps: Name) -> None:
         """Add a value without parts of its own."""
         name = steps or ("root",)
-        item = item.storage if isinstance(item, UntypedStorage) else item
+        if isinstance(item, UntypedStorage):
+            item = item.storage
         if isinstance(item, Storage):
             self.storages.append(steps)
             item = Tensor(item.element, item, (item.count,), (1,))
         if isinstance(item, Tensor):
             self.tensors[self.names.take(name, self.renamed)] = item
-        elif isinstance(item, (bool, int, float, str, type(None), *NAMED)):
-            self.scalars.append((name, name_text(item) if isinstance(item, NAMED) else item))
+        elif isinstance(item, NAMED):
+            self.scalars.append((name, name_text(item)))
+        elif isinstance(item, (bool, int, float, str, type(None))):
+            self.scalars.append((name, item))
         else:
             self.leave_out(_kind(item), steps)
 
@@ -142,56 +146,114 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = Fals
     Raises:
         LimitError: values are nested so deeply that their names are far longer than the file.
     """
-    flat = Flat()
-    seen: set[int] = set()
-    parts: dict[int, Any] = {}  # of sets and the like, by identity: what is shared has the same ones
-    lists: dict[int, tuple[Tensor, str]] = {}  # the tensors of lists of numbers: those of a shared one are tied
-    budget = Budget(limits, "naming deeply nested values")
-    steps = 0  # to the containers around those that occur again
-    stack: list[tuple[int, Path, bool]] = [(0, Path(None, "root", value), False)]
-    while stack:
-        depth, path, is_copy = stack.pop()
-        item = path.value
-        if isinstance(item, (QuantizedTensor, SparseTensor, set, frozenset)):
-            if id(item) not in parts:
-                parts[id(item)] = in_order(item) if isinstance(item, (set, frozenset)) else parts_of(item)
-            item = parts[id(item)]
-        is_container = isinstance(item, (dict, list, tuple)) and not _is_function(item)
-        flat.copies += is_copy
-        if flat.copies > _COPIES or steps > _MOST_STEPS:
-            return flatten(value, limits, numbers=numbers, copies=False)
-        if numbers:
-            made = lists.get(id(item)) if is_container else None
-            made = made or tensor_of_numbers(item)
-            if made is not None and sum(map(len, _steps_to(path))) < _LONGEST_NAME:
-                if is_container:
-                    lists[id(item)] = made
-                item, flat.numbers[id(made[0])] = made
-                is_container = False
-                if len(flat.numbers) > _SCALARS:
-                    return flatten(value, limits, copies=copies)
-        if not is_container:
-            if is_copy:
-                steps += depth
+    try:
+        return _Flattening(limits, numbers, copies).run(value)
+    except _TooManyNumbers:
+        numbers = False
+    except _TooManyCopies:
+        copies = False
+    return flatten(value, limits, numbers=numbers, copies=copies)
+
+
+class _TooManyNumbers(Exception):
+    """More numbers and lists of numbers than may become tensors."""
+
+
+class _TooManyCopies(Exception):
+    """More names of values in shared containers than may be written."""
+
+
+class _Flattening:
+    """One walk through a value, for `flatten`, whose arguments it has."""
+
+    def __init__(self, limits: Limits, numbers: bool, copies: bool) -> None:
+        self._limits = limits
+        self._numbers = numbers
+        self._copies = copies
+        self._flat = Flat()
+        self._budget = Budget(limits, "naming deeply nested values")
+        self._parts: dict[int, Any] = {}
+        """The parts of sets, sparse and quantized tensors, by identity: a shared one has the same parts everywhere."""
+        self._lists: dict[int, tuple[Tensor, str]] = {}
+        """The tensor of each list of numbers, by identity: a shared list becomes one tensor under several names."""
+        self._copied_steps = 0
+        """Steps in the names of values that were named before."""
+
+    def run(self, value: Any) -> Flat:
+        """Name the tensors of a value.
+
+        Raises:
+            _TooManyNumbers: numbers and lists of numbers should stay as they are.
+            _TooManyCopies: shared containers should be named once.
+        """
+        visited: set[int] = set()
+        stack: list[tuple[int, Path, bool]] = [(0, Path(None, "root", value), False)]
+        while stack:
+            depth, path, is_copy = stack.pop()
+            item = self._opened(path.value)
+            self._flat.copies += is_copy
+            if self._flat.copies > _COPIES:
+                raise _TooManyCopies
+            if self._numbers:
+                item = self._with_numbers_as_tensor(item, path)
+            if not _is_container(item):
+                if is_copy:
+                    self._spend_copied_steps(depth)
+                else:
+                    self._budget.spend(max(0, depth - _DEPTH))
+                self._flat.add(item, _steps_to(path))
+                continue
+            if id(item) in visited:
+                if not self._copies:
+                    self._flat.leave_out(_SHARED, _steps_to(path))
+                    continue
+                self._spend_copied_steps(depth)
+                if _contains_itself(path):
+                    self._flat.leave_out(_CYCLE, _steps_to(path))
+                    continue
+                is_copy = True
+            visited.add(id(item))
+            pairs = item.items() if isinstance(item, dict) else enumerate(item)
+            # The stack returns the last first.
+            for key, inner in reversed(list(pairs)):
+                stack.append((depth + 1, Path(path, key, inner), is_copy))
+        return self._flat
+
+    def _opened(self, item: Any) -> Any:
+        """Return the parts of a set, or of a sparse or quantized tensor; anything else as it is."""
+        if not isinstance(item, (QuantizedTensor, SparseTensor, set, frozenset)):
+            return item
+        if id(item) not in self._parts:
+            if isinstance(item, (set, frozenset)):
+                self._parts[id(item)] = in_order(item)
             else:
-                budget.spend(max(0, depth - _DEPTH))
-            flat.add(item, _steps_to(path))
-            continue
-        if id(item) in seen:
-            if not copies:
-                flat.leave_out(_SHARED, _steps_to(path))
-                continue
-            steps += depth
-            if steps > _MOST_STEPS:
-                return flatten(value, limits, numbers=numbers, copies=False)
-            if _contains_itself(path):
-                flat.leave_out(_CYCLE, _steps_to(path))
-                continue
-            is_copy = True
-        seen.add(id(item))
-        pairs = item.items() if isinstance(item, dict) else enumerate(item)
-        stack += [(depth + 1, Path(path, key, inner), is_copy) for key, inner in reversed(list(pairs))]
-    return flat
+                self._parts[id(item)] = parts_of(item)
+        return self._parts[id(item)]
+
+    def _with_numbers_as_tensor(self, item: Any, path: Path) -> Any:
+        """Return the tensor of a number or of a list of numbers; anything else as it is."""
+        is_container = _is_container(item)
+        tensor_and_kind = self._lists.get(id(item)) if is_container else None
+        if tensor_and_kind is None:
+            tensor_and_kind = tensor_of_numbers(item)
+        if tensor_and_kind is None or sum(map(len, _steps_to(path))) >= _LONGEST_NAME:
+            return item
+        if is_container:
+            self._lists[id(item)] = tensor_and_kind
+        tensor, kind = tensor_and_kind
+        self._flat.numbers[id(tensor)] = kind
+        if len(self._flat.numbers) > _SCALARS:
+            raise _TooManyNumbers
+        return tensor
+
+    def _spend_copied_steps(self, depth: int) -> None:
+        self._copied_steps += depth
+        if self._copied_steps > self._limits.work:
+            raise _TooManyCopies
+
+
+def _is_container(item: Any) -> bool:
+    return isinstance(item, (dict, list, tuple)) and not _is_function(item)
 
 
 def _contains_itself(path: Path) -> bool:
@@ -205,7 +267,8 @@ def _contains_itself(path: Path) -> bool:
 
 
 def _steps_to(path: Path) -> Name:
-    return tuple(_step(each.key) for each in path.steps()[1:])
+    """Return the steps of a path after its root, as text."""
+    return tuple(_step(place.key) for place in path.steps()[1:])
 
 
 def _is_function(item: Any) -> bool:
@@ -214,17 +277,24 @@ def _is_function(item: Any) -> bool:
 
 
 def _kind(item: Any) -> str:
+    """Return the kind of a value that is left out, as notes name it."""
     if _is_function(item):
         return "function"
     if isinstance(item, PythonObject):
         return f"object of class {item.path}"
-    return {"bytes": "byte string", "NoneType": "None"}.get(type(item).__name__, type(item).__name__)
+    if isinstance(item, bytes):
+        return "byte string"
+    if item is None:
+        return "None"
+    return type(item).__name__
 
 
 def _step(key: Any) -> str:
     if isinstance(key, bytes):
         return key.decode("utf-8", "backslashreplace")
-    return str(key) if isinstance(key, (str, int, float)) else key_text(key)[:_LONGEST_KEY]
+    if isinstance(key, (str, int, float)):
+        return str(key)
+    return key_text(key)[:_LONGEST_KEY]
 
 
 def name_tensors(
@@ -247,7 +317,7 @@ def name_tensors(
         LimitError: the tensors repeat the same bytes excessively, or values are nested too deeply to be named.
     """
     flat = flatten(value, limits, numbers=goal.numbers)
-    if flat.copies and _repeats(flat.tensors):
+    if flat.copies and _excess(flat.tensors) is not None:
         flat = flatten(value, limits, numbers=goal.numbers, copies=False)
     for name, tensor in list(flat.tensors.items()):
         if tensor.storage is None and tensor.numel:
@@ -261,40 +331,61 @@ def name_tensors(
         storages = "a storage is" if len(flat.storages) == 1 else f"{len(flat.storages)} storages are"
         message = f"{storages} written as a tensor of one dimension: {_listed(flat.storages)}"
         report.note("info", message, code="storage")
-    if repeats := _repeats(flat.tensors):
-        raise LimitError("the tensors repeat the same elements excessively", expected=repeats[0], found=repeats[1])
+    excess = _excess(flat.tensors)
+    if excess is not None:
+        expected, found = excess
+        raise LimitError("the tensors repeat the same elements excessively", expected=expected, found=found)
     fit_names(flat, goal, limits)
+    # Before the notes: names of texts can be taken too.
     texts = _named_texts(flat, goal, metadata or {}) if goal.text_bytes else {}
-    for number, (name, made) in enumerate(flat.renamed[:_SHOWN], 1):
-        left = len(flat.renamed) - _SHOWN if number == _SHOWN else 0
-        others = f"{and_more(left)} have other names" if left > 0 else ""
-        message = f"its name is taken, or {goal.title} cannot have it: written as {'.'.join(made)}{others}"
-        report.note("warning", message, ".".join(name), code="renamed")
-    for kind, paths in flat.left_out.items():
-        count = len(paths)
-        what, more = (kind, "") if count == 1 else (f"{kind}: {count} of them", f" ({listed(paths, _SHOWN)})")
-        message = f"{what}: left out, as {goal.title} holds tensors only{more}"
-        report.note("warning", message, paths[0], code="left-out", count=count)
+    _note_renamed(flat, goal, report)
+    _note_left_out(flat, goal, report)
     named = NamedTensors(_with_elements(flat.tensors, goal, report))
-    named.views, apart = plan_views(named.tensors)
+    named.views, separate = plan_views(named.tensors)
     if goal.text_bytes:
         named.metadata = texts | _hints(flat, named.tensors)
-    else:  # nothing in the file can say what shared memory
+    else:
+        # The file has no place to list which tensors shared memory.
+        separate = [*named.views, *separate]
+        named.views = {}
         if metadata:
             report.note("info", metadata_left_out(list(metadata)), code="metadata", count=len(metadata))
-        named.views, apart = {}, [*named.views, *apart]
-    _note_sharing(named, apart, goal, report)
+    _note_sharing(named, separate, goal, report)
     return named
+
+
+def _note_renamed(flat: Flat, goal: FormatSpec, report: Report) -> None:
+    """Note which tensors have other names; the last note that is shown counts the rest."""
+    not_shown = len(flat.renamed) - _SHOWN
+    for number, (wanted, name) in enumerate(flat.renamed[:_SHOWN], 1):
+        message = f"its name is taken, or {goal.title} cannot have it: written as {'.'.join(name)}"
+        if number == _SHOWN and not_shown > 0:
+            message += f"{and_more(not_shown)} have other names"
+        report.note("warning", message, ".".join(wanted), code="renamed")
+
+
+def _note_left_out(flat: Flat, goal: FormatSpec, report: Report) -> None:
+    """Note what is not in the file, one note a kind."""
+    for kind, paths in flat.left_out.items():
+        count = len(paths)
+        message = f"left out, as {goal.title} holds tensors only"
+        if count == 1:
+            message = f"{kind}: {message}"
+        else:
+            message = f"{kind}: {count} of them: {message} ({listed(paths, _SHOWN)})"
+        report.note("warning", message, paths[0], code="left-out", count=count)
 
 
 def _named_texts(flat: Flat, goal: FormatSpec, metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the strings of a file's metadata: those of the source, and scalars under names that are free."""
     texts = {name: text for name, text in metadata.items() if name not in HINTS}
-    names = _Names()
-    scalars = {names.take(steps, flat.renamed): scalar for steps, scalar in flat.scalars}
-    names = _Names({*_RESERVED, *((name,) for name in texts)})
+    # Names are made free twice: of steps that differ, the texts with dots between them may be the same.
+    scalar_names = _Names()
+    scalars = {scalar_names.take(steps, flat.renamed): scalar for steps, scalar in flat.scalars}
+    text_names = _Names({*_RESERVED, *((name,) for name in texts)})
     for steps, scalar in _grouped(scalars, goal.text_bytes).items():
-        texts[names.take((".".join(steps),), flat.renamed)[0]] = json.dumps(scalar)
+        (name,) = text_names.take((".".join(steps),), flat.renamed)
+        texts[name] = json.dumps(scalar)
     return texts
 
 
@@ -305,15 +396,22 @@ def _hints(flat: Flat, with_elements: Mapping[Name, Tensor]) -> dict[str, str]:
         flat: the value.
         with_elements: its tensors, as they are written.
     """
-    changed = {
-        ".".join(name): flat.tensors[name].element.name
-        for name, tensor in with_elements.items()
-        if tensor.element is not flat.tensors[name].element and not flat.tensors[name].element.name.startswith("q")
-    }
-    kinds = {
-        ".".join(name): flat.numbers[id(tensor)] for name, tensor in flat.tensors.items() if id(tensor) in flat.numbers
-    }
-    return {key: json.dumps(hints) for key, hints in ((ELEMENTS_KEY, changed), (NUMBERS_KEY, kinds)) if hints}
+    elements: dict[str, str] = {}
+    for name, tensor in with_elements.items():
+        original = flat.tensors[name].element
+        # The integers of a quantized tensor stay integers when they are read: its scale stands beside them.
+        if tensor.element is not original and not original.name.startswith("q"):
+            elements[".".join(name)] = original.name
+    kinds: dict[str, str] = {}
+    for name, tensor in flat.tensors.items():
+        if id(tensor) in flat.numbers:
+            kinds[".".join(name)] = flat.numbers[id(tensor)]
+    hints: dict[str, str] = {}
+    if elements:
+        hints[ELEMENTS_KEY] = json.dumps(elements)
+    if kinds:
+        hints[NUMBERS_KEY] = json.dumps(kinds)
+    return hints
 
 
 def _grouped(scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
@@ -325,23 +423,31 @@ def _grouped(scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
     """
     depth = max(map(len, scalars), default=0)
     while len(scalars) > _SCALARS and depth:
-        joined: dict[Name, Any] = {}
-        open_: dict[Name, tuple[Name, int]] = {}
-        names = _Names({steps for steps in scalars if len(steps) < depth})
-        for steps, scalar in scalars.items():
-            if len(steps) < depth:
-                joined[steps] = scalar
-                continue
-            parent = steps[:-1] or ("values",)
-            size = len(json.dumps({steps[-1]: scalar}))
-            name, used = open_.get(parent, (parent, text_bytes))
-            if used + size > text_bytes:
-                name, used = names.take(parent), 0
-                joined[name] = {}
-            joined[name][steps[-1]] = scalar
-            open_[parent] = name, used + size
-        scalars, depth = joined, depth - 1
+        scalars = _joined_at(depth, scalars, text_bytes)
+        depth -= 1
     return scalars
+
+
+def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
+    """Join the scalars with a number of steps that are in one table, as a dict under the name of the table."""
+    joined: dict[Name, Any] = {}
+    last_names: dict[Name, Name] = {}
+    sizes: dict[Name, int] = {}
+    names = _Names({steps for steps in scalars if len(steps) < depth})
+    for steps, scalar in scalars.items():
+        if len(steps) < depth:
+            joined[steps] = scalar
+            continue
+        parent = steps[:-1] or ("values",)
+        key = steps[-1]
+        size = len(json.dumps({key: scalar}))
+        if parent not in sizes or sizes[parent] + size > text_bytes:
+            last_names[parent] = names.take(parent)
+            sizes[parent] = 0
+            joined[last_names[parent]] = {}
+        joined[last_names[parent]][key] = scalar
+        sizes[parent] += size
+    return joined
 
 
 def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
@@ -355,21 +461,40 @@ def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
     names = _Names()
     groups: set[Name] = set()
     for name, tensor in flat.tensors.items():
-        made = tuple(step.encode("utf-8", "backslashreplace").decode() for step in name)
-        if goal.tree:  # a tensor is not a group of tensors, too; each group around it has a name of its own
-            budget.spend(max(0, len(made) - _DEPTH) ** 2)
-            held = next((length for length in range(1, len(made)) if made[:length] in names.taken), 0)
-            made = names.free(made[:held]) + made[held:] if held else made
-            groups.update(made[:length] for length in range(1, len(made)))
-        while goal.tree and made in groups:
-            made = (*made[:-1], made[-1] + "~")
-        free = names.take(made if goal.tree else (goal.fit(".".join(made)),))
-        if not goal.tree and free == (".".join(made),):
-            free = made
-        if free != name:
-            flat.renamed.append((name, free))
-        fitted[free] = tensor
+        # Lone surrogates, which Python's text may have and UTF-8 may not, are escaped.
+        steps = tuple(step.encode("utf-8", "backslashreplace").decode() for step in name)
+        if goal.tree:
+            # The groups around a tensor are made one by one, with names of all steps before: quadratic in the depth.
+            budget.spend(max(0, len(steps) - _DEPTH) ** 2)
+            unique = _take_in_groups(steps, names, groups)
+        else:
+            # One text for all steps; the steps are kept where it is what they would make.
+            text = ".".join(steps)
+            unique = names.take((goal.fit(text),))
+            if unique == (text,):
+                unique = steps
+        if unique != name:
+            flat.renamed.append((name, unique))
+        fitted[unique] = tensor
     flat.tensors = fitted
+
+
+def _take_in_groups(steps: Name, names: _Names, groups: set[Name]) -> Name:
+    """Take a name for a tensor in a format of groups, in which no name is that of a tensor and of a group.
+
+    Args:
+        steps: the groups around the tensor, from the outermost, and its own name.
+        names: those of tensors.
+        groups: those of groups; receives the groups around the tensor.
+    """
+    for length in range(1, len(steps)):
+        if steps[:length] in names.taken:  # a tensor has the name of this group
+            steps = names.free(steps[:length]) + steps[length:]
+            break
+    groups.update(steps[:length] for length in range(1, len(steps)))
+    while steps in groups:
+        steps = (*steps[:-1], steps[-1] + "~")
+    return names.take(steps)
 
 
 def check_tensors(named: NamedTensors, goal: FormatSpec, report: Report) -> None:
@@ -383,13 +508,17 @@ def check_tensors(named: NamedTensors, goal: FormatSpec, report: Report) -> None
         raise ModelError(f"the {what} holds no tensor", hint=f"A {goal.suffix} file holds tensors only.")
 
 
-def _repeats(tensors: dict[Name, Tensor]) -> tuple[str, str] | None:
-    """Return how tensors repeat far more bytes than exist, as a stride of 0 allows; `None` if they do not."""
-    held = sum({id(t.storage): t.storage.nbytes for t in tensors.values() if t.storage is not None}.values())
-    shown = sum(tensor.numel * tensor.element.itemsize for tensor in tensors.values())
-    if shown > _REPEATED * held + (1 << 26):
-        return f"at most {_REPEATED} times the {held} bytes stored", f"{shown} bytes"
-    return None
+def _excess(tensors: dict[Name, Tensor]) -> tuple[str, str] | None:
+    """Return what is allowed and what there is if tensors repeat far more bytes than exist, as a stride of 0 lets them.
+
+    64 MiB are always allowed.
+    """
+    storages = {id(tensor.storage): tensor.storage for tensor in tensors.values()}
+    stored = sum(storage.nbytes for storage in storages.values() if storage is not None)
+    written = sum(tensor.numel * tensor.element.itemsize for tensor in tensors.values())
+    if written <= _REPEATED * stored + (1 << 26):
+        return None
+    return f"at most {_REPEATED} times the {stored} bytes stored", f"{written} bytes"
 
 
 def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report) -> dict[Name, Tensor]:
@@ -398,46 +527,57 @@ def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report
     A complex number is two floats, in a last dimension of 2.
     """
     result: dict[Name, Tensor] = {}
-    wider: dict[Any, Storage] = {}
-    changed: dict[str, list[str]] = {}
+    wide_storages: dict[tuple[int, bool, bool], Storage] = {}
+    names_by_change: dict[str, list[str]] = {}
     for name, tensor in tensors.items():
-        storage, element = tensor.storage, tensor.element.name
-        lacks = goal.elements and element not in goal.elements
-        if lacks and storage is not None and element.startswith(("bfloat16", "float8", "complex", "q")):
-            conj, neg = (tensor.extras.conj, tensor.extras.neg) if tensor.extras is not None else (False, False)
-            key = id(storage), conj, neg
-            wide = wider.get(key)
-            if wide is None:
-                wide = wider[key] = widen(resolved(storage, conj, neg) if conj or neg else storage)[0]
-            pair = ", with a last dimension of 2" if element.startswith("complex") else ""
-            changed.setdefault(f"{element} is written as {wide.element.name}{pair}", []).append(".".join(name))
-            if pair:
-                tensor = pairs_of_numbers(tensor)
-            tensor = evolve(tensor, element=wide.element, storage=wide, extras=None)
+        element = tensor.element.name
         result[name] = tensor
-    for what, names in changed.items():
-        message = f"{what}, which holds the same values{and_more(len(names) - 1)}"
+        if not goal.elements or element in goal.elements:
+            continue
+        if tensor.storage is None or not element.startswith(("bfloat16", "float8", "complex", "q")):
+            continue
+        wide = _wide_storage(tensor, tensor.storage, wide_storages)
+        change = f"{element} is written as {wide.element.name}"
+        if element.startswith("complex"):
+            change += ", with a last dimension of 2"
+            tensor = pairs_of_numbers(tensor)
+        names_by_change.setdefault(change, []).append(".".join(name))
+        result[name] = evolve(tensor, element=wide.element, storage=wide, extras=None)
+    for change, names in names_by_change.items():
+        message = f"{change}, which holds the same values{and_more(len(names) - 1)}"
         report.note("info", message, names[0], loss="type", code="element-type", count=len(names))
     return result
 
 
-def _note_sharing(named: NamedTensors, apart: list[Name], goal: FormatSpec, report: Report) -> None:
+def _wide_storage(tensor: Tensor, storage: Storage, wide_storages: dict[tuple[int, bool, bool], Storage]) -> Storage:
+    """Return the storage of a tensor with wider elements, one for all views that read it alike.
+
+    Args:
+        tensor: a view of the storage, conjugated or negated perhaps.
+        storage: its storage.
+        wide_storages: those made before, by the identity of the original and whether it is conjugated and negated.
+    """
+    conj = tensor.extras is not None and tensor.extras.conj
+    neg = tensor.extras is not None and tensor.extras.neg
+    key = (id(storage), conj, neg)
+    if key not in wide_storages:
+        as_read = resolved(storage, conj, neg) if conj or neg else storage
+        wide_storages[key] = widen(as_read)[0]
+    return wide_storages[key]
+
+
+def _note_sharing(named: NamedTensors, separate: list[Name], goal: FormatSpec, report: Report) -> None:
     """Note which tensors share memory, and how it is preserved."""
     if named.views:
-        count, shown = len(named.views), _listed(list(named.views))
-        storages = len({view.storage for view in named.views.values()})
+        tensors = counted(len(named.views), "tensor")
+        storages = counted(len({view.storage for view in named.views.values()}), "storage")
         how = "linked where they are the same view" if goal.links else "each is written whole"
-        report.note(
-            "info",
-            f"{counted(count, 'tensor')} of {counted(storages, 'storage')} share memory: "
-            f"{how}, and t7bridge ties them again: {shown}",
-            code="shared",
-            count=count,
-        )
-    if apart:
-        report.note(
-            "info", f"{len(apart)} tensors that share memory are written separately: {_listed(apart)}",
-            loss="sharing", code="unshared", count=len(apart))  # fmt: skip
+        names = _listed(list(named.views))
+        message = f"{tensors} of {storages} share memory: {how}, and t7bridge ties them again: {names}"
+        report.note("info", message, code="shared", count=len(named.views))
+    if separate:
+        message = f"{len(separate)} tensors that share memory are written separately: {_listed(separate)}"
+        report.note("info", message, loss="sharing", code="unshared", count=len(separate))
 
 
 def _listed(names: list[Name]) -> str:

@@ -150,7 +150,7 @@ def flag(help: str, **facts: Any) -> Any:
 def verb(cls: type[Request]) -> type[Request]:
     """Make the class of a verb: its annotated options are fields, and arguments of the verb's function.
 
-    The class gets `OPTIONS`, all of them by name, operands first.
+    The class gets `OPTIONS`, all of them by name, operands first. A request does not change while it is served.
     """
     types = vars(cls).get("__annotations__", {})
     options = {
@@ -162,7 +162,7 @@ def verb(cls: type[Request]) -> type[Request]:
         if each.python:
             default = {} if each.default is REQUIRED else {"default": each.default}
             setattr(cls, name, field(kw_only=each.kw_only, **default))
-    made: Any = define(eq=False)(cls)
+    made: Any = define(eq=False, frozen=True)(cls)
     known = {**getattr(cls, "OPTIONS", {}), **options}
     made.OPTIONS = dict(sorted(known.items(), key=lambda item: not item[1].is_operand))
     return made  # type: ignore[no-any-return]

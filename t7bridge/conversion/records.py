@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 _MAGIC = "t7bridge pt record 1"
 _MESSAGE = "what the record restores is not what the file shows"
+_AFTER_PICKLE = -1
+"""The place of a storage whose elements follow the pickle in a record, as the `.t7` does not have them."""
 
 
 @define(frozen=True)
@@ -172,18 +174,27 @@ def write_pt_record(
         places: index of each Lua storage, by identity, among those of the `.t7`.
     """
     rows: list[tuple[str, int, int]] = []
-    raw: list[Storage] = []
+    after_pickle: list[Storage] = []
     for storage in storages:
-        _, lua, exact = tree.storages.get(id(storage), (storage, storage, False))
-        place = places.get(id(lua), -1) if exact else -1
+        place = _place_in_t7(storage, tree, places)
         rows.append((storage.element.name, storage.count, place))
-        if place < 0:
-            raw.append(storage)
+        if place == _AFTER_PICKLE:
+            after_pickle.append(storage)
     head = encode_head(_MAGIC, structure=structure, storages=rows, pickle_bytes=len(pickle))
     output.write(head + pickle)
-    for storage in raw:
+    for storage in after_pickle:
         for chunk in storage.chunks():
             output.write(chunk)
+
+
+def _place_in_t7(storage: Storage, tree: LuaTree, places: dict[int, int]) -> int:
+    """Return the index of the storage of a `.t7` from which one of a `.pt` can be restored exactly."""
+    if id(storage) not in tree.storages:
+        return _AFTER_PICKLE
+    _, lua_storage, is_exact = tree.storages[id(storage)]
+    if not is_exact:
+        return _AFTER_PICKLE
+    return places.get(id(lua_storage), _AFTER_PICKLE)
 
 
 def decode_pt_record(data: bytes) -> PtRecord:
@@ -197,12 +208,18 @@ def decode_pt_record(data: bytes) -> PtRecord:
 
 def _record(head: Any, rest: bytes) -> PtRecord:
     rows = tuple((str(name), int(count), int(place)) for name, count, place in head["storages"])
-    if any(name not in ELEMENT_TYPES or count < 0 for name, count, _ in rows):
-        raise ValueError("storages")
-    length = int(head["pickle_bytes"])
-    if not 0 <= length <= len(rest):
+    for name, count, _ in rows:
+        if name not in ELEMENT_TYPES or count < 0:
+            raise ValueError("storages")
+    pickle_bytes = int(head["pickle_bytes"])
+    if not 0 <= pickle_bytes <= len(rest):
         raise ValueError("pickle_bytes")
-    return PtRecord(str(head["structure"]), rows, rest[:length], rest[length:])
+    return PtRecord(
+        structure=str(head["structure"]),
+        storages=rows,
+        pickle=rest[:pickle_bytes],
+        raw=rest[pickle_bytes:],
+    )
 
 
 class RestoredValue(NamedTuple):
@@ -236,19 +253,20 @@ class Shown:
     def agrees(self, value: Any, sources: dict[int, Storage], limits: Limits) -> bool:
         """Return whether the Lua value made from a value is the one in the `.t7`.
 
-        Storages are compared by place, those in `sources` by identity, and others by their elements; the rest by its
-        hash, for which only one of the two needs to be there.
+        Storages are compared in their order: those in `sources` by identity, others by their elements. Everything else
+        is compared by its hash, so that the value of the `.t7` need not be kept.
         """
+        # The `.t7` does not say whether it was written with tables for keys with dots.
         for nested in (False, True):
-            made = to_lua(value, nested=nested, limits=limits)
-            known = {
-                (id(lua), id(sources[key]))
-                for key, (_, lua, exact) in made.storages.items()
-                if exact and key in sources
-            }
-            structure, storages = structure_of(made.value)
-            same = structure == self.structure
-            if same and not Comparer(limits=limits, known=known).run(storages, self.storages):
+            tree = to_lua(value, nested=nested, limits=limits)
+            structure, storages = structure_of(tree.value)
+            if structure != self.structure:
+                continue
+            equal_storages: set[tuple[int, int]] = set()
+            for key, (_, lua_storage, is_exact) in tree.storages.items():
+                if is_exact and key in sources:
+                    equal_storages.add((id(lua_storage), id(sources[key])))
+            if not Comparer(limits=limits, equal_storages=equal_storages).run(storages, self.storages):
                 return True
         return False
 
@@ -281,21 +299,24 @@ def restore_value(
     Raises:
         CorruptError: the storages do not match.
     """
-    found: dict[str, Storage] = {}
+    storages_by_key: dict[str, Storage] = {}
     sources: dict[int, Storage] = {}
-    taken = 0
     raw = ByteSource.from_bytes(record.raw, "<record>")
+    offset = 0
     for key, (name, count, place) in enumerate(record.storages):
-        element = ELEMENT_TYPES[name]
         if place >= 0:
-            made = found[str(key)] = _narrowed(storages, place, name, count)
-            sources[id(made)] = storages[place]
-            continue
-        if count * element.itemsize > raw.size - taken:
-            raise _misfit(key, count, name)
-        found[str(key)] = Storage(element, count, Span(raw, taken, element.itemsize))
-        taken += count * element.itemsize
-    return RestoredValue(*read_pickle_with(record.pickle, found, limits, forbid), sources)
+            storage = _narrowed(storages, place, name, count)
+            sources[id(storage)] = storages[place]
+        else:  # the next of those after the pickle
+            element = ELEMENT_TYPES[name]
+            size = count * element.itemsize
+            if size > raw.size - offset:
+                raise _misfit(key, count, name)
+            storage = Storage(element, count, Span(raw, offset, element.itemsize))
+            offset += size
+        storages_by_key[str(key)] = storage
+    value, foreign = read_pickle_with(record.pickle, storages_by_key, limits, forbid)
+    return RestoredValue(value, foreign, sources)
 
 
 def original_pt(
@@ -322,25 +343,35 @@ def original_pt(
     record = decode_pt_record(content.trailing)
     if len(content.roots) != 1 or record.structure != structure_hash(content.roots[0]):
         return None
-    storages = [found for found in content.objects if isinstance(found, Storage)]
+    storages = [item for item in content.objects if isinstance(item, Storage)]
     try:
         value, foreign, sources = restore_value(record, storages, limits, forbid)
     except RecordError:
         return None
-    if not is_simple(value):  # of an earlier release, which recorded what the .pt named, and not what it wrote
+    if not is_simple(value):
+        # An earlier release recorded the value before it was simplified.
         from .simplified import simplified
 
-        value = simplified(value, Report(source_format="pt", target_format="t7"), limits, unnamed=WRAPPED)
-    shown = Shown(*structure_of(content.roots[0]), sources)
-    return None if check and not shown.agrees(value, sources, limits) else OriginalPt(value, foreign, shown)
+        ignored = Report(source_format="pt", target_format="t7")
+        value = simplified(value, ignored, limits, unnamed=WRAPPED)
+    structure, storages_in_order = structure_of(content.roots[0])
+    shown = Shown(structure, storages_in_order, sources)
+    if check and not shown.agrees(value, sources, limits):
+        return None
+    return OriginalPt(value, foreign, shown)
 
 
 def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Storage:
+    """Return the storage at a place of the `.t7`, with the element type that it had in the `.pt`."""
+    if place >= len(storages):
+        raise _misfit(place, count, name)
     element = ELEMENT_TYPES[name]
-    storage = storages[place] if place < len(storages) else None
-    if storage is not None and storage.element is not element:
-        storage = narrow(storage, element) if storage.element is wider_type(element) else None
-    if storage is None or storage.count != count:
+    storage = storages[place]
+    if storage.element is not element:
+        if storage.element is not wider_type(element):
+            raise _misfit(place, count, name)
+        storage = narrow(storage, element)
+    if storage.count != count:
         raise _misfit(place, count, name)
     return storage
 
@@ -350,7 +381,8 @@ def _misfit(place: int, count: int, name: str) -> CorruptError:
 
 
 @contextmanager
-def _written(output: FileOutput) -> Iterator[ByteSource]:
+def _reading_back(output: FileOutput) -> Iterator[ByteSource]:
+    """Open what was written so far; any error in reading it means that the record does not hold."""
     output.flush()
     output.wait()
     with ByteSource.from_path(output.temporary) as source:
@@ -375,19 +407,22 @@ def check_t7(
     Raises:
         RecordError: it does not.
     """
-    with _written(output) as file:
+    with _reading_back(output) as file:
         document = formats.open(file, limits=limits)
         if document.format != "t7":
             raise RecordError(_MESSAGE)
         content = document.content
         for storage in content.objects:
-            if isinstance(storage, Storage) and isinstance(storage.data, Span):
-                placed, span = places.get(storage.data.offset), storage.data
-                if span.order == layout.byte_order or span.width == 1:
-                    _identify(storage, placed)
-        made = [as_tree(root) for root in content.roots]
-        del document, content  # what was made of them is compared
-        if Comparer(limits=limits).run(made[0] if len(made) == 1 else made, source.read()):
+            if not isinstance(storage, Storage) or not isinstance(storage.data, Span):
+                continue
+            span = storage.data
+            # Single bytes have no order.
+            if span.order == layout.byte_order or span.width == 1:
+                _share_elements(storage, places.get(span.offset))
+        trees = [as_tree(root) for root in content.roots]
+        del document, content  # free Lua's objects: only the trees are compared
+        value = trees[0] if len(trees) == 1 else trees
+        if Comparer(limits=limits).run(value, source.read()):
             raise RecordError(_MESSAGE)
 
 
@@ -403,22 +438,30 @@ def check_pt(output: FileOutput, writer: ValueWriter, shown: Shown, limits: Limi
     Raises:
         RecordError: it does not.
     """
-    with _written(output) as file:
+    with _reading_back(output) as file:
         reader = PtReader(file, limits=limits)
         value = reader.read()
-        found: dict[int, Storage] = {}
-        for key, storage in enumerate(writer.stored):
-            back = reader.storage(str(key))
-            if _identify(back, storage) and id(storage) in shown.sources:
-                found[id(back)] = shown.sources[id(storage)]
-        if not shown.agrees(value, found, limits):
+        sources: dict[int, Storage] = {}
+        for key, written in enumerate(writer.stored):
+            storage = reader.storage(str(key))
+            is_same = _share_elements(storage, written)
+            if is_same and id(written) in shown.sources:
+                sources[id(storage)] = shown.sources[id(written)]
+        if not shown.agrees(value, sources, limits):
             raise RecordError(_MESSAGE)
 
 
-def _identify(storage: Storage, written: Storage | None) -> bool:
-    """Have a storage that was read where another was written refer to the elements of that one; return whether it was.
+def _share_elements(storage: Storage, written: Storage | None) -> bool:
+    """Let a storage that was read back refer to the elements that were written there, so that they are not compared.
 
-    A writer copies elements whatever a record says.
+    This is sound because a writer copies elements whatever a record says.
+
+    Args:
+        storage: the storage read back.
+        written: the storage written at its place; `None` if there was none.
+
+    Returns:
+        Whether the two have one element type and one number of elements; if not, nothing is changed.
     """
     if written is None or storage.element is not written.element or storage.count != written.count:
         return False
@@ -464,9 +507,15 @@ def take_skeleton(
     """
     stream = io.BytesIO()
     # Today's form of objects and numbers: that of the file is kept in `layout`.
-    storages = _write_without_elements(Output(stream), roots, evolve(layout, vintage="", headless=False, numbers=()))
-    count = len(roots)
-    return lambda key: Skeleton(layout, count, tuple(map(key, storages)), stream.getvalue(), trailing)
+    current_form = evolve(layout, vintage="", headless=False, numbers=())
+    storages = _write_without_elements(Output(stream), roots, current_form)
+    count = len(roots)  # the function below must not keep the values alive
+
+    def skeleton(key: Callable[[Storage], str]) -> Skeleton:
+        keys = tuple(map(key, storages))
+        return Skeleton(layout, count, keys, stream.getvalue(), trailing)
+
+    return skeleton
 
 
 def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits: Limits = DEFAULT_LIMITS) -> T7File:
@@ -515,6 +564,7 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
         return None, True
     restored = read_skeleton(skeleton, reader.storage, limits)
     if ends_as_zip(ByteSource.from_bytes(restored.trailing)):
+        # Trailing bytes that make a zip archive of the file would show other readers another value.
         raise _unreadable(".t7")
     return restored, True
 
@@ -571,18 +621,26 @@ def decode_record(data: bytes) -> tuple[Skeleton, str]:
 
 
 def _skeleton(head: Any, rest: bytes) -> tuple[Skeleton, str]:
-    length = int(head["stream_bytes"])
-    layout: dict[str, Any] = {
-        name: tuple(item) if isinstance(item, list) else item for name, item in head["layout"].items()
-    }
+    stream_bytes = int(head["stream_bytes"])
+    fields: dict[str, Any] = {}
+    for name, item in head["layout"].items():
+        fields[name] = tuple(item) if isinstance(item, list) else item  # JSON has no tuples
     skeleton = Skeleton(
-        T7Layout(**layout), int(head["roots"]), tuple(map(str, head["storages"])), rest[:length], rest[length:]
+        layout=T7Layout(**fields),
+        roots=int(head["roots"]),
+        storages=tuple(map(str, head["storages"])),
+        stream=rest[:stream_bytes],
+        trailing=rest[stream_bytes:],
     )
-    numbers = (*skeleton.layout.numbers, *skeleton.layout.unowned)
-    if not all(type(number) is int and abs(number) < 1 << 31 for number in numbers):
-        raise ValueError("numbers")
-    if not 1 <= skeleton.roots <= max(1, len(rest)) or not 0 <= length <= len(rest):
+    # Numbers of objects in a .t7 are ints of C.
+    for number in (*skeleton.layout.numbers, *skeleton.layout.unowned):
+        if type(number) is not int or abs(number) >= 1 << 31:
+            raise ValueError("numbers")
+    # Each value takes at least a byte, so there are no more of them than bytes.
+    if not 1 <= skeleton.roots <= max(1, len(rest)):
         raise ValueError("roots")
+    if not 0 <= stream_bytes <= len(rest):
+        raise ValueError("stream_bytes")
     return skeleton, str(head["content"])
 
 

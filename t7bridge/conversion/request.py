@@ -67,26 +67,10 @@ class Conversion:
         "keep CUDA tensors on CUDA, in a .pt and in a .t7 made from a .pt", default=False, targets=(LUA, PYTHON),
         unless=lambda asked, source, target: "from .t7 to .t7" if source == target == LUA else "", group=_PT,
     )  # fmt: skip
-    map_location: MapLocation = option(
-        "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", default=None, targets=(PYTHON,), group=_PT,
-        metavar="DEVICE",
-    )  # fmt: skip
     record: bool = option("do not write or use the round-trip record", default=True, group="output")
-    nested: bool = option(
-        "t.conv1.weight instead of t['conv1.weight']", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
-        unless=lambda asked, source, target: "with a template" if asked.template is not None else "", group=_T7,
-    )  # fmt: skip
     pt_format: str = option(
         "legacy: for PyTorch 0.2 to 1.5; torchscript: for torch.jit.load and C++", default="zip",
         choices=("zip", "legacy", "torchscript"), targets=(PYTHON,), formats=("pt",), group=_PT,
-    )  # fmt: skip
-    template: PathLike | None = option(
-        "fill the models of this .t7 with the state dict of SRC", default=None, metavar="FILE",
-        sources=(PYTHON, NAMED), targets=(LUA,), group=_T7,
-    )  # fmt: skip
-    partial: bool = option(
-        "with --template: allow missing and extra keys", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
-        group=_T7,
     )  # fmt: skip
     compact: bool = option(
         "write only the used part of each storage", default=False, sources=(LUA,), targets=(PYTHON,),
@@ -118,19 +102,58 @@ class Convert(Conversion):
     target: PathLike = option("file to write; the suffix selects the format", kw_only=False, metavar="DST")
     mode: str = option(MODE, default="auto", kw_only=False)
     at: str | None = PART
+    map_location: MapLocation = option(
+        "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", default=None, targets=(PYTHON,), group=_PT,
+        metavar="DEVICE",
+    )  # fmt: skip
+    nested: bool = option(
+        "t.conv1.weight instead of t['conv1.weight']", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
+        unless=lambda asked, source, target: "with a template" if asked.template is not None else "", group=_T7,
+    )  # fmt: skip
+    template: PathLike | None = option(
+        "fill the models of this .t7 with the state dict of SRC", default=None, metavar="FILE",
+        sources=(PYTHON, NAMED), targets=(LUA,), group=_T7,
+    )  # fmt: skip
+    partial: bool = option(
+        "with --template: allow missing and extra keys", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
+        group=_T7,
+    )  # fmt: skip
     sync: bool = SYNC
     json = JSON
-
-    model: Document | None = field(default=None, init=False)  # the template, open
-    believed: bool = field(default=True, init=False)
-    """Whether the source's records are used, to be checked while and after the target is written; `False` after they
-    were found wrong."""
 
     @property
     def layout(self) -> dict[str, Any]:
         """The requested parts of a `.t7`'s layout."""
         asked = {"encoding": self.encoding, "byte_order": self.byte_order, "long_size": self.long_size}
         return {name: value for name, value in asked.items() if value is not None}
+
+
+@verb
+class Attempt(Convert):
+    """One attempt to serve a request. A second one is made if a record of the source turns out to be wrong.
+
+    Attributes:
+        model: the template, open.
+        believed: whether the source's records are used, to be checked while and after the target is written.
+    """
+
+    model: Document | None = field(default=None, kw_only=True)
+    believed: bool = field(default=True, kw_only=True)
+
+    @classmethod
+    def of(cls, request: Convert, **facts: Any) -> Attempt:
+        """Return the first attempt to serve a request.
+
+        Args:
+            request: the options that were asked for.
+            **facts: the fields of an attempt, and options that follow from others.
+        """
+        options = {name: getattr(request, name) for name, each in options_of(request).items() if each.python}
+        return cls(**{**options, **facts})
+
+    def without_records(self) -> Attempt:
+        """Return the attempt that follows when a record of the source was found wrong."""
+        return Attempt.of(self, model=self.model, believed=False)
 
 
 def note_ignored(request: Convert, report: Report) -> None:
@@ -141,18 +164,25 @@ def note_ignored(request: Convert, report: Report) -> None:
         report: names the formats, and receives the notes.
     """
     source, target = report.source_format, report.target_format
-    ignored = {}
-    for name, each in options_of(request).items():
-        is_set = each.python and each.default not in (REQUIRED, getattr(request, name))
-        if is_set and (why := each.refused(request, source, target)):
-            ignored[name if FORMATS[target].values in each.targets else each.noun or name] = why
-    for name, why in ignored.items():
-        report.note("warning", f"{name} does not apply {why}, and is ignored", code="option")
+    reasons: dict[str, str] = {}
+    for name, field_of_verb in options_of(request).items():
+        default = field_of_verb.default
+        if not field_of_verb.python or default is REQUIRED or default == getattr(request, name):
+            continue
+        reason = field_of_verb.refused(request, source, target)
+        if not reason:
+            continue
+        # Where no option of the group applies to the target, the group is noted once: "the layout of a .t7".
+        applies_to_target = FORMATS[target].values in field_of_verb.targets
+        noted_name = name if applies_to_target else field_of_verb.noun or name
+        reasons[noted_name] = reason
+    for noted_name, reason in reasons.items():
+        report.note("warning", f"{noted_name} does not apply {reason}, and is ignored", code="option")
     if request.pt_format == "legacy" and request.record and (source, target) == ("t7", "pt"):
         report.note("info", "the legacy format cannot hold the round-trip record of the .t7", code="no-record")
 
 
-def value_of(document: Document, request: Convert, report: Report) -> Any:
+def value_of(document: Document, request: Attempt, report: Report) -> Any:
     """Return the value of a file that holds Python values or named tensors."""
     value = document.value
     if any(name.startswith("torch.distributed") for name in document.foreign):
@@ -164,7 +194,7 @@ def value_of(document: Document, request: Convert, report: Report) -> Any:
     return _use_metadata(value, document, request, report) if document.metadata else value
 
 
-def _use_metadata(value: Any, document: Document, request: Convert, report: Report) -> Any:
+def _use_metadata(value: Any, document: Document, request: Attempt, report: Report) -> Any:
     """Return a value with the element types and numbers that the file's metadata record; note strings left out."""
     from ..values.widened import HINTS, NUMBERS_KEY, restore_values
 
@@ -227,9 +257,9 @@ def note_target(writer: PtWriter | LegacyPtWriter | PickleWriter, value: Any, re
         value: the value written.
         report: receives the notes.
     """
-    wanted = {id(item) for items in writer.plain.values() for item in items[:1]}
-    wanted |= {id(item) for item in writer.blocking.values()}
-    paths = paths_of(value, wanted) if wanted else {}
+    first_items = [items[0] for items in writer.plain.values() if items]
+    noted = {id(item) for item in (*first_items, *writer.blocking.values())}
+    paths = paths_of(value, noted) if noted else {}
     for name, items in list(writer.plain.items())[:_MOST_NOTES]:
         note_plain(name, items, paths, report)
     for name, item in list(writer.blocking.items())[:_MOST_NOTES]:
@@ -259,14 +289,14 @@ def note_plain(
 
 
 def paths_of(value: Any, wanted: set[int]) -> dict[int, str]:
-    """Return the paths to values, by identity."""
-    found: dict[int, str] = {}
+    """Return the first path to each of some values, by their identities."""
+    paths: dict[int, str] = {}
     for path in walk(value, kinds=object):
-        if id(path.value) in wanted and id(path.value) not in found:
-            found[id(path.value)] = str(path)
-            if len(found) == len(wanted):
+        if id(path.value) in wanted and id(path.value) not in paths:
+            paths[id(path.value)] = str(path)
+            if len(paths) == len(wanted):
                 break
-    return found
+    return paths
 
 
 def array_of(value: NumpyArray | NumpyScalar, path: str = "") -> NumpyArray:
@@ -294,12 +324,16 @@ def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
     array = array_of(value, path)
     if isinstance(array.data, list):
         return array.data
-    items = text_items(array)
-    if items is not None:
-        return items if array.shape else items[0]
+    texts = text_items(array)
+    if texts is not None:
+        return texts if array.shape else texts[0]
     element = NUMPY_ELEMENTS.get(array.dtype.code)
-    tensor = tensor_of_array(array, element, "cpu") if element is not None else None
-    return tensor if tensor is None or array is value else tensor.array.item()
+    if element is None:
+        return None
+    tensor = tensor_of_array(array, element, "cpu")
+    if tensor is None or isinstance(value, NumpyArray):
+        return tensor
+    return tensor.array.item()
 
 
 SIMPLE = (*COMPOSITE, TorchSize, UntypedStorage, QuantizedTensor, SparseTensor)
@@ -310,21 +344,22 @@ _KEYS = (bool, int, float, complex, str, bytes, bytearray, type(None))
 
 def is_simple(root: Any) -> bool:
     """Return whether a value is its simple form already, as most state dicts are: a copy would take time and memory."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = [root]
     while stack:
         value = stack.pop()
         kind = type(value)
-        if kind in SCALARS or id(value) in seen:
+        if kind in SCALARS or id(value) in visited:
             continue
-        seen.add(id(value))
+        visited.add(id(value))
         if kind in _PLAIN_LISTS:
             stack += value
         elif kind is dict or kind is OrderedDict:
             if not all(isinstance(key, _KEYS) for key in value):
                 return False
             stack += value.values()
-            stack += vars(value).values() if kind is OrderedDict else ()
+            if kind is OrderedDict:
+                stack += vars(value).values()  # attributes, such as the `_metadata` of a state dict
         elif not isinstance(value, SIMPLE):
             return False
     return True

@@ -61,7 +61,7 @@ class Simplified(Plain):
         super().__init__(torch=False, unnamed=unnamed)
         self._keep_classes = keep_classes
         self._limits = limits
-        self._visited = VisitedModules(limits)
+        self._visited = VisitedModules(limits)  # one for all modules, so that repetitions are counted together
         self.changed: dict[str, list[Any]] = {}
         """The values that became other kinds of values, by class."""
         self.data_fields: set[tuple[int, str]] = set()
@@ -84,38 +84,43 @@ class Simplified(Plain):
             return self.stand_in(value, replaced)
         if isinstance(value, OrderedDict):
             return self._ordered(value)
-        if self._keep_classes and isinstance(value, python.DefaultDict):
-            return self.entries(python.DefaultDict(value.factory), value)
-        if self._keep_classes and isinstance(value, python.PythonObject):
-            return self._same_object(value)
-        if self._keep_classes and type(value) not in (dict, list, tuple, set, frozenset):
-            return value
+        if self._keep_classes:
+            if isinstance(value, python.DefaultDict):
+                return self.entries(python.DefaultDict(value.factory), value)
+            if isinstance(value, python.PythonObject):
+                return self._same_object(value)
+            if type(value) not in (dict, list, tuple, set, frozenset):
+                return value
         if isinstance(value, frozenset):
             self._change("frozenset", value)
+            # A set, as PyTorch's safe loader has no frozenset.
             return fill_list(tuple(value), partial(self._finished, set(value)))
         if isinstance(value, python.DefaultDict):
             self._change("collections.defaultdict", value)
         return super().make(value, path or Path())
 
     def _ordered(self, value: OrderedDict[Any, Any]) -> Fill:
-        """Return an ordered dict to be filled, with its attributes."""
-        made: OrderedDict[Any, Any] = OrderedDict()
-        return Fill(made, chain(self.entries(made, value).parts, self.entries(vars(made), vars(value)).parts))
+        """Return an ordered dict to be filled, with its attributes, such as the `_metadata` of a state dict."""
+        result: OrderedDict[Any, Any] = OrderedDict()
+        items = self.entries(result, value).parts
+        attributes = self.entries(vars(result), vars(value)).parts
+        return Fill(result, chain(items, attributes))
 
     def _same_object(self, value: python.PythonObject) -> Fill:
         """Return an object of the same class, to be filled: modules inside it are replaced too."""
-        made = evolve(value)
+        result = evolve(value)
         names = [name for name in ("args", "kwargs", "state", "items", "pairs") if getattr(value, name) not in _NOTHING]
         parts: dict[Any, Any] = {}
         fill = fill_dict(parts, names, [getattr(value, name) for name in names])
 
-        def finish() -> None:
+        def set_parts() -> None:
             for name, part in parts.items():
-                setattr(made, name, part)
+                setattr(result, name, part)
 
-        return Fill(made, fill.parts, done=finish)
+        return Fill(result, fill.parts, done=set_parts)
 
     def _change(self, name: str, value: Any) -> None:
+        """Record a value that becomes one of another kind, for the note on its class."""
         self.changed.setdefault(name, []).append(value)
 
     def entries(self, result: dict[Any, Any], entries: dict[Any, Any]) -> Fill:
@@ -123,22 +128,25 @@ class Simplified(Plain):
         if self._keep_classes or all(isinstance(key, _SCALARS) for key in entries):
             return super().entries(result, entries)
         simple: dict[Any, Any] = {}
-        numbers: dict[Any, int] = {}
+        counts: dict[Any, int] = {}
         for key, item in entries.items():
-            text = name = self._key(key)
-            while name in simple:  # several keys with one text
-                numbers[text] = numbers.get(text, 1) + 1
-                name = f"{text} #{numbers[text]}"
-            simple[name] = item
+            wanted = self._key(key)
+            unique = wanted
+            while unique in simple:  # several keys have one text
+                counts[wanted] = counts.get(wanted, 1) + 1
+                unique = f"{wanted} #{counts[wanted]}"
+            simple[unique] = item
         return super().entries(result, simple)
 
     def _key(self, key: Any) -> Any:
-        """Return a key of simple values only."""
+        """Return a key of simple values only: the key itself, or its text."""
         if isinstance(key, python.NumpyScalar):
-            made = self.numpy(key)
-            return key_text(key) if isinstance(made, (Fill, list)) else made
+            content = self.numpy(key)
+            if isinstance(content, (Fill, list)):  # it cannot be hashed
+                return key_text(key)
+            return content
         parts = [key]
-        for part in parts:
+        for part in parts:  # grows meanwhile: tuples may be nested deeper than Python recurses
             if isinstance(part, (tuple, frozenset)):
                 parts += part
             elif not isinstance(part, (*_SCALARS, Tensor, python.Device)):
@@ -157,13 +165,15 @@ class Simplified(Plain):
 
     def numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
         """Return a tensor, number, text, or list of text."""
-        made = numpy_content(value)
+        content = numpy_content(value)
         self._change("numpy.ndarray" if isinstance(value, python.NumpyArray) else "numpy's scalar", value)
-        if made is None:
+        if content is None:  # elements that only numpy has
             array = array_of(value)
             parts = {"dtype": array.dtype.order + array.dtype.code, "shape": array.shape, "data": array.data}
             return self.entries({"__class__": array.cls}, parts)
-        return fill_list(made) if isinstance(made, list) else made
+        if isinstance(content, list):
+            return fill_list(content)
+        return content
 
     def name(self, value: Any) -> Any:
         """Return a name as text, unless PyTorch's safe loader knows it."""
@@ -171,9 +181,12 @@ class Simplified(Plain):
             return value
         if isinstance(value, python.Device) or not isinstance(value, NAMED):
             return value
-        if isinstance(value, python.PythonGlobal) and value.path in WEIGHTS_ONLY:
-            return value
-        self._change(name_text(value) if isinstance(value, python.PythonGlobal) else type(value).__name__, value)
+        if isinstance(value, python.PythonGlobal):
+            if value.path in WEIGHTS_ONLY:
+                return value
+            self._change(name_text(value), value)
+        else:
+            self._change(type(value).__name__, value)
         return name_text(value)
 
 
@@ -187,45 +200,53 @@ def module_data(module: python.PythonObject, fields: set[tuple[int, str]]) -> di
         module: the module.
         fields: receives the identity of each module and the name of its attribute.
     """
-    found: dict[str, Any] = {}
-    own: dict[str, frozenset[str]] = {}
-    seen: set[int] = set()
+    data: dict[str, Any] = {}
+    options_by_class: dict[str, frozenset[str]] = {}
+    visited: set[int] = set()
     stack = [("", module)]
     while stack:
         prefix, item = stack.pop()
-        if id(item) in seen:
+        if id(item) in visited:
             continue
-        seen.add(id(item))
+        visited.add(id(item))
         attributes = attributes_of(item)
-        stack += [(f"{prefix}{name}.", inner) for name, inner in attributes["_modules"].items() if is_module(inner)]
-        if item.path not in own:
-            own[item.path] = own_names(item.path) if is_torch(item.path) else frozenset(("training",))
+        for name, inner in attributes["_modules"].items():
+            if is_module(inner):
+                stack.append((f"{prefix}{name}.", inner))
+        if item.path not in options_by_class:
+            options_by_class[item.path] = own_names(item.path) if is_torch(item.path) else frozenset(("training",))
+        options = options_by_class[item.path]
         for name, value in [*unsaved_buffers(item).items(), *attributes.items()]:
+            if name in options or name in MODULE_PARTS:
+                continue
             shown = name if isinstance(name, str) else repr(name)
             # Names with an underscore are those of caches and hooks, but a tensor is more than an option.
-            is_option = name in own[item.path] or (shown.startswith("_") and not isinstance(value, _TENSORS))
-            if not is_option and name not in MODULE_PARTS and _is_data(value):
-                found[prefix + shown] = value
+            if shown.startswith("_") and not isinstance(value, _TENSORS):
+                continue
+            if _is_data(value):
+                data[prefix + shown] = value
                 fields.add((id(item), name))
-    return found
+    return data
 
 
 def _is_data(value: Any) -> bool:
-    """Return whether a value is a scalar, an array or a tensor, or holds nothing else."""
-    seen: set[int] = set()
+    """Return whether a value is a scalar but None, an array or a tensor, or a container of such and nothing else."""
+    visited: set[int] = set()
     stack = [value]
-    found = False
+    has_data = False
     while stack:
         item = stack.pop()
         if isinstance(item, (dict, list, tuple, set, frozenset)):
-            if id(item) not in seen:
-                seen.add(id(item))
-                stack += [*item.keys(), *item.values()] if isinstance(item, dict) else item
+            if id(item) in visited:
+                continue
+            visited.add(id(item))
+            stack += [*item.keys(), *item.values()] if isinstance(item, dict) else item
         elif isinstance(item, (*_SCALARS, *_TENSORS, python.NumpyScalar)):
-            found = found or item is not None
+            if item is not None:
+                has_data = True
         else:
             return False
-    return found
+    return has_data
 
 
 def simplified(
@@ -251,31 +272,43 @@ def simplified(
     if is_simple(value):
         return value
     builder = Simplified(limits, keep_classes, unnamed)
-    made = builder.run(value)
+    simple = builder.run(value)
     if builder.modules or builder.changed:
-        _note(builder, value, made, report)
-    return made
+        _note(builder, value, simple, report)
+    return simple
 
 
-def _note(builder: Simplified, value: Any, made: Any, report: Report) -> None:
-    """Note what became of modules and of values of other kinds."""
-    wanted = {id(items[0]) for items in builder.changed.values()} | set(builder.modules)
-    paths = paths_of(value, wanted)
+def _note(builder: Simplified, value: Any, simple: Any, report: Report) -> None:
+    """Note what became of modules and of values of other kinds.
+
+    Args:
+        builder: has made the simple form.
+        value: the value before.
+        simple: its simple form.
+        report: receives the notes.
+    """
+    noted = {id(items[0]) for items in builder.changed.values()} | set(builder.modules)
+    paths = paths_of(value, noted)
     coverage = Coverage(apart=builder.data_fields)
     for module, replaced in builder.modules.values():
-        name, path = module.path[:_SHOWN], paths.get(id(module), "")
-        report.note(
-            "info", f"the {name} is written as its state dict", path, "type", code="state-dict", class_name=name
-        )
+        name = module.path[:_SHOWN]
+        path = paths.get(id(module), "")
+        message = f"the {name} is written as its state dict"
+        report.note("info", message, path, "type", code="state-dict", class_name=name)
         coverage.add(module, path, name, replaced, report)
-    coverage.add_notes(report, made)
+    coverage.add_notes(report, simple)
+    target = FORMATS[report.target_format].values if report.target_format else PYTHON
+    hint = "; --allow-foreign (allow_foreign=True) keeps it" if target == PYTHON else ""
     for name, items in list(builder.changed.items())[:_MOST_NOTES]:
-        first = items[0]
-        is_name = isinstance(first, python.PythonGlobal)
-        is_common = is_name and is_ordinary(first.path)
-        level = "info" if is_common or name.startswith(_LIKE) else "warning"
-        target = FORMATS[report.target_format].values if report.target_format else PYTHON
-        if level == "info" and target == LUA:
-            continue  # Lua has no names of such classes at all
-        hint = "; --allow-foreign (allow_foreign=True) keeps it" if target == PYTHON else ""
-        note_plain(name, items, paths, report, level, hint)
+        if _loses_nothing(name, items[0]):
+            if target != LUA:  # which has no names of classes at all
+                note_plain(name, items, paths, report, "info", hint)
+        else:
+            note_plain(name, items, paths, report, "warning", hint)
+
+
+def _loses_nothing(class_name: str, value: Any) -> bool:
+    """Return whether the simple form of a value has all that it had but its class."""
+    if isinstance(value, python.PythonGlobal) and is_ordinary(value.path):
+        return True
+    return class_name.startswith(_LIKE)

@@ -95,65 +95,78 @@ class Coverage:
             report.note("info", f"{what} inside the value: {listed(inside)}; --at writes one alone", code="state-dict")
         self.reached |= {place_of(item) for item in objects(result) if isinstance(item, Tensor)}
         counts = {kind: Count() for kind in (GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS)}
-        storages = {place[0] for place in self.reached}
         attributes: list[str] = []
-        nbytes = 0
-        for kind, visit in self._leaves():
-            leaf = visit.value
+        arrays: list[Any] = []
+        for kind, path in self._leaves():
             if kind == ATTRIBUTES:
-                attributes.append(visit.text()[-_LETTERS:])
-                continue
-            count = counts[kind]
-            if not isinstance(leaf, _ARRAYS):
-                count.values += 1
-                continue
-            count.tensors += 1
-            storage = leaf.storage if isinstance(leaf, Tensor) else leaf
-            if isinstance(storage, Storage) and id(storage) not in storages:
-                storages.add(id(storage))
-                nbytes += storage.nbytes
+                attributes.append(path.text()[-_LETTERS:])
+            elif isinstance(path.value, _ARRAYS):
+                counts[kind].tensors += 1
+                arrays.append(path.value)
+            else:
+                counts[kind].values += 1
         if attributes:
             what = counted(len(attributes), "tensor of a module is", "tensors of modules are")
             message = f"{what} in no state dict, and left out: {listed(attributes, _NAMED)}"
             report.note("warning", message, loss="type", code="left-out", count=len(attributes))
-        found = {kind: count for kind, count in counts.items() if count.tensors or count.values}
-        if not found:
+        total = sum(count.tensors + count.values for count in counts.values())
+        if not total:
             return
+        numbers = "; ".join(f"{kind}: {count}" for kind, count in counts.items() if count.tensors or count.values)
+        nbytes = self._bytes_left_out(arrays)
         stored = f" ({nbytes:,} bytes)" if nbytes else ""
-        report.note(
-            "info",
-            "not part of a state dict: "
-            f"{'; '.join(f'{kind}: {count}' for kind, count in found.items())}{stored}{_advice(report)}",
-            code="left-out",
-            count=sum(count.tensors + count.values for count in found.values()),
-        )
+        message = f"not part of a state dict: {numbers}{stored}{_advice(report)}"
+        report.note("info", message, code="left-out", count=total)
+
+    def _bytes_left_out(self, arrays: list[Any]) -> int:
+        """Return the bytes of the storages of arrays, without those that tensors in the result share."""
+        nbytes = 0
+        counted_storages = {place[0] for place in self.reached}
+        for array in arrays:
+            storage = array.storage if isinstance(array, Tensor) else array
+            if isinstance(storage, Storage) and id(storage) not in counted_storages:
+                counted_storages.add(id(storage))
+                nbytes += storage.nbytes
+        return nbytes
 
     def _leaves(self) -> Iterator[tuple[str, Path]]:
         """Yield the leaves in the modules that are not in the result, each with its kind."""
-        seen: set[int] = set()
-        stack: list[tuple[str, Path]] = [("", visit) for visit in self.modules]
+        visited: set[int] = set()
+        stack: list[tuple[str, Path]] = [("", path) for path in self.modules]
         while stack:
-            kind, visit = stack.pop()
-            value = visit.value
+            kind, path = stack.pop()
+            value = path.value
+            # Of PyTorch's modules, only tensors are named one by one; scalars and arrays are options.
+            kind_of_scalars = OPTIONS if kind in ("", ATTRIBUTES) else kind
             if isinstance(value, _SCALARS):
-                yield OPTIONS if kind in ("", ATTRIBUTES) else kind, visit
+                yield kind_of_scalars, path
                 continue
-            if id(value) in seen:
+            if id(value) in visited:
                 continue
-            seen.add(id(value))
+            visited.add(id(value))
             if isinstance(value, LuaFunction):
-                yield OPTIONS, visit
+                yield OPTIONS, path  # and what is in its upvalues
             if isinstance(value, Tensor):
                 if value.numel and place_of(value) not in self.reached:
-                    yield kind or OTHERS, visit
+                    yield kind or OTHERS, path
             elif isinstance(value, (Storage, NumpyArray)):
-                yield OPTIONS if kind in ("", ATTRIBUTES) else kind, visit
+                yield kind_of_scalars, path
             elif not isinstance(value, QuantizedTensor) or place_of(value.tensor) not in self.reached:
-                stack += [(inner, Path(visit, key, item)) for inner, key, item in _inside(value, kind, self.apart)]
+                for inner_kind, key, item in _inside(value, kind, self.apart):
+                    stack.append((inner_kind, Path(path, key, item)))
 
 
 def _inside(value: Any, kind: str, apart: set[tuple[int, str]]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what is in a value of a module, with its kind and its key, but the fields apart."""
+    """Yield what is in a value of a module.
+
+    Args:
+        value: a module, or what is in one.
+        kind: of the value; empty if it does not say.
+        apart: fields to leave out, by the identity of the module and the name.
+
+    Yields:
+        For each part its kind, its key and itself.
+    """
     if isinstance(value, TorchObject) and is_module(value):
         layer = layer_of(value.class_name)
         scratch = layer.scratch if layer is not None else frozenset()
@@ -163,39 +176,50 @@ def _inside(value: Any, kind: str, apart: set[tuple[int, str]]) -> Iterator[tupl
                 yield _kind_of(name, name in scratch or is_scratch(name)), key, item
     elif is_pickled_module(value):
         attributes = attributes_of(value)
-        groups = [pair for part in MODULE_PARTS for pair in attributes[part].items()]
-        rest = ((name, item) for name, item in attributes.items() if name not in MODULE_PARTS)
-        groups += [(name, item) for name, item in rest if (id(value), name) not in apart]
-        yield from ((ATTRIBUTES, name, item) for name, item in groups)
+        for part in MODULE_PARTS:
+            for name, item in attributes[part].items():
+                yield ATTRIBUTES, name, item
+        for name, item in attributes.items():
+            if name not in MODULE_PARTS and (id(value), name) not in apart:
+                yield ATTRIBUTES, name, item
     elif isinstance(value, (set, frozenset)):
-        yield from ((kind, Step("{}"), item) for item in value)
+        for item in value:
+            yield kind, Step("{}"), item
     else:
-        yield from ((_kind_of(step_name(key)[1:]) or kind, key, item) for key, item in entries(value))
+        for key, item in entries(value):
+            yield _kind_of(step_name(key)[1:]) or kind, key, item
 
 
 def _kind_of(name: str, scratch: bool = False) -> str:
     """Return the kind of what a field of this name holds; empty if its name does not say."""
     if name.startswith(_GRADIENTS):
         return GRADIENTS
-    return OUTPUTS if name in _OUTPUTS else BUFFERS if scratch else ""
+    if name in _OUTPUTS:
+        return OUTPUTS
+    return BUFFERS if scratch else ""
 
 
 def count_leaves(value: Any) -> Count:
     """Return the numbers of leaves in a value."""
     count = Count()
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = [value]
     while stack:
         item = stack.pop()
         if isinstance(item, _SCALARS):
             count.values += 1
-        elif id(item) not in seen:
-            seen.add(id(item))
-            count.tensors += isinstance(item, _ARRAYS)
-            count.values += isinstance(item, LuaFunction)
-            stack += item if isinstance(item, (set, frozenset)) else [] if isinstance(item, Tensor) else [
-                inside for _, inside in entries(item)
-            ]  # fmt: skip
+            continue
+        if id(item) in visited:
+            continue
+        visited.add(id(item))
+        if isinstance(item, _ARRAYS):
+            count.tensors += 1
+        if isinstance(item, LuaFunction):
+            count.values += 1
+        if isinstance(item, (set, frozenset)):
+            stack += item
+        elif not isinstance(item, Tensor):  # whose storage is not counted again
+            stack += [inner for _, inner in entries(item)]
     return count
 
 
@@ -219,9 +243,11 @@ def note_texts(written: Written, named: NamedTensors, goal: FormatSpec, report: 
 
 def _advice(report: Report) -> str:
     """Return how what a state dict leaves out is kept; empty if no mode of this conversion keeps it."""
-    source, target = (FORMATS[name].values for name in (report.source_format or "t7", report.target_format or "pt"))
-    keeps = target == PYTHON or (source == LUA and target == NAMED)
-    return "; --mode tree keeps them" if keeps else ""
+    source = FORMATS[report.source_format or "t7"].values
+    target = FORMATS[report.target_format or "pt"].values
+    if target == PYTHON or (source == LUA and target == NAMED):
+        return "; --mode tree keeps them"
+    return ""
 
 
 def note_data(data: Iterable[tuple[str, str, Any]], report: Report, where: str = "") -> None:
@@ -232,25 +258,24 @@ def note_data(data: Iterable[tuple[str, str, Any]], report: Report, where: str =
         report: receives the notes.
         where: where they are in the result; empty if they have no place there.
     """
-    level, code, message = (
-        "warning",
-        "left-out",
-        "left out, as a state dict has no place for {} of {}" + _advice(report),
-    )
-    if where:
-        level, code, message = "info", "beside", where + ": {} of {}"
     groups: dict[tuple[str, str], list[tuple[str, Any]]] = {}
     for path, class_name, value in data:
         name = path.rpartition(".")[2] if isinstance(value, _SCALARS) else path
         groups.setdefault((class_name[:200], name), []).append((path, value))
-    for (class_name, _), found in groups.items():
-        path, value = found[0]
-        count = Count(values=len(found)) if isinstance(value, _SCALARS) else count_leaves(value)
-        more = f" (and at {len(found) - 1} more places)" if len(found) > 1 else ""
-        report.note(
-            level, message.format(count, class_name) + more, path,
-            code=code, class_name=class_name, count=count.tensors + count.values,
-        )  # fmt: skip
+    for (class_name, _), paths_and_values in groups.items():
+        path, value = paths_and_values[0]
+        places = len(paths_and_values)
+        count = Count(values=places) if isinstance(value, _SCALARS) else count_leaves(value)
+        if where:
+            level, code = "info", "beside"
+            message = f"{where}: {count} of {class_name}"
+        else:
+            level, code = "warning", "left-out"
+            message = f"left out, as a state dict has no place for {count} of {class_name}{_advice(report)}"
+        if places > 1:
+            message += f" (and at {places - 1} more places)"
+        number = count.tensors + count.values
+        report.note(level, message, path, code=code, class_name=class_name, count=number)
 
 
 class StateDicts:
@@ -260,7 +285,8 @@ class StateDicts:
         self._report = report
         self.paths = {id(module): path for root in roots for path, module in find_modules(root)}
         self._replaced: list[Replaced] = []
-        self.found: list[tuple[TorchObject, StateDict]] = []
+        self.state_dicts: list[tuple[TorchObject, StateDict]] = []
+        """Each module with its state dict."""
 
     def replace(self, obj: TorchObject) -> Replaced | None:
         """Return the state dict of a module, and its tables of data; `None` for any other object."""
@@ -268,17 +294,18 @@ class StateDicts:
             return None
         result = state_dict(obj, self.paths.get(id(obj), "root"))
         self._report.notes += result.notes
-        self.found.append((obj, result))
-        self._replaced.append(Replaced(OrderedDict(result), result.data))
-        return self._replaced[-1]
+        self.state_dicts.append((obj, result))
+        replaced = Replaced(OrderedDict(result), result.data)
+        self._replaced.append(replaced)
+        return replaced
 
     def note_rest(self, value: Any) -> None:
         """Note what the state dicts leave out."""
         coverage = Coverage()
-        for (obj, result), replaced in zip(self.found, self._replaced):
+        for (obj, result), replaced in zip(self.state_dicts, self._replaced):
             origins = (origin.tensor for origin in result.origins.values())
             coverage.reached |= {place_of(tensor) for tensor in origins if tensor is not None}
             coverage.apart |= result.data_fields
             coverage.add(obj, self.paths.get(id(obj), "root"), obj.class_name, replaced, self._report)
         coverage.add_notes(self._report, value)
-        note_lost_sharing([state for _, state in self.found], self._report)
+        note_lost_sharing([state for _, state in self.state_dicts], self._report)

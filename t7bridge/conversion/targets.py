@@ -23,7 +23,7 @@ from ..nn.layouts import compact_in
 from ..report import Report
 from .lua_tree import note_nones, to_lua
 from .named_tensors import check_tensors, name_tensors
-from .request import Convert, note_foreign, note_target, value_of
+from .request import Attempt, Convert, note_foreign, note_target, value_of
 from .simplified import simplified
 from .state_dicts import StateDicts, note_texts
 from .tree import MERGED, as_tree
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .records import Shown
 
 
-def write_python_values(document: Document, output: FileOutput, request: Convert, report: Report) -> None:
+def write_python_values(document: Document, output: FileOutput, request: Attempt, report: Report) -> None:
     """Write the values of a file as Python values."""
     writer = pt_writer(
         output,
@@ -53,41 +53,37 @@ def write_python_values(document: Document, output: FileOutput, request: Convert
             value = simplified(value, report, request.limits, keep_classes=request.allow_foreign)
         _finish_pt(writer, value, report)
         return
-    content = document.content
     compact = request.compact and request.mode == "auto"
-    has_record = request.record and request.pt_format == "zip" and not compact
-    made = python_value(content, request, report, has_record=has_record)
-    if made.shown is not None:
+    with_record = request.record and request.pt_format == "zip" and not compact
+    converted = python_value(document.content, request, report, has_record=with_record)
+    value = converted.value
+    if converted.shown is not None:
         document.forget()
-    value = made.value
-    if made.shown is not None and not request.allow_foreign:
-        value = simplified(value, report, request.limits)
+        if not request.allow_foreign:
+            value = simplified(value, report, request.limits)
     if compact and report.mode != "record":
         value = compact_in(value)
     elif compact:
         report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")
-    if made.modules is not None:
-        made.modules.note_rest(value)
-    record = made.record
-    # A state dict leaves out what only Lua needs, so the same bytes cannot be restored.
-    if record is None:
-        del content
-        _finish_pt(writer, value, report)
-        value = made.value = None  # the file written is read as a whole again
-        if made.shown is not None:
-            from .records import check_pt
-
-            check_pt(output, writer, made.shown, request.limits)
+    if converted.modules is not None:
+        converted.modules.note_rest(value)
+    if converted.record is not None:
+        document.forget()  # before the value is pickled: the writer holds every list and dict
+        writer.write(value)
+        value = converted.value = None
+        report.tensors, report.storages = writer.tensors, writer.storages
+        writer.finish(converted.record(writer))  # type: ignore[call-arg]
         return
-    del content
-    document.forget()  # before the value is pickled: the writer knows every list and dict
-    writer.write(value)
-    value = made.value = None
-    report.tensors, report.storages = writer.tensors, writer.storages
-    writer.finish(record(writer))  # type: ignore[call-arg]
+    _finish_pt(writer, value, report)
+    if converted.shown is not None:
+        from .records import check_pt
+
+        value = converted.value = None  # release it first: the written file is read again as a whole
+        check_pt(output, writer, converted.shown, request.limits)
 
 
 _Record = Callable[["ValueWriter"], Callable[[str], bytes]]
+"""Returns, for the writer of a value, the function that makes the record from the hash of the value."""
 
 
 def _record_of(content: T7File) -> _Record:
@@ -99,6 +95,7 @@ def _record_of(content: T7File) -> _Record:
 
 
 def _finish_pt(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -> None:
+    """Write a value without a record, and note what of it became plain data."""
     writer.write(value)
     report.tensors, report.storages = writer.tensors, writer.storages
     if writer.plain or writer.blocking:
@@ -114,7 +111,8 @@ class PythonValue:
         value: the value.
         modules: the modules that were replaced by their state dicts; `None` if there are none.
         shown: of a value from a record that is checked in the file written: what the `.t7` shows.
-        record: of the `.t7`; `None` if none was asked for, or there are modules.
+        record: of the `.t7`; `None` if none was asked for, or there are modules: a state dict leaves out what only Lua
+            needs, so the same bytes cannot be restored.
     """
 
     value: Any
@@ -124,7 +122,7 @@ class PythonValue:
 
 
 def python_value(
-    content: T7File, request: Convert, report: Report, *, has_record: bool = False, unnamed: str = ""
+    content: T7File, request: Attempt, report: Report, *, has_record: bool = False, unnamed: str = ""
 ) -> PythonValue:
     """Return the Python-side value of a `.t7`: from its record, with state dicts in place of modules, or as a tree.
 
@@ -140,18 +138,23 @@ def python_value(
         if restored is not None:
             return restored
     # The meaning of layers is not even loaded for a file without objects.
-    has_objects = any(isinstance(found, TorchObject) for found in content.objects)
     modules: StateDicts | None = None
-    if request.mode == "auto" and has_objects:
+    if request.mode == "auto" and any(isinstance(item, TorchObject) for item in content.objects):
         modules = StateDicts(content.roots, report)
-    # Before the tree is there, as the writer of the record knows every object.
-    record = None if not has_record or (modules and modules.paths) else _record_of(content)
-    roots = [as_tree(root, modules.replace if modules else None, unnamed) for root in content.roots]
+    has_modules = modules is not None and bool(modules.paths)
+    record: _Record | None = None
+    if has_record and not has_modules:
+        # Before the tree is there, as the writer of the record holds every object.
+        record = _record_of(content)
+    replace = modules.replace if modules is not None else None
+    roots = [as_tree(root, replace, unnamed) for root in content.roots]
     _note_rest(content, report)
-    has_modules = modules is not None and bool(modules.found)
-    report.mode = "state dict" if has_modules else "tree"
     value = roots if len(roots) > 1 else roots[0]
-    return PythonValue(value, modules) if has_modules else PythonValue(value, record=record)
+    if modules is not None and modules.state_dicts:
+        report.mode = "state dict"
+        return PythonValue(value, modules)
+    report.mode = "tree"
+    return PythonValue(value, record=record)
 
 
 def _note_rest(content: T7File, report: Report) -> None:
@@ -173,17 +176,18 @@ def _restored(content: T7File, request: Convert, report: Report) -> PythonValue 
     is_read_back = report.target_format == "pt" and request.pt_format != "torchscript"
     original = original_pt(content, request.limits, check=not is_read_back)
     if original is None:
-        report.note(
-            "warning", "the .t7 was changed since it was made from a .pt: its record is not used", code="record"
-        )
+        message = "the .t7 was changed since it was made from a .pt: its record is not used"
+        report.note("warning", message, code="record")
         return None
     note_foreign(original.foreign, report)
     report.mode = "record"
-    return PythonValue(original.value, shown=original.shown if is_read_back else None)
+    if is_read_back:
+        return PythonValue(original.value, shown=original.shown)
+    return PythonValue(original.value)
 
 
 def write_named_tensors(
-    document: Document, output: FileOutput, goal: FormatSpec, request: Convert, report: Report
+    document: Document, output: FileOutput, goal: FormatSpec, request: Attempt, report: Report
 ) -> None:
     """Write the tensors of a file under names."""
     named = named_value(document, goal, request, report)
@@ -193,7 +197,7 @@ def write_named_tensors(
     note_texts(written, named, goal, report)
 
 
-def named_value(document: Document, goal: FormatSpec, request: Convert, report: Report) -> NamedTensors:
+def named_value(document: Document, goal: FormatSpec, request: Attempt, report: Report) -> NamedTensors:
     """Return the tensors of a file as a format of named tensors receives them, with notes about the rest."""
     value = plain_value(document, request, report)
     named = name_tensors(value, goal, report, document.metadata, request.limits)
@@ -201,7 +205,7 @@ def named_value(document: Document, goal: FormatSpec, request: Convert, report: 
     return named
 
 
-def plain_value(document: Document, request: Convert, report: Report, unnamed: str = MERGED) -> Any:
+def plain_value(document: Document, request: Attempt, report: Report, unnamed: str = MERGED) -> Any:
     """Return the value of a file as builtins with tensors in them, with notes about the rest.
 
     Args:
@@ -210,12 +214,12 @@ def plain_value(document: Document, request: Convert, report: Report, unnamed: s
         report: receives the notes.
         unnamed: where the data of a module are if no key names it, as for `as_tree`.
     """
-    if document.spec.values == LUA:
-        made = python_value(document.content, request, report, unnamed=unnamed)
-        if made.modules is not None:
-            made.modules.note_rest(made.value)
-        return made.value
-    return simplified(value_of(document, request, report), report, request.limits, unnamed=unnamed)
+    if document.spec.values != LUA:
+        return simplified(value_of(document, request, report), report, request.limits, unnamed=unnamed)
+    converted = python_value(document.content, request, report, unnamed=unnamed)
+    if converted.modules is not None:
+        converted.modules.note_rest(converted.value)
+    return converted.value
 
 
 def differences(source: str, target: str, limits: Limits, **options: Any) -> list[str]:
@@ -233,9 +237,8 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
         for believed in (True, False):
             report = Report(document.path, target, document.format, written.format)
-            request = Convert(source, target, limits=limits, **options)
-            request.believed = believed
-            named = named_value(document, written.spec, request, report)
+            attempt = Attempt(source, target, limits=limits, believed=believed, **options)
+            named = named_value(document, written.spec, attempt, report)
             try:
                 found: list[str] = home(written.format).differences(target, named)
                 break
@@ -245,11 +248,15 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
         return found
 
 
-def _mixed(root: Any) -> bool:
+def _has_lua_objects(root: Any) -> bool:
     """Return whether Lua objects are inside Python dicts, lists or tuples."""
-    return isinstance(root, (dict, list, tuple)) and any(
-        isinstance(value, COMPOSITE) and not isinstance(value, (Tensor, Storage)) for value in objects(root)
-    )
+    if not isinstance(root, (dict, list, tuple)):
+        return False
+    # Tensors and storages are of both sides.
+    return any(isinstance(value, COMPOSITE) and not isinstance(value, (Tensor, Storage)) for value in objects(root))
+
+
+_LUA_VALUES = (*COMPOSITE, type(None), bool, float, bytes)
 
 
 def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layout | None = None) -> Report:
@@ -265,22 +272,23 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
         The report, whose notes name what the format could not hold.
     """
     report = Report(target=output.path, target_format=goal.name)
-    if _mixed(value) or (goal.values == LUA and not isinstance(value, (*COMPOSITE, type(None), bool, float, bytes))):
+    # A value of both sides becomes Lua's first, and Python's again where the format holds that.
+    if _has_lua_objects(value) or (goal.values == LUA and not isinstance(value, _LUA_VALUES)):
         tree = to_lua(value)
         value = tree.value
         report.notes += tree.notes
         note_nones(tree, report)
-    is_lua = isinstance(value, COMPOSITE)
     if goal.values == LUA:
         home(goal.name).write(output, value, layout)
         return report
-    if is_lua:
+    if isinstance(value, COMPOSITE):
         replace = StateDicts([value], report).replace if goal.values == NAMED else None
         value = as_tree(value, replace)
-    if goal.values == NAMED:
-        value = name_tensors(value, goal, report)
-        check_tensors(value, goal, report)
-        note_texts(home(goal.name).write(output, value), value, goal, report)
-    else:
+    if goal.values != NAMED:
         home(goal.name).write(output, value)
+        return report
+    named = name_tensors(value, goal, report)
+    check_tensors(named, goal, report)
+    written = home(goal.name).write(output, named)
+    note_texts(written, named, goal, report)
     return report

@@ -48,6 +48,7 @@ MAX_LISTED = 50
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 """The keys under which checkpoints keep a state dict."""
 _MAX_WRAPPERS = 4
+"""Levels of such keys."""
 _BATCHES = "num_batches_tracked"
 """PyTorch's batch counter; Lua has none."""
 _ABSENT: Any = object()
@@ -111,66 +112,89 @@ def state_dict_in(value: Any, depth: int = 0) -> dict[str, Any] | None:
         return module_state_dict(value)
     if not isinstance(value, dict):
         return None
-    wrapped = {name: state_dict_in(value.get(name), depth + 1) for name in _WRAPPERS if depth < _MAX_WRAPPERS}
-    inner = [name for name in wrapped if wrapped[name]]
-    if len(inner) > 1 and any(value[name] is not value[inner[0]] for name in inner):
-        raise ModelError("the .pt holds several state dicts", found=", ".join(inner), hint="Save the one to be used.")
-    if inner:
-        return wrapped[inner[0]]
-    return value if not value or any(isinstance(item, Tensor) for item in value.values()) else None
+    wrapped: dict[str, dict[str, Any]] = {}
+    if depth < _MAX_WRAPPERS:
+        for name in _WRAPPERS:
+            state = state_dict_in(value.get(name), depth + 1)
+            if state:  # an empty one is no reason to prefer it
+                wrapped[name] = state
+    names = list(wrapped)
+    if any(value[name] is not value[names[0]] for name in names):
+        raise ModelError("the .pt holds several state dicts", found=", ".join(names), hint="Save the one to be used.")
+    if names:
+        return wrapped[names[0]]
+    if not value or any(isinstance(item, Tensor) for item in value.values()):
+        return value
+    return None
 
 
-def _places_inside(wanted: Any, found: Any) -> list[tuple[Any, Any, Any]]:
-    """Return key, wanted value and found value of each place in a dict or list of the template."""
-    if isinstance(wanted, dict):
-        held = found if isinstance(found, dict) else {}
-        return [(key, item, held.get(key, _ABSENT)) for key, item in wanted.items()]
-    items = found if isinstance(found, (list, tuple)) else ()
-    return list(zip(count(1), wanted, chain(items, repeat(_ABSENT))))
+def _places_inside(template: Any, value: Any) -> list[tuple[Any, Any, Any]]:
+    """Return the places in a dict or list of the template: key, content there, and the `.pt`'s value there."""
+    if isinstance(template, dict):
+        values = value if isinstance(value, dict) else {}
+        return [(key, item, values.get(key, _ABSENT)) for key, item in template.items()]
+    items = value if isinstance(value, (list, tuple)) else ()
+    # Lua counts from 1.
+    return list(zip(count(1), template, chain(items, repeat(_ABSENT))))
 
 
-def _find_places(roots: list[Value], value: Any) -> tuple[list[_Model], list[str]]:
-    """Find the modules of a template with the state dicts at their positions, and the other content next to them."""
-    models: dict[int, _Model] = {}
-    seen: set[tuple[int, int]] = set()
-    used: dict[int, tuple[Path, set[Any]]] = {}
-    ignored: list[str] = []
+class _Places:
+    """The modules of a template with the state dicts at their places, and the `.pt`'s other content beside these."""
 
-    def replace(obj: TorchObject) -> _Model | None:
+    def __init__(self) -> None:
+        self._models: dict[int, _Model] = {}
+        self._visited: set[tuple[int, int]] = set()
+        self._keys_to_states: dict[int, tuple[Path, set[Any]]] = {}
+        """For each container of the `.pt`, by the identity of its path, the keys that led to a state dict."""
+        self._ignored: list[str] = []
+
+    def find(self, roots: list[Value], value: Any) -> tuple[list[_Model], list[str]]:
+        """Return the modules, and the names of the `.pt`'s content that is ignored."""
+        trees = [as_tree(root, self._replace) for root in roots]
+        pairwise(trees if len(trees) > 1 else trees[0], value, self._visit)
+        return list(self._models.values()), [*self._ignored, *self._beside_containers()]
+
+    def _replace(self, obj: TorchObject) -> _Model | None:
         if not is_module(obj):
             return None
-        return models.setdefault(id(obj), _Model(obj, state_dict(obj, own_keys=True), ""))
+        if id(obj) not in self._models:
+            self._models[id(obj)] = _Model(obj, state_dict(obj, own_keys=True), "")
+        return self._models[id(obj)]
 
-    def visit(path: Path, wanted: Any, found: Any) -> Any:
-        """Return the places in the template that may lead to modules, with the values of the `.pt` there."""
-        path.value = found
-        if isinstance(wanted, _Model):
-            wanted.path = wanted.path or path.text()
-            state = None if found is _ABSENT else state_dict_in(found)
-            if state is not None and not any(state is known for known in wanted.states):
-                wanted.states.append(state)
-                ignored.extend(_beside(found, state))
-            while state is not None and path.parent is not None:
-                used.setdefault(id(path.parent), (path.parent, set()))[1].add(path.key)
-                path = path.parent
-        elif isinstance(wanted, (dict, list)) and (id(wanted), id(found)) not in seen:
-            seen.add((id(wanted), id(found)))
-            return _places_inside(wanted, found)
-        return None
+    def _visit(self, path: Path, template: Any, value: Any) -> list[tuple[Any, Any, Any]] | None:
+        """Return the places inside a part of the template that may lead to modules, with the values of the `.pt`."""
+        path.value = value
+        if isinstance(template, _Model):
+            self._add_state(template, path, value)
+            return None
+        pair = (id(template), id(value))
+        if not isinstance(template, (dict, list)) or pair in self._visited:
+            return None
+        self._visited.add(pair)
+        return _places_inside(template, value)
 
-    built = [as_tree(root, replace) for root in roots]
-    pairwise(built if len(built) > 1 else built[0], value, visit)
-    return list(models.values()), ignored + _unused(used.values())
+    def _add_state(self, model: _Model, path: Path, value: Any) -> None:
+        """Add the state dict at the place of a module, if there is one."""
+        model.path = model.path or path.text()
+        state = None if value is _ABSENT else state_dict_in(value)
+        if state is None:
+            return
+        if not any(state is other for other in model.states):
+            model.states.append(state)
+            self._ignored += _beside(value, state)
+        while path.parent is not None:
+            _, keys = self._keys_to_states.setdefault(id(path.parent), (path.parent, set()))
+            keys.add(path.key)
+            path = path.parent
 
-
-def _unused(used: Iterable[tuple[Path, set[Any]]]) -> list[str]:
-    """Return the names of what stands beside the keys that led to modules."""
-    names: list[str] = []
-    for path, keys in used:
-        if isinstance(found := path.value, dict):
-            place = path.text().removeprefix("root")
-            names += [f"{place}.{_name(key)}".lstrip(".") for key in found if key not in keys]
-    return names
+    def _beside_containers(self) -> list[str]:
+        """Return the names of what stands beside the keys that led to state dicts."""
+        names: list[str] = []
+        for path, keys in self._keys_to_states.values():
+            if isinstance(path.value, dict):
+                place = path.text().removeprefix("root")
+                names += [f"{place}.{_name(key)}".lstrip(".") for key in path.value if key not in keys]
+        return names
 
 
 class _Filling:
@@ -186,28 +210,26 @@ class _Filling:
         self._batches = 0
         self._sums: list[str] = []
         self._fitting = 0
+        """Number of tensors of the `.pt` that have the key and the shape of one in the template."""
         self._derived: list[tuple[str, Origin, Any, Tensor | None]] = []
         """Derived tensors: name, origin, the result from the old values, the `.pt`'s value."""
 
     def run(self, roots: list[Value], value: Any) -> list[Note]:
         """Fill the template."""
-        models, ignored = _find_places(roots, value)
+        models, ignored = _Places().find(roots, value)
         if not models:
             raise ModelError("the template holds no nn module")
         if not any(model.states for model in models):
             ignored = self._take_flat(models, value)
         for model in models:
-            for state in model.states or [{}]:
+            for state in model.states or [{}]:  # all keys of a module without a state dict are missing
                 self._compare(model, state)
         self._check(any(model.has_tensors for model in models))
         if ignored:
             self._note("info", f"ignored besides the state dicts of the .pt: {_listed(ignored)}")
         clashes = assign(self._items)
         if clashes:
-            lines = [
-                f"{one} gets different values for elements that it repeats" if one == other else f"{one} and {other}"
-                for one, other in clashes
-            ]
+            lines = [_clash(one, other) for one, other in clashes]
             raise ModelError(_report("tensors that share memory in the Lua model have different values", lines))
         self._update_derived()
         self._note_losses()
@@ -226,15 +248,15 @@ class _Filling:
         if len(candidates) > 1:  # criterions may have weights too
             candidates = [model for model in candidates if not _is_criterion(model.obj)] or candidates
         state = state_dict_in(value)
-        if state is None or len(candidates) > 1:
-            places = ", ".join(model.path for model in candidates[:10])
-            raise ModelError(
-                "the .pt holds no state dict" if state is None else "the template holds several modules",
-                expected=f"state dicts where the template has modules: {places}"
-                + (", or one state dict" if len(candidates) == 1 else ""),
-                found=_shown(value),
-                hint="A .pt that keeps every field (--mode tree) holds none." if state is None else "",
-            )
+        places = ", ".join(model.path for model in candidates[:10])
+        expected = f"state dicts where the template has modules: {places}"
+        if len(candidates) == 1:
+            expected += ", or one state dict"
+        if state is None:
+            hint = "A .pt that keeps every field (--mode tree) holds none."
+            raise ModelError("the .pt holds no state dict", expected=expected, found=_shown(value), hint=hint)
+        if len(candidates) > 1:
+            raise ModelError("the template holds several modules", expected=expected, found=_shown(value))
         candidates[0].states.append(state)
         for model in models:
             if not model.states and model.has_tensors:
@@ -246,24 +268,27 @@ class _Filling:
 
     def _compare(self, model: _Model, state: dict[str, Any]) -> None:
         """Determine the target of each key of a state dict, and the mismatches."""
-        origins, converted = model.result.origins, model.result.tensors
+        origins = model.result.origins
+        expected = model.result.tensors
         state = plain_keys(model.obj, model.result, state, self._note)
         tensors: dict[str, Tensor] = {}
         for key, origin in origins.items():
             value = state.get(key)
-            derived = origin.param is not None and origin.param.kind == "derived"
-            if isinstance(value, Tensor) and key.endswith(_BATCHES) and derived:
+            is_derived = _is_derived(origin)
+            if value is None:
+                if not is_derived:
+                    self._missing.append(f"{model.label(key)}: expected {_shown(expected[key])}")
+                continue
+            if isinstance(value, Tensor) and key.endswith(_BATCHES) and is_derived:
                 self._batches += 1
-            elif value is not None:
-                tensor = self._fitting_tensor(model.label(key), value, converted[key])
-                if tensor is not None:
-                    tensors[key] = tensor
-            elif not derived:
-                self._missing.append(f"{model.label(key)}: expected {_shown(converted[key])}")
+                continue
+            tensor = self._fitting_tensor(model.label(key), value, expected[key])
+            if tensor is not None:
+                tensors[key] = tensor
         for key, value in state.items():
             if key in origins:
                 continue
-            if isinstance(key, str) and key.rpartition(".")[2] == _BATCHES:
+            if _counts_batches(key):
                 self._batches += 1
             else:
                 self._extra.append(f"{model.label(_name(key))}: found {_shown(value)}")
@@ -287,16 +312,19 @@ class _Filling:
     def _check(self, has_tensors: bool) -> None:
         """Raise the error, or add the notes, about mismatched keys."""
         wrong, missing, extra = self._wrong, self._missing, self._extra
-        if wrong or ((missing or extra) and not self._partial):
-            counts = (f"{len(missing)} missing", f"{len(extra)} extra", f"{len(wrong)} of another shape or kind")
-            lines = [f"wrong {line}" for line in wrong]
-            if not self._partial:
-                lines += [f"missing {line}" for line in missing] + [f"extra {line}" for line in extra]
-            hint = "" if wrong or self._partial else " (--partial, partial=True, allows missing and extra keys)"
-            raise ModelError(_report(f"the keys do not match the template: {', '.join(counts)}{hint}", lines))
-        if has_tensors and not self._fitting and (missing or extra):
-            lines = [f"missing {line}" for line in missing] + [f"extra {line}" for line in extra]
-            raise ModelError(_report("no key of the .pt is in the template", lines))
+        wrong_lines = [f"wrong {line}" for line in wrong]
+        unmatched_lines = [*(f"missing {line}" for line in missing), *(f"extra {line}" for line in extra)]
+        head = (
+            f"the keys do not match the template: {len(missing)} missing, {len(extra)} extra, "
+            f"{len(wrong)} of another shape or kind"
+        )
+        if wrong:
+            raise ModelError(_report(head, wrong_lines if self._partial else wrong_lines + unmatched_lines))
+        if unmatched_lines and not self._partial:
+            head += " (--partial, partial=True, allows missing and extra keys)"
+            raise ModelError(_report(head, unmatched_lines))
+        if unmatched_lines and has_tensors and not self._fitting:
+            raise ModelError(_report("no key of the .pt is in the template", unmatched_lines))
         if missing:
             self._note("warning", f"{len(missing)} keys are missing and keep Lua's values: {_listed(missing)}")
         if extra:
@@ -306,22 +334,27 @@ class _Filling:
 
     def _plan(self, model: _Model, tensors: dict[str, Tensor]) -> None:
         """Plan which of Lua's tensors receive which values."""
-        origins, converted = model.result.origins, model.result.tensors
+        origins = model.result.origins
+        current = model.result.tensors
         for key, origin in origins.items():
             param = origin.param
             if param is None or param.kind != "derived" or key.endswith(_BATCHES):
                 continue
-            found = tensors.pop(key, None)
+            tensor = tensors.pop(key, None)
             if not param.adds_to:
-                self._derived.append((model.label(key), origin, recomputed(origin), found))
-            elif found is not None:
+                self._derived.append((model.label(key), origin, recomputed(origin), tensor))
+            elif tensor is not None:
+                # Lua has one bias where PyTorch has two, whose sum it is.
                 other = key.removesuffix(param.name) + param.adds_to
-                total = added(tensors.get(other, converted[other]), found) if other in converted else None
+                if other not in current:
+                    continue
+                total = added(tensors.get(other, current[other]), tensor)
                 if total is not None:
                     tensors[other] = total
                     self._sums.append(model.label(key))
         for key, tensor in tensors.items():
-            self._items.append(assignment(model.label(key), origins[key], tensor, converted[key]))
+            self._items.append(assignment(model.label(key), origins[key], tensor, current[key]))
+        # A container that runs copies of a module in parallel: each copy receives the same values.
         for key, path, origin, copy in learned_copies(model.obj):
             if key in tensors and tensors[key].shape == copy.shape:
                 self._items.append(assignment(f"{model.label(key)} (copy {path})", origin, tensors[key], copy))
@@ -329,32 +362,46 @@ class _Filling:
     def _update_derived(self) -> None:
         """Recompute what Lua stores although it follows from other tensors."""
         items = []
-        for name, origin, before, found in self._derived:
+        for name, origin, before, given in self._derived:
             after = recomputed(origin)
             if after is None:
                 continue
             tensor = origin.tensor or existing_field(origin, after)
+            # What does not change keeps Lua's own bits.
             if tensor is not None and (before is None or not same_elements(before, after)):
                 items.append(Assignment(name, tensor, after))
-            if found is not None and not is_close(found, after):
+            if given is not None and not is_close(given, after):
                 self._note("warning", f"{name} follows from other tensors in Lua; the .pt's own value is not taken")
         assign(items)
 
     def _note_losses(self) -> None:
-        lost: dict[str, list[str]] = {"": [], "rounded": [], "changed": []}
+        """Note the tensors that Lua's element types cannot hold exactly."""
+        names: dict[str, list[str]] = {"": [], "rounded": [], "changed": []}
         for item in self._items:
-            lost[item.loss].append(f"{item.name} ({item.source.element.name} to {item.target.element.name})")
-        for loss, level, text in (
-            ("rounded", "info", "rounded to Lua's element type"),
-            ("changed", "warning", "with numbers that Lua's element type cannot hold"),
-        ):
-            if lost[loss]:
-                self._note(
-                    level,
-                    f"{counted(len(lost[loss]), 'tensor')} {text}: {_listed(lost[loss])}",
-                    loss="precision",
-                    code="precision",
-                )
+            names[item.loss].append(f"{item.name} ({item.source.element.name} to {item.target.element.name})")
+        self._note_loss("info", "rounded to Lua's element type", names["rounded"])
+        self._note_loss("warning", "with numbers that Lua's element type cannot hold", names["changed"])
+
+    def _note_loss(self, level: str, what: str, names: list[str]) -> None:
+        if names:
+            message = f"{counted(len(names), 'tensor')} {what}: {_listed(names)}"
+            self._note(level, message, loss="precision", code="precision")
+
+
+def _clash(one: str, other: str) -> str:
+    """Name two tensors that get different values for one memory, or the one that repeats its own."""
+    if one == other:
+        return f"{one} gets different values for elements that it repeats"
+    return f"{one} and {other}"
+
+
+def _is_derived(origin: Origin) -> bool:
+    """Return whether a tensor follows from others in Lua."""
+    return origin.param is not None and origin.param.kind == "derived"
+
+
+def _counts_batches(key: Any) -> bool:
+    return isinstance(key, str) and key.rpartition(".")[2] == _BATCHES
 
 
 def _is_criterion(obj: TorchObject) -> bool:
@@ -373,17 +420,22 @@ def _name(key: Any) -> str:
     """Return a key of a `.pt` as messages name it, whatever its type."""
     if isinstance(key, str):
         return key[:200] if key.isprintable() else repr(key[:200])
-    return f"{key}" if isinstance(key, (int, float)) and abs(key) < 2**63 else f"<{type(key).__name__}>"
+    if isinstance(key, (int, float)) and abs(key) < 2**63:
+        return str(key)
+    return f"<{type(key).__name__}>"
 
 
 def _shown(value: Any) -> str:
     """Describe a value found where a tensor or state dict is expected."""
     if isinstance(value, Tensor):
         return f"{list(value.shape)}"
-    if isinstance(value, dict):
-        keys = ", ".join(_name(key) for key in list(value)[:10])
-        return f"a dict with the keys {keys}{', …' if len(value) > 10 else ''}" if value else "an empty dict"
-    return type(value).__name__
+    if not isinstance(value, dict):
+        return type(value).__name__
+    if not value:
+        return "an empty dict"
+    keys = ", ".join(_name(key) for key in list(value)[:10])
+    more = ", …" if len(value) > 10 else ""
+    return f"a dict with the keys {keys}{more}"
 
 
 def _listed(names: list[str]) -> str:
@@ -391,15 +443,18 @@ def _listed(names: list[str]) -> str:
 
 
 def _report(head: str, lines: list[str]) -> str:
-    more = [f"… and {len(lines) - MAX_LISTED} more"] if len(lines) > MAX_LISTED else []
-    return "\n  ".join([f"{head}:", *lines[:MAX_LISTED], *more])
+    """Return a message with a line for each thing to report, up to a maximum."""
+    shown = [f"{head}:", *lines[:MAX_LISTED]]
+    if len(lines) > MAX_LISTED:
+        shown.append(f"… and {len(lines) - MAX_LISTED} more")
+    return "\n  ".join(shown)
 
 
 def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
-    """Return a state dict under the keys that `auto` mode assigns to a module, as far as they are known.
+    """Return a state dict under the keys that `auto` mode assigns to a module, as far as it can be determined.
 
-    Prefixes that wrappers add go, others are exchanged where that makes all keys fit; keys that `save_module` recorded,
-    or that the module's `model.py` has, are replaced.
+    Prefixes that wrappers add are removed, others are exchanged where that makes all keys fit; keys that `save_module`
+    recorded, or that the module's `model.py` has, are replaced.
 
     Args:
         obj: the module.
@@ -419,17 +474,18 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
     if not state:
         return state
     record = recorded(obj, wanted) if ROOT_FIELD in obj else None
+    # Recorded keys come first: `1.weight` may be another layer among Lua's.
     for names in (record.keys if record is not None else (), wanted.origins):
         renamed = _with_prefix(state, names, note)
         if renamed is not None:
             state = renamed
             break
-    # Recorded keys come first: `1.weight` may be another layer among Lua's.
     if record is not None and set(state) <= set(record.keys):
         if not set(state) <= set(wanted.origins):
             note("info", "the keys are those that the module had in PyTorch")
         state = _with_lua_types(state)
-        if wrong := record.differences(state):
+        wrong = record.differences(state)
+        if wrong:
             raise ModelError(_report("the tensors do not match the template", wrong))
         state = record.inner(state, wanted)
     if set(state) <= set(wanted.origins):
@@ -439,49 +495,56 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
 
 def _of_page(obj: TorchObject, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
     """Return a state dict with the keys of a module's `model.py` under those of `auto` mode, others as they are."""
-    for lift in (True, False):
+    for lift in (True, False):  # a page may have been written with cells of torch.nn, or without
         try:
             page = generate(obj, lift=lift, only_keys=True)
         except T7BridgeError:  # it has no model.py
             return state
-        renamed = state if set(state) == set(page.tensors) else _with_prefix(state, page.tensors, note)
-        if renamed is not None and set(renamed) == set(page.tensors):
-            note("info", "the keys are those of the model.py for this module")
-            made = _with_lua_types(renamed)
-            if wrong := _page_differences(page, made):
-                raise ModelError(_report("the tensors do not match the model.py of the template", wrong))
-            return {**page.converted(made)}
+        page_keys = set(page.tensors)
+        page_state: dict[Any, Any] | None = state
+        if set(state) != page_keys:
+            page_state = _with_prefix(state, page.tensors, note)
+        if page_state is None or set(page_state) != page_keys:
+            continue
+        note("info", "the keys are those of the model.py for this module")
+        page_state = _with_lua_types(page_state)
+        wrong = _page_differences(page, page_state)
+        if wrong:
+            raise ModelError(_report("the tensors do not match the model.py of the template", wrong))
+        return {**page.converted(page_state)}
     return state
 
 
 def _page_differences(page: Generated, state: dict[Any, Any]) -> list[str]:
     """Return what does not fit in a state dict with the keys of a `model.py`: other shapes, and ties that are none."""
-    wrong = [
-        f"wrong {key}: expected {_shown(wanted)}; found {_shown(state[key])}"
-        for key, wanted in page.tensors.items()
-        if not isinstance(state[key], Tensor) or state[key].shape != wanted.shape
-    ]
+    wrong: list[str] = []
+    for key, expected in page.tensors.items():
+        value = state[key]
+        if not isinstance(value, Tensor) or value.shape != expected.shape:
+            wrong.append(f"wrong {key}: expected {_shown(expected)}; found {_shown(value)}")
     if wrong:
         return wrong
-    return [
-        f"different values in {first} and {other}, which are one tensor in the model"
-        for first, *others in page.keys.values()
-        for other in others
-        if not same_elements(state[first], state[other])
-    ]
+    for first, *others in page.keys.values():
+        for other in others:
+            if not same_elements(state[first], state[other]):
+                wrong.append(f"different values in {first} and {other}, which are one tensor in the model")
+    return wrong
 
 
 def _with_lua_types(state: dict[Any, Any]) -> dict[Any, Any]:
     """Return a state dict with elements that Lua has: bfloat16 and float8 become floats. Others are refused later."""
     result: dict[Any, Any] = {}
     for key, value in state.items():
-        is_narrow = isinstance(value, Tensor) and value.storage is not None and not value.element.lua
-        result[key] = native(value) if is_narrow and not value.element.name.startswith("complex") else value
+        result[key] = value
+        if not isinstance(value, Tensor) or value.storage is None:
+            continue
+        if not value.element.lua and not value.element.name.startswith("complex"):
+            result[key] = native(value)
     return result
 
 
 def _with_prefix(state: dict[Any, Any], wanted: Iterable[str], note: _Note) -> dict[Any, Any] | None:
-    """Return a state dict whose keys have the prefix of other ones, if all of them are among these then.
+    """Return a state dict whose keys have the prefix of other keys in place of their own, if that makes all fit.
 
     Args:
         state: the state dict.
@@ -492,28 +555,31 @@ def _with_prefix(state: dict[Any, Any], wanted: Iterable[str], note: _Note) -> d
         `None` if the keys fit as they are, or no prefix makes all fit.
     """
     names = set(wanted)
-    keys = [key for key in state if not (isinstance(key, str) and key.rpartition(".")[2] == _BATCHES)]
+    keys = [key for key in state if not _counts_batches(key)]
     if not keys or not names or not all(isinstance(key, str) for key in keys) or names.issuperset(keys):
         return None
     for own in _prefixes(keys):
         for other in _prefixes(names):
             if own != other and all(other + key[len(own) :] in names for key in keys):
                 note("info", f"all keys begin with {other or 'no prefix'} in the template, not with {own or 'none'}")
-                return {_exchanged(key, own, other): value for key, value in state.items()}
+                return {_with_other_prefix(key, own, other): value for key, value in state.items()}
     return None
 
 
-def _exchanged(key: Any, own: str, other: str) -> Any:
-    return other + key[len(own) :] if isinstance(key, str) and key.startswith(own) else key
+def _with_other_prefix(key: Any, own: str, other: str) -> Any:
+    if isinstance(key, str) and key.startswith(own):
+        return other + key[len(own) :]
+    return key
 
 
 def _prefixes(keys: Iterable[str]) -> list[str]:
     """Return the prefixes that all keys have in common, the empty one first: whole steps, `net.` and `net.0.`."""
-    first, *rest = sorted(keys)
-    last = rest[-1] if rest else first
+    # What the first and the last in order have in common, all between them have.
+    in_order = sorted(keys)
+    first, last = in_order[0], in_order[-1]
     prefixes = [""]
-    for place, letter in enumerate(first):
-        if last[place : place + 1] != letter:
+    for place, (letter, other) in enumerate(zip(first, last)):
+        if letter != other:
             break
         if letter == ".":
             prefixes.append(first[: place + 1])
@@ -539,5 +605,5 @@ def torch_weights(path: str, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
         if state is None:
             kind = type(document.value).__name__
             raise ModelError("the file holds no state dict", file=document.path, found=f"a value of type {kind}")
-        made: dict[str, Any] = to_torch(state)
-        return made
+        tensors: dict[str, Any] = to_torch(state)
+        return tensors

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from functools import partial
-from itertools import chain, count
+from itertools import chain
 from typing import Any
 
 from attrs import evolve, field
@@ -50,6 +50,7 @@ from ..graph.walk import SCALARS, Fill, Path, Rebuilder, fill_dict, fill_list
 from ..values.widened import parts_of
 
 _EXACT = 2.0**53
+"""A larger double need not be the only one for its integer."""
 
 
 @define(eq=False)
@@ -77,7 +78,8 @@ Replace = Callable[[TorchObject], Any]
 def plain(value: Value) -> Any:
     """Return a Lua scalar as the equal Python value."""
     if type(value) is float:
-        if value.is_integer() and abs(value) <= _EXACT and (value or str(value) == "0.0"):
+        is_negative_zero = value == 0 and str(value) == "-0.0"
+        if value.is_integer() and abs(value) <= _EXACT and not is_negative_zero:
             return int(value)
         return value
     if type(value) is bytes:
@@ -127,7 +129,7 @@ class Tree(Rebuilder):
                 replaced.unnamed = made
                 self._add(made, "", replaced)
         elif self._unnamed == WRAPPED:
-            if replaced.unnamed is None:
+            if replaced.unnamed is None:  # one wrapper for all places where the object is shared
                 replaced.unnamed = {"state_dict": made}
                 self._add(replaced.unnamed, "", replaced)
             target[place] = replaced.unnamed
@@ -136,10 +138,12 @@ class Tree(Rebuilder):
         """Add what stands beside an object to a dict, under keys that are free."""
         replaced.placed = True
         for name, item in replaced.beside.items():
-            key = wanted = prefix + name
-            numbers = count(2)
+            wanted = prefix + name
+            key = wanted
+            number = 2
             while key in target:
-                key = f"{wanted}~{next(numbers)}"
+                key = f"{wanted}~{number}"
+                number += 1
             target[key] = self.run(item)
 
     def stand_in(self, value: Any, replaced: Any) -> Any:
@@ -148,25 +152,23 @@ class Tree(Rebuilder):
             return replaced
         if replaced.beside:
             self._replaced[id(value)] = replaced
-        made = replaced.value
-        if isinstance(made, Fill):
-            replaced.value = made.value
-        return made
+        stand_in = replaced.value
+        if isinstance(stand_in, Fill):  # to be filled once; then it is what it fills
+            replaced.value = stand_in.value
+        return stand_in
 
     def make(self, value: Value, path: Path) -> Any:
         """Return the list or dict that a value becomes."""
         if isinstance(value, Table):
             items = value.sequence()
-            return self._dict({}, value) if items is None else fill_list(items)
+            if items is None:
+                return self._dict({}, value)
+            return fill_list(items)
         if isinstance(value, TorchObject):
             replaced = self._replace(value) if self._replace is not None else None
             if replaced is not None:
                 return self.stand_in(value, replaced)
-            head: dict[str, Any] = {"__class__": value.class_name, "__version__": value.version}
-            if value.payload is None:
-                return self._dict(head, value.fields or Table())
-            payload = fill_dict(head, ["__payload__"], [value.payload])
-            return Fill(head, chain(payload.parts, self._dict(head, value.fields or Table()).parts))
+            return self._object(value)
         if isinstance(value, LuaFunction):
             upvalues = [entry.value for entry in value.upvalue_list()]
             return _list_in({"__class__": "function", "code": value.code}, "upvalues", upvalues)
@@ -179,18 +181,35 @@ class Tree(Rebuilder):
             return value
         raise TypeError(f"{type(value).__name__} is not a Lua value")
 
+    def _object(self, value: TorchObject) -> Fill:
+        """Return a dict to be filled with the class and the fields of an object."""
+        result: dict[str, Any] = {"__class__": value.class_name, "__version__": value.version}
+        table = value.fields or Table()
+        if value.payload is None:
+            return self._dict(result, table)
+        payload = fill_dict(result, ["__payload__"], [value.payload])
+        return Fill(result, chain(payload.parts, self._dict(result, table).parts))
+
     def _dict(self, result: dict[Any, Any], table: Table) -> Fill:
         """Add a table's entries to a dict, or as a list of pairs if they cannot be its keys."""
         keys = [plain(key) for key in table.raw_keys]
-        own = set(result)
-        try:
-            distinct = len(own | set(keys)) == len(own) + len(keys)
-        except TypeError:
-            distinct = False
-        if not distinct or any(isinstance(key, COMPOSITE) and not isinstance(key, (Tensor, Storage)) for key in keys):
-            result.setdefault("__class__", "table")
-            return _list_in(result, "pairs", [Table.from_list([key, value]) for key, value in table.raw_items()])
-        return fill_dict(result, keys, table.raw_values)
+        if _fit_as_keys(keys, set(result)):
+            return fill_dict(result, keys, table.raw_values)
+        result.setdefault("__class__", "table")
+        pairs: list[Value] = [Table.from_list([key, value]) for key, value in table.raw_items()]
+        return _list_in(result, "pairs", pairs)
+
+
+def _fit_as_keys(keys: list[Any], other_keys: set[Any]) -> bool:
+    """Return whether keys of Lua can be keys of one dict, beside others: in Python, 1 and True are one key."""
+    for key in keys:
+        # Tensors and storages are hashed by identity, as in Lua.
+        if isinstance(key, COMPOSITE) and not isinstance(key, (Tensor, Storage)):
+            return False
+    try:
+        return len(other_keys.union(keys)) == len(other_keys) + len(keys)
+    except TypeError:  # a key cannot be hashed
+        return False
 
 
 def _list_in(result: dict[Any, Any], key: str, items: list[Value]) -> Fill:
@@ -254,15 +273,18 @@ class Plain(Tree):
         if isinstance(value, (python.NumpyArray, python.NumpyScalar)):
             return self.numpy(value)
         if isinstance(value, SparseTensor):
-            parts = {**parts_of(value), "is_coalesced": value.is_coalesced}
-            parts = {name: part for name, part in parts.items() if part is not None}
-            return self.entries({"__class__": "torch.sparse"}, parts)
+            sparse_parts = {**parts_of(value), "is_coalesced": value.is_coalesced}
+            present = {name: part for name, part in sparse_parts.items() if part is not None}
+            return self.entries({"__class__": "torch.sparse"}, present)
         if isinstance(value, QuantizedTensor):
             parts = parts_of(value)
-            return self.entries({"__class__": "torch.quantized"}, {"tensor": parts.pop("values"), **parts})
+            tensor = parts.pop("values")
+            return self.entries({"__class__": "torch.quantized"}, {"tensor": tensor, **parts})
         if isinstance(value, python.PythonObject):
             return self.python_object(value)
-        return bytearray(value) if isinstance(value, bytearray) else self.name(value)
+        if isinstance(value, bytearray):
+            return bytearray(value)
+        return self.name(value)
 
     def _finished(self, original: Any, parts: list[Any]) -> Any:
         """Return a tuple or set of parts that are complete."""
@@ -279,15 +301,16 @@ class Plain(Tree):
         return tuple(parts)
 
     def _tensor(self, value: Tensor | Storage) -> Any:
-        view = Tensor(value.element, value, (value.count,), (1,)) if isinstance(value, Storage) else value
+        """Return an array or a PyTorch tensor; all of one storage share memory."""
+        tensor = value if isinstance(value, Tensor) else Tensor(value.element, value, (value.count,), (1,))
         if self._torch:
-            return torch_tensor(view, self._storages)
-        storage = view.storage
+            return torch_tensor(tensor, self._storages)
+        storage = tensor.storage
         if storage is None:
-            return view.numpy()
+            return tensor.numpy()
         if id(storage) not in self._storages:
             self._storages[id(storage)] = evolve(storage, data=storage_array(storage))
-        return evolve(view, storage=self._storages[id(storage)]).numpy()
+        return evolve(tensor, storage=self._storages[id(storage)]).numpy()
 
     def entries(self, result: dict[Any, Any], entries: dict[Any, Any]) -> Fill:
         """Return a dict to be filled with entries."""
@@ -302,21 +325,27 @@ class Plain(Tree):
         array = value.array if isinstance(value, python.NumpyScalar) else value
         if isinstance(array.data, list):
             return fill_list(array.data)
-        made = numpy_value(array)
-        return made if array is value else made[()].item()
+        whole = numpy_value(array)
+        if isinstance(value, python.NumpyScalar):
+            return whole[()].item()
+        return whole
 
     def name(self, value: Any) -> Any:
         """Return what a name stands for: torch's own value, or its text."""
-        if self._torch and isinstance(value, (python.TorchConstant, python.Device)):
+        if not isinstance(value, NAMED):
+            return value
+        if self._torch and isinstance(value, python.Device):
             import torch
 
-            if isinstance(value, python.Device):
-                try:
-                    return torch.device(str(value))
-                except RuntimeError as error:
-                    raise UnsupportedError(f"this release of PyTorch has no device {value!s:.40}") from error
+            try:
+                return torch.device(str(value))
+            except RuntimeError as error:
+                raise UnsupportedError(f"this release of PyTorch has no device {value!s:.40}") from error
+        if self._torch and isinstance(value, python.TorchConstant):
+            import torch
+
             return getattr(torch, value.name, name_text(value))
-        return name_text(value) if isinstance(value, NAMED) else value
+        return name_text(value)
 
 
 def to_python(value: Value) -> Any:

@@ -63,19 +63,19 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
     """
     head = source.read(0, HEAD_BYTES)
     signature = identify(head)
-    found = formats_with(signature.kind) if signature is not None else []
-    if not found and not _T7_HEAD.match(head):
-        behind = _behind_user_block(source)
-        if behind is not None:
-            return behind
+    specs = formats_with(signature.kind) if signature is not None else []
+    if not specs and not _T7_HEAD.match(head):
+        spec = _behind_user_block(source)
+        if spec is not None:
+            return spec
     if signature is None:
         return FORMATS["t7"]  # its reader decides
-    if not found:
+    if not specs:
         hint = signature.hint or f"t7bridge reads {known_suffixes()} files."
         raise UnknownFormatError(f"is {signature.title}, which t7bridge does not read", file=source.name, hint=hint)
-    if len(found) == 1:
-        return found[0]
-    return _archive_format(source, found, limits)
+    if len(specs) == 1:
+        return specs[0]
+    return _archive_format(source, specs, limits)
 
 
 _T7_HEAD = re.compile(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
@@ -100,15 +100,18 @@ def _behind_user_block(source: ByteSource) -> FormatSpec | None:
 _LEAST_USER_BLOCK = 512
 
 
-def _archive_format(source: ByteSource, found: list[FormatSpec], limits: Limits | None) -> FormatSpec:
-    """Return the format of a zip archive, by the names of its members; the last one if it is damaged."""
+def _archive_format(source: ByteSource, specs: list[FormatSpec], limits: Limits | None) -> FormatSpec:
+    """Return which of several formats a zip archive has, by the names of its members; the last one if it is damaged."""
     from .pt.zip import ZipArchive
 
     try:
         names = list(ZipArchive(source, limits or DEFAULT_LIMITS, exact_case=True).members)
     except T7BridgeError:
-        return found[-1]  # its reader reports the damage
-    return next((spec for spec in found if spec.members is not None and spec.members(names)), found[-1])
+        return specs[-1]  # its reader reports the damage
+    for spec in specs:
+        if spec.members is not None and spec.members(names):
+            return spec
+    return specs[-1]
 
 
 def _folder_format(path: PathLike) -> FormatSpec:
@@ -137,7 +140,7 @@ def _folder_format(path: PathLike) -> FormatSpec:
 
 def formats_with(kind: str) -> list[FormatSpec]:
     """Return the formats whose files may begin with a kind of signature."""
-    return [spec for spec in FORMATS.values() if any(each.kind == kind for each in spec.signatures)]
+    return [spec for spec in FORMATS.values() if kind in {signature.kind for signature in spec.signatures}]
 
 
 def known_suffixes() -> str:
@@ -163,8 +166,8 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
         return FORMATS[to]
     name = os.fspath(path)
     suffix = os.path.splitext(name)[1].lower()
-    found = SUFFIXES.get(suffix)
-    if found is None:
+    spec = SUFFIXES.get(suffix)
+    if spec is None:
         names = ", ".join(name for name, spec in FORMATS.items() if spec.suffixes)
         raise UnsupportedError(
             "the output format is not clear from this name",
@@ -172,7 +175,7 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
             expected="a name that ends in " + ", ".join(SUFFIXES),
             hint=_OTHERS.get(suffix, f"Name it with --to (to=…): {names}."),
         )
-    return found
+    return spec
 
 
 _OTHERS = {

@@ -58,11 +58,11 @@ class Fields:
             if default:
                 return default[0]
             raise CorruptError(f"has no field {name}", path=self.path)
-        found = self.values[name]
-        if not isinstance(found, kind) or (kind is int and type(found) is bool):
+        value = self.values[name]
+        if not isinstance(value, kind) or (kind is int and type(value) is bool):
             expected = _NAMES.get(kind, "")
-            raise CorruptError(f"the field {name} is invalid", path=self.path, expected=expected, found=shown(found))
-        return found
+            raise CorruptError(f"the field {name} is invalid", path=self.path, expected=expected, found=shown(value))
+        return value
 
     def inner(self, name: str, *default: Any) -> Fields:
         """Return the fields of a field."""
@@ -75,7 +75,8 @@ class Fields:
     def items(self) -> Iterator[tuple[Any, Fields]]:
         """Yield the name of each field, and its own fields."""
         for name, value in self.values.items():
-            yield name, Fields(value, f"{self.path}: {shown(name) if type(name) is not str else name}")
+            text = name if type(name) is str else shown(name)
+            yield name, Fields(value, f"{self.path}: {text}")
 
 
 def parse_json(text: bytes | None, path: str) -> Any:
@@ -94,4 +95,6 @@ def shown(value: Any) -> str:
     """Return a value of a file for a message, in at most a few words, whatever is inside it."""
     if isinstance(value, (str, bytes)):
         return repr(value[:60])
-    return f"{value}" if value is None or isinstance(value, (int, float)) else f"a {type(value).__name__}"
+    if value is None or isinstance(value, (int, float)):
+        return f"{value}"
+    return f"a {type(value).__name__}"

@@ -61,7 +61,8 @@ class TensorView:
         """
         storage, count, offset, stride = data
         numbers = (storage, count, offset, *stride)
-        if not isinstance(stride, list) or any(type(number) is not int or abs(number) >= 1 << 63 for number in numbers):
+        are_integers = all(type(number) is int and abs(number) < 1 << 63 for number in numbers)
+        if not isinstance(stride, list) or not are_integers:
             raise ValueError("a view is three integers and a list of integers")
         return cls(storage, count, offset, tuple(stride))
 
@@ -91,9 +92,12 @@ class NamedTensors:
             return value
         if not isinstance(value, Mapping) or not all(isinstance(item, Tensor) for item in value.values()):
             raise ModelError("is not a dict of tensors", found=type(value).__name__)
-        made = cls({name if isinstance(name, tuple) else (str(name),): item for name, item in value.items()})
-        made.views, _ = plan_views(made.tensors)
-        return made
+        named = cls({})
+        for name, tensor in value.items():
+            steps = name if isinstance(name, tuple) else (str(name),)
+            named.tensors[steps] = tensor
+        named.views, _ = plan_views(named.tensors)
+        return named
 
     @property
     def storages(self) -> int:
@@ -119,45 +123,49 @@ def dotted(values: Mapping[Name, _Key]) -> dict[str, _Key]:
 def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], list[Name]]:
     """Determine which tensors share memory.
 
-    Elements outside of all tensors are not written, so a storage ends where there are such.
+    Elements outside of all tensors are not written: a storage is divided where there are such.
 
     Returns:
         The view of each tensor that overlaps or adjoins another; and the tensors whose sharing the file cannot express,
         because too much of the storage is outside of all tensors.
     """
-    by_storage: dict[int, list[tuple[int, int, Name]]] = {}
+    ranges_by_storage: dict[int, list[tuple[int, int, Name]]] = {}
     for name, tensor in tensors.items():
         if tensor.storage is not None and tensor.numel and not is_changed(tensor):
-            by_storage.setdefault(id(tensor.storage), []).append((*tensor.reach(), name))
+            first, end = tensor.reach()
+            ranges_by_storage.setdefault(id(tensor.storage), []).append((first, end, name))
     views: dict[Name, TensorView] = {}
     apart: list[Name] = []
     number = 0
-    for places in by_storage.values():
-        for group in _runs(places):
-            first, end = min(place[0] for place in group), max(place[1] for place in group)
-            names = [name for _, _, name in group]
-            if len(group) == 1:
+    for ranges in ranges_by_storage.values():
+        for run in _runs(ranges):
+            if len(run) == 1:
                 continue
-            if end - first > sum(tensors[name].numel for name in names):
+            start = min(first for first, _, _ in run)
+            count = max(end for _, end, _ in run) - start
+            names = [name for _, _, name in run]
+            # Strides may skip elements. The run is not written whole if that takes more than its tensors one by one.
+            if count > sum(tensors[name].numel for name in names):
                 apart += names
                 continue
             for name in names:
                 tensor = tensors[name]
-                views[name] = TensorView(number, end - first, tensor.offset - first, tensor.stride)
+                views[name] = TensorView(number, count, tensor.offset - start, tensor.stride)
             number += 1
     return views, apart
 
 
-def _runs(places: list[tuple[int, int, Name]]) -> Iterator[list[tuple[int, int, Name]]]:
-    """Group ranges that overlap or adjoin."""
+def _runs(ranges: list[tuple[int, int, Name]]) -> Iterator[list[tuple[int, int, Name]]]:
+    """Group ranges of elements (first, end, name) that overlap or adjoin."""
     run: list[tuple[int, int, Name]] = []
-    end = 0
-    for place in sorted(places, key=lambda place: place[:2]):
-        if run and place[0] > end:
+    run_end = 0
+    for first, end, name in sorted(ranges, key=lambda item: item[:2]):
+        if run and first > run_end:
             yield run
             run = []
-        end = max(end, place[1]) if run else place[1]
-        run.append(place)
+            run_end = 0
+        run_end = max(run_end, end)
+        run.append((first, end, name))
     if run:
         yield run
 
@@ -167,27 +175,28 @@ def write_order(named: NamedTensors) -> list[Name]:
 
     So a storage shared by several tensors is one run of bytes in the file if possible.
     """
-    leader: dict[int, str] = {}
+    first_names: dict[int, str] = {}
+    """By the number of a storage: the first of its tensors' names, by which all of them are sorted."""
     for steps, view in named.views.items():
         name = ".".join(steps)
-        leader[view.storage] = min(leader.get(view.storage, name), name)
-    covered: dict[int, int] = {}
-    extra: dict[Name, bool] = {}
+        first_names[view.storage] = min(first_names.get(view.storage, name), name)
+    ends: dict[int, int] = {}
+    """By the number of a storage: how many of its elements the dense views before cover."""
+    continuing: set[Name] = set()
+    """The views that begin where the one before ends; they are written first, so that the bytes are in one piece."""
     for steps, view in sorted(named.views.items(), key=lambda item: (item[1].storage, item[1].offset)):
         tensor = named.tensors[steps]
-        starts = view.offset == covered.get(view.storage, 0) and is_dense(tensor.size, tensor.stride)
-        extra[steps] = not starts
-        if starts:
-            covered[view.storage] = view.offset + tensor.numel
+        if view.offset == ends.get(view.storage, 0) and is_dense(tensor.size, tensor.stride):
+            continuing.add(steps)
+            ends[view.storage] = view.offset + tensor.numel
 
     def key(steps: Name) -> tuple[Any, ...]:
-        name, width = ".".join(steps), -named.tensors[steps].element.itemsize
-        found = named.views.get(steps)
-        return (
-            (width, name, False, 0, name)
-            if found is None
-            else (width, leader[found.storage], extra[steps], found.offset, name)
-        )
+        name = ".".join(steps)
+        width = named.tensors[steps].element.itemsize
+        view = named.views.get(steps)
+        if view is None:
+            return (-width, name, False, 0, name)
+        return (-width, first_names[view.storage], steps not in continuing, view.offset, name)
 
     return sorted(named.tensors, key=key)
 
@@ -207,17 +216,20 @@ def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], notes: li
     for name, view in views.items():
         if name in tensors:
             groups.setdefault(view.storage, []).append(name)
-    for names in (names for names in groups.values() if len(names) > 1):
-        made = _tied(tensors, views, names)
-        if made is None:
-            message = f"tensors that shared memory no longer agree: {few(map(_shown, names))}"
+    for names in groups.values():
+        if len(names) == 1:
+            continue
+        tied_tensors = _tied(tensors, views, names)
+        if tied_tensors is None:
+            message = f"tensors that shared memory no longer agree: {few(map(_text_name, names))}"
             notes.append(Note("info", "", message, "sharing", code="unshared"))
         else:
-            tensors.update(made)
+            tensors.update(tied_tensors)
     return tensors
 
 
-def _shown(name: Any) -> str:
+def _text_name(name: Any) -> str:
+    """Return a name for messages: text, or steps joined with dots."""
     return ".".join(name) if isinstance(name, tuple) else str(name)
 
 
@@ -225,32 +237,54 @@ def _tied(
     tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]
 ) -> dict[_Key, Tensor] | None:
     """Return the tensors as views of one storage; `None` if they are not."""
-    first, count = tensors[names[0]], views[names[0]].count
-    total = sum(tensors[name].numel for name in names)
+    element = tensors[names[0]].element
+    count = views[names[0]].count
+    if count > sum(tensors[name].numel for name in names):
+        return None
     for name in names:
-        tensor, view = tensors[name], views[name]
-        fault = view_fault(tensor.size, view.stride, view.offset, count, tensor.is_scalar)
-        if fault or view.count != count or count > total or tensor.element is not first.element:
+        tensor = tensors[name]
+        view = views[name]
+        if view.count != count or tensor.element is not element:
             return None
-    pieces: list[tuple[int, _Key]] = []  # of the storage: first element, and the tensor with the elements from it on
+        if view_fault(tensor.size, view.stride, view.offset, count, tensor.is_scalar):
+            return None
+    pieces = _covering(tensors, views, names, count)
+    storage = _from_pieces(tensors, views, pieces, count) if pieces else None
+    # The bytes of a tensor that is a piece from its first element on are those of the storage already.
+    unquestioned: set[_Key] = set()
+    if storage is None:
+        storage = _assembled(tensors, views, names, count)
+    else:
+        unquestioned = {name for start, name in pieces if start == views[name].offset}
+    tied_tensors = {}
+    for name in names:
+        view = views[name]
+        tied_tensors[name] = evolve(tensors[name], storage=storage, offset=view.offset, stride=view.stride)
+    for name in names:
+        if name not in unquestioned and not same_rows(tied_tensors[name], tensors[name]):
+            return None
+    return tied_tensors
+
+
+def _covering(
+    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int
+) -> list[tuple[int, _Key]]:
+    """Return pieces that make up a storage of so many elements; empty if the dense views do not cover it.
+
+    Returns:
+        Of each piece its first element in the storage, and the name of the tensor that has the elements from there on.
+    """
+    pieces: list[tuple[int, _Key]] = []
     end = 0
     for name in sorted(names, key=lambda name: (views[name].offset, -tensors[name].numel)):
-        tensor, view = tensors[name], views[name]
-        dense = is_dense(tensor.size, view.stride) and is_dense(tensor.size, tensor.stride)
-        if dense and view.offset <= end < view.offset + tensor.numel:
+        tensor = tensors[name]
+        view = views[name]
+        if not is_dense(tensor.size, view.stride) or not is_dense(tensor.size, tensor.stride):
+            continue
+        if view.offset <= end < view.offset + tensor.numel:
             pieces.append((end, name))
             end = view.offset + tensor.numel
-    storage = _from_pieces(tensors, views, pieces, count) if pieces and end == count else None
-    if storage is None:
-        storage, pieces = _assembled(tensors, views, names, count), []
-    made = {
-        name: evolve(tensors[name], storage=storage, offset=views[name].offset, stride=views[name].stride)
-        for name in names
-    }
-    whole = {name for start, name in pieces if start == views[name].offset}
-    if not all(same_rows(made[name], tensors[name]) for name in names if name not in whole):
-        return None
-    return made
+    return pieces if end == count else []
 
 
 def _from_pieces(
@@ -258,23 +292,24 @@ def _from_pieces(
 ) -> Storage | None:
     """Return a storage whose bytes are those of tensors in the file; `None` if order or width differ."""
     parts: list[Piece] = []
-    kinds: set[tuple[str, int]] = set()
-    end = 0
+    encodings: set[tuple[str, int]] = set()
     element = tensors[pieces[0][1]].element
     for start, name in pieces:
         tensor = tensors[name]
         span = tensor.storage.data if tensor.storage is not None else None
         if not isinstance(span, Span):
             return None
-        kinds.add((span.order, span.width))
-        inside, end = start - views[name].offset, views[name].offset + tensor.numel
-        place = span.offset + (tensor.offset + inside) * span.width
-        length = (end - start) * span.width
-        parts.append((span.source, place, length))
-    if len(kinds) > 1:
+        encodings.add((span.order, span.width))
+        first_element = start - views[name].offset  # of the tensor
+        elements = tensor.numel - first_element
+        byte_offset = span.offset + (tensor.offset + first_element) * span.width
+        parts.append((span.source, byte_offset, elements * span.width))
+    if len(encodings) > 1:
         return None
-    ((order, width),) = kinds
-    return Storage(element, count, Span(*PiecesSource(parts[0][0].name, parts).resolve(0), width, order))
+    ((order, width),) = encodings
+    file_name = parts[0][0].name
+    source, offset = PiecesSource(file_name, parts).resolve(0)
+    return Storage(element, count, Span(source, offset, width, order))
 
 
 def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int) -> Storage:
@@ -282,9 +317,11 @@ def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], na
     element = tensors[names[0]].element
     array = np.zeros(count, element.code)
     for name in names:
-        view, size = views[name], tensors[name].size
-        strides = byte_strides(size, view.stride, array.itemsize)
-        np.lib.stride_tricks.as_strided(array[view.offset :], size, strides)[...] = tensors[name].array
+        tensor = tensors[name]
+        view = views[name]
+        strides = byte_strides(tensor.size, view.stride, array.itemsize)
+        elements = np.lib.stride_tricks.as_strided(array[view.offset :], tensor.size, strides)
+        elements[...] = tensor.array
     return Storage(element, count, array)
 
 
@@ -299,7 +336,10 @@ def same_rows(one: Tensor, other: Tensor) -> bool:
 def content(tensor: Tensor) -> Extent | Iterator[bytes | memoryview]:
     """Return a tensor's elements row by row, little-endian: where they are in a file, or pieces of bounded size."""
     storage = as_stored(tensor)
-    return (storage.extent() if storage is not None else None) or rows(tensor)
+    extent = storage.extent() if storage is not None else None
+    if extent is None:
+        return rows(tensor)
+    return extent
 
 
 def tensor_of_bytes(
@@ -355,7 +395,8 @@ def compared(
     faults = [f"{name} is missing" for name in expected if name not in found]
     faults += [f"{name} is unexpected" for name in found if name not in expected]
     for name in expected.keys() & found.keys():
-        (kind, shape, data), tensor = described(found[name]), expected[name]
+        tensor = expected[name]
+        kind, shape, data = described(found[name])
         if (kind, tuple(shape)) != (described_so(tensor), tensor.shape):
             faults.append(f"{name} is {kind} of shape {shape}")
         elif data != b"".join(rows(tensor)):

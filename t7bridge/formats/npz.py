@@ -42,7 +42,7 @@ from .table import Document, Written
 _ALIGNMENT = 64
 _LONGEST_NAME = 0xFFFF - len(".npy")
 _COMMENT = b"t7bridge"
-_MOST_COMMENT, _MOST_METADATA = 0xFFFF, 1 << 26
+_MOST_COMMENT = 0xFFFF
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
@@ -55,7 +55,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     """
     opened, _ = ByteSource.open(source)
     archive = ZipArchive(opened, limits, exact_case=True)
-    metadata, views = _read_comment(archive)
+    metadata, views = _read_comment(archive, limits)
     notes: list[Note] = []
     return Document(
         "npz", opened, lambda: [tie(_arrays(archive, limits, notes), views, notes)], content=lambda: archive,
@@ -100,17 +100,20 @@ def _element(descr: Any) -> tuple[ElementType | None, str]:
     return NUMPY_ELEMENTS.get(descr[1:]), "big" if descr[0] == ">" else "little"
 
 
-def _read_comment(archive: ZipArchive) -> tuple[dict[str, str], dict[str, Any]]:
+def _read_comment(archive: ZipArchive, limits: Limits) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the strings and the views in the archive's comment."""
     comment = archive.comment
     if not comment.startswith(_COMMENT):
         return {}, {}
     try:
         unpacker = zlib.decompressobj()
-        text = unpacker.decompress(comment[len(_COMMENT) :], _MOST_METADATA)
+        # 0 would mean no maximum to zlib.
+        text = unpacker.decompress(comment[len(_COMMENT) :], max(limits.header_bytes, 1))
+        if unpacker.unconsumed_tail:
+            raise limits.exceeded("header_bytes", "the metadata in the comment are too long")
         data = json.loads(text)
         metadata = data["metadata"]
-        if unpacker.unconsumed_tail or not all(isinstance(item, str) for item in metadata.values()):
+        if not all(isinstance(item, str) for item in metadata.values()):
             raise ValueError("is not metadata")
     except (zlib.error, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptError("the metadata in the comment cannot be read", found=str(error)) from error

@@ -56,6 +56,7 @@ DTYPES = {
 """Element type → safetensors' name of it."""
 _ELEMENTS = {name: ELEMENT_TYPES[element] for element, name in DTYPES.items()}
 _HEADER_BYTES = 100_000_000
+"""Maximum size of a header that the format's own library reads."""
 _METADATA = "__metadata__"
 
 
@@ -67,7 +68,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         UnsupportedError: it has elements of a type unique to it, smaller than a byte.
     """
     opened, _ = ByteSource.open(source)
-    header, start = _read_header(opened)
+    header, start = _read_header(opened, limits)
     metadata = header.pop(_METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise CorruptError("the metadata are not strings", offset=8, path=_METADATA)
@@ -83,15 +84,11 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     return Document("safetensors", opened, lambda: [tie(tensors, views, notes)], metadata=metadata, notes=notes)
 
 
-def _read_header(source: ByteSource) -> tuple[dict[str, Any], int]:
+def _read_header(source: ByteSource, limits: Limits) -> tuple[dict[str, Any], int]:
+    """Return the header, and the offset of the first byte after it."""
     length = int.from_bytes(source.read_exact(0, 8, "the length of the header"), "little")
-    if length > _HEADER_BYTES:
-        raise CorruptError(
-            "the header is too long",
-            offset=0,
-            expected=f"at most {_HEADER_BYTES} bytes",
-            found=f"{length}",
-        )
+    if length > limits.header_bytes:
+        raise limits.exceeded("header_bytes", "the header is too long", offset=0, found=f"{length} bytes")
     text = source.read_exact(8, length, "the header")
     try:
         header = json.loads(text, object_pairs_hook=_unique)
@@ -103,10 +100,11 @@ def _read_header(source: ByteSource) -> tuple[dict[str, Any], int]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    """Return an object of JSON, whose names must differ: readers disagree about which of two counts."""
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
         raise ValueError("a name occurs twice")
-    return found
+    return entries
 
 
 def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limits) -> tuple[Tensor, int, int]:
@@ -114,9 +112,12 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
     wrong = CorruptError("the header's entry is not a tensor", offset=8, path=name)
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
         raise wrong
-    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    numbers = [*shape, *offsets] if isinstance(shape, list) and isinstance(offsets, list) else [None]
-    if any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers) or len(offsets) != 2:
+    dtype = entry["dtype"]
+    shape = entry["shape"]
+    offsets = entry["data_offsets"]
+    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+        raise wrong
+    if any(type(number) is not int or not 0 <= number < 1 << 62 for number in (*shape, *offsets)):
         raise wrong
     element = _ELEMENTS.get(dtype) if isinstance(dtype, str) else None
     if element is None:
@@ -160,9 +161,9 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
     named = NamedTensors.of(value)
     names = dotted({steps: steps for steps in named.tensors})
     for name, steps in names.items():
-        if named.tensors[steps].element.name not in DTYPES:
-            message = f"safetensors has no elements of type {named.tensors[steps].element.name}"
-            raise UnsupportedError(message, path=name)
+        element = named.tensors[steps].element
+        if element.name not in DTYPES:
+            raise UnsupportedError(f"safetensors has no elements of type {element.name}", path=name)
         if name == _METADATA:
             raise UnsupportedError("safetensors reserves this name", path=name)
     metadata = {"format": "pt", **dict(sorted(named.metadata.items()))}
@@ -181,7 +182,7 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
         }
         position = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-len(text) % 8)  # the library aligns the tensors to 8 bytes, too
     if len(text) > _HEADER_BYTES:
         raise WriteError(f"the names take {len(text)} bytes", expected=f"at most {_HEADER_BYTES} in a safetensors file")
     output.write(len(text).to_bytes(8, "little") + text)
@@ -201,13 +202,13 @@ def differences(path: str, named: NamedTensors) -> list[str]:
         import safetensors
     except ImportError as error:
         raise UnsupportedError(
-            "safetensors is not installed; --verify needs it", hint="pip install 't7bridge[safetensors]'"
+            "safetensors is not installed; --verify needs it", hint="pip install safetensors"
         ) from error
     library: Any = safetensors  # partly untyped
     with open(path, "rb") as file:
-        found = dict(library.deserialize(file.read()))
+        entries = dict(library.deserialize(file.read()))
 
     def described(entry: Any) -> tuple[Any, Any, bytes]:
         return entry["dtype"], entry["shape"], bytes(entry["data"])
 
-    return compared(dotted(named.tensors), found, described, lambda tensor: DTYPES[tensor.element.name])
+    return compared(dotted(named.tensors), entries, described, lambda tensor: DTYPES[tensor.element.name])

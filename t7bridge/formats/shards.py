@@ -10,7 +10,7 @@ import os
 from posixpath import join
 from typing import Any
 
-from ..errors import CorruptError, LimitError, UnsupportedError, about_file
+from ..errors import CorruptError, UnsupportedError, about_file
 from ..graph.tensor import Tensor
 from ..io.source import ByteSource, PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
@@ -20,7 +20,6 @@ from .fields import Fields
 from .table import Document
 
 INDEX_SUFFIX = ".index.json"
-_INDEX_BYTES = 100_000_000
 
 
 def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
@@ -31,15 +30,15 @@ def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
         FormatError: the index or a file is damaged, or a file is missing.
     """
     path = os.fspath(folder)
-    found = sorted(name for name in os.listdir(path) if name.endswith(INDEX_SUFFIX))
-    if len(found) != 1:
+    indices = sorted(name for name in os.listdir(path) if name.endswith(INDEX_SUFFIX))
+    if len(indices) != 1:
         raise UnsupportedError(
             "the folder has several indices",
             file=path,
-            found=", ".join(found[:4]),
+            found=", ".join(indices[:4]),
             hint="Give the path of one of them.",
         )
-    return read(os.path.join(path, found[0]), limits)
+    return read(os.path.join(path, indices[0]), limits)
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
@@ -55,53 +54,55 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
 def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, Tensor]:
     """Return the tensors of all files, in the order of the index."""
-    places = _weight_map(index)
+    weight_map = _weight_map(index, limits)
     folder = os.path.dirname(index.name)
-    values: dict[str, Any] = {}
-    for file in files_of(index):
+    state_dicts: dict[str, Any] = {}
+    """The content of each file."""
+    for file in files_of(index, limits):
         value = open_file(join(folder, file), limits=limits).value
         if not isinstance(value, dict):
             raise CorruptError("a file of a checkpoint is not a state dict", file=join(folder, file))
-        values[file] = value
-    found: dict[str, Tensor] = {}
-    for name, file in places.items():
-        tensor = values[file].get(name)
+        state_dicts[file] = value
+    tensors: dict[str, Tensor] = {}
+    for name, file in weight_map.items():
+        tensor = state_dicts[file].get(name)
         if not isinstance(tensor, Tensor):
             raise CorruptError("the file lacks a tensor that the index names", file=join(folder, file), path=name)
-        found[name] = tensor
-    for file, value in values.items():
-        rest = [str(name) for name in value if name not in places]
-        if rest:
-            notes.append(
-                Note(
-                    "warning",
-                    rest[0],
-                    f"{file} has {len(rest)} values that the index does not name; they are left out",
-                    code="left-out",
-                    count=len(rest),
-                )
-            )
-    return found
+        tensors[name] = tensor
+    for file, state_dict in state_dicts.items():
+        names = [str(name) for name in state_dict if name not in weight_map]
+        if names:
+            text = f"{file} has {len(names)} values that the index does not name; they are left out"
+            notes.append(Note("warning", names[0], text, code="left-out", count=len(names)))
+    return tensors
 
 
-def files_of(index: ByteSource) -> list[str]:
+def files_of(index: ByteSource, limits: Limits) -> list[str]:
     """Return the names of the files that an index refers to, in its folder.
 
     Raises:
         FormatError: the index is damaged.
+        LimitError: it is too large.
     """
-    return list(dict.fromkeys(_weight_map(index).values()))
+    return list(dict.fromkeys(_weight_map(index, limits).values()))
 
 
-def _weight_map(index: ByteSource) -> dict[str, str]:
-    if index.size > _INDEX_BYTES:
-        raise LimitError("the index is too large", found=f"{index.size} bytes")
+def _weight_map(index: ByteSource, limits: Limits) -> dict[str, str]:
+    """Return for each tensor the name of its file, checked: a file in the folder of the index."""
+    if index.size > limits.header_bytes:
+        raise limits.exceeded("header_bytes", "the index is too large", found=f"{index.size} bytes")
     with about_file(index.name):
-        places = Fields.parse(index.read(0, index.size), "the index of a checkpoint").get("weight_map", dict)
-        for file in places.values():
-            sound = isinstance(file, str) and file == os.path.basename(file) and not {"\0", "\\"} & set(file)
-            if not sound or file in ("", ".", ".."):
+        weight_map = Fields.parse(index.read(0, index.size), "the index of a checkpoint").get("weight_map", dict)
+        for file in weight_map.values():
+            if not _is_file_name(file):
                 raise CorruptError(
                     "the index names a file outside its folder", expected="names of files", found=ascii(file)[:80]
                 )
-    return dict(places)
+    return dict(weight_map)
+
+
+def _is_file_name(file: Any) -> bool:
+    """Return whether a value is the name of a file in a folder, on any system."""
+    if not isinstance(file, str) or file in ("", ".", ".."):
+        return False
+    return file == os.path.basename(file) and "\0" not in file and "\\" not in file

@@ -441,16 +441,18 @@ _OTHERS = (
 """Files that are not models, with a hint for each."""
 
 # The order matters if one pattern is part of another; `sorted` keeps it among equals.
-SIGNATURES: tuple[Signature, ...] = tuple(
-    sorted((*(each for spec in reversed(FORMATS.values()) for each in spec.signatures), *_OTHERS), key=lambda s: s.late)
-)
-_any = re.compile(b"|".join(b"(%b)" % signature.pattern for signature in SIGNATURES), re.DOTALL)
+_OWN = [signature for spec in reversed(FORMATS.values()) for signature in spec.signatures]
+SIGNATURES: tuple[Signature, ...] = tuple(sorted((*_OWN, *_OTHERS), key=lambda signature: signature.late))
+_ANY_SIGNATURE = re.compile(b"|".join(b"(%b)" % signature.pattern for signature in SIGNATURES), re.DOTALL)
 
 
 def identify(head: bytes) -> Signature | None:
     """Return the kind of a file by its first `HEAD_BYTES` bytes; `None` for anything else, including `.t7`."""
-    found = _any.match(head)  # groups are numbered like the table, and the first matching alternative wins
-    return SIGNATURES[found.lastindex - 1] if found and found.lastindex else None
+    match = _ANY_SIGNATURE.match(head)
+    if match is None or match.lastindex is None:
+        return None
+    # Groups are numbered like the table, from 1 on, and the first matching alternative wins.
+    return SIGNATURES[match.lastindex - 1]
 
 
 def refuse_two(source: ByteSource, start: int = 0, title: str = "") -> None:
@@ -487,19 +489,24 @@ def is_tar(block: bytes) -> bool:
     """
     if len(block) < HEAD_BYTES:
         return False
+    # The checksum is that of the header with 8 spaces in its own place, by signed or by unsigned bytes.
     rest = block[:148] + block[156:]
-    total = 256 + sum(rest)
-    signed = total - 256 * sum(byte > 127 for byte in rest)
-    if _tar_number(block[148:156]) not in (total, signed):
+    unsigned_sum = 8 * ord(" ") + sum(rest)
+    signed_sum = unsigned_sum - 256 * sum(byte > 127 for byte in rest)
+    if _tar_number(block[148:156]) not in (unsigned_sum, signed_sum):
         return False
+    # Mode, owner, group, size, time, and the two numbers of a device.
     fields = ((100, 108), (108, 116), (116, 124), (124, 136), (136, 148), (329, 337), (337, 345))
     return all(_tar_number(block[first:stop]) is not None for first, stop in fields)
 
 
 def _tar_number(field: bytes) -> int | None:
-    if field[0] in (0o200, 0o377):
-        number = int.from_bytes(field[1:], "big")
-        return number if field[0] == 0o200 else number - 256 ** (len(field) - 1)
+    """Return a number of a tar header: octal digits, or after a byte with the highest bit a number in base 256."""
+    if field[0] == 0o200:
+        return int.from_bytes(field[1:], "big")
+    if field[0] == 0o377:  # a negative one
+        modulus = 1 << 8 * (len(field) - 1)
+        return int.from_bytes(field[1:], "big") - modulus
     try:
         return int(field.partition(b"\0")[0].decode("ascii").strip() or "0", 8)
     except ValueError:
@@ -517,14 +524,32 @@ def ends_as_zip(source: ByteSource, start: int = 0) -> bool:
     tail = source.read(base, ZIP_TAIL_BYTES)
     place = tail.rfind(b"PK\x05\x06")
     while place >= 0:
-        record = tail[place : place + 22]
-        if len(record) == 22:
-            ends = place + 22 + int.from_bytes(record[20:], "little") == len(tail)
-            size, offset = int.from_bytes(record[12:16], "little"), int.from_bytes(record[16:20], "little")
-            directories = {base + place - size, offset} - {base + place}
-            if any(each >= 0 and source.read(each, 4) == b"PK\x01\x02" for each in directories):
-                return True
-            if tail[max(0, place - 20) : place][:4] == b"PK\x06\x07" or (ends and base + place < size):
-                return True
+        if _is_zip_end(source, base, tail, place):
+            return True
         place = tail.rfind(b"PK\x05\x06", 0, place)
     return False
+
+
+def _is_zip_end(source: ByteSource, base: int, tail: bytes, place: int) -> bool:
+    """Return whether a reader could take the end record at a place in the tail of a file for that of an archive.
+
+    Args:
+        source: the file.
+        base: offset of the tail.
+        tail: the last bytes of the file.
+        place: of the signature of an end record, in the tail.
+    """
+    record = tail[place : place + 22]
+    if len(record) < 22:
+        return False
+    record_offset = base + place
+    size = int.from_bytes(record[12:16], "little")
+    offset = int.from_bytes(record[16:20], "little")
+    # Some readers look for the directory where the record says, others right before the record.
+    for directory in {record_offset - size, offset} - {record_offset}:
+        if directory >= 0 and source.read(directory, 4) == b"PK\x01\x02":
+            return True
+    has_zip64_locator = tail[max(0, place - 20) : place][:4] == b"PK\x06\x07"
+    ends_the_file = place + 22 + int.from_bytes(record[20:], "little") == len(tail)
+    # A directory before the first byte: the archive may have lost its beginning.
+    return has_zip64_locator or (ends_the_file and record_offset < size)

@@ -86,43 +86,49 @@ def differences(path: PathLike, value: Value, layout: T7Layout) -> list[str] | N
 def _is_known_to_torchfile(value: Value) -> bool:
     """Return whether torchfile 0.1.0 reads a value correctly: it misreads tds collections, for example."""
     for visit in walk(value):
-        found = visit.value
-        if isinstance(found, (TdsHash, TdsVec, LuaFunction)):
+        item = visit.value
+        if isinstance(item, (TdsHash, TdsVec, LuaFunction)):
             return False
-        if isinstance(found, TorchObject) and (found.payload is not None or found.fields is None):
+        if isinstance(item, TorchObject) and (item.payload is not None or item.fields is None):
             return False
-        if isinstance(found, (Tensor, Storage)) and (found.lua_class or "").encode() not in torchfile.type_handlers:
+        if isinstance(item, (Tensor, Storage)) and (item.lua_class or "").encode() not in torchfile.type_handlers:
             return False
     return True
 
 
-def _compare(mine: Value, theirs: Any) -> list[str]:
-    found: list[str] = []
-    pairs: dict[int, int] = {}
+def _compare(ours: Value, theirs: Any) -> list[str]:
+    """Return the differences between our value and torchfile's, each with its path."""
+    faults: list[str] = []
+    counterparts: dict[int, int] = {}
+    """By the identity of our object: that of torchfile's."""
 
-    def compare(path: Path, a: Value, b: Any) -> list[tuple[Any, Value, Any]]:
-        if id(a) in pairs:
-            if pairs[id(a)] != id(b):
-                found.append(f"{path}: an object shared here is not shared in torchfile")
+    def compare(path: Path, our: Value, their: Any) -> list[tuple[Any, Value, Any]]:
+        """Note how two values differ, and return the pairs inside them."""
+        if id(our) in counterparts:
+            if counterparts[id(our)] != id(their):
+                faults.append(f"{path}: an object shared here is not shared in torchfile")
             return []
-        if isinstance(a, (Table, TorchObject, Tensor, Storage)):
-            pairs[id(a)] = id(b)
-        if isinstance(a, (Tensor, Storage)):
-            found.extend(f"{path}: torchfile has {fault}" for fault in _array_faults(a.array, b))
-        elif isinstance(a, TorchObject):
-            if isinstance(b, torchfile.TorchObject) and b.torch_typename() == a.class_name.encode():
-                return _entries(path, a.fields or Table(), b._obj, found)
-            found.append(f"{path}: torchfile has another class")
-        elif isinstance(a, Table):
-            if isinstance(b, dict):
-                return _entries(path, a, b, found)
-            found.append(f"{path}: torchfile has {type(b).__name__} for a table")
-        elif type(a) is not type(b) or (a != b and not (a != a and b != b)):
-            found.append(f"{path}: torchfile has {b!r} for {a!r}")
+        if isinstance(our, (Table, TorchObject, Tensor, Storage)):
+            counterparts[id(our)] = id(their)
+        if isinstance(our, (Tensor, Storage)):
+            faults.extend(f"{path}: torchfile has {fault}" for fault in _array_faults(our.array, their))
+        elif isinstance(our, TorchObject):
+            if isinstance(their, torchfile.TorchObject) and their.torch_typename() == our.class_name.encode():
+                return _entries(path, our.fields or Table(), their._obj, faults)
+            faults.append(f"{path}: torchfile has another class")
+        elif isinstance(our, Table):
+            if isinstance(their, dict):
+                return _entries(path, our, their, faults)
+            faults.append(f"{path}: torchfile has {type(their).__name__} for a table")
+        else:
+            # nan differs from itself.
+            are_same = type(our) is type(their) and (our == their or (our != our and their != their))
+            if not are_same:
+                faults.append(f"{path}: torchfile has {their!r} for {our!r}")
         return []
 
-    pairwise(mine, theirs, compare)
-    return found
+    pairwise(ours, theirs, compare)
+    return faults
 
 
 def _array_faults(array: np.ndarray, other: Any) -> Iterator[str]:
@@ -135,21 +141,25 @@ def _array_faults(array: np.ndarray, other: Any) -> Iterator[str]:
 
 def _same_elements(one: np.ndarray, other: np.ndarray) -> bool:
     """Compare two views of one shape and strides by the elements of their storages, however often they repeat them."""
-    last = sum((extent - 1) * stride for extent, stride in zip(one.shape, one.strides))
-    shape, strides = (last // one.itemsize + 1,), (one.itemsize,)
-    mine, theirs = (np.lib.stride_tricks.as_strided(each, shape, strides) for each in (one, other))
-    return np.array_equal(mine, theirs, equal_nan=one.dtype.kind == "f")
+    last_byte = sum((extent - 1) * stride for extent, stride in zip(one.shape, one.strides))
+    shape = (last_byte // one.itemsize + 1,)
+    strides = (one.itemsize,)
+    elements = np.lib.stride_tricks.as_strided(one, shape, strides)
+    other_elements = np.lib.stride_tricks.as_strided(other, shape, strides)
+    return np.array_equal(elements, other_elements, equal_nan=one.dtype.kind == "f")
 
 
-def _entries(path: Path, table: Table, other: dict[Any, Any], found: list[str]) -> list[tuple[Any, Value, Any]]:
+def _entries(path: Path, table: Table, other: dict[Any, Any], faults: list[str]) -> list[tuple[Any, Value, Any]]:
     """Return the entries to compare; keys that Python confuses, or that are not scalars, are left to `T7Reader`."""
-    inside = []
-    ones = {key for key in table.raw_keys if isinstance(key, (bool, float)) and key in (0, 1)}
-    confused = any(isinstance(key, bool) for key in ones)
+    entries = []
+    # In Python True is 1 and False is 0: beside a boolean among the keys, 0 and 1 may be missing.
+    zeros_and_ones = {key for key in table.raw_keys if isinstance(key, (bool, float)) and key in (0, 1)}
+    has_boolean = any(isinstance(key, bool) for key in zeros_and_ones)
     for key, value in table.raw_items():
-        if isinstance(key, (float, bytes)) and not (confused and key in (0, 1)):
-            if key in other:
-                inside.append((key, value, other[key]))
-            else:
-                found.append(f"{Path(path, key)}: torchfile has no such entry")
-    return inside
+        if not isinstance(key, (float, bytes)) or (has_boolean and key in (0, 1)):
+            continue
+        if key in other:
+            entries.append((key, value, other[key]))
+        else:
+            faults.append(f"{Path(path, key)}: torchfile has no such entry")
+    return entries

@@ -15,17 +15,25 @@ import numpy as np
 
 from ..text import number_text
 
-_FLOAT_BYTES, _INTEGER_BYTES = b"0123456789+-.eE ", b"0123456789- \n"
+_FLOAT_BYTES = b"0123456789+-.eE "
+_INTEGER_BYTES = b"0123456789- \n"
 _TO_INTEGERS = bytes.maketrans(b"eE", b"  ")
+"""Makes two words of a number with an exponent."""
 _POINT, _SPACE, _MINUS, _PLUS, _SMALL_E, _ZERO, _NINE = b". -+e09"
-_EXACT, _LARGE = 2**53, 10**18
+_EXACT = 2**53
+"""Up to here each integer is a double."""
+_LARGE = 10**18
+"""From here on an integer of a text may be one that does not fit 64 bits, which numpy makes the largest there is."""
 _POWERS = 10.0 ** np.arange(23)
 """The powers of ten that are exact as doubles."""
 _EXTENDED = np.finfo(np.longdouble).nmant == 63 and np.dtype(np.longdouble).itemsize == 16
 """`longdouble` is the 80-bit type of x86, whose 64 bits of mantissa hold any 64-bit integer."""
 _WIDE_POWERS = np.cumprod(np.array([1] + [10] * 27, np.longdouble))
 """The powers of ten that are exact in 64 bits of mantissa."""
-_TIE, _BELOW_DOUBLE = 0x400, 0x7FF
+_BELOW_DOUBLE = 0x7FF
+"""The bits of a 64-bit mantissa that a double, which has 53, does not have."""
+_TIE = 0x400
+"""These bits where a number lies between two doubles."""
 _TEXT_AT_ONCE = 1 << 17
 """Bytes of text read at once, so that all intermediate arrays stay in the processor's cache."""
 _RARE = 4
@@ -55,7 +63,8 @@ def parse_numbers(text: bytes, native: np.dtype[Any]) -> np.ndarray:
         if array is None:
             array = np.array([float(token) for token in text.split()], "f8")
         return _rounded(array, native)
-    array, bounds = parse_integers(text), np.iinfo(native)
+    array = parse_integers(text)
+    bounds = np.iinfo(native)
     if array is None or (array.size and (array.min() < bounds.min or array.max() > bounds.max)):
         numbers = [int(token) for token in text.split()]
         if any(not bounds.min <= number <= bounds.max for number in numbers):  # numpy before 1.24 wraps them
@@ -70,10 +79,10 @@ def _rounded(array: np.ndarray, native: np.dtype[Any]) -> np.ndarray:
     Source: torch7 lib/TH/THHalf.c `TH_float2halfbits`, which has one nan, 0x7fff.
     """
     with np.errstate(over="ignore"):
-        made = array.astype(native, copy=False)
+        floats = array.astype(native, copy=False)
     if native.itemsize == 2:
-        made.view("u2")[np.isnan(made)] = HALF_NAN
-    return made
+        floats.view("u2")[np.isnan(floats)] = HALF_NAN
+    return floats
 
 
 def _parse_by_numpy(text: bytes) -> np.ndarray | None:
@@ -88,10 +97,14 @@ def parse_integers(text: bytes) -> np.ndarray | None:
     """
     if text.translate(None, _INTEGER_BYTES):
         return None
-    found = _from_text(text, "i8")
-    limits = np.iinfo("i8")
+    integers = _from_text(text, "i8")
+    if integers is None or not integers.size:
+        return integers
     # Values beyond 64 bits saturate.
-    return None if found is None or (found.size and (found.max() == limits.max or found.min() == limits.min)) else found
+    limits = np.iinfo("i8")
+    if integers.max() == limits.max or integers.min() == limits.min:
+        return None
+    return integers
 
 
 def _from_text(text: bytes, dtype: str) -> np.ndarray | None:
@@ -127,18 +140,23 @@ def parse_floats(text: bytes) -> np.ndarray | None:
 def _parse_floats(text: bytes) -> np.ndarray | None:
     """See `parse_floats`, which has checked the characters."""
     has_exponents = b"e" in text or b"E" in text
-    integers = _from_text(text.translate(_TO_INTEGERS, b".") if has_exponents else text.replace(b".", b""), "i8")
+    # `-1.25e-3 7` as the integers -125, -3 and 7: points are left out, and exponents are words of their own.
+    words = text.translate(_TO_INTEGERS, b".") if has_exponents else text.replace(b".", b"")
+    integers = _from_text(words, "i8")
     data = np.frombuffer(text, "u1")
     is_break = data == _SPACE
     if has_exponents:
-        is_break |= (data | 0x20) == _SMALL_E
+        is_break |= (data | 0x20) == _SMALL_E  # the bit that makes small letters of capitals
     breaks = np.flatnonzero(is_break)
     count = len(breaks) + 1
     if integers is None or len(integers) != count:
         return None
-    starts, ends = np.empty(count, "i8"), np.empty(count, "i8")
-    starts[0], starts[1:] = 0, breaks + 1
-    ends[:-1], ends[-1] = breaks, len(data)
+    starts = np.empty(count, "i8")
+    starts[0] = 0
+    starts[1:] = breaks + 1
+    ends = np.empty(count, "i8")
+    ends[:-1] = breaks
+    ends[-1] = len(data)
     decimals = _decimals(data, starts, ends)
     if decimals is None:
         return None
@@ -146,12 +164,16 @@ def _parse_floats(text: bytes) -> np.ndarray | None:
     if has_exponents:
         is_power = np.zeros(count, bool)
         is_power[1:] = data[breaks] != _SPACE
-        if (is_power[1:] & is_power[:-1]).any() or decimals[is_power].any() or (abs(integers[is_power]) > 400).any():
-            return None
-        owners = np.cumsum(~is_power) - 1
-        ends = ends[np.append(~is_power[1:], True)]
         exponents = integers[is_power]
-        integers, starts, powers = integers[~is_power], starts[~is_power], powers[~is_power]
+        has_two_exponents = (is_power[1:] & is_power[:-1]).any()
+        # Doubles have exponents below 400; larger ones could overflow the sums.
+        if has_two_exponents or decimals[is_power].any() or (abs(exponents) > 400).any():
+            return None
+        owners = np.cumsum(~is_power) - 1  # the number that each word belongs to
+        ends = ends[np.append(~is_power[1:], True)]  # a number with an exponent ends where that ends
+        integers = integers[~is_power]
+        starts = starts[~is_power]
+        powers = powers[~is_power]
         powers[owners[is_power]] += exponents
     return _scaled(integers, powers, text, starts, ends)
 
@@ -172,34 +194,37 @@ def _decimals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndar
         behind = data[points + 1]
         if ((behind < _ZERO) | (behind > _NINE)).any():
             return None
-    if len(points) == len(starts) and (points >= starts).all() and (points < ends).all():
+    has_each_one_point = len(points) == len(starts) and (points >= starts).all() and (points < ends).all()
+    if has_each_one_point:
         return ends - points - 1
-    words = np.searchsorted(ends, points)
+    words = np.searchsorted(ends, points)  # the word of each point
     if len(points) > 1 and (words[1:] == words[:-1]).any():
         return None
-    found = np.zeros(len(starts), "i8")
-    found[words] = ends[words] - points - 1
-    return found
+    decimals = np.zeros(len(starts), "i8")
+    decimals[words] = ends[words] - points - 1
+    return decimals
 
 
 def _scaled(
     integers: np.ndarray, powers: np.ndarray, text: bytes, starts: np.ndarray, ends: np.ndarray
 ) -> np.ndarray | None:
     """Return each integer times ten to its power, rounded once; `None` where too many are not certain."""
+    # An exact integer times or divided by an exact power of ten is rounded once.
     is_sure = (integers <= _EXACT) & (integers >= -_EXACT) & (powers >= -22) & (powers <= 22)
-    rest = np.flatnonzero(~is_sure)
-    if _EXTENDED and len(rest) * 2 > len(integers):
-        values, rest = _scale_wide(integers, powers)
+    unsure = np.flatnonzero(~is_sure)
+    if _EXTENDED and len(unsure) * 2 > len(integers):  # all at once is faster than to pick out most of them
+        values, unsure = _scale_wide(integers, powers)
     else:
         values = _times(integers.astype("f8"), powers, _POWERS)
-        if _EXTENDED and len(rest):
-            values[rest], places = _scale_wide(integers[rest], powers[rest])
-            rest = rest[places]
-    if len(rest):
-        if len(rest) * _RARE > len(values):
+        if _EXTENDED and len(unsure):
+            values[unsure], still_unsure = _scale_wide(integers[unsure], powers[unsure])
+            unsure = unsure[still_unsure]
+    if len(unsure):
+        if len(unsure) * _RARE > len(values):
             return None
-        for place in rest.tolist():
+        for place in unsure.tolist():
             values[place] = float(text[starts[place] : ends[place]])
+    # Integers have no -0.
     zeros = np.flatnonzero(integers == 0)
     if zeros.size:
         values[zeros] = np.where(np.frombuffer(text, "u1")[starts[zeros]] == _MINUS, -0.0, 0.0)
@@ -209,7 +234,9 @@ def _scaled(
 def _times(numbers: np.ndarray, powers: np.ndarray, tens: np.ndarray) -> Any:
     """Return numbers times ten to their powers, for powers within the exact table."""
     factors = tens[np.minimum(np.abs(powers), len(tens) - 1)]
-    return numbers / factors if powers.max() <= 0 else np.where(powers > 0, numbers * factors, numbers / factors)
+    if powers.max() <= 0:  # the usual case, in half the time
+        return numbers / factors
+    return np.where(powers > 0, numbers * factors, numbers / factors)
 
 
 def _scale_wide(integers: np.ndarray, powers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -229,12 +256,12 @@ def count_odd_nans(array: np.ndarray) -> int:
     Args:
         array: floating point elements.
     """
-    found = array[np.isnan(array)]
+    nans = array[np.isnan(array)]
     bits = f"u{array.itemsize}"
     if array.itemsize == 2:  # nan has no sign in Torch's halves
-        return int(np.count_nonzero(found.view(bits) != HALF_NAN))
-    usual = np.array(np.nan, array.dtype).view(bits)
-    return int(np.count_nonzero(np.copysign(found, 1).view(bits) != usual))
+        return int(np.count_nonzero(nans.view(bits) != HALF_NAN))
+    canonical = np.array(np.nan, array.dtype).view(bits)
+    return int(np.count_nonzero(np.copysign(nans, 1).view(bits) != canonical))
 
 
 def _digit_tables() -> tuple[np.ndarray, np.ndarray]:
@@ -252,11 +279,13 @@ def _digit_tables() -> tuple[np.ndarray, np.ndarray]:
 
 _LEADING, _TRAILING = _digit_tables()
 _MOST = 10_000
+"""How many numbers four digits have."""
 _AT_ONCE = 1 << 13
 """Numbers formatted at once, so that all intermediate arrays stay in the processor's cache."""
 
 
 def _block(text: bytes) -> int:
+    """Return up to four characters as one 4-byte integer, zero bytes before them."""
     return int(np.frombuffer(text.rjust(4, b"\0"), "u4")[0])
 
 
@@ -269,11 +298,11 @@ def format_integers(array: np.ndarray) -> bytes:
     """Return integers as text, separated by single spaces, with none at the end."""
     if not array.size:
         return b""
-    low, high = int(array.min()), int(array.max())
-    if max(high, -low) >= 10**16:
+    largest = max(int(array.max()), -int(array.min()))
+    if largest >= 10**16:  # more than four columns: such are rare
         return str(array.tolist())[1:-1].replace(",", "").encode()
     sizes = np.abs(array.astype("i8"))
-    columns = (len(str(max(high, -low))) + 3) // 4
+    columns = (len(str(largest)) + 3) // 4
     rows = np.empty((len(array), columns + 2), "u4")
     rows[:, 0] = _SIGNS[(array < 0).view("u1")]
     _write_whole(rows[:, 1:-1], sizes)
@@ -285,9 +314,11 @@ def _write_whole(blocks: np.ndarray, sizes: np.ndarray) -> None:
     """Write whole numbers without leading zeros, 0 as one digit; a column has four digits."""
     rest = sizes
     for column in range(blocks.shape[1] - 1, -1, -1):
-        rest, part = rest // _MOST, rest
-        part = part - rest * _MOST
-        blocks[:, column] = _LEADING[part + _MOST * (rest == 0)]
+        higher = rest // _MOST
+        digits = rest - higher * _MOST
+        # The second half of the table has no leading zeros: for the first digits of a number.
+        blocks[:, column] = _LEADING[digits + _MOST * (higher == 0)]
+        rest = higher
     zeros = np.flatnonzero(sizes == 0)
     if zeros.size:
         blocks[zeros, -1] = _block(b"0")
@@ -307,9 +338,9 @@ def format_floats(array: np.ndarray, digits: int) -> bytes | None:
     for start in range(0, len(array), _AT_ONCE):
         with np.errstate(invalid="ignore"):  # a signaling NaN becomes a quiet one
             part = array[start : start + _AT_ONCE].astype("f8", copy=False)
-        whole = _as_integers(part, digits)
-        if whole is not None:
-            text: bytes | None = format_integers(whole)
+        integers = _as_integers(part, digits)
+        if integers is not None:
+            text: bytes | None = format_integers(integers)
         else:
             text = _format_floats(part, digits, 53 if array.itemsize == 8 else 24)
         if text is None:
@@ -321,36 +352,39 @@ def format_floats(array: np.ndarray, digits: int) -> bytes | None:
 def _as_integers(array: np.ndarray, digits: int) -> np.ndarray | None:
     """Return floats as integers where each prints as an integer."""
     largest = np.abs(array).max()
-    if (
-        not largest < min(10**digits, _EXACT)
-        or (array != np.rint(array)).any()
-        or (np.signbit(array) & (array == 0)).any()
-    ):
+    if not largest < min(10**digits, _EXACT):  # NaN, too; from 10**digits on there is an exponent
+        return None
+    has_negative_zero = (np.signbit(array) & (array == 0)).any()
+    if has_negative_zero or (array != np.rint(array)).any():
         return None
     return array.astype("i8")
 
 
 def _format_floats(array: np.ndarray, digits: int, bits: int) -> bytes | None:
+    """See `format_floats`; `bits` are those of a number's mantissa."""
     size = np.abs(array)
     with np.errstate(divide="ignore", invalid="ignore"):
         power = np.floor(np.log10(size))
-    is_sure = np.isfinite(power) & (np.abs(power) < 90)
+    is_sure = np.isfinite(power) & (np.abs(power) < 90)  # the table of exponents has two digits
     power = np.where(is_sure, power, 0).astype("i8")
-    number, is_exact, off = _significant(size, power, digits, bits)
-    wrong = np.flatnonzero(off)  # where the logarithm is off by one
+    number, is_exact, error = _significant(size, power, digits, bits)
+    wrong = np.flatnonzero(error)  # where the logarithm is off by one
     if wrong.size:
-        power[wrong] += off[wrong]
-        number[wrong], is_exact[wrong], off[wrong] = _significant(size[wrong], power[wrong], digits, bits)
-    carried = number == 10**digits
-    if carried.any():
-        number, power = np.where(carried, 10 ** (digits - 1), number), power + carried
-    is_sure &= is_exact & (off == 0)
+        power[wrong] += error[wrong]
+        number[wrong], is_exact[wrong], error[wrong] = _significant(size[wrong], power[wrong], digits, bits)
+    is_rounded_up = number == 10**digits  # 9.9996 to 10.00: the first digits of a higher power
+    if is_rounded_up.any():
+        number = np.where(is_rounded_up, 10 ** (digits - 1), number)
+        power = power + is_rounded_up
+    is_sure &= is_exact & (error == 0)
     is_zero = size == 0
-    number[is_zero], power[is_zero] = 0, 0
+    number[is_zero] = 0
+    power[is_zero] = 0
     unsure = np.flatnonzero(~(is_sure | is_zero))
     if len(unsure) * _RARE > len(array):
         return None
-    number[unsure], power[unsure] = 0, 0
+    number[unsure] = 0
+    power[unsure] = 0
     rows = _rows(array, number, power, digits)
     if unsure.size:
         texts = [number_text(value, digits).encode() + b" " for value in array[unsure].tolist()]
@@ -372,23 +406,27 @@ def _significant(
     """
     shift = digits - 1 - power
     powers: np.ndarray
+    # How near to a tie a rounded product decides nothing: some units in its last place, at the most digits.
     if digits <= 9:
-        powers, most, doubt, exact = _POWERS, 22, 1e-6, (53 - bits) * 3 // 7
+        powers, doubt, mantissa = _POWERS, 1e-6, 53
     elif _EXTENDED:
-        powers, most, doubt, exact = _WIDE_POWERS, 27, 1 / 64, (64 - bits) * 3 // 7
+        powers, doubt, mantissa = _WIDE_POWERS, 1 / 64, 64
         size = size.astype(np.longdouble)
-    else:
+    else:  # no type here has the bits for 17 digits
         none = np.zeros(len(size), "i8")
         return none, none.astype(bool), none
-    tens = powers[np.minimum(np.abs(shift), most)]
+    largest_power = len(powers) - 1
+    # A product with 5**n, of 7 bits for n = 3, may have all its bits: then a tie is one.
+    largest_exact_shift = (mantissa - bits) * 3 // 7
+    tens = powers[np.minimum(np.abs(shift), largest_power)]
     with np.errstate(all="ignore"):
         scaled = size * tens if (shift >= 0).all() else np.where(shift >= 0, size * tens, size / tens)
         nearest = np.rint(scaled)
-        # A product with 5**n, of 7 bits for n = 3, may have all its bits: then a tie is one.
-        is_exact = (np.abs(np.abs(scaled - nearest) - 0.5) > doubt) | ((shift >= 0) & (shift <= exact))
-        is_exact &= (np.abs(shift) <= most) & (nearest <= 10**digits)
-        off = (nearest > 10**digits).astype("i8") - (scaled < 10 ** (digits - 1))
-        return np.where(is_exact, nearest, 0).astype("i8"), is_exact, off
+        is_far_from_tie = np.abs(np.abs(scaled - nearest) - 0.5) > doubt
+        is_exact = is_far_from_tie | ((shift >= 0) & (shift <= largest_exact_shift))
+        is_exact &= (np.abs(shift) <= largest_power) & (nearest <= 10**digits)
+        error = (nearest > 10**digits).astype("i8") - (scaled < 10 ** (digits - 1))
+        return np.where(is_exact, nearest, 0).astype("i8"), is_exact, error
 
 
 def _rows(array: np.ndarray, number: np.ndarray, power: np.ndarray, digits: int) -> np.ndarray:
@@ -413,20 +451,23 @@ def _rows(array: np.ndarray, number: np.ndarray, power: np.ndarray, digits: int)
     rows[:, 0] = _SIGNS[np.signbit(array).view("u1")]
     _write_whole(rows[:, 1 : 1 + columns], whole)
     rows[:, 1 + columns] = _POINTS[np.where(fraction == 0, 0, 1 + np.maximum(-place - 1, 0))]
-    rest = fraction * 10 ** (4 * behind - digits) if 4 * behind <= 18 else fraction
-    done = np.ones(len(array), bool)
+    # Decimals from the last block to the first; zeros at the end, where all behind is zero, are not printed.
     start = 2 + columns
-    if 4 * behind > 18:  # 20 digits are more than 64 bits: the last block has one digit
-        rest, last = rest // 10, rest
-        last = last - rest * 10
-        done = last == 0
-        rows[:, start + behind - 1] = np.where(done, 0, _TRAILING[last * 1000 + _MOST])
+    if 4 * behind <= 18:
+        rest = fraction * 10 ** (4 * behind - digits)
+        is_end = np.ones(len(array), bool)
+    else:  # 20 digits are more than 64 bits: the last block has one digit
+        rest = fraction // 10
+        last_digit = fraction - rest * 10
+        is_end = last_digit == 0
+        rows[:, start + behind - 1] = np.where(is_end, 0, _TRAILING[last_digit * 1000 + _MOST])
         behind -= 1
     for column in range(behind - 1, -1, -1):
-        rest, part = rest // _MOST, rest
-        part = part - rest * _MOST
-        rows[:, start + column] = _TRAILING[part + _MOST * done]
-        done &= part == 0
+        higher = rest // _MOST
+        block_digits = rest - higher * _MOST
+        rows[:, start + column] = _TRAILING[block_digits + _MOST * is_end]
+        is_end &= block_digits == 0
+        rest = higher
     exponent = rows.shape[1] - 2
     rows[:, exponent] = 0
     small = np.flatnonzero(is_small)

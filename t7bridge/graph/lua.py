@@ -87,7 +87,9 @@ Value = Any
 
 _MISSING = object()
 _EXACT = 2.0**53
+"""Up to here each integer is a double."""
 _FEW_KEYS = 2
+"""Most keys of a table that are searched one by one, without an index."""
 _SEARCHED = 100
 """Most fields searched for `modules` when a module is shown on one line."""
 
@@ -104,7 +106,8 @@ def index_key(key: Value) -> Value:
 def plain_key(key: Value) -> Value:
     """Return a key as Python shows it: `int` where a number is integral and exact, `str` where a string is UTF-8."""
     if type(key) is float:
-        return int(key) if -_EXACT <= key <= _EXACT and key.is_integer() else key
+        is_exact = -_EXACT <= key <= _EXACT and key.is_integer()
+        return int(key) if is_exact else key
     if type(key) is bytes:
         try:
             return key.decode()
@@ -167,13 +170,13 @@ class _Entries(Holder):
     def as_list(self) -> list[Field]:
         """Return the values of the keys 1, 2, 3, … up to the first that is missing or nil: Lua's `ipairs`."""
         table = self._table()
-        whole = table.sequence()
-        found: list[Field] = []
-        if whole is not None:
-            return whole
-        while (item := table.get(len(found) + 1)) is not None:
-            found.append(item)
-        return found
+        values = table.sequence()
+        if values is not None:
+            return values
+        values = []
+        while (value := table.get(len(values) + 1)) is not None:
+            values.append(value)
+        return values
 
     def __getattr__(self, name: str) -> Field:
         # Names of the class's own slots arrive here only while an object is created or copied.
@@ -256,9 +259,10 @@ class Table(_Entries):
 
     def _place(self, key: Value) -> int:
         """Return the position of a key, -1 if it is not there; of few keys without an index, which takes memory."""
-        wanted, keys = index_key(key), self.raw_keys
-        if self._index is None and len(keys) <= _FEW_KEYS:
-            return max((place for place, known in enumerate(keys) if index_key(known) == wanted), default=-1)
+        wanted = index_key(key)
+        if self._index is None and len(self.raw_keys) <= _FEW_KEYS:
+            places = [place for place, raw_key in enumerate(self.raw_keys) if index_key(raw_key) == wanted]
+            return places[-1] if places else -1
         return self._positions().get(wanted, -1)
 
     def _value(self, key: Value) -> Field:
@@ -328,16 +332,18 @@ class TorchObject(_Entries):
         return _NO_FIELDS if self.fields is None else self.fields
 
     def _inside(self) -> Iterable[tuple[Any, Any]]:
-        inside = _Entries._inside(self)
-        return chain(((Step("<payload>"), self.payload),), inside) if isinstance(self.payload, Holder) else inside
+        fields = _Entries._inside(self)
+        if not isinstance(self.payload, Holder):
+            return fields
+        return chain(((Step("<payload>"), self.payload),), fields)
 
     def _short(self) -> str:
         table = self._table()
-        name, held = clean(str(self.class_name)), counted(len(table.raw_keys), "field")
-        for place, key in enumerate(table.raw_keys[:_SEARCHED]):
-            if key == b"modules" and isinstance(modules := table.raw_values[place], Table):
-                held = counted(len(modules.raw_keys), "module")
-        return f"{name}: {held}"
+        content = counted(len(table.raw_keys), "field")
+        for key, value in zip(table.raw_keys[:_SEARCHED], table.raw_values):
+            if key == b"modules" and isinstance(value, Table):
+                content = counted(len(value.raw_keys), "module")
+        return f"{clean(str(self.class_name))}: {content}"
 
     def __bool__(self) -> bool:
         return True
@@ -388,18 +394,27 @@ class LuaFunction(Holder):
 
     def upvalue_list(self) -> list[Upvalue]:
         """Return the upvalues in order. Source: torch7 814ea4a `File.lua` `readObject`."""
-        found: list[Upvalue] = []
+        upvalues: list[Upvalue] = []
         if not isinstance(self.upvalues, Table):
-            return found
-        while (entry := self.upvalues.get(len(found) + 1, _MISSING)) is not _MISSING:
+            return upvalues
+        while (entry := self.upvalues.get(len(upvalues) + 1, _MISSING)) is not _MISSING:
             if self.tag == 8 and isinstance(entry, Table):
-                name, number = entry.get("name"), entry.get("id")
-                name = name.encode() if isinstance(name, str) else name if isinstance(name, bytes) else b""
-                whole = isinstance(number, (int, float)) and abs(number) < 2**53  # may be anything in a damaged file
-                found.append(Upvalue(name, entry.get("value"), int(number) if whole else None))
+                upvalues.append(_upvalue(entry))
             else:
-                found.append(Upvalue(b"", entry))
-        return found
+                upvalues.append(Upvalue(b"", entry))
+        return upvalues
+
+
+def _upvalue(entry: Table) -> Upvalue:
+    """Return an upvalue from its entry, whose fields may be anything in a damaged file."""
+    name = entry.get("name")
+    if isinstance(name, str):
+        name = name.encode()
+    elif not isinstance(name, bytes):
+        name = b""
+    number = entry.get("id")
+    has_number = isinstance(number, (int, float)) and abs(number) < 2**53
+    return Upvalue(name, entry.get("value"), int(number) if has_number else None)
 
 
 @define(eq=False)
@@ -466,13 +481,15 @@ class TdsVec(_Entries):
         """Return the value at an index from 1 to n, or `default`."""
         if isinstance(key, bool) or not isinstance(key, (int, float)) or not 1 <= key <= len(self.elements):
             return default
-        return self.elements[int(key) - 1] if key == int(key) else default
+        if key != int(key):
+            return default
+        return self.elements[int(key) - 1]
 
     def __getitem__(self, key: Key) -> Field:
-        found: Field = self.get(key, _MISSING)
-        if found is _MISSING:
+        value: Field = self.get(key, _MISSING)
+        if value is _MISSING:
             raise KeyError(key)
-        return found
+        return value
 
     def as_list(self) -> list[Field]:
         """Return the values as a Python list."""
@@ -514,9 +531,13 @@ for _kind in (Table, TorchObject, TdsHash, TdsVec):
 # How values print: `str` of objects and tables as Lua's `print` has it, and tables for notebooks
 
 _ENTRIES = 100
+"""Most entries printed of a table."""
 _HTML_ENTRIES = 2000
+"""Most entries of the whole table for a notebook."""
 _HTML_DEPTH = 40
+"""Its most levels."""
 _HTML_WIDE = 200
+"""Most entries of each of its objects."""
 
 _printed = face("t7bridge", {"nn.texts": "layer_text module_text"})
 """What Lua prints of a layer stands in its entry; the entries are loaded when a module is printed."""
@@ -527,13 +548,19 @@ def _text(value: Value) -> str:
     if isinstance(value, TorchObject):
         return cast("str", _printed("module_text")(value))
     lines = [f"  {_key_text(key)} : {short(item)}" for key, item in islice(value._inside(), _ENTRIES)]
-    left = len(value.elements if isinstance(value, TdsVec) else value._table().raw_keys) - len(lines)
-    return "\n".join(["{", *lines, *[f"  … {left} more"] * (left > 0), "}"])
+    entries = value.elements if isinstance(value, TdsVec) else value._table().raw_keys
+    omitted = len(entries) - len(lines)
+    if omitted > 0:
+        lines.append(f"  … {omitted} more")
+    return "\n".join(["{", *lines, "}"])
 
 
 def _key_text(key: Value) -> str:
-    if isinstance(key, (bytes, str)):
-        return clean(key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key)
+    """Return a key as Lua's `print` has it: numbers with 14 digits."""
+    if isinstance(key, bytes):
+        key = key.decode("utf-8", "backslashreplace")
+    if isinstance(key, str):
+        return clean(key)
     return f"{key:.14g}" if isinstance(key, float) else short(key)
 
 
@@ -542,30 +569,35 @@ def _html(root: Value) -> str:
 
     Bounded and escaped; an object that occurs again is only named.
     """
-    pieces: list[str] = []
-    seen: set[int] = set()
-    left = _HTML_ENTRIES
+    html: list[str] = []
+    opened: set[int] = set()
+    entries_left = _HTML_ENTRIES
+    # The next one last: a value with the HTML of its key and its depth, or HTML to be written as it is.
     stack: list[tuple[str, Value, int] | str] = [("", root, 0)]
     while stack:
-        entry = stack.pop()
-        if isinstance(entry, str):
-            pieces.append(entry)
+        item = stack.pop()
+        if isinstance(item, str):
+            html.append(item)
             continue
-        start, value, depth = entry
+        key_html, value, depth = item
         title = escape(_printed("layer_text")(value) if isinstance(value, TorchObject) else short(value))
         table = value._table() if isinstance(value, (Table, TorchObject, TdsHash)) else None
-        if table is None or not table.raw_keys or id(value) in seen or depth >= _HTML_DEPTH or left <= 0:
-            again = " (shown above)" if id(value) in seen else ""
-            shown = f"<code>{title}</code>" if isinstance(value, Tensor) else title
-            pieces.append(f"<div>{start}{shown}{again}</div>")
+        is_opened = id(value) in opened
+        if table is None or not table.raw_keys or is_opened or depth >= _HTML_DEPTH or entries_left <= 0:
+            if isinstance(value, Tensor):
+                title = f"<code>{title}</code>"
+            again = " (shown above)" if is_opened else ""
+            html.append(f"<div>{key_html}{title}{again}</div>")
             continue
-        seen.add(id(value))
-        pieces.append(f"<details{' open' * (depth == 0)}><summary>{start}{title}</summary>")
-        pieces.append("<div style='margin-left:1.5em'>")
-        count = min(len(table.raw_keys), _HTML_WIDE, left)
-        left -= count
-        more = [f"<div>… {len(table.raw_keys) - count} more</div>"] * (len(table.raw_keys) > count)
-        stack += ["</div></details>", *more]
-        inside = list(islice(table.raw_items(), count))
-        stack += [(f"<b>{escape(_key_text(key))}</b>: ", item, depth + 1) for key, item in reversed(inside)]
-    return "".join(pieces)
+        opened.add(id(value))
+        is_open = " open" if depth == 0 else ""
+        html.append(f"<details{is_open}><summary>{key_html}{title}</summary>")
+        html.append("<div style='margin-left:1.5em'>")
+        count = min(len(table.raw_keys), _HTML_WIDE, entries_left)
+        entries_left -= count
+        stack.append("</div></details>")
+        if len(table.raw_keys) > count:
+            stack.append(f"<div>… {len(table.raw_keys) - count} more</div>")
+        pairs = list(islice(table.raw_items(), count))
+        stack += [(f"<b>{escape(_key_text(key))}</b>: ", value, depth + 1) for key, value in reversed(pairs)]
+    return "".join(html)

@@ -153,24 +153,28 @@ class PythonObject(Holder):
     @property
     def cls(self) -> PythonGlobal | None:
         """The class: the constructor, or the class passed to `copyreg`; None if it is not a name."""
-        made = self.constructor
-        if isinstance(made, PythonGlobal) and made.module in ("copy_reg", "copyreg") and isinstance(self.args, tuple):
-            made = self.args[0] if self.args else made
-        return made if isinstance(made, PythonGlobal) else None
+        cls = self.constructor
+        # `copyreg._reconstructor` and `__newobj__` have the class as their first argument.
+        is_of_copyreg = isinstance(cls, PythonGlobal) and cls.module in ("copy_reg", "copyreg")
+        if is_of_copyreg and isinstance(self.args, tuple) and self.args:
+            cls = self.args[0]
+        return cls if isinstance(cls, PythonGlobal) else None
 
     @property
     def path(self) -> str:
         """`torch.nn.modules.linear.Linear`, or `<computed>` where the class is not a name."""
-        named = self.cls
-        return named.path if named else "<computed>"
+        cls = self.cls
+        return cls.path if cls else "<computed>"
 
     @property
     def attributes(self) -> dict[str, Any]:
         """The result of `vars()` of the object, where the file states it in the usual form; else empty."""
         state = self.state
-        if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):  # (vars, slots)
-            slots = {key: value for key, value in state[1].items() if isinstance(key, str)}
-            return {**(state[0] if isinstance(state[0], dict) else {}), **slots}
+        if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
+            variables, slots = state
+            attributes = dict(variables) if isinstance(variables, dict) else {}
+            attributes.update((name, value) for name, value in slots.items() if isinstance(name, str))
+            return attributes
         return state if isinstance(state, dict) else {}
 
     @property
@@ -188,12 +192,13 @@ class PythonObject(Holder):
         if self.state is not UNSET and not attributes:
             yield Step(".<state>"), self.state
         for name in ("args", "kwargs", "items", "pairs"):
-            if part := getattr(self, name):
+            part = getattr(self, name)
+            if part:
                 yield Step(f".<{name}>"), part
 
     def _short(self) -> str:
-        named = self.cls
-        path = f"{clean(str(named.module))}.{clean(str(named.name), 40)}" if named else "<computed>"
+        cls = self.cls
+        path = f"{clean(str(cls.module))}.{clean(str(cls.name), 40)}" if cls else "<computed>"
         return f"PythonObject {path}"
 
 
@@ -215,8 +220,10 @@ class NumpyDtype(Shown):
     def itemsize(self) -> int:
         """Bytes of one element according to the code; 0 for structured types and objects."""
         digits = self.code.lstrip("?biufcmMSUVOa")
+        if self.code.startswith(("V", "O")):
+            return 0
         size = int(digits) if digits.isdecimal() and len(digits) < 10 else 0
-        return size * 4 if self.code.startswith("U") else 0 if self.code.startswith(("V", "O")) else size
+        return size * 4 if self.code.startswith("U") else size  # `U` counts characters of UTF-32
 
     def _short(self) -> str:
         return f"NumpyDtype {clean(self.order, 2)}{clean(self.code, 40)}"
@@ -284,19 +291,28 @@ def name_text(value: Any) -> str:
     return value.path if isinstance(value, PythonGlobal) else str(value)
 
 
-def key_text(key: Any) -> str:
-    """Return a key as Python writes it: `(1, 'a')`. Of one with very many parts only the first."""
-    left = [_SHOWN_PARTS]
+def key_text(key: Any, marks: dict[int, bytes] | None = None) -> str:
+    """Return a key as Python writes it: `(1, 'a')`. Of one with very many parts only the first.
+
+    Args:
+        key: the key.
+        marks: the hashes of parts seen in earlier keys, see `in_order`.
+    """
+    marks = {} if marks is None else marks
+    parts_left = _SHOWN_PARTS
 
     def text(part: Any) -> str:
-        left[0] -= 1
-        if isinstance(part, (tuple, frozenset)) and left[0] > 0:
-            items = in_order(part) if isinstance(part, frozenset) else part
-            texts = [text(item) for item in items[: left[0]]]
-            texts += ["…"] * (len(texts) < len(part))
+        nonlocal parts_left
+        parts_left -= 1
+        if isinstance(part, (tuple, frozenset)) and parts_left > 0:
+            items = in_order(part, marks) if isinstance(part, frozenset) else part
+            texts = [text(item) for item in items[:parts_left]]
+            if len(texts) < len(part):
+                texts.append("…")
+            joined = ", ".join(texts)
             if isinstance(part, frozenset):
-                return f"frozenset({{{', '.join(texts)}}})"
-            return f"({', '.join(texts)}{',' * (len(part) == 1)})"
+                return f"frozenset({{{joined}}})"
+            return f"({joined},)" if len(part) == 1 else f"({joined})"
         if isinstance(part, _SCALARS):
             return repr(part)
         if isinstance(part, NAMED):
@@ -320,7 +336,8 @@ def in_order(items: Iterable[Any], marks: dict[int, bytes] | None = None) -> lis
 
 
 def _key(item: Any, marks: dict[int, bytes]) -> tuple[int, Any]:
-    if isinstance(item, (int, float)) and item == item:
+    """Return the key of an item for sorting: the number of its kind, then what orders items of this kind."""
+    if isinstance(item, (int, float)) and item == item:  # NaN, which is not equal to itself, has no order
         return 0, item
     if isinstance(item, str):
         return 1, item

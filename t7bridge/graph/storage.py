@@ -33,6 +33,7 @@ _BUFFER_BYTES = 1 << 20
 _STEP_BYTES = 1 << 18
 """The same where elements are converted in steps, each of which asks for memory: more would go back to the system."""
 _MOST_TOGETHER = 1 << 12
+"""Most elements that a conversion in steps takes as one: a buffer holds a multiple of them."""
 _WORDS = (2, 4, 8)
 """Bytes of words whose bytes a copy can reverse."""
 _LONGS = {4: "i", 8: "q"}
@@ -76,10 +77,12 @@ class Span(Elements):
         Returns:
             `None` where that does not suffice.
         """
-        if self.width == width and (self.order == order or width == 1):
+        if self.width != width:
+            return None
+        if self.order == order or width == 1:
             return NO_CHANGE
-        word = self.width // 2 if element.code[0] == "c" else self.width
-        return reversal(word) if self.width == width and word in _WORDS else None
+        word = width // 2 if element.code[0] == "c" else width  # a complex number is two words
+        return reversal(word) if word in _WORDS else None
 
     def taken(self, count: int, change: Change) -> Extent:
         """The bytes of `count` elements, with a change of them and the check of their CRC-32."""
@@ -88,9 +91,9 @@ class Span(Elements):
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
         """See `Elements.arrays`."""
-        held = dtype_of(storage.element, self.order, self.width)
+        dtype_in_file = dtype_of(storage.element, self.order, self.width)
         for piece in self.pieces(storage.count):
-            yield np.frombuffer(piece, held).astype(storage.element.code, copy=False)
+            yield np.frombuffer(piece, dtype_in_file).astype(storage.element.code, copy=False)
 
     def pieces(self, count: int) -> Iterator[bytes]:
         """Yield the bytes of `count` elements unchanged, in pieces of whole elements of at most about 1 MiB.
@@ -99,7 +102,8 @@ class Span(Elements):
             TruncatedError: the file has become shorter.
             CorruptError: the CRC-32 does not match; raised after the last piece.
         """
-        position, crc = self.offset, 0
+        position = self.offset
+        crc = 0
         end = position + count * self.width
         step = max(1, CHUNK_BYTES // self.width) * self.width
         while position < end:
@@ -146,7 +150,7 @@ class TextSpan(Elements):
         """See `Elements.arrays`."""
         from .decimals import parse_numbers
 
-        left = storage.count
+        missing = storage.count
         for piece in self.pieces():
             if not self.is_plain:
                 piece = plain_numbers(piece)
@@ -154,27 +158,32 @@ class TextSpan(Elements):
                 array = parse_numbers(piece, np.dtype(storage.element.code))
             except (ValueError, OverflowError) as error:
                 raise self._wrong(f"numbers of type {storage.element.name}", str(error)) from error
-            left -= len(array)
+            missing -= len(array)
             yield array
-        if left:
-            raise self._wrong(f"{storage.count} numbers", f"{storage.count - left}")
+        if missing:  # negative if there are too many
+            raise self._wrong(f"{storage.count} numbers", f"{storage.count - missing}")
 
     def _wrong(self, expected: str, found: str) -> CorruptError:
-        name, offset = self.source.name, self.offset
+        """Return the error for text that is not the storage's numbers."""
         return CorruptError(
-            "a storage's text is not its numbers", file=name, offset=offset, expected=expected, found=found
+            "a storage's text is not its numbers",
+            file=self.source.name,
+            offset=self.offset,
+            expected=expected,
+            found=found,
         )
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the text in pieces of about a chunk, never cutting a number."""
-        position, end = self.offset, self.offset + self.length
+        position = self.offset
+        end = self.offset + self.length
         while position < end:
             piece = self.source.read_exact(position, min(CHUNK_BYTES, end - position), "a storage's numbers")
             if position + len(piece) < end:
-                cut = max(piece.rfind(b" "), piece.rfind(b"\n"))
-                if cut < 0:
+                last_space = max(piece.rfind(b" "), piece.rfind(b"\n"))
+                if last_space < 0:
                     raise CorruptError("is not a list of numbers", file=self.source.name, offset=position)
-                piece = piece[: cut + 1]
+                piece = piece[: last_space + 1]
             yield piece
             position += len(piece)
 
@@ -195,12 +204,12 @@ class Derived(Elements):
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
         """See `Elements.arrays`; elements that do not fill a group are an error."""
-        rest: np.ndarray | None = None
-        for part in array_chunks(self.origin):
-            part = part if rest is None or not rest.size else np.concatenate((rest, part))
-            whole = len(part) - len(part) % self.group
-            rest = part[whole:]
-            yield self.convert(part[:whole])
+        rest: np.ndarray | None = None  # the elements of a group that continues in the next chunk
+        for chunk in array_chunks(self.origin):
+            array = chunk if rest is None or not rest.size else np.concatenate((rest, chunk))
+            end = len(array) - len(array) % self.group
+            rest = array[end:]
+            yield self.convert(array[:end])
         if rest is not None and rest.size:
             raise CorruptError(f"{len(rest)} elements of a storage are left over", expected=f"groups of {self.group}")
 
@@ -219,10 +228,13 @@ class _Part(Elements):
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
         """See `Elements.arrays`; the other storage is read to its end, which may be an error."""
-        start, end = self.first, self.first + storage.count
+        # Counted from the beginning of each array in turn: negative once they lie before it.
+        start = self.first
+        end = self.first + storage.count
         for array in array_chunks(self.origin):
             yield array[max(start, 0) : max(end, 0)]
-            start, end = start - len(array), end - len(array)
+            start -= len(array)
+            end -= len(array)
 
 
 Data = Union[Elements, "np.ndarray"]
@@ -295,10 +307,11 @@ class Storage(Holder):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Return the elements as numpy has them, of shape (count,)."""
-        own = numpy_dtype(self.element)
-        bits = self.array
-        array = bits if bits.dtype == own else bits.view(own)
-        if dtype is not None and own != dtype:
+        own_dtype = numpy_dtype(self.element)
+        array = self.array
+        if array.dtype != own_dtype:  # the bits of a type that numpy lacks
+            array = array.view(own_dtype)
+        if dtype is not None and own_dtype != dtype:
             return array.astype(dtype)
         return array.copy() if copy else array
 
@@ -360,11 +373,11 @@ class Storage(Holder):
         if isinstance(self.data, Span) and self.count <= _FEW and self.data.width != width:
             yield _few_longs(self.data, self.count, order, width)
             return
-        wanted = dtype_of(self.element, order, width)
+        target_dtype = dtype_of(self.element, order, width)
         for array in array_chunks(self):
-            if wanted.itemsize < array.dtype.itemsize:
-                _check_fits(array, wanted)
-            yield array.astype(wanted, copy=False).tobytes()
+            if target_dtype.itemsize < array.dtype.itemsize:
+                _check_fits(array, target_dtype)
+            yield array.astype(target_dtype, copy=False).tobytes()
 
     def crc32(self) -> int:
         """CRC-32 of the elements' little-endian bytes."""
@@ -376,19 +389,19 @@ class Storage(Holder):
 
 def integers(storage: Storage) -> list[int]:
     """Return the elements of a storage of signed integers; few are read without numpy."""
-    raw, width = b"".join(storage.chunks()), storage.element.itemsize
+    raw = b"".join(storage.chunks())
+    width = storage.element.itemsize
     words = (raw[at : at + width] for at in range(0, len(raw), width))
     return [int.from_bytes(word, "little", signed=True) for word in words]
 
 
 def _few_longs(span: Span, count: int, order: str, width: int) -> bytes:
-    """Longs of another size, without loading numpy for a few numbers."""
-    code, wanted = (
-        f"{ORDER_SIGNS[of]}{count}{_LONGS[size]}" for of, size in ((span.order, span.width), (order, width))
-    )
-    numbers = struct.unpack(code, b"".join(span.pieces(count)))
+    """Return longs in another size, without loading numpy for a few numbers."""
+    source_format = f"{ORDER_SIGNS[span.order]}{count}{_LONGS[span.width]}"
+    target_format = f"{ORDER_SIGNS[order]}{count}{_LONGS[width]}"
+    numbers = struct.unpack(source_format, b"".join(span.pieces(count)))
     try:
-        return struct.pack(wanted, *numbers)
+        return struct.pack(target_format, *numbers)
     except struct.error:
         raise too_large(min(numbers), max(numbers)) from None
 
@@ -409,11 +422,12 @@ def storage_for_class(name: str) -> tuple[ElementType, str, str | None] | None:
     Returns:
         The element type, the device and the alias to keep, or `None` for any other class.
     """
-    known = LUA_CLASSES.get(name)
-    if known:
-        return (*known, None)
+    if name in LUA_CLASSES:
+        element, device = LUA_CLASSES[name]
+        return element, device, None
     if name in LUA_ALIASES:
-        return (*LUA_CLASSES[LUA_ALIASES[name]], name)
+        element, device = LUA_CLASSES[LUA_ALIASES[name]]
+        return element, device, name
     return None
 
 
@@ -428,17 +442,19 @@ def part_of(storage: Storage, first: int, count: int) -> Storage:
     data: Data = storage.data
     if count == storage.count and not first:
         return storage
-    if isinstance(data, Span):
+    if isinstance(data, Span):  # without the CRC-32, which is that of the whole
         data = Span(data.source, data.offset + first * data.width, data.width, data.order)
+    elif isinstance(data, Elements):
+        data = _Part(storage, first)
     else:
-        data = _Part(storage, first) if isinstance(data, Elements) else data[first : first + count]
+        data = data[first : first + count]
     return Storage(storage.element, count, data, storage.device, storage.version, storage.alias)
 
 
 def storage_array(storage: Storage) -> np.ndarray:
     """The elements as an array: that of the storage itself, a read-only view of its memory, or a new one."""
-    data, element = storage.data, storage.element
-    native = np.dtype(element.code)
+    data = storage.data
+    native = np.dtype(storage.element.code)
     if isinstance(data, np.ndarray):
         return data
     if isinstance(data, Derived):
@@ -446,13 +462,14 @@ def storage_array(storage: Storage) -> np.ndarray:
     if not isinstance(data, Span) or not storage.count:
         parts = list(array_chunks(storage))
         return np.concatenate(parts) if parts else np.empty(0, native)
-    held = dtype_of(element, data.order, data.width)
-    array = np.frombuffer(data.source.view(data.offset, storage.count * data.width), held)
-    if array.flags.writeable and held == native.newbyteorder():
+    dtype_in_file = dtype_of(storage.element, data.order, data.width)
+    array = np.frombuffer(data.source.view(data.offset, storage.count * data.width), dtype_in_file)
+    # Bytes that were read, not mapped, are reversed where they are: a copy would need the memory twice.
+    if array.flags.writeable and dtype_in_file == native.newbyteorder():
         array.byteswap(inplace=True)
         array = array.view(native)
     # A view only where the machine's own loads can use it; PyTorch takes neither swapped nor unaligned arrays.
-    return array if held == native and array.flags.aligned else array.astype(native)
+    return array if dtype_in_file == native and array.flags.aligned else array.astype(native)
 
 
 def own_array(storage: Storage) -> np.ndarray:
@@ -472,9 +489,9 @@ def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
         yield np.ascontiguousarray(data[start : start + step])
 
 
-def _check_fits(array: np.ndarray, wanted: np.dtype[Any]) -> None:
+def _check_fits(array: np.ndarray, narrower: np.dtype[Any]) -> None:
     """Refuse integers, shape (n,), that a narrower type does not have."""
-    bounds = np.iinfo(wanted)
+    bounds = np.iinfo(narrower)
     if array.size:
         least, greatest = int(array.min()), int(array.max())
         if least < bounds.min or greatest > bounds.max:
@@ -491,24 +508,26 @@ def _converted_extent(storage: Storage, order: str, width: int) -> Extent | None
     span = origin.data
     if not isinstance(span, Span) or not origin.count:
         return None
-    unit = math.gcd(origin.count, storage.count)
-    together = math.lcm(origin.count // unit, *(step.group for step in steps))
+    # The least number of elements of the file that become a whole number of elements, and make up whole groups.
+    common = math.gcd(origin.count, storage.count)
+    together = math.lcm(origin.count // common, *(step.group for step in steps))
     if origin.count % together or together > _MOST_TOGETHER:
         return None
-    held, wanted = dtype_of(origin.element, span.order, span.width), dtype_of(storage.element, order, width)
-    made = storage.count * wanted.itemsize // (origin.count // together)
+    source_dtype = dtype_of(origin.element, span.order, span.width)
+    target_dtype = dtype_of(storage.element, order, width)
     converts = tuple(step.convert for step in steps)
-    if converts:
-        change = Change(together * span.width, made, partial(_ArrayBuffer, together, held, wanted, converts))
-    else:
-        change = _change_of_type(held, wanted)
-    return span.taken(origin.count, change)
+    if not converts:
+        return span.taken(origin.count, _change_of_type(source_dtype, target_dtype))
+    target_bytes = storage.count * target_dtype.itemsize // (origin.count // together)
+    buffer = partial(_ArrayBuffer, together, source_dtype, target_dtype, converts)
+    return span.taken(origin.count, Change(together * span.width, target_bytes, buffer))
 
 
 @cache
-def _change_of_type(held: np.dtype[Any], wanted: np.dtype[Any]) -> Change:
+def _change_of_type(source_dtype: np.dtype[Any], target_dtype: np.dtype[Any]) -> Change:
     """One change for all storages of the same types, so that they share the memory for it."""
-    return Change(held.itemsize, wanted.itemsize, partial(_ArrayBuffer, 1, held, wanted))
+    buffer = partial(_ArrayBuffer, 1, source_dtype, target_dtype)
+    return Change(source_dtype.itemsize, target_dtype.itemsize, buffer)
 
 
 class _ArrayBuffer(Buffer):
@@ -516,42 +535,43 @@ class _ArrayBuffer(Buffer):
 
     Args:
         together: how many elements of the source always come together, or a multiple of it.
-        held: their type in the source.
-        wanted: that of the elements in the target.
+        source_dtype: their type in the source.
+        target_dtype: that of the elements in the target.
         converts: what makes elements in the machine's byte order from such, one after the other.
     """
 
     def __init__(
         self,
         together: int,
-        held: np.dtype[Any],
-        wanted: np.dtype[Any],
+        source_dtype: np.dtype[Any],
+        target_dtype: np.dtype[Any],
         converts: tuple[Callable[[np.ndarray], np.ndarray], ...] = (),
     ) -> None:
-        most = _STEP_BYTES if converts else _BUFFER_BYTES
-        count = max(1, most // max(held.itemsize, wanted.itemsize) // together) * together
-        self._taken = np.empty(count, held.newbyteorder("="))
-        self._swaps = not held.isnative, not wanted.isnative
-        self._native = wanted.newbyteorder("=")
-        self._made = np.empty(count, self._native)
+        most_bytes = _STEP_BYTES if converts else _BUFFER_BYTES
+        count = max(1, most_bytes // max(source_dtype.itemsize, target_dtype.itemsize) // together) * together
+        self._source = np.empty(count, source_dtype.newbyteorder("="))
+        self._swaps_source = not source_dtype.isnative
+        self._swaps_target = not target_dtype.isnative
+        self._native = target_dtype.newbyteorder("=")
+        self._target = np.empty(count, self._native)
         self._converts = converts
-        self.view = self._taken.view("u1").data
+        self.view = self._source.view("u1").data
 
     def changed(self, length: int) -> memoryview:
         """See `Buffer.changed`."""
-        array = self._taken[: length // self._taken.itemsize]
-        if self._swaps[0]:
+        array = self._source[: length // self._source.itemsize]
+        if self._swaps_source:
             array.byteswap(inplace=True)
         for convert in self._converts:
             array = convert(array)
         if array.dtype != self._native or not array.flags.c_contiguous:
             if array.dtype.kind == "i" and self._native.itemsize < array.itemsize:
                 _check_fits(array, self._native)
-            if len(self._made) < len(array):
-                self._made = np.empty(len(array), self._native)
-            made = self._made[: len(array)]
-            np.copyto(made, array, casting="unsafe")
-            array = made
-        if self._swaps[1]:
+            if len(self._target) < len(array):  # a conversion may return more elements than it receives
+                self._target = np.empty(len(array), self._native)
+            target = self._target[: len(array)]
+            np.copyto(target, array, casting="unsafe")
+            array = target
+        if self._swaps_target:
             array = array.byteswap(inplace=array.flags.writeable)
         return array.view("u1").data

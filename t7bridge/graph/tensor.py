@@ -25,10 +25,15 @@ if TYPE_CHECKING:
     import torch
 
 _EDGE = 3
+"""Indices printed at each end of a long dimension."""
 _ROWS = 1000
+"""Most lines of a printed tensor."""
 _SHOWN = 10
+"""Elements shown in a notebook."""
 _FIGURES_BYTES = 1 << 24
+"""Size of a tensor up to which a notebook shows its minimum, maximum and mean."""
 _TEXT_BYTES = 1 << 20
+"""Size of a storage up to which all of it is converted to print some elements."""
 Scalar = bool | int | float | complex
 """An element as a Python value."""
 
@@ -52,7 +57,8 @@ class TensorExtras(Shown):
     subclass: PythonGlobal | None = None
 
     def _short(self) -> str:
-        return f"TensorExtras{' conj' * bool(self.conj)}{' neg' * bool(self.neg)}"
+        marks = [name for name in ("conj", "neg") if getattr(self, name)]
+        return " ".join(["TensorExtras", *marks])
 
 
 @define(eq=False)
@@ -123,10 +129,11 @@ class Tensor(Holder):
                 return np.empty(self.shape, np.dtype(self.element.code))
             if self.element.name in PACKED:
                 raise UnsupportedError(f"numpy has no arrays of {self.element.name}, smaller than a byte")
-            np.empty((0,) * len(self.size))  # an error for more dimensions than it has; as_strided of 1.23 crashes
+            # An error for more dimensions than numpy has, where `as_strided` of numpy 1.23 crashes.
+            np.empty((0,) * len(self.size))
             storage = self.storage
             first = 0
-            if isinstance(storage.data, Span):  # others of the storage's elements are not read
+            if isinstance(storage.data, Span):  # only these elements are read from the file
                 first, end = self.reach()
                 storage = part_of(storage, first, end - first)
             base = storage.array[self.offset - first :]
@@ -285,29 +292,36 @@ def view_fault(
     first, end = _reach(size, stride, offset)
     if first < 0:
         return f"it reaches element {first}, before the first"
-    return f"it reaches element {end - 1}, and the storage has {count}" if end > count else None
+    if end > count:
+        return f"it reaches element {end - 1}, and the storage has {count}"
+    return None
 
 
 def _reach(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> tuple[int, int]:
-    steps = [(extent - 1) * step for extent, step in zip(size, stride)]
-    return offset + sum(step for step in steps if step < 0), offset + sum(step for step in steps if step > 0) + 1
+    """Return the first element of the storage that a view covers, and the one after the last."""
+    distances = [(extent - 1) * step for extent, step in zip(size, stride)]
+    first = offset + sum(distance for distance in distances if distance < 0)
+    last = offset + sum(distance for distance in distances if distance > 0)
+    return first, last + 1
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of contiguous elements, the last index fastest."""
-    steps, count = [], 1
+    strides = []
+    count = 1
     for extent in reversed(shape):
-        steps.append(count)
-        count *= max(extent, 1)
-    return tuple(reversed(steps))
+        strides.append(count)
+        count *= max(extent, 1)  # as PyTorch has it: a dimension of no elements counts as one
+    return tuple(reversed(strides))
 
 
 def covered(ranges: Iterable[tuple[int, int]]) -> int:
     """Return the number of elements in a union of ranges, each its first element and the one after its last."""
-    total, end = 0, 0
-    for first, last in sorted(ranges):
-        total += max(last - max(first, end), 0)
-        end = max(end, last)
+    total = 0
+    covered_to = 0
+    for first, end in sorted(ranges):
+        total += max(end - max(first, covered_to), 0)
+        covered_to = max(covered_to, end)
     return total
 
 
@@ -320,7 +334,8 @@ def place_of(tensor: Tensor) -> tuple[object, ...]:
 
 def _asks_for_view(key: Any) -> bool:
     """Return whether a key selects a view even if it has one element."""
-    return key is Ellipsis or (isinstance(key, tuple) and any(each is Ellipsis or each is None for each in key))
+    parts = key if isinstance(key, tuple) else (key,)
+    return any(part is Ellipsis or part is None for part in parts)
 
 
 def _view_of(
@@ -333,42 +348,44 @@ def _view_of(
         TypeError: a part is not an int, slice, `...` or None.
     """
     parts = list(key) if isinstance(key, tuple) else [key]
-    if sum(part is Ellipsis for part in parts) > 1:
+    ellipses = sum(part is Ellipsis for part in parts)
+    if ellipses > 1:
         raise IndexError("an index can contain only one ...")
-    used = sum(part is not None and part is not Ellipsis for part in parts)
-    if used > len(size):
-        raise IndexError(f"{used} indices for a tensor of {len(size)} dimensions")
-    if not any(part is Ellipsis for part in parts):
+    indices = sum(part is not None and part is not Ellipsis for part in parts)
+    if indices > len(size):
+        raise IndexError(f"{indices} indices for a tensor of {len(size)} dimensions")
+    if not ellipses:  # dimensions without an index are whole
         parts.append(Ellipsis)
     new_size: list[int] = []
     new_stride: list[int] = []
-    at = 0
+    dim = 0
     for part in parts:
         if part is Ellipsis:
-            end = at + len(size) - used
-            new_size += size[at:end]
-            new_stride += stride[at:end]
-            at = end
+            end = dim + len(size) - indices
+            new_size += size[dim:end]
+            new_stride += stride[dim:end]
+            dim = end
         elif part is None:
             new_size.append(1)
             new_stride.append(0)
         elif isinstance(part, slice):
-            start, stop, step = part.indices(size[at])
+            start, stop, step = part.indices(size[dim])
             count = len(range(start, stop, step))
             new_size.append(count)
-            new_stride.append(stride[at] * step)
-            offset += start * stride[at] if count else 0
-            at += 1
+            new_stride.append(stride[dim] * step)
+            if count:  # the start of an empty slice may lie outside
+                offset += start * stride[dim]
+            dim += 1
         else:
             if isinstance(part, bool) or not hasattr(part, "__index__"):
                 raise TypeError(
                     f"a tensor is indexed by ints, slices, ... and None, not by {short(part)}; numpy() takes more"
                 )
             number = part.__index__()
-            if not -size[at] <= number < size[at]:
-                raise IndexError(f"index {number} is out of range for a dimension of {size[at]}")
-            offset += (number % size[at]) * stride[at]
-            at += 1
+            if not -size[dim] <= number < size[dim]:
+                raise IndexError(f"index {number} is out of range for a dimension of {size[dim]}")
+            offset += (number % size[dim]) * stride[dim]
+            dim += 1
     return tuple(new_size), tuple(new_stride), offset
 
 
@@ -387,17 +404,18 @@ class Assembled(Elements):
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
         """See `Elements.arrays`: as many rows at a time as make up about 1 MiB, at least one."""
-        rows, inner = self.size[0], self.size[1:]
-        step = max(1, CHUNK_BYTES // max(1, math.prod(inner) * storage.element.itemsize))
+        rows = self.size[0]
+        shape_of_row = self.size[1:]
+        step = max(1, CHUNK_BYTES // max(1, math.prod(shape_of_row) * storage.element.itemsize))
         for row in range(0, rows, step):
-            block = np.empty((min(step, rows - row), *inner), np.dtype(storage.element.code))
+            block = np.empty((min(step, rows - row), *shape_of_row), np.dtype(storage.element.code))
             for start, tensor in self.parts:
                 first = max(row, start[0])
-                last = min(row + len(block), start[0] + tensor.shape[0])
-                if first < last:
+                end = min(row + len(block), start[0] + tensor.shape[0])
+                if first < end:
                     columns = tuple(slice(at, at + extent) for at, extent in zip(start[1:], tensor.shape[1:]))
-                    inside = (slice(first - row, last - row), *columns)
-                    block[inside] = tensor[first - start[0] : last - start[0]].array
+                    place = (slice(first - row, end - row), *columns)
+                    block[place] = tensor[first - start[0] : end - start[0]].array
             yield block.reshape(-1)
 
 
@@ -506,17 +524,19 @@ def blocks(tensor: Tensor, count: int) -> Iterator[np.ndarray]:
         pieces: Iterable[np.ndarray] = array_chunks(stored)
     else:
         pieces = np.nditer(tensor.array, ["buffered", "external_loop"], order="C", buffersize=count)  # type: ignore[assignment]
-    held: list[np.ndarray] = []
-    left = count
+    unfinished: list[np.ndarray] = []  # the pieces of a block that is not full yet
+    missing = count
     for piece in pieces:
-        while len(piece) >= left:
-            yield np.concatenate([*held, piece[:left]]) if held else piece[:left]
-            piece, held, left = piece[left:], [], count
+        while len(piece) >= missing:
+            yield np.concatenate([*unfinished, piece[:missing]]) if unfinished else piece[:missing]
+            piece = piece[missing:]
+            unfinished = []
+            missing = count
         if len(piece):
-            held.append(piece.copy())
-            left -= len(piece)
-    if held:
-        yield np.concatenate(held)
+            unfinished.append(piece.copy())  # the iterator uses its memory again
+            missing -= len(piece)
+    if unfinished:
+        yield np.concatenate(unfinished)
 
 
 def byte_strides(size: Sequence[int], stride: Sequence[int], itemsize: int) -> tuple[int, ...]:
@@ -539,7 +559,8 @@ def _with_bits(view: np.ndarray, tensor: Tensor) -> np.ndarray:
 
 def _python_values(array: np.ndarray) -> Any:
     """Return the elements as Python values, those of ml_dtypes as floats."""
-    return (array if array.dtype.kind in "biufc" and array.dtype.isbuiltin == 1 else array.astype("f4")).tolist()
+    is_of_numpy = array.dtype.kind in "biufc" and array.dtype.isbuiltin == 1
+    return (array if is_of_numpy else array.astype("f4")).tolist()
 
 
 def elements(tensor: Tensor, count: int) -> list[Any]:
@@ -551,24 +572,26 @@ def elements(tensor: Tensor, count: int) -> list[Any]:
     storage = tensor.storage
     if not count or storage is None:
         return []
-    dtype, offset = numpy_dtype(tensor.element), tensor.offset
-    places = np.arange(count)
-    at = np.full(count, offset, "i8")
+    dtype = numpy_dtype(tensor.element)
+    # The places of the elements in the storage, from their numbers in index order: the last index is the remainder by
+    # the last extent, and so on.
+    numbers = np.arange(count)
+    places = np.full(count, tensor.offset, "i8")
     for extent, step in zip(reversed(tensor.size), reversed(tensor.stride)):
-        at += (places % extent) * step
-        places = places // extent
+        places += (numbers % extent) * step
+        numbers = numbers // extent
     data = storage.data
     if isinstance(data, Span):
-        held = dtype_of(storage.element, data.order, data.width)
+        dtype_in_file = dtype_of(storage.element, data.order, data.width)
         pieces = [
-            data.source.read_exact(data.offset + int(place) * data.width, data.width, "an element") for place in at
+            data.source.read_exact(data.offset + int(place) * data.width, data.width, "an element") for place in places
         ]
-        found = np.frombuffer(b"".join(pieces), held).astype(storage.element.code)
+        array = np.frombuffer(b"".join(pieces), dtype_in_file).astype(storage.element.code)
     else:
-        found = storage.array[at]
+        array = storage.array[places]
     if tensor.extras is not None:
-        found = _with_bits(found, tensor)
-    values: list[Any] = _python_values(found if found.dtype == dtype else found.view(dtype))
+        array = _with_bits(array, tensor)
+    values: list[Any] = _python_values(array if array.dtype == dtype else array.view(dtype))
     return values
 
 
@@ -587,13 +610,14 @@ def _text(tensor: Tensor) -> str:
 
     Rows show at most six elements of the last dimension; other dimensions the first three and the last three.
     """
-    about = f"[{tensor.lua_class or tensor.dtype} of size {'x'.join(map(str, tensor.shape[:20])) or 'no dimensions'}]"
+    size = "x".join(map(str, tensor.shape[:20])) or "no dimensions"
+    last_line = f"[{tensor.lua_class or tensor.dtype} of size {size}]"
     try:
         if not tensor.numel or not _is_readable(tensor) or len(tensor.shape) > 8:
-            return about
-        return "\n".join([*islice(_rows(tensor), _ROWS), about])
+            return last_line
+        return "\n".join([*islice(_rows(tensor), _ROWS), last_line])
     except T7BridgeError as error:
-        return f"<{clean(str(error), 200)}>\n{about}"
+        return f"<{clean(str(error), 200)}>\n{last_line}"
 
 
 def _edges(extent: int) -> list[int | None]:
@@ -604,15 +628,22 @@ def _edges(extent: int) -> list[int | None]:
 
 
 def _rows(tensor: Tensor, place: str = "") -> Iterator[str]:
+    """Yield the lines of a tensor, each after its indices; those of a matrix, which are plain to see, without."""
     if not tensor.shape:
         yield _number(tensor.item())
     elif len(tensor.shape) == 1:
-        shown = ["…" if at is None else _number(elements(tensor[at : at + 1], 1)[0]) for at in _edges(tensor.shape[0])]
-        yield f"{place} {'  '.join(shown)}" if place else "  ".join(shown)
-    else:
+        texts = []
         for at in _edges(tensor.shape[0]):
-            name = "" if len(tensor.shape) == 2 and not place else f"{place}[{at}]"
-            yield from ("…",) if at is None else _rows(tensor[at], name)
+            texts.append("…" if at is None else _number(tensor[at]))
+        row = "  ".join(texts)
+        yield f"{place} {row}" if place else row
+    else:
+        is_matrix = len(tensor.shape) == 2 and not place
+        for at in _edges(tensor.shape[0]):
+            if at is None:
+                yield "…"
+            else:
+                yield from _rows(tensor[at], "" if is_matrix else f"{place}[{at}]")
 
 
 _MOST = 1 << 24
@@ -641,25 +672,26 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
         return {}
     if numpy_dtype(tensor.element).kind not in "fiub":
         return {}
-    most = min(count, _MOST)
+    read = min(count, _MOST)
     with np.errstate(all="ignore"):  # signaling NaNs, and sums beyond the type
-        number, mean, squares, least, greatest, zeros, missing = _moments(_pieces(tensor))
-        found: dict[str, Any] = {}
-        if number:
-            std = float(np.sqrt(squares / number))
-            found |= {"min": least, "max": greatest, "mean": mean, "std": std}
-        found["zeros"] = zeros * times
-        if missing:
-            found["nan"] = missing * times
-        if most - number - missing:
-            found["inf"] = (most - number - missing) * times
-        if count > most:
-            found["read"] = most * times
-        if bins and number and 0 < greatest - least < np.inf:
+        finite, mean, squares, least, greatest, zeros, nans = _moments(_pieces(tensor))
+        infinities = read - finite - nans
+        statistics: dict[str, Any] = {}
+        if finite:
+            std = float(np.sqrt(squares / finite))
+            statistics |= {"min": least, "max": greatest, "mean": mean, "std": std}
+        statistics["zeros"] = zeros * times
+        if nans:
+            statistics["nan"] = nans * times
+        if infinities:
+            statistics["inf"] = infinities * times
+        if count > read:
+            statistics["read"] = read * times
+        if bins and finite and 0 < greatest - least < np.inf:
             limits = (least, greatest)
-            counts = [np.histogram(each[np.isfinite(each)], bins, limits)[0] for each in _pieces(tensor)]
-            found["bins"] = (np.sum(counts, axis=0) * times).tolist()
-    return found
+            counts = [np.histogram(piece[np.isfinite(piece)], bins, limits)[0] for piece in _pieces(tensor)]
+            statistics["bins"] = (np.sum(counts, axis=0) * times).tolist()
+    return statistics
 
 
 def _pieces(tensor: Tensor) -> Iterator[Any]:
@@ -668,25 +700,36 @@ def _pieces(tensor: Tensor) -> Iterator[Any]:
 
 
 def _moments(pieces: Iterator[Any]) -> tuple[int, float, float, float, float, int, int]:
-    """Return number, mean, sum of squared distances from it, least and greatest of finite elements; zeros; NaNs."""
-    number, mean, squares = 0, 0.0, 0.0
+    """Return number, mean, sum of squared distances from it, least and greatest of finite elements; zeros; NaNs.
+
+    Source: T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
+    (1979), for the sum of squares of two sets of numbers.
+    """
+    number = 0
+    mean = 0.0
+    squares = 0.0
     least, greatest = np.inf, -np.inf
-    zeros = missing = 0
+    zeros = 0
+    nans = 0
     for values in pieces:
         finite = values[np.isfinite(values)]
-        missing += int(np.isnan(values).sum())
+        nans += int(np.isnan(values).sum())
         zeros += int((values == 0).sum())
         if not finite.size:
             continue
-        least, greatest = min(least, float(finite.min())), max(greatest, float(finite.max()))
-        here, spread, total = float(finite.mean()), float(finite.var()) * finite.size, number + finite.size
+        least = min(least, float(finite.min()))
+        greatest = max(greatest, float(finite.max()))
+        mean_here = float(finite.mean())
+        squares_here = float(finite.var()) * finite.size
+        total = number + finite.size
         if number:
-            squares += spread + (here - mean) ** 2 * number * finite.size / total
-            mean += (here - mean) * finite.size / total
+            squares += squares_here + (mean_here - mean) ** 2 * number * finite.size / total
+            mean += (mean_here - mean) * finite.size / total
         else:
-            squares, mean = spread, here
+            squares = squares_here
+            mean = mean_here
         number = total
-    return number, mean, squares, least, greatest, zeros, missing
+    return number, mean, squares, least, greatest, zeros, nans
 
 
 def _figures(tensor: Tensor) -> dict[str, str]:
@@ -694,12 +737,19 @@ def _figures(tensor: Tensor) -> dict[str, str]:
     storage = tensor.storage
     if storage is None or not tensor.numel or not tensor.element.native:
         return {}
-    if max(tensor.nbytes, storage.nbytes if not isinstance(storage.data, Span) else 0) > _FIGURES_BYTES:
+    # Of a span only the tensor's elements are read; anything else is converted as a whole.
+    bytes_read = tensor.nbytes if isinstance(storage.data, Span) else max(tensor.nbytes, storage.nbytes)
+    if bytes_read > _FIGURES_BYTES:
         return {}
-    numbers = statistics_of(tensor)
-    found: dict[str, str] = {name: _number(numbers[name]) for name in ("min", "max", "mean") if name in numbers}
-    lost = numbers.get("nan", 0) + numbers.get("inf", 0)
-    return found | ({"not finite": str(lost)} if lost else {})
+    statistics = statistics_of(tensor)
+    figures: dict[str, str] = {}
+    for name in ("min", "max", "mean"):
+        if name in statistics:
+            figures[name] = _number(statistics[name])
+    not_finite = statistics.get("nan", 0) + statistics.get("inf", 0)
+    if not_finite:
+        figures["not finite"] = str(not_finite)
+    return figures
 
 
 def _html(tensor: Tensor) -> str:
@@ -713,8 +763,8 @@ def _html(tensor: Tensor) -> str:
     try:
         rows.update(_figures(tensor))
         if _is_readable(tensor):
-            shown = [_number(value) for value in elements(tensor, _SHOWN)]
-            rows[f"first {counted(len(shown), 'value')}"] = ", ".join(shown)
+            texts = [_number(value) for value in elements(tensor, _SHOWN)]
+            rows[f"first {counted(len(texts), 'value')}"] = ", ".join(texts)
     except T7BridgeError as error:
         rows["error"] = str(error)
     lines = "".join(
@@ -738,12 +788,12 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
     """
     import torch
 
-    # Of an empty tensor, PyTorch multiplies the sizes, too.
+    # PyTorch overflows at 2**63 bytes, of up to 8 an element. Of an empty tensor it multiplies the sizes, too.
     if math.prod(extent or 1 for extent in tensor.shape) >= 1 << 60:
         raise UnsupportedError("PyTorch has no tensors of these sizes", found="x".join(map(str, tensor.shape))[:80])
     name = tensor.element.name
     dtype = getattr(torch, name, None)
-    if name in PACKED or name.startswith(("quint", "qint")):
+    if name in PACKED or name.startswith(("quint", "qint")):  # as integers, without scale and zero point
         dtype = {"quint8": torch.uint8, "qint8": torch.int8, "qint32": torch.int32}.get(name, torch.uint8)
     if not isinstance(dtype, torch.dtype):
         raise UnsupportedError(f"this release of PyTorch has no {name}")
@@ -754,32 +804,36 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
         copied = tensor.array.reshape(-1).copy()  # `ascontiguousarray` leaves the stride of an extent of 1
         return torch.from_numpy(copied).view(dtype).reshape(tensor.size)
     flat = _flat(storage, storages).view(dtype)
-    made: torch.Tensor = flat.as_strided(tensor.size, tensor.stride, tensor.offset)
-    if tensor.extras is not None:
-        made = made.conj() if tensor.extras.conj else made
-        made = torch._neg_view(made) if tensor.extras.neg else made
+    view: torch.Tensor = flat.as_strided(tensor.size, tensor.stride, tensor.offset)
+    if tensor.extras is not None and tensor.extras.conj:
+        view = view.conj()
+    if tensor.extras is not None and tensor.extras.neg:
+        view = torch._neg_view(view)
     if tensor.is_parameter:
         if tensor.requires_grad and not (dtype.is_floating_point or dtype.is_complex):
             raise UnsupportedError(f"PyTorch has no parameters of {name} that require gradients")
-        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-    return made.requires_grad_() if tensor.requires_grad and dtype.is_floating_point else made
+        return torch.nn.Parameter(view, requires_grad=tensor.requires_grad)
+    if tensor.requires_grad and dtype.is_floating_point:
+        return view.requires_grad_()
+    return view
 
 
 def _flat(storage: Storage, storages: dict[int, Any]) -> Any:
     """Return all elements of a storage as a 1-D tensor."""
     import torch
 
-    made = storages.get(id(storage))
-    if made is None:
-        if storage.base is not None:
-            base = _flat(storage.base, storages).view(torch.uint8)
-            start = storage.base_offset
-            made = base[start : start + storage.nbytes].view(getattr(torch, storage.element.name))
-        else:
-            array = storage_array(storage)
-            made = torch.from_numpy(array if array.flags.writeable else array.copy())
-        storages[id(storage)] = made
-    return made
+    flat = storages.get(id(storage))
+    if flat is not None:
+        return flat
+    if storage.base is not None:
+        base = _flat(storage.base, storages).view(torch.uint8)
+        start = storage.base_offset
+        flat = base[start : start + storage.nbytes].view(getattr(torch, storage.element.name))
+    else:
+        array = storage_array(storage)
+        flat = torch.from_numpy(array if array.flags.writeable else array.copy())
+    storages[id(storage)] = flat
+    return flat
 
 
 def rows(tensor: Tensor) -> Iterator[bytes | memoryview]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any
 
 from ..data import collector_paused
@@ -26,6 +26,8 @@ _STEP = re.compile(rf"\.<?\w+>?|\[(?:{_QUOTED}|[^\]]*)\]|<key (?:\.\w+|\[.*?\])>
 ROOT = Step("root")
 _SHOWN_STEPS = 50
 _SHOWN_LETTERS = 200
+_SHOWN_CHOICES = 12
+"""Steps that the error for a wrong path lists."""
 
 
 class KeyStep:
@@ -79,18 +81,20 @@ class Path:
         """
         path = cls(None, Step(root))
         rest = text.removeprefix(root)
-        for step in _STEP.findall(rest if rest[:1] in ("", ".", "[", "<") else f".{text}"):
+        if rest[:1] not in ("", ".", "[", "<"):  # `rooting.weight` begins with a field, not with the root
+            rest = f".{text}"
+        for step in _STEP.findall(rest):
             path = cls(path, Step(step))
         return path
 
     def steps(self, most: int = sys.maxsize) -> list[Path]:
         """Return the paths from the root to this one, each one step longer; the last `most` of them."""
-        found: list[Path] = []
+        paths: list[Path] = []
         path: Path | None = self
-        while path is not None and len(found) < most:
-            found.append(path)
+        while path is not None and len(paths) < most:
+            paths.append(path)
             path = path.parent
-        return found[::-1]
+        return paths[::-1]
 
     def text(self) -> str:
         """Return `root.modules[3].weight`, at any length."""
@@ -99,8 +103,8 @@ class Path:
     def __str__(self) -> str:
         """Return the text; of a very deep path the last steps only."""
         first, *rest = self.steps(_SHOWN_STEPS + 1)
-        names = [step_name(path.key)[:_SHOWN_LETTERS] for path in rest]
-        return (step_name(first.key) if first.parent is None else "root…") + "".join(names)
+        start = step_name(first.key) if first.parent is None else "root…"
+        return start + "".join([step_name(path.key)[:_SHOWN_LETTERS] for path in rest])
 
     def follow(self, root: Value) -> Iterator[Path]:
         """Yield the path of each value on the way from a root to the value at this path.
@@ -110,14 +114,15 @@ class Path:
         """
         first, *rest = self.steps()
         path = Path(None, first.key, root)
-        for step in (step_name(each.key) for each in rest):
-            found = next((pair for pair in entries(path.value) if step_name(pair[0]) == step), None)
-            if found is None:
-                there = ", ".join(step_name(key) for (key, _), _ in zip(entries(path.value), range(12)))
+        for step in (step_name(ancestor.key) for ancestor in rest):
+            entry = next((entry for entry in entries(path.value) if step_name(entry[0]) == step), None)
+            if entry is None:
+                steps = ", ".join(step_name(key) for key, _ in islice(entries(path.value), _SHOWN_CHOICES))
                 raise ModelError(
-                    f"there is nothing at {self.text()}", path=path.text(), expected=there or "no further step"
+                    f"there is nothing at {self.text()}", path=path.text(), expected=steps or "no further step"
                 )
-            path = Path(path, *found)
+            key, value = entry
+            path = Path(path, key, value)
             yield path
 
     def get(self, root: Value) -> Value:
@@ -193,14 +198,18 @@ def objects(root: Value) -> Iterator[Value]:
 
 def unfinished_step(value: Any) -> str:
     """Return the step from a partly read object to the value being read inside it."""
-    value = value.content if isinstance(value, TdsHash) else value
-    if isinstance(value, Table):
-        if len(value.raw_keys) > len(value.raw_values):
-            return step_name(value.raw_keys[-1])
-        return f"<key {len(value.raw_keys) + 1}>"
+    table = value.content if isinstance(value, TdsHash) else value
+    if isinstance(table, Table):
+        if len(table.raw_keys) > len(table.raw_values):  # the last key is read, its value is not
+            return step_name(table.raw_keys[-1])
+        return f"<key {len(table.raw_keys) + 1}>"
     if isinstance(value, TdsVec):
         return f"[{len(value.elements) + 1}]"
-    return ".storage" if isinstance(value, Tensor) else "<upvalues>" if isinstance(value, LuaFunction) else ""
+    if isinstance(value, Tensor):
+        return ".storage"
+    if isinstance(value, LuaFunction):
+        return "<upvalues>"
+    return ""
 
 
 _NO_PATH = Path()
@@ -234,16 +243,16 @@ class Fill:
 
 def fill_list(items: list[Any] | tuple[Any, ...], finish: Callable[[Any], Any] | None = None) -> Fill:
     """Return a new list to be filled from items."""
-    made: list[Any] = [None] * len(items)
+    target: list[Any] = [None] * len(items)
     places = range(len(items))
-    return Fill(made, zip(repeat(made), places, places, items), finish)
+    return Fill(target, zip(repeat(target), places, places, items), finish)
 
 
-def fill_dict(made: dict[Any, Any], keys: Iterable[Any], values: Iterable[Any]) -> Fill:
+def fill_dict(target: dict[Any, Any], keys: Iterable[Any], values: Iterable[Any]) -> Fill:
     """Return a dict to be filled under new keys, whose order is fixed at once."""
     keys = list(keys)
-    made.update(dict.fromkeys(keys))
-    return Fill(made, zip(repeat(made), keys, keys, values))
+    target.update(dict.fromkeys(keys))
+    return Fill(target, zip(repeat(target), keys, keys, values))
 
 
 class Rebuilder:
@@ -283,10 +292,12 @@ class Rebuilder:
         """Return what a value becomes, with everything in it."""
         result: list[Any] = [None]
         made, scalar, put = self.made, self.scalar, self.put
-        # What is still to be made, the next one last; of a container that is being filled nothing else is kept.
-        left: list[tuple[Any, Any, Any, Any, Path | None]] = [(result, 0, ROOT, root, None)]
-        while left:
-            target, place, key, value, path = left.pop()
+        # What is still to be made, the next one last: (list or dict, place there, key for paths, value, path of what
+        # contains it). Below the parts of a container stands the container itself, as (fill, its places, …), to be
+        # closed when they are in it.
+        stack: list[tuple[Any, Any, Any, Any, Path | None]] = [(result, 0, ROOT, root, None)]
+        while stack:
+            target, place, key, value, path = stack.pop()
             if type(target) is Fill:
                 self._close(target, place)
                 continue
@@ -294,44 +305,47 @@ class Rebuilder:
                 target[place] = scalar(value, path, key)
                 continue
             if id(value) in made:
-                known = made[id(value)]
-                if type(known) is _Places:
-                    known.append((target, place, value))
+                earlier = made[id(value)]
+                if type(earlier) is _Places:  # inside itself, before it is finished
+                    earlier.append((target, place, value))
                 else:
-                    put(target, place, known, value)
+                    put(target, place, earlier, value)
                 continue
             here = Path(path, key) if self.has_paths else _NO_PATH
-            found = self.make(value, here)
-            fill = found if type(found) is Fill else None
-            done = fill.value if fill else found
+            new = self.make(value, here)
+            fill = None
+            if type(new) is Fill:
+                fill = new
+                new = fill.value
             if fill and fill.finish:
-                done = _Places([(target, place, value)])
+                new = _Places([(target, place, value)])
             else:
-                put(target, place, done, value)
+                put(target, place, new, value)
             if self.remembers:
                 self._alive.append(value)
-                made.setdefault(id(value), done)
+                made.setdefault(id(value), new)  # `make` may have put something else there
             if fill:
                 if fill.finish or fill.done:
-                    left.append((fill, done, None, None, None))
+                    stack.append((fill, new, None, None, None))
                 parts = []
                 for target, place, key, value in fill.parts:
                     if type(value) in SCALARS:
                         target[place] = scalar(value, here, key)
                     else:
                         parts.append((target, place, key, value, here))
-                left += reversed(parts)
-                fill.parts = ()  # one that is used up still knows its last
+                stack += reversed(parts)
+                fill.parts = ()  # an exhausted iterator still refers to its last item
         return result[0]
 
     def _close(self, fill: Fill, places: list[tuple[Any, Any, Any]]) -> None:
-        """Finish a container that is filled."""
+        """Finish a container that is filled, and put what it becomes at the places that wait for it."""
         if fill.done is not None:
             fill.done()
         if fill.finish is not None:
             finished = fill.finish(fill.value)
             for target, place, value in places:
-                self.made.update({id(value): finished} if self.remembers else {})
+                if self.remembers:
+                    self.made[id(value)] = finished
                 self.put(target, place, finished, value)
 
 
@@ -349,10 +363,10 @@ def pairwise(a: Value, b: Value, compare: Callable[[Path, Value, Value], Any]) -
         compare: called for each pair, with its path; returns the pairs inside, to be compared next, as (key, a, b), or
             nothing.
     """
-    # The pairs that are left in what is around the present ones, where there are any.
-    left: list[tuple[Path | None, Any, Iterator[Any]]] = [(None, (ROOT, a, b), iter(()))]
-    while left:
-        path, pair, pairs = left.pop()
+    # Of each container around the present pair that has pairs left: its path, the next pair, and those after it.
+    stack: list[tuple[Path | None, Any, Iterator[Any]]] = [(None, (ROOT, a, b), iter(()))]
+    while stack:
+        path, pair, pairs = stack.pop()
         while pair is not None:
             key, one, other = pair
             here = Path(path, key)
@@ -360,6 +374,7 @@ def pairwise(a: Value, b: Value, compare: Callable[[Path, Value, Value], Any]) -
             pair = next(pairs, None)
             if inside:
                 if pair is not None:
-                    left.append((path, pair, pairs))
-                path, pairs = here, iter(inside)
+                    stack.append((path, pair, pairs))
+                path = here
+                pairs = iter(inside)
                 pair = next(pairs, None)

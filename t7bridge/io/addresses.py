@@ -19,8 +19,10 @@ from ..errors import MissingFileError, T7BridgeError, TruncatedError, Unsupporte
 ARCHIVES = ("zip", "tar", "libarchive")
 """File systems whose files are members of an archive, which cannot be read by ranges where they are compressed."""
 BLOCK_BYTES = 1 << 14
-_MOST_BLOCKS, _KEPT_BLOCKS = 512, 1024
-"""Blocks that one request asks for at most, 8 MiB, and that are kept."""
+_MOST_BLOCKS = 512
+"""Blocks that one request asks for at most: 8 MiB."""
+_KEPT_BLOCKS = 1024
+"""Blocks that are kept."""
 _MOST_RUNS = 8
 _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "last_modified", "created", "CRC")
 _CHECK = "Check the address and the connection; or download the file, and give its path."
@@ -28,8 +30,8 @@ _CHECK = "Check the address and the connection; or download the file, and give i
 
 def protocol_of(address: str) -> str:
     """Return `s3` for `s3://bucket/key`, `zip` for `zip://member::s3://bucket/key`; nothing for a path."""
-    found = re.match(r"([\w+.-]{2,}):[:/]", address)
-    return found[1] if found else ""
+    match = re.match(r"([\w+.-]{2,}):[:/]", address)  # one letter is a drive of Windows
+    return match[1] if match else ""
 
 
 @contextmanager
@@ -288,13 +290,16 @@ class Remote:
         try:
             copy_whole(self._system, self._path, copy, self.name)
             self._check()
-            found, wanted = copy.tell(), self._state[0]
-            if wanted is not None and found != wanted:
-                raise self._shorter(found, wanted)
+            size = copy.tell()
+            stated_size = self._state[0]
+            if stated_size is not None and size != stated_size:
+                raise self._shorter(size, stated_size)
         except BaseException:
             copy.close()
             raise
-        self._file, self.size, self._system = copy, found, None
+        self._file = copy
+        self.size = size
+        self._system = None  # it is not asked any more
         self._blocks.clear()
 
     def _check(self) -> None:
@@ -308,11 +313,16 @@ class Remote:
         if (info.get("size"), stamp_of(info)) != self._state:
             raise T7BridgeError("has changed while it was read", file=self.name, hint="Run it again.")
 
-    def _shorter(self, found: int, wanted: int, offset: int | None = None) -> TruncatedError:
+    def _shorter(self, arrived: int, requested: int, offset: int | None = None) -> TruncatedError:
+        """Return the error for fewer bytes than were requested."""
         return TruncatedError(
-            "not all bytes arrived", file=self.name, offset=offset, expected=f"{wanted} bytes", found=f"{found}",
+            "not all bytes arrived",
+            file=self.name,
+            offset=offset,
+            expected=f"{requested} bytes",
+            found=f"{arrived}",
             hint=_CHECK,
-        )  # fmt: skip
+        )
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """Fill `buffer` from `offset`; return the number of bytes, fewer than its length only at the end.
@@ -320,41 +330,44 @@ class Remote:
         Raises:
             T7BridgeError: the file cannot be read.
         """
-        done, wanted = 0, min(len(buffer), self.size - offset)
+        length = min(len(buffer), self.size - offset)
+        filled = 0
         with self._lock:
-            while done < wanted:
-                number, start = divmod(offset + done, BLOCK_BYTES)
-                block = self._block(number, -(-(start + wanted - done) // BLOCK_BYTES))
-                part = block[start : start + wanted - done]
-                buffer[done : done + len(part)] = part
-                done += len(part)
-        return done
+            while filled < length:
+                missing = length - filled
+                number, start = divmod(offset + filled, BLOCK_BYTES)
+                blocks = -(-(start + missing) // BLOCK_BYTES)  # rounded up
+                part = self._block(number, blocks)[start : start + missing]
+                buffer[filled : filled + len(part)] = part
+                filled += len(part)
+        return filled
 
-    def _block(self, number: int, wanted: int) -> bytes:
+    def _block(self, number: int, needed: int) -> bytes:
         """Return a block, after asking for it and those that follow if it is not there.
 
         Args:
             number: of the block.
-            wanted: number of blocks that will be asked for.
+            needed: number of blocks that will be asked for, this one first.
         """
         if number in self._blocks:
             self._blocks.move_to_end(number)
             return self._blocks[number]
-        # In order, but for the block of a header that is there already.
+        # Requests in order become twice as long each time; the block of a header that is there already may lie between.
         ahead = 2 * max(self._runs.pop(number, 0), self._runs.pop(number - 1, 0))
-        count = min(max(wanted, ahead), _MOST_BLOCKS)
+        count = min(max(needed, ahead), _MOST_BLOCKS)
         self._runs[number + count] = count
         if len(self._runs) > _MOST_RUNS:
             self._runs.popitem(last=False)
         data = self._fetch(number * BLOCK_BYTES, min((number + count) * BLOCK_BYTES, self.size))
-        for each in range(count):
-            self._blocks[number + each] = data[each * BLOCK_BYTES : (each + 1) * BLOCK_BYTES]
-            self._blocks.move_to_end(number + each)
-        while len(self._blocks) > _KEPT_BLOCKS:
+        for at in range(count):
+            self._blocks[number + at] = data[at * BLOCK_BYTES : (at + 1) * BLOCK_BYTES]
+            self._blocks.move_to_end(number + at)
+        while len(self._blocks) > _KEPT_BLOCKS:  # the first are those that were used the longest ago
             self._blocks.popitem(last=False)
         return self._blocks[number]
 
     def _fetch(self, start: int, end: int) -> bytes:
+        """Read bytes from the server, and check that the file is still the same."""
         if self._file is None:
             raise T7BridgeError("has been closed", file=self.name, offset=start)
         with errors_of(self.name, "read", hint=_CHECK):

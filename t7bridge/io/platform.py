@@ -160,16 +160,24 @@ def memory_limit(allowed: int | None) -> Iterator[None]:
         yield
         return
     resource = import_module("resource")
-    kind, used = resource.RLIMIT_AS, 0
-    with contextlib.suppress(OSError):
-        kind, used = resource.RLIMIT_DATA, _allocated("self")
+    kind, used = _memory_limit_kind(resource)
     soft, hard = resource.getrlimit(kind)
-    wanted = used + allowed
-    resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    limit = used + allowed
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(kind, (limit, hard))
     try:
         yield
     finally:
         resource.setrlimit(kind, (soft, hard))
+
+
+def _memory_limit_kind(resource: Any) -> tuple[int, int]:
+    """Return the limit of memory that the system has, and the bytes of this process that count already."""
+    try:
+        return resource.RLIMIT_DATA, _allocated("self")
+    except OSError:  # not Linux, which alone tells how much is allocated
+        return resource.RLIMIT_AS, 0
 
 
 def confine(memory: int) -> None:
@@ -181,20 +189,19 @@ def confine(memory: int) -> None:
     if IS_WINDOWS:
         return
     resource = import_module("resource")
-    kind, used = resource.RLIMIT_AS, 0
-    with contextlib.suppress(OSError):
-        kind, used = resource.RLIMIT_DATA, _allocated("self")
+    kind, used = _memory_limit_kind(resource)
     limits = {
         kind: used + memory,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_NOFILE: 0,
     }
-    for each, wanted in limits.items():
-        soft, hard = resource.getrlimit(each)
-        allowed = [wanted, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
+    for kind, limit in limits.items():
+        for present in resource.getrlimit(kind):
+            if present != resource.RLIM_INFINITY:
+                limit = min(limit, present)
         with contextlib.suppress(OSError, ValueError):  # macOS refuses some
-            resource.setrlimit(each, (min(allowed), min(allowed)))
+            resource.setrlimit(kind, (limit, limit))  # the hard limit, too: it cannot be raised again
 
 
 def limit_processor_time(seconds: int) -> None:
@@ -203,10 +210,10 @@ def limit_processor_time(seconds: int) -> None:
         return
     resource = import_module("resource")
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    wanted = math.ceil(time.process_time()) + seconds
+    limit = math.ceil(time.process_time()) + seconds
     if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_CPU, (wanted, hard))
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, hard))
 
 
 def _allocated(process: int | str) -> int:
@@ -225,8 +232,10 @@ class MemoryWatch:
         pid: of the process.
     """
 
-    _FULL_BYTES, _STUCK_SECONDS = 2 << 20, 2.0
-    """Most bytes left to a process at its limit, two arenas of CPython's allocator; seconds without a change."""
+    _FULL_BYTES = 2 << 20
+    """Most bytes left to a process at its limit: two arenas of CPython's allocator."""
+    _STUCK_SECONDS = 2.0
+    """Seconds without a change after which it is stuck."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -236,11 +245,12 @@ class MemoryWatch:
     def relieve(self) -> None:
         """Look at the process, to be called often; raise its limit if it is stuck. It may have ended."""
         with contextlib.suppress(ImportError, OSError, ValueError):
-            used, resource = _allocated(self._pid), import_module("resource")
+            used = _allocated(self._pid)
+            resource = import_module("resource")
             allowed, hard = resource.prlimit(self._pid, resource.RLIMIT_DATA)
-            room = self._room
+            room_before = self._room
             self._room = None if allowed == resource.RLIM_INFINITY else allowed - used
-            if self._room is None or self._room != room or self._room > self._FULL_BYTES:
+            if self._room is None or self._room != room_before or self._room > self._FULL_BYTES:
                 self._since = time.monotonic()
             elif time.monotonic() - self._since > self._STUCK_SECONDS:
                 resource.prlimit(self._pid, resource.RLIMIT_DATA, (allowed + 2 * self._FULL_BYTES, hard))
@@ -262,7 +272,7 @@ def windows_name(name: str) -> str:
 
     Characters that it forbids become `_`, as do dots and spaces at the end; the name of a device gets one in front.
     """
-    name = _FORBIDDEN.sub(lambda found: "_" * len(found[0]), name)
+    name = _FORBIDDEN.sub(lambda match: "_" * len(match[0]), name)
     return f"_{name}" if _DEVICE.match(name) else name
 
 
@@ -272,7 +282,7 @@ def require_torch() -> None:
     Raises:
         UnsupportedError: PyTorch is not installed, or too old.
     """
-    hint = "pip install 't7bridge[torch]'"
+    hint = "pip install 'torch>=2.6'"
     try:
         release = import_module("torch").__version__
     except ImportError as error:

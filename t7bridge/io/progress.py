@@ -96,24 +96,32 @@ class _Cell:
 
 
 def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
-    start, began = bytes_written() if path else None, time.monotonic()
+    """Draw the bar until a verb is done; see `progress`. It grows with the bytes written, or else moves."""
+    began = time.monotonic()
+    written_before = bytes_written() if path else None
     if done.wait(_PATIENCE_SECONDS) or not _one.acquire(blocking=False):  # a verb within another has no bar of its own
         return
-    total = sizes.get(path) if start is not None else None
-    with suppress(OSError):
-        total = os.path.getsize(path) if start is not None else None
+    total: int | None = None
+    if written_before is not None:
+        total = sizes.get(path)
+        with suppress(OSError):  # no local file
+            total = os.path.getsize(path)
     mark = "━" if "utf" in str(getattr(terminal, "encoding", "")).lower() else "#"
-    step, line, wide = 0, "", max(get_terminal_size().columns - _WIDE - 18, 8)
+    width_of_text = max(get_terminal_size().columns - _WIDE - 18, 8)  # beside the bar, the share and the seconds
+    step = 0
+    line = ""
     with suppress(OSError, ValueError):  # a closed terminal
         while not done.wait(_REDRAW_SECONDS):
             step += 1
-            seconds = f"{time.monotonic() - began:.0f} s"
-            if total and start is not None:
-                share = min(((bytes_written() or start) - start) / total, 1.0)
-                bar, seconds = mark * int(share * _WIDE), f"{share:4.0%}  {seconds}"
+            status = f"{time.monotonic() - began:.0f} s"
+            if total and written_before is not None:
+                written = (bytes_written() or written_before) - written_before
+                share = min(written / total, 1.0)
+                bar = mark * int(share * _WIDE)
+                status = f"{share:4.0%}  {status}"
             else:
                 bar = " " * (step % (_WIDE - 5)) + mark * 5
-            line = f"\r{text[:wide]}  {bar:{_WIDE}}  {seconds}"
+            line = f"\r{text[:width_of_text]}  {bar:{_WIDE}}  {status}"
             terminal.write(line)
             terminal.flush()
         terminal.write("\r" + " " * len(line) + "\r")

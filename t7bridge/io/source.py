@@ -43,10 +43,10 @@ def _meant(name: str) -> str:
         return f"A class is no file: t7bridge lua {name} --input SHAPE -o lua/ makes lua/model.t7 of it."
     folder, base = os.path.split(name)
     try:
-        found = get_close_matches(base, os.listdir(folder or "."), 1)
+        matches = get_close_matches(base, os.listdir(folder or "."), 1)
     except OSError:
         return ""
-    return f"Did you mean {os.path.join(folder, found[0])}?" if found else ""
+    return f"Did you mean {os.path.join(folder, matches[0])}?" if matches else ""
 
 
 def require_file(path: PathLike) -> None:
@@ -132,8 +132,9 @@ class ByteSource:
             The source, and the offset in bytes at which reading starts: 0, or the file object's position.
         """
         if isinstance(source, ByteSource):
-            if (fd := source.resolve(0)[0].fd) is not None:
-                add_input(None, fd)
+            file, _ = source.resolve(0)
+            if file.fd is not None:
+                add_input(None, file.fd)
             return source, 0
         if isinstance(source, (str, os.PathLike)):
             return cls.from_path(source), 0
@@ -152,7 +153,8 @@ class ByteSource:
             # Only for these does the descriptor yield the bytes that `read` returns: a GzipFile's yields compressed
             # ones.
             try:
-                start, fd = file.tell(), os.dup(file.fileno())
+                start = file.tell()
+                fd = os.dup(file.fileno())
             except (OSError, ValueError):  # a pipe has no position, a closed file nothing at all
                 pass
             else:
@@ -408,7 +410,9 @@ class PiecesSource(DerivedSource):
             count = min(length, size - inside)
             if count > 0:
                 parts.append((source, start + inside, count))
-            offset, length, number = offset + count, length - count, number + 1
+            offset += count
+            length -= count
+            number += 1
         return parts
 
 

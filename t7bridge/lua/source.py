@@ -159,7 +159,8 @@ end
 """
 
 _TAIL = """
--- The weights under the names that the modules have; all names of the weights may have another prefix, `net.`.
+-- The weights under the names that the modules have.
+-- All names of the weights may have another prefix, `net.`.
 local function under_own_names(weights, model)
    local wanted = {{}}
    for _, module in ipairs(model:listModules()) do
@@ -169,7 +170,8 @@ local function under_own_names(weights, model)
    end
    local function fits(own, other)
       for key in pairs(wanted) do
-         if key:sub(1, #own) ~= own or not weights[other .. key:sub(#own + 1)] then return false end
+         local is_there = key:sub(1, #own) == own and weights[other .. key:sub(#own + 1)]
+         if not is_there then return false end
       end
       return true
    end
@@ -179,12 +181,18 @@ local function under_own_names(weights, model)
       for name in pairs(weights) do
          local other = name:sub(1, -#rest - 1)
          local is_step = other == '' or other:sub(-1) == '.'
-         if name:sub(-#rest) == rest and is_step and fits(own, other) then table.insert(found, other) end
+         if name:sub(-#rest) == rest and is_step and fits(own, other) then
+            table.insert(found, other)
+         end
       end
-      if #found > 1 then error('several prefixes of the weights fit: ' .. table.concat(found, ', ')) end
+      if #found > 1 then
+         error('several prefixes of the weights fit: ' .. table.concat(found, ', '))
+      end
       if #found == 1 then
-         print('the names of the weights begin with "' .. found[1] .. '", not with "' .. own .. '"')
-         return setmetatable({{}}, {{__index = function(_, name) return weights[found[1] .. name:sub(#own + 1)] end}})
+         local text = 'the names of the weights begin with "%s", not with "%s"'
+         print(text:format(found[1], own))
+         local function renamed(_, name) return weights[found[1] .. name:sub(#own + 1)] end
+         return setmetatable({{}}, {{__index = renamed}})
       end
       own = key:match('^' .. own:gsub('%p', '%%%0') .. '[^.]*%.')
    end
@@ -193,7 +201,8 @@ end
 
 local function has_size(tensor, size)
    local own = tensor:size():totable()
-   if #size == 0 then return tensor:nElement() == 1 end -- Lua has no tensors without dimensions
+   -- Lua has no tensors without dimensions.
+   if #size == 0 then return tensor:nElement() == 1 end
    for place = 1, math.max(#own, #size) do
       if own[place] ~= size[place] then return false end
    end

@@ -10,8 +10,8 @@ __getattr__ = face(
     __name__,
     {
         "fields": "lookup",
-        "flows": "ANY DataFlow TENSOR listed many",
         "graphs": "RESERVED",
+        "kinds": "ANY TENSOR Kinds listed many",
         "layouts": "DeviationToVariance apply_layout compact_in compacted reshape undo_layout view",
         "mapping": "Choice LAYERS ModuleSpec extent of_runtime specs_in",
         "output_shapes": "Example Examples",

@@ -17,7 +17,7 @@ from ..graph.storage import Storage
 from .fields import Fields, items_of, lookup
 from .graphs import graph_modules, graph_spec
 from .mapping import GraphNode, Lua, NotMappedError
-from .registry import modules, run_from, stock_name
+from .registry import modules, stock_name
 
 _OPTIONS = {
     "nn.AddConstant": ("constant_scalar", "inplace"),
@@ -126,9 +126,7 @@ class _Run:
         fields = Fields(module)
         if name == "nn.gModule":
             return self._graph(module, path, value)
-        # Lua runs the first module of a MapTable from its own field.
-        inside = run_from("module") if name == "nn.MapTable" else modules
-        children = [(child.value, _below(path, child.path)) for child in inside(module)]
+        children = [(child.value, _below(path, child.path)) for child in modules(module)]
         if name in _CONTAINERS or not path:
             return self._container(name, children, value)
         if name in ("nn.Identity", "nn.CopyGrad") or (name == "nn.Dropout" and fields.number("p", 0.5) == 0):

@@ -8,7 +8,7 @@ to be batches. Knows neither formats nor PyTorch.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import product
 from math import prod
@@ -20,6 +20,8 @@ from ..data import define
 from ..graph.tensor import Tensor
 from .fields import items_of, lookup
 from .mapping import LAYERS, SEQUENTIAL, GraphSpec, Link, ModuleSpec
+from .registry import traits_of
+from .walk import Domain
 
 # Polynomials
 
@@ -211,12 +213,6 @@ class Values:
         """Return the input."""
         return value
 
-    def sequence(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Apply modules one after another."""
-        for name, child in spec.children.items():
-            value = self.output(child, f"{key}{name}.", value)
-        return value
-
     def linear(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
         """Multiply with a matrix: the features of several values, each with its columns."""
         inputs, outputs = spec.args[:2]
@@ -341,32 +337,73 @@ class Values:
             raise UnknownValue
         return parts
 
-    def element(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def passed(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Pass values as the flow of a container, or of a layer on lists, says; it does nothing besides."""
+        flow = traits_of(spec.target).flow
+        assert flow is not None
+        return flow(spec, value, _Passed(self, key))
+
+
+class _Passed(Domain[_Value]):
+    """The values in a container: everything but a list of known values is unknown.
+
+    Args:
+        values: the values of the graph.
+        key: the prefix of the tensors in the container.
+    """
+
+    def __init__(self, values: Values, key: str) -> None:
+        self._values = values
+        self._key = key
+
+    def tensor(self) -> _Value:
+        """Refuse a tensor of which nothing is known."""
+        raise UnknownValue
+
+    def items(self, values: Sequence[_Value]) -> _Value:
+        """Return a list."""
+        return [*values]
+
+    def many(self, values: Sequence[_Value]) -> _Value:
+        """Refuse a list of unknown length."""
+        raise UnknownValue
+
+    def item(self, value: _Value, index: int, dim: int | None = None) -> _Value:
         """Return an element of a list."""
-        return _listed(value)[spec.args[0]]
-
-    def sublist(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Return a part of a list."""
-        start, length = spec.args
-        if start < 0 or length < 0:
+        if dim is not None:
             raise UnknownValue
-        return _listed(value)[start : start + length]
+        return _listed(value)[index]
 
-    def branches(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Apply each module to the input."""
-        return [self.output(child, f"{key}{name}.", value) for name, child in spec.children.items()]
+    def elements(self, value: _Value, count: int) -> list[_Value]:
+        """Return the elements of a list, which must be as many."""
+        if len(_listed(value)) != count:
+            raise UnknownValue
+        return _listed(value)
 
-    def parallel(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Apply each module to an element."""
-        pairs = zip(spec.children.items(), _listed(value), strict=True)
-        return [self.output(child, f"{key}{name}.", each) for (name, child), each in pairs]
+    def length(self, value: _Value, dim: int | None = None) -> int | None:
+        """Return the number of elements of a list."""
+        if dim is not None:
+            raise UnknownValue
+        return len(_listed(value))
+
+    def concat(self, values: Sequence[_Value], dim: int, *, pads: bool = False) -> _Value:
+        """Refuse tensors that follow one another."""
+        raise UnknownValue
+
+    def merge(self, value: _Value, dims: int, apply: Callable[[_Value], _Value]) -> _Value:
+        """Refuse other dimensions."""
+        raise UnknownValue
+
+    def call(self, spec: ModuleSpec, child: str, value: _Value, node: int | None = None) -> _Value:
+        """Return the output of a module inside."""
+        return self._values.output(spec.children[child], f"{self._key}{child}.", value)
 
 
 FUNCTIONS = ("sigmoid", "tanh", "relu")
 _RULES = {
     "torch.nn.Identity": "identity",
     f"{LAYERS}shape.Contiguous": "identity",
-    SEQUENTIAL: "sequence",
+    SEQUENTIAL: "passed",
     "torch.nn.Linear": "linear",
     "torch.nn.Sigmoid": "function sigmoid",
     "torch.nn.Tanh": "function tanh",
@@ -384,10 +421,10 @@ _RULES = {
     f"{LAYERS}shape.Select": "selected",
     f"{LAYERS}shape.Narrow": "narrowed",
     f"{LAYERS}table.JoinTable": "joined",
-    f"{LAYERS}table.SelectTable": "element",
-    f"{LAYERS}table.NarrowTable": "sublist",
-    f"{LAYERS}containers.ConcatTable": "branches",
-    f"{LAYERS}containers.ParallelTable": "parallel",
+    f"{LAYERS}table.SelectTable": "passed",
+    f"{LAYERS}table.NarrowTable": "passed",
+    f"{LAYERS}containers.ConcatTable": "passed",
+    f"{LAYERS}containers.ParallelTable": "passed",
 }
 """The method of `Values` for each class of modules, and which of its operations that is."""
 _WIDTHS = {f"{LAYERS}linear.LookupTable": 1, "torch.nn.Embedding": 1, f"{LAYERS}shape.OneHot": 0, "torch.nn.Linear": 1}

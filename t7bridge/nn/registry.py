@@ -25,12 +25,12 @@ from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..io.source import PathLike, add_input
 from .fields import Fields, items_of, lookup, path_steps
-from .flows import Flow
 from .layouts import Layout, LayoutStep
 from .mapping import LAYERS, Choice, Mapped, Row
 from .output_shapes import Rule
 from .texts import Text, add_texts, remove_text
 from .torch_nn import Refused, Shape, output_of, tensors_like
+from .walk import Flow
 
 
 @define(frozen=True)
@@ -42,8 +42,8 @@ class Traits:
     Attributes:
         takes_list: the input is a list.
         returns_list: the output is a list.
-        flow: how the structure of the output follows from that of the input, see `flows`; without it the output is
-            a tensor, or a list of anything.
+        flow: how it passes its input to the modules inside, and what it returns, as a function of `walk`, or one of the
+            same form; without it the output is a tensor, or a list of anything.
         may_take_list: the input is a tensor, or a list whose second element is used for its size.
         shares_memory: the output may share memory with the input.
         copies: the output has memory of its own, though the expression named by `written` is a view.
@@ -615,8 +615,22 @@ def children_at(*paths: str, name: str = "") -> Children:
     return lambda obj: _found_at(obj, *paths, name=name)
 
 
+_RUNNING: dict[str, Children] = {}
+"""Functions for the modules of classes that run them from other fields than `modules`."""
+
+
+def run_elsewhere(functions: Mapping[str, Children]) -> None:
+    """Declare classes that hold in other fields what they run, besides `modules`, by functions for these modules."""
+    _RUNNING.update(functions)
+
+
 def modules(obj: TorchObject) -> Iterator[Child]:
-    """Yield the elements of `modules`, named from `0` on; of older decorators, `module`."""
+    """Yield the modules that Lua runs: the elements of `modules`, named from `0` on, but for `run_elsewhere`."""
+    return _RUNNING.get(obj.class_name, listed_modules)(obj)
+
+
+def listed_modules(obj: TorchObject) -> Iterator[Child]:
+    """Yield the elements of `modules`; of older decorators, `module`."""
     return _found_at(obj, "modules", "module")
 
 
@@ -637,7 +651,7 @@ def run_from(*fields: str) -> Children:
     """
 
     def find(obj: TorchObject) -> Iterator[Child]:
-        listed = list(modules(obj))
+        listed = list(listed_modules(obj))
         for place, names in enumerate(fields):
             name = next((name for name in names.split("|") if isinstance(obj.get(name), TorchObject)), "")
             if not name:

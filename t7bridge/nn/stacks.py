@@ -13,7 +13,7 @@ from attrs import evolve
 
 from ..data import define
 from ..graph.tensor import Tensor, place_of
-from .flows import ANY, DataFlow, Kind
+from .kinds import ANY, Kind, Kinds
 from .lift import Lifted, Piece, lifted, replace_tensors
 from .mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to
 from .plan import graph_arguments
@@ -118,7 +118,7 @@ _NO_LIST = "recognized: layers over sequences, which take a tensor (steps, batch
 _LIST = "recognized: layers over sequences, which take a list of steps of one shape"
 
 
-class _Inputs(DataFlow):
+class _Inputs(Kinds):
     """The flow of a model that is called with anything, with the kinds of the inputs of layers over sequences."""
 
     def __init__(self) -> None:

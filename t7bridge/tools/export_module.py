@@ -1,27 +1,23 @@
 """Lua models for other programs: `write_module` writes PyTorch source with its state dict, and what a checkpoint of a
-language model has to sample text; `write_hub` a folder for model hubs, `export` ONNX and `.pt2`.
+language model has to sample text; `export` ONNX and `.pt2`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import tempfile
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
-from itertools import islice
 from typing import Any, ClassVar
 
 from attrs import asdict, field
 
-from .. import formats
 from ..codegen.generate import MADE_BY, generate
 from ..conversion.inputs import Inputs, parse_inputs
-from ..conversion.named_tensors import name_tensors
 from ..conversion.options import (
     AT,
     CLASSES,
@@ -39,34 +35,27 @@ from ..conversion.options import (
 )
 from ..conversion.state_dicts import count_leaves, note_data
 from ..conversion.tree import as_tree
-from ..data import __version__, define
-from ..errors import LimitError, ModelError, UnsupportedError, WriteError, about_file
+from ..data import define
+from ..errors import LimitError, ModelError, WriteError, about_file
 from ..formats.pt.writer import PtWriter
-from ..formats.safetensors import write as write_safetensors
 from ..graph.lua import Table, TorchObject, Value
-from ..graph.tensor import place_of
-from ..io.copy import digest
 from ..io.output import check_replaceable, local_target
 from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Budget, Limits
 from ..nn.fields import items_of
 from ..nn.layouts import compacted
 from ..nn.mapping import ModuleSpec, specs_in
-from ..nn.places import Places, choose_module
+from ..nn.places import choose_module
 from ..nn.registry import load_classes
 from ..nn.state_dict import state_dict
-from ..report import Note, Report, check_strict
-from ..text import printable
+from ..report import Report, check_strict
 from .draw.blocks import blocks_of
 from .draw.shapes import infer
 from .inspect import inspect
 from .modules import load_module, lua_document, one_module, outputs_in
-from .prove import prove
 
 MODULE_FILES = ("model.py", "model.pt", "config.json", "sample.py")
 """The files of a model's folder; the last two only where the model has something for them."""
-HUB_FILES = ("README.md", "model.py", "config.json", "model.safetensors")
-_LINES = 200
 
 
 @verb
@@ -128,24 +117,28 @@ def write_module(request: WriteModule) -> Report:
         document = lua_document(source, request.limits)
         path, module = choose_module(document.first, request.at, document.path)
         name = os.path.basename(source.name)
-        made = generate(
+        model = generate(
             module, path, index_base=request.index_base, limits=request.limits, source=name, lift=request.lift
         )
-        report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
+        report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=model.notes)
         data = state_dict(module, path, request.limits).data
-        found = _json_data(data, request.limits)
-        for where in ("in config.json", ""):
-            rows = [(f"{path}.{name}", module.class_name, item) for name, item in data.items()]
-            note_data([row for row, name in zip(rows, data) if (name in found) is bool(where)], report, where)
+        json_data = _json_data(data, request.limits)
+        in_config: list[tuple[str, str, Any]] = []
+        omitted: list[tuple[str, str, Any]] = []
+        for field_name, item in data.items():
+            row = (f"{path}.{field_name}", module.class_name, item)
+            (in_config if field_name in json_data else omitted).append(row)
+        note_data(in_config, report, "in config.json")
+        note_data(omitted, report, "")
         check_strict(report, request.strict)
-        config = _config(found, document.first, request.limits)
-        sampling = _sampling_of(module, path, document.first, request.index_base, made.is_stateful, request.limits)
+        config = _config(json_data, document.first, request.limits)
+        sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
         if sampling is not None:
             config["sampling"] = asdict(sampling)
             command = f"python {os.path.join(folder, 'sample.py')}"
             message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
             report.note("info", message, code="beside")
-        texts = {"model.py": made.text.encode()}
+        texts = {"model.py": model.text.encode()}
         if config:
             texts["config.json"] = _json(config)
         if sampling is not None:
@@ -154,13 +147,14 @@ def write_module(request: WriteModule) -> Report:
         outdated = _paths_of_another(folder, names) if request.force else []
         with outputs_in(folder, names, force=request.force, sync=request.sync) as outputs:
             writer = PtWriter(outputs["model.pt"])
-            writer.write(OrderedDict(compacted(made.tensors)))
+            writer.write(OrderedDict(compacted(model.tensors)))
             writer.finish()
             for name, text in texts.items():
                 outputs[name].write(text)
-        for each in outdated:
-            os.unlink(each)
-        report.tensors, report.storages = writer.tensors, writer.storages
+        for outdated_path in outdated:
+            os.unlink(outdated_path)
+        report.tensors = writer.tensors
+        report.storages = writer.storages
         report.target_bytes = sum(output.position for output in outputs.values())
     return report
 
@@ -172,12 +166,12 @@ def _paths_of_another(folder: str, names: Sequence[str]) -> list[str]:
             is_ours = MADE_BY.encode() in file.readline()
     except OSError:
         return []
+    if not is_ours:
+        return []
     others = [os.path.join(folder, name) for name in MODULE_FILES if name not in names]
-    return list(filter(os.path.isfile, others)) if is_ours else []
+    return [path for path in others if os.path.isfile(path)]
 
 
-_MOST_ENTRIES = 1 << 20
-"""Maximum number of entries of a checkpoint that are searched for a vocabulary."""
 _PLAIN = (bytes, bool, float)
 _DEEPEST = 4
 """Maximum depth of a vocabulary in a checkpoint."""
@@ -216,17 +210,19 @@ def _sampling_of(
         is_stateful: whether the model in PyTorch takes sequences and a state.
         limits: resource limits.
     """
-    vocabularies = list(_vocabularies(checkpoint))
+    vocabularies = list(_vocabularies(checkpoint, limits))
     if not vocabularies:
         return None
     blocks = blocks_of(module, path, limits)
     spec = blocks[0].spec
     count = _outputs(spec) if spec is not None else 0
-    tokens = next((each for each in vocabularies if len(each) == count), None)
+    tokens = next((vocabulary for vocabulary in vocabularies if len(vocabulary) == count), None)
     if tokens is None:
         return None
-    states = None if is_stateful else _states(*infer(blocks).values, count)
-    return Sampling(tokens, index_base, states) if is_stateful or states is not None else None
+    if is_stateful:
+        return Sampling(tokens, index_base, None)
+    states = _states(*infer(blocks).values, count)
+    return None if states is None else Sampling(tokens, index_base, states)
 
 
 def _outputs(root: ModuleSpec) -> int:
@@ -235,41 +231,56 @@ def _outputs(root: ModuleSpec) -> int:
     return sizes[-1] if sizes and isinstance(sizes[-1], int) else 0
 
 
-def _states(taken: Any, returned: Any, count: int) -> list[list[int]] | None:
-    """Return the shapes of the states of a model of one step: it returns each in its place, and the scores last."""
-    if not isinstance(taken, list) or not isinstance(returned, list) or len(taken) != len(returned):
+def _states(inputs: Any, outputs: Any, count: int) -> list[list[int]] | None:
+    """Return the shapes of the states of a model of one step: it returns each in its place, and the scores last.
+
+    Args:
+        inputs: the shapes of its inputs, with a batch of one.
+        outputs: likewise.
+        count: the number of tokens.
+    """
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or not 0 < len(inputs) == len(outputs):
         return None
-    token, states = taken[0], taken[1:]
-    is_step = token == (1,) and states == returned[:-1] and returned[-1] == (1, count)
+    token, *states = inputs
+    *new_states, scores = outputs
+    is_step = token == (1,) and states == new_states and scores == (1, count)
     return [list(shape[1:]) for shape in states] if is_step else None
 
 
-def _vocabularies(root: Value) -> Iterator[list[str]]:
-    """Yield the tables of a checkpoint that number texts from 1 on, as lists of the texts."""
-    left, level, seen = _MOST_ENTRIES, [root], set()
+def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
+    """Yield the tables of a checkpoint that number texts from 1 on, as lists of the texts.
+
+    Args:
+        root: the checkpoint.
+        limits: as many of its entries are searched as `work` has steps; a vocabulary is near the root.
+    """
+    entries_left = limits.work
+    level = [root]
+    seen: set[int] = set()
     for _ in range(_DEEPEST):
-        below: list[Value] = []
+        next_level: list[Value] = []
         for value in level:
-            if not isinstance(value, (Table, TorchObject)) or id(value) in seen or left < 0:
+            if not isinstance(value, (Table, TorchObject)) or id(value) in seen or entries_left < 0:
                 continue
             seen.add(id(value))
-            inside = value.values()
-            left -= len(inside)
-            if isinstance(value, Table) and (found := _numbered(value)):
-                yield found
-            below += inside
-        level = below
+            values = value.values()
+            entries_left -= len(values)
+            texts = _numbered(value) if isinstance(value, Table) else []
+            if texts:
+                yield texts
+            next_level += values
+        level = next_level
 
 
 def _numbered(table: Table) -> list[str]:
     """Return the texts that a table numbers from 1 on, in order: as its keys, or as its items."""
-    found = items_of(table) or []
-    if not found:
-        numbers = {number: text for text, number in table.raw_items() if isinstance(number, float)}
-        found = [numbers.get(float(place)) for place in range(1, len(table) + 1)]
-    texts = [text for text in found if isinstance(text, bytes)]
-    is_whole = len(texts) == len(found) == len(set(texts)) == len(table)
-    return [text.decode("utf-8", "surrogateescape") for text in texts] if is_whole else []
+    items = items_of(table) or []
+    if not items:
+        text_of_number = {number: text for text, number in table.raw_items() if isinstance(number, float)}
+        items = [text_of_number.get(float(number)) for number in range(1, len(table) + 1)]
+    texts = [item for item in items if isinstance(item, bytes)]
+    is_vocabulary = len(texts) == len(items) == len(set(texts)) == len(table)
+    return [text.decode("utf-8", "surrogateescape") for text in texts] if is_vocabulary else []
 
 
 def _beside(checkpoint: Value) -> dict[str, Value]:
@@ -292,113 +303,14 @@ def _describes(value: Any) -> bool:
     return all(isinstance(part, _PLAIN) for part in inside) and any(isinstance(part, bytes) for part in inside)
 
 
-@define(frozen=True)
-class HubReport:
-    """The result of writing a hub folder.
-
-    Attributes:
-        source: path of the Lua model.
-        target: the folder.
-        files: names of the files in it.
-        tensors: number of tensors.
-        parameters: number of their elements; tied ones count once.
-        sha256: of the source file.
-        checked: the result of `prove`, as a sentence.
-        target_bytes: size of the files.
-        notes: notes for the user.
-    """
-
-    source: str
-    target: str
-    files: list[str]
-    tensors: int
-    parameters: int
-    sha256: str
-    checked: str
-    target_bytes: int
-    notes: list[Note]
-
-
-@inputs_protected()
-def write_hub(request: Any) -> HubReport:
-    """Write a Lua model as a folder for model hubs.
-
-    `model.safetensors` has the weights, `model.py` the model as source that needs only PyTorch and safetensors
-    (`from_pretrained(folder)` returns it in evaluation mode), `config.json` metadata for programs and `README.md` the
-    same as a model card: origin, classes, parameters, and the result of `prove`. The licence is left to the user.
-
-    Args:
-        request: that of `export`.
-
-    Raises:
-        FormatError: the file is damaged, or in no supported format.
-        ModelError: the file holds no module, or several and `at` names none of them.
-        UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
-        UnsupportedError: safetensors cannot hold a tensor.
-        TargetExistsError: a file exists and `force` is not set.
-    """
-    folder, limits = local_target(request.target), request.limits
-    with ByteSource.from_path(request.source) as source:
-        inside, module = one_module(source, request.at, limits)
-        name = os.path.basename(source.name)
-        made = generate(
-            module, inside, index_base=request.index_base, limits=limits, source=name, weights="model.safetensors"
-        )
-        tensors = compacted(made.tensors)
-        report = Report(source.name, folder, "t7", "safetensors", notes=list(made.notes))
-        named = name_tensors(dict(tensors), formats.FORMATS["safetensors"], report)
-        types: Counter[str] = Counter()
-        for tensor in tensors.values():
-            types[tensor.element.name] += tensor.numel
-        views = {place_of(each): each.numel for each in tensors.values()}
-        facts: dict[str, Any] = {
-            "architectures": ["Model"],
-            "model_file": "model.py",
-            "weights_file": "model.safetensors",
-            "lua_class": printable(module.class_name),
-            "dtype": max(types, key=types.__getitem__, default=""),
-            "parameters": sum(views.values()),
-            "tensors": len(tensors),
-            "index_base": request.index_base,
-            "origin": {
-                "file": printable(name),
-                "path": printable(inside),
-                "bytes": source.size,
-                "sha256": digest(source)[0],
-            },
-            "checked": _checked(request.source, inside, limits),
-            "converter": f"t7bridge {__version__}",
-        }
-        data = _json_data(state_dict(module, inside, limits).data, limits)
-        if data:
-            facts["data"] = data
-        with outputs_in(folder, HUB_FILES, force=request.force) as outputs:
-            write_safetensors(outputs["model.safetensors"], named)
-            outputs["config.json"].write(_json(facts, default=repr))
-            outputs["model.py"].write(made.text.encode())
-            outputs["README.md"].write(_card(facts, module, inside, limits).encode())
-        size = sum(output.position for output in outputs.values())
-    return HubReport(
-        os.fspath(request.source),
-        folder,
-        list(reversed(HUB_FILES)),
-        len(tensors),
-        facts["parameters"],
-        facts["origin"]["sha256"],
-        facts["checked"],
-        size,
-        report.notes,
-    )
-
-
-def _json(value: Any, **options: Any) -> bytes:
-    return (json.dumps(value, indent=2, **options) + "\n").encode()
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def _config(data: dict[str, Any], checkpoint: Value, limits: Limits) -> dict[str, Any]:
     """Return the content of `config.json`: data of the module's fields, and what stands beside it in a checkpoint."""
-    found = {"data": data, "checkpoint": _json_data(_beside(checkpoint), limits)}
-    return {name: part for name, part in found.items() if part}
+    config = {"data": data, "checkpoint": _json_data(_beside(checkpoint), limits)}
+    return {name: part for name, part in config.items() if part}
 
 
 def _json_data(data: dict[str, Any], limits: Limits) -> dict[str, Any]:
@@ -406,100 +318,40 @@ def _json_data(data: dict[str, Any], limits: Limits) -> dict[str, Any]:
 
     Text that is not UTF-8 has escapes, as in names of tensors.
     """
-    found: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     for name, item in data.items():
         budget = Budget(limits, "writing shared tables", free=2 * count_leaves(item).values)
         with suppress(RecursionError, LimitError):
-            made = _json_value(as_tree(item), budget)
-            json.dumps(made)
-            found[name] = made
-    return found
+            value = _json_value(as_tree(item), budget)
+            json.dumps(value)  # an error where it is too deep for JSON
+            converted[name] = value
+    return converted
 
 
 def _json_value(value: Any, budget: Budget) -> Any:
+    """Return a tree as data for JSON; a table whose keys would become one is a list of pairs."""
     budget.spend()
     if isinstance(value, dict):
         pairs = [[_json_value(key, budget), _json_value(item, budget)] for key, item in value.items()]
         # Keys that differ may have one text in JSON, as 1 and "1" have.
         texts = {key if isinstance(key, str) else json.dumps(key) for key, _ in pairs}
-        return dict(pairs) if len(texts) == len(pairs) else {"__class__": "table", "pairs": pairs}
+        if len(texts) < len(pairs):
+            return {"__class__": "table", "pairs": pairs}
+        return dict(pairs)
     if isinstance(value, list):
         return [_json_value(item, budget) for item in value]
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
-
-
-def _checked(path: PathLike, inside: str, limits: Limits) -> str:
-    """Return the verdict of `prove` as a sentence."""
-    try:
-        return prove(path, inside, limits=limits).sentence()
-    except UnsupportedError as error:
-        return f"not checked: {error.message}"
-
-
-_CARD = """\
----
-library_name: pytorch
-tags:
-- lua-torch
-- t7bridge
----
-
-# {name}
-
-A model of Lua Torch, converted to PyTorch by {converter}.
-
-| | |
-| --- | --- |
-| Origin | `{file}`, {origin[bytes]} bytes |
-| SHA-256 of the origin | `{origin[sha256]}` |
-| Module in it | `{path}`, of class `{lua_class}` |
-| Parameters and buffers | {parameters:,} elements in {tensors} tensors, most of them {dtype} |
-| Checked | {checked} |
-| Licence | not known to the converter: state it here and as `license:` at the top before publishing |
-
-## Use
-
-```python
-from model import from_pretrained
-
-model = from_pretrained(".")
-```
-
-It needs PyTorch and safetensors, and nothing else.
-
-## Classes
-
-```
-{classes}
-```
-"""
-
-
-def _card(facts: dict[str, Any], module: TorchObject, inside: str, limits: Limits) -> str:
-    """Return the model card."""
-    origin = facts["origin"]
-    places = [*islice(Places(module, inside, limits), _LINES + 1)]
-    lines = [
-        f"{'  ' * min(place.depth, 20)}{_plain(place.step) or _plain(inside)}: {_plain(place.obj.class_name)}"
-        for place in places[:_LINES]
-    ]
-    texts = {"name": os.path.splitext(origin["file"])[0], "file": origin["file"], "path": origin["path"]}
-    texts |= {name: facts[name] for name in ("lua_class", "checked")}
-    plain = {name: _plain(text) for name, text in texts.items()}
-    classes = "\n".join(lines + ["…"] * (len(places) > _LINES))
-    return _CARD.format(**{**facts, **plain}, classes=classes)
-
-
-def _plain(text: str) -> str:
-    """Return a text from a file without markup of Markdown or HTML."""
-    return re.sub(r"[^\w .,:;()\[\]/+-]", "_", printable(text))[:200]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value
 
 
 SUFFIXES = (".onnx", ".pt2")
 _STEPS_PER_CALL = 2000
 """Steps that tracing one call of a module costs: about 5 ms."""
-_CALLS, _BYTES_PER_CALL = 700, 1 << 10
-"""Calls that any model may have besides those of `Limits.work`, and bytes of the file that account for one more."""
+_CALLS = 700
+"""Calls that any model may have besides those of `Limits.work`."""
+_BYTES_PER_CALL = 1 << 10
+"""Bytes of the file that account for one more."""
 
 
 @define(frozen=True)
@@ -529,13 +381,16 @@ class ExportReport:
 
 @verb
 class Export:
-    """Export a Lua model as ONNX or a .pt2 archive, checked against the model, or as a folder for model hubs."""
+    """Export a Lua model as ONNX or a .pt2 archive, checked against the model."""
 
     COMMON = ("input", "dynamic", "at", "force")
-    EXAMPLES = ("t7bridge export model.t7 model.onnx --input 1x3x224x224", "t7bridge export model.t7 folder --hub")
+    EXAMPLES = (
+        "t7bridge export model.t7 model.onnx --input 1x3x224x224",
+        "t7bridge export model.t7 model.pt2 --input 1x3x224x224 --dynamic batch",
+    )
     OLD_NAMES: ClassVar = {"path": "source", "dst": "target"}
     source: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC", stdin=True)
-    target: PathLike = option("file to write: X.onnx or X.pt2; the folder with --hub", kw_only=False, metavar="DST")
+    target: PathLike = option("file to write: X.onnx or X.pt2", kw_only=False, metavar="DST")
     input: Inputs = INPUT
     output: Sequence[str] = option(
         "name of an output; may be repeated", default=(), flags=("--output-name",), metavar="NAME"
@@ -546,30 +401,25 @@ class Export:
     at: str | None = AT
     index_base: int = INDEX_BASE
     force: bool = FORCE
-    hub: bool = option(
-        "write a folder for model hubs: model.safetensors, config.json, model.py, README.md", default=False
-    )
     json = JSON
     limits: Limits = LIMITS
 
 
 @takes(Export)
 @inputs_protected()
-def export(request: Export) -> ExportReport | HubReport:
+def export(request: Export) -> ExportReport:
     """Export a Lua model as ONNX (`.onnx`) or as a `.pt2` archive of torch.export, by PyTorch's own exporters.
 
-    With `hub`, write a folder for model hubs instead, see `t7bridge.tools.export_module.write_hub`. Otherwise the
-    file is run immediately, by onnxruntime or by PyTorch, and compared with the live module on seeded inputs of the
+    The file is run immediately, by onnxruntime or by PyTorch, and compared with the live module on seeded inputs of the
     given shapes. A file with different results is deleted.
 
     Args:
         source: the `.t7` file.
-        target: the file to write; its suffix selects the format. With `hub` the folder.
+        target: the file to write; its suffix selects the format.
         input: the input, `(1, 3, 224, 224)` or any form of `t7bridge.conversion.inputs`; a list of such texts for a
             model with a table as input.
         output: names for the outputs.
         dynamic: `("batch",)` if the first dimension of every input may have any size.
-        hub: write `model.safetensors`, `config.json`, `model.py` and `README.md` into the folder `target`.
 
     Raises:
         FormatError: the file is damaged, or in no supported format.
@@ -578,17 +428,13 @@ def export(request: Export) -> ExportReport | HubReport:
         UnsupportedError: a package is missing, or the exporter refuses a layer; the message names it.
         TargetExistsError: the file exists and `force` is not set.
     """
-    if request.hub:
-        if request.input or request.output or request.dynamic:
-            raise ModelError("a hub folder has no example inputs", expected="hub without input, output and dynamic")
-        return write_hub(request)
     if not request.input:
         one_module(request.source, request.at, request.limits)
-        known = inspect(request.source, at=request.at, limits=request.limits).header.get("input", "")
+        shape_in_file = inspect(request.source, at=request.at, limits=request.limits).header.get("input", "")
         raise ModelError(
             "no input is given",
             expected="the shape of the input: --input 1x3x224x224 (input=…)",
-            hint=f"The file has {known.replace('×', 'x')}." if known else "",
+            hint=f"The file has {shape_in_file.replace('×', 'x')}." if shape_in_file else "",
         )
     target = local_target(request.target)
     suffix = os.path.splitext(target)[1].lower()
@@ -602,13 +448,18 @@ def export(request: Export) -> ExportReport | HubReport:
     with about_file(os.fspath(request.source)), ByteSource.from_path(request.source) as source:
         _check_calls(module, source.size, request.limits)
     # Under its own name, as ONNX finds the weights by the name of the file next to it.
-    with _appearing_together(target, request.force) as (made, sizes), about_file(os.fspath(request.source)):
+    with _appearing_together(target, request.force) as (temporary, sizes), about_file(os.fspath(request.source)):
         if suffix == ".onnx":
-            result = export_onnx(module, inputs, made, request.output, request.dynamic)
+            result = export_onnx(module, inputs, temporary, request.output, request.dynamic)
         else:
-            result = export_pt2(module, inputs, made, request.dynamic)
-    nbytes, names = sum(sizes.values()), list(sizes)
-    return ExportReport(os.fspath(request.source), target, **asdict(result), target_bytes=nbytes, files=names)
+            result = export_pt2(module, inputs, temporary, request.dynamic)
+    return ExportReport(
+        os.fspath(request.source),
+        target,
+        **asdict(result),
+        target_bytes=sum(sizes.values()),
+        files=list(sizes),
+    )
 
 
 @contextmanager
@@ -648,8 +499,7 @@ def _check_calls(module: Any, nbytes: int, limits: Limits) -> None:
     Raises:
         LimitError: there are far more calls than the size of the file accounts for.
     """
-    budget = Budget(
-        limits, "exporting a model of so many modules", _STEPS_PER_CALL * (_CALLS + nbytes // _BYTES_PER_CALL)
-    )
+    free_calls = _CALLS + nbytes // _BYTES_PER_CALL
+    budget = Budget(limits, "exporting a model of so many modules", _STEPS_PER_CALL * free_calls)
     for _ in module.named_modules(remove_duplicate=False):
         budget.spend(_STEPS_PER_CALL)

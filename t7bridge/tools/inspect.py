@@ -31,9 +31,14 @@ from .match.libraries import cached_names
 ROWS, OTHERS = 60, 24
 """Maximum lines of layers and of other content in a summary."""
 _STATISTICS = 2000
+"""Maximum tensors whose elements are summarized."""
 _UNTYPED = "nn before March 2016"
-OUTLINE_DEPTH, OUTLINE_ITEMS = 6, 40
 _TYPED = "nn since March 2016"
+OUTLINE_DEPTH, OUTLINE_ITEMS = 6, 40
+_MOST_ENTRIES = 400
+"""Entries of a value outside of models that are looked at."""
+_MOST_OPENED = 200
+"""Entries of such a value that get lines of their own."""
 
 
 @verb
@@ -92,16 +97,17 @@ def inspect(request: Inspect) -> Summary:
             raise ModelError("shapes are computed by running one model", found="no layers")
         if blocks:
             shapes = shapes_of(models, request.input_shape, request.limits)
-            result.shapes, result.sizes = shapes.source, shapes.sizes
+            result.shapes = shapes.source
+            result.sizes = shapes.sizes
             result.header.update(_model_facts(blocks, shapes))
-            if names := cached_names({each.key: each.tensor for block in blocks for each in block.weights}):
-                result.header["layers of"] = listed(names)
+            libraries = cached_names({weight.key: weight.tensor for block in blocks for weight in block.weights})
+            if libraries:
+                result.header["layers of"] = listed(libraries)
             result.layers = _rows(blocks)
         if request.statistics:
             result.tensors = _statistics(blocks, value)
-        result.others, result.hidden = _others(
-            value if request.at is not None else roots, request.at or "root", bool(blocks)
-        )
+        content = value if request.at is not None else roots
+        result.others, result.hidden = _others(content, request.at or "root", bool(blocks))
     return result
 
 
@@ -110,9 +116,8 @@ def _format_facts(document: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {"format": document.spec.title}
     layout = document.layout
     if hasattr(layout, "encoding"):
-        binary = layout.encoding == "binary"
         facts["encoding"] = layout.encoding
-        if binary:
+        if layout.encoding == "binary":
             facts["encoding"] += f", {layout.byte_order}-endian, long of {layout.long_size} bytes"
         if layout.vintage:
             facts["written by"] = f"Torch of {layout.vintage}"
@@ -125,42 +130,50 @@ def _format_facts(document: Any) -> dict[str, Any]:
 def _counts(roots: list[Value]) -> dict[str, Any]:
     """Return numbers of values, modules, tensors, and of bytes of storages that no tensor uses."""
     values = modules = tensors = 0
-    typed: bool | None = None
+    has_types: bool | None = None  # whether a module of nn has the field `_type`; `None` without modules
     storages: dict[int, Storage] = {}
-    spans: dict[int, list[tuple[int, int]]] = {}
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    """The elements of each storage that tensors use."""
     for visit in walk(roots):
         value = visit.value
         values += value is not roots
         if isinstance(value, Tensor):
             tensors += 1
             if value.storage is not None and value.numel:
-                spans.setdefault(id(value.storage), []).append(value.reach())
+                ranges.setdefault(id(value.storage), []).append(value.reach())
         elif isinstance(value, Storage):
             storages[id(value)] = value
         elif is_module(value):
             modules += 1
-            typed = bool(typed) or "_type" in value
+            has_types = bool(has_types) or "_type" in value
         elif isinstance(value, PythonObject):
             modules += value.is_module
-    found: dict[str, Any] = {}
-    if typed is not None:
-        found["written by"] = _TYPED if typed else _UNTYPED
-    found |= {"values": values} | ({"modules": modules} if modules else {}) | {"tensors": tensors}
-    held = sum(each.nbytes for each in storages.values())
-    unused = sum((each.count - covered(spans.get(key, ()))) * each.element.itemsize for key, each in storages.items())
-    found["bytes of tensors"] = held
+    counts: dict[str, Any] = {}
+    if has_types is not None:
+        counts["written by"] = _TYPED if has_types else _UNTYPED
+    counts["values"] = values
+    if modules:
+        counts["modules"] = modules
+    counts["tensors"] = tensors
+    counts["bytes of tensors"] = sum(storage.nbytes for storage in storages.values())
+    unused = 0
+    for identity, storage in storages.items():
+        unused += (storage.count - covered(ranges.get(identity, ()))) * storage.element.itemsize
     if unused > 0:
-        found["bytes that no tensor uses"] = unused
-    return found
+        counts["bytes that no tensor uses"] = unused
+    return counts
 
 
 def _blocks(value: Value, path: str, limits: Limits) -> tuple[list[tuple[str, TorchObject, list[Block]]], list[Block]]:
     """Return the models in a value, and the blocks of the whole; none if it has none, or too many."""
     try:
         models = models_in(value, path, limits)
+        if not models:
+            return models, structure_blocks(value, "")
         if len(models) > 1:
             return models, group_of(models, "", path)
-        return models, models[0][2] if models else structure_blocks(value, "")
+        _, _, blocks = models[0]
+        return models, blocks
     except (LimitError, ModelError):
         return [], []
 
@@ -175,10 +188,11 @@ def _rows(blocks: list[Block]) -> list[LayerRow]:
         if block.kind == "end":
             continue
         if block is not root or block.class_name:
+            placeholder = "(sequence)" if block.mark == "repeat" else "(model)"
             rows.append(
                 LayerRow(
                     depth,
-                    block.name or ("(sequence)" if block.mark == "repeat" else "(model)"),
+                    block.name or placeholder,
                     block.path,
                     block.key,
                     block.class_name,
@@ -187,11 +201,11 @@ def _rows(blocks: list[Block]) -> list[LayerRow]:
                     block.parameters,
                     block.owner,
                     block.repeat,
-                    {each.name: each.tensor.shape for each in block.weights},
+                    {weight.name: weight.tensor.shape for weight in block.weights},
                 )
             )
             depth += 1
-        stack += [(each, depth) for each in reversed(block.inside)]
+        stack += [(inner, depth) for inner in reversed(block.inside)]
     return rows
 
 
@@ -203,56 +217,63 @@ def _torch_class(block: Block) -> str:
         return ""
     if block.mark == "again" or not (block.target or block.title == "Graph"):
         return block.title
-    notes = ("shares ", "the same as "), (" elements", " inside", " parameters")
-    lines = (line for line in block.lines if not line.startswith(notes[0]) and not line.endswith(notes[1]))
-    arguments = next(lines, "")
-    return f"{block.title}({arguments})" if arguments else block.title
+    # The first line in the block that is neither a note on sharing nor a number of elements is that of its arguments.
+    for line in block.lines:
+        is_note = line.startswith(("shares ", "the same as ")) or line.endswith((" elements", " inside", " parameters"))
+        if not is_note:
+            return f"{block.title}({line})" if line else block.title
+    return block.title
 
 
 def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
-    named = [(each.key, each.tensor) for block in blocks for each in block.weights]
-    if not named:
-        named = [(visit.text(), visit.value) for visit in walk(value) if isinstance(visit.value, Tensor)]
-    return [
-        TensorRow(key, tensor.shape, tensor.element.name, statistics_of(tensor) if tensor.numel else {})
-        for key, tensor in named[:_STATISTICS]
-    ]
+    """Return the table of statistics: of a model's weights by their keys, or of all tensors by their paths."""
+    tensors = [(weight.key, weight.tensor) for block in blocks for weight in block.weights]
+    if not tensors:
+        tensors = [(visit.text(), visit.value) for visit in walk(value) if isinstance(visit.value, Tensor)]
+    rows: list[TensorRow] = []
+    for key, tensor in tensors[:_STATISTICS]:
+        statistics = statistics_of(tensor) if tensor.numel else {}
+        rows.append(TensorRow(key, tensor.shape, tensor.element.name, statistics))
+    return rows
 
 
 def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str, str]], int]:
     """Return the content outside of models: tables opened two levels deep, and the number of further entries."""
-    if isinstance(value, list) and path == "root" and len(value) == 1:
+    if isinstance(value, list) and path == "root" and len(value) == 1:  # the only value of a file
         value = value[0]
-    found: list[tuple[str, str]] = []
+    lines: list[tuple[str, str]] = []
     hidden = 0
     seen: set[int] = set()
     stack = [(Path(None, Step(path), value), 0)]
     while stack:
         visit, depth = stack.pop()
         item = visit.value
-        if _is_model(item) or (skip_tensors and isinstance(item, (Tensor, Storage))):
+        is_tensor = isinstance(item, (Tensor, Storage))
+        if _is_model(item) or (skip_tensors and is_tensor):
             continue
-        inside = [] if isinstance(item, (Tensor, Storage)) or id(item) in seen else list(islice(_entries(item), 400))
+        inside: list[tuple[str, Value]] = []
+        if not is_tensor and id(item) not in seen:
+            inside = list(islice(_entries(item), _MOST_ENTRIES))
         if isinstance(item, _MANY):
             seen.add(id(item))
-        opened = bool(inside) and _is_opened(item, inside, depth)
-        if opened and depth and skip_tensors and _is_in_layers(inside):
+        is_opened = bool(inside) and _is_opened(item, inside, depth)
+        if is_opened and depth and skip_tensors and _is_in_layers(inside):
             continue
-        if opened:
-            stack += [(Path(visit, Step(step), each), depth + 1) for step, each in reversed(inside[:200])]
-            hidden += max(_size(item) - 200, 0)
-            if not depth:
+        if is_opened:
+            stack += [(Path(visit, Step(step), part), depth + 1) for step, part in reversed(inside[:_MOST_OPENED])]
+            hidden += max(_size(item) - _MOST_OPENED, 0)
+            if not depth:  # of the root the entries alone
                 continue
-        if len(found) < OTHERS:
-            found.append((visit.text(), _described(item, inside)))
+        if len(lines) < OTHERS:
+            lines.append((visit.text(), _described(item, inside)))
         else:
             hidden += 1
-    return found, hidden
+    return lines, hidden
 
 
 def _is_in_layers(inside: list[tuple[str, Value]]) -> bool:
     """Return whether the table of layers contains all entries of a value."""
-    return all(_is_model(each) or isinstance(each, Tensor) for _, each in inside)
+    return all(_is_model(item) or isinstance(item, Tensor) for _, item in inside)
 
 
 def _is_opened(value: Value, inside: list[tuple[str, Value]], depth: int) -> bool:
@@ -269,13 +290,19 @@ _MANY = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple, LuaFunction, Py
 
 
 def _entries(value: Value) -> Iterator[tuple[str, Value]]:
-    named = ((step_name(key), item) for key, item in entries(value))
-    return (pair for pair in named if not pair[0].startswith("<"))
+    """Yield the entries of a value by their steps, without keys that are objects themselves."""
+    for key, item in entries(value):
+        step = step_name(key)
+        if not step.startswith("<"):
+            yield step, item
 
 
 def _size(value: Value) -> int:
     """Return the number of entries of a value that has some."""
-    value = value.fields if isinstance(value, TorchObject) else value.content if isinstance(value, TdsHash) else value
+    if isinstance(value, TorchObject):
+        value = value.fields
+    elif isinstance(value, TdsHash):
+        value = value.content
     if isinstance(value, Table):
         return len(value.raw_keys)
     return len(value) if isinstance(value, (dict, list, tuple)) else 0
@@ -296,16 +323,19 @@ def _described(value: Value, inside: list[tuple[str, Value]]) -> str:
     """Return a value in a few words; a vocabulary with its first entries."""
     text = short_summary(value)
     if _is_list(value, inside):
-        first = ", ".join(f"{step.lstrip('.')}={short_summary(item)[:20]}" for step, item in inside[:4])
-        text += f": {first}{', …' if len(inside) > 4 else ''}"
+        first = [f"{step.lstrip('.')}={short_summary(item)[:20]}" for step, item in inside[:4]]
+        if len(inside) > 4:
+            first.append("…")
+        text += f": {', '.join(first)}"
     return text if len(text) <= 160 else text[:159] + "…"
 
 
 def _model_facts(blocks: list[Block], shapes: Shapes) -> dict[str, Any]:
     """Return input, output, parameters, skips and sharing for the header."""
-    guess = " (a guess from the layers)" if "guess" in shapes.source else ""
-    facts: dict[str, Any] = {"input": shapes.input and shapes.input + guess, "output": shapes.output}
-    facts["parameters"] = blocks[0].parameters
+    shape_of_input = shapes.input
+    if shape_of_input and "guess" in shapes.source:
+        shape_of_input += " (a guess from the layers)"
+    facts: dict[str, Any] = {"input": shape_of_input, "output": shapes.output, "parameters": blocks[0].parameters}
     for name, places in (("branches", branches_of(blocks)), ("skips", skips_of(blocks)), ("shared", shared_of(blocks))):
         facts[name] = first_places(places) if places else ""
     return {name: fact for name, fact in facts.items() if fact != ""}

@@ -239,15 +239,16 @@ def save_module(request: SaveModule) -> Report:
     """
     model = lua_model(request.module, request.example_inputs, request.allow, request.inference)
     report = _report(request.module, os.fspath(request.target), model)
-    text, beside = model.classes(), os.path.join(os.path.dirname(os.path.abspath(request.target)), "layers.lua")
+    classes = model.classes()  # the source of layers that Lua Torch lacks
+    path_of_classes = os.path.join(os.path.dirname(os.path.abspath(request.target)), "layers.lua")
     with (
         FileOutput(request.target, force=request.force, sync=request.sync) as output,
-        FileOutput(beside, force=request.force, sync=request.sync) if text else nullcontext() as code,
+        FileOutput(path_of_classes, force=request.force, sync=request.sync) if classes else nullcontext() as code,
     ):
         T7Writer(output).write_object(model.root)
         report.target_bytes = output.position
         if code is not None:
-            code.write(text.encode())
+            code.write(classes.encode())
     return report
 
 
@@ -272,19 +273,21 @@ def write_lua(request: WriteLua) -> Report:
         TargetExistsError: a file exists and `force` is not set.
         WriteError: the folder or a file cannot be written.
     """
-    module, name = request.module, request.source
+    module = request.module
+    origin = request.source
     if request.loader:
         weights: Any = request.weights or module
         return write_loader(request.target, weights, force=request.force, sync=request.sync)
-    for each in ("model.t7", "model.lua"):
-        check_replaceable(os.path.realpath(os.path.join(local_target(request.target), each)), request.force)
+    folder = local_target(request.target)
+    for name in ("model.t7", "model.lua"):  # before the work, which may take minutes
+        check_replaceable(os.path.realpath(os.path.join(folder, name)), request.force)
     if isinstance(module, (str, os.PathLike)) and not is_factory(module):
         if os.fspath(module).endswith(".py"):
             hint = f"Name the class: t7bridge lua {os.fspath(module)}:Net"
             raise ModelError("a module is named FILE.py:CLASS", found=os.fspath(module), hint=hint)
         if request.weights is not None:
             raise ModelError("the weights are in the file of the program", found=os.fspath(request.weights))
-        name = name or os.path.basename(module)
+        origin = origin or os.path.basename(module)
         module = _program_of(os.fspath(module))
         module.training = request.train
     elif module is None or isinstance(module, str):
@@ -294,11 +297,10 @@ def write_lua(request: WriteLua) -> Report:
                 expected="PACKAGE:FACTORY --input SIZES",
                 hint=WriteLua.EXAMPLES[0],
             )
-        name = name or module
+        origin = origin or module
         module = _module_of(module, request.weights).train(request.train)
     model = lua_model(module, request.example_inputs, request.allow, request.inference)
-    folder = local_target(request.target)
-    report = _report(module, folder, model, name)
+    report = _report(module, folder, model, origin)
     texts = {"model.lua": model.source(report.source), "layers.lua": model.classes()}
     names = ["model.t7", *(name for name, text in texts.items() if text)]
     with outputs_in(folder, names, force=request.force, sync=request.sync) as outputs:
@@ -326,9 +328,9 @@ def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = (), inf
     inputs = example_inputs if isinstance(example_inputs, (list, tuple, str)) else (example_inputs,)
     if not inputs and not is_program:
         raise ModelError("save_module needs example inputs", hint="example_inputs=torch.randn(1, 3, 224, 224)")
-    if inputs and all(isinstance(each, (str, int)) for each in inputs):
-        made = example(module.module() if is_program else module, parse_inputs(inputs), first=0)
-        inputs = made if isinstance(made, list) else [made]
+    if inputs and all(isinstance(item, (str, int)) for item in inputs):  # shapes: `1x3x224x224`, (1, 3, 224, 224)
+        tensors = example(module.module() if is_program else module, parse_inputs(inputs), first=0)
+        inputs = tensors if isinstance(tensors, list) else [tensors]
     unknown = sorted(set(allow) - set(PACKAGES))
     if unknown:
         raise ModelError("unknown name in allow", expected=" or ".join(PACKAGES), found=", ".join(unknown))
@@ -427,11 +429,11 @@ def outputs_in(path: str, names: Iterable[str], *, force: bool, sync: bool = Fal
 
     On failure, folders that were created are removed.
     """
-    made: list[str] = []
-    missing = os.path.abspath(path)
-    while not os.path.lexists(missing):
-        made.append(missing)
-        missing = os.path.dirname(missing)
+    new_folders: list[str] = []  # the innermost first
+    folder = os.path.abspath(path)
+    while not os.path.lexists(folder):
+        new_folders.append(folder)
+        folder = os.path.dirname(folder)
     try:
         try:
             os.makedirs(path, exist_ok=True)
@@ -442,7 +444,7 @@ def outputs_in(path: str, names: Iterable[str], *, force: bool, sync: bool = Fal
             outputs = (FileOutput(os.path.join(path, name), force=force, sync=sync) for name in names)
             yield {name: stack.enter_context(output) for name, output in zip(names, outputs)}
     except BaseException:
-        for folder in made:
+        for folder in new_folders:
             with suppress(OSError):
                 os.rmdir(folder)
         raise

@@ -220,7 +220,7 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
     elif spec.values == formats.PYTHON:
         _scan_pt(source, limits, report)
     elif spec.name == "shards":
-        for file in files_of(source):
+        for file in files_of(source, limits):
             path = join(os.path.dirname(source.name), file)
             with ByteSource.from_path(path) as shard:
                 _scan_source(shard, limits, report)
@@ -261,7 +261,8 @@ def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     try:
         try:
             if reader.archive is not None:
-                report.findings += [Finding(kind, name[:_SHOWN_LETTERS]) for kind, name in effects(reader.archive)]
+                for kind, name in effects(reader.archive, limits):
+                    report.findings.append(Finding(kind, name[:_SHOWN_LETTERS]))
             reader.read()
         finally:  # pickles that other readers would load, even if the value failed
             for name in reader.read_others():

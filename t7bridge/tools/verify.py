@@ -13,7 +13,7 @@ import hashlib
 import math
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
@@ -24,9 +24,9 @@ from .. import formats
 from ..codegen.generate import generate
 from ..conversion.lua_tree import note_nones, to_lua
 from ..conversion.named_tensors import name_tensors
-from ..conversion.options import FORCE, JSON, LIMITS, flag, option, takes, verb
+from ..conversion.options import JSON, LIMITS, flag, option, takes, verb
 from ..conversion.records import as_written, structure_of
-from ..conversion.request import Convert, is_simple, metadata_left_out, note_plain_nans
+from ..conversion.request import Attempt, is_simple, metadata_left_out, note_plain_nans
 from ..conversion.simplified import simplified
 from ..conversion.state_dicts import note_texts
 from ..conversion.targets import plain_value
@@ -82,17 +82,17 @@ class Comparison(Printed):
     @property
     def different(self) -> list[Difference]:
         """The values that both files have, and that differ."""
-        return [each for each in self.differences if not each.only]
+        return [difference for difference in self.differences if not difference.only]
 
     @property
     def only_first(self) -> list[Difference]:
         """The values that the second file lacks, though it has a place for them."""
-        return [each for each in self.differences if each.only == "first"]
+        return [difference for difference in self.differences if difference.only == "first"]
 
     @property
     def only_second(self) -> list[Difference]:
         """The values that the first file lacks, though it has a place for them."""
-        return [each for each in self.differences if each.only == "second"]
+        return [difference for difference in self.differences if difference.only == "second"]
 
     @property
     def hint(self) -> str:
@@ -106,15 +106,17 @@ class Comparison(Printed):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON, in which infinity becomes `None`."""
-        return {**asdict(self, value_serializer=_finite), "hint": self.hint, "same": self.same}
+        return {**asdict(self, value_serializer=_without_infinity), "hint": self.hint, "same": self.same}
 
     def _listed(self) -> list[str]:
         """Return a line for each difference, and for each sentence on what only one file has."""
-        only = [f"only in {name}: {text}" for name, texts in self.left_out.items() for text in texts]
-        return [*map(str, self.differences), *only]
+        lines = [str(difference) for difference in self.differences]
+        for name, sentences in self.left_out.items():
+            lines += [f"only in {name}: {sentence}" for sentence in sentences]
+        return lines
 
 
-def _finite(_: Any, __: Any, value: Any) -> Any:
+def _without_infinity(_: Any, __: Any, value: Any) -> Any:
     return None if value == math.inf else value
 
 
@@ -145,11 +147,9 @@ class DiffReport(Comparison):
 
     Attributes:
         tensors: number of pairs of tensors compared.
-        drawn: numbers of differing blocks by kind: `only first`, `only second`, `shape`, `options`, `weights`.
     """
 
     tensors: int = 0
-    drawn: dict[str, int] = field(factory=dict)
 
     def lines(self) -> list[str]:
         """Return the differences, what only one file has, and the result."""
@@ -202,8 +202,10 @@ def verify(request: Verify) -> VerifyReport:
             for document in (first, second):
                 if document.path not in report.readers:  # a file compared with itself is read once
                     report.readers[document.path] = _ask_others(document, report)
-        sides.compare(report, partial(RowComparer if sides.has_named else Comparer, limits=request.limits))
-        if first.spec.values == second.spec.values == formats.LUA and _trailing(first) != _trailing(second):
+        comparer_class = RowComparer if sides.has_named else Comparer
+        sides.compare(report, partial(comparer_class, limits=request.limits))
+        are_lua = first.spec.values == second.spec.values == formats.LUA
+        if are_lua and _trailing(first) != _trailing(second):
             report.differences.append(Difference("", "the bytes after the last value differ"))
     return report
 
@@ -215,7 +217,10 @@ def _both(request: Verify | Diff) -> Iterator[tuple[Document, Document]]:
         formats.open(request.other, limits=request.limits) as second,
     ):
         for document in (first, second):
-            document.warn(4) if document.spec.values == formats.LUA else document.verify()
+            if document.spec.values == formats.LUA:
+                document.warn(4)  # the warning is shown at the line that calls the verb
+            else:
+                document.verify()
         yield first, second
 
 
@@ -229,20 +234,12 @@ def _trailing(document: Document) -> bytes:
 class Diff:
     """Report the values that differ between two files, and by how much, whatever their formats."""
 
-    EXAMPLES = (
-        "t7bridge diff model.t7 model.pt",
-        "t7bridge diff a.safetensors b.npz --rtol 1e-5",
-        "t7bridge diff before.t7 after.t7 --draw changes.html",
-    )
+    EXAMPLES = ("t7bridge diff model.t7 model.pt", "t7bridge diff a.safetensors b.npz --rtol 1e-5")
     OLD_NAMES: ClassVar = {"a": "source", "b": "other"}
     source: PathLike = option("a file of any format", kw_only=False, metavar="A", stdin=True)
     other: PathLike = option("another", kw_only=False, metavar="B", stdin=True)
     rtol: float = option("relative tolerance, as a fraction of B's value", default=0.0, metavar="X")
     atol: float = option("absolute tolerance", default=0.0, metavar="X")
-    draw: PathLike | None = option(
-        "write a page (.html) with both models side by side", default=None, metavar="PAGE", group="output"
-    )
-    force: bool = FORCE
     json = JSON
     limits: Limits = LIMITS
 
@@ -257,7 +254,6 @@ def diff(request: Diff) -> DiffReport:
 
     Args:
         atol: absolute tolerance, added to the relative one.
-        draw: a page to write, `.html`: both models side by side, differences in colour.
 
     Raises:
         FormatError: a file is damaged, or in no supported format.
@@ -268,30 +264,33 @@ def diff(request: Diff) -> DiffReport:
         make = partial(ValueComparer, limits=request.limits, rtol=request.rtol, atol=request.atol)
         comparer = sides.compare(report, make)
         report.tensors = getattr(comparer, "tensors", 0)
-        lua = next((each for each in (first, second) if each.spec.values == formats.LUA), None)
-        if report.differences and lua is not None:
-            by_path = layer_names(lua.value, request.limits)
-            names = {**{name: (name, kind) for name, kind in by_path.values()}, **by_path}
-            report.differences = [_with_layer(each, names) for each in report.differences]
-        if request.draw is not None:
-            from .draw.drawing import draw_pair
-
-            report.drawn = draw_pair(first, second, request)
+        for document in (first, second):
+            if report.differences and document.spec.values == formats.LUA:
+                report.differences = _with_layers(report.differences, document, request.limits)
+                break  # paths in the other file lead to the same layers
         return report
 
 
-def _with_layer(found: Difference, names: dict[str, tuple[str, str]]) -> Difference:
+def _with_layers(differences: list[Difference], document: Document, limits: Limits) -> list[Difference]:
+    """Return differences, each with the layer of a `.t7` that it is in, by path or by key of a state dict."""
+    names_by_path = layer_names(document.value, limits)
+    names_by_key = {name: (name, class_name) for name, class_name in names_by_path.values()}
+    names = names_by_key | names_by_path
+    return [_with_layer(difference, names) for difference in differences]
+
+
+def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Difference:
     """Return a difference with the layer that it is in.
 
     Args:
-        found: the difference.
-        names: the result of `layer_names`, and the same by the names in it.
+        difference: the difference.
+        names: name and class of each layer, by its path and by its name.
     """
-    path = found.path.removeprefix("root['").removesuffix("']")  # of a state dict
-    while path and path not in names:
+    path = difference.path.removeprefix("root['").removesuffix("']")  # a key of a state dict
+    while path and path not in names:  # step by step to what contains it
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     layer, class_name = names.get(path, ("", ""))
-    return evolve(found, layer=layer, class_name=class_name)
+    return evolve(difference, layer=layer, class_name=class_name)
 
 
 _LONGEST_NAME = 1000
@@ -300,18 +299,24 @@ _LONGEST_NAME = 1000
 
 def _ask_others(document: Document, report: VerifyReport) -> list[str]:
     """Let another reader read a file too, and compare; return its name, if there is one."""
-    name, found = "", None
+    messages: list[str] | None = None
+    name = ""
     if document.format == "pt":
-        value = document.value  # what its pickle names is known once it is read
+        value = document.value  # before `judged`: the names in a pickle are those met while it is read
+        has_long_names = any(len(name) > _LONGEST_NAME for name in document.content.judged)
         # PyTorch refuses pickles of anything but checkpoints; and such names, but searches its own message for seconds.
-        if document.layout != "pickle" and all(len(each) <= _LONGEST_NAME for each in document.content.judged):
-            name, found = "torch", differences(document.path, value)
+        if document.layout != "pickle" and not has_long_names:
+            name = "torch"
+            messages = differences(document.path, value)
     elif document.spec.values == formats.LUA and len(document.roots) == 1 and not document.content.trailing:
         from ..formats import torchfile
 
-        name, found = "torchfile", torchfile.differences(document.path, document.value, document.layout)
-    report.differences += [Difference(document.path, message) for message in found or ()]
-    return [] if found is None else [name]
+        name = "torchfile"
+        messages = torchfile.differences(document.path, document.value, document.layout)
+    if messages is None:
+        return []
+    report.differences += [Difference(document.path, message) for message in messages]
+    return [name]
 
 
 def differences(path: PathLike, value: Any) -> list[str] | None:
@@ -334,68 +339,79 @@ def differences(path: PathLike, value: Any) -> list[str] | None:
             other = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # its safe loader refuses files in many ways; then it is not a reference for this one
         return None
-    return _Comparer(torch).run(value, other)
+    return _TorchComparer(torch).run(value, other)
 
 
-class _Comparer:
+class _TorchComparer:
     """Compares the values of both readers side by side; values that are not plain data are skipped."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._found: list[str] = []
-        self._memory: dict[int, int] = {}
-        self._seen: set[int] = set()
+        self._differences: list[str] = []
+        self._addresses: dict[int, int] = {}
+        """Of each storage, by identity, the address of PyTorch's."""
+        self._visited: set[int] = set()
 
     def run(self, mine: Any, theirs: Any) -> list[str]:
+        """Return the differences of our value and PyTorch's."""
         pairwise(mine, theirs, self._pair)
-        return self._found
+        return self._differences
 
-    def _pair(self, path: Path, a: Any, b: Any) -> Iterable[tuple[Any, Any, Any]]:
-        if isinstance(a, Tensor):
-            self._tensor(path, a, b)
-        elif isinstance(a, (dict, list, tuple)):
-            if id(a) not in self._seen:
-                self._seen.add(id(a))
-                return self._inside(path, a, b)
-        elif isinstance(a, (bool, int, float, str, bytes, type(None))) and repr(a) != repr(b):
-            self._found.append(f"{path}: PyTorch has {b!r:.60} for {a!r:.60}")
+    def _pair(self, path: Path, mine: Any, theirs: Any) -> Iterable[tuple[Any, Any, Any]]:
+        if isinstance(mine, Tensor):
+            self._tensor(path, mine, theirs)
+        elif isinstance(mine, (dict, list, tuple)):
+            if id(mine) not in self._visited:
+                self._visited.add(id(mine))
+                return self._inside(path, mine, theirs)
+        elif isinstance(mine, (bool, int, float, str, bytes, type(None))) and repr(mine) != repr(theirs):
+            self._differences.append(f"{path}: PyTorch has {theirs!r:.60} for {mine!r:.60}")
         return ()
 
-    def _inside(self, path: Path, a: Any, b: Any) -> Iterable[tuple[Any, Any, Any]]:
-        kind = dict if isinstance(a, dict) else list if isinstance(a, list) else tuple
-        if not isinstance(b, kind) or len(a) != len(b):
-            self._found.append(f"{path}: PyTorch has a {type(b).__name__} where here is a {type(a).__name__}")
+    def _inside(self, path: Path, mine: Any, theirs: Any) -> Iterable[tuple[Any, Any, Any]]:
+        """Return the pairs in two containers, each with its key."""
+        # Subclasses, such as OrderedDict, count as these.
+        kind = next(kind for kind in (dict, list, tuple) if isinstance(mine, kind))
+        if not isinstance(theirs, kind) or len(mine) != len(theirs):
+            message = f"{path}: PyTorch has a {type(theirs).__name__} where here is a {type(mine).__name__}"
+            self._differences.append(message)
             return ()
-        if isinstance(a, dict) and isinstance(b, dict):
-            return zip(a, a.values(), b.values())
-        return zip(range(len(a)), a, b)
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            return zip(mine, mine.values(), theirs.values())
+        return zip(range(len(mine)), mine, theirs)
 
-    def _tensor(self, path: Path, a: Tensor, b: Any) -> None:
-        if not isinstance(b, self._torch.Tensor):
-            self._found.append(f"{path}: PyTorch has a {type(b).__name__} for a tensor")
+    def _tensor(self, path: Path, mine: Tensor, theirs: Any) -> None:
+        if not isinstance(theirs, self._torch.Tensor):
+            self._differences.append(f"{path}: PyTorch has a {type(theirs).__name__} for a tensor")
             return
-        extras = a.extras or TensorExtras()
-        mine = (a.element.name, a.shape, a.requires_grad, extras.conj, extras.neg)
-        theirs = (str(b.dtype).removeprefix("torch."), tuple(b.shape), b.requires_grad, b.is_conj(), b.is_neg())
-        if mine != theirs:
-            self._found.append(f"{path}: PyTorch has {theirs} for {mine}")
-        elif a.storage is not None and a.numel and not hasattr(b, "__tensor_flatten__"):  # such as a DTensor: no memory
-            if (a.stride, a.offset) != (b.stride(), b.storage_offset()):
-                self._found.append(f"{path}: PyTorch has another stride or offset")
-            self._storage(path, a.storage, b.untyped_storage())
+        extras = mine.extras or TensorExtras()
+        here = (mine.element.name, mine.shape, mine.requires_grad, extras.conj, extras.neg)
+        dtype = str(theirs.dtype).removeprefix("torch.")
+        there = (dtype, tuple(theirs.shape), theirs.requires_grad, theirs.is_conj(), theirs.is_neg())
+        if here != there:
+            self._differences.append(f"{path}: PyTorch has {there} for {here}")
+            return
+        has_memory = not hasattr(theirs, "__tensor_flatten__")  # a DTensor, for example, has tensors inside instead
+        if mine.storage is None or not mine.numel or not has_memory:
+            return
+        if (mine.stride, mine.offset) != (theirs.stride(), theirs.storage_offset()):
+            self._differences.append(f"{path}: PyTorch has another stride or offset")
+        self._storage(path, mine.storage, theirs.untyped_storage())
 
-    def _storage(self, path: Path, a: Storage, b: Any) -> None:
-        known = self._memory.get(id(a))
-        if known is None:
-            self._memory[id(a)] = b.data_ptr()
-            view = self._torch.empty(0, dtype=self._torch.uint8).set_(b).numpy()
-            digest = hashlib.sha256()
-            for chunk in a.chunks():
-                digest.update(chunk)
-            if digest.digest() != hashlib.sha256(view).digest():
-                self._found.append(f"{path}: PyTorch has different elements")
-        elif known != b.data_ptr():
-            self._found.append(f"{path}: memory shared here is not shared in PyTorch")
+    def _storage(self, path: Path, mine: Storage, theirs: Any) -> None:
+        """Compare the bytes of storages at their first path; at others, that PyTorch shares the memory too."""
+        address = theirs.data_ptr()
+        if id(mine) in self._addresses:
+            if self._addresses[id(mine)] != address:
+                self._differences.append(f"{path}: memory shared here is not shared in PyTorch")
+            return
+        self._addresses[id(mine)] = address
+        digest = hashlib.sha256()
+        for chunk in mine.chunks():
+            digest.update(chunk)
+        array = self._torch.empty(0, dtype=self._torch.uint8).set_(theirs).numpy()
+        if digest.digest() != hashlib.sha256(array).digest():
+            self._differences.append(f"{path}: PyTorch has different elements")
 
 
 # The forms in which two files can be compared
@@ -416,8 +432,12 @@ class Form:
     @property
     def left_out(self) -> list[str]:
         """Return what the file has, and the form has not, as sentences."""
-        less = [note for note in self.notes if note.code in _LESS]
-        return list(dict.fromkeys(f"{note.path}: {note.message}".removeprefix(": ") for note in less))
+        sentences: dict[str, None] = {}  # each once, in order
+        for note in self.notes:
+            if note.code in _LESS:
+                sentence = f"{note.path}: {note.message}" if note.path else note.message
+                sentences[sentence] = None
+        return list(sentences)
 
 
 def _shown(document: Document) -> Form:
@@ -446,10 +466,6 @@ class Sides:
     compact: bool = False
 
     @property
-    def _documents(self) -> tuple[Document, Document]:
-        return self.first, self.second
-
-    @property
     def has_named(self) -> bool:
         """Return whether a file holds named tensors and nothing else."""
         return formats.NAMED in (self.first.spec.values, self.second.spec.values)
@@ -467,31 +483,32 @@ class Sides:
         if self._same_structure():
             return None
         # The best forms are chosen by structure and shapes, so that no element is read twice.
-        is_text = [isinstance(each.layout, T7Layout) and each.layout.encoding == "ascii" for each in self._documents]
-        make = partial(make, text=any(is_text))
-        _, forms = closest(self.pairs(), partial(make, elements=False), lambda form: form.value)
+        make = partial(make, text=_is_text(self.first) or _is_text(self.second))
+        _, (first, second) = closest(self.pairs(), partial(make, elements=False), lambda form: form.value)
         comparer: Comparer = make()
-        report.differences += comparer.run(forms[0].value, forms[1].value)
+        report.differences += comparer.run(first.value, second.value)
         report.equal = comparer.agreed
-        for form, other_is_text in zip(forms, reversed(is_text)):
-            if other_is_text:
-                said = Report(notes=list(form.notes))
-                note_plain_nans(_odd_nans(form.value), said)
-                form.notes = said.notes
-        for path, form, other in zip((report.first, report.second), forms, reversed(forms)):
-            only = [text for text in form.left_out if text not in other.left_out]
-            if only:
-                report.left_out[path] = only
+        if _is_text(self.second):
+            first = _with_note_on_nans(first)
+        if _is_text(self.first):
+            second = _with_note_on_nans(second)
+        # What neither shows is the same in both.
+        only_first = [sentence for sentence in first.left_out if sentence not in second.left_out]
+        only_second = [sentence for sentence in second.left_out if sentence not in first.left_out]
+        if only_first:
+            report.left_out[report.first] = only_first
+        if only_second:
+            report.left_out[report.second] = only_second
         return comparer
 
     # A hash of its structure takes less time than a comparison pair by pair, and the memory of one value.
 
     def _same_structure(self) -> bool:
         """Return whether both are known to hold the same Lua value, of many objects and no tensors."""
-        one, other = self.first, self.second
-        if one.spec.values != formats.LUA:
-            one, other = other, one
-        structure = self._structure(one, other)
+        lua, other = self.first, self.second
+        if lua.spec.values != formats.LUA:
+            lua, other = other, lua
+        structure = self._structure(lua, other)
         return bool(structure) and structure in self._structures(other)
 
     @staticmethod
@@ -532,10 +549,14 @@ class Sides:
                 yield from self._lua_pairs(self._as_lua)
         else:
             # A `.t7` with the record of a `.pt` was made from one; the record itself is not read.
+            # The first of equally good forms counts.
             lua = self.first if kinds[0] == formats.LUA else self.second
-            ways = [self._as_python, self._as_lua]
-            for way in reversed(ways) if lua.content.has_pt_record else ways:
-                yield from self._lua_pairs(way)
+            if lua.content.has_pt_record:
+                yield from self._lua_pairs(self._as_lua)
+                yield from self._lua_pairs(self._as_python)
+            else:
+                yield from self._lua_pairs(self._as_python)
+                yield from self._lua_pairs(self._as_lua)
 
     def _python_pairs(self) -> Pairs:
         one, other = _shown(self.first), _shown(self.second)
@@ -549,20 +570,24 @@ class Sides:
         """Yield what `convert` makes of a `.pt` in a `.pt`: with state dicts for modules, and in `tree` mode."""
         if is_simple(document.value):
             return
-        for mode, foreign in (("auto", False), ("tree", False), ("auto", True)):
-            said = Report(source_format="pt", target_format="pt", notes=document.notes)
+        for mode, allow_foreign in (("auto", False), ("tree", False), ("auto", True)):
+            report = Report(source_format="pt", target_format="pt", notes=document.notes)
             value = document.value
             if mode == "auto":
-                value = simplified(value, said, self.limits, keep_classes=foreign)
-            yield Form(as_written(value, said, self.limits, allow_foreign=foreign), said.notes)
+                value = simplified(value, report, self.limits, keep_classes=allow_foreign)
+            yield Form(as_written(value, report, self.limits, allow_foreign=allow_foreign), report.notes)
 
-    def _lua_pairs(self, way: Any) -> Pairs:
-        """Yield a `.t7` and another file as one of the two ways has them, in their order."""
+    def _lua_pairs(self, pairs_of: Callable[[Document, Document], Pairs]) -> Pairs:
+        """Yield the forms of a `.t7` and of another file, those of the first file first.
+
+        Args:
+            pairs_of: yields them, those of the `.t7` first.
+        """
         if self.first.spec.values == formats.LUA:
-            yield from way(self.first, self.second)
+            yield from pairs_of(self.first, self.second)
         else:
-            for one, other in way(self.second, self.first):
-                yield other, one
+            for lua_form, other_form in pairs_of(self.second, self.first):
+                yield other_form, lua_form
 
     def _as_python(self, lua: Document, python: Document) -> Pairs:
         """Yield the Python-side values that a `.t7` becomes, and that of the other file."""
@@ -570,76 +595,96 @@ class Sides:
             if len(lua.content.objects) >= _MANY_OBJECTS:
                 lua.forget()
             yield form, _shown(python)
-        made = _as_model_file(lua.value, python.value)
-        if made is not None:
-            yield Form(made), _shown(python)
+        state = _as_model_file(lua.value, python.value)
+        if state is not None:
+            yield Form(state), _shown(python)
 
     def _as_lua(self, lua: Document, other: Document) -> Pairs:
         """Yield the value of a `.t7`, and the Lua values that the other file becomes."""
-        said = Report(source_format=other.format, target_format="t7")
-        value = plain_value(other, self._request(other, "auto"), said, WRAPPED)
-        notes = [note for note in said.notes if note.code != "metadata"] if lua.content.has_pt_record else said.notes
+        conversion = Report(source_format=other.format, target_format="t7")
+        value = plain_value(other, self._request(other, "auto"), conversion, WRAPPED)
+        has_record = lua.content.has_pt_record
+        # The record of a `.t7` keeps strings of metadata and None.
+        notes = [note for note in conversion.notes if not (has_record and note.code == "metadata")]
         for nested in (False, True):
             tree = to_lua(value, nested=nested, limits=self.limits)
-            noted = Report(notes=[*notes, *tree.notes])
-            if not lua.content.has_pt_record:
-                note_nones(tree, noted)
-            yield _shown(lua), Form(tree.value, noted.notes)
+            report = Report(notes=[*notes, *tree.notes])
+            if not has_record:
+                note_nones(tree, report)
+            yield _shown(lua), Form(tree.value, report.notes)
 
-    def _request(self, document: Document, mode: str) -> Convert:
-        request = Convert(document.path, "", mode, limits=self.limits)
-        request.believed = False
-        return request
+    def _request(self, document: Document, mode: str) -> Attempt:
+        return Attempt(document.path, "", mode, limits=self.limits, believed=False)
 
     def _python_forms(self, document: Document, target: str) -> Iterator[Form]:
         """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used."""
         is_lua = document.spec.values == formats.LUA
-        has_objects = is_lua and any(isinstance(each, TorchObject) for each in document.content.objects)
+        has_objects = is_lua and any(isinstance(item, TorchObject) for item in document.content.objects)
+        is_to_python = formats.FORMATS[target].values == formats.PYTHON
+        unnamed = "" if is_to_python else MERGED
         for mode in ("tree", "auto") if has_objects else ("auto",):
-            said = Report(source_format=document.format, target_format=target)
-            unnamed = "" if formats.FORMATS[target].values == formats.PYTHON else MERGED
-            value = plain_value(document, self._request(document, mode), said, unnamed)
-            if self.compact and mode == "auto" and unnamed == "":
+            report = Report(source_format=document.format, target_format=target)
+            value = plain_value(document, self._request(document, mode), report, unnamed)
+            if self.compact and mode == "auto" and is_to_python:
                 value = compact_in(value)
-            yield Form(value, said.notes)
+            yield Form(value, report.notes)
 
     # Named tensors
 
     def _named_pairs(self) -> Pairs:
-        documents = (self.first, self.second)
-        goals = [each.spec for each in documents if each.spec.values == formats.NAMED]
+        first, second = self.first, self.second
+        goals = [document.spec for document in (first, second) if document.spec.values == formats.NAMED]
         numbers = all(goal.numbers for goal in goals)
         goals = [evolve(goal, numbers=numbers) for goal in goals]
-        for one in self._named_forms(self.first, goals):
-            for other in self._named_forms(self.second, goals):
-                pair = (one, other)
-                if self.first.spec.values != self.second.spec.values:
-                    pair = _without_strings(documents, pair)
-                yield pair
+        for form in self._named_forms(first, goals):
+            for other in self._named_forms(second, goals):
+                if first.spec.values == second.spec.values:
+                    yield form, other
+                elif first.spec.values == formats.NAMED:
+                    yield _without_other_strings(form, other), other
+                else:
+                    yield form, _without_other_strings(other, form)
 
     def _named_forms(self, document: Document, goals: list[FormatSpec]) -> Iterator[Form]:
         """Yield a file as formats of named tensors can hold it: tensors by name, and strings."""
         is_named = document.spec.values == formats.NAMED
-        # Arrays that were numbers stay arrays in a format without such.
-        others = [goal.name for goal in goals if is_named and not formats.FORMATS[goal.name].numbers]
-        target = next(iter(others), goals[-1].name)
+        target = goals[-1].name
+        if is_named:
+            # Arrays that were numbers stay arrays in a format without such.
+            without_numbers = [goal.name for goal in goals if not formats.FORMATS[goal.name].numbers]
+            target = without_numbers[0] if without_numbers else target
         for form in self._python_forms(document, target):
-            said = Report(source_format=document.format, target_format=target, notes=form.notes)
+            report = Report(source_format=document.format, target_format=target, notes=form.notes)
             tensors: dict[str, Tensor] = form.value
             metadata = document.metadata
+            # Through each format in turn, so that both sides lose what either format loses.
             for goal in goals:
-                named = name_tensors(tensors, goal, said, metadata, self.limits)
-                no_room = getattr(formats.home(goal.name), "left_out", lambda named: ())(named)
-                note_texts(Written(0, 0, no_room), named, goal, said)
-                metadata = {name: text for name, text in named.metadata.items() if name not in no_room}
+                named = name_tensors(tensors, goal, report, metadata, self.limits)
+                without_room = getattr(formats.home(goal.name), "left_out", lambda named: ())(named)
+                note_texts(Written(0, 0, without_room), named, goal, report)
+                metadata = {name: text for name, text in named.metadata.items() if name not in without_room}
                 tensors = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
-                if len(tensors) < len(named.tensors):  # `a.b` beside `other` in the group `source`
+                if len(tensors) < len(named.tensors):  # "a.b" beside "b" in a group "a"
                     tensors = {"/".join(steps): tensor for steps, tensor in named.tensors.items()}
             tensors = _linked(tensors, all(goal.links for goal in goals))
             strings = {name: text for name, text in metadata.items() if name != "format" and name not in HINTS}
-            yield Form(
-                {**dict(sorted(tensors.items())), "__metadata__": strings}, document.notes if is_named else said.notes
-            )
+            notes = document.notes if is_named else report.notes
+            yield Form({**dict(sorted(tensors.items())), _STRINGS_KEY: strings}, notes)
+
+
+_STRINGS_KEY = "__metadata__"
+"""The key of the strings of metadata among tensors by name, as safetensors has it."""
+
+
+def _is_text(document: Document) -> bool:
+    return isinstance(document.layout, T7Layout) and document.layout.encoding == "ascii"
+
+
+def _with_note_on_nans(form: Form) -> Form:
+    """Return a form with a note on the NaNs whose bits the other file, which is text, does not show."""
+    report = Report(notes=list(form.notes))
+    note_plain_nans(_odd_nans(form.value), report)
+    return Form(form.value, report.notes)
 
 
 def _odd_nans(value: Any) -> int:
@@ -656,40 +701,42 @@ def _odd_nans(value: Any) -> int:
 
 def _linked(tensors: dict[str, Tensor], links: bool) -> dict[str, Tensor]:
     """Return tensors by name: each is one of its own, but for equal views of one storage where formats have links."""
-    views: dict[Any, Tensor] = {}
-    made = {}
-    for name, each in tensors.items():
+    if not links:
+        return {name: evolve(tensor) for name, tensor in tensors.items()}
+    copies: dict[Any, Tensor] = {}
+    linked = {}
+    for name, tensor in tensors.items():
         view: Any = name
-        if links and each.numel:
-            view = (id(each.storage), each.element.name, each.offset, each.size, each.stride)
-        made[name] = views.setdefault(view, evolve(each))
-    return made
+        if tensor.numel:
+            view = (id(tensor.storage), tensor.element.name, tensor.offset, tensor.size, tensor.stride)
+        linked[name] = copies.setdefault(view, evolve(tensor))
+    return linked
 
 
-def _without_strings(documents: tuple[Document, Document], forms: tuple[Form, Form]) -> tuple[Form, Form]:
-    """Return the forms without the strings of metadata that only a file of named tensors has, as `convert` does."""
-    made = list(forms)
-    for place, (document, form, other) in enumerate(zip(documents, forms, reversed(forms))):
-        if document.spec.values != formats.NAMED:
-            continue
-        strings, known = form.value["__metadata__"], other.value["__metadata__"]
-        only = [name for name in strings if name not in known]
-        if only:
-            shared = {name: text for name, text in strings.items() if name in known}
-            notes = [*form.notes, Note("info", "", metadata_left_out(only), code="metadata")]
-            made[place] = Form({**form.value, "__metadata__": shared}, notes)
-    return made[0], made[1]
+def _without_other_strings(form: Form, other: Form) -> Form:
+    """Return a file of named tensors without the strings of metadata that the other form lacks, as `convert` does."""
+    strings = form.value[_STRINGS_KEY]
+    other_strings = other.value[_STRINGS_KEY]
+    only_here = [name for name in strings if name not in other_strings]
+    if not only_here:
+        return form
+    in_both = {name: text for name, text in strings.items() if name in other_strings}
+    notes = [*form.notes, Note("info", "", metadata_left_out(only_here), code="metadata")]
+    return Form({**form.value, _STRINGS_KEY: in_both}, notes)
 
 
 def _as_model_file(lua: Value, python: Any) -> Any:
     """Return the state dict of the `model.pt` that `module` writes for a model, if a `.pt` has exactly its keys."""
     if not isinstance(python, dict) or not all(isinstance(key, str) for key in python):
         return None
-    found = [] if isinstance(lua, list) else find_models(lua)
-    if len(found) != 1:
+    models = [] if isinstance(lua, list) else find_models(lua)  # a list is several values of one file
+    if len(models) != 1:
         return None
+    path, model = models[0]
     try:
-        made = generate(found[0][1], found[0][0], only_keys=True).tensors
+        tensors = generate(model, path, only_keys=True).tensors
     except T7BridgeError:  # it has no model.py
         return None
-    return OrderedDict(compacted(made)) if set(made) == set(python) else None
+    if set(tensors) != set(python):
+        return None
+    return OrderedDict(compacted(tensors))

@@ -105,7 +105,8 @@ def export_onnx(
         import onnxruntime
         from onnxscript import opset18  # PyTorch's exporter needs it too
     except ImportError as error:
-        raise UnsupportedError(f"{error.name} is not installed", hint="pip install 't7bridge[onnx]'") from error
+        hint = "pip install onnx onnxscript onnxruntime"
+        raise UnsupportedError(f"{error.name} is not installed", hint=hint) from error
     values, arguments, wanted = _prepared(module, inputs, dynamic)
     module = _replaced(module)
     table = _translations(opset18)

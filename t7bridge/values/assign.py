@@ -58,8 +58,8 @@ def same_elements(one: Tensor, other: Tensor) -> bool:
     Raises:
         LimitError: they repeat the elements of small storages excessively.
     """
-    held = max(each.storage.count if each.storage is not None else 0 for each in (one, other))
-    Budget(DEFAULT_LIMITS, "comparing tensors that repeat their storage").allocate(one.numel, held)
+    stored = max(tensor.storage.count if tensor.storage is not None else 0 for tensor in (one, other))
+    Budget(DEFAULT_LIMITS, "comparing tensors that repeat their storage").allocate(one.numel, stored)
     return one.shape == other.shape and _same(one.array, other.array)
 
 
@@ -72,36 +72,44 @@ def _direct(item: Assignment) -> Data | None:
     assert target.storage is not None
     if target.offset or target.numel != target.storage.count or not target.is_contiguous:
         return None
-    stored = as_stored(source) if source.element == target.element else None
-    return stored.data if stored is not None and isinstance(stored.data, (Span, np.ndarray)) else None
+    if source.element != target.element:
+        return None
+    stored = as_stored(source)
+    if stored is None or not isinstance(stored.data, (Span, np.ndarray)):
+        return None
+    return stored.data
 
 
 def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:
+    """Write the new elements of all tensors of one storage; return the clashes."""
     first = group[0]
     storage = first.target.storage
     assert storage is not None
-    places = [_direct(item) for item in group]
-    if places[0] is not None and all(place is not None for place in places):
+    whole_data = [_direct(item) for item in group]
+    if whole_data[0] is not None and all(data is not None for data in whole_data):
         clashes = [(first.name, item.name) for item in group[1:] if not _equal(first, item)]
-        storage.data = places[0]
+        storage.data = whole_data[0]
         return clashes
     storage.data = own_array(storage)
-    values = [_converted(item) for item in group]
-    for item, array in zip(group, values):
+    arrays = [_converted(item) for item in group]
+    for item, array in zip(group, arrays):
         item.target.array[...] = array
+    # What a later tensor of the group wrote over is not what the earlier one was to get.
     clashes = []
-    for item, array in zip(group, values):
-        now = item.target.array
-        if not _same(now, array):
-            wrong = ~((now == array) | ((now != now) & (array != array)))
-            clashes.append((item.name, _last_writer(group, item, wrong)))
+    for item, array in zip(group, arrays):
+        current = item.target.array
+        if not _same(current, array):
+            is_same = (current == array) | ((current != current) & (array != array))
+            clashes.append((item.name, _last_writer(group, item, ~is_same)))
     return clashes
 
 
 def _equal(one: Assignment, other: Assignment) -> bool:
     """Return whether two contiguous sources of equal length have the same values."""
-    a, b = one.source, other.source
-    return (a.storage is b.storage and a.offset == b.offset) or _same(a.array.reshape(-1), b.array.reshape(-1))
+    first, second = one.source, other.source
+    if first.storage is second.storage and first.offset == second.offset:
+        return True
+    return _same(first.array.reshape(-1), second.array.reshape(-1))
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
@@ -117,8 +125,8 @@ def _converted(item: Assignment) -> np.ndarray:
     with np.errstate(all="ignore"):
         converted = array.astype(wanted)
         if not _same(converted.astype(array.dtype), array):
-            finite = wanted.kind == "f" and (np.isfinite(converted) == np.isfinite(array)).all()
-            item.loss = "rounded" if finite else "changed"
+            is_rounded = wanted.kind == "f" and (np.isfinite(converted) == np.isfinite(array)).all()
+            item.loss = "rounded" if is_rounded else "changed"
     return converted
 
 
@@ -129,6 +137,7 @@ def _last_writer(group: list[Assignment], item: Assignment, wrong: np.ndarray) -
     numbers = Storage(INT64, storage.count, np.arange(storage.count))
 
     def places(tensor: Tensor) -> np.ndarray:
+        """Return the positions in the storage of a tensor's elements: the same view of a storage of numbers."""
         return evolve(tensor, element=INT64, storage=numbers).array
 
     lost = places(item.target)[wrong]

@@ -30,7 +30,7 @@ _IDENTITIES = (Holder, dict, list, tuple, *_SETS)
 _SCALAR_KEYS = (bytes, str, float, int, bool, type(None), complex)
 _SCALARS = SCALARS | {complex}
 _LONG = 1000
-"""Length in bytes from which on a pair of strings is compared only once."""
+"""Length from which on a pair of strings is compared only once."""
 _LETTERS = 200
 """Characters of a value shown."""
 Pairs = Iterable[tuple[Any, Value, Value]]
@@ -86,8 +86,8 @@ class Comparer:
         limits: resource limits.
         elements: whether elements are compared, not only types and shapes.
         text: whether one of the two was text, which has one NaN only.
-        known: pairs of storages, by identity, with the same elements by construction.
-        found: the differences found.
+        equal_storages: pairs of storages, by identity, with the same elements by construction.
+        differences: the differences, in walk order.
         compared: number of pairs of values visited.
     """
 
@@ -95,8 +95,8 @@ class Comparer:
     limits: Limits = DEFAULT_LIMITS
     elements: bool = True
     text: bool = False
-    known: set[tuple[int, int]] = field(factory=set)
-    found: list[Difference] = field(factory=list)
+    equal_storages: set[tuple[int, int]] = field(factory=set)
+    differences: list[Difference] = field(factory=list)
     compared: int = 0
     _there: dict[int, int] = field(factory=dict)
     _back: dict[int, int] = field(factory=dict)
@@ -118,15 +118,15 @@ class Comparer:
         """
         pairwise(a, b, self._pair)
         self._there, self._back, self._pairs, self._once = {}, {}, set(), ({}, set())
-        return self.found
+        return self.differences
 
     @property
     def agreed(self) -> int:
         """Number of equal pairs. A comparison that stops at the root has few differences, but covers almost nothing."""
-        return self.compared - len(self.found)
+        return self.compared - len(self.differences)
 
     def _differs(self, path: Path, message: str) -> None:
-        self.found.append(Difference(str(path), message))
+        self.differences.append(Difference(str(path), message))
 
     def _same(self, path: Path, what: str, a: Any, b: Any) -> None:
         if a != b:
@@ -134,30 +134,31 @@ class Comparer:
 
     def _pair(self, path: Path, a: Value, b: Value) -> Pairs | None:
         self.compared += 1
-        if (type(a) in _SCALARS and type(b) in _SCALARS) or (not _is_object(a) and not _is_object(b)):
+        are_scalars = type(a) in _SCALARS and type(b) in _SCALARS  # most pairs: decided without asking further
+        if are_scalars or (not _is_object(a) and not _is_object(b)):
             if not self._same_scalar(a, b):
                 self._differs(path, f"{_short(a)} against {_short(b)}")
             return None
         if type(a) is not type(b):
             self._differs(path, f"{_short(a)} against {_short(b)}")
             return None
-        # Tuples and frozen sets have no identity in a file.
-        once = self._compared_before(a, b) if isinstance(a, (tuple, frozenset)) else self._is_known(path, a, b)
-        return None if once else self._inside(path, a, b)
+        has_identity = not isinstance(a, (tuple, frozenset))  # in a file
+        is_done = self._is_known(path, a, b) if has_identity else self._compared_before(a, b)
+        return None if is_done else self._inside(path, a, b)
 
     def _compared_before(self, a: Any, b: Any) -> bool:
-        """Return whether two values were compared before. Any other pair of known values is charged."""
-        one, other = id(a), id(b)
-        first, second = self._once
-        if one not in first:
-            first[one] = other
-        elif first[one] == other or (one, other) in self._pairs:
+        """Return whether two values were compared before; a new pair of values both compared with others is charged."""
+        first_id, second_id = id(a), id(b)
+        partners, visited_second = self._once
+        if first_id not in partners:
+            partners[first_id] = second_id
+        elif partners[first_id] == second_id or (first_id, second_id) in self._pairs:
             return True
         else:
-            self._pairs.add((one, other))
-            if other in second:
+            self._pairs.add((first_id, second_id))
+            if second_id in visited_second:
                 self._budget.spend(2 * (1 + _length(a)))
-        second.add(other)
+        visited_second.add(second_id)
         return False
 
     def _same_scalar(self, a: Value, b: Value) -> bool:
@@ -199,6 +200,7 @@ class Comparer:
             return self._storages(path, a, b)
         if isinstance(a, TorchObject):
             self._same(path, "class", (a.class_name, a.version), (b.class_name, b.version))
+            # The path of a field does not name the table that holds it.
             return (Step(""), a.fields, b.fields), (Step("<payload>"), a.payload, b.payload)
         if isinstance(a, LuaFunction):
             self._same(path, "bytecode", (a.tag, a.code), (b.tag, b.code))
@@ -206,9 +208,9 @@ class Comparer:
         if isinstance(a, (TdsHash, TdsVec)):
             self._same(path, "class", (a.lua_class, a.version), (b.lua_class, b.version))
             if isinstance(a, TdsVec):
-                return self._elements(path, a.elements, b.elements, 1)
+                return self._elements(path, a.elements, b.elements, base=1)
             return self._entries(path, _items(a.content), _items(b.content))
-        names = [found.name for found in fields(type(a))]  # an inert Python-side value
+        names = [attribute.name for attribute in fields(type(a))]  # an inert Python-side value
         return ((Step(f"<{name}>"), getattr(a, name), getattr(b, name)) for name in names)
 
     def _elements(self, path: Path, a: Any, b: Any, base: int = 0) -> Pairs:
@@ -219,19 +221,26 @@ class Comparer:
         """Compare entries of tables and dicts: scalar keys by lookup, others in order."""
         if len(a) == len(b) and all(_same_key(x[0], y[0]) for x, y in zip(a, b)):
             return ((key, value, other) for (key, value), (_, other) in zip(a, b))
-        first, second = ({name: pair for pair in side if (name := _key_text(pair[0])) is not None} for side in (a, b))
-        for here, there, only, side in ((first, second, "first", "second"), (second, first, "second", "first")):
-            for name, (key, _) in here.items():
-                if name not in there:  # visited, too: many such values do not mean that the rest has nothing in common
-                    self.compared += 1
-                    message = f"is missing in the {side}"
-                    self.found.append(Difference(str(Path(path, key)), message, only=only))
-        odd = [[pair for pair in side if not isinstance(pair[0], _SCALAR_KEYS)] for side in (a, b)]
-        self._same(path, "number of keys that are objects", len(odd[0]), len(odd[1]))
-        found = [(key, value, second[name][1]) for name, (key, value) in first.items() if name in second]
-        for (key, value), (other_key, other) in zip(*odd):
-            found += [(KeyStep(key), key, other_key), (key, value, other)]
-        return found
+        first, first_objects = _by_text(a)
+        second, second_objects = _by_text(b)
+        self._note_missing(path, first, second, only="first", side="second")
+        self._note_missing(path, second, first, only="second", side="first")
+        self._same(path, "number of keys that are objects", len(first_objects), len(second_objects))
+        pairs: list[tuple[Any, Value, Value]] = []
+        for text, (key, value) in first.items():
+            if text in second:
+                pairs.append((key, value, second[text][1]))
+        for (key, value), (other_key, other) in zip(first_objects, second_objects):
+            pairs.append((KeyStep(key), key, other_key))
+            pairs.append((key, value, other))
+        return pairs
+
+    def _note_missing(self, path: Path, here: dict[Any, Any], there: dict[Any, Any], *, only: str, side: str) -> None:
+        """Add a difference for each entry that the other side lacks."""
+        for text, (key, _) in here.items():
+            if text not in there:
+                self.compared += 1  # or many such entries would mean that the rest has nothing in common
+                self.differences.append(Difference(str(Path(path, key)), f"is missing in the {side}", only=only))
 
     def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
         self._same(path, "type", a.element.name, b.element.name)
@@ -244,16 +253,16 @@ class Comparer:
         self._same(path, "requires_grad", a.requires_grad, b.requires_grad)
         self._same(path, "being a parameter", a.is_parameter, b.is_parameter)
         # Lua has tensors without storage; in PyTorch they have one without elements.
-        if (a.storage.count if a.storage else 0) or (b.storage.count if b.storage else 0):
+        if _count(a) or _count(b):
             yield Step(".storage"), a.storage, b.storage
         yield Step("<extras>"), a.extras, b.extras
 
     def _storages(self, path: Path, a: Storage, b: Storage) -> Pairs:
         self._same(path, "type", a.element.name, b.element.name)
         self._same(path, "number of elements", a.count, b.count)
-        if a.element is not b.element or a.count != b.count or (id(a), id(b)) in self.known or _same_place(a, b):
+        if not self.elements or a.element is not b.element or a.count != b.count:
             return ()
-        if not self.elements:
+        if (id(a), id(b)) in self.equal_storages or _same_place(a, b):
             return ()
         for storage in (a, b):
             if storage.base is not None:  # parts of one storage may overlap arbitrarily often
@@ -261,9 +270,26 @@ class Comparer:
         if self.text and same_bytes(_with_one_nan(a), _with_one_nan(b)):
             return ()
         if not same_bytes(a.chunks(), b.chunks()):
-            whole = (Tensor(each.element, each, (each.count,), (1,), 0) for each in (a, b))
-            self.found.append(difference_of(str(path), *whole))
+            self.differences.append(difference_of(str(path), _as_tensor(a), _as_tensor(b)))
         return ()
+
+
+def _as_tensor(storage: Storage) -> Tensor:
+    """Return the elements of a storage as a tensor of one dimension."""
+    return Tensor(storage.element, storage, (storage.count,), (1,), 0)
+
+
+def _by_text(entries: list[tuple[Value, Value]]) -> tuple[dict[Any, tuple[Value, Value]], list[tuple[Value, Value]]]:
+    """Return the entries with scalar keys by the text of the key, and the others in order."""
+    scalars: dict[Any, tuple[Value, Value]] = {}
+    objects: list[tuple[Value, Value]] = []
+    for entry in entries:
+        text = _key_text(entry[0])
+        if text is not None:
+            scalars[text] = entry
+        else:
+            objects.append(entry)
+    return scalars, objects
 
 
 def _steps(tensor: Tensor) -> tuple[int, ...]:
@@ -282,8 +308,10 @@ def _same_place(a: Storage, b: Storage) -> bool:
         return True
     if not isinstance(a.data, Span) or not isinstance(b.data, Span):
         return False
-    one, two = a.data, b.data
-    return one.source is two.source and (one.offset, one.width, one.order) == (two.offset, two.width, two.order)
+    first, second = a.data, b.data
+    if first.source is not second.source:
+        return False
+    return (first.offset, first.width, first.order) == (second.offset, second.width, second.order)
 
 
 def _is_object(value: Value) -> bool:
@@ -310,11 +338,15 @@ def _key_text(key: Value) -> Any:
         return "number", hex(int(key))
     if isinstance(key, int) and not isinstance(key, bool):
         return "number", hex(key)
-    return (type(key).__name__, repr(key)) if isinstance(key, _SCALAR_KEYS) else None
+    if isinstance(key, _SCALAR_KEYS):
+        return type(key).__name__, repr(key)
+    return None
 
 
 def _length(value: Any) -> int:
-    return len(value) if isinstance(value, (str, bytes, bytearray, list, tuple, dict, *_SETS, Table)) else 1
+    if isinstance(value, (str, bytes, bytearray, list, tuple, dict, *_SETS, Table)):
+        return len(value)
+    return 1
 
 
 def _with_one_nan(storage: Storage) -> Iterator[bytes]:
@@ -347,18 +379,23 @@ def _joined(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview
 
 
 def _short(value: Value) -> str:
-    if (name := class_of(value)) is not None:
-        return name[:_LETTERS]
+    """Return a value in a few words: a scalar as it is, the class of another."""
+    class_name = class_of(value)
+    if class_name is not None:
+        return class_name[:_LETTERS]
     if isinstance(value, (Table, LuaFunction, dict, list, tuple, *_SETS)):
         return f"a {type(value).__name__.lower()}"
     if has(type(value)):
         return str(getattr(value, "path", type(value).__name__))[:_LETTERS]
-    return _repr(value[:_LETTERS] if isinstance(value, (str, bytes, bytearray)) else value)
+    if isinstance(value, (str, bytes, bytearray)):
+        return _repr(value[:_LETTERS])
+    return _repr(value)
 
 
 def _repr(value: Any) -> str:
-    """Return a scalar, or a tuple of sizes, as Python writes it."""
-    text = hex(value) if isinstance(value, int) and value.bit_length() > _LETTERS else repr(value)
+    """Return a scalar, or a tuple of sizes, as Python writes it, cut where it is long."""
+    is_large = isinstance(value, int) and value.bit_length() > _LETTERS
+    text = hex(value) if is_large else repr(value)  # Python refuses to write large integers in decimal
     return text if len(text) <= 60 else text[:57] + "…"
 
 
@@ -394,7 +431,7 @@ def closest(
         comparer.run(*map(value, pair))
         if best is None or comparer.agreed > best[0].agreed:
             best = comparer, pair
-        if not comparer.found:
+        if not comparer.differences:
             return comparer, pair
     assert best is not None
     return best
@@ -407,11 +444,13 @@ class RowComparer(Comparer):
     def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
         self._same(path, "type", a.element.name, b.element.name)
         self._same(path, "shape", a.shape, b.shape)
-        alike = a.element is b.element and a.shape == b.shape
-        if alike and self.elements and not same_bytes(rows(a), rows(b)):
-            found = difference_of(str(path), a, b)
-            if isinstance(found, TensorDifference) or not self.text:
-                self.found.append(found)
+        if not self.elements or a.element is not b.element or a.shape != b.shape:
+            return ()
+        if not same_bytes(rows(a), rows(b)):
+            difference = difference_of(str(path), a, b)
+            # Text has one NaN only: equal numbers with other bits are no difference then.
+            if isinstance(difference, TensorDifference) or not self.text:
+                self.differences.append(difference)
         return ()
 
 
@@ -459,30 +498,36 @@ class ValueComparer(Comparer):
         if a.shape != b.shape:
             self._same(path, "shape", a.shape, b.shape)
         elif self.elements and a.numel:
-            views = tuple((id(each.storage), each.offset, each.stride, each.element.name) for each in (a, b))
-            name = (a.shape, views, id(a.extras), id(b.extras))
-            if name not in self._views:
+            key = (a.shape, _view(a), _view(b))
+            if key not in self._views:
                 self._charge(a, b)
-                self._views[name] = deviation(str(path), a, b, self.rtol, self.atol)
-            found = self._views[name]
-            if found is not None:
-                self.found.append(evolve(found, path=str(path)))
+                self._views[key] = deviation(str(path), a, b, self.rtol, self.atol)
+            difference = self._views[key]
+            if difference is not None:
+                self.differences.append(evolve(difference, path=str(path)))
         return ()
 
     def _charge(self, a: Tensor, b: Tensor) -> None:
         """Charge the elements of views that overlap more often than a model's do."""
-        for each in (a, b):
-            if each.storage is not None:
-                if id(each.storage) not in self._stored:
-                    self._stored.add(id(each.storage))
-                    self._budget.left += _COMPARED * each.storage.nbytes // BYTES_PER_STEP
-                shown = min(each.numel, 2 * each.storage.count)  # more of them are compared as storages
-                self._budget.spend(shown * each.element.itemsize // BYTES_PER_STEP)
+        for tensor in (a, b):
+            storage = tensor.storage
+            if storage is None:
+                continue
+            if id(storage) not in self._stored:
+                # A storage brings its own allowance, whatever its size.
+                self._stored.add(id(storage))
+                self._budget.left += _COMPARED * storage.nbytes // BYTES_PER_STEP
+            elements = min(tensor.numel, 2 * storage.count)  # `deviation` compares what is repeated more often once
+            self._budget.spend(elements * tensor.element.itemsize // BYTES_PER_STEP)
 
     def _storages(self, path: Path, a: Storage, b: Storage) -> Pairs:
         """Compare storages outside of tensors as tensors of one dimension."""
-        whole = (Tensor(each.element, each, (each.count,), (1,), 0) for each in (a, b))
-        return self._tensors(path, *whole)
+        return self._tensors(path, _as_tensor(a), _as_tensor(b))
+
+
+def _view(tensor: Tensor) -> tuple[Any, ...]:
+    """Return what determines the elements of a tensor of a given shape, as long as the values exist."""
+    return id(tensor.storage), tensor.offset, tensor.stride, tensor.element.name, id(tensor.extras)
 
 
 def difference_of(path: str, a: Tensor, b: Tensor) -> Difference:
@@ -504,38 +549,44 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
         atol: absolute tolerance, added to the relative one.
     """
     shape = a.shape or (1,)
-    repeats = prod(shape) > 2 * PACKED.get(a.element.name, 1) * max(_count(a), _count(b))
-    if repeats:  # what they repeat is compared
+    stored = max(_count(a), _count(b)) * PACKED.get(a.element.name, 1)
+    if prod(shape) > 2 * stored:
+        # Strides of 0 may repeat a few elements without end: these are compared once.
         if a.stride != b.stride:
             return Difference(path, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
         a, b = _repeated(a), _repeated(b)
         shape = a.shape
-    one, other = _as_numbers(a), _as_numbers(b)
-    shape = one.shape if a.element.name in PACKED else shape
-    differing, largest, index, values = 0, -1.0, tuple[int, ...](), tuple[Any, ...]()
+    first, second = _as_numbers(a), _as_numbers(b)
+    if a.element.name in PACKED:
+        shape = first.shape
+    differing = 0
+    largest = -1.0
+    flat_index = 0
+    values: tuple[Any, Any] = (None, None)
     start = 0
-    for x, y in zip(blocks(one, _BLOCK_ELEMENTS), blocks(other, _BLOCK_ELEMENTS)):
+    for x, y in zip(blocks(first, _BLOCK_ELEMENTS), blocks(second, _BLOCK_ELEMENTS)):
         x, y = _numbers(x, a), _numbers(y, b)
-        apart = _apart(x, y)
+        distances = _distances(x, y)
         with np.errstate(invalid="ignore", over="ignore"):
             allowed = atol + rtol * np.abs(y) if rtol else atol
-        wrong = (apart > allowed) | (apart == inf)
-        count = int(np.count_nonzero(wrong))
+        # An infinite distance exceeds an infinite tolerance too.
+        is_wrong = (distances > allowed) | (distances == inf)
+        count = int(np.count_nonzero(is_wrong))
         if count:
             differing += count
-            place = int(np.argmax(np.where(wrong, apart, -1.0)))
-            if (difference := float(apart[place])) > largest:
-                index = tuple(map(int, np.unravel_index(start + place, shape)))
-                largest, values = difference, (x[place], y[place])
-        start += len(apart)
+            place = int(np.argmax(np.where(is_wrong, distances, -1.0)))
+            if distances[place] > largest:
+                largest = float(distances[place])
+                flat_index = start + place
+                values = (x[place], y[place])
+        start += len(distances)
     if not differing:
         return None
-    index = () if a.is_scalar else index
+    index = () if a.is_scalar else tuple(map(int, np.unravel_index(flat_index, shape)))
     how = f"by at most {largest:.6g}" if largest < inf else "most"
     where = f" at {list(index)}" if index else ""
-    message = (
-        f"{differing} of {prod(shape)} elements differ, {how}{where}: {_shown(values[0])} against {_shown(values[1])}"
-    )
+    what = f"{differing} of {prod(shape)} elements differ, {how}{where}"
+    message = f"{what}: {_shown(values[0])} against {_shown(values[1])}"
     return TensorDifference(path, message, prod(shape), differing, largest, index)
 
 
@@ -557,9 +608,11 @@ def _as_numbers(tensor: Tensor) -> Tensor:
     if tensor.element.name.startswith(_WIDENED):
         storage, _, _ = widen(storage)
     tensor = evolve(tensor, storage=storage, element=storage.element)
-    if held := PACKED.get(tensor.element.name):
-        return evolve(tensor, size=(-(-tensor.numel // held),), stride=(1,), offset=tensor.offset // held)
-    return tensor
+    if tensor.element.name not in PACKED:
+        return tensor
+    numbers_per_byte = PACKED[tensor.element.name]
+    count = -(-tensor.numel // numbers_per_byte)  # rounded up
+    return evolve(tensor, size=(count,), stride=(1,), offset=tensor.offset // numbers_per_byte)
 
 
 def _numbers(block: np.ndarray, tensor: Tensor) -> Any:
@@ -570,21 +623,23 @@ def _numbers(block: np.ndarray, tensor: Tensor) -> Any:
         return block.view("f2").astype("f4").view("c8")
 
 
-def _apart(x: np.ndarray, y: np.ndarray) -> Any:
+def _distances(x: np.ndarray, y: np.ndarray) -> Any:
     """Return the distance of each pair of elements; 0 for equal ones, infinite where it is undefined."""
     if x.dtype.kind in "biu" and y.dtype.kind in "biu":
         common = np.result_type(x, y, "u1")
         if common.kind != "f":  # int64 and uint64 have no common integer type
-            high, low = np.maximum(x, y).astype(common), np.minimum(x, y).astype(common)
-            return (high.astype("u8") - low.astype("u8")).astype("f8")  # what wraps around once wraps back
-    equal = (x == y) | ((x != x) & (y != y))
+            high = np.maximum(x, y).astype(common)
+            low = np.minimum(x, y).astype(common)
+            # A negative number wraps around to 2^64 too much; the subtraction wraps back.
+            return (high.astype("u8") - low.astype("u8")).astype("f8")
+    is_equal = (x == y) | ((x != x) & (y != y))
     with np.errstate(invalid="ignore", over="ignore"):
         wide = "c16" if "c" in (x.dtype.kind, y.dtype.kind) else "f8"
-        apart = np.abs(x.astype(wide) - y.astype(wide))
-    apart[np.isnan(apart)] = inf
-    apart[~equal & (apart == 0)] = np.finfo("f8").tiny  # different integers that are equal as doubles
-    apart[equal] = 0
-    return apart
+        distances = np.abs(x.astype(wide) - y.astype(wide))
+    distances[np.isnan(distances)] = inf
+    distances[~is_equal & (distances == 0)] = np.finfo("f8").tiny  # different integers that are equal as doubles
+    distances[is_equal] = 0
+    return distances
 
 
 def _shown(value: Any) -> str:

@@ -84,30 +84,35 @@ class _Describer:
     def whole(self, node: Any) -> Any:
         """Return a node with everything in it."""
         result = [node]
-        left: list[tuple[Any, Any] | None] = [(result, 0)]
-        while left:
-            at = left.pop()
-            if at is None:
+        stack: list[tuple[Any, Any] | None] = [(result, 0)]  # containers with a place in them; `None` where one ends
+        while stack:
+            entry = stack.pop()
+            if entry is None:
                 self.close()
                 continue
-            target, place = at
-            found = target[place]
-            if type(found) is _Later:
-                found, closes = self.make(found.value)
-                target[place] = found
+            container, place = entry
+            inner = container[place]
+            if type(inner) is _Later:
+                inner, closes = self.make(inner.value)
+                container[place] = inner
                 if closes:
-                    left.append(None)
-            places = reversed(found) if isinstance(found, dict) else range(len(found) - 1, -1, -1)
-            left += [(found, each) for each in places if isinstance(found[each], _INNER)]
+                    stack.append(None)
+            # The stack returns the last first.
+            places = reversed(inner) if isinstance(inner, dict) else range(len(inner) - 1, -1, -1)
+            stack += [(inner, place) for place in places if isinstance(inner[place], _INNER)]
         return result[0]
 
     def text(self, node: Any) -> list[str]:
         """Return a node with everything in it as compact JSON, in pieces."""
         pieces = _json(node, self)
-        return list(iter(lambda: "".join(islice(pieces, _PIECES)), ""))
+        texts = []
+        while text := "".join(islice(pieces, _PIECES)):
+            texts.append(text)
+        return texts
 
 
 _PIECES = 10_000
+"""Pieces that are joined to one text: a list of all of them would take far more memory than their letters."""
 
 
 # Lua
@@ -118,13 +123,15 @@ def _sort_key(key: Value) -> bytes:
     if isinstance(key, bool):
         return b"3" + str(key).lower().encode()
     if isinstance(key, (int, float)):
-        shifted = float(key) + 1e15
+        shifted = float(key) + 1e15  # positive, so that the order of the text is that of the numbers
         text = f"{shifted:040.10f}" if math.isfinite(shifted) else f"{shifted:>40}"
         return b"1" + text.encode()
     if isinstance(key, bytes):
         return b"2" + key
     name = class_of(key)
-    return b"4" + (("function" if isinstance(key, LuaFunction) else "table") if name is None else name).encode()
+    if name is None:
+        name = "function" if isinstance(key, LuaFunction) else "table"
+    return b"4" + name.encode()
 
 
 def _live_pairs(table: Table) -> list[tuple[Value, Value]]:
@@ -145,17 +152,18 @@ class _LuaDescriber(_Describer):
             return {"t": "bool", "v": value}
         if isinstance(value, (int, float)):
             return {"t": "num", "v": f"{value:.17g}"}  # without the sign of a NaN
-        return {"t": "str", "hex": (value.encode() if isinstance(value, str) else value).hex()}
+        data = value.encode() if isinstance(value, str) else value
+        return {"t": "str", "hex": data.hex()}
 
     def make(self, value: Value) -> tuple[Node, bool]:
         return self._node(value), False
 
     def _node(self, value: Value) -> Node:
+        if id(value) in self._numbers:
+            return {"t": "ref", "id": self._numbers[id(value)]}
         number = len(self._numbers) + 1
-        known = self._numbers.setdefault(id(value), number)
-        if known < number:
-            return {"t": "ref", "id": known}
-        node: Node = {"t": "", "id": number}
+        self._numbers[id(value)] = number
+        node: Node = {"t": "", "id": number}  # the kind is first in the text
         if isinstance(value, Table):
             kv = self.pairs(_live_pairs(value))
             return node | {"t": "table", "n": len(kv), "kv": kv}
@@ -170,14 +178,16 @@ class _LuaDescriber(_Describer):
             node |= {"t": "tensor", "class": class_of(value), "size": list(value.size), "stride": list(value.stride)}
             return node | {"offset": value.offset, "storage": None if value.storage is None else _Later(value.storage)}
         if isinstance(value, LuaFunction):
-            upvalues = value.upvalue_list()
-            up = [{"name": each.name.decode("utf-8", "replace"), "v": self.part(each.value)} for each in upvalues]
+            up = []
+            for upvalue in value.upvalue_list():
+                up.append({"name": upvalue.name.decode("utf-8", "replace"), "v": self.part(upvalue.value)})
             return node | {"t": "function", "nups": len(up), "up": up}
-        if not isinstance(value, (TdsHash, TdsVec)):
-            raise TypeError(f"{type(value).__name__} is not a Lua value")
         # Every tds collection is described under its current name, as the old name has the same metatable in Lua.
-        kv = self.pairs(_live_pairs(value.content) if isinstance(value, TdsHash) else _numbered(value.elements))
-        return node | {"t": "cdata", "class": value.lua_class, "kv": kv}
+        if isinstance(value, TdsHash):
+            return node | {"t": "cdata", "class": value.lua_class, "kv": self.pairs(_live_pairs(value.content))}
+        if isinstance(value, TdsVec):
+            return node | {"t": "cdata", "class": value.lua_class, "kv": self.pairs(_numbered(value.elements))}
+        raise TypeError(f"{type(value).__name__} is not a Lua value")
 
 
 def _numbered(items: list[Value]) -> Iterable[tuple[float, Value]]:
@@ -226,11 +236,16 @@ class _PythonDescriber(_Describer):
             return {"t": "none"}
         if isinstance(value, bytes):
             return {"t": "bytes", "hex": value.hex()}
-        shown = str(value) if type(value) is int else repr(value) if isinstance(value, float) else value
+        shown = value
+        if type(value) is int:  # JSON's numbers are doubles for many readers
+            shown = str(value)
+        elif isinstance(value, float):
+            shown = repr(value)
         return {"t": type(value).__name__, "v": shown}
 
     def make(self, value: Any) -> tuple[Node, bool]:
-        value = value.tensor if isinstance(value, QuantizedTensor) else value
+        if isinstance(value, QuantizedTensor):
+            value = value.tensor
         if isinstance(value, Tensor):
             return self._tensor(value), False
         if isinstance(value, NumpyScalar):
@@ -260,20 +275,33 @@ class _PythonDescriber(_Describer):
             return {"t": kind, "v": [self.part(item) for item in value]}, len(value)
         if isinstance(value, SparseTensor):
             node: Node = {"t": "sparse", "layout": value.layout, "size": list(value.size)}
-            held = {name: getattr(value, name) for name in ("indices", "plain_indices", "values")}
-            return node | {name: self.part(part) for name, part in held.items() if part is not None}, 0
+            for name in ("indices", "plain_indices", "values"):
+                part = getattr(value, name)
+                if part is not None:
+                    node[name] = self.part(part)
+            return node, 0  # its few parts are not charged
         if value.is_module:
-            attributes = value.attributes
-            rest = {name: item for name, item in attributes.items() if name not in MODULE_PARTS}
-            groups = {**{part[1:]: attributes[part] for part in MODULE_PARTS}, "attributes": rest}
-            found = {name: self.pairs(group.items()) for name, group in groups.items()}
-            return {"t": "module", "v": value.path, **found}, sum(len(group) for group in groups.values())
+            return self._module(value)
         state = None if value.state is UNSET else value.state
-        held = {"args": value.args, "kwargs": value.kwargs, "state": state, "items": value.items, "pairs": value.pairs}
-        held = {
-            name: part for name, part in held.items() if part or not (part is None or isinstance(part, (tuple, list)))
-        }
-        return {"t": "other", "v": value.path, **{name: self.part(part) for name, part in held.items()}}, len(held)
+        parts = {"args": value.args, "kwargs": value.kwargs, "state": state, "items": value.items, "pairs": value.pairs}
+        node = {"t": "other", "v": value.path}
+        count = 0
+        for name, part in parts.items():
+            if part is None or (isinstance(part, (tuple, list)) and not part):
+                continue
+            node[name] = self.part(part)
+            count += 1
+        return node, count
+
+    def _module(self, value: PythonObject) -> tuple[Node, int]:
+        """Return the node of a pickled module, and the number of its parts."""
+        attributes = value.attributes
+        groups = {part.removeprefix("_"): attributes[part] for part in MODULE_PARTS}
+        groups["attributes"] = {name: item for name, item in attributes.items() if name not in MODULE_PARTS}
+        node: Node = {"t": "module", "v": value.path}
+        for name, group in groups.items():
+            node[name] = self.pairs(group.items())
+        return node, sum(map(len, groups.values()))
 
     def _tensor(self, value: Tensor) -> Node:
         storage = value.storage
@@ -282,9 +310,8 @@ class _PythonDescriber(_Describer):
             self._alive.append(storage)
         base = storage.base or storage
         number = self._numbers.setdefault((id(base), storage.base_offset), len(self._numbers) + 1)
-        crc = self._sums.get(id(storage))
-        if crc is None:
-            crc = self._sums[id(storage)] = storage.crc32()
+        if id(storage) not in self._sums:
+            self._sums[id(storage)] = storage.crc32()
         return {
             "t": "tensor",
             "dtype": value.element.name,
@@ -293,7 +320,7 @@ class _PythonDescriber(_Describer):
             "offset": value.offset,
             "storage": number,
             "nbytes": storage.nbytes,
-            "crc32": crc,
+            "crc32": self._sums[id(storage)],
             "requires_grad": value.requires_grad,
             "parameter": value.is_parameter,
         }
@@ -304,7 +331,8 @@ def _numpy_scalar(value: NumpyScalar) -> Node:
     code, data = value.dtype.code, value.data
     if isinstance(data, bytes):
         if code == "f8" and len(data) == 8:
-            (number,) = struct.unpack((">" if value.dtype.order == ">" else "<") + "d", data)
+            byte_order = ">" if value.dtype.order == ">" else "<"
+            (number,) = struct.unpack(f"{byte_order}d", data)
             return {"t": "float", "v": f"np.float64({number!r})"}
         if code.startswith("S"):
             return {"t": "bytes", "hex": data.rstrip(b"\0").hex()}
@@ -362,34 +390,40 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 def _json(node: Any, describer: _Describer) -> Iterator[str]:
     """Yield the JSON of a node, and of what it holds that is still to be described."""
-    left: list[Any] = [node]  # text and nodes to come, the next one last; `None` where a value ends
     if not isinstance(node, _INNER):
-        left = [printable_json(_encode(node))]
-    while left:
-        found = left.pop()
-        if type(found) is str:
-            yield found
-        elif found is None:
+        yield printable_json(_encode(node))
+        return
+    stack: list[Any] = [node]  # text and nodes to come, the next one last; `None` where a value ends
+    while stack:
+        item = stack.pop()
+        if type(item) is str:
+            yield item
+        elif item is None:
             describer.close()
         else:
-            if type(found) is _Later:
-                found, closes = describer.make(found.value)
+            if type(item) is _Later:
+                item, closes = describer.make(item.value)
                 if closes:
-                    left.append(None)
-            left += _reversed_pieces(found)
+                    stack.append(None)
+            stack += _reversed_pieces(item)
 
 
 def _reversed_pieces(node: Any) -> list[Any]:
     """Return the text of a dict or list, last piece first; in it the dicts and lists inside."""
     is_dict = isinstance(node, dict)
-    if not any(isinstance(part, _INNER) for part in (node.values() if is_dict else node)):
+    parts = node.values() if is_dict else node
+    if not any(isinstance(part, _INNER) for part in parts):
         return [printable_json(_encode(node))]
     pieces: list[Any] = []
-    lead = "{" if is_dict else "["
-    for key, part in node.items() if is_dict else zip(repeat(""), node):
-        lead += printable_json(_encode(key)) + ":" if is_dict else ""
-        pieces += (lead, part) if isinstance(part, _INNER) else (lead + printable_json(_encode(part)),)
-        lead = ","
+    text = "{" if is_dict else "["
+    for key, part in zip(node if is_dict else repeat(""), parts):
+        if is_dict:
+            text += printable_json(_encode(key)) + ":"
+        if isinstance(part, _INNER):
+            pieces += (text, part)
+        else:
+            pieces.append(text + printable_json(_encode(part)))
+        text = ","
     pieces.append("}" if is_dict else "]")
     pieces.reverse()
     return pieces

@@ -53,8 +53,13 @@ class LayerRow:
     @property
     def shape(self) -> str:
         """Shapes of the output, or of the first weight of a row without a class, as text."""
-        named = [] if self.output or self.torch else list(self.weights.items())
-        return ", ".join([*map(extents, self.output), *(f"{name} {extents(shape)}" for name, shape in named[:1])])
+        if self.output:
+            return ", ".join(map(extents, self.output))
+        if self.torch:
+            return ""
+        for name, shape in self.weights.items():
+            return f"{name} {extents(shape)}"
+        return ""
 
 
 @define(frozen=True)
@@ -100,14 +105,15 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, whose texts are escaped for terminals."""
+        header: dict[str, Any] = {}
+        for name, value in self.header.items():
+            plain = value if isinstance(value, int) else printable(str(value))
+            header[name.replace(" ", "_")] = self.sizes.get(name, plain)  # sizes as numbers, not as their text
         return {
             "file": printable(self.file),
-            "header": {
-                name.replace(" ", "_"): self.sizes.get(name, value if isinstance(value, int) else printable(str(value)))
-                for name, value in self.header.items()
-            },
+            "header": header,
             "shapes": self.shapes,
-            "layers": [{name: _plain(value) for name, value in asdict(row).items()} for row in self.layers],
+            "layers": [{name: _printable(value) for name, value in asdict(row).items()} for row in self.layers],
             "others": [{"path": printable(path), "value": printable(text)} for path, text in self.others],
             "tensors": [
                 {"key": printable(row.key), "shape": list(row.shape), "type": row.type, **_finite(row.numbers)}
@@ -118,35 +124,16 @@ class Summary:
     def tables(self) -> Iterator[tuple[str, list[str], list[list[str]]]]:
         """Yield title, column heads and rows of each table that has rows."""
         if self.layers:
-            yield (
-                "layers",
-                ["layer", "class", "PyTorch", "output", "parameters", "shares"],
-                [
-                    [
-                        "  " * min(row.depth, 8) + row.name + (f"  ×{row.repeat}" if row.repeat > 1 else ""),
-                        row.class_name,
-                        row.torch,
-                        row.shape,
-                        f"{row.parameters:,}" if row.parameters else "",
-                        row.shared,
-                    ]
-                    for row in self.layers
-                ],
-            )
+            heads = ["layer", "class", "PyTorch", "output", "parameters", "shares"]
+            yield "layers", heads, [_layer_cells(row) for row in self.layers]
         if self.tensors:
-            names = ("min", "max", "mean", "std", "zeros", "nan", "inf")
-            yield (
-                "tensors",
-                ["tensor", "shape", "type", *names],
-                [
-                    [row.key, extents(row.shape), row.type]
-                    + [_number(row.numbers[name]) if name in row.numbers else "" for name in names]
-                    for row in self.tensors
-                ],
-            )
+            heads = ["tensor", "shape", "type", *_STATISTICS]
+            yield "tensors", heads, [_tensor_cells(row) for row in self.tensors]
         if self.others:
-            rest = [[f"… {self.hidden} more, --all shows them", ""]] if self.hidden else []
-            yield "else in the file", ["path", "value"], [[path, text] for path, text in self.others] + rest
+            rows = [[path, text] for path, text in self.others]
+            if self.hidden:
+                rows.append([f"… {self.hidden} more, --all shows them", ""])
+            yield "else in the file", ["path", "value"], rows
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         for name, value in self.header.items():
@@ -159,8 +146,8 @@ class Summary:
             yield printable(f"{name:{width}}  {text}")
         for title, heads, rows in self.tables():
             yield ""
-            number = heads.index("parameters") if "parameters" in heads else 0
-            yield from _table([heads, *rows], number, room)
+            numbers = heads.index("parameters") if "parameters" in heads else None
+            yield from _table([heads, *rows], numbers, room)
             if title == "layers" and self.shapes:
                 yield f"shapes: {self.shapes}"
 
@@ -183,8 +170,23 @@ class Summary:
         return "".join(parts)
 
 
-def _plain(value: Any) -> Any:
+def _printable(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value
+
+
+def _layer_cells(row: LayerRow) -> list[str]:
+    indent = "  " * min(row.depth, 8)  # deeper rows leave no room for names
+    repeat = f"  ×{row.repeat}" if row.repeat > 1 else ""
+    parameters = f"{row.parameters:,}" if row.parameters else ""
+    return [f"{indent}{row.name}{repeat}", row.class_name, row.torch, row.shape, parameters, row.shared]
+
+
+_STATISTICS = ("min", "max", "mean", "std", "zeros", "nan", "inf")
+
+
+def _tensor_cells(row: TensorRow) -> list[str]:
+    numbers = [_number(row.numbers[name]) if name in row.numbers else "" for name in _STATISTICS]
+    return [row.key, extents(row.shape), row.type, *numbers]
 
 
 def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
@@ -195,23 +197,33 @@ def _number(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
-def _table(rows: list[list[str]], number: int = 0, room: int = 0) -> Iterator[str]:
-    """Yield rows in columns, cells cut to a width, and to what fits in `room`; the last column is not."""
-    if room and not any(row[-1] for row in rows[1:]):
+def _table(rows: list[list[str]], numbers: int | None, room: int) -> Iterator[str]:
+    """Yield the lines of a table.
+
+    Args:
+        rows: the cells of each row, the heads first.
+        numbers: the column that is aligned at the right, if there is one.
+        room: the width of the terminal, to which columns but the first and the last are cut; 0 without one.
+    """
+    if room and not any(row[-1] for row in rows[1:]):  # nothing below the last head
         rows = [row[:-1] for row in rows]
     texts = [[printable(cell) for cell in row] for row in rows]
-    last = len(rows[0]) - 1
-    widths = [max(len(row[place]) for row in texts) for place in range(last)]
-    widths = [min(width, _WIDEST) for width in widths] + [max(len(row[last]) for row in texts)]
-    inner = [place for place in range(1, last) if place != number]
-    while room and sum(widths) + 2 * last > room and max((widths[place] for place in inner), default=0) > _NARROWEST:
-        widths[max(inner, key=widths.__getitem__)] -= 1
+    widths = [max(map(len, column)) for column in zip(*texts)]
+    last = len(widths) - 1
+    widths[:last] = [min(width, _WIDEST) for width in widths[:last]]
+    narrowable = [place for place in range(1, last) if place != numbers]
+    while room and narrowable and sum(widths) + 2 * last > room:  # two spaces between columns
+        widest = max(narrowable, key=widths.__getitem__)
+        if widths[widest] <= _NARROWEST:
+            break
+        widths[widest] -= 1
     for row in texts:
-        cells = [
-            _cut(cell, width).rjust(width) if place == number != 0 else _cut(cell, width).ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths))
-            if width
-        ]
+        cells: list[str] = []
+        for place, (cell, width) in enumerate(zip(row, widths)):
+            if not width:
+                continue
+            text = _cut(cell, width)
+            cells.append(text.rjust(width) if place == numbers else text.ljust(width))
         yield "  ".join(cells)[:400].rstrip()
 
 
@@ -248,20 +260,21 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
             yield entry
             continue
         level, name, value = entry
+        start = f"{_indent(level)}{name}: "
         if isinstance(value, _UNNUMBERED):
             if id(value) in shown:
-                yield printable(f"{_indent(level)}{name}: {summary(value)}{', shown above' if len(value) else ''}")
+                above = ", shown above" if len(value) else ""
+                yield printable(f"{start}{summary(value)}{above}")
                 continue
             shown.add(id(value))
-        again = numbers.get(id(value)) if isinstance(value, _NUMBERED) and not isinstance(value, Storage) else None
-        if again is not None:
-            yield printable(f"{_indent(level)}{name}: the same as #{again}")
-            continue
-        mark = ""
+        number_text = ""
         if isinstance(value, _NUMBERED) and not isinstance(value, Storage):
+            if id(value) in numbers:
+                yield printable(f"{start}the same as #{numbers[id(value)]}")
+                continue
             numbers[id(value)] = len(numbers) + 1
-            mark = f"  #{len(numbers)}"
-        yield printable(f"{_indent(level)}{name}: {summary(value)}{mark}")
+            number_text = f"  #{len(numbers)}"
+        yield printable(f"{start}{summary(value)}{number_text}")
         if isinstance(value, (Tensor, Storage)):
             continue
         inside = list(_inside(value, marks))
@@ -289,8 +302,9 @@ def summary(value: Value) -> str:
         return _tensor_summary(value)
     if isinstance(value, Storage):
         return f"{value.element.name} storage of {value.count}"
-    if (name := class_of(value)) is not None:
-        return name
+    class_name = class_of(value)
+    if class_name is not None:
+        return class_name
     if isinstance(value, LuaFunction):
         return f"function, {len(value.code)} bytes of bytecode"
     if isinstance(value, (Table, dict, list, tuple, *_SETS)):
@@ -315,10 +329,13 @@ def _tensor_summary(value: Tensor) -> str:
 
 def _text_summary(value: bytes | str) -> str:
     """Return a string, cut where it is long; Lua's as Python writes it, as text where it is UTF-8."""
-    cut = f"… ({len(value)} in all)" if len(value) > _LETTERS else ""
-    shown = value[:_LETTERS]
-    if isinstance(shown, bytes):
-        text = shown.decode("utf-8", "ignore" if cut else "surrogateescape")
-        whole = cut or not any("\ud800" <= char <= "\udfff" for char in text)
-        return (repr(text) if whole else repr(shown)) + cut
-    return shown + cut
+    ending = f"… ({len(value)} in all)" if len(value) > _LETTERS else ""
+    start = value[:_LETTERS]
+    if isinstance(start, str):
+        return start + ending
+    try:
+        # The cut may be inside a character.
+        text = start.decode("utf-8", "ignore" if ending else "strict")
+    except UnicodeDecodeError:
+        return repr(start)
+    return repr(text) + ending

@@ -77,23 +77,29 @@ _FLOAT8 = {
 def _float8_table(name: str) -> np.ndarray:
     """Return the 256 values of an 8-bit float as float32 bits, shape (256,)."""
     kind = _FLOAT8[name]
-    mantissa = 8 - kind.signed - kind.exponent
     bits = np.zeros(256, "u4")
     for pattern in range(256):
-        sign, rest = (pattern >> 7, pattern & 0x7F) if kind.signed else (0, pattern)
-        if rest in kind.nans or (name.endswith("fnuz") and pattern == 0x80):
+        sign = pattern >> 7 if kind.signed else 0
+        magnitude = pattern & 0x7F if kind.signed else pattern
+        # The kinds named fnuz have no negative zero: its pattern is their only NaN.
+        if magnitude in kind.nans or (name.endswith("fnuz") and pattern == 0x80):
             bits[pattern] = _QUIET_NAN | sign << 31 | pattern
             continue
-        if rest == kind.infinity:
-            value = float("inf")
-        else:
-            exponent, fraction = rest >> mantissa, rest & ((1 << mantissa) - 1)
-            if exponent or not kind.signed:
-                value = (1 + fraction / (1 << mantissa)) * 2.0 ** (exponent - kind.bias)
-            else:
-                value = fraction / (1 << mantissa) * 2.0 ** (1 - kind.bias)
+        value = _float8_magnitude(kind, magnitude)
         bits[pattern] = np.float32(-value if sign else value).view("u4")
     return bits
+
+
+def _float8_magnitude(kind: _Float8, magnitude: int) -> float:
+    """Return the value of a bit pattern without sign that is not a NaN."""
+    if magnitude == kind.infinity:
+        return float("inf")
+    mantissa_bits = 8 - kind.signed - kind.exponent
+    exponent = magnitude >> mantissa_bits
+    fraction = (magnitude & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
+    if exponent == 0 and kind.signed:  # subnormal; the kind without sign has no zero
+        return float(fraction * 2.0 ** (1 - kind.bias))
+    return float((1 + fraction) * 2.0 ** (exponent - kind.bias))
 
 
 def wider_type(element: ElementType) -> ElementType:
@@ -118,11 +124,12 @@ def widen(storage: Storage) -> tuple[Storage, int, bool]:
     wider = wider_type(element)
     if element.name in _SAME_BYTES:
         return _same_bytes(storage, wider), element.itemsize // wider.itemsize, True
-    exact = True
+    is_reversible = True
     if element.name == "uint64" and any(chunk.size and chunk.max() >= 2**63 for chunk in array_chunks(storage)):
-        wider, exact = ELEMENT_TYPES["float64"], False
+        wider = ELEMENT_TYPES["float64"]
+        is_reversible = False
     data = Derived(storage, partial(_wider_elements, element.name, wider.code))
-    return Storage(wider, storage.count, data, storage.device), 1, exact
+    return Storage(wider, storage.count, data, storage.device), 1, is_reversible
 
 
 def narrow(storage: Storage, element: ElementType) -> Storage:
@@ -134,6 +141,7 @@ def narrow(storage: Storage, element: ElementType) -> Storage:
     """
     if storage.element is element:
         return storage
+    # Any byte is an element of those types, but of the bytes only 0 and 1 are truth values.
     if element.name in _SAME_BYTES and element.name != "bool":
         return _same_bytes(storage, element)
     data = Derived(storage, partial(_narrower_elements, element.name, element.code))
@@ -157,22 +165,27 @@ def resolved(storage: Storage, conj: bool, neg: bool) -> Storage:
 
 
 def _changed_elements(element: ElementType, conj: bool, neg: bool, array: np.ndarray) -> np.ndarray:
-    if element.name == "complex32":  # the bits of two halves, the imaginary one above
-        return np.asarray(array ^ np.uint32((conj != neg) << 31 | neg << 15))
+    if element.name == "complex32":
+        # The bits of two halves, the imaginary one above: its sign changes by either, but not by both.
+        imaginary_sign = (conj != neg) << 31
+        real_sign = neg << 15
+        return np.asarray(array ^ np.uint32(imaginary_sign | real_sign))
     if not element.native:
         raise UnsupportedError(f"{element.name} cannot be conjugated or negated")
-    array = array.conj() if conj else array
+    if conj:
+        array = array.conj()
     return np.negative(array) if neg else array
 
 
 def _same_bytes(storage: Storage, element: ElementType) -> Storage:
     """Return the same bytes as elements of another type."""
     data = storage.data
-    half = "complex32" in (storage.element.name, element.name)
-    if isinstance(data, Span) and not (half and data.order == "big"):
+    is_complex32 = "complex32" in (storage.element.name, element.name)
+    # complex32 is read as an integer of 4 bytes: in big order these are reversed together, those of two halves apart.
+    if isinstance(data, Span) and not (is_complex32 and data.order == "big"):
         data = evolve(data, width=element.itemsize)
     else:
-        convert = partial(_halves, element.name) if half else partial(_seen_as, element.code)
+        convert = partial(_halves, element.name) if is_complex32 else partial(_seen_as, element.code)
         data = Derived(storage, convert, max(1, element.itemsize // storage.element.itemsize))
     return Storage(element, storage.nbytes // element.itemsize, data, storage.device)
 
@@ -205,24 +218,26 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
     Raises:
         RecordError: an element is not one of the narrower type.
     """
-    made: np.ndarray
+    narrow: np.ndarray
     if name == "bfloat16":
-        made = (array.view("u4") >> 16).astype("u2")
+        narrow = (array.view("u4") >> 16).astype("u2")
     elif name in _FLOAT8:
-        bits, nans = array.view("u4"), np.isnan(array)
-        made = _float8_heads(name)[bits >> 20]
-        made[nans] = bits[nans] & 0xFF
+        bits = array.view("u4")
+        nans = np.isnan(array)
+        narrow = _float8_heads(name)[bits >> 20]
+        narrow[nans] = bits[nans] & 0xFF  # `_float8_table` keeps the pattern there
     else:
-        made = array.astype(code)
+        narrow = array.astype(code)
     if name == "uint64":
-        same = array >= 0
+        is_same = array >= 0  # a negative int64 would wrap around, and back to itself
     else:
-        same = _wider_elements(name, array.dtype.str, made).view(f"u{array.itemsize}") == array.view(
-            f"u{array.itemsize}"
-        )
-    if not same.all():
-        raise RecordError(f"{array[~same][0]!r} is not a number of type {name}, which is recorded for it")
-    return made
+        # Bit for bit: the sign of a zero and the payload of a NaN count.
+        bits_type = f"u{array.itemsize}"
+        widened_again = _wider_elements(name, array.dtype.str, narrow)
+        is_same = widened_again.view(bits_type) == array.view(bits_type)
+    if not is_same.all():
+        raise RecordError(f"{array[~is_same][0]!r} is not a number of type {name}, which is recorded for it")
+    return narrow
 
 
 @lru_cache
@@ -238,9 +253,10 @@ class _Restorer(Rebuilder):
 
     remembers = False
 
-    def __init__(self, wanted: Mapping[str, str], check: bool) -> None:
+    def __init__(self, elements: Mapping[str, str], check: bool) -> None:
         super().__init__()
-        self._wanted = wanted
+        self._elements = elements
+        """The names of element types, by the names of tensors."""
         self._check = check
         self._storages: dict[tuple[int, str], Storage | None] = {}
         self.refused: list[str] = []
@@ -251,35 +267,44 @@ class _Restorer(Rebuilder):
             return fill_dict({}, value, value.values())
         if not isinstance(value, Tensor) or value.storage is None:
             return value
-        name = ".".join(str(each.key) for each in path.steps()[1:])
-        element = ELEMENT_TYPES.get(self._wanted.get(name, ""))
+        name = ".".join(str(place.key) for place in path.steps()[1:])
+        element = ELEMENT_TYPES.get(self._elements.get(name, ""))
         if element is None:
             return value
         if value.element is not wider_type(element) or not element.name.startswith(("bfloat16", "float8", "complex")):
             return value
-        narrower = _complex_of_pairs(value) if element.name.startswith("complex") else value
-        if narrower is None:
+        view = _complex_of_pairs(value) if element.name.startswith("complex") else value
+        if view is None:
             return value
-        key = id(value.storage), element.name
-        if key not in self._storages:
-            storage = narrow(value.storage, element)
-            self._storages[key] = storage if not self._check or is_exact(storage) else None
-        found = self._storages[key]
-        if found is None:
+        storage = self._narrow_storage(value.storage, element)
+        if storage is None:
             self.refused.append(name)
             return value
-        return evolve(narrower, element=element, storage=found)
+        return evolve(view, element=element, storage=storage)
+
+    def _narrow_storage(self, storage: Storage, element: ElementType) -> Storage | None:
+        """Return a storage with narrower elements, one for all its tensors; `None` if it is found not to have them."""
+        key = (id(storage), element.name)
+        if key not in self._storages:
+            narrower = narrow(storage, element)
+            is_usable = not self._check or is_exact(narrower)
+            self._storages[key] = narrower if is_usable else None
+        return self._storages[key]
 
 
 def _complex_of_pairs(tensor: Tensor) -> Tensor | None:
-    """The sizes and strides before `pairs_of_numbers`; `None` where it is not a tensor of pairs."""
-    size, stride = tensor.size, tensor.stride
-    if not size or size[-1] != 2 or tensor.storage is None or tensor.storage.count % 2 or tensor.extras is not None:
+    """Return the sizes and strides before `pairs_of_numbers`; `None` where it is not a tensor of pairs."""
+    size = tensor.size
+    if not size or size[-1] != 2 or tensor.stride[-1] != 1:
         return None
-    if stride[-1] != 1 or tensor.offset % 2 or any(step % 2 for step in stride[:-1]):
+    if tensor.storage is None or tensor.storage.count % 2 or tensor.extras is not None:
         return None
-    halves = tuple(step // 2 for step in stride[:-1])
-    return evolve(tensor, size=size[:-1], stride=halves, offset=tensor.offset // 2, is_scalar=len(size) == 1)
+    # Pairs begin at even elements.
+    strides = tensor.stride[:-1]
+    if tensor.offset % 2 or any(step % 2 for step in strides):
+        return None
+    half_strides = tuple(step // 2 for step in strides)
+    return evolve(tensor, size=size[:-1], stride=half_strides, offset=tensor.offset // 2, is_scalar=len(size) == 1)
 
 
 ELEMENTS_KEY = "t7bridge.elements"
@@ -305,12 +330,18 @@ def tensor_of_numbers(value: Any) -> tuple[Tensor, str] | None:
     """
     is_list = isinstance(value, (list, tuple))
     items: Any = value if is_list else (value,)
-    types = set(map(type, items)) if 0 < len(items) <= _MOST_NUMBERS else set()
-    kind = "number" if not is_list else "tuple" if isinstance(value, tuple) else "list"
+    if not 0 < len(items) <= _MOST_NUMBERS:
+        return None
+    kind = "number"
+    if is_list:
+        kind = "tuple" if isinstance(value, tuple) else "list"
+    types = set(map(type, items))
     if types == {int, float}:
+        # Whether an item was an int must be seen from its value.
         if not all((type(item) is int) == _is_integral(item) for item in items):
             return None
-        types, kind = {float}, f"mixed {kind}"
+        types = {float}
+        kind = f"mixed {kind}"
     if len(types) != 1 or not types <= set(_NUMBERS):
         return None
     name, code = _NUMBERS[types.pop()]
@@ -320,8 +351,9 @@ def tensor_of_numbers(value: Any) -> tuple[Tensor, str] | None:
         return None
     element = ELEMENT_TYPES[name]
     storage = Storage(element, len(items), Span(ByteSource.from_bytes(data), 0, element.itemsize))
-    size = (len(items),) * is_list
-    return Tensor(element, storage, size, (1,) * is_list, is_scalar=not is_list), kind
+    if is_list:
+        return Tensor(element, storage, (len(items),), (1,)), kind
+    return Tensor(element, storage, (), (), is_scalar=True), kind
 
 
 def _is_integral(number: float) -> bool:
@@ -330,17 +362,24 @@ def _is_integral(number: float) -> bool:
 
 
 def _numbers_of(item: Any, kind: Any) -> Any:
+    """Return the number or list that became a tensor; anything else as it is: the kinds are text of the file."""
     if not isinstance(item, Tensor) or kind not in _LISTS or item.numel > _MOST_NUMBERS:
         return item
-    made = _LISTS[kind]
-    if made is None:
+    list_type = _LISTS[kind]
+    if list_type is None:
         return item.item() if item.is_scalar else item
     if len(item.size) != 1 or item.element.name not in {name for name, _ in _NUMBERS.values()}:
         return item
     numbers = item.tolist()
     if kind.startswith("mixed"):
-        numbers = [int(number) if isinstance(number, float) and _is_integral(number) else number for number in numbers]
-    return made(numbers)
+        numbers = [_with_type_of_mixed(number) for number in numbers]
+    return list_type(numbers)
+
+
+def _with_type_of_mixed(number: Any) -> Any:
+    if isinstance(number, float) and _is_integral(number):
+        return int(number)
+    return number
 
 
 def parts_of(value: QuantizedTensor | SparseTensor) -> dict[str, Any]:
@@ -349,10 +388,13 @@ def parts_of(value: QuantizedTensor | SparseTensor) -> dict[str, Any]:
         return {name: getattr(value, name) for name in ("layout", "indices", "plain_indices", "values", "size")}
     tensor = value.tensor
     parts = {"values": tensor, "scale": value.scale, "zero_point": value.zero_point, "scheme": value.scheme}
-    if tensor.element.name in PACKED and tensor.storage is not None:  # bytes that hold several numbers each
+    if tensor.element.name in PACKED and tensor.storage is not None:
+        # Bytes that hold several numbers each: the sizes are those of the numbers.
         parts["values"] = Tensor(tensor.element, tensor.storage, (tensor.storage.count,), (1,))
         parts |= {"size": tensor.size, "stride": tensor.stride, "offset": tensor.offset}
-    return parts if value.axis is None else {**parts, "axis": value.axis}
+    if value.axis is not None:
+        parts["axis"] = value.axis
+    return parts
 
 
 def restore_values(value: Any, metadata: Mapping[str, str], check: bool) -> tuple[Any, list[str]]:
@@ -367,26 +409,30 @@ def restore_values(value: Any, metadata: Mapping[str, str], check: bool) -> tupl
     Returns:
         The value, with new dicts; and the names of the tensors whose recorded type lacks an element.
     """
-    kinds, wanted = (_recorded(metadata, key) for key in (NUMBERS_KEY, ELEMENTS_KEY))
-    if kinds and isinstance(value, dict):
-        value = {name: _numbers_of(item, kinds.get(name)) for name, item in value.items()}
-    if not wanted or not isinstance(value, dict):
+    if not isinstance(value, dict):
         return value, []
-    restorer = _Restorer(wanted, check)
+    kinds = _words_by_tensor(metadata, NUMBERS_KEY)
+    if kinds:
+        value = {name: _numbers_of(item, kinds.get(name)) for name, item in value.items()}
+    elements = _words_by_tensor(metadata, ELEMENTS_KEY)
+    if not elements:
+        return value, []
+    restorer = _Restorer(elements, check)
     return restorer.run(value), restorer.refused
 
 
-def _recorded(metadata: Mapping[str, str], key: str) -> dict[str, str]:
-    """Return the words that a string of the metadata records, by the names of tensors."""
+def _words_by_tensor(metadata: Mapping[str, str], key: str) -> dict[str, str]:
+    """Return the words that a string of the metadata records, by the names of tensors; none if it is damaged."""
     try:
-        found = json.loads(metadata.get(key, "{}"))
+        words = json.loads(metadata.get(key, "{}"))
     except (ValueError, RecursionError):
         return {}
-    pairs = found.items() if isinstance(found, dict) else ()
-    return {name: word for name, word in pairs if isinstance(word, str)}
+    if not isinstance(words, dict):
+        return {}
+    return {name: word for name, word in words.items() if isinstance(word, str)}
 
 
 def pairs_of_numbers(tensor: Tensor) -> Tensor:
-    """The sizes and strides of a complex tensor whose elements are two numbers each; its storage is left as it is."""
+    """Return the sizes and strides of a complex tensor whose elements are two numbers each, of the same storage."""
     stride = (*(2 * step for step in tensor.stride), 1)
     return evolve(tensor, size=(*tensor.shape, 2), stride=stride, offset=2 * tensor.offset, is_scalar=False)

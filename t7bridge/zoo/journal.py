@@ -192,14 +192,14 @@ class Journal:
     def fact(self, name: str) -> Any:
         """Return a fact about the zoo as a whole, `None` if it is unknown."""
         with self._reading():
-            found = self._base.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        return json.loads(found[0]) if found else None
+            row = self._base.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return json.loads(row[0]) if row else None
 
     def records(self) -> Iterator[Record]:
         """Yield all files, by name."""
         with self._reading():
-            for found in self._base.execute(f"SELECT {', '.join(_NAMES)} FROM files ORDER BY name"):
-                values = list(found)
+            for row in self._base.execute(f"SELECT {', '.join(_NAMES)} FROM files ORDER BY name"):
+                values = list(row)
                 for place in _TEXTS:
                     values[place] = _unpack(values[place])
                 for place in _LISTS:

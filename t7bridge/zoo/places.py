@@ -78,10 +78,10 @@ def is_inside(place: str, folders: set[Hashable], own: Hashable = None) -> bool:
     """Return whether a place is one of some folders or in them, but not in `own`, which may be in them itself."""
     path = real(place)
     while True:
-        found = identity(path)
-        if found is not None and found == own:
+        folder = identity(path)
+        if folder is not None and folder == own:
             return False
-        if found in folders:
+        if folder in folders:
             return True
         parent = os.path.dirname(path)
         if parent in (path, "") or parent.endswith(":/"):
@@ -231,7 +231,8 @@ def list_source(source: str, output: str) -> tuple[str, list[Record], bool]:
         records, is_file = _list_remote(source)
         inside = [record for record in records if not own or not real(record.place).startswith(f"{own}/")]
         return source.split("::")[-1].rstrip("/").rpartition("/")[2], inside, is_file
-    whole, start = os.path.abspath(path), os.path.abspath(_fixed_part(path))
+    whole = os.path.abspath(path)
+    start = os.path.abspath(_fixed_part(path))  # the folder before the first wildcard
     name = os.path.basename(start)
     if os.path.isdir(path):
         return name, list(_walk(whole, whole, own)), False
@@ -304,17 +305,23 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
     system, path = connect(place)
     is_file = False
     with errors_of(place, "listed"):
-        magic = _wildcard_at(path)
-        if magic is not None and protocol_of(place) not in ("http", "https"):
-            found, start = system.glob(path, detail=True), path[:magic].rpartition("/")[0]
-        elif is_file := _is_file(system, path):
-            found, start = {path: system.info(path)}, path.rstrip("/").rpartition("/")[0]
+        wildcard = _wildcard_at(path)
+        # In the address of a web page `?` and `*` are no wildcards.
+        if wildcard is not None and protocol_of(place) not in ("http", "https"):
+            listing = system.glob(path, detail=True)
+            start = path[:wildcard].rpartition("/")[0]
+        elif _is_file(system, path):
+            is_file = True
+            listing = {path: system.info(path)}
+            start = path.rstrip("/").rpartition("/")[0]
         else:
-            found, start = system.find(path, detail=True), path.rstrip("/")
-        infos = {name: info for name, info in found.items() if info.get("type") != "directory"}
-        poor = [name for name, info in infos.items() if info.get("size") is None]  # web servers
+            listing = system.find(path, detail=True)
+            start = path.rstrip("/")
+        infos = {name: info for name, info in listing.items() if info.get("type") != "directory"}
+        # Web servers list names only: each file is asked for.
+        without_size = [name for name, info in infos.items() if info.get("size") is None]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            infos |= zip(poor, pool.map(system.info, poor))
+            infos |= zip(without_size, pool.map(system.info, without_size))
     if not infos:
         raise T7BridgeError("holds no file", file=place, hint="Give the URL of a file or a folder.")
     return [_remote_record(system, place, start, name, info) for name, info in sorted(infos.items())], is_file
@@ -366,15 +373,15 @@ class Folder:
         try:
             if not os.path.isdir(path):
                 return {path: os.lstat(path).st_size}
-            found = {entry.path: entry.stat().st_size for entry in os.scandir(path) if entry.is_file()}
+            sizes = {entry.path: entry.stat().st_size for entry in os.scandir(path) if entry.is_file()}
         except OSError:
             return {}
-        return found or {path: 0}
+        return sizes or {path: 0}  # an empty folder exists, too
 
     def size(self, output: str) -> int | None:
         """Return the size of an existing output, `None` if it is missing."""
-        found = self.files(output)
-        return sum(found.values()) if found else None
+        sizes = self.files(output)
+        return sum(sizes.values()) if sizes else None
 
     def sweep(self) -> None:
         """Remove leftovers of killed workers."""

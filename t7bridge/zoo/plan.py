@@ -71,8 +71,6 @@ class Settings:
         """Return the settings on which the bytes of the outputs depend, besides the inputs."""
         asked: dict[str, Any] = {"to": self.to, "module": self.module, "verify": self.verify, **self.options}
         asked |= {name: True for name in ("draw", "prove") if getattr(self, name)}
-        if asked.get("template"):
-            asked["template"] = digest(asked["template"])[0]
         return asked
 
     def suffix(self, kind: str) -> str:
@@ -107,42 +105,50 @@ def find_inputs(sources: Sequence[str], output: str) -> list[Record]:
             singles += records
         else:
             roots.append((root, records))
-    found: dict[str, Record] = {}
-    for record, explicit in _named(roots, singles):
+    inputs: dict[str, Record] = {}
+    for record, is_explicit in _named(roots, singles):
         record.name = safe_name(record.name)
-        if not explicit and any(part.startswith(".") for part in record.name.split("/")):
+        is_hidden = any(part.startswith(".") for part in record.name.split("/"))
+        if is_hidden and not is_explicit:
             continue
-        record.claimed = explicit or os.path.splitext(record.name)[1].lower() in CLAIMS
-        if (other := found.setdefault(record.name, record)).place != record.place:
+        record.claimed = is_explicit or os.path.splitext(record.name)[1].lower() in CLAIMS
+        other = inputs.setdefault(record.name, record)
+        if other.place != record.place:
             raise ModelError(
                 f"two inputs have the name {record.name}: {other.place} and {record.place}",
                 hint="Convert them into two folders, or put them into one tree first.",
             )
-    return sorted(found.values(), key=lambda record: record.name)
+    return sorted(inputs.values(), key=lambda record: record.name)
 
 
 def safe_name(inside: str) -> str:
     """Return a path that stays inside its folder, whatever an archive or a server calls its members."""
-    parts = [part for part in inside.replace("\\", "/").replace("\0", "_").split("/") if part not in ("", ".")]
-    parts = ["__" if part == ".." else platform.windows_name(part) if platform.IS_WINDOWS else part for part in parts]
+    parts: list[str] = []
+    for part in inside.replace("\\", "/").replace("\0", "_").split("/"):
+        if part == "..":
+            parts.append("__")
+        elif part not in ("", "."):
+            parts.append(platform.windows_name(part) if platform.IS_WINDOWS else part)
     return "/".join(parts) or "_"
 
 
 def _named(roots: list[tuple[str, list[Record]]], singles: list[Record]) -> Iterator[tuple[Record, bool]]:
     """Yield the files under their names in the zoo, and whether each was named explicitly."""
-    several = len(roots) + bool(singles) > 1
-    times: Counter[str] = Counter()
+    is_one_root = len(roots) == 1 and not singles
+    counts: Counter[str] = Counter()
     for root, records in roots:
-        times[root] += 1
-        prefix = f"{root}/" if times[root] == 1 else f"{root}-{times[root]}/"
+        counts[root] += 1
+        # Two roots `a/models` and `b/models` become `models` and `models-2`.
+        folder = root if counts[root] == 1 else f"{root}-{counts[root]}"
         for record in records:
-            record.name = prefix + record.name if several else record.name
+            if not is_one_root:
+                record.name = f"{folder}/{record.name}"
             yield record, False
-    local = {record.place for record in singles if local_path(record.place) is not None}
-    common = os.path.commonpath([os.path.dirname(place) for place in local]) if local else ""
+    local_places = {record.place for record in singles if local_path(record.place) is not None}
+    common_folder = os.path.commonpath([os.path.dirname(place) for place in local_places]) if local_places else ""
     for record in singles:
-        if record.place in local:
-            record.name = os.path.relpath(record.place, common).replace(os.sep, "/")
+        if record.place in local_places:
+            record.name = os.path.relpath(record.place, common_folder).replace(os.sep, "/")
         yield record, True
 
 
@@ -150,20 +156,28 @@ def kind_of(head: bytes) -> str:
     """Return the likely format of a file from its first bytes; empty for a file that is not a model."""
     signature = identify(head)
     if signature is not None:
-        found = formats_with(signature.kind)
-        first = head[30 : 30 + int.from_bytes(head[26:28], "little")].decode("utf-8", "replace")
-        chosen = next((spec for spec in found if spec.members is not None and spec.members([first])), None)
-        return (chosen or found[0]).name if found else ""
-    # A binary file begins with a type tag; a file in ascii with one on a line of its own.
+        formats = formats_with(signature.kind)
+        if not formats:
+            return ""
+        # Several formats are zip archives: the name of the first member, at byte 30 of a local file header, tells.
+        member = head[30 : 30 + int.from_bytes(head[26:28], "little")].decode("utf-8", "replace")
+        for spec in formats:
+            if spec.members is not None and spec.members([member]):
+                return spec.name
+        return formats[0].name
+    # A binary file begins with a type tag from 0 to 8; a file in ascii with one on a line of its own.
     if len(head) >= 4 and min(int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big")) <= 8:
         return "t7"
-    return "t7" if head[:1] in b"012345678" and head[1:2] in (b"\n", b"\r") else ""
+    is_ascii = head[:1] in b"012345678" and head[1:2] in (b"\n", b"\r")
+    return "t7" if is_ascii else ""
 
 
 def title_of(head: bytes) -> str:
     """Return a description of a file that is not a model."""
     signature = identify(head)
-    return signature.title if signature is not None else "something else" if head else "empty"
+    if signature is not None:
+        return signature.title
+    return "something else" if head else "empty"
 
 
 # Names of outputs
@@ -186,15 +200,16 @@ def output_names(
         The name of the output by that of the input.
     """
     inputs = dict(wanted)
-    short = {name: _stem(name) + suffixes(kind) for name, kind in inputs.items()}
+    short_names = {name: _stem(name) + suffixes(kind) for name, kind in inputs.items()}
     used = {name.casefold() for name in taken}
-    used |= _folders({*short.values(), *used})
-    times = Counter(name.casefold() for name in short.values())
+    used |= _folders({*short_names.values(), *used})
+    counts = Counter(name.casefold() for name in short_names.values())
     names: dict[str, str] = {}
     for name, kind in inputs.items():
-        choice = short[name]
+        # `net.pt`, then `net.t7.pt`, `net.t7.2.pt`, …
+        choice = short_names[name]
         number = 1
-        while (times[choice.casefold()] > 1 and choice == short[name]) or choice.casefold() in used:
+        while (counts[choice.casefold()] > 1 and choice == short_names[name]) or choice.casefold() in used:
             choice = name + ("" if number == 1 else f".{number}") + suffixes(kind)
             if number > len(inputs) + 2:
                 raise ModelError(f"no name is free for the output of {name}")
@@ -214,10 +229,12 @@ def _stem(name: str) -> str:
 
 def _folders(names: Iterable[str]) -> set[str]:
     """Return the folders that contain files, and all their parents, in lower case."""
-    found: set[str] = set()
-    while names := {name.rpartition("/")[0].casefold() for name in names if "/" in name}:
-        found |= names
-    return found
+    folders: set[str] = set()
+    parents = {name.rpartition("/")[0].casefold() for name in names if "/" in name}
+    while parents:
+        folders |= parents
+        parents = {parent.rpartition("/")[0] for parent in parents if "/" in parent}
+    return folders
 
 
 # What is left to do
@@ -269,37 +286,38 @@ def make_plan(
         ModelError: two inputs have the same name, or links of the output folder lead into a source.
     """
     plan = RunPlan()
-    before = {row.name: row for row in known}
+    journal_rows = {row.name: row for row in known}
     rows: dict[str, Record] = {}
     fresh: list[Record] = []
     for item in find_inputs(sources, folder.place):
-        row = before.pop(item.name, None)
+        row = journal_rows.pop(item.name, None)
         if row is None:
             fresh.append(item)
             continue
-        rows[item.name] = now = _known(row, item, folder, plan)
-        if now.status == FAILED and retry_failed:
-            now = rows[item.name] = evolve(now, status=PLANNED)
-        if now.status == PLANNED and now != row:
+        updated = _known(row, item, folder, plan)
+        if updated.status == FAILED and retry_failed:
+            updated = evolve(updated, status=PLANNED)
+        rows[item.name] = updated
+        if updated.status == PLANNED and updated != row:
             fresh.append(item)
-        elif now != row:
-            plan.stale.append(now)
-    for row in before.values():
+        elif updated != row:
+            plan.stale.append(updated)
+    missing = journal_rows.values()  # those of inputs were removed
+    for row in missing:
         if row.status != GONE:
             plan.stale.append(evolve(row, status=GONE))
             plan.gone.append(row.name)
-    _plan_fresh(fresh, rows, before.values(), settings)
+    _plan_fresh(fresh, rows, missing, settings)
     inputs: set[Hashable] | None = None
     for row in fresh:
         old = rows.get(row.name)
         rows[row.name] = row
-        found = folder.files(row.output) if row.output and row.status == PLANNED else {}
-        if found:
-            if inputs is None:
-                used = (settings.options.get(name) for name in ("template", "classes"))
-                read = (*(each.place for each in (*rows.values(), *fresh)), *used)
+        existing = folder.files(row.output) if row.output and row.status == PLANNED else {}
+        if existing:
+            if inputs is None:  # asks for the state of each input, and is rarely needed
+                read = (*(record.place for record in (*rows.values(), *fresh)), settings.options.get("classes"))
                 inputs = {identity(place) for place in read if place} - {None}
-            _keep_others(row, old, [*found], inputs, retry=retry_failed, force=force)
+            _keep_others(row, old, [*existing], inputs, retry=retry_failed, force=force)
     plan.stale += fresh
     plan.rows = sorted(rows.values(), key=lambda row: row.name)
     _check_links(plan.rows, sources, folder)
@@ -307,20 +325,23 @@ def make_plan(
 
 
 def _known(row: Record, item: Record, folder: Folder, plan: RunPlan) -> Record:
-    """Return the updated row of an input."""
-    same = row.stamp == item.stamp and item.bytes in (0, row.bytes)
-    row = evolve(row, place=item.place) if row.place != item.place else row
-    if not same and row.status != PLANNED:
-        if not _has_hash(item, row):
-            plan.changed.append(row.name)
-            return evolve(row, status=PLANNED, bytes=item.bytes, stamp=item.stamp)
-        row = evolve(row, stamp=item.stamp)
-    elif not same:
+    """Return the updated row of an input that the journal knows, and note in the plan why it is to be done again."""
+    is_unchanged = row.stamp == item.stamp and item.bytes in (0, row.bytes)  # 0: its server does not tell
+    if row.place != item.place:
+        row = evolve(row, place=item.place)
+    if not is_unchanged and row.status == PLANNED:
         row = evolve(row, bytes=item.bytes, stamp=item.stamp)
+    elif not is_unchanged and _has_hash(item, row):
+        row = evolve(row, stamp=item.stamp)
+    elif not is_unchanged:
+        plan.changed.append(row.name)
+        return evolve(row, status=PLANNED, bytes=item.bytes, stamp=item.stamp)
     if row.status == DONE and folder.size(row.output) != row.output_bytes:
         plan.lost.append(row.name)
         return evolve(row, status=PLANNED)
-    return evolve(row, status=PLANNED) if row.status == GONE else row
+    if row.status == GONE:  # the input is there again
+        return evolve(row, status=PLANNED)
+    return row
 
 
 def _has_hash(item: Record, row: Record) -> bool:
@@ -338,17 +359,19 @@ def _plan_fresh(fresh: list[Record], rows: dict[str, Record], gone: Iterable[Rec
     """Give new and changed inputs their numbers, and the names of their outputs."""
     kinds: dict[str, str] = {}
     for row, head in zip(fresh, heads([row.place for row in fresh], HEAD_BYTES)):
-        kind = "t7" if head is None else kind_of(head)
+        kind = "t7" if head is None else kind_of(head)  # of one that cannot be read the conversion tells why
         if kind or row.claimed:
             kinds[row.name] = kind or "t7"
         else:
-            row.status, row.reason = FOREIGN, title_of(head or b"")
-    named = {name: rows[name].output for name, kind in kinds.items() if name in rows}
-    named = {name: output for name, output in named.items() if _fits(output, settings.suffix(kinds[name]))}
-    taken = [row.output for row in (*rows.values(), *gone) if row.output]
-    names = named | output_names(
-        ((name, kind) for name, kind in kinds.items() if name not in named), (*taken, *REPORTS, NAME), settings.suffix
-    )
+            row.status = FOREIGN
+            row.reason = title_of(head or b"")
+    names: dict[str, str] = {}
+    for name, kind in kinds.items():
+        if name in rows and _fits(rows[name].output, settings.suffix(kind)):
+            names[name] = rows[name].output
+    unnamed = [(name, kind) for name, kind in kinds.items() if name not in names]
+    used = [row.output for row in (*rows.values(), *gone) if row.output]
+    names |= output_names(unnamed, (*used, *REPORTS, NAME), settings.suffix)
     for row in fresh:
         old = rows.get(row.name)
         row.number = old.number if old else 0
@@ -357,18 +380,20 @@ def _plan_fresh(fresh: list[Record], rows: dict[str, Record], gone: Iterable[Rec
 
 def _fits(output: str, suffix: str) -> bool:
     """Return whether the existing name of an output still fits its format."""
-    return bool(output) and os.path.splitext(output)[1] == suffix if suffix else bool(output)
+    if not suffix:  # a folder, which has none
+        return bool(output)
+    return os.path.splitext(output)[1] == suffix
 
 
 def _keep_others(
-    row: Record, old: Record | None, found: list[str], inputs: set[Hashable], *, retry: bool, force: bool
+    row: Record, old: Record | None, existing: list[str], inputs: set[Hashable], *, retry: bool, force: bool
 ) -> None:
     """Keep files that exist at the place of an output: inputs always, and foreign ones without `force`.
 
     With `retry`, a foreign file is compared with the output first: it may be one of an interrupted run.
     """
     name = os.path.basename(row.output)
-    if any(identity(place) in inputs for place in found):
+    if any(identity(place) in inputs for place in existing):
         row.fail("TargetExistsError", "the output would replace an input", f"{name} is an input of this run")
     elif not (force or (old and old.ours and old.output == row.output)):
         row.ours = False
@@ -386,12 +411,13 @@ def fail_foreign(row: Record) -> Record:
 
 def _check_links(rows: Iterable[Record], sources: Sequence[str], folder: Folder) -> None:
     """Refuse folders of outputs that are in a source, by links or because the output folder contains it."""
-    roots, own = roots_of(sources), identity(folder.place)
+    roots = roots_of(sources)
+    own = identity(folder.place)
     if own is None:  # a dry run, of a new folder
         return
     outputs = {row.output.rpartition("/")[0]: row for row in rows if row.output and row.status == PLANNED}
-    for inside, row in outputs.items():
-        if is_inside(join(folder.place, inside) if inside else folder.place, roots, own):
+    for subfolder, row in outputs.items():
+        if is_inside(join(folder.place, subfolder) if subfolder else folder.place, roots, own):
             raise ModelError(
                 f"the output {row.output} would be in a source",
                 file=folder.place,

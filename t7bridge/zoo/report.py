@@ -79,8 +79,8 @@ class ZooReport(Printed):
     @property
     def counts(self) -> dict[str, int]:
         """Number of files by status."""
-        found = Counter(row.status for row in self.rows)
-        return {status: found[status] for status in (DONE, FAILED, FOREIGN, PLANNED)}
+        counts = Counter(row.status for row in self.rows)
+        return {status: counts[status] for status in (DONE, FAILED, FOREIGN, PLANNED)}
 
     @property
     def bytes(self) -> tuple[int, int]:
@@ -96,19 +96,22 @@ class ZooReport(Printed):
     @property
     def warnings(self) -> list[tuple[str, list[str]]]:
         """Return the warnings of converted files, grouped, with the files that have them; most frequent first."""
-        found: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for row in self.rows:
-            for text in dict.fromkeys(re.sub(r"\d+", "N", note[2]) for note in row.notes if note[0] == "warning"):
-                found.setdefault(text, []).append(row.name)
-        return sorted(found.items(), key=lambda pair: -len(pair[1]))
+            # Warnings that differ in numbers alone are one; a file has each once.
+            texts = [re.sub(r"\d+", "N", message) for level, _, message, *_ in row.notes if level == "warning"]
+            for text in dict.fromkeys(texts):
+                names.setdefault(text, []).append(row.name)
+        return sorted(names.items(), key=lambda pair: -len(pair[1]))
 
     @property
     def losses(self) -> dict[str, int]:
         """Return the number of converted files with losses, by kind: `type`, `precision` or `sharing`."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for row in self.rows:
-            found.update({note[3] for note in row.notes if len(note) > 3 and note[3]} if row.status == DONE else ())
-        return dict(sorted(found.items()))
+            if row.status == DONE:
+                counts.update({note[3] for note in row.notes if len(note) > 3 and note[3]})
+        return dict(sorted(counts.items()))
 
     def lines(self) -> Iterator[str]:
         """Yield the failures, warnings and losses, and the numbers of files."""
@@ -125,16 +128,17 @@ class ZooReport(Printed):
             if len(lines) > _SHOWN:
                 yield f"and {len(lines) - _SHOWN} more kinds of {what}"
         if self.losses:
-            yield "lost in outputs: " + ", ".join(f"{kind} in {counted(n, 'file')}" for kind, n in self.losses.items())
-        counts, (before, after) = self.counts, self.bytes
-        now = sum(self.now.values())
-        yield f"{counted(now, 'file')} in {self.seconds:.1f} s" + (
-            f", {now / self.seconds:.0f} a second" if now > 1 and self.seconds else ""
-        )
+            losses = [f"{kind} in {counted(count, 'file')}" for kind, count in self.losses.items()]
+            yield f"lost in outputs: {', '.join(losses)}"
+        files = sum(self.now.values())  # of this run
+        rate = f", {files / self.seconds:.0f} a second" if files > 1 and self.seconds else ""
+        yield f"{counted(files, 'file')} in {self.seconds:.1f} s{rate}"
+        counts = self.counts
+        bytes_before, bytes_after = self.bytes
+        planned = f", {counts[PLANNED]:,} still to do" if counts[PLANNED] else ""
         yield (
-            f"{counts[DONE]:,} done, {counts[FAILED]:,} failed, {counts[FOREIGN]:,} skipped (not a model)"
-            + (f", {counts[PLANNED]:,} still to do" if counts[PLANNED] else "")
-            + f"; {before:,} bytes became {after:,}"
+            f"{counts[DONE]:,} done, {counts[FAILED]:,} failed, {counts[FOREIGN]:,} skipped (not a model){planned}; "
+            f"{bytes_before:,} bytes became {bytes_after:,}"
         )
         yield f"{self.output}: report.html, report.json, report.csv"
 
@@ -161,16 +165,18 @@ def summarize(output: str, rows: list[Record], options: dict[str, Any], version:
     """Summarize the rows of a journal."""
     groups: dict[tuple[str, str], list[str]] = {}
     files_with: Counter[str] = Counter()
-    times: Counter[str] = Counter()
+    layers_of: Counter[str] = Counter()
     for row in rows:
         if row.status == FAILED:
             groups.setdefault((row.kind, row.message), []).append(row.name)
-        classes = [layer[1] for layer in row.layers]
-        times.update(classes)
+        classes = [class_name for _, class_name, *_ in row.layers]  # that have no mapping
+        layers_of.update(classes)
         files_with.update(set(classes))
+    # The most frequent first, those of equal numbers by name.
     failures = [(kind, message, names) for (kind, message), names in groups.items()]
     failures.sort(key=lambda group: (-len(group[2]), group[:2]))
-    layers = sorted(((name, files_with[name], times[name]) for name in times), key=lambda layer: (-layer[1], layer[0]))
+    layers = [(name, files_with[name], layers_of[name]) for name in layers_of]
+    layers.sort(key=lambda layer: (-layer[1], layer[0]))
     return ZooReport(output, rows, options, version, failures, layers)
 
 

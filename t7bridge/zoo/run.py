@@ -16,7 +16,7 @@ from attrs import evolve, field
 from ..conversion.options import INDEX_BASE, Option, flag, option, options_of, takes, verb
 from ..conversion.request import MODE, Conversion
 from ..data import __version__, define
-from ..errors import ModelError, T7BridgeError
+from ..errors import ModelError
 from ..formats import FORMATS
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
@@ -105,11 +105,8 @@ class Zoo(Conversion):
             name: getattr(self, name) for name in _CONVERSION if getattr(self, name) != _CONVERSION[name].default
         }
         self._check(options)
-        for name in ("template", "classes"):
-            if name in options:
-                options[name] = os.path.abspath(options[name])
-        if not os.path.exists(options.get("template", os.curdir)):
-            raise T7BridgeError("no such file", file=options["template"])
+        if "classes" in options:
+            options["classes"] = os.path.abspath(options["classes"])
         same = {name: getattr(self, name) for name in ("to", "module", "verify", "draw", "prove", "limits", "memory")}
         return Settings(os.fspath(self.output), options=options, flush=self.engine != "local", **same)
 
@@ -119,7 +116,7 @@ class Zoo(Conversion):
         Args:
             options: the options of each conversion that have a value.
         """
-        template, target = options.get("template"), FORMATS[self.to].values if self.to else None
+        target = FORMATS[self.to].values if self.to else None
         wrong = [name for name in options if name != "index_base" and target not in (None, *_CONVERSION[name].targets)]
         for refused, message in (
             (
@@ -128,11 +125,9 @@ class Zoo(Conversion):
             ),
             ("index_base" in options and not self.module, "index_base requires module"),
             (wrong, f"{listed(wrong)} does not apply to {self.to}"),
-            (self.partial and not template, "partial requires template"),
-            (self.verify and template, "verify and template exclude each other"),
             (
                 self.verify and self.to == "safetensors" and self.engine == "local" and not find_spec("safetensors"),
-                "verify of .safetensors needs its library: pip install 't7bridge[safetensors]'",
+                "verify of .safetensors needs its library: pip install safetensors",
             ),
             (self.scheduler and self.engine != "dask", "only the Dask engine has a scheduler"),
             (self.workers == 0 and (self.timeout or self.memory), "time and memory limits need worker processes"),
@@ -246,15 +241,17 @@ def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
     Raises:
         ModelError: they changed without `force`.
     """
-    before, now = journal.fact("options"), settings.asked()
+    before = journal.fact("options")
+    now = settings.asked()
     if before is None or before == now:
         return False
-    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     words = {"None": "not given", "True": "on", "False": "off"}
-    then, since = (
-        {name: words.get(str(asked.get(name)), asked.get(name)) for name in names} for asked in (before, now)
-    )
-    changes = ", ".join(f"{name} was {then[name]} and is {since[name]}" for name in names)
+    differences: list[str] = []
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if old != new:
+            differences.append(f"{name} was {words.get(str(old), old)} and is {words.get(str(new), new)}")
+    changes = ", ".join(differences)
     if not force:
         raise ModelError(
             f"the folder was made with other options: {changes}",
@@ -312,20 +309,21 @@ class Progress:
         """Return files and bytes a second, over the last ten seconds."""
         if len(self._marks) < 2:
             return 0.0, 0.0
-        first, last = self._marks[0], self._marks[-1]
-        passed = max(last[0] - first[0], 1e-6)
-        return (last[1] - first[1]) / passed, (last[2] - first[2]) / passed
+        start, files_at_start, bytes_at_start = self._marks[0]
+        end, files, size = self._marks[-1]
+        seconds = max(end - start, 1e-6)
+        return (files - files_at_start) / seconds, (size - bytes_at_start) / seconds
 
     @property
     def seconds_left(self) -> float | None:
         """Return an estimate, by files or by bytes, whichever is longer; `None` while unknown."""
-        files, size = self.rates
-        left = [
-            (total - done) / rate
-            for total, done, rate in ((self.files, self.finished, files), (self.bytes, self.done_bytes, size))
-            if rate > 0 and total > done
-        ]
-        return max(left) if left else None
+        files_a_second, bytes_a_second = self.rates
+        estimates: list[float] = []
+        if files_a_second > 0 and self.files > self.finished:
+            estimates.append((self.files - self.finished) / files_a_second)
+        if bytes_a_second > 0 and self.bytes > self.done_bytes:
+            estimates.append((self.bytes - self.done_bytes) / bytes_a_second)
+        return max(estimates, default=None)
 
 
 @define(eq=False)

@@ -100,6 +100,7 @@ def convert_one(record: Record, settings: Settings) -> Record:
 
 
 def _convert(record: Record, settings: Settings, source: str) -> None:
+    """Convert a local file, and do what else the settings ask for; the record gets the outcome."""
     place = join(settings.folder, record.output)
     with as_local_output(place) if record.ours else scratch_output(place) as target:
         _write(record, settings, source, target)
@@ -109,8 +110,8 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
             _prove(record, settings, source)
         written = digest(target)
         if not record.ours:  # a file of that name exists: it is adopted if it is this output, and never replaced
-            with as_local_input(place) as found:
-                if digest(found) != written:
+            with as_local_input(place) as existing:
+                if digest(existing) != written:
                     fail_foreign(record)
                     return
             record.ours = True
@@ -167,14 +168,15 @@ def _prove(record: Record, settings: Settings, source: str) -> None:
 
 
 def _verify(settings: Settings, source: str, target: str) -> None:
+    """Refuse an output that does not hold what its input holds."""
     if settings.to is not None and hasattr(home(settings.to), "differences"):  # read by its owner's library
-        found = differences(source, target, settings.limits, **settings.options)
+        texts = differences(source, target, settings.limits, **settings.options)
     else:
         compact = settings.options.get("compact", False)
         report = verify(source, target, independent=True, compact=compact, limits=settings.limits)
-        found = [str(each) for each in report.differences]
-    if found:
-        raise VerifyError("the output differs from the input", found="; ".join(found[:3]))
+        texts = [str(difference) for difference in report.differences]
+    if texts:
+        raise VerifyError("the output differs from the input", found="; ".join(texts[:3]))
 
 
 def _keep_notes(record: Record, notes: list[Note]) -> None:
@@ -186,7 +188,8 @@ def _keep_notes(record: Record, notes: list[Note]) -> None:
 def _explain(record: Record, error: T7BridgeError) -> None:
     """Put an error into the record, without names of files: the record names the file."""
     if isinstance(error, NoModuleError) or (isinstance(error, UnknownFormatError) and not record.claimed):
-        record.status, record.reason = FOREIGN, error.message
+        record.status = FOREIGN
+        record.reason = error.message
         return
     error.file = ""
     record.fail(type(error).__name__, error.message, str(error))
@@ -509,13 +512,14 @@ _engines: dict[int, tuple[tuple[str, float | None], LocalEngine]] = {}
 
 def convert_group(settings: str, timeout: float | None, jobs: str) -> str:
     """Convert a group of files on a machine of the cluster. Inputs and outputs are JSON text."""
-    wanted, thread = (settings, timeout), threading.get_ident()
-    made_for, engine = _engines.get(thread, (None, None))
-    if engine is None or made_for != wanted:
+    thread = threading.get_ident()
+    key = (settings, timeout)
+    key_of_engine, engine = _engines.get(thread, (None, None))
+    if engine is None or key_of_engine != key:
         if engine is not None:
             engine.close()
         engine = LocalEngine(Settings.from_json(settings), 1, timeout)
-        _engines[thread] = wanted, engine
+        _engines[thread] = key, engine
     return to_line(filter(None, engine.run(from_line(jobs))))
 
 
@@ -545,7 +549,7 @@ class DaskEngine(Engine):
         try:
             import distributed
         except ImportError as error:
-            raise UnsupportedError("Dask is not installed", hint="pip install 't7bridge[dask]'") from error
+            raise UnsupportedError("Dask is not installed", hint="pip install 'dask[distributed]'") from error
         super().__init__()
         self._settings = settings.as_json()
         self._timeout = timeout
@@ -575,7 +579,10 @@ class DaskEngine(Engine):
             self._seen = time.monotonic()
         elif time.monotonic() - self._seen > _NO_WORKER_SECONDS:
             raise T7BridgeError("the Dask cluster has no worker", hint="Start some with `dask worker ADDRESS`.")
-        while len(self._running) < _GROUPS_A_THREAD * max(1, self._threads) and (group := _next_group(waiting)):
+        while len(self._running) < _GROUPS_A_THREAD * max(1, self._threads):
+            group = _next_group(waiting)
+            if not group:
+                break
             self._submit(group)
         return bool(self._running)
 
@@ -596,7 +603,10 @@ class DaskEngine(Engine):
             for job in jobs:
                 self._submit([job])
             return
-        reason = f"could not be converted on the cluster: {type(error).__name__}: {error}" if error else answer.status
+        reason = answer.status
+        if error:
+            reason = f"could not be converted on the cluster: {type(error).__name__}: {error}"
+        # By its name: Dask may not be installed.
         kind = "WorkerDied" if type(error).__name__ == "KilledWorker" else "ClusterError"
         yield jobs[0].fail(kind, "could not be converted on the cluster", reason)
 

@@ -28,7 +28,6 @@ COMMANDS = [
     ["diff", LINEAR, "CHANGED.t7"],
     ["diff", RESNET, LINEAR],
     ["export", LINEAR, "OUT.pt2", "--input", "2x5"],
-    ["export", LINEAR, "OUT", "--hub"],
     ["inspect", LSTM],
     ["inspect", RESNET, "--stats"],
     ["inspect", "models/siamese_shared.t7"],

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from attrs.exceptions import FrozenInstanceError
 from helpers import ROOT, run_here
 
 import t7bridge
@@ -38,6 +39,18 @@ PYTHON_ONLY = {"prove": {"against"}, "lua": {"source"}, "zoo": {"limit", "on_sta
 def test_every_verb_is_here() -> None:
     """The table above has all verbs with a function."""
     assert {*FUNCTIONS, "completion"} == set(VERBS)
+
+
+def test_requests_do_not_change() -> None:
+    """No option of a request can be set while it is served."""
+    for name in FUNCTIONS:
+        request = cli.class_of(name)
+        operands = [0 for each in options_of(request).values() if each.python and each.default is REQUIRED]
+        served = request(*operands)
+        for field, each in options_of(request).items():
+            if each.python:
+                with pytest.raises(FrozenInstanceError):
+                    setattr(served, field, None)
 
 
 def check_parser(verb: str) -> None:

@@ -18,7 +18,7 @@ from t7bridge.errors import FormatError, ModelError, TargetExistsError, Unsuppor
 from t7bridge.formats import unregister_class
 
 ROOT = Path(__file__).parents[2] / "testfiles"
-T7_FILES = sorted(path for path in ROOT.glob("*/*.t7") if path.parent.name not in ("bad", "hostile"))
+T7_FILES = sorted(path for path in ROOT.glob("*/*.t7") if path.parent.name not in ("bad", "found", "hostile"))
 NAMES = {
     "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32",
     "Long": "int64", "Half": "float16", "Float": "float32", "Double": "float64",

@@ -138,8 +138,8 @@ def test_the_way_through_lua_loses_nothing_that_a_copy_keeps(subtests: pytest.Su
     """A file that was in Lua between has the bytes of one that was copied, and both come out the same again."""
     for path in PT_FILES:
         with subtests.test(name_of(path)), new_folder(tmp_path) as folder:
-            t7bridge.convert(path, folder / "copy.pt", mode="tree", allow_foreign=True)
-            t7bridge.convert(path, folder / "again.pt", mode="tree", allow_foreign=True)
+            t7bridge.convert(path, folder / "copy.pt")
+            t7bridge.convert(path, folder / "again.pt")
             back = there_and_back(path, folder)
             (folder / "twice").mkdir()
             there_and_back(path, folder / "twice")

@@ -118,7 +118,7 @@ def test_fuzzed_records(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_verify_after_convert(subtests: pytest.Subtests, target: str, tmp_path: Path) -> None:
-    """Right after `convert` both files are the same, unless it warned that something is left out."""
+    """Right after `convert` there is no difference, and both files are the same unless its notes left something out."""
     for path in random.Random(4).sample(SOURCES, 60):
         with subtests.test(path.name), new_folder(tmp_path) as folder:
             output = folder / f"x.{target}"
@@ -126,11 +126,10 @@ def test_verify_after_convert(subtests: pytest.Subtests, target: str, tmp_path: 
                 report = t7bridge.convert(path, output)
             except T7BridgeError:
                 continue
-            left_out = [
-                note for note in report.notes if note.code in ("left-out", "trailing") and note.level == "warning"
-            ]
+            left_out = [note for note in report.notes if note.code in ("left-out", "trailing")]
             for found in (t7bridge.verify(path, output), t7bridge.verify(output, path)):
-                assert found.same == (not left_out), found.differences
+                assert not found.differences
+                assert found.same == (not left_out), found.left_out
 
 
 def test_verify_names_what_a_format_cannot_hold(tmp_path: Path) -> None:

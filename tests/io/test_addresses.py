@@ -362,7 +362,6 @@ def writes(target: str) -> list[Callable[[], object]]:
         lambda: t7bridge.write_module(LINEAR, target),
         lambda: t7bridge.draw(LINEAR, f"{target}.svg"),
         lambda: t7bridge.export(LINEAR, f"{target}.pt2", input="2x5"),
-        lambda: t7bridge.export(LINEAR, target, hub=True),
     ]
 
 

@@ -90,7 +90,6 @@ LINES = [
     "match a.t7 a.pt --map map.pt -o map.pt",
     "match a.t7 a.pt -o a.pt",
     "module a.t7 -o model",
-    "export a.t7 hub --hub",
 ]
 
 
@@ -107,10 +106,9 @@ def test_verbs(tmp_path, monkeypatch, capsys, line) -> None:
     Path("classes.pt").write_text("")
     os.link("classes.pt", "classes.py")
     Path("map.pt").write_text("weight weight\n")
-    for folder in ("model", "hub"):
-        os.mkdir(folder)
-        for name in ("model.py", "model.pt", "config.json", "README.md"):
-            os.link("a.t7", f"{folder}/{name}")
+    os.mkdir("model")
+    for name in ("model.py", "model.pt", "config.json"):
+        os.link("a.t7", f"model/{name}")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert cli.main([*line.split(), "--force"]) == 2
     assert "is the input file itself" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from fuzz_networks import records
 from helpers import ROOT, TESTFILES
 from runtime_helpers import as_torch
 
-from t7bridge.nn import ANY, LAYERS, TENSOR, DataFlow, build_plan, listed, many, traits_of
+from t7bridge.nn import ANY, LAYERS, TENSOR, Kinds, build_plan, listed, many, traits_of
 from t7bridge.torchmodules import live_module
 
 TENSORS = {
@@ -69,7 +69,7 @@ def test_kinds_are_those_of_what_the_models_return():
             more = zip(*(as_torch(record.get(field)) or () for field in ("moreInputs", "moreOutputs")))
             for input, output in ((as_torch(record["input"]), as_torch(record["output"])), *more):
                 for given in (kind_of(input), ANY):
-                    kind = DataFlow(traits_of)(spec, given)
+                    kind = Kinds(traits_of)(spec, given)
                     assert fits(kind, output), (name, record["text"], kind)
                     known += kind != ANY
     assert known > 300

@@ -189,7 +189,7 @@ def test_without_torch():
     )
     command = [sys.executable, "-c", code, str(TESTFILES / "nn/Linear.t7")]
     found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    assert "pip install 't7bridge[torch]'" in found.stdout
+    assert "pip install 'torch>=2.6'" in found.stdout
 
 
 @pytest.mark.parametrize(

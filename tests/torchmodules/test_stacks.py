@@ -20,7 +20,7 @@ from source_helpers import run_source
 
 import t7bridge
 from t7bridge import T7Reader, Table, Tensor, TorchObject, state_dict
-from t7bridge.nn import ANY, TENSOR, DataFlow, build_plan, listed, recognized, specs_in, traits_of
+from t7bridge.nn import ANY, TENSOR, Kinds, build_plan, listed, recognized, specs_in, traits_of
 from t7bridge.torchmodules import live_module
 
 ALL = {record["name"].decode(): record for record in records(TESTFILES / "cells.t7")}
@@ -125,7 +125,7 @@ def test_kinds():
     """Layers over lists of steps return what they take: a list, a tensor, or what is not known."""
     root = recognized(*planned(SEQUENCES["a list of masked outputs"]["model"])).plan.root
     for kind in (ANY, TENSOR, listed([TENSOR] * 3)):
-        assert DataFlow(traits_of)(root, kind).name == kind.name
+        assert Kinds(traits_of)(root, kind).name == kind.name
 
 
 def planned(model):

@@ -157,9 +157,9 @@ def test_nothing_there(tmp_path: Path) -> None:
     ("hidden", "arguments", "hint"),
     [
         ("fsspec", ("memory://zoo", "-o", "out"), "pip install fsspec aiohttp"),
-        ("distributed", (".", "-o", "out", "--engine", "dask"), "pip install 't7bridge[dask]'"),
+        ("distributed", (".", "-o", "out", "--engine", "dask"), "pip install 'dask[distributed]'"),
         ("h5py", (".", "-o", "out", "--to", "hdf5"), "pip install h5py"),
-        ("safetensors", (".", "-o", "out", "--to", "safetensors", "--verify"), "pip install 't7bridge[safetensors]'"),
+        ("safetensors", (".", "-o", "out", "--to", "safetensors", "--verify"), "pip install safetensors"),
     ],
 )
 def test_missing_libraries(tmp_path: Path, hidden: str, arguments: tuple[str, ...], hint: str) -> None:

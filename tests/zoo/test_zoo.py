@@ -186,7 +186,7 @@ def test_other_options(small: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"to": "safetensors", "nested": True}, {"to": "onnx"}, {"mode": "trees"}, {"engine": "spark"},
+    [{"to": "safetensors", "encoding": "ascii"}, {"to": "onnx"}, {"mode": "trees"}, {"engine": "spark"},
      {"module": True, "verify": True}, {"module": True, "compact": True}, {"timeout": 3}, {"scheduler": "tcp://x"}],
 )  # fmt: skip
 def test_wrong_options(small: Path, tmp_path: Path, options: dict[str, object]) -> None:
@@ -198,18 +198,11 @@ def test_wrong_options(small: Path, tmp_path: Path, options: dict[str, object]) 
     assert not list(tmp_path.glob("out/*.pt"))
 
 
-def test_template(small: Path, tmp_path: Path) -> None:
-    """A zoo of fine-tuned weights goes into one Lua model; another template is another option."""
-    (tmp_path / "tuned").mkdir()
-    t7bridge.convert(small / "a/net.t7", tmp_path / "tuned/one.pt")
-    template = shutil.copy(small / "a/net.t7", tmp_path / "template.t7")
-    report = convert(tmp_path / "tuned", tmp_path / "out", template=template)
-
-    assert [row.mode for row in report.rows] == ["template"]
-    assert (tmp_path / "out/one.t7").read_bytes() == (small / "a/net.t7").read_bytes()
-    put(tmp_path / "template.t7", (TESTFILES / "models/lenet_mm.t7").read_bytes())
-    with pytest.raises(ModelError, match="template was"):
-        convert(tmp_path / "tuned", tmp_path / "out", template=template)
+@pytest.mark.parametrize("name", ["template", "partial", "nested", "map_location"])
+def test_options_of_one_file(small: Path, tmp_path: Path, name: str) -> None:
+    """Options that depend on the one file that is converted are those of `convert` alone."""
+    with pytest.raises(TypeError, match=name):
+        convert(small, tmp_path / "out", **{name: None})
 
 
 def test_module(tmp_path: Path) -> None:

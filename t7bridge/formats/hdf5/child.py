@@ -125,22 +125,24 @@ class ServedFile(io.RawIOBase):
         """Fill memory from the position on; return the number of bytes, fewer than its length only at the end."""
         view = memoryview(buffer).cast("B")
         view = view[: max(0, self._size - self._position)]
-        done = 0
-        while done < len(view):
-            place = self._position + done
+        copied = 0
+        while copied < len(view):
+            offset = self._position + copied
             if len(view) >= _BLOCK_BYTES:
-                part = view[done : done + _LARGEST_READ]
-                count = self._parent.bytes_into(place, part)
+                # Elements: they are read once, past the blocks.
+                part = view[copied : copied + _LARGEST_READ]
+                count = self._parent.bytes_into(offset, part)
             else:
-                number, inside = divmod(place, _BLOCK_BYTES)
-                block = self._block(number)[inside : inside + len(view) - done]
-                count = len(block)
-                view[done : done + count] = block
+                # HDF5's own structures: small, and near one another.
+                number, block_offset = divmod(offset, _BLOCK_BYTES)
+                data = self._block(number)[block_offset : block_offset + len(view) - copied]
+                count = len(data)
+                view[copied : copied + count] = data
             if not count:  # the file has become shorter
                 break
-            done += count
-        self._position += done
-        return done
+            copied += count
+        self._position += copied
+        return copied
 
     def _block(self, number: int) -> bytes:
         if number in self._blocks:
@@ -204,8 +206,8 @@ def main() -> None:
             if number not in files:
                 files[number] = OpenFile(parent, question["size"])
             if "elements" in question:
-                found = files[number].data_set(question["elements"], memory)
-                _send_elements(parent, found, question["start"], question["count"])
+                data_set = files[number].data_set(question["elements"], memory)
+                _send_elements(parent, data_set, question["start"], question["count"])
             else:
                 _list(parent, files[number].root, question["text_bytes"])
             parent.answer({"done": True})
@@ -257,38 +259,46 @@ def _list(parent: Parent, root: h5g.GroupID, text_bytes: int) -> None:
     Groups and data sets are numbered in the order of their messages, from 0 for the root. All objects of a group come
     before those of the groups in it.
     """
-    texts = {name: _text_of_attribute(root, name) for name in _attributes(root)}
-    others = [name for name, text in texts.items() if text is None]
-    own = {_shown(name): _shown(text) for name, text in texts.items() if text is not None}
-    parent.answer({"object": "group", "texts": own, **_left_out(others)})
+    texts: dict[str, str] = {}
+    other_attributes: list[bytes] = []
+    for name in _attributes(root):
+        text = _text_of_attribute(root, name)
+        if text is None:
+            other_attributes.append(name)
+        else:
+            texts[_shown(name)] = _shown(text)
+    parent.answer({"object": "group", "texts": texts, **_left_out(other_attributes)})
     numbers = {_address(root): 0}
+    """By the addresses of groups and data sets: their numbers."""
     groups: list[tuple[int, Any]] = [(0, root)]
     while groups:
         number, group = groups.pop()
-        inner = []
+        inner_groups = []
         for name in group:
             parent.about = {"in": number, "name": _shown(name)}
-            found = _target(root, group, name)
-            message: dict[str, Any] = dict(parent.about)
-            address = -1 if isinstance(found, str) else _address(found)
-            if isinstance(found, str):
-                message |= {"object": "left out", "what": found}
-            elif address in numbers and isinstance(found, h5d.DatasetID):
-                message |= {"object": "link", "to": numbers[address]}
-            elif address in numbers:
-                message |= {"object": "left out", "what": "a group under another name"}
-            elif isinstance(found, h5g.GroupID):
-                message |= {"object": "group", **_left_out(_attributes(found))}
-                inner.append((len(numbers), found))
-                numbers[address] = len(numbers)
-            elif isinstance(found, h5d.DatasetID):
-                message |= _data_set(found, text_bytes)
+            target = _target(root, group, name)
+            if isinstance(target, str):
+                parent.answer({**parent.about, "object": "left out", "what": target})
+                continue
+            address = _address(target)
+            next_number = len(numbers)
+            if address in numbers:
+                if isinstance(target, h5d.DatasetID):
+                    message = {"object": "link", "to": numbers[address]}
+                else:
+                    message = {"object": "left out", "what": "a group under another name"}
+            elif isinstance(target, h5g.GroupID):
+                message = {"object": "group", **_left_out(_attributes(target))}
+                inner_groups.append((next_number, target))
+                numbers[address] = next_number
+            elif isinstance(target, h5d.DatasetID):
+                message = _data_set(target, text_bytes)
                 if message["object"] != "left out":
-                    numbers[address] = len(numbers)
+                    numbers[address] = next_number
             else:
-                message |= {"object": "left out", "what": "a named type"}
-            parent.answer(message)
-        groups += reversed(inner)
+                message = {"object": "left out", "what": "a named type"}
+            parent.answer({**parent.about, **message})
+        groups += reversed(inner_groups)
 
 
 def _shown(name: bytes) -> str:
@@ -296,8 +306,9 @@ def _shown(name: bytes) -> str:
     return name.decode("latin-1")
 
 
-def _address(found: Any) -> int:
-    return int(h5o.get_info(found).addr)
+def _address(h5_object: Any) -> int:
+    """Return what identifies an object in its file: hard links to one object lead to one address."""
+    return int(h5o.get_info(h5_object).addr)
 
 
 def _target(root: h5g.GroupID, group: h5g.GroupID, name: bytes, access: Any = None) -> Any:
@@ -340,10 +351,10 @@ def _target(root: h5g.GroupID, group: h5g.GroupID, name: bytes, access: Any = No
     return place
 
 
-def _attributes(found: Any) -> list[bytes]:
+def _attributes(h5_object: Any) -> list[bytes]:
     """Return the names of an object's attributes."""
     names: list[bytes] = []
-    h5a.iterate(found, names.append)
+    h5a.iterate(h5_object, names.append)
     return names
 
 
@@ -352,9 +363,9 @@ def _left_out(attributes: list[bytes]) -> dict[str, Any]:
     return {"attributes": len(attributes), "named": [_shown(name) for name in attributes[:_NAMED_ATTRIBUTES]]}
 
 
-def _text_of_attribute(found: Any, name: bytes) -> bytes | None:
+def _text_of_attribute(h5_object: Any, name: bytes) -> bytes | None:
     """Return an attribute that is one text; `None` for any other."""
-    attribute = h5a.open(found, name)
+    attribute = h5a.open(h5_object, name)
     kind = attribute.get_type()
     space = attribute.get_space()
     if kind.get_class() != h5t.STRING or space.get_simple_extent_type() != h5s.SCALAR:
@@ -368,6 +379,7 @@ def _text_of_attribute(found: Any, name: bytes) -> bytes | None:
 
 
 def _type_in_memory(kind: h5t.TypeStringID) -> Any:
+    """Return the type as which texts are read: of a variable size as Python's, others as they are."""
     return h5t.py_create(kind.dtype) if kind.is_variable_str() else kind
 
 
@@ -388,59 +400,61 @@ def _texts(kind: h5t.TypeStringID, values: np.ndarray) -> list[bytes]:
     return [text.split(b"\0")[0] for text in texts]
 
 
-def _text_of_data_set(found: h5d.DatasetID, most: int) -> list[str]:
+def _text_of_data_set(data_set: h5d.DatasetID, most: int) -> list[str]:
     """Return the strings of a data set, which must not be longer together than a number of bytes."""
-    kind = found.get_type()
+    kind = data_set.get_type()
     texts: list[str] = []
-    count = math.prod(found.shape)
+    count = math.prod(data_set.shape)
     size = 1 if kind.is_variable_str() else kind.get_size()
-    left = most - count * size
+    too_large = Refusal("inflated", "data sets of text would grow too large")
+    # Texts of a fixed size count with their padding, before any is read, and again without it.
+    remaining_bytes = most - count * size
+    if remaining_bytes < 0:
+        raise too_large
     at_once = max(1, _TEXTS_AT_ONCE // size)
-    for start in range(0, count if left >= 0 else 0, at_once):
-        for corner, extents in boxes(found.shape, start, min(count, start + at_once)):
+    for start in range(0, count, at_once):
+        for corner, extents in boxes(data_set.shape, start, min(count, start + at_once)):
             values = _empty_texts(kind, extents)
-            _read_box(found, corner, extents, values, _type_in_memory(kind))
+            _read_box(data_set, corner, extents, values, _type_in_memory(kind))
             for text in _texts(kind, values):
-                left -= len(text)
+                remaining_bytes -= len(text)
                 texts.append(text.decode("latin-1"))
-        if left < 0:
-            break
-    if left < 0:
-        raise Refusal("inflated", "data sets of text would grow too large")
+        if remaining_bytes < 0:
+            raise too_large
     return texts
 
 
 # Data sets
 
 
-def _data_set(found: h5d.DatasetID, text_bytes: int) -> dict[str, Any]:
+def _data_set(data_set: h5d.DatasetID, text_bytes: int) -> dict[str, Any]:
     """Return the message about a data set, without the link to it."""
-    kind = found.get_type()
-    if found.get_space().get_simple_extent_type() == h5s.NULL:
+    kind = data_set.get_type()
+    if data_set.get_space().get_simple_extent_type() == h5s.NULL:
         return {"object": "left out", "what": "a data set without a shape"}
     is_text = kind.get_class() == h5t.STRING
     element = None if is_text else _element(kind)
     if isinstance(element, str):
         return {"object": "left out", "what": f"a data set of {element}"}
-    plan = found.get_create_plist()
+    plan = data_set.get_create_plist()
     _check_elements(plan)
-    attributes = _attributes(found)
-    shape = found.shape
+    attributes = _attributes(data_set)
+    shape = data_set.shape
     message: dict[str, Any] = {"shape": shape}
     if OURS in attributes:
         attributes.remove(OURS)
-        message["ours"] = _shown(_text_of_attribute(found, OURS) or b"")
+        message["ours"] = _shown(_text_of_attribute(data_set, OURS) or b"")
     message |= _left_out(attributes)
     if element is None:
-        return {"object": "text", "texts": _text_of_data_set(found, text_bytes), **message}
+        return {"object": "text", "texts": _text_of_data_set(data_set, text_bytes), **message}
     dtype, is_plain, name = element
     message["shape"] = (*shape, *dtype.shape)
     message["element"] = name
     message["order"] = "big" if dtype.base.str.startswith(">") else "little"
-    stored = found.get_storage_size()
+    stored = data_set.get_storage_size()
     # Without space in the file, HDF5's offset is -1 from the end of the user block.
     if is_plain and stored and plan.get_layout() == h5d.CONTIGUOUS:
-        message["span"] = [found.get_offset(), stored]
+        message["span"] = [data_set.get_offset(), stored]
     return {"object": "data set", **message}
 
 
@@ -523,53 +537,55 @@ def _check_elements(plan: h5p.PropDCID) -> None:
 # Elements
 
 
-def _send_elements(parent: Parent, found: h5d.DatasetID, start: int, count: int) -> None:
+def _send_elements(parent: Parent, data_set: h5d.DatasetID, start: int, count: int) -> None:
     """Send the bytes of a run of elements of a data set, in the order of memory and the byte order of the file."""
-    kind = found.get_type()
+    kind = data_set.get_type()
     element = _element(kind)
     if isinstance(element, str):
         raise Refusal("damaged", "a data set has become another one")
     dtype, _, name = element
     in_memory = kind if name == "bfloat16" else h5t.py_create(dtype)
-    # Elements of a type with a shape of its own come together.
-    together = math.prod(dtype.shape)
-    first = start // together
-    last = -(-(start + count) // together)
+    # Elements of a type with a shape of its own come together: whole groups are read, and the rest is cut off.
+    group_size = math.prod(dtype.shape)
+    first_group = start // group_size
+    end_group = -(-(start + count) // group_size)
     parts = []
-    for corner, extents in boxes(found.shape, first, last):
+    for corner, extents in boxes(data_set.shape, first_group, end_group):
         values = np.zeros((*extents, *dtype.shape), dtype.base)
-        _read_box(found, corner, extents, values, in_memory)
+        _read_box(data_set, corner, extents, values, in_memory)
         parts.append(values.tobytes())
     size = dtype.base.itemsize
-    skipped = (start - first * together) * size
+    skipped = (start - first_group * group_size) * size
     data = memoryview(b"".join(parts))[skipped : skipped + count * size]
     parent.answer({"elements": len(data)}, data)
 
 
 def _with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) -> h5d.DatasetID:
     """Open a data set with a cache of chunks so large that each is inflated once when elements are read in order."""
-    found = _target(root, group, name)
-    if not isinstance(found, h5d.DatasetID):
+    data_set = _target(root, group, name)
+    if not isinstance(data_set, h5d.DatasetID):
         raise Refusal("damaged", "a data set has become another one")
-    plan = found.get_create_plist()
-    if plan.get_layout() != h5d.CHUNKED or not found.get_num_chunks():
-        return found
+    plan = data_set.get_create_plist()
+    if plan.get_layout() != h5d.CHUNKED or not data_set.get_num_chunks():
+        return data_set
     chunk = plan.get_chunk()
-    chunk_bytes = math.prod(chunk) * found.get_type().get_size()
+    chunk_bytes = math.prod(chunk) * data_set.get_type().get_size()
     # A row of chunks begins at the first axis along which a chunk has several elements.
     axis = next((axis for axis, extent in enumerate(chunk) if extent > 1), len(chunk) - 1)
-    row = math.prod(-(-extent // part) for extent, part in zip(found.shape[axis + 1 :], chunk[axis + 1 :]))
-    stored = found.get_num_chunks()
+    chunks_in_row = math.prod(
+        -(-extent // chunk_extent) for extent, chunk_extent in zip(data_set.shape[axis + 1 :], chunk[axis + 1 :])
+    )
+    stored_chunks = data_set.get_num_chunks()
     # Two threads copy a file, each in a row of its own; and HDF5 needs about as much memory again to inflate a chunk.
-    count = min(2 * row, stored)
+    count = min(2 * chunks_in_row, stored_chunks)
     if count * chunk_bytes > memory // 2:
-        count = min(row, stored)
+        count = min(chunks_in_row, stored_chunks)
     if count * chunk_bytes > memory // 2:
         raise Refusal("memory", "the chunks of a data set are too large")
     access = h5p.create(h5p.DATASET_ACCESS)
     slots = min(_SLOTS_PER_CHUNK * count + _LEAST_SLOTS, _MOST_SLOTS)
     access.set_chunk_cache(slots, max(count * chunk_bytes, _LEAST_CACHE), _PREEMPTION)
-    found.close()  # as long as it is open, HDF5 would keep the cache that it has
+    data_set.close()  # as long as it is open, HDF5 would keep the cache that it has
     return _target(root, group, name, access)
 
 
@@ -584,27 +600,28 @@ def boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple
     if not shape:
         yield (), ()
         return
-    row_count = math.prod(shape[1:])
+    row_size = math.prod(shape[1:])
     while start < stop:
-        row, inside = divmod(start, row_count)
-        rows = (stop - start) // row_count
-        if inside == 0 and rows:
-            yield (row, *(0 for _ in shape[1:])), (rows, *shape[1:])
-            start += rows * row_count
+        row, position = divmod(start, row_size)
+        whole_rows = (stop - start) // row_size
+        if position == 0 and whole_rows:
+            yield (row, *(0 for _ in shape[1:])), (whole_rows, *shape[1:])
+            start += whole_rows * row_size
         else:
-            end = min(stop, (row + 1) * row_count)
-            for corner, extents in boxes(shape[1:], inside, inside + end - start):
+            # A part of one row is a run in a shape of one dimension less.
+            end = min(stop, (row + 1) * row_size)
+            for corner, extents in boxes(shape[1:], position, position + end - start):
                 yield (row, *corner), (1, *extents)
             start = end
 
 
 def _read_box(
-    found: h5d.DatasetID, corner: tuple[int, ...], extents: tuple[int, ...], values: np.ndarray, in_memory: Any
+    data_set: h5d.DatasetID, corner: tuple[int, ...], extents: tuple[int, ...], values: np.ndarray, in_memory: Any
 ) -> None:
     """Read a box of a data set into an array of its extents."""
     if not corner:
-        found.read(h5s.ALL, h5s.ALL, values, mtype=in_memory)
+        data_set.read(h5s.ALL, h5s.ALL, values, mtype=in_memory)
         return
-    here = found.get_space()
-    here.select_hyperslab(corner, extents)
-    found.read(h5s.create_simple(extents), here, values, mtype=in_memory)
+    space = data_set.get_space()
+    space.select_hyperslab(corner, extents)
+    data_set.read(h5s.create_simple(extents), space, values, mtype=in_memory)

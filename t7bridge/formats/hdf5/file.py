@@ -110,13 +110,14 @@ class _Reader:
         tensors = {path: value for path, value in self._values.items() if isinstance(value, Tensor)}
         tied = tie(dict(tensors), self._views, self._notes)
         root: dict[Any, Any] = {}
-        same: dict[int, Value] = {}
+        items: dict[int, Value] = {}
+        """By the identity of a data set's value: what stands for it, so that links to one data set are one tensor."""
         unused: list[Name] = []
         for path, value in self._values.items():
-            item = same.setdefault(id(value), tied.get(path, value))
-            recorded = self._recorded.get(path)
-            if recorded is not None:
-                if _is_stored_as(recorded, path) and not _put(root, recorded, item):
+            item = items.setdefault(id(value), tied.get(path, value))
+            recorded_name = self._recorded.get(path)
+            if recorded_name is not None:
+                if _is_stored_as(recorded_name, path) and not _put(root, recorded_name, item):
                     continue
                 unused.append(path)
             if _put(root, path, item):
@@ -132,6 +133,7 @@ class _Reader:
             if len(self._paths) + len(self._values) > self._limits.archive_members:
                 raise self._limits.exceeded("archive_members", "has too many groups and data sets")
             if not self._paths:
+                # The first message is about the root group.
                 self._paths.append(((), []))
                 self.metadata = {_name(name): _name(text) for name, text in message["texts"].items()}
                 self._count_attributes((), message)
@@ -141,7 +143,9 @@ class _Reader:
                 self._budget.spend(len(path))
                 self._add(message, path, [*names, message["name"]])
         if self._attributes:
-            names = few(self._attribute_names) + (", …" if self._attributes > len(self._attribute_names) else "")
+            names = few(self._attribute_names)
+            if self._attributes > len(self._attribute_names):
+                names += ", …"
             what = "attribute is" if self._attributes == 1 else "attributes are"
             text = f"{self._attributes} {what} left out: {names}"
             self._notes.append(Note("warning", "", text, code="left-out", count=self._attributes))
@@ -150,7 +154,8 @@ class _Reader:
         """Return the path of a link from what the library says about it; empty if that says nothing."""
         if "in" not in message or message["in"] >= len(self._paths):
             return ""
-        return ".".join((*self._paths[message["in"]][0], _name(message["name"])))
+        group, _ = self._paths[message["in"]]
+        return ".".join((*group, _name(message["name"])))
 
     def _add(self, message: dict[str, Any], path: Name, names: list[str]) -> None:
         """Add what the library says about a link of a group."""
@@ -177,6 +182,7 @@ class _Reader:
         self._put_value(path, *described)
 
     def _put_value(self, path: Name, value: Value, names: dict[str, Name], view: TensorView | None) -> None:
+        """Add a data set under one of its paths, with what its attribute records."""
         recorded = names.get("/".join(path))
         if recorded is not None:
             self._recorded[path] = recorded
@@ -188,7 +194,8 @@ class _Reader:
         """Count attributes of a group or data set that are neither ours nor metadata of the file."""
         self._attributes += message["attributes"]
         room = _NAMED - len(self._attribute_names)
-        self._attribute_names += [f"{'.'.join(path)}@{_name(name)}"[:100] for name in message["named"][:room]]
+        for name in message["named"][:room]:
+            self._attribute_names.append(f"{'.'.join(path)}@{_name(name)}"[:100])
 
     def _tensor(self, message: dict[str, Any], path: Name, names: list[str]) -> Tensor:
         """Return a data set as a tensor."""
@@ -233,18 +240,19 @@ def _nested(texts: list[Any], shape: tuple[int, ...]) -> Any:
     return [_nested(texts[row * size : (row + 1) * size], shape[1:]) for row in range(shape[0])]
 
 
-def _record(message: dict[str, Any], path: Name) -> tuple[dict[str, Name], TensorView | None]:
+def _record(message: dict[str, Any], data_set: Name) -> tuple[dict[str, Name], TensorView | None]:
     """Return what the attribute of ours records: names by path, and the view."""
     if "ours" not in message:
         return {}, None
     try:
         record = json.loads(_name(message["ours"]))
-        names = {str(place): tuple(map(str, steps)) for place, steps in record.get("names", {}).items()}
+        names = {str(path): tuple(map(str, steps)) for path, steps in record.get("names", {}).items()}
         if not all(names.values()):
             raise ValueError("a name is empty")
-        return names, TensorView.from_list(record["view"]) if "view" in record else None
+        view = TensorView.from_list(record["view"]) if "view" in record else None
+        return names, view
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptError("our attribute of a data set cannot be read", path=".".join(path)) from error
+        raise CorruptError("our attribute of a data set cannot be read", path=".".join(data_set)) from error
 
 
 class _Elements(DerivedSource):
@@ -270,19 +278,21 @@ class _Elements(DerivedSource):
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """See `ByteSource.read_into`."""
-        wanted = min(len(buffer), self.size - offset)
-        done = 0
-        while done < wanted:
+        length = min(len(buffer), self.size - offset)
+        copied = 0
+        while copied < length:
+            position = offset + copied
             start, window = self._window
-            if not start <= offset + done < start + len(window):
-                start, window = self._window = self._part(offset + done)
-            part = window[offset + done - start :][: wanted - done]
-            buffer[done : done + len(part)] = part
-            done += len(part)
-        return done
+            if not start <= position < start + len(window):
+                self._window = self._part(position)
+                start, window = self._window
+            part = window[position - start :][: length - copied]
+            buffer[copied : copied + len(part)] = part
+            copied += len(part)
+        return copied
 
     def _part(self, offset: int) -> tuple[int, memoryview]:
-        """Read the part that has a byte."""
+        """Read the part that has a byte. Parts begin at multiples of their size."""
         count = _PART_BYTES // self._itemsize
         start = offset // self._itemsize // count * count
         count = min(count, self.size // self._itemsize - start)
@@ -330,36 +340,41 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
 def _texts(metadata: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield names with strings as attributes can have them: Unicode, under a name, and both of a size of HDF5's."""
     for name, text in metadata.items():
-        attribute, value = (each.encode("utf-8", "backslashreplace") for each in (name.replace("\0", "_"), text))
+        attribute = name.replace("\0", "_").encode("utf-8", "backslashreplace")
+        value = text.encode("utf-8", "backslashreplace")
         if len(attribute) + len(value) <= _MOST_ATTRIBUTE:
             yield name, (attribute.decode() or "_", value.replace(b"\0", b"_").decode())
 
 
 def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, Tensor]]:
     """Create groups, links and data sets; yield the position of each one's elements."""
-    made: dict[Any, Any] = {}
+    data_sets: dict[Any, Any] = {}
+    """By the view of a storage: its data set, to which equal views become links."""
     names: dict[Any, dict[str, Name]] = {}
-    views = _linked(named)
-    for (steps, tensor), place in zip(named.tensors.items(), _places(named)):
-        same = None
+    """By the same, or by the tensor's own name: the names for the attribute of the data set, by path."""
+    views = _views_in_attributes(named)
+    for (steps, tensor), path in zip(named.tensors.items(), _paths(named)):
+        identity = None
         if tensor.storage is not None and tensor.numel:
-            same = (id(tensor.storage), tensor.element.name, tensor.offset, tensor.size, tensor.stride, tensor.extras)
+            place = (tensor.offset, tensor.size, tensor.stride)
+            identity = (id(tensor.storage), tensor.element.name, *place, tensor.extras)
+        *group_names, name = path
         group = file
-        for step in place[:-1]:
-            group = group[step] if step in group else group.create_group(step, track_order=True)
-        if same is not None and same in made:
-            group[place[-1]] = made[same]
-            data = made[same]
+        for group_name in group_names:
+            group = group[group_name] if group_name in group else group.create_group(group_name, track_order=True)
+        if identity is not None and identity in data_sets:
+            data_set = data_sets[identity]
+            group[name] = data_set
         else:
-            data = _create(h5py, group, place[-1], tensor)
-            if same is not None:
-                made[same] = data
+            data_set = _create(h5py, group, name, tensor)
+            if identity is not None:
+                data_sets[identity] = data_set
             if tensor.numel:
-                yield int(data.id.get_offset()), tensor
-        known = names.setdefault(same or steps, {})
-        if place != steps:
-            known["/".join(place)] = steps
-        _describe(data, known, views.get(steps))
+                yield int(data_set.id.get_offset()), tensor
+        recorded_names = names.setdefault(identity or steps, {})
+        if path != steps:
+            recorded_names["/".join(path)] = steps
+        _describe(data_set, recorded_names, views.get(steps))
 
 
 def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
@@ -375,24 +390,25 @@ def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
     return h5py.Dataset(h5py.h5d.create(group.id, name.encode("utf-8", "surrogateescape"), kind, space, plan))
 
 
-def _linked(named: NamedTensors) -> dict[Name, TensorView]:
+def _views_in_attributes(named: NamedTensors) -> dict[Name, TensorView]:
     """Return the views that links cannot express: those of storages viewed in several ways."""
-    ways: dict[int, set[Any]] = {}
+    shapes: dict[int, set[Any]] = {}
+    """By the number of a storage: the different views of it."""
     for steps, view in named.views.items():
-        ways.setdefault(view.storage, set()).add((view.offset, view.stride, named.tensors[steps].size))
-    return {steps: view for steps, view in named.views.items() if len(ways[view.storage]) > 1}
+        shapes.setdefault(view.storage, set()).add((view.offset, view.stride, named.tensors[steps].size))
+    return {steps: view for steps, view in named.views.items() if len(shapes[view.storage]) > 1}
 
 
-def _describe(data: Any, names: dict[str, Name], view: TensorView | None) -> None:
+def _describe(data_set: Any, names: dict[str, Name], view: TensorView | None) -> None:
     """Write the attribute for what HDF5 cannot express: invalid names, and the view of a storage."""
-    said: dict[str, Any] = {}
+    record: dict[str, Any] = {}
     if names:
-        said["names"] = {path: list(steps) for path, steps in names.items()}
+        record["names"] = {path: list(steps) for path, steps in names.items()}
     if view is not None:
-        said["view"] = view.as_list()
-    text = json.dumps(said, separators=(",", ":"))
-    if said and len(text) <= _MOST_ATTRIBUTE:
-        data.attrs[METADATA_KEY] = text
+        record["view"] = view.as_list()
+    text = json.dumps(record, separators=(",", ":"))
+    if record and len(text) <= _MOST_ATTRIBUTE:
+        data_set.attrs[METADATA_KEY] = text
 
 
 def _stored(steps: Any) -> Name:
@@ -401,16 +417,20 @@ def _stored(steps: Any) -> Name:
     return tuple(f"_{part}" if part in ("", ".", "..") else part for part in parts)
 
 
-def _places(named: NamedTensors) -> list[Name]:
-    """Return the groups and the data set of each tensor. Names that HDF5 can have are not taken by others."""
+def _paths(named: NamedTensors) -> list[Name]:
+    """Return the groups and the data set of each tensor, in the order of the tensors."""
     tree: dict[str, Any] = {}
-    found: dict[Name, Name] = {}
+    paths: dict[Name, Name] = {}
+    # Names that HDF5 can have come first, so that others do not take them.
     for steps in sorted(named.tensors, key=lambda steps: _stored(steps) != steps):
-        place = _stored(steps)
-        while length := _put(tree, place, steps):
-            place = (*place[: length - 1], place[length - 1] + "_", *place[length:])
-        found[steps] = place
-    return [found[steps] for steps in named.tensors]
+        path = _stored(steps)
+        obstacle = _put(tree, path, steps)
+        while obstacle:
+            # The group or data set at this step is another's: an underscore makes a new name of it.
+            path = (*path[: obstacle - 1], path[obstacle - 1] + "_", *path[obstacle:])
+            obstacle = _put(tree, path, steps)
+        paths[steps] = path
+    return [paths[steps] for steps in named.tensors]
 
 
 def _put(tree: dict[str, Any], path: Name, item: Any) -> int:
@@ -431,11 +451,10 @@ def _is_stored_as(steps: Name, path: Name) -> bool:
     Other names are not restored, so that none is that of another data set.
     """
     stored = _stored(steps)
-    return (
-        stored != steps
-        and len(path) == len(steps)
-        and all(part.rstrip("_") == step.rstrip("_") and len(part) >= len(step) for part, step in zip(path, stored))
-    )
+    if stored == steps or len(path) != len(steps):
+        return False
+    # Underscores are appended to a name that is in use.
+    return all(part.rstrip("_") == step.rstrip("_") and len(part) >= len(step) for part, step in zip(path, stored))
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:
@@ -444,7 +463,7 @@ def differences(path: str, named: NamedTensors) -> list[str]:
     Raises:
         UnsupportedError: h5py is not installed.
     """
-    tensors = {"/" + "/".join(place): tensor for tensor, place in zip(named.tensors.values(), _places(named))}
+    tensors = {"/" + "/".join(steps): tensor for tensor, steps in zip(named.tensors.values(), _paths(named))}
     with _h5py().File(path, "r") as file:
-        found = {name: file[name] for name in tensors if name in file}
-        return compared(tensors, found, lambda data: of_numpy(data[()]), numpy_kind)
+        data_sets = {name: file[name] for name in tensors if name in file}
+        return compared(tensors, data_sets, lambda data_set: of_numpy(data_set[()]), numpy_kind)

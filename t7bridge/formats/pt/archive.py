@@ -85,6 +85,7 @@ _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _FILES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
 """Suffixes of members that programs load."""
 _FREE_OPERATIONS = 500_000
+"""Opcodes that a deflated pickle may have besides those for its archive's size: small archives may deflate well."""
 _ROOT_MEMBERS = (DATA_MEMBER, MODEL_MEMBER, *PT2_MEMBERS, PACKAGE_MEMBER)
 _WEIGHT_FOLDERS = ("data/", "constants/", "weights/", "tensors/", "xl_model_weights/")
 
@@ -146,20 +147,20 @@ class PtArchive:
             self.order = self._byte_order()
 
     def _find_root(self) -> str:
+        """Return the root folder: that of the first entry, as in PyTorch, or the outermost with a value."""
         names = list(self.zip.members)
-        first = self.zip.first.partition("/")
-        roots = [first[0] + "/" if first[1] else ""]
-        lower = {name.lower() for name in names}
-        if any((roots[0] + name).lower() in lower for name in _ROOT_MEMBERS):
-            return roots[0]  # as PyTorch's reader finds it, which ignores case; `_check_names` refuses other letters
-        for name in _ROOT_MEMBERS:  # other writers may add members before it
-            roots += sorted(
-                (found[: -len(name)] for found in names if found.endswith("/" + name) or found == name),
-                key=lambda root: root.count("/"),
-            )
-        for root in roots:
-            if any(root + name in self.zip.members for name in _ROOT_MEMBERS):
-                return root
+        folder, slash, _ = self.zip.first.partition("/")
+        first_root = folder + "/" if slash else ""
+        lower_names = {name.lower() for name in names}
+        for member in _ROOT_MEMBERS:
+            # PyTorch's reader ignores case; `_check_names` refuses other letters.
+            if (first_root + member).lower() in lower_names:
+                return first_root
+        # Other writers may add members before PyTorch's.
+        for member in _ROOT_MEMBERS:
+            roots = [name[: -len(member)] for name in names if name == member or name.endswith("/" + member)]
+            if roots:
+                return min(roots, key=lambda root: root.count("/"))
         raise UnknownFormatError(
             "is a zip archive, but not one of PyTorch",
             expected=f"a member {DATA_MEMBER}",
@@ -173,30 +174,34 @@ class PtArchive:
         Raises:
             CorruptError: there is one.
         """
-        known = {BYTEORDER_MEMBER, CONSTANTS_MEMBER, FORMAT_MEMBER, ALIGNMENT_MEMBER, *_ROOT_MEMBERS}
-        root = len(self.root)
-        for name, member in self.zip.members.items():
-            below, lower = name[root:], name[root:].lower()
-            folder = lower.startswith(STORAGE_FOLDER)
-            differs = not below.startswith(STORAGE_FOLDER) if folder else below != lower
-            if (
-                (folder or lower in known)
-                and name[:root].lower() == self.root.lower()
-                and (differs or name[:root] != self.root)
-            ):
+        looked_up = {BYTEORDER_MEMBER, CONSTANTS_MEMBER, FORMAT_MEMBER, ALIGNMENT_MEMBER, *_ROOT_MEMBERS}
+        for path, member in self.zip.members.items():
+            root = path[: len(self.root)]
+            name = path[len(self.root) :]
+            lower_name = name.lower()
+            if root.lower() != self.root.lower():
+                continue
+            if lower_name.startswith(STORAGE_FOLDER):
+                is_exact = name.startswith(STORAGE_FOLDER)
+            elif lower_name in looked_up:
+                is_exact = name == lower_name
+            else:
+                continue
+            if not is_exact or root != self.root:
                 raise CorruptError(
                     "has a member name that differs in case from PyTorch's, which PyTorch finds nevertheless",
                     offset=member.header,
-                    path=name,
+                    path=path,
                 )
 
     def _byte_order(self) -> str:
-        found = self.small(BYTEORDER_MEMBER)
-        if found is None:
+        """Return the byte order of the storages; older releases did not state it."""
+        order = self.small(BYTEORDER_MEMBER)
+        if order is None:
             return "little"
-        if found not in (b"little", b"big"):
-            raise CorruptError("has no known byte order", found=f"{found[:40]!r}")
-        return found.decode()
+        if order not in (b"little", b"big"):
+            raise CorruptError("has no known byte order", found=f"{order[:40]!r}")
+        return order.decode()
 
     def has(self, name: str) -> bool:
         """Return whether a member of this name exists below the root folder."""
@@ -215,21 +220,21 @@ class PtArchive:
         return self._nested(self.root + name)
 
     def _nested(self, name: str) -> Any:
+        """Return the value of a member that is a whole file, by its whole name."""
         self.zip.check(name)
         source, start = self.zip.span(name)
         return self.origin.reader(self.origin, source.window(start, self.zip.members[name].size))
 
     def meaning(self, folder: str = STORAGE_FOLDER) -> PtMeaning:
         """Return the meaning of the names in a pickle whose storages are in a folder."""
-        known = self._meanings.get(folder)
-        if known is None:
-            script = self.has(CONSTANTS_MEMBER) or self.has(MODEL_MEMBER)  # written by TorchScript or the C++ API
+        if folder not in self._meanings:
+            is_script = self.has(CONSTANTS_MEMBER) or self.has(MODEL_MEMBER)  # written by TorchScript or the C++ API
             locate = partial(_locate, self.zip, self.root + folder, self.order, self._suffix(folder))
-            table = StorageTable(locate, one_type=not script)
-            known = PtMeaning(self.origin, table, table.of_id, script)
-            known.id_parts = ZIP_PARTS
-            self._meanings[folder] = known
-        return known
+            table = StorageTable(locate, one_type=not is_script)
+            meaning = PtMeaning(self.origin, table, table.of_id, is_script)
+            meaning.id_parts = ZIP_PARTS
+            self._meanings[folder] = meaning
+        return self._meanings[folder]
 
     def unpickle(self, name: str, folder: str = STORAGE_FOLDER) -> Any:
         """Return the value of a pickle.
@@ -263,12 +268,14 @@ class PtArchive:
             names: of the members, below the root folder.
             level: of the note; a warning has their size.
         """
-        if names:
-            text = text.format(few(names, longest=60))
-            if level == "warning":
-                text += f" ({self._size(names):,} bytes)"
-            count = len(names) if level == "warning" else 1
-            self.origin.notes.append(Note(level, "", text, code="left-out", count=count))
+        if not names:
+            return
+        text = text.format(few(names, longest=60))
+        count = 1
+        if level == "warning":
+            text += f" ({self._size(names):,} bytes)"
+            count = len(names)
+        self.origin.notes.append(Note(level, "", text, code="left-out", count=count))
 
     def check_storages(self) -> None:
         """Note the members that look like storages and that the value does not use.
@@ -282,12 +289,14 @@ class PtArchive:
         if self.has(RECORD_MEMBER):
             return
         names = [name for name in self.unread() if name.startswith(_WEIGHT_FOLDERS) and self._size([name])]
-        if names and not any(self.zip.members[name].size for name in self._located() if name in self.zip.members):
-            found, shown = counted(len(names), "member"), few(names, longest=60)
+        members = self.zip.members
+        uses_storages = any(members[name].size for name in self._located() if name in members)
+        if names and not uses_storages:
+            found = f"{counted(len(names), 'member')}, {self._size(names):,} bytes, that nothing reads"
             raise CorruptError(
                 "holds weights, but its value refers to none of them",
                 expected="a pickle that refers to them",
-                found=f"{found}, {self._size(names):,} bytes, that nothing reads: {shown}",
+                found=f"{found}: {few(names, longest=60)}",
                 hint="Load the file in the program that wrote it, and save its state dict with torch.save.",
             )
         what = "member of the archive is" if len(names) == 1 else "members of the archive are"
@@ -297,12 +306,12 @@ class PtArchive:
         """Note the storages whose members are missing or have another size: PyTorch's loader reads none of them."""
         for folder, meaning in self._meanings.items():
             for key, storage in meaning.storages.roots.items():
-                member = self.zip.members.get(f"{self.root}{folder}{key}{self._suffix(folder)}")
+                member = self.zip.members.get(self._storage_member(folder, key))
                 if member is None or member.size != storage.nbytes:
                     meaning.doubt("a storage of another size than its member")
 
     def _judge_descriptions(self) -> None:
-        """Look at the members that PyTorch's loader reads beside the value as it does.
+        """Note what PyTorch's loader refuses in the members that it reads beside the value, and in names.
 
         Raises:
             FormatError: one is damaged.
@@ -336,25 +345,31 @@ class PtArchive:
             if name in self.rests or not member.size:
                 continue
             is_file = name.lower().endswith(_FILES)
-            names_before = len(origin.unsafe)
+            unsafe_before = len(origin.unsafe)
             uses_before = dict(origin.uses)
             try:
-                source, start = self.zip.span(name)
-                head = source.read(start, min(HEAD_BYTES, member.size))
-                signature = identify(head)
-                if signature is not None and signature.kind == "npy":
-                    judge_array(origin, source, start, member.size)
-                elif head.startswith(b"PK"):
-                    self._nested(name)
-                elif is_file or _PICKLE.match(head) or (signature is not None and signature.kind == "pickle"):
-                    traced = name == f"{self.root}{TRACED_FOLDER[:-1]}.pkl"
-                    self._unpickle(member, TRACED_FOLDER if traced else STORAGE_FOLDER)
+                self._read_other(member, is_file)
             except T7BridgeError:
                 if is_file:
                     failed.append(name)
-                elif len(origin.unsafe) == names_before:
+                elif len(origin.unsafe) == unsafe_before:
+                    # It is no pickle: names in it were accidents.
                     origin.uses = uses_before
         return failed
+
+    def _read_other(self, member: Member, is_file: bool) -> None:
+        """Read a member that is an array, an archive or a pickle, judging by its first bytes, or by its name."""
+        source, start = self.zip.span(member.name)
+        head = source.read(start, min(HEAD_BYTES, member.size))
+        signature = identify(head)
+        kind = signature.kind if signature is not None else ""
+        if kind == "npy":
+            judge_array(self.origin, source, start, member.size)
+        elif head.startswith(b"PK"):
+            self._nested(member.name)
+        elif is_file or _PICKLE.match(head) or kind == "pickle":
+            is_traced = member.name == f"{self.root}{TRACED_FOLDER[:-1]}.pkl"
+            self._unpickle(member, TRACED_FOLDER if is_traced else STORAGE_FOLDER)
 
     def _unpickle(self, member: Member, folder: str) -> Any:
         """Read a pickle, and the bytes after it in its member."""
@@ -386,15 +401,19 @@ class PtArchive:
         """Return the suffix of storage names in a folder."""
         return ".storage" if folder == PACKAGE_FOLDER else ""
 
+    def _storage_member(self, folder: str, key: Any) -> str:
+        """Return the whole name of the member with the storage of a key."""
+        return f"{self.root}{folder}{key}{self._suffix(folder)}"
+
     def _located(self) -> set[str]:
         """Return the members whose bytes are the storages named by pickles."""
-        return {
-            f"{self.root}{folder}{key}{self._suffix(folder)}"
-            for folder, meaning in self._meanings.items()
-            for key in meaning.storages.roots
-        }
+        members: set[str] = set()
+        for folder, meaning in self._meanings.items():
+            members.update(self._storage_member(folder, key) for key in meaning.storages.roots)
+        return members
 
     def _size(self, names: list[str]) -> int:
+        """Return the size in bytes of members below the root folder."""
         return sum(self.zip.members[self.root + name].size for name in names)
 
 
@@ -413,6 +432,7 @@ def _locate(
         nbytes: its size.
     """
     name = f"{folder}{key}{suffix}"
+    # An empty storage needs no member, and those of traced inputs have none.
     if (name not in archive.members and not nbytes) or folder.endswith("/" + TRACED_FOLDER):
         return span_of_bytes(b"", element.itemsize)
     member = archive.member(name)
@@ -427,8 +447,9 @@ def _locate(
     source, start = archive.span(name)
     if order == "big" and element.name == "complex32":
         return _swapped_halves(source, start, nbytes)
-    whole = member.size == nbytes and bool(member.crc)  # PyTorch writes 0 if the computation is disabled
-    return Span(source, start, element.itemsize, order, member.crc if whole else None)
+    # The CRC-32 is that of the whole member; PyTorch writes 0 if the computation is disabled.
+    crc = member.crc if member.size == nbytes and member.crc else None
+    return Span(source, start, element.itemsize, order, crc)
 
 
 def _swapped_halves(source: ByteSource, start: int, nbytes: int) -> Span:
@@ -436,7 +457,9 @@ def _swapped_halves(source: ByteSource, start: int, nbytes: int) -> Span:
     if nbytes % 4:
         raise UnsupportedError("a storage of complex32 has an odd number of bytes", offset=start)
     data = bytearray(source.read_exact(start, nbytes, "a storage"))
-    data[::2], data[1::2] = data[1::2], data[::2]
+    even_bytes = data[::2]
+    data[::2] = data[1::2]
+    data[1::2] = even_bytes
     return span_of_bytes(bytes(data), 4)
 
 
@@ -453,22 +476,27 @@ def read_package(archive: PtArchive) -> Any:
         UnsupportedError: it has no pickles.
         FormatError: a pickle is damaged.
     """
-    own = (PACKAGE_FOLDER, "version", "byteorder")
-    inside = [name for name in archive.names() if not name.startswith(PACKAGE_FOLDER) and name not in own]
-    pickles = [name for name in inside if name.endswith(".pkl")]
+    own_members = (PACKAGE_FOLDER, "version", "byteorder")
+    names = []
+    for name in archive.names():
+        if not name.startswith(PACKAGE_FOLDER) and name not in own_members:
+            names.append(name)
+    pickles = [name for name in names if name.endswith(".pkl")]
     if not pickles:
         raise UnsupportedError(
             "is an archive of torch.package without pickled values",
             expected="a member .pkl",
-            found=few(inside, longest=60) or "no members",
+            found=few(names, longest=60) or "no members",
         )
     values = {name: archive.unpickle(name, PACKAGE_FOLDER) for name in pickles}
-    rest = [name for name in inside if name not in values]
-    count = f"{len(rest)} member{'s' * (len(rest) > 1)}"
-    archive.leave_out(f"{count} of the package (source and other files) left out ({{}})", rest)
+    other_names = [name for name in names if name not in values]
+    count = f"{len(other_names)} member{'s' * (len(other_names) > 1)}"
+    archive.leave_out(f"{count} of the package (source and other files) left out ({{}})", other_names)
     unread = [name for name in archive.unread() if name.endswith(".storage")]
     archive.leave_out(f"{len(unread)} storages that no pickle names are left out: {{}}", unread, "warning")
-    return values if len(values) > 1 else next(iter(values.values()))
+    if len(values) == 1:
+        return values[pickles[0]]
+    return values
 
 
 # Arrays of objects: numpy pickles their elements after the header, and `numpy.load(allow_pickle=True)` loads them
@@ -495,6 +523,7 @@ def judge_array(origin: Origin, source: ByteSource, start: int, size: int) -> No
 
 def _may_hold_objects(descr: Any) -> bool:
     """Return whether numpy, or another release of it, may find Python objects in elements of a described type."""
+    # Of the codes and names of simple types, only those of objects have this letter.
     if isinstance(descr, str) and "o" not in descr.lower():
         return False
     with warnings.catch_warnings():

@@ -74,7 +74,9 @@ def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple
     Raises:
         CorruptError: the lists are ragged.
     """
-    shape, count = [], 1
+    # The first item of each level says what shape the lists should have; numpy checks the others.
+    shape = []
+    count = 1
     level: Any = items
     while isinstance(level, list):
         shape.append(len(level))
@@ -104,15 +106,16 @@ def numpy_value(array: NumpyArray) -> np.ndarray:
         UnsupportedError: it holds objects or fields.
         CorruptError: the bytes do not fit its type and shape.
     """
-    order, code = array.dtype.order, array.dtype.code
+    order = array.dtype.order if array.dtype.order in ("<", ">") else "="
+    code = array.dtype.code
     is_bool = code in ("b1", "?")
-    other = UnsupportedError(f"a numpy array of type {code[:20]!r} is not an array of plain elements")
+    not_plain = UnsupportedError(f"a numpy array of type {code[:20]!r} is not an array of plain elements")
     if not isinstance(array.data, bytes) or not (array.dtype.itemsize or is_bool):
-        raise other
+        raise not_plain
     try:
-        dtype = np.dtype("?" if is_bool else (order if order in ("<", ">") else "=") + code)
+        dtype = np.dtype("?" if is_bool else order + code)
         if dtype.hasobject:
-            raise other
+            raise not_plain
         flat = np.frombuffer(array.data, dtype).astype(dtype.newbyteorder("="))
         return flat.reshape(array.shape, order="F" if array.fortran else "C")
     except (TypeError, ValueError) as error:
@@ -125,7 +128,11 @@ _LONGEST_HEADER = 10_000
 
 
 def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[Any, bool, tuple[int, ...], int]:
-    """Return element type, order, shape, and the offset of the elements."""
+    """Return element type, whether the order is Fortran's, shape, and the offset of the elements.
+
+    A file begins with `MAGIC`, two bytes of version, and the length of the header: 2 bytes in version 1, 4 in 2 and 3.
+    The header is a literal of Python: Latin-1, in version 3 UTF-8.
+    """
 
     def wrong(found: str) -> CorruptError:
         return CorruptError("is not a numpy array", file=source.name, offset=start, path=name, found=found)
@@ -133,21 +140,24 @@ def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[An
     head = source.read(start, min(12, end - start))
     if head[:6] != MAGIC or len(head) < 10:
         raise wrong(repr(head[:6])[1:])
-    wide = head[6] >= 2
-    place = start + (12 if wide else 10)
-    length = int.from_bytes(head[8 : 12 if wide else 10], "little")
-    if length > min(_LONGEST_HEADER, end - place) or head[6] not in (1, 2, 3):
-        raise wrong(f"version {head[6]}, a header of {length} bytes")
-    text = source.read_exact(place, length, "the header of an array")
+    version = head[6]
+    length_end = 10 if version < 2 else 12
+    length = int.from_bytes(head[8:length_end], "little")
+    text_start = start + length_end
+    if length > min(_LONGEST_HEADER, end - text_start) or version not in (1, 2, 3):
+        raise wrong(f"version {version}, a header of {length} bytes")
+    text = source.read_exact(text_start, length, "the header of an array")
     import ast  # describing and converting most files needs none
 
     try:
-        header = ast.literal_eval(text.decode("utf-8" if head[6] == 3 else "latin-1").strip())
-        descr, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
+        header = ast.literal_eval(text.decode("utf-8" if version == 3 else "latin-1").strip())
+        descr = header["descr"]
+        fortran = header["fortran_order"]
+        shape = header["shape"]
         if set(header) != {"descr", "fortran_order", "shape"} or type(fortran) is not bool or type(shape) is not tuple:
             raise ValueError("is not a header")
         if any(type(extent) is not int or not 0 <= extent < 1 << 62 for extent in shape):
             raise ValueError("is not a shape")
     except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
         raise wrong(f"the header {text[:60]!r}") from error
-    return descr, fortran, shape, place + length
+    return descr, fortran, shape, text_start + length

@@ -177,13 +177,14 @@ class PtReader:
         if self.kind == "package":
             return read_package(archive)
         if self.kind == "pt2":
-            found = _part("pt2").read_pt2(archive)
+            module = _part("pt2").read_pt2(archive)
         elif self.kind == "json-archive":
-            found = _part("modules").read_json_archive(archive)
+            module = _part("modules").read_json_archive(archive)
         else:
-            found = _part("modules").read_modules(archive, self.kind == "cpp")
-        self.attributes, self.constants = found.attributes, found.constants
-        return found.state_dict
+            module = _part("modules").read_modules(archive, self.kind == "cpp")
+        self.attributes = module.attributes
+        self.constants = module.constants
+        return module.state_dict
 
     @property
     def archive(self) -> ZipArchive | None:
@@ -268,10 +269,10 @@ class PtReader:
         self.read()
         if self._archive is not None:
             return self._archive.storage(key)
-        found = self._storages.roots.get(key) if self._storages else None
-        if found is None:
+        storage = self._storages.roots.get(key) if self._storages else None
+        if storage is None:
             raise UnsupportedError(f"has no storage {key}", file=self.source.name)
-        return found
+        return storage
 
     def verify(self) -> None:
         """Check the CRC-32 of every member of a zip archive; other files have none.
@@ -323,9 +324,10 @@ def read_pickle_with(
     table.roots.update(storages)
 
     def named(saved_id: Any) -> Any:
-        known = storages.get(text(saved_id[2]) or "")
-        if known is not None:
-            known.device = text(saved_id[3]) or ""
+        # The device of a storage is in the pickle only.
+        storage = storages.get(text(saved_id[2]) or "")
+        if storage is not None:
+            storage.device = text(saved_id[3]) or ""
         return table.of_id(saved_id)
 
     origin = Origin(ByteSource.from_bytes(data, "<record>"), limits, forbid, partial(_nested, 0))
@@ -392,7 +394,7 @@ def write(output: Output, value: Any, pt_format: str = "zip", *, keep_device: bo
         UnsupportedError: something in it is neither a builtin nor a tensor.
         WriteError: the output does not accept the bytes.
     """
-    made = writer(output, pt_format, keep_device=keep_device)
-    made.write(value)
-    made.finish()
-    return Written(made.tensors, made.storages)
+    pt_writer = writer(output, pt_format, keep_device=keep_device)
+    pt_writer.write(value)
+    pt_writer.finish()
+    return Written(pt_writer.tensors, pt_writer.storages)

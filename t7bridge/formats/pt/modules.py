@@ -67,8 +67,9 @@ class ScriptClass:
 
 def parse_classes(source: str) -> dict[str, ScriptClass]:
     """Return the classes in a source file, by name."""
-    found = {}
+    classes = {}
     for name, base, body in _CLASS.findall(source):
+        # PyTorch prints attributes first, then methods. The body of a class without attributes starts with a method.
         attributes, _, _ = body.partition("\n  def ")
         cls = ScriptClass(base == "Module" or "__parameters__" in attributes)
         cls.has_code = attributes != body or body.startswith("  def ")
@@ -79,8 +80,8 @@ def parse_classes(source: str) -> dict[str, ScriptClass]:
                 cls.buffers = _words(names)
         for plain, quoted_name, kind in _TYPE.findall(attributes):
             cls.types[plain or _unquoted(quoted_name)] = kind.strip()
-        found[name] = cls
-    return found
+        classes[name] = cls
+    return classes
 
 
 def _words(names: str) -> list[str]:
@@ -94,6 +95,7 @@ def _words(names: str) -> list[str]:
 
 
 def _unquoted(text: str) -> str:
+    """Return the content of a string literal: a backslash stands before quotes and backslashes."""
     return re.sub(r"\\(.)", r"\1", text)
 
 
@@ -107,11 +109,12 @@ class _Code:
     def classes(self, module: str) -> dict[str, ScriptClass]:
         """Return the classes of a Python module, by name."""
         if module not in self._files:
-            data = self._archive.small(f"code/{module.replace('.', '/')}.py")
-            self._files[module] = parse_classes(data.decode("utf-8", "replace")) if data else {}
+            source = self._archive.small(f"code/{module.replace('.', '/')}.py")
+            self._files[module] = parse_classes(source.decode("utf-8", "replace")) if source else {}
         return self._files[module]
 
     def find(self, path: str) -> ScriptClass | None:
+        """Return the class of a dotted path; `None` if its source is not in the archive."""
         module, _, name = path.rpartition(".")
         return self.classes(module).get(name)
 
@@ -120,9 +123,10 @@ def is_cpp(archive: PtArchive) -> bool:
     """Return whether an archive was written by the C++ API: all its classes are called `Module` and have no methods."""
     code = _Code(archive)
     files = [name for name in archive.names() if name.startswith("code/") and name.endswith(".py")]
-    for module in (name[len("code/") : -len(".py")].replace("/", ".") for name in files):
-        for cls, found in code.classes(module).items():
-            if not _GENERIC_MODULE.match(f"{module}.{cls}") or found.has_code:
+    for file in files:
+        module = file[len("code/") : -len(".py")].replace("/", ".")
+        for name, cls in code.classes(module).items():
+            if not _GENERIC_MODULE.match(f"{module}.{name}") or cls.has_code:
                 return False
     return bool(files)
 
@@ -158,12 +162,14 @@ class VisitedModules:
             prefix, module, depth = stack.pop()
             if depth > limits.module_depth:
                 raise limits.exceeded("module_depth", "the modules are nested too deep")
-            content, inner, count = inside(module)
+            content, submodules, count = inside(module)
             if id(module) in self._seen:
                 self._budget.spend(STEPS_PER_NODE * (1 + count), prefix[:-1])
             self._seen.add(id(module))
             yield prefix, content
-            stack.extend((f"{prefix}{name}.", each, depth + 1) for name, each in reversed(inner))
+            # The last one is taken from the stack first.
+            for name, submodule in reversed(submodules):
+                stack.append((f"{prefix}{name}.", submodule, depth + 1))
 
 
 @define
@@ -192,16 +198,19 @@ class ScriptModule:
     @classmethod
     def of(cls, archive: PtArchive, root: Any, inside: Callable[[Any], Any]) -> ScriptModule:
         """Return the content of the modules in an archive; `inside` as in `VisitedModules.walk`."""
-        walked = VisitedModules(archive.origin.limits).walk(root, inside)
-        entries = [(prefix + name, *rest) for prefix, content in walked for name, *rest in content]
+        entries = []
+        for prefix, content in VisitedModules(archive.origin.limits).walk(root, inside):
+            for name, value, in_state in content:
+                entries.append((prefix + name, value, in_state))
         return cls(entries, archive.origin.notes)
 
     @property
     def state_dict(self) -> OrderedDict[str, Any]:
         """Return parameters and buffers, as `state_dict()` does: detached; then attributes and constants."""
-        state = OrderedDict(
-            (name, detached(value)) for name, value, in_state in self.entries if in_state or self.with_attributes
-        )
+        state: OrderedDict[str, Any] = OrderedDict()
+        for name, value, in_state in self.entries:
+            if in_state or self.with_attributes:
+                state[name] = detached(value)
         _add(state, (*self.held.items(), *self.inlined.items()))
         return state
 
@@ -212,9 +221,12 @@ class ScriptModule:
 
     def inline(self, value: Any, name: str) -> None:
         """Add the tensors of a constant under their paths, except those seen elsewhere before."""
-        known = {_place(tensor) for tensor in self.inlined.values()}
-        new = [(path, detached(each)) for path, each in iter_tensors(value, name) if _place(each) not in known]
-        _add(self.inlined, new)
+        inlined_views = {_view_identity(tensor) for tensor in self.inlined.values()}
+        tensors = []
+        for path, tensor in iter_tensors(value, name):
+            if _view_identity(tensor) not in inlined_views:
+                tensors.append((path, detached(tensor)))
+        _add(self.inlined, tensors)
 
     def note(self, text: str, count: int = 1) -> None:
         """Note tensors that are carried, although state dicts have no names for them."""
@@ -228,20 +240,24 @@ class ScriptModule:
 
     def carry_attributes(self) -> None:
         """Carry the tensors in attributes, which are not in PyTorch's state dict of the module, and note them."""
-        known = {_place(value) for _, value, in_state in self.entries if in_state}
-        known |= {_place(tensor) for tensor in self.inlined.values()}
-        new: dict[Any, tuple[str, Any]] = {}
+        views_in_state = {_view_identity(value) for _, value, in_state in self.entries if in_state}
+        views_in_state |= {_view_identity(tensor) for tensor in self.inlined.values()}
+        # One tensor may be the attribute of several modules: it has the name of the first.
+        tensors: dict[Any, tuple[str, Any]] = {}
         for name, value, in_state in self.entries:
-            for path, tensor in () if in_state else iter_tensors(value, name):
-                if _place(tensor) not in known:
-                    new.setdefault(_place(tensor), (f"attributes.{path}", detached(tensor)))
-        _add(self.held, new.values())
-        if new:
-            what = "tensor is an attribute" if len(new) == 1 else "tensors are attributes"
+            if in_state:
+                continue
+            for path, tensor in iter_tensors(value, name):
+                view_identity = _view_identity(tensor)
+                if view_identity not in views_in_state:
+                    tensors.setdefault(view_identity, (f"attributes.{path}", detached(tensor)))
+        _add(self.held, tensors.values())
+        if tensors:
+            what = "tensor is an attribute" if len(tensors) == 1 else "tensors are attributes"
             self.note(
-                f"{len(new)} {what} and no parameter or buffer; carried as {few(self.held, longest=70)}, "
+                f"{len(tensors)} {what} and no parameter or buffer; carried as {few(self.held, longest=70)}, "
                 "which load_state_dict(strict=False) skips",
-                len(new),
+                len(tensors),
             )
 
 
@@ -261,18 +277,20 @@ def is_tensor(value: Any) -> bool:
 
 def _add(target: OrderedDict[str, Any], tensors: Iterable[tuple[str, Any]]) -> None:
     """Add tensors; a name that is taken is numbered: `name~2`, `name~3`."""
-    last: dict[str, int] = {}
+    last_numbers: dict[str, int] = {}
+    """The last number of each name, so that many equal names take linear time."""
     for name, tensor in tensors:
-        free, number = name, last.get(name, 1)
-        while free in target:
+        unique_name = name
+        number = last_numbers.get(name, 1)
+        while unique_name in target:
             number += 1
-            free = f"{name}~{number}"
-        last[name] = number
-        target[free] = tensor
+            unique_name = f"{name}~{number}"
+        last_numbers[name] = number
+        target[unique_name] = tensor
 
 
-def _place(value: Any) -> Any:
-    """Return the identity of a tensor in an archive: its view of a storage."""
+def _view_identity(value: Any) -> Any:
+    """Return what identifies a tensor in an archive: its view of a storage; of other values, the object."""
     if isinstance(value, Tensor) and value.storage is not None:
         return (id(value.storage), value.offset, value.size, value.stride)
     return id(value)
@@ -288,15 +306,20 @@ def iter_tensors(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             if id(item) in seen:
                 continue
             seen.add(id(item))
+        # Paths are cut, as the memory for those of nested values would grow with the square of their depth. Items are
+        # reversed, as the last one is taken from the stack first.
+        prefix = path[-1000:]
         if is_tensor(item):
             yield path, item
         elif isinstance(item, dict):
-            stack += [(f"{path[-1000:]}.{key!s:.100}", inner) for key, inner in reversed(list(item.items()))]
+            for key, inner in reversed(list(item.items())):
+                stack.append((f"{prefix}.{key!s:.100}", inner))
         elif isinstance(item, (list, tuple)):
-            stack += [(f"{path[-1000:]}.{number}", inner) for number, inner in reversed(list(enumerate(item)))]
+            for number, inner in reversed(list(enumerate(item))):
+                stack.append((f"{prefix}.{number}", inner))
         elif isinstance(item, PythonObject):
             parts = (item.args, item.kwargs, item.state, item.items, item.pairs)
-            stack += [(path, inner) for inner in reversed(parts) if inner is not UNSET]
+            stack += [(path, part) for part in reversed(parts) if part is not UNSET]
 
 
 # `data.pkl`
@@ -319,40 +342,44 @@ def read_modules(archive: PtArchive, cpp: bool) -> ScriptModule:
     if not isinstance(root, PythonObject) or not isinstance(root.state, dict):
         raise CorruptError("the archive's value is not a module", found=type(root).__name__)
     code = _Code(archive)
-    found = ScriptModule.of(archive, root, lambda module: _content(module, code))
-    found.constants = constants
-    found.inline(constants, "constants")
-    found.inline(bytecode, "bytecode")
-    found.note_inlined()
-    found.with_attributes = cpp
+    script = ScriptModule.of(archive, root, lambda module: _content(module, code))
+    script.constants = constants
+    script.inline(constants, "constants")
+    script.inline(bytecode, "bytecode")
+    script.note_inlined()
+    script.with_attributes = cpp
     if not cpp:
-        found.carry_attributes()
-    return found
+        script.carry_attributes()
+    return script
 
 
 def _content(module: PythonObject, code: _Code) -> Any:
-    """Return parameters, buffers and other attributes of a module, its submodules, and the number of all."""
+    """Return the entries of a module (parameters, buffers, then others), its submodules, and the number of all."""
     cls = code.find(module.path)
-    parameters = frozenset(cls.parameters) if cls else frozenset()
-    kinds: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-    inner: list[tuple[str, Any]] = []
+    parameter_names = frozenset(cls.parameters) if cls else frozenset()
+    parameters: list[tuple[str, Any, bool]] = []
+    buffers: list[tuple[str, Any, bool]] = []
+    others: list[tuple[str, Any, bool]] = []
+    submodules: list[tuple[str, Any]] = []
     for name, value in module.state.items():
         if type(name) is not str:
             raise CorruptError("a module has an attribute whose name is not text", found=shown(name))
         if _is_module(value, code):
-            inner.append((name, value))
+            submodules.append((name, value))
+        elif is_tensor(value) and name in parameter_names:
+            parameters.append((name, value, True))
+        elif is_tensor(value) and _is_buffer(name, cls):
+            buffers.append((name, value, True))
         else:
-            in_state = is_tensor(value) and (name in parameters or _is_buffer(name, cls))
-            kinds[0 if in_state and name in parameters else 1 if in_state else 2].append((name, value, in_state))
-    return [entry for kind in kinds for entry in kind], inner, len(module.state)
+            others.append((name, value, False))
+    return [*parameters, *buffers, *others], submodules, len(module.state)
 
 
 def _is_module(value: Any, code: _Code) -> bool:
-    if (
-        not isinstance(value, PythonObject)
-        or not value.path.startswith("__torch__.")
-        or not isinstance(value.state, dict)
-    ):
+    """Return whether a value is a module of TorchScript; a class without source is taken for one."""
+    if not isinstance(value, PythonObject) or not value.path.startswith("__torch__."):
+        return False
+    if not isinstance(value.state, dict):
         return False
     cls = code.find(value.path)
     return cls is None or cls.is_module
@@ -377,7 +404,8 @@ _DATA_TYPES: dict[Any, str] = {}
 """Element types by number and by name."""
 for _row in _NAMES.split("  "):
     _number, _name, _element = _row.split(" ")
-    _DATA_TYPES |= {int(_number): _element, _name: _element}
+    _DATA_TYPES[int(_number)] = _element
+    _DATA_TYPES[_name] = _element
 _QUANTIZED = {"uint8": "quint8", "int8": "qint8", "int32": "qint32"}
 
 
@@ -396,35 +424,46 @@ def read_json_archive(archive: PtArchive) -> ScriptModule:
     if not isinstance(values, (tuple, list)):
         raise CorruptError("the archive's attributes are not a list", found=type(values).__name__)
     root = model.inner("mainModule", {})
-    found = ScriptModule.of(archive, root, lambda module: _json_content(module, meaning.tensors, values))
-    found.constants = list(meaning.tensors)
-    used = {id(value) for _, value, _ in found.entries}
-    found.inlined.update(
-        (f"constants.{number}", tensor) for number, tensor in enumerate(meaning.tensors) if id(tensor) not in used
-    )
-    found.note_inlined()
-    found.carry_attributes()
-    return found
+    script = ScriptModule.of(archive, root, lambda module: _json_content(module, meaning.tensors, values))
+    script.constants = list(meaning.tensors)
+    # Tensors to which no module refers are constants of its code.
+    identities = {id(value) for _, value, _ in script.entries}
+    for number, tensor in enumerate(meaning.tensors):
+        if id(tensor) not in identities:
+            script.inlined[f"constants.{number}"] = tensor
+    script.note_inlined()
+    script.carry_attributes()
+    return script
 
 
 def _json_content(module: Fields, tensors: list[Any], values: Any) -> Any:
-    """Return parameters, buffers and other attributes of a module. Attributes of type Tensor were buffers in 1.2."""
+    """Return the entries of a module (parameters, buffers, then others), its submodules, and the count 0.
+
+    Attributes of type Tensor were buffers in 1.2. The count is 0 because modules cannot be shared in JSON.
+    """
     parameters: list[tuple[str, Any, bool]] = []
     buffers: list[tuple[str, Any, bool]] = []
     others: list[tuple[str, Any, bool]] = []
-    for each in module.each("parameters"):
-        entry = (each.get("name", str, ""), _at(tensors, _integer(each, "tensorId")), True)
-        (buffers if each.values.get("isBuffer") else parameters).append(entry)
-    known = {name for name, *_ in (*parameters, *buffers)}
-    for each in module.each("attributes"):
-        name = each.get("name", str, "")
-        if name not in known:
-            number = _integer(each, "id")
-            value = _at(values, number) if number >= 0 else None
-            is_buffer = each.values.get("type") == "Tensor" and isinstance(value, (Tensor, QuantizedTensor))
-            (buffers if is_buffer else others).append((name, value, is_buffer))
-    inner = [(each.get("name", str, ""), each) for each in module.each("submodules")]
-    return [*parameters, *buffers, *others], inner, 0
+    for definition in module.each("parameters"):
+        name = definition.get("name", str, "")
+        entry = (name, _at(tensors, _integer(definition, "tensorId")), True)
+        if definition.values.get("isBuffer"):
+            buffers.append(entry)
+        else:
+            parameters.append(entry)
+    parameter_names = {name for name, *_ in (*parameters, *buffers)}
+    for definition in module.each("attributes"):
+        name = definition.get("name", str, "")
+        if name in parameter_names:
+            continue
+        number = _integer(definition, "id")
+        value = _at(values, number) if number >= 0 else None
+        if definition.values.get("type") == "Tensor" and isinstance(value, (Tensor, QuantizedTensor)):
+            buffers.append((name, value, True))
+        else:
+            others.append((name, value, False))
+    submodules = [(submodule.get("name", str, ""), submodule) for submodule in module.each("submodules")]
+    return [*parameters, *buffers, *others], submodules, 0
 
 
 def _json_tensor(archive: PtArchive, meaning: PtMeaning, entry: Fields) -> Any:
@@ -437,7 +476,8 @@ def _json_tensor(archive: PtArchive, meaning: PtMeaning, entry: Fields) -> Any:
     key = entry.inner("data", {}).get("key", str)
     count = archive.zip.member(archive.root + key).size // element.itemsize
     storage = meaning.storages.get(key, element, count, str(entry.values.get("device", "cpu")))
-    size, stride = ([_whole(item, entry) for item in entry.get(word, list, [])] for word in ("dims", "strides"))
+    size = [_whole(item, entry) for item in entry.get("dims", list, [])]
+    stride = [_whole(item, entry) for item in entry.get("strides", list, [])]
     tensor = view(meaning, storage, _integer(entry, "offset"), size, stride)
     tensor.requires_grad = bool(entry.values.get("requiresGrad")) and has_gradient(tensor.element)
     if not quantized:
@@ -447,10 +487,12 @@ def _json_tensor(archive: PtArchive, meaning: PtMeaning, entry: Fields) -> Any:
 
 
 def _integer(fields: Fields, name: str) -> int:
+    """Return an integer field; 0 if it is missing."""
     return _whole(fields.values.get(name, 0), fields)
 
 
 def _whole(value: Any, fields: Fields) -> int:
+    """Return an integer, which JSON of protocol buffers has as a number or as text."""
     try:
         if isinstance(value, (str, int)):
             return int(value)
@@ -460,6 +502,7 @@ def _whole(value: Any, fields: Fields) -> int:
 
 
 def _at(values: Any, number: int) -> Any:
+    """Return the value to which `model.json` refers by its number."""
     if not 0 <= number < len(values):
         raise CorruptError(f"{MODEL_MEMBER} refers to value {number} of {len(values)}")
     return values[number]
@@ -480,6 +523,7 @@ def is_module(value: Any) -> bool:
 
 
 def _is_quantized_conv(value: PythonObject) -> bool:
+    """Return whether a value is a quantized convolution, the only modules whose state is a tuple."""
     state = value.state
     return isinstance(state, tuple) and len(state) == len(_CONV_STATE) and bool(_QUANTIZED_CLASS.match(value.path))
 
@@ -497,37 +541,48 @@ def _quantized_entries(module: PythonObject, attributes: dict[str, Any]) -> dict
     Source: PyTorch 2.13 `torch/ao/nn/quantized/modules/` and `dynamic/modules/rnn.py`, `_save_to_state_dict`;
     `ATen/native/quantized/cpu/fbgemm_utils.cpp`, the pickled forms of packed parameters.
     """
-    made: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     if not _QUANTIZED_CLASS.match(module.path):
-        return made
+        return entries
     if _is_quantized_conv(module):
-        made = {"weight": attributes["weight"], "bias": attributes["bias"]}
+        entries = {"weight": attributes["weight"], "bias": attributes["bias"]}
     for name, value in attributes.items():
         if name in ("scale", "zero_point") and type(value) in (int, float):
-            made[name] = _scalar(value)
+            entries[name] = _scalar(value)
         elif isinstance(value, PythonObject) and value.path == _SCRIPT_OBJECT:
+            # PyTorch's modules with packed parameters save their dtype before the parameters.
             if "dtype" in attributes:
-                made["dtype"] = attributes["dtype"]
-            made[name] = _unpacked(value)
-    return made
+                entries["dtype"] = attributes["dtype"]
+            entries[name] = _unpacked(value)
+    return entries
 
 
 def _unpacked(value: PythonObject) -> Any:
-    """Return the weights in packed parameters as PyTorch's state dict has them: weight and bias, or an embedding's."""
-    state, name = value.state if isinstance(value.state, tuple) and len(value.state) == 2 else (None, "")
-    if isinstance(name, str) and isinstance(state, tuple):
-        if name.endswith("LinearPackedParamsBase"):
-            return state
-        if name.endswith("EmbeddingPackedParamsBase") and len(state) > 1 and isinstance(state[1], list) and state[1]:
-            return state[1][0]
+    """Return the weights in packed parameters as PyTorch's state dict has them: weight and bias, or an embedding's.
+
+    The state of packed parameters is a pair: their own state, and the name of their class in C++.
+    """
+    if not isinstance(value.state, tuple) or len(value.state) != 2:
+        return value
+    state, cpp_name = value.state
+    if not isinstance(cpp_name, str) or not isinstance(state, tuple):
+        return value
+    if cpp_name.endswith("LinearPackedParamsBase"):
+        return state
+    if cpp_name.endswith("EmbeddingPackedParamsBase") and len(state) > 1:
+        # A version, then the list of tensors, of which the first is the weight.
+        tensors = state[1]
+        if isinstance(tensors, list) and tensors:
+            return tensors[0]
     return value
 
 
 def _scalar(value: float) -> Tensor:
     """Return a number as `torch.tensor` does."""
-    element = ELEMENT_TYPES["float32" if isinstance(value, float) else "int64"]
+    element_name, form = ("float32", "<f") if isinstance(value, float) else ("int64", "<q")
+    element = ELEMENT_TYPES[element_name]
     try:
-        data = struct.pack("<f" if isinstance(value, float) else "<q", value)
+        data = struct.pack(form, value)
     except (struct.error, OverflowError) as error:
         raise CorruptError("a quantized module has a scale or zero point out of range", found=shown(value)) from error
     return Tensor(element, Storage(element, 1, span_of_bytes(data, element.itemsize)), is_scalar=True)
@@ -554,11 +609,15 @@ def module_state_dict(
     """
     if not is_module(module):
         raise UnsupportedError("the value is not a module", found=shown(module))
-    found: OrderedDict[str, Any] = OrderedDict()
-    for prefix, content in (visited or VisitedModules(limits)).walk(module, _pickled_content):
-        for name, value, is_plain in content:
-            found[prefix + name] = detached(value) if is_plain and not keep_parameters else value
-    return found
+    if visited is None:
+        visited = VisitedModules(limits)
+    state: OrderedDict[str, Any] = OrderedDict()
+    for prefix, content in visited.walk(module, _pickled_content):
+        for name, value, is_detached in content:
+            if is_detached and not keep_parameters:
+                value = detached(value)
+            state[prefix + name] = value
+    return state
 
 
 def unsaved_buffers(module: PythonObject) -> dict[str, Any]:
@@ -567,26 +626,28 @@ def unsaved_buffers(module: PythonObject) -> dict[str, Any]:
     listed = attributes.get("_non_persistent_buffers_set")
     if not isinstance(listed, (set, frozenset, list, tuple)):
         return {}
-    buffers = attributes["_buffers"]
-    return {name: buffers[name] for name in buffers if name in listed and buffers[name] is not None}
+    buffers = attributes["_buffers"].items()
+    return {name: buffer for name, buffer in buffers if name in listed and buffer is not None}
 
 
 def _pickled_content(module: PythonObject) -> Any:
     """Return the tensors of a module (name, value, whether `state_dict()` detaches it), its submodules, and a count."""
     attributes = attributes_of(module)
     transient = unsaved_buffers(module)
-    content = [
-        (_word(name), value, True)
-        for kind in ("_parameters", "_buffers")
-        for name, value in attributes[kind].items()
-        if value is not None and not (kind == "_buffers" and name in transient)
-    ]
+    content = []
+    for name, parameter in attributes["_parameters"].items():
+        if parameter is not None:
+            content.append((_text_name(name), parameter, True))
+    for name, buffer in attributes["_buffers"].items():
+        if buffer is not None and name not in transient:
+            content.append((_text_name(name), buffer, True))
     content += [(name, value, False) for name, value in _quantized_entries(module, attributes).items()]
-    inner = [(_word(name), value) for name, value in attributes["_modules"].items() if is_module(value)]
-    return content, inner, sum(len(attributes[name]) for name in MODULE_PARTS)
+    submodules = [(_text_name(name), value) for name, value in attributes["_modules"].items() if is_module(value)]
+    return content, submodules, sum(len(attributes[part]) for part in MODULE_PARTS)
 
 
-def _word(name: Any) -> str:
+def _text_name(name: Any) -> str:
+    """Return a name of a pickled module; its dictionaries could have any key."""
     if type(name) is not str:
         raise CorruptError("a module has an attribute whose name is not text", found=shown(name))
     return name

@@ -31,6 +31,7 @@ from typing import Any
 from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import ELEMENT_TYPES, ElementType
 from ...io.source import ByteSource
+from ...limits import Limits
 from ...report import Note
 from ...text import few
 from ..fields import Fields, parse_json, shown
@@ -53,7 +54,7 @@ _NOT_CARRIED = (
 )
 """Prefixes of members that are not part of state dicts, below the root, with their descriptions."""
 
-# Source: `torch/_export/serde/schema.py` `ScalarType`.
+# Source: `torch/_export/serde/schema.py` `ScalarType`, which has numbers 1 to 13 and 28 to 35; and `Layout`.
 _FIRST = "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool bfloat16"
 _LATER = "uint16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu uint32 uint64"
 _ELEMENTS = {**dict(enumerate(_FIRST.split(), 1)), **dict(enumerate(_LATER.split(), 28))}
@@ -78,77 +79,90 @@ def read_pt2(archive: PtArchive) -> ScriptModule:
     """
     entries: list[tuple[str, Any, bool]] = []
     if archive.has(_FORMAT_MEMBER):
-        names = [name for name in archive.names() if name.startswith(_MODELS) and name.endswith(".json")]
-        if not names:
+        programs = [name for name in archive.names() if name.startswith(_MODELS) and name.endswith(".json")]
+        if not programs:
             raise UnsupportedError(
                 "is an archive of torch.export without a program, only compiled code",
                 hint="Export the model again with torch.export.save, or save its state dict with torch.save.",
             )
-        for name in (name[len(_MODELS) : -len(".json")] for name in names):
-            prefix = f"{name}." if len(names) > 1 else ""
+        for program in programs:
+            name = program[len(_MODELS) : -len(".json")]
+            prefix = f"{name}." if len(programs) > 1 else ""
             for folder in (_WEIGHTS, _CONSTANTS):
                 entries += _payloads(archive, name, folder, prefix)
     else:
         entries += _old_parts(archive)
     for folder in (_WEIGHTS, _CONSTANTS):
         archive.meaning(folder).storages.finish()
-    found = ScriptModule(entries, archive.origin.notes)
-    _add_constants(found)
+    module = ScriptModule(entries, archive.origin.notes)
+    _add_constants(module)
     _note_members(archive)
-    return found
+    return module
 
 
-def _add_constants(found: ScriptModule) -> None:
+def _add_constants(module: ScriptModule) -> None:
     """Add the constants, and buffers that PyTorch does not save, under unused names."""
-    names = {name for name, _, in_state in found.entries if in_state}
-    for own, value, in_state in found.entries:
-        if not in_state:
-            name = f"constants.{own}"
-            while name in names or name in found.inlined:
-                name = f"constants.{name}"
-            found.inlined[name] = detached(value)
-    if carried := list(found.inlined):
-        count = f"{len(carried)} constant{'s' * (len(carried) > 1)}"
-        found.note(f"the program has {count}, which its state dict does not have: {few(carried, longest=60)}")
+    state_names = {name for name, _, in_state in module.entries if in_state}
+    for name, value, in_state in module.entries:
+        if in_state:
+            continue
+        unused_name = f"constants.{name}"
+        while unused_name in state_names or unused_name in module.inlined:
+            unused_name = f"constants.{unused_name}"
+        module.inlined[unused_name] = detached(value)
+    names = list(module.inlined)
+    if names:
+        count = f"{len(names)} constant{'s' * (len(names) > 1)}"
+        module.note(f"the program has {count}, which its state dict does not have: {few(names, longest=60)}")
 
 
 def _note_members(archive: PtArchive) -> None:
     """Note the members that are not part of the state dict: by kind, or payloads that nothing names."""
-    for what in dict.fromkeys(what for _, what in _NOT_CARRIED):
-        starts = tuple(start for start, of in _NOT_CARRIED if of == what)
-        found = [name for name in archive.names() if name.startswith(starts)]
-        archive.leave_out(f"{what} of the archive left out ({{}})", found)
-    unread = [
-        name
-        for name in archive.unread()
-        if name.startswith((_WEIGHTS, _CONSTANTS))
-        and name.startswith(_PAYLOADS, name.rfind("/") + 1)
-        and archive.zip.members[archive.root + name].size
-    ]
+    prefixes: dict[str, list[str]] = {}
+    for prefix, description in _NOT_CARRIED:
+        prefixes.setdefault(description, []).append(prefix)
+    for description, starts in prefixes.items():
+        names = [name for name in archive.names() if name.startswith(tuple(starts))]
+        archive.leave_out(f"{description} of the archive left out ({{}})", names)
+    unread = [name for name in archive.unread() if _is_payload(name) and archive.zip.members[archive.root + name].size]
     archive.leave_out(f"{len(unread)} members that no tensor refers to are left out: {{}}", unread, "warning")
 
 
+def _is_payload(name: str) -> bool:
+    """Return whether a member holds one tensor or object, judging by its name."""
+    return name.startswith((_WEIGHTS, _CONSTANTS)) and name.rpartition("/")[2].startswith(_PAYLOADS)
+
+
 def _payloads(archive: PtArchive, model: str, folder: str, prefix: str) -> Iterator[tuple[str, Any, bool]]:
-    """Return the tensors of one program in one folder."""
+    """Yield the tensors of one program in one folder: name, tensor, whether it is in the state dict."""
     in_state = folder == _WEIGHTS
-    whole = f"{folder}{model}.pt"  # 2.7
-    if archive.has(whole):
-        yield from _named(archive, whole, prefix, in_state)
+    dictionary = f"{folder}{model}.pt"  # 2.7
+    if archive.has(dictionary):
+        yield from _tensors_of_dictionary(archive, dictionary, prefix, in_state)
         return
-    member = f"{folder}{model}{'_weights' if in_state else '_constants'}_config.json"
+    suffix = "_weights_config.json" if in_state else "_constants_config.json"
+    member = f"{folder}{model}{suffix}"
     config = Fields.parse(archive.zip.read(archive.root + member), member).inner("config")
     for name, payload in config.items():
         file = str(payload.values.get("path_name")).rpartition("/")[2]
-        is_object = payload.values.get("use_pickle") and not payload.values.get("tensor_meta")
-        if is_object and not file.startswith(("tensor_", "weight_")):
+        # Pickled are objects, and tensors that are not plain memory, which have `tensor_meta` or such a member.
+        is_tensor_member = payload.values.get("tensor_meta") or file.startswith(("tensor_", "weight_"))
+        if payload.values.get("use_pickle") and not is_tensor_member:
             _note_object(archive, prefix + name, file)
         else:
             yield prefix + name, _payload(archive, folder, payload), in_state
 
 
 def _payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
-    """Return one tensor."""
-    key, path = payload.values.get("path_name"), payload.path
+    """Return one tensor.
+
+    Args:
+        archive: the archive.
+        folder: of its member.
+        payload: its entry in the configuration, `PayloadMeta` of PyTorch's schema.
+    """
+    key = payload.values.get("path_name")
+    path = payload.path
     member = archive.zip.members.get(f"{archive.root}{folder}{key}") if isinstance(key, str) else None
     if member is None:
         raise CorruptError("a tensor's member is not in the archive", path=path, found=shown(key))
@@ -162,15 +176,17 @@ def _payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
     if meta.values.get("layout", _STRIDED) != _STRIDED:
         raise UnsupportedError("a tensor is not strided", path=path, found=f"layout {shown(meta.values['layout'])}")
     meaning = archive.meaning(folder)
-    known = meaning.storages.roots.get(key)
-    if known is None:
+    root_storage = meaning.storages.roots.get(key)
+    if root_storage is None:
         if member.size % element.itemsize:
             raise CorruptError(
                 "a storage has no whole number of elements", path=path, found=f"{member.size} bytes of {element.name}"
             )
-        known = meaning.storages.get(key, element, member.size // element.itemsize, _device(meta))
-    size, stride = ([_integer(item, path) for item in meta.get(word, list)] for word in ("sizes", "strides"))
-    storage = meaning.storages.retype(known, element)
+        root_storage = meaning.storages.get(key, element, member.size // element.itemsize, _device(meta))
+    size = [_integer(item, path) for item in meta.get("sizes", list)]
+    stride = [_integer(item, path) for item in meta.get("strides", list)]
+    # Tensors of one member may have different element types.
+    storage = meaning.storages.retype(root_storage, element)
     tensor = view(meaning, storage, _integer(meta.values.get("storage_offset"), path), size, stride)
     tensor.is_parameter = bool(payload.values.get("is_param"))
     tensor.requires_grad = bool(meta.values.get("requires_grad")) and has_gradient(element)
@@ -180,30 +196,36 @@ def _payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
 def _device(meta: Fields) -> str:
     """Return the device of a tensor by PyTorch's name: `cpu`, `cuda:0`."""
     device = meta.values.get("device")
-    kind, index = (device.get("type"), device.get("index")) if isinstance(device, dict) else (None, None)
+    if not isinstance(device, dict):
+        return "cpu"
+    kind = device.get("type")
+    index = device.get("index")
     if not isinstance(kind, str) or not kind.isidentifier():
         return "cpu"
     return f"{kind}:{index}" if type(index) is int else kind
 
 
-def _note_object(archive: PtArchive, name: str, found: str) -> None:
+def _note_object(archive: PtArchive, name: str, description: str) -> None:
     """Note a constant that is not a tensor: an object of a class of C++ or of a custom one."""
-    text = f"a constant is not a tensor and left out: {found[:60]}"
+    text = f"a constant is not a tensor and left out: {description[:60]}"
     archive.origin.notes.append(Note("warning", f"constants.{name}", text, "type", code="left-out"))
 
 
 def _old_parts(archive: PtArchive) -> Iterator[tuple[str, Any, bool]]:
-    """Return the tensors of an archive of 2.1 to 2.6."""
+    """Yield the tensors of an archive of 2.1 to 2.6."""
     for part, in_state in (("serialized_state_dict", True), ("serialized_constants", False)):
-        found = [member for member in (f"{part}.pt", f"{part}.json") if archive.small(member)]
-        if found:
-            yield from _named(archive, found[0], "", in_state)
+        # An empty member is as good as none.
+        members = [member for member in (f"{part}.pt", f"{part}.json") if archive.small(member)]
+        if members:
+            yield from _tensors_of_dictionary(archive, members[0], "", in_state)
         elif in_state:
             raise CorruptError(f"the archive has no member {part}.pt")
 
 
-def _named(archive: PtArchive, member: str, prefix: str, in_state: bool) -> Iterator[tuple[str, Any, bool]]:
-    """Return the tensors of a dictionary written by `torch.save`."""
+def _tensors_of_dictionary(
+    archive: PtArchive, member: str, prefix: str, in_state: bool
+) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the tensors of a dictionary written by `torch.save`."""
     for name, value in Fields(archive.nested(member), member).values.items():
         if not isinstance(name, str):
             raise CorruptError("a tensor's name is not text", path=member, found=shown(name))
@@ -216,6 +238,7 @@ def _named(archive: PtArchive, member: str, prefix: str, in_state: bool) -> Iter
 
 
 def _element(number: Any, path: str) -> ElementType:
+    """Return the element type of a number of PyTorch's schema."""
     name = _ELEMENTS.get(number) if type(number) is int else None
     if name is None:
         raise UnsupportedError("a tensor has an unknown type", path=path, found=f"dtype {shown(number)}")
@@ -231,7 +254,11 @@ def _integer(value: Any, path: str) -> int:
 
 
 _SCRIPT_FILES = re.compile(rb"\b(?:torch|ops\.aten)\.(save|from_file)\s*\(|\baten::(save|from_file)\b")
+"""The operations of TorchScript that write or read files, in source and in bytecode."""
 _COMPILED = (".so", ".dll", ".dylib", ".cubin", ".hsaco", ".ptx", ".spv", ".cpp", ".o")
+# Allowed: operators of every library but those for files, without names of Python's machinery (`__`); comparisons and
+# shifts of ATen, which have such names; PyTorch's functions of sizes and its checks; and Python's arithmetic, of whose
+# module `operator` the excluded functions call whatever they are given.
 _OPERATOR = re.compile(
     r"torch\.ops\.\w+\.(?!from_file\b|save\b)(?!__)\w+(?:\.(?!__)\w+)?"
     r"|torch\.ops\.aten\.__i?(?:and|or|xor|lshift|rshift)__\.\w+"
@@ -256,56 +283,67 @@ _ALLOWED = words(
 )
 """Functions of sizes, and what guards ask of inputs."""
 _PLAIN = re.compile(r"[\w\s+\-*/%(),.<>=!&|~\[\]^]*\Z")
-_GRAPH_BYTES = 1 << 28
+"""The characters of arithmetic, comparisons, calls and indexing: no quotes, no colons, no braces."""
 
 
-def effects(archive: ZipArchive) -> Iterator[tuple[str, str]]:
+def effects(archive: ZipArchive, limits: Limits) -> Iterator[tuple[str, str]]:
     """Yield what the programs of an archive reach: a description of the kind, and its name.
 
     Raises:
         FormatError: a member is damaged.
+        LimitError: a graph is too large.
     """
     seen: set[tuple[str, str]] = set()
-    for name, member in archive.members.items():
-        lower = name.lower()
-        found: list[tuple[str, str]] = []
-        if lower.endswith(_COMPILED):
-            found = [("compiled code", name)]
-        elif lower.endswith((".py", "bytecode.pkl")):
-            operators = {match[1] or match[2] for match in _SCRIPT_FILES.finditer(archive.read(name))}
-            found = [("script operation", f"aten::{each.decode()}") for each in sorted(operators)]
-        elif lower.endswith(".json") and ("models/" in lower or lower.endswith("serialized_exported_program.json")):
-            source, start = archive.span(name)
-            found = list(_of_graph(source, start, member.size, name))
-        for each in found:
-            if each not in seen:
-                seen.add(each)
-                yield each
+    for name in archive.members:
+        for effect in _effects_of_member(archive, name, limits):
+            if effect not in seen:
+                seen.add(effect)
+                yield effect
 
 
-def _of_graph(source: ByteSource, start: int, size: int, name: str) -> Iterator[tuple[str, str]]:
-    if size > _GRAPH_BYTES:
-        raise CorruptError("the graph is too large", path=name, found=f"{size} bytes")
+def _effects_of_member(archive: ZipArchive, name: str, limits: Limits) -> list[tuple[str, str]]:
+    """Return what one member reaches, judging by the suffix of its name."""
+    lower = name.lower()
+    if lower.endswith(_COMPILED):
+        return [("compiled code", name)]
+    if lower.endswith((".py", "bytecode.pkl")):
+        operators = {match[1] or match[2] for match in _SCRIPT_FILES.finditer(archive.read(name))}
+        return [("script operation", f"aten::{operator.decode()}") for operator in sorted(operators)]
+    if lower.endswith(".json") and ("models/" in lower or lower.endswith("serialized_exported_program.json")):
+        source, start = archive.span(name)
+        return list(_effects_of_graph(source, start, archive.members[name].size, name, limits))
+    return []
+
+
+def _effects_of_graph(
+    source: ByteSource, start: int, size: int, name: str, limits: Limits
+) -> Iterator[tuple[str, str]]:
+    """Yield the operators and expressions of a program that do more than compute with tensors and sizes."""
+    if size > limits.header_bytes:
+        raise limits.exceeded("header_bytes", "the graph is too large", path=name, found=f"{size} bytes")
     stack: list[Any] = [parse_json(source.read_exact(start, size, name), name)]
     while stack:
         value = stack.pop()
         if isinstance(value, list):
             stack += value
-        elif isinstance(value, dict):
-            for key, part in value.items():
-                if key == "target" and isinstance(part, str) and ("inputs" in value or "outputs" in value):
-                    if not _OPERATOR.fullmatch(part):
-                        yield "operator", part
-                elif key in ("expr_str", "as_expr", "guards_code"):
-                    texts = part if isinstance(part, list) else [part]
-                    yield from (("expression", each) for each in texts if isinstance(each, str) and not _is_plain(each))
-                if isinstance(part, (dict, list)):
-                    stack.append(part)
+            continue
+        if not isinstance(value, dict):
+            continue
+        for key, field in value.items():
+            if key == "target" and isinstance(field, str) and ("inputs" in value or "outputs" in value):
+                if not _OPERATOR.fullmatch(field):
+                    yield "operator", field
+            elif key in ("expr_str", "as_expr", "guards_code"):
+                for expression in field if isinstance(field, list) else [field]:
+                    if isinstance(expression, str) and not _computes_sizes(expression):
+                        yield "expression", expression
+            if isinstance(field, (dict, list)):
+                stack.append(field)
 
 
-def _is_plain(text: str) -> bool:
+def _computes_sizes(expression: str) -> bool:
     """Return whether an expression only computes with sizes."""
-    text = _QUOTED.sub("0", text)
-    return _PLAIN.match(text) is not None and all(
-        name in _ALLOWED or _SYMBOL.match(name) for name in _NAME.findall(text)
-    )
+    expression = _QUOTED.sub("0", expression)
+    if _PLAIN.match(expression) is None:
+        return False
+    return all(name in _ALLOWED or _SYMBOL.match(name) for name in _NAME.findall(expression))

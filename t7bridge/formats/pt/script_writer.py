@@ -62,8 +62,12 @@ class _Optimizer:
 
 def _kinds(text: str) -> dict[str, str]:
     """Return types by name; those without a colon are floats."""
-    words = (word.partition(":") for word in text.split())
-    return {name: {"": _FLOAT, "pair": _PAIR, "tensor": _TENSOR}.get(kind, kind) for name, _, kind in words}
+    full_names = {"": _FLOAT, "pair": _PAIR, "tensor": _TENSOR}
+    kinds = {}
+    for word in text.split():
+        name, _, kind = word.partition(":")
+        kinds[name] = full_names.get(kind, kind)
+    return kinds
 
 
 _OPTIMIZERS = {
@@ -110,26 +114,35 @@ class _Module:
     @property
     def module(self) -> str:
         """The Python module of its class."""
+        # PyTorch mangles the names of all classes but the first.
         return f"__torch__.___torch_mangle_{self.number - 1}" if self.number else "__torch__"
 
     def source(self) -> str:
         """The source of its class, as PyTorch prints it."""
-        kinds = [(name, kind) for name, (_, kind) in self.values.items()]
-        kinds += [(name, f"{inner.module}.Module") for name, inner in self.modules.items()]
-        # Annotations allow any name, keywords too.
         lines = [
             "class Module(Module):",
-            f"  __parameters__ = [{''.join(f'{quoted(name)}, ' for name in self.parameters)}]",
-            f"  __buffers__ = [{''.join(f'{quoted(name)}, ' for name in self.buffers)}]",
+            f"  __parameters__ = [{_listed(self.parameters)}]",
+            f"  __buffers__ = [{_listed(self.buffers)}]",
             "  __annotations__ = []",
-            *(f"  __annotations__[{quoted(name)}] = {kind}" for name, kind in kinds),
         ]
+        # Annotations allow any name, keywords too.
+        for name, (_, kind) in self.values.items():
+            lines.append(f"  __annotations__[{quoted(name)}] = {kind}")
+        for name, submodule in self.modules.items():
+            lines.append(f"  __annotations__[{quoted(name)}] = {submodule.module}.Module")
         return "\n".join(lines) + "\n"
 
 
-def _of_module(value: _Module, _: Naming) -> Reduction:
-    state = {**{name: item for name, (item, _) in value.values.items()}, **value.modules}
-    return Reduction(PythonGlobal(value.module, "Module"), new=True, state=state)
+def _listed(names: list[str]) -> str:
+    """Return the content of a list of names, with PyTorch's comma after the last."""
+    return "".join(f"{quoted(name)}, " for name in names)
+
+
+def _of_module(module: _Module, _: Naming) -> Reduction:
+    """Return how a module is pickled: an object whose state is its values, then its submodules."""
+    state = {name: value for name, (value, _) in module.values.items()}
+    state.update(module.modules)
+    return Reduction(PythonGlobal(module.module, "Module"), new=True, state=state)
 
 
 FORMS[_Module] = _of_module
@@ -175,43 +188,58 @@ class ScriptWriter(PtWriter):
         """
         if _is_optimizer(value):
             root = self._optimizer(value)
+        elif isinstance(value, Tensor):
+            root = self._tree({"0": value})
         else:
-            root = self._tree({"0": value} if isinstance(value, Tensor) else value)
+            root = self._tree(value)
         writer = PickleWriter(self._keys.ref, allow_foreign=True)  # classes below `__torch__`
-        self._pickle, self.tensors = writer.dumps(root), writer.tensors
+        self._pickle = writer.dumps(root)
+        self.tensors = writer.tensors
 
     def _tree(self, value: Any) -> _Module:
+        """Return the modules for nested dictionaries of tensors, whose names may have dots."""
         root = self._new()
         budget = Budget(self._limits, "writing modules that are shared or contain themselves")
         visited: set[int] = set()
         stack: list[tuple[_Module, Any, str, int]] = [(root, value, "root", 0)]
         while stack:
-            module, item, path, depth = stack.pop()
-            budget.spend(len(path) // BYTES_PER_STEP + (_STEPS_PER_MODULE if id(item) in visited else 0), path)
-            visited.add(id(item))
-            if not isinstance(item, Mapping):
+            module, content, path, depth = stack.pop()
+            steps = len(path) // BYTES_PER_STEP
+            if id(content) in visited:
+                steps += _STEPS_PER_MODULE
+            budget.spend(steps, path)
+            visited.add(id(content))
+            if not isinstance(content, Mapping):
                 raise UnsupportedError(
-                    "TorchScript archives hold named tensors only", path=path, found=shown(item), expected="a tensor"
+                    "TorchScript archives hold named tensors only", path=path, found=shown(content), expected="a tensor"
                 )
-            for key, inner in item.items():
+            for key, item in content.items():
                 if not isinstance(key, str) or not all(key.split(".")):
                     raise ModelError("is not the name of a tensor", path=path, found=shown(key))
                 *parents, name = key.split(".")
                 if depth + len(parents) > self._limits.module_depth:
                     raise self._limits.exceeded("module_depth", "modules are nested too deep", path=path)
-                inside = f"{path}[{key!r}]"
+                item_path = f"{path}[{key!r}]"
                 home = module
                 for parent in parents:
-                    home = self._inside(home, parent, inside)
-                if not isinstance(inner, Tensor):
-                    stack.append((self._inside(home, name, inside), inner, inside, depth + len(parents) + 1))
-                elif name in home.modules or name in home.values:
-                    raise ModelError("two values have one name", path=inside)
+                    home = self._submodule(home, parent, item_path)
+                if isinstance(item, Tensor):
+                    self._add_tensor(home, name, item, item_path)
                 else:
-                    is_buffer = name in _BUFFERS or not inner.element.name.startswith(("float", "bfloat", "complex"))
-                    (home.buffers if is_buffer else home.parameters).append(name)
-                    home.values[name] = (self._tensor(inner, trained=not is_buffer), _TENSOR)
+                    submodule = self._submodule(home, name, item_path)
+                    stack.append((submodule, item, item_path, depth + len(parents) + 1))
         return root
+
+    def _add_tensor(self, module: _Module, name: str, tensor: Tensor, path: str) -> None:
+        """Add a parameter or buffer to a module. Only floating-point and complex tensors can be parameters."""
+        if name in module.modules or name in module.values:
+            raise ModelError("two values have one name", path=path)
+        is_buffer = name in _BUFFERS or not tensor.element.name.startswith(("float", "bfloat", "complex"))
+        if is_buffer:
+            module.buffers.append(name)
+        else:
+            module.parameters.append(name)
+        module.values[name] = (self._tensor(tensor, trained=not is_buffer), _TENSOR)
 
     def _optimizer(self, value: Mapping[str, Any]) -> _Module:
         """Return the modules for the state dict of an optimizer.
@@ -220,48 +248,52 @@ class ScriptWriter(PtWriter):
             UnsupportedError: C++ has no such optimizer, or cannot hold part of the state.
             ModelError: an option or a state has another type than PyTorch's.
         """
-        known = _kind_of(value)
+        optimizer = _optimizer_of(value)
         root = self._new({"pytorch_version": (_VERSION, "str")})
         states = root.modules["state"] = self._new()
         for number, state in value["state"].items():
             path = f"root['state'][{number!r}]"
             if not isinstance(state, Mapping):
                 raise ModelError("is not the state of an optimizer", path=path, found=shown(state))
-            present = {name: kind for name, kind in known.state.items() if state.get(name) is not None}
-            states.modules[_number(number, path)] = self._new(self._converted(state, present, path))
-            _refuse_rest(state, known.state, path)
+            # Python has None for a state that is off, such as the buffer of no momentum; C++ has no entry.
+            present_kinds = {name: kind for name, kind in optimizer.state.items() if state.get(name) is not None}
+            states.modules[_number(number, path)] = self._new(self._converted(state, present_kinds, path))
+            _refuse_rest(state, optimizer.state, path)
         groups = root.modules["param_groups"] = self._new()
-        self._size(groups, "param_groups/size", len(value["param_groups"]))
+        self._add_size(groups, "param_groups/size", len(value["param_groups"]))
         for number, group in enumerate(value["param_groups"]):
             path = f"root['param_groups'][{number}]"
-            node = groups.modules[f"param_groups/{number}"] = self._new()
-            self._size(node, "params/size", len(group["params"]))
-            for place, parameter in enumerate(group["params"]):
-                node.values[f"params/{place}"] = (_number(parameter, path), "str")
-            node.modules["options"] = self._new(self._converted(group, known.options, path))
-            _refuse_rest(group, {"params": "", **known.options}, path)
+            module = groups.modules[f"param_groups/{number}"] = self._new()
+            self._add_size(module, "params/size", len(group["params"]))
+            for position, parameter in enumerate(group["params"]):
+                module.values[f"params/{position}"] = (_number(parameter, path), "str")
+            module.modules["options"] = self._new(self._converted(group, optimizer.options, path))
+            _refuse_rest(group, {"params": "", **optimizer.options}, path)
         return root
 
     def _converted(self, values: Mapping[str, Any], kinds: dict[str, str], path: str) -> dict[str, tuple[Any, str]]:
-        """Return values in C++'s types, with their names."""
-        found = {}
+        """Return values in C++'s types, with the names of these types."""
+        converted = {}
         for name, kind in kinds.items():
             if name not in values:
                 raise ModelError("a group has no such option", path=path, expected=name)
             value = _converted(values[name], kind, f"{path}[{name!r}]")
-            found[name] = (self._tensor(value, trained=False) if kind == _TENSOR else value, kind)
-        return found
+            if kind == _TENSOR:
+                value = self._tensor(value, trained=False)
+            converted[name] = (value, kind)
+        return converted
 
-    def _size(self, node: _Module, name: str, count: int) -> None:
-        """Add a tensor with a size, as C++ writes it."""
+    def _add_size(self, module: _Module, name: str, count: int) -> None:
+        """Add a tensor with a size, as C++ writes it: a parameter."""
         storage = Storage(INT64, 1, span_of_bytes(count.to_bytes(8, "little"), 8))
         tensor = Tensor(INT64, storage, (), (), is_scalar=True)
-        node.values[name] = (self._tensor(tensor, trained=False), _TENSOR)
-        node.parameters.append(name)
+        module.values[name] = (self._tensor(tensor, trained=False), _TENSOR)
+        module.parameters.append(name)
 
     def _tensor(self, tensor: Tensor, trained: bool) -> Tensor:
         """Return the one tensor of a view, without Python state: PyTorch shares only what the pickle names as one."""
         extras = tensor.extras
+        # The bits of views that are conjugated or negated when they are read; all else in extras is Python's.
         bits = (extras.conj, extras.neg) if extras else ()
         key = (id(tensor.storage), tensor.element.name, tensor.size, tensor.stride, tensor.offset, *bits, trained)
         if key not in self._tensors:
@@ -270,19 +302,26 @@ class ScriptWriter(PtWriter):
         return self._tensors[key]
 
     def _new(self, values: dict[str, tuple[Any, str]] | None = None) -> _Module:
-        self._modules.append(_Module(len(self._modules), values or {}))
-        return self._modules[-1]
+        """Return a new module of the archive, with a class of its own."""
+        module = _Module(len(self._modules), values or {})
+        self._modules.append(module)
+        return module
 
-    def _inside(self, home: _Module, name: str, path: str) -> _Module:
-        if name in home.values:
+    def _submodule(self, module: _Module, name: str, path: str) -> _Module:
+        """Return the submodule of a name, which is created if there is none."""
+        if name in module.values:
             raise ModelError("names both a tensor and a module", path=path, found=name)
-        if name not in home.modules:
-            home.modules[name] = self._new()
-        return home.modules[name]
+        if name not in module.modules:
+            module.modules[name] = self._new()
+        return module.modules[name]
 
     def _members(self) -> list[tuple[str, bytes]]:
-        code = [(f"code/{each.module.replace('.', '/')}.py", each.source().encode()) for each in self._modules]
-        return [*code, (CONSTANTS_MEMBER, b"\x80\x02).")]
+        members = []
+        for module in self._modules:
+            members.append((f"code/{module.module.replace('.', '/')}.py", module.source().encode()))
+        # An empty tuple, pickled by protocol 2: there is no code that could refer to constants.
+        members.append((CONSTANTS_MEMBER, b"\x80\x02)."))
+        return members
 
 
 def _is_optimizer(value: Any) -> bool:
@@ -290,32 +329,35 @@ def _is_optimizer(value: Any) -> bool:
     if not isinstance(value, Mapping) or set(value) != {"state", "param_groups"}:
         return False
     groups = value["param_groups"]
-    return (
-        isinstance(value["state"], Mapping)
-        and isinstance(groups, list)
-        and bool(groups)
-        and all(isinstance(group, Mapping) and isinstance(group.get("params"), list) for group in groups)
-    )
+    if not isinstance(value["state"], Mapping) or not isinstance(groups, list) or not groups:
+        return False
+    return all(isinstance(group, Mapping) and isinstance(group.get("params"), list) for group in groups)
 
 
-def _kind_of(value: Mapping[str, Any]) -> _Optimizer:
+def _optimizer_of(value: Mapping[str, Any]) -> _Optimizer:
     """Return the optimizer whose options the groups have; of several the one with the most."""
     names = set.intersection(*(set(group) for group in value["param_groups"]))
-    found = [known for known in _OPTIMIZERS.values() if set(known.options) <= names]
-    if not found:
+    candidates = [optimizer for optimizer in _OPTIMIZERS.values() if set(optimizer.options) <= names]
+    if not candidates:
         raise UnsupportedError(
             "the C++ API has no optimizer with these options",
             path="root['param_groups']",
             expected=", ".join(_OPTIMIZERS),
             found=", ".join(sorted(map(str, names)))[:200],
         )
-    return max(found, key=lambda known: len(known.options))
+    return max(candidates, key=lambda optimizer: len(optimizer.options))
 
 
-def _refuse_rest(values: Mapping[Any, Any], known: dict[str, str], path: str) -> None:
-    """Refuse what C++ cannot hold, unless it is off."""
+def _refuse_rest(values: Mapping[Any, Any], written: dict[str, str], path: str) -> None:
+    """Refuse values that C++ cannot hold, unless they are off.
+
+    Args:
+        values: of a group, or the state of a parameter.
+        written: the names that C++ has.
+        path: of the values, for the message.
+    """
     for name, value in values.items():
-        if name in known or name in _PYTHONS_OWN or value is None or value is False:
+        if name in written or name in _PYTHONS_OWN or value is None or value is False:
             continue
         if name == "momentum" and value == 0:
             continue
@@ -331,15 +373,18 @@ def _converted(value: Any, kind: str, path: str) -> Any:
         if isinstance(value, (tuple, list)) and len(value) == 2:
             return tuple(_converted(item, _FLOAT, path) for item in value)
     else:
+        # Python's optimizers count steps, and may have learning rates, in tensors of one element.
         if isinstance(value, Tensor) and value.numel == 1:
             value = value.numpy().reshape(()).item()
-        if kind == _BOOL and isinstance(value, bool):
-            return value
-        if kind != _BOOL and isinstance(value, (int, float)) and not isinstance(value, bool):
-            if kind == _FLOAT:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if kind == _BOOL:
+            if isinstance(value, bool):
+                return value
+        elif kind == _FLOAT:
+            if is_number:
                 return float(value)
-            if int(value) == value:
-                return int(value)
+        elif is_number and int(value) == value:
+            return int(value)
     raise ModelError(
         "does not have the type used by PyTorch's optimizers", path=path, expected=kind, found=shown(value)
     )
@@ -358,7 +403,7 @@ def quoted(name: str) -> str:
     Raises:
         UnsupportedError: it has characters that TorchScript's literals cannot express.
     """
-    text = "".join(_ESCAPES.get(char, char) for char in name)
-    if not all(char.isprintable() for char in name if char not in _ESCAPES) or "\0" in name:
-        raise UnsupportedError("a name has characters that TorchScript cannot write", found=ascii(name))
-    return f'"{text}"'
+    for character in name:
+        if not character.isprintable() and character not in _ESCAPES:
+            raise UnsupportedError("a name has characters that TorchScript cannot write", found=ascii(name))
+    return '"' + "".join(_ESCAPES.get(character, character) for character in name) + '"'

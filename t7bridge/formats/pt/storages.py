@@ -73,11 +73,12 @@ class StorageTable:
 
     def untyped(self, key: Hashable, nbytes: int, device: str) -> UntypedStorage:
         """Return the storage of a key without an element type: that of its tensor applies."""
-        known = self._untyped.get(key)
-        if known is None:
-            known = self._untyped[key] = UntypedStorage(Storage(UINT8, nbytes, Span(_NOWHERE, 0, 1), device))
-            self._claims[id(known)] = key
-        return known
+        if key not in self._untyped:
+            # Its bytes are located when a tensor claims it: only then the element type is known.
+            storage = UntypedStorage(Storage(UINT8, nbytes, Span(_NOWHERE, 0, 1), device))
+            self._untyped[key] = storage
+            self._claims[id(storage)] = key
+        return self._untyped[key]
 
     def typed(self, storage: Any, element: ElementType | None = None) -> Storage:
         """Return the storage of a tensor of an element type, from the pickle's storage.
@@ -90,12 +91,14 @@ class StorageTable:
             CorruptError: it is not a storage.
         """
         if isinstance(storage, UntypedStorage) and id(storage) in self._claims:
-            key, bare = self._claims[id(storage)], storage.storage
+            key = self._claims[id(storage)]
+            untyped = storage.storage
             root = self.roots.get(key)
-            wanted = element or (root.element if root else UINT8)
-            if root is None and bare.nbytes % wanted.itemsize:
-                raise _uneven(bare.nbytes, wanted)
-            return self.get(key, wanted, bare.nbytes // wanted.itemsize, bare.device)
+            if element is None:
+                element = root.element if root else UINT8
+            if root is None and untyped.nbytes % element.itemsize:
+                raise _uneven(untyped.nbytes, element)
+            return self.get(key, element, untyped.nbytes // element.itemsize, untyped.device)
         if not isinstance(storage, Storage):
             raise CorruptError("a tensor has no storage", expected="a storage", found=type(storage).__name__)
         return self.retype(storage, element or storage.element)
@@ -166,18 +169,27 @@ class StorageTable:
         return self._view(storage, storage.element, start * storage.element.itemsize, count)
 
     def _view(self, storage: Storage, element: ElementType, offset: int, count: int) -> Storage:
+        """Return a part of a storage as elements of a type: one object for equal parts. A part of a part is one of
+        the base.
+
+        Args:
+            storage: the storage.
+            element: type of the part's elements.
+            offset: of its first byte in the storage.
+            count: its elements.
+        """
         base = storage.base or storage
-        offset += storage.base_offset
-        name = (id(base), element.name, offset, count)
-        view = self._views.get(name)
-        if view is None:
-            data = self._within(base, element, offset)
-            view = Storage(element, count, data, storage.device, base=base, base_offset=offset)
-            self._views[name] = view
-        return view
+        base_offset = storage.base_offset + offset
+        identity = (id(base), element.name, base_offset, count)
+        if identity not in self._views:
+            data = self._within(base, element, base_offset)
+            view = Storage(element, count, data, storage.device, base=base, base_offset=base_offset)
+            self._views[identity] = view
+        return self._views[identity]
 
     @staticmethod
     def _within(base: Storage, element: ElementType, offset: int) -> Span:
+        """Return the bytes of a storage from an offset in bytes on, as elements of a type."""
         if not isinstance(base.data, Span):  # elements computed on demand have no bytes
             base.data = span_of_bytes(b"".join(base.chunks()), base.element.itemsize)
         if base.data.order != "little" and element.itemsize != base.element.itemsize:

@@ -48,8 +48,11 @@ from .pickle.unpickler import Unpickler
 from .storages import STORAGE_CLASSES, StorageTable, is_count, text
 
 _MAGIC_BYTES = b"\x80\x02\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little") + b"."
+"""The first pickle as PyTorch writes it: PROTO 2, LONG1 of 10 bytes, STOP."""
 _FEW_OPERATIONS = 64
+"""Opcodes that another pickle of the magic number may have; PyTorch needs three."""
 _BLOCK = 512
+"""Bytes of a tar header; members are padded to a multiple of it."""
 _MAX_PAX_BYTES = 1 << 20
 _MEMBERS = frozenset({"sys_info", "pickle", "tensors", "storages"})
 _DIGITS = re.compile(rb" *([0-7]+)[ \0]*")
@@ -99,25 +102,26 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
         raise UnknownFormatError(
             "is not a file of PyTorch", expected="a zip archive, a pickle or a tar archive of PyTorch"
         ) from error
-    is_old = type(value) is int and value == LEGACY_MAGIC
-    if is_old:
-        meaning.resolve = partial(_stored, table)
+    is_legacy_format = type(value) is int and value == LEGACY_MAGIC
+    if is_legacy_format:
+        meaning.resolve = partial(_storage_or_class, table)
         version = pickles.load()
         if version != LEGACY_PROTOCOL:
             raise CorruptError(
                 "has a protocol that no release used", offset=start, expected=str(LEGACY_PROTOCOL), found=shown(version)
             )
         pickles.load()  # information about the machine, unused
+        # Only the value may have persistent ids.
         meaning.id_parts = LEGACY_PARTS
         value = pickles.load()
         meaning.id_parts = NO_IDS
         _place_storages(pickles, table)
     table.finish()
     origin.notes += pickles.load_rest()
-    return value, "legacy" if is_old else "pickle", table
+    return value, "legacy" if is_legacy_format else "pickle", table
 
 
-def _stored(table: StorageTable, saved_id: Any) -> Any:
+def _storage_or_class(table: StorageTable, saved_id: Any) -> Any:
     """Return a storage; or a class with its source code: ("module", class, file, source)."""
     if isinstance(saved_id, tuple) and saved_id and text(saved_id[0]) == "module":
         if len(saved_id) > 1 and isinstance(saved_id[1], PythonGlobal):
@@ -137,11 +141,13 @@ def _place_storages(pickles: Unpickler, table: StorageTable) -> None:
         storage = table.roots.get(name) if isinstance(name, (str, int)) else None
         if storage is None:
             raise CorruptError("lists a storage that no tensor has", offset=pickles.position, found=shown(name))
-        _, table.roots[name].data = _elements(pickles, storage.element, storage.count)
+        _, storage.data = _elements(pickles, storage.element, storage.count)
     missing = set(table.roots).difference(names)
     if missing:
-        found = f"key {min(map(str, missing)):.60}"
-        raise CorruptError("has tensors whose storages are missing", offset=pickles.position, found=found)
+        first_key = min(map(str, missing))
+        raise CorruptError(
+            "has tensors whose storages are missing", offset=pickles.position, found=f"key {first_key:.60}"
+        )
 
 
 def _elements(pickles: Unpickler, element: ElementType, expected: int | None = None) -> tuple[int, Span]:
@@ -156,26 +162,27 @@ def _elements(pickles: Unpickler, element: ElementType, expected: int | None = N
         TruncatedError: the file or member ends early.
         CorruptError: the number is another.
     """
-    at = pickles.position
+    count_offset = pickles.position
     (count,) = struct.unpack("<q", pickles.take(8, "the size of a storage"))
     if expected is not None and count != expected:
         raise CorruptError(
             "a storage has another size than its tensors claim",
-            offset=at,
+            offset=count_offset,
             expected=f"{expected} elements",
             found=f"{count}",
         )
-    span = Span(pickles.source, pickles.position, element.itemsize)
-    if not 0 <= count * element.itemsize <= pickles.end - pickles.position:
+    start = pickles.position
+    size = count * element.itemsize
+    if not 0 <= size <= pickles.end - start:
         raise TruncatedError(
             "ends inside a storage",
-            offset=pickles.position,
+            offset=start,
             expected=f"{count} elements of {element.name}",
-            found=f"{pickles.end - pickles.position} bytes",
+            found=f"{pickles.end - start} bytes",
             hint="The file was cut off: download or copy it again.",
         )
-    pickles.skip(count * element.itemsize)
-    return count, span
+    pickles.skip(size)
+    return count, Span(pickles.source, start, element.itemsize)
 
 
 # The tar layout
@@ -191,45 +198,49 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
         FormatError: it is damaged, or ends early.
     """
     members: dict[str, tuple[int, int]] = {}
-    doubt = ("", 0, "")  # reason, place and name of the first member that PyTorch does not write
-    place = 0
-    while place + _BLOCK <= source.size:
-        header = source.read_exact(place, _BLOCK, "a header of the archive")
+    # Reason, header and name of the first member that PyTorch does not write.
+    first_doubt: tuple[str, int, str] | None = None
+    position = 0
+    while position + _BLOCK <= source.size:
+        header_start = position
+        header = source.read_exact(header_start, _BLOCK, "a header of the archive")
         if not header.strip(b"\0"):
             break
-        name, size = _header(source, place, header)
+        name, size = _header(header_start, header)
         kind = header[156:157]
         reason = _doubt(header, name, kind, name in members)
-        place += _BLOCK
-        if place + size > source.size:
+        data_start = header_start + _BLOCK
+        if data_start + size > source.size:
             raise TruncatedError(
                 "ends inside a member of the archive",
-                offset=place,
+                offset=data_start,
                 path=name,
                 expected=f"{size} bytes",
-                found=f"{source.size - place}",
+                found=f"{source.size - data_start}",
             )
         if kind == b"x":
             if size > _MAX_PAX_BYTES:
                 raise LimitError(
                     "the archive has an extended header of too many bytes",
-                    offset=place,
+                    offset=data_start,
                     expected=f"at most {_MAX_PAX_BYTES}, which is fixed",
                     found=f"{size}",
                 )
-            if not reason and not _is_plain_pax(source.read_exact(place, size, "an extended header")):
+            if not reason and not _is_plain_pax(source.read_exact(data_start, size, "an extended header")):
                 reason = "an extended header that PyTorch does not write"
         elif kind in b"0\0":
-            members[name] = (place, size)
-        doubt = doubt if doubt[0] else (reason, place - _BLOCK, name)
-        place += -(-size // _BLOCK) * _BLOCK
+            members[name] = (data_start, size)
+        if reason and first_doubt is None:
+            first_doubt = (reason, header_start, name)
+        padding = -size % _BLOCK
+        position = data_start + size + padding
         if len(members) > limits.archive_members:
-            raise limits.exceeded("archive_members", "the archive has too many members", offset=place)
-    reason, place, name = doubt
-    if reason and "storages" in members:  # other archives may hold anything
+            raise limits.exceeded("archive_members", "the archive has too many members", offset=position)
+    if first_doubt is not None and "storages" in members:  # other archives may hold anything
+        reason, header_start, name = first_doubt
         raise CorruptError(
             f"has {reason}",
-            offset=place,
+            offset=header_start,
             path=name,
             expected="sys_info, pickle, tensors and storages",
             hint="Do not unpack it: such archives are made to deceive.",
@@ -237,50 +248,56 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
     return members
 
 
-def _header(source: ByteSource, place: int, header: bytes) -> tuple[str, int]:
-    """Return the name and the size of a member."""
-    total = sum(header) - sum(header[148:156]) + 8 * 0x20
-    if _number(header[148:156]) != total:
-        raise CorruptError("the archive has a damaged header", offset=place)
-    size = _number(header[124:136])
+def _header(start: int, header: bytes) -> tuple[str, int]:
+    """Return the name and the size of a member, whose header starts at an offset."""
+    # The checksum is that of the header with spaces in its own place.
+    checksum = header[148:156]
+    if _octal_number(checksum) != sum(header) - sum(checksum) + sum(b" " * len(checksum)):
+        raise CorruptError("the archive has a damaged header", offset=start)
+    size = _octal_number(header[124:136])
     if size is None:
-        raise CorruptError("a member of the archive has no size", offset=place)
+        raise CorruptError("a member of the archive has no size", offset=start)
     name = header[:100].partition(b"\0")[0].decode("utf-8", "replace")
     return name.removeprefix("./"), size
 
 
-def _number(field: bytes) -> int | None:
+def _octal_number(field: bytes) -> int | None:
     """Parse a number of a tar header: octal digits. Sizes in base 256 are of files that PyTorch 0.1 did not write."""
     digits = _DIGITS.fullmatch(field)
     return int(digits[1], 8) if digits else None
 
 
-def _doubt(header: bytes, name: str, kind: bytes, is_known: bool) -> str:
+def _doubt(header: bytes, name: str, kind: bytes, is_duplicate: bool) -> str:
     """Return what PyTorch does not write in a header; empty if it could have written it."""
     if name.startswith("/") or ".." in name.split("/"):
         return "a member that would be unpacked elsewhere"
     if kind in b"12":
         return "a link, which PyTorch never writes"
-    if kind == b"x":  # `././@PaxHeader`: no pickle begins so
+    if kind == b"x":
+        # `././@PaxHeader` or `PaxHeaders`: no pickle begins so.
         return "" if header[:1] in (b".", b"P") else "an extended header of an unusual name"
     if kind not in b"0\0":
         return "a member that is not a file"
-    if is_known:
+    if is_duplicate:
         return "a duplicate member"
-    if name not in _MEMBERS or header[345:500].strip(b"\0"):
+    prefix = header[345:500]  # of the name, in POSIX's form
+    if name not in _MEMBERS or prefix.strip(b"\0"):
         return "a member that PyTorch does not write"
     return ""
 
 
 def _is_plain_pax(data: bytes) -> bool:
     """Return whether an extended header has only records that change neither name nor size."""
-    place = 0
-    while place < len(data):
-        match = _PAX_RECORD.match(data, place)
-        length = int(match[1]) if match else 0
-        if not match or place + length <= match.end() or data[place + length - 1 : place + length] != b"\n":
+    position = 0
+    while position < len(data):
+        match = _PAX_RECORD.match(data, position)
+        if match is None:
             return False
-        place += length
+        # A record begins with its length and ends with a newline.
+        end = position + int(match[1])
+        if end <= match.end() or data[end - 1 : end] != b"\n":
+            return False
+        position = end
     return True
 
 
@@ -290,67 +307,76 @@ def _entries(pickles: Unpickler, wrong: str) -> Iterator[tuple[int, Any, Any, An
     if not is_count(count):
         raise CorruptError("a member does not begin with a count", offset=pickles.position)
     for _ in range(count):
-        at = pickles.position
+        offset = pickles.position
         entry = pickles.load()
         if not isinstance(entry, tuple) or len(entry) != 3 or not isinstance(entry[0], (int, str)):
-            raise CorruptError(wrong, offset=at)
-        yield at, *entry
+            raise CorruptError(wrong, offset=offset)
+        yield offset, *entry
 
 
-def _read_storages(pickles: Unpickler, table: StorageTable, known: dict[Hashable, Any]) -> None:
-    """Read the storages, and those that are parts of others."""
-    for at, key, location, kind in _entries(pickles, "a storage has no key, location and class"):
+def _read_storages(pickles: Unpickler, table: StorageTable, values: dict[Hashable, Any]) -> None:
+    """Add the storages to the values by key, and those that are parts of others."""
+    for offset, key, location, kind in _entries(pickles, "a storage has no key, location and class"):
         element = STORAGE_CLASSES.get(kind.path) if isinstance(kind, PythonGlobal) else None
         device = text(location)
         if element is None or device is None:
-            raise CorruptError("a storage has an unknown class", offset=at)
+            raise CorruptError("a storage has an unknown class", offset=offset)
         count, span = _elements(pickles, element)
-        if key in known:
-            raise CorruptError("a storage occurs twice in the file", offset=at)
-        known[key] = storage = table.get(key, element, count, device)
+        if key in values:
+            raise CorruptError("a storage occurs twice in the file", offset=offset)
+        storage = table.get(key, element, count, device)
         storage.data = span
-    at = pickles.position
+        values[key] = storage
+    offset = pickles.position
     parts = pickles.load()
-    for part in parts if isinstance(parts, (list, tuple)) else [None]:
+    invalid = "the description of a part of a storage is invalid"
+    if not isinstance(parts, (list, tuple)):
+        raise CorruptError(invalid, offset=offset)
+    for part in parts:
         if not isinstance(part, tuple) or len(part) != 4 or not isinstance(part[0], (int, str)):
-            raise CorruptError("the description of a part of a storage is invalid", offset=at)
-        key, whole, first, count = part
-        root = table.roots.get(whole) if isinstance(whole, (int, str)) else None
+            raise CorruptError(invalid, offset=offset)
+        key, root_key, first_element, count = part
+        root = table.roots.get(root_key) if isinstance(root_key, (int, str)) else None
         if root is None:
-            raise CorruptError("a storage is part of a missing one", offset=at)
-        known[key] = table.part(root, first, count)
+            raise CorruptError("a storage is part of a missing one", offset=offset)
+        values[key] = table.part(root, first_element, count)
     table.finish()
 
 
-def _read_tensors(pickles: Unpickler, meaning: PtMeaning, known: dict[Hashable, Any]) -> None:
-    """Read the tensors."""
-    for at, key, storage_key, _ in _entries(pickles, "a tensor has no key, storage and class"):
-        storage = known.get(storage_key) if isinstance(storage_key, (int, str)) else None
+def _read_tensors(pickles: Unpickler, meaning: PtMeaning, values: dict[Hashable, Any]) -> None:
+    """Add the tensors to the values by key, which has the storages."""
+    for entry_offset, key, storage_key, _ in _entries(pickles, "a tensor has no key, storage and class"):
+        storage = values.get(storage_key) if isinstance(storage_key, (int, str)) else None
         if not isinstance(storage, Storage):
             what = "tensor" if isinstance(storage, Tensor) else "missing storage"
-            raise CorruptError(f"a tensor is on a {what}", offset=at)
+            raise CorruptError(f"a tensor is on a {what}", offset=entry_offset)
         (dimensions,) = struct.unpack("<i4x", pickles.take(8, "a tensor"))
         if not 0 <= dimensions <= meaning.limits.dimensions:
-            raise CorruptError(f"a tensor has {dimensions} dimensions", offset=at)
+            raise CorruptError(f"a tensor has {dimensions} dimensions", offset=entry_offset)
         numbers = struct.unpack(f"<{2 * dimensions + 1}q", pickles.take(16 * dimensions + 8, "a tensor"))
-        size, stride, offset = numbers[:dimensions], numbers[dimensions:-1], numbers[-1]
+        size = numbers[:dimensions]
+        stride = numbers[dimensions:-1]
+        offset = numbers[-1]
         if not size and not storage.count:  # an empty tensor of a release that had no scalars
-            size, stride, offset = (0,), (1,), 0
-        known[key] = view(meaning, storage, offset, size, stride)
+            size = (0,)
+            stride = (1,)
+            offset = 0
+        values[key] = view(meaning, storage, offset, size, stride)
 
 
-def _named(known: dict[Hashable, Any], saved_id: Any) -> Any:
+def _value_or_class(values: dict[Hashable, Any], saved_id: Any) -> Any:
     """Return a tensor or storage by its key, as text; or a class that comes with its source."""
     if isinstance(saved_id, tuple):
         if saved_id and isinstance(saved_id[0], PythonGlobal):
             return saved_id[0]
         raise CorruptError("a persistent id names no class")
     key: Any = text(saved_id) or saved_id
-    if isinstance(key, str) and key not in known and key.lstrip("-").isdecimal() and len(key) < 30:
+    # Keys are numbers in the other members. Longer texts are none, and `int` takes long for them.
+    if isinstance(key, str) and key not in values and key.lstrip("-").isdecimal() and len(key) < 30:
         key = int(key)
-    if not isinstance(key, (int, str)) or key not in known:
+    if not isinstance(key, (int, str)) or key not in values:
         raise CorruptError("the pickle refers to a missing tensor", found=shown(saved_id))
-    return known[key]
+    return values[key]
 
 
 def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
@@ -366,10 +392,11 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
     Raises:
         FormatError: the file is damaged, or is another tar archive.
     """
-    source, members = origin.source, tar_members(origin.source, origin.limits)
-    known: dict[Hashable, Any] = {}  # storages and tensors, by key
+    source = origin.source
+    members = tar_members(source, origin.limits)
+    values: dict[Hashable, Any] = {}  # storages and tensors, by key
     table = StorageTable()
-    meaning = PtMeaning(origin, table, partial(_named, known))
+    meaning = PtMeaning(origin, table, partial(_value_or_class, values))
     missing = [name for name in ("storages", "tensors", "pickle") if name not in members]
     if missing:
         raise CorruptError(
@@ -380,12 +407,12 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
         )
 
     def pickles(name: str) -> Unpickler:
-        place, size = members[name]
-        return Unpickler(source, place, place + size, meaning, name)
+        start, size = members[name]
+        return Unpickler(source, start, start + size, meaning, name)
 
-    _read_storages(pickles("storages"), table, known)
-    _read_tensors(pickles("tensors"), meaning, known)
-    last = pickles("pickle")
-    value = last.load()
-    origin.notes += last.load_rest("pickle")
+    _read_storages(pickles("storages"), table, values)
+    _read_tensors(pickles("tensors"), meaning, values)
+    pickle = pickles("pickle")
+    value = pickle.load()
+    origin.notes += pickle.load_rest("pickle")
     return value, "tar", table

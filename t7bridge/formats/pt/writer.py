@@ -54,17 +54,17 @@ def placed(map_location: MapLocation, keep_device: bool) -> Place:
         pairs = [part.partition("=") for part in map_location.split(",")]
         map_location = {old.strip(): new.strip() for old, _, new in pairs}
     if isinstance(map_location, Mapping) or map_location is None:
-        known = {str(old): _checked(new) for old, new in (map_location or {}).items()}
-        map_location = known.get
+        replacements = {str(old): _checked(new) for old, new in (map_location or {}).items()}
+        map_location = replacements.get
     elif not callable(map_location):
         device = _checked(map_location)
         return lambda _: device
-    ask = map_location
+    replacement_of = map_location
 
     def place(device: str) -> str:
-        found = ask(device)
-        if found is not None:
-            return _checked(found)
+        replacement = replacement_of(device)
+        if replacement is not None:
+            return _checked(replacement)
         # Any text may be in a file, and PyTorch refuses what it does not know.
         return device if keep_device and _DEVICE.match(device) else "cpu"
 

@@ -28,6 +28,7 @@ STORED, DEFLATED = 0, 8
 ALIGNMENT_BYTES = 64
 _LOCAL, _CENTRAL = b"PK\x03\x04", b"PK\x01\x02"
 _END, _END64, _LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
+_DESCRIPTOR = b"PK\x07\x08"
 _LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
 _CENTRAL_HEADER = struct.Struct("<4sHHHHHHIIIHHHHHII")
 _END_RECORD = struct.Struct("<4sHHHHIIH")
@@ -36,7 +37,8 @@ _LOCATOR64_RECORD = struct.Struct("<4sIQI")
 _END64_HEAD_BYTES = 12
 """Bytes of the zip64 end record that its own length does not count: its signature and the length."""
 _FULL_16, _FULL_32 = 0xFFFF, 0xFFFFFFFF
-_FLAGS = 0x0808  # sizes and CRC after the data; names in UTF-8
+_SIZES_FOLLOW, _UTF8 = 0x0008, 0x0800
+"""Bits of an entry's flags: sizes and CRC follow the data; the name is in UTF-8."""
 _FOLDER = 0x10
 """Bit of an entry's external attributes: the MS-DOS folder flag, which miniz honours."""
 _ENCRYPTED, _MASKED = 0x61, 0x2000
@@ -51,6 +53,8 @@ _SPOOL_BYTES = 1 << 25
 """Deflated members up to this size are inflated in memory, larger ones to a temporary file."""
 _MAX_DEFLATE_RATIO = 1032
 """Largest ratio of deflate: a member that claims more is damaged."""
+_MADE_BY, _NEEDED = 0x031E, 45
+"""Versions in the zip64 end record that PyTorch writes: made by 3.0 on Unix; 4.5, with zip64, is needed to read it."""
 
 
 @define(frozen=True)
@@ -129,8 +133,8 @@ class ZipArchive:
         """
         member = self.member(name)
         if member.size > self._inflation.left:
-            message, found = "is too large to be read into memory", f"{member.size} bytes"
-            raise self._limits.exceeded("inflate_bytes", message, **self._where(member), found=found)
+            message = "is too large to be read into memory"
+            raise self._limits.exceeded("inflate_bytes", message, **self._where(member), found=f"{member.size} bytes")
         self.check(name)
         source, offset = self.span(name)
         return source.read_exact(offset, member.size, name)
@@ -146,9 +150,10 @@ class ZipArchive:
         if member.method != STORED or not member.crc:
             return
         crc = 0
-        for place in range(offset, offset + member.size, _CHUNK_BYTES):
-            length = min(_CHUNK_BYTES, offset + member.size - place)
-            crc = crc32(source.read_exact(place, length, member.name), crc)
+        end = offset + member.size
+        for position in range(offset, end, _CHUNK_BYTES):
+            length = min(_CHUNK_BYTES, end - position)
+            crc = crc32(source.read_exact(position, length, member.name), crc)
         self._check(member, crc)
 
     def verify(self) -> None:
@@ -174,12 +179,14 @@ class ZipArchive:
     def _fault(
         self, member: Member, message: str, kind: type[T7BridgeError] = CorruptError, **facts: Any
     ) -> T7BridgeError:
+        """Return an error about a member, with its place."""
         return kind(message, **self._where(member), **facts)
 
     def _where(self, member: Member) -> dict[str, Any]:
         return {"file": self.source.name, "offset": member.header, "path": member.name}
 
     def _check(self, member: Member, crc: int) -> None:
+        """Compare the CRC-32 of a member's bytes with the directory's."""
         # PyTorch writes 0 where `torch.serialization.set_crc32_options(False)` was called.
         if member.crc and crc != member.crc:
             raise self._fault(
@@ -200,12 +207,13 @@ class ZipArchive:
             )
         data = self.source.read_exact(start, length, "the archive's directory")
         entries = list(self._entries(data, start, count))
+        # A member ends before the next header at the latest, the last one before the directory.
         headers = [*sorted(entry.header for entry in entries), start]
         following = dict(pairwise(headers))
         if len(following) != len(entries):
             raise CorruptError("two members have the same offset in the archive")
         members: dict[str, Member] = {}
-        folded: set[bytes] = set()
+        folded_names: set[bytes] = set()
         self.first = entries[0].name if entries else ""
         for entry in entries:
             member = evolve(entry, limit=following.get(entry.header, 0))
@@ -213,82 +221,93 @@ class ZipArchive:
                 raise self._fault(member, "occurs twice in the archive")
             if "\0" in member.name:
                 raise self._fault(member, "has a zero byte in its name, at which other readers stop")
-            name = _folded(member.name)
-            if name in folded and not self._exact_case:
+            folded_name = _folded(member.name)
+            if folded_name in folded_names and not self._exact_case:
                 raise self._fault(member, "occurs twice in the archive for PyTorch, which ignores case in names")
-            folded.add(name)
+            folded_names.add(folded_name)
+            # The rest of the local header is read, and checked, with the member.
             if member.header + _LOCAL_HEADER.size + member.packed > member.limit:
                 raise self._fault(member, "overlaps what follows it in the archive")
             members[member.name] = member
+        # Entries of folders have no bytes, and names that end with a slash.
         return {name: member for name, member in members.items() if member.size or not name.endswith("/")}
 
     def _end(self) -> tuple[int, int, int]:
         """Return offset, length and number of entries of the directory."""
-        source = self.source
-        tail_start = max(0, source.size - _END_RECORD.size - _FULL_16)
-        tail = source.read(tail_start, source.size - tail_start)
-        # PyTorch uses the last one that has room for its fields, whatever length it states for its comment.
-        place = tail.rfind(_END, 0, max(0, len(tail) - _END_RECORD.size + len(_END)))
-        end = place + _END_RECORD.size + int.from_bytes(tail[place + 20 : place + 22], "little")
-        if place >= 0 and end != len(tail):
-            if _ends_before(tail, place):
-                raise CorruptError(
-                    "the archive has two ends, and readers disagree about which one counts",
-                    offset=tail_start + place,
-                    hint="Do not trust it: such files are made to deceive.",
-                )
-            if end > len(tail) or tail[end:].strip(b"\0"):  # zeros pad the file, which no reader minds
-                place = -1
-        if place < 0:
-            raise TruncatedError(
-                "the archive's directory is missing",
-                offset=source.size,
-                hint="The file was cut off: download or copy it again.",
-            )
-        self.comment = tail[place + _END_RECORD.size : end]
-        _, disk, first_disk, here, count, length, start, _ = _END_RECORD.unpack_from(tail, place)
-        behind = end = tail_start + place
-        locator = source.read(max(0, end - _LOCATOR64_RECORD.size), _LOCATOR64_RECORD.size)
+        record_start, record = self._end_record()
+        _, disk, first_disk, count_here, count, length, start, _ = _END_RECORD.unpack(record)
+        directory_end = record_start
+        disks = 1
+        locator = self.source.read(max(0, record_start - _LOCATOR64_RECORD.size), _LOCATOR64_RECORD.size)
         if locator[:4] == _LOCATOR64:  # PyTorch writes it into small archives too
-            _, _, behind, disks = _LOCATOR64_RECORD.unpack(locator)
-            record = source.read(behind, _END64_RECORD.size) if behind < end else b""
+            _, _, directory_end, disks = _LOCATOR64_RECORD.unpack(locator)
+            record = self.source.read(directory_end, _END64_RECORD.size) if directory_end < record_start else b""
             if len(record) < _END64_RECORD.size or record[:4] != _END64:
-                raise CorruptError("the archive's directory is damaged", offset=behind)
-            _, rest, _, _, disk, first_disk, here, count, length, start = _END64_RECORD.unpack(record)
-            if rest < _END64_RECORD.size - _END64_HEAD_BYTES:
-                raise CorruptError("the archive's directory is damaged", offset=behind)
-        else:
-            disks = 1
-        if disk or first_disk or here != count or disks != 1:
-            raise UnsupportedError("the archive is split over several files", offset=end)
-        if start + length != behind or count * _CENTRAL_HEADER.size > length:
+                raise CorruptError("the archive's directory is damaged", offset=directory_end)
+            _, record_length, _, _, disk, first_disk, count_here, count, length, start = _END64_RECORD.unpack(record)
+            if record_length < _END64_RECORD.size - _END64_HEAD_BYTES:
+                raise CorruptError("the archive's directory is damaged", offset=directory_end)
+        if disk or first_disk or count_here != count or disks != 1:
+            raise UnsupportedError("the archive is split over several files", offset=record_start)
+        if start + length != directory_end or count * _CENTRAL_HEADER.size > length:
             raise CorruptError(
                 "the archive's directory is not where it should be",
-                offset=end,
+                offset=record_start,
                 expected=f"{length} bytes at {start} with {count} entries",
-                found=f"its end at {behind}",
+                found=f"its end at {directory_end}",
             )
         return start, length, count
 
-    def _entries(self, data: bytes, start: int, count: int) -> Iterator[Member]:
-        damaged = "the archive's directory is damaged"
-        place = 0
-        for _ in range(count):
-            if data[place : place + 4] != _CENTRAL or place + _CENTRAL_HEADER.size > len(data):
-                raise CorruptError(damaged, offset=start + place)
-            _, _, _, flags, method, _, _, crc, packed, size, *lengths, disk, _, attributes, header = (
-                _CENTRAL_HEADER.unpack_from(data, place)
+    def _end_record(self) -> tuple[int, bytes]:
+        """Return the end record and its offset; its comment becomes that of the archive."""
+        size = self.source.size
+        # A comment has at most 65 535 bytes.
+        tail_start = max(0, size - _END_RECORD.size - _FULL_16)
+        tail = self.source.read(tail_start, size - tail_start)
+        # PyTorch uses the last one that has room for its fields, whatever length it states for its comment.
+        record = tail.rfind(_END, 0, max(0, len(tail) - _END_RECORD.size + len(_END)))
+        end = _end_of_comment(tail, record)
+        is_last = end == len(tail)
+        if record >= 0 and not is_last and _ends_before(tail, record):
+            raise CorruptError(
+                "the archive has two ends, and readers disagree about which one counts",
+                offset=tail_start + record,
+                hint="Do not trust it: such files are made to deceive.",
             )
-            name_end = place + _CENTRAL_HEADER.size + lengths[0]
-            raw, extra = data[name_end - lengths[0] : name_end], data[name_end : name_end + lengths[1]]
-            place += _CENTRAL_HEADER.size + sum(lengths)
+        # Zeros may pad the file, which no reader minds.
+        is_padded = end < len(tail) and not tail[end:].strip(b"\0")
+        if record < 0 or not (is_last or is_padded):
+            raise TruncatedError(
+                "the archive's directory is missing",
+                offset=size,
+                hint="The file was cut off: download or copy it again.",
+            )
+        comment_start = record + _END_RECORD.size
+        self.comment = tail[comment_start:end]
+        return tail_start + record, tail[record:comment_start]
+
+    def _entries(self, data: bytes, start: int, count: int) -> Iterator[Member]:
+        """Yield the entries of the directory, whose bytes are given, in order."""
+        damaged = "the archive's directory is damaged"
+        position = 0
+        for _ in range(count):
+            name_start = position + _CENTRAL_HEADER.size
+            if data[position : position + 4] != _CENTRAL or name_start > len(data):
+                raise CorruptError(damaged, offset=start + position)
+            fields = _CENTRAL_HEADER.unpack_from(data, position)
+            _, _, _, flags, method, _, _, crc, packed, size = fields[:10]
+            name_length, extra_length, comment_length, disk, _, attributes, header = fields[10:]
+            extra_start = name_start + name_length
+            raw_name = data[name_start:extra_start]
+            extra = data[extra_start : extra_start + extra_length]
+            position = extra_start + extra_length + comment_length
             widened = _widened(extra, size, packed, header)
             if widened is None:
                 text = "an entry of the archive's directory has no zip64 sizes"
-                raise CorruptError(text, offset=start + place)
+                raise CorruptError(text, offset=start + position)
             size, packed, header = widened
             # The flag for UTF-8 is not set by every writer of it.
-            name = raw.decode("utf-8", "surrogateescape")
+            name = raw_name.decode("utf-8", "surrogateescape")
             member = Member(name, method, flags, crc, packed, size, header, start)
             if attributes & _FOLDER and size:
                 raise self._fault(member, "is marked as a folder, and PyTorch reads no bytes of it")
@@ -300,8 +319,8 @@ class ZipArchive:
             if size and not packed:
                 raise self._fault(member, "has a size, and no bytes")
             yield member
-        if place != len(data):
-            raise CorruptError(damaged, offset=start + place)
+        if position != len(data):
+            raise CorruptError(damaged, offset=start + position)
 
     def _start(self, member: Member) -> int:
         """Return the offset of a member's bytes. The local header, which has it, must agree with the directory."""
@@ -311,11 +330,15 @@ class ZipArchive:
         _, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL_HEADER.unpack(data)
         rest = self.source.read_exact(member.header + _LOCAL_HEADER.size, name_length + extra_length, "a header")
         name = rest[:name_length].decode("utf-8", "surrogateescape")
+        # Without zip64 sizes, those of 32 bits are compared.
         size, packed = _widened(rest[name_length:], size, packed) or (size, packed)
-        # With bit 3 the sizes may follow the data, and are 0 here.
         numbers = zip((crc, packed, size), (member.crc, member.packed, member.size))
-        agreed = all(here == there or (flags & 8 and not here) for here, there in numbers)
-        if not agreed or name != member.name or method != member.method:
+        # With this bit the sizes may follow the data, and are 0 here.
+        if flags & _SIZES_FOLLOW:
+            numbers_agree = all(here in (there, 0) for here, there in numbers)
+        else:
+            numbers_agree = all(here == there for here, there in numbers)
+        if not numbers_agree or name != member.name or method != member.method:
             raise self._fault(member, "is described differently by its own header and by the directory")
         start: int = member.header + _LOCAL_HEADER.size + len(rest)
         if start + member.packed > member.limit:
@@ -332,7 +355,9 @@ class ZipArchive:
     # Deflated members
 
     def _inflate(self, member: Member) -> ByteSource:
+        """Return the bytes of a deflated member as a source of their own."""
         start = self._start(member)
+        # 64 bytes more, as the ratio is that of long data.
         if member.size > member.packed * _MAX_DEFLATE_RATIO + 64:
             raise self._fault(member, "claims a size that its packed bytes cannot have")
         self._inflation.spend(member.size, "a member", **self._where(member))
@@ -351,25 +376,29 @@ class ZipArchive:
         return inflated
 
     def _pieces(self, member: Member, start: int) -> Iterator[bytes]:
-        unpacker = zlib.decompressobj(-15)
-        place, end, left = start, start + member.packed, member.size
-        pending, crc = b"", 0
+        """Inflate a member piece by piece, and check its size and CRC-32."""
+        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)  # negative: without a header of zlib
+        position = start
+        end = start + member.packed
+        remaining_bytes = member.size
+        packed = b""
+        crc = 0
         try:
-            while not unpacker.eof and (pending or place < end):
-                if not pending:
-                    pending = self.source.read_exact(place, min(_CHUNK_BYTES, end - place), member.name)
-                    place += len(pending)
+            while not unpacker.eof and (packed or position < end):
+                if not packed:
+                    packed = self.source.read_exact(position, min(_CHUNK_BYTES, end - position), member.name)
+                    position += len(packed)
                 # One byte more than expected, to detect excess data.
-                piece = unpacker.decompress(pending, min(_CHUNK_BYTES, left + 1))
-                pending = unpacker.unconsumed_tail
-                left -= len(piece)
-                if left < 0:
+                piece = unpacker.decompress(packed, min(_CHUNK_BYTES, remaining_bytes + 1))
+                packed = unpacker.unconsumed_tail
+                remaining_bytes -= len(piece)
+                if remaining_bytes < 0:
                     raise self._fault(member, "inflates to more than its size")
                 crc = crc32(piece, crc)
                 yield piece
         except zlib.error as error:
             raise self._fault(member, f"cannot be inflated: {error}") from error
-        if not unpacker.eof or unpacker.unused_data or place < end or left:
+        if not unpacker.eof or unpacker.unused_data or position < end or remaining_bytes:
             raise self._fault(member, "does not end with its deflated bytes")
         self._check(member, crc)
 
@@ -383,10 +412,16 @@ def _ends_before(tail: bytes, place: int) -> bool:
     """Return whether another end record precedes one, with the rest of the file as its comment."""
     place = tail.rfind(_END, 0, place)
     while place >= 0:
-        if place + _END_RECORD.size + int.from_bytes(tail[place + 20 : place + 22], "little") == len(tail):
+        if _end_of_comment(tail, place) == len(tail):
             return True
         place = tail.rfind(_END, 0, place)
     return False
+
+
+def _end_of_comment(tail: bytes, place: int) -> int:
+    """Return where the comment of an end record at a place ends, by the length in its last two bytes."""
+    end = place + _END_RECORD.size
+    return end + int.from_bytes(tail[end - 2 : end], "little")
 
 
 def _widened(extra: bytes, *numbers: int) -> tuple[int, ...] | None:
@@ -396,18 +431,21 @@ def _widened(extra: bytes, *numbers: int) -> tuple[int, ...] | None:
         extra: the extra fields of a header.
         *numbers: size, packed size, and offset of the header.
     """
-    wanted = numbers.count(_FULL_32)
-    place = 0 if wanted else len(extra)
-    while place + 4 <= len(extra):
-        kind, length = struct.unpack_from("<2H", extra, place)
-        place += 4
+    wide_count = numbers.count(_FULL_32)
+    if not wide_count:
+        return numbers
+    position = 0
+    while position + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, position)
+        position += 4
         if kind == _ZIP64_FIELD:
-            if length < 8 * wanted or place + 8 * wanted > len(extra):
+            if length < 8 * wide_count or position + 8 * wide_count > len(extra):
                 return None
-            values = iter(struct.unpack_from(f"<{wanted}Q", extra, place))
+            # The field has values only for the numbers that need one, in this order.
+            values = iter(struct.unpack_from(f"<{wide_count}Q", extra, position))
             return tuple(next(values) if number == _FULL_32 else number for number in numbers)
-        place += length
-    return None if wanted else numbers
+        position += length
+    return None
 
 
 # Writing
@@ -433,11 +471,13 @@ class WrittenMember:
 
     def settle(self, crc: int) -> None:
         """Mark the data as complete."""
-        self.crc, self.is_complete = crc, True
+        self.crc = crc
+        self.is_complete = True
 
     def descriptor(self) -> bytes:
         """Return the data descriptor, which follows the data."""
-        return struct.pack("<IIQQ" if _is_large(self) else "<IIII", 0x08074B50, self.crc, self.size, self.size)
+        form = "<4sIQQ" if _is_large(self) else "<4sIII"
+        return struct.pack(form, _DESCRIPTOR, self.crc, self.size, self.size)
 
 
 class ZipWriter:
@@ -465,13 +505,21 @@ class ZipWriter:
         """
         if size is None:
             size = content.nbytes if isinstance(content, Extent) else len(content)  # type: ignore[arg-type]
-        encoded = name.encode()
+        content_size = size
+        encoded_name = name.encode()
         member = WrittenMember(name, self._output.position - self._start, size + len(head))
         extra = _zip64_field(member) if _is_large(member) else b""
-        extra += _padding(member.offset + _LOCAL_HEADER.size + len(encoded) + len(extra))
-        self._output.write(_LOCAL_HEADER.pack(_LOCAL, 0, _FLAGS, 0, 0, 0, 0, 0, 0, len(encoded), len(extra)))
-        self._output.write(encoded + extra + head)
-        self._output.append(content, lambda crc: member.settle(combine(crc32(head), crc, size) if head else crc))
+        extra += _padding(member.offset + _LOCAL_HEADER.size + len(encoded_name) + len(extra))
+        # Method, times, CRC and sizes are 0: the descriptor after the data has the last two.
+        self._output.write(
+            _LOCAL_HEADER.pack(_LOCAL, 0, _SIZES_FOLLOW | _UTF8, 0, 0, 0, 0, 0, 0, len(encoded_name), len(extra))
+        )
+        self._output.write(encoded_name + extra + head)
+
+        def settle(crc: int) -> None:
+            member.settle(combine(crc32(head), crc, content_size) if head else crc)
+
+        self._output.append(content, settle)
         if not member.is_complete:
             self._incomplete.append((self._output.position, member))
         self._output.write(member.descriptor())
@@ -495,13 +543,21 @@ class ZipWriter:
         for member in self.members:
             self._output.write(_central_header(member))
         end = self._output.position - self._start
-        count, size = len(self.members), end - start
-        wide = (_END64_RECORD.size - 12, 0x031E, 45, 0, 0, count, count, size, start)
-        self._output.write(_END64_RECORD.pack(_END64, *wide))
+        count = len(self.members)
+        size = end - start
+        record_length = _END64_RECORD.size - _END64_HEAD_BYTES
+        self._output.write(
+            _END64_RECORD.pack(_END64, record_length, _MADE_BY, _NEEDED, 0, 0, count, count, size, start)
+        )
         self._output.write(_LOCATOR64_RECORD.pack(_LOCATOR64, 0, end, 1))
-        short = min(count, _FULL_16)
-        sizes = (min(size, _FULL_32), min(start, _FULL_32), len(comment))
-        self._output.write(_END_RECORD.pack(_END, 0, 0, short, short, *sizes) + comment)
+        # Numbers that do not fit are full: their values are in the record of 64 bits.
+        short_count = min(count, _FULL_16)
+        short_size = min(size, _FULL_32)
+        short_start = min(start, _FULL_32)
+        self._output.write(
+            _END_RECORD.pack(_END, 0, 0, short_count, short_count, short_size, short_start, len(comment))
+        )
+        self._output.write(comment)
 
 
 def _is_large(member: WrittenMember) -> bool:
@@ -517,8 +573,8 @@ def _zip64_field(member: WrittenMember) -> bytes:
 
 
 def _padding(position: int) -> bytes:
-    """Return an extra field after which the data start at a multiple of the alignment."""
-    start = position + 4
+    """Return an extra field at a position after which the data start at a multiple of the alignment."""
+    start = position + len(_PADDING_FIELD) + 2  # the length of the field has 2 bytes
     length = -start % ALIGNMENT_BYTES
     return _PADDING_FIELD + struct.pack("<H", length) + b"Z" * length
 
@@ -528,7 +584,7 @@ def _central_header(member: WrittenMember) -> bytes:
     extra = _zip64_field(member) if _is_large(member) else b""
     size = min(member.size, _FULL_32)
     header = _CENTRAL_HEADER.pack(
-        _CENTRAL, 0, 0, _FLAGS, 0, 0, 0, member.crc, size, size, len(name), len(extra), 0, 0, 0, 0,
+        _CENTRAL, 0, 0, _SIZES_FOLLOW | _UTF8, 0, 0, 0, member.crc, size, size, len(name), len(extra), 0, 0, 0, 0,
         min(member.offset, _FULL_32),
     )  # fmt: skip
     return header + name + extra

@@ -214,11 +214,12 @@ class BinaryInput(Window):
         self._at = at
         wanted = min(count - len(values), self.remaining // 24, self._run)
         self._need(wanted * 24, "a table entry")
-        found_keys, found = number_entries(memoryview(self._window)[self._at : self._at + wanted * 24], self._sign)
-        keys += found_keys
-        values += found
-        self._at += len(found) * 24
-        if len(found) == wanted:
+        entries = memoryview(self._window)[self._at : self._at + wanted * 24]
+        new_keys, new_values = number_entries(entries, self._sign)
+        keys += new_keys
+        values += new_values
+        self._at += len(new_values) * 24
+        if len(new_values) == wanted:
             self._run = min(2 * self._run, _LARGE_WINDOW // 24)
         else:
             self._run, self._pause = _LONG_RUN, _LONG_RUN

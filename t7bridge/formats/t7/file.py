@@ -136,13 +136,14 @@ class _Values:
 
     def content(self, rest: int) -> T7File:
         """Return the content of the file, when nothing more is read; `rest` bytes are left."""
-        reader, count = self.reader, len(self.roots)
+        reader = self.reader
+        count = len(self.roots)
         which = "the value" if count == 1 else f"the last of {count} values"
         message = f"{rest} bytes after {which} are not a value: {self.reason}" if self.reason else ""
         source = reader.source.window(reader.source.size - rest, rest)
-        made = T7File(self.roots, reader.layout, source, reader.objects[: self._objects], message)
+        file = T7File(self.roots, reader.layout, source, reader.objects[: self._objects], message)
         reader.forget()
-        return made
+        return file
 
 
 def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T7File:
@@ -152,24 +153,25 @@ def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T
         FormatError: the first value cannot be read.
         CorruptError: the values read account for next to nothing of the file, or a value is in another byte order.
     """
-    found = _Values(T7Reader(source, limits=limits)).read_rest()
-    if len(found.roots) > 1 and found.reader.layout.encoding == "binary":
+    values = _Values(T7Reader(source, limits=limits)).read_rest()
+    if len(values.roots) > 1 and values.reader.layout.encoding == "binary":
         # A value without numbers is the same in every layout. The layout of the last one applies to all.
-        last = found.orders[-1]
-        if any(each != last for each in found.orders):
-            again = _Values(T7Reader(source, encoding="binary", limits=limits, **last)).read_rest()
-            if again.ends[-1] != found.ends[-1] or len(again.roots) != len(found.roots):
+        last_order = values.orders[-1]
+        if any(order != last_order for order in values.orders):
+            values_in_last_order = _Values(T7Reader(source, encoding="binary", limits=limits, **last_order)).read_rest()
+            same_end = values_in_last_order.ends[-1] == values.ends[-1]
+            if not same_end or len(values_in_last_order.roots) != len(values.roots):
                 raise CorruptError(
                     "its values are in different byte orders",
-                    file=found.reader.source.name,
-                    offset=found.ends[0],
+                    file=values.reader.source.name,
+                    offset=values.ends[0],
                     hint="Write each to a file of its own.",
                 )
-            found = again
-    _refuse_unexplained(found)
-    if found.left:
-        refuse_two(found.reader.source, found.ends[-1], "a .t7")
-    return found.content(found.left)
+            values = values_in_last_order
+    _refuse_unexplained(values)
+    if values.left:
+        refuse_two(values.reader.source, values.ends[-1], "a .t7")
+    return values.content(values.left)
 
 
 def refuse_unexplained(reader: T7Reader, value: Value) -> None:
@@ -188,27 +190,34 @@ def refuse_unexplained(reader: T7Reader, value: Value) -> None:
 
 def _refuse_unexplained(values: _Values) -> None:
     """Refuse a file of which the values read account for next to nothing: zeros, a table of text, a damaged count."""
-    source, first = values.reader.source, values.roots[0]
-    end, first_end = values.ends[-1], values.ends[0]
-    start = source.read(end, 1 << 12)
-    if start.startswith(PT_RECORD_START) or not (values.left or len(values.roots) > 1):
+    source = values.reader.source
+    first_value = values.roots[0]
+    first_end = values.ends[0]
+    last_end = values.ends[-1]
+    rest_start = source.read(last_end, 1 << 12)
+    if not values.left and len(values.roots) == 1:
         return
-    if not start.strip() and values.left == len(start) and values.reader.layout.encoding == "ascii":
+    if rest_start.startswith(PT_RECORD_START):
+        return
+    is_whole_rest = values.left == len(rest_start)
+    if is_whole_rest and not rest_start.strip() and values.reader.layout.encoding == "ascii":
         return  # white space at the end of a text
-    follows = source.size - first_end
-    if _is_empty(first):
-        wrong = follows > first_end
+    if _is_empty(first_value):
+        unexplained_bytes = source.size - first_end
+        is_refused = unexplained_bytes > first_end
     else:
-        hollow = all(value is None or isinstance(value, (bool, float, bytes)) for value in values.roots)
-        wrong = bool(values.reason) and hollow and (first is None or values.left > end)
-        follows = values.left
-    if wrong:
+        unexplained_bytes = values.left
+        are_scalars = all(value is None or isinstance(value, (bool, float, bytes)) for value in values.roots)
+        # A nil explains nothing: zeros are read as nil.
+        is_most = first_value is None or unexplained_bytes > last_end
+        is_refused = bool(values.reason) and are_scalars and is_most
+    if is_refused:
         raise CorruptError(
-            f"its only readable part, {_in_words(first)}, accounts for next to nothing of the file",
+            f"its only readable part, {_in_words(first_value)}, accounts for next to nothing of the file",
             file=source.name,
-            offset=source.size - follows,
+            offset=source.size - unexplained_bytes,
             expected="the end of the file",
-            found=f"{follows} bytes more",
+            found=f"{unexplained_bytes} bytes more",
             hint="It is not a .t7, or damaged at its beginning.",
         )
 

@@ -133,23 +133,23 @@ def possible_layouts(
             return [T7Layout(encoding="ascii")]
     elif encoding not in (None, "binary"):
         raise ModelError(f"unknown encoding {encoding!r}", expected="binary or ascii")
+    layouts = list(BINARY_LAYOUTS)
     # Any first value has a small first integer: a type tag, a count, a flag.
-    orders = ["little", "big"]
-    little, big = (abs(int.from_bytes(head[:4], order, signed=True)) for order in ("little", "big"))
+    little = abs(int.from_bytes(head[:4], "little", signed=True))
+    big = abs(int.from_bytes(head[:4], "big", signed=True))
     if big < little:
-        orders.reverse()
-    wanted = [
-        layout
-        for order in orders
-        for layout in BINARY_LAYOUTS
-        if layout.byte_order == order and byte_order in (None, order) and long_size in (None, layout.long_size)
-    ]
-    if not wanted:
+        layouts.sort(key=lambda layout: layout.byte_order != "big")
+    if byte_order is not None:
+        layouts = [layout for layout in layouts if layout.byte_order == byte_order]
+    if long_size is not None:
+        layouts = [layout for layout in layouts if layout.long_size == long_size]
+    if not layouts:
         raise ModelError("unknown layout", expected="byte order little or big, long size 4 or 8")
-    return wanted
+    return layouts
 
 
 def _refuse_other_formats(source: ByteSource, head: bytes) -> None:
+    """Raise an error for an empty file, or one with the signature of another format."""
     if not head:
         raise TruncatedError("is empty", file=source.name)
     signature = identify(head)
@@ -160,14 +160,16 @@ def _refuse_other_formats(source: ByteSource, head: bytes) -> None:
 
 def _looks_like_text(head: bytes) -> bool:
     """Return whether the first word is a number and text follows: a file in ascii."""
-    word = head.lstrip()[:40].split(maxsplit=1)
-    if not word or head[:1] == b"\0":
+    words = head.lstrip()[:40].split(maxsplit=1)
+    if not words or head[:1] == b"\0":
         return False
+    first_word = words[0]
     try:
-        float(word[0])
+        float(first_word)
     except ValueError:
         return False
-    return len(head) > len(word[0]) or word[0].isdigit()
+    # A file that is one word only must be a tag: `nan` and `inf` are words too.
+    return len(head) > len(first_word) or first_word.isdigit()
 
 
 WINDOW_BYTES = 1 << 20
@@ -212,7 +214,9 @@ class Window:
 
     def _jump(self, offset: int) -> None:
         """Move to an offset outside the window."""
-        self._base, self._at, self._window = offset, 0, b""
+        self._base = offset
+        self._at = 0
+        self._window = b""
 
     @property
     def remaining(self) -> int:
@@ -234,8 +238,13 @@ class Window:
         """
         if count < 0:
             raise self.fault(f"a negative count for {what}", found=f"{count}")
-        least = min(each, 2) if self.is_text else each  # a digit and a space; after the last number nothing
-        if count * least > self.remaining + (self.is_text and each > 1):
+        least = each
+        available = self.remaining
+        if self.is_text and each > 1:
+            # A number in ascii needs a digit and a space; no space follows the last one.
+            least = 2
+            available += 1
+        if count * least > available:
             expected = f"at most {self.remaining // least} in the {counted(self.remaining, 'byte')} left"
             text = f"a count claims more than the file holds: {what}"
             raise self.fault(text, TruncatedError, expected=expected, found=f"{count}")
@@ -292,14 +301,17 @@ class Window:
         elif tag == STRING:
             item = self.read_raw(self.read_int("a string's length"), "a string")
         elif tag == BOOLEAN:
-            place = None if self.is_text else self.position
+            # In ascii the error is at the end of the number.
+            offset = None if self.is_text else self.position
             number = self.read_int("a boolean")
             if number not in (0, 1):
-                raise self.no_boolean(number, place)
+                raise self.no_boolean(number, offset)
             item = number == 1
         elif tag != NIL:
+            # An object: its tag is read again by whoever reads objects.
             self.position = start
             return False
+        # A key without a value is followed by its value.
         if len(keys) > len(values):
             values.append(item)
         elif item is None or item != item:

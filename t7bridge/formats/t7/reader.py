@@ -116,10 +116,10 @@ class T7Reader:
 
     def count_views(self) -> tuple[int, int]:
         """Count the tensors and the storages read so far."""
-        found = self._run.objects
+        objects = self._run.objects
         return (
-            sum(isinstance(value, Tensor) for value in found),
-            sum(isinstance(value, Storage) for value in found),
+            sum(isinstance(value, Tensor) for value in objects),
+            sum(isinstance(value, Storage) for value in objects),
         )
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class T7Reader:
                     continue
                 if failures and not self._explains_more(layout, max(failure[0] for failure in failures)):
                     continue
-                if any(isinstance(found, (Tensor, Storage, TdsHash, TdsVec)) for found in self.objects):
+                if any(isinstance(obj, (Tensor, Storage, TdsHash, TdsVec)) for obj in self.objects):
                     self._layouts = [layout]  # a long has been read, and what followed was valid
                 return value
             # The layout that came furthest is the file's: the others failed because they are wrong.
@@ -246,7 +246,7 @@ class T7Reader:
             reached: how far the earlier layouts came, in bytes.
         """
         # Lua Torch writes no sizes for a tensor without memory, and the zero halves of longs are not storages.
-        if any(isinstance(found, Tensor) and found.size and found.storage is None for found in self.objects):
+        if any(isinstance(obj, Tensor) and obj.size and obj.storage is None for obj in self.objects):
             return False
         if self.at_end or self.position >= reached:
             return True
@@ -379,9 +379,9 @@ class ObjectReader:
 
     def _scalar(self) -> list[Value]:
         """Read a value, returned in a list, unless it is an object."""
-        found: list[Value] = []
-        self._scalars([0.0], found, 1)  # as that of an entry whose key is known
-        return found
+        values: list[Value] = []
+        self._scalars([0.0], values, 1)  # as that of an entry whose key was read
+        return values
 
     def _open(self, tag: int) -> tuple[Value, int]:
         """Read the start of an object whose tag was read; return it, and the number of values inside it."""
@@ -399,9 +399,9 @@ class ObjectReader:
             self._unnumbered += 1
         else:
             index = stream.read_int("an object's number")
-            known = self._numbered(index)
-            if known is not _MISSING:
-                return self._known(known, index, tag), 0
+            earlier_object = self._numbered(index)
+            if earlier_object is not _MISSING:
+                return self._checked_reference(earlier_object, index, tag), 0
         if tag == tags.TORCH:
             return self._open_torch(index)
         if tag == tags.TABLE:
@@ -417,16 +417,17 @@ class ObjectReader:
         return function, 1
 
     def _tag_hint(self) -> str:
-        for found in reversed(self._path):
-            if isinstance(found, TorchObject):
+        for value in reversed(self._path):
+            if isinstance(value, TorchObject):
                 return (
-                    f"If the class {found.class_name} has a write method of its own, register its layout with "
+                    f"If the class {value.class_name} has a write method of its own, register its layout with "
                     "t7bridge.register_class."
                 )
         return "The file is damaged, or is not a .t7 file."
 
-    def _known(self, known: Any, index: int, tag: int) -> Any:
-        kind = tags.TABLE if isinstance(known, Table) else known.tag if isinstance(known, LuaFunction) else tags.TORCH
+    def _checked_reference(self, obj: Any, index: int, tag: int) -> Any:
+        """Return an object read before, to which a tag and its number refer; the tag must be that of the object."""
+        kind = tags.TABLE if isinstance(obj, Table) else obj.tag if isinstance(obj, LuaFunction) else tags.TORCH
         if kind != tag:
             raise CorruptError(
                 f"a reference to object {index} has the wrong type",
@@ -434,7 +435,7 @@ class ObjectReader:
                 found=TAG_NAMES[tag],
                 hint="The file is damaged.",
             )
-        return known
+        return obj
 
     def _numbered(self, index: int) -> Any:
         """Return the object of a number, `_MISSING` if there is none."""
@@ -541,12 +542,13 @@ class ObjectReader:
         elif isinstance(value, TorchObject):
             return self._fields_tag(value)
         elif isinstance(value, LuaFunction):
-            if found := self._scalar():
-                value.upvalues = found[0]
+            scalars = self._scalar()
+            if scalars:
+                value.upvalues = scalars[0]
                 return None
         else:
-            while len(value.elements) < count and (found := self._scalar()):
-                value.elements += found
+            while len(value.elements) < count and (scalars := self._scalar()):
+                value.elements += scalars
             if len(value.elements) == count:
                 return None
         return self.stream.read_int("a type tag")
@@ -601,7 +603,9 @@ class ObjectReader:
         if stream.layout.vintage == tags.TORCH5:
             from .releases_2010 import read_ownership
 
-            self._unowned += [] if read_ownership(stream) else [next(reversed(self.numbers or (len(self.objects),)))]
+            if not read_ownership(stream):
+                # This tensor's number is the last one that was given.
+                self._unowned.append(next(reversed(self.numbers or (len(self.objects),))))
         tag = stream.read_int("a type tag")
         if tag != tags.NIL:
             return tag

@@ -44,8 +44,10 @@ if TYPE_CHECKING:
 
 HINT = "The file was written by a Torch of 2010 or 2011, whose nn modules wrote their fields one after another."
 _ROOT = "nn.Sequential"
+"""The class of a network without its class."""
 _ROOT_FIELDS = ("modules", "gradInput", "output")
-_HEAD = 1 << 12
+_HEAD_BYTES = 1 << 12
+"""Bytes in which a file of that time names a first class."""
 
 
 @define(frozen=True)
@@ -102,7 +104,8 @@ class _Item:
     name: str
     condition: str = ""
 
-    def stands(self, fields: Table) -> bool:
+    def is_present(self, fields: Table) -> bool:
+        """Return whether an object with these fields has the value."""
         if not self.condition:
             return True
         value = fields.get(self.condition)
@@ -110,12 +113,15 @@ class _Item:
 
 
 def _items(text: str) -> list[_Item]:
-    found = []
-    for segment in filter(None, map(str.strip, text.split(";"))):
-        names, _, condition = segment.partition(" if ")
-        kind, *words = names.split()
-        found += [_Item(_KINDS[kind], word, condition) for word in words]
-    return found
+    """Return the values in a row of the table: `kind name name …; kind name … if name`."""
+    items = []
+    for segment in text.split(";"):
+        if not segment.strip():
+            continue
+        words, _, condition = segment.strip().partition(" if ")
+        kind, *names = words.split()
+        items += [_Item(_KINDS[kind], name, condition) for name in names]
+    return items
 
 
 @define(frozen=True)
@@ -131,6 +137,8 @@ class _Class:
     items: tuple[_Item, ...]
 
     def read(self, reader: Any, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
+        # The object has its table before its values are read: they may refer to the object.
         fields = obj.fields = Table()
         if self.has_table:
             fields = reader.read_object()
@@ -138,7 +146,7 @@ class _Class:
                 raise CorruptError(f"the fields of a {obj.class_name} are not a table", found=type(fields).__name__)
             obj.fields = fields
         for item in self.items:
-            if not item.stands(fields):
+            if not item.is_present(fields):
                 continue
             try:
                 value = item.kind.read(reader)
@@ -154,45 +162,56 @@ class _Class:
                 self._compare(obj.class_name, item, value, fields.get(item.name))
             elif value is not None:
                 fields[item.name] = value
-        reader.vintage_objects += bool(self.items)
+        if self.items:
+            reader.vintage_objects += 1
 
     @staticmethod
-    def _compare(class_name: str, item: _Item, value: Value, before: Value) -> None:
+    def _compare(class_name: str, item: _Item, value: Value, table_value: Value) -> None:
         """Check that the table has the same fields as the values after it; otherwise it is another layout.
 
         An integer was truncated if the field was not integral.
         """
-        if isinstance(before, float) and item.kind.method == "int" and math.isfinite(before):
-            before = float(int(before))
-            before = None if before == item.kind.absent else before
-        same = value is before or all(found is None or found is False for found in (value, before))
-        if not same and not (isinstance(value, (float, bytes)) and (value == before or str(value) == str(before))):
-            raise CorruptError(
-                f"the field {item.name} of a {class_name} occurs twice with different values",
-                expected=repr(before)[:40],
-                found=repr(value)[:40],
-                hint=HINT,
-            )
+        if isinstance(table_value, float) and item.kind.method == "int" and math.isfinite(table_value):
+            table_value = float(int(table_value))
+            if table_value == item.kind.absent:
+                table_value = None
+        if value is table_value:
+            return
+        # Lua writes a missing truth value as false.
+        if (value is None or value is False) and (table_value is None or table_value is False):
+            return
+        # nan differs from itself, and is printed alike.
+        if isinstance(value, (float, bytes)) and (value == table_value or str(value) == str(table_value)):
+            return
+        raise CorruptError(
+            f"the field {item.name} of a {class_name} occurs twice with different values",
+            expected=repr(table_value)[:40],
+            found=repr(value)[:40],
+            hint=HINT,
+        )
 
     def write(self, writer: Any, obj: TorchObject) -> None:
+        """Write an object."""
         fields = obj.fields if obj.fields is not None else Table()
         if self.has_table:
             writer.write_object(fields)
         else:
-            known = {item.name.encode() for item in self.items if item.stands(fields)}
+            names = {item.name.encode() for item in self.items if item.is_present(fields)}
             for name in fields.raw_keys:
-                if name not in known and fields[name] is not None:
+                if name not in names and fields[name] is not None:
                     raise WriteError(
                         f"a {obj.class_name} of {writer.layout.vintage} cannot hold the field {name!r}",
                         hint="Write the current layout: T7Layout(vintage='').",
                     )
         for item in self.items:
-            if not item.stands(fields):
+            if not item.is_present(fields):
                 continue
             value = fields.get(item.name)
             if item.kind.absent is not None and not isinstance(value, item.kind.types):
                 value = item.kind.absent
-            if not isinstance(value, item.kind.types) or not (self.has_table or item.kind.holds(value)):
+            # The table has the exact value of a number that is truncated here.
+            can_be_written = isinstance(value, item.kind.types) and (self.has_table or item.kind.holds(value))
+            if not can_be_written:
                 raise WriteError(
                     f"the field {item.name} of a {obj.class_name} cannot be written", found=repr(value)[:40]
                 )
@@ -200,15 +219,24 @@ class _Class:
 
 
 def _class(release: str, name: str) -> _Class:
+    """Return the layout of a class in a release: the values of its parents, from the outermost on, then its own."""
     rows = RELEASES[release]
-    parents: list[str] = []
+    texts: list[str] = []
     while name:
         row = rows.get(name, "")
-        parent, arrow, own = row.rpartition(">")
-        parents.insert(0, own.strip() if arrow else row)
-        name = parent.strip() if arrow else "nn.Module"
-    has_table = parents[0] == "fields"
-    return _Class(has_table, tuple(item for text in (parents[1:] if has_table else parents) for item in _items(text)))
+        if ">" in row:
+            parent, _, text = row.rpartition(">")
+        else:
+            parent, text = "nn.Module", row
+        texts.insert(0, text.strip())
+        name = parent.strip()
+    has_table = texts[0] == "fields"
+    if has_table:
+        texts = texts[1:]
+    items: list[_Item] = []
+    for text in texts:
+        items += _items(text)
+    return _Class(has_table, tuple(items))
 
 
 @cache
@@ -217,7 +245,9 @@ def vintage_payload(release: str, class_name: str) -> Payload | None:
     if not release or not class_name.startswith("nn."):
         return None
     layout = _class(release, class_name)
-    return Payload(layout.read, layout.write) if layout.items or not layout.has_table else None
+    if layout.has_table and not layout.items:
+        return None
+    return Payload(layout.read, layout.write)
 
 
 # Torch5's tensors
@@ -244,72 +274,83 @@ def read_again(reader: Any, start: int, layouts: list[T7Layout], value: Value, f
         value: the value in today's form.
         failure: why it cannot be read in today's form.
     """
-    best = failure
+    furthest_failure = failure
     # If several layouts failed, the objects seen by the last of them mean nothing.
-    seen = list(reader.objects) if failure is None or len(layouts) == 1 else None
+    objects = list(reader.objects) if failure is None or len(layouts) == 1 else None
     try:
-        for release, layout, headless in product(_releases(reader, start, seen), layouts, _ways(seen)):
-            wanted = evolve(layout, vintage=release, headless=headless)
+        for release, layout, headless in product(_releases(reader, start, objects), layouts, _starts(objects)):
+            vintage_layout = evolve(layout, vintage=release, headless=headless)
             try:
-                return reader.try_layout(wanted, lambda: _read_root(reader))
+                return reader.try_layout(vintage_layout, lambda: _read_root(reader))
             except FormatError as error:
+                is_furthest = furthest_failure is None or (error.offset or 0) > (furthest_failure.offset or 0)
                 # Two complete objects are not a coincidence: the file is of that time, and damaged.
-                if reader.vintage_objects >= 2 and (best is None or (error.offset or 0) > (best.offset or 0)):
+                if reader.vintage_objects >= 2 and is_furthest:
                     error.hint = HINT
-                    best = error
-        if best:
-            raise best
+                    furthest_failure = error
+        if furthest_failure:
+            raise furthest_failure
         return value
     finally:
-        best = failure = None  # errors refer to this frame: break the reference cycle
+        furthest_failure = failure = None  # errors refer to this frame: break the reference cycle
 
 
-def _releases(reader: Any, start: int, seen: list[Value] | None) -> tuple[str, ...]:
+def _releases(reader: Any, start: int, objects: list[Value] | None) -> tuple[str, ...]:
     """Return the releases that may have written a file of which today's layout explains nothing, or only the start.
 
     Args:
         reader: positioned after the bytes read so far.
         start: start of the file.
-        seen: the objects seen, if known.
+        objects: the objects of the value in today's form; None if they mean nothing.
     """
-    head = reader.source.read(start, _HEAD)
+    torch7_releases = VINTAGES[2:]
+    head = reader.source.read(start, _HEAD_BYTES)
     if b"torch.Tensor" in head:
         return (TORCH5,)
-    if seen is None:
-        return VINTAGES[2:] if b"nn." in head else ()
-    if seen and isinstance(seen[0], Tensor):
-        # A network without its class starts with two tensors: for today's layout, two values.
+    if objects is None:
+        return torch7_releases if b"nn." in head else ()
+    if objects and isinstance(objects[0], Tensor):
+        # A network without its class starts with two tensors: for today's layout, two values. Only the first release
+        # of Torch7 wrote such files; later ones start with a table.
         head = reader.source.read(reader.position, 32)
-        ascii_tag = head.split(maxsplit=1)[:1] == [b"%d" % TORCH]
-        return VINTAGES[2:3] if (ascii_tag if reader.layout.encoding == "ascii" else TORCH in head[:4]) else ()
-    names = {found.class_name for found in seen if isinstance(found, TorchObject)}
-    return tuple(release for release in VINTAGES[2:] if any(vintage_payload(release, name) for name in names))
+        if reader.layout.encoding == "ascii":
+            has_tag = head.split(maxsplit=1)[:1] == [b"%d" % TORCH]
+        else:
+            has_tag = TORCH in head[:4]  # in either byte order
+        return torch7_releases[:1] if has_tag else ()
+    names = {item.class_name for item in objects if isinstance(item, TorchObject)}
+    return tuple(release for release in torch7_releases if any(vintage_payload(release, name) for name in names))
 
 
-def _ways(seen: list[Value] | None) -> tuple[bool, ...]:
-    """Return whether a file can start with the fields of a network, with a class, or with either."""
-    if not seen or isinstance(seen[0], Table):
+def _starts(objects: list[Value] | None) -> tuple[bool, ...]:
+    """Return what a file can start with: the fields of a network (True), a class (False), or either, in this order."""
+    if not objects or isinstance(objects[0], Table):
         return (True, False)
-    return (not isinstance(seen[0], TorchObject),)
+    return (not isinstance(objects[0], TorchObject),)
 
 
 def _read_root(reader: Any) -> Value:
-    layout = reader.layout
-    if not layout.headless:
-        value = reader.read_object()
-    else:
-        value = TorchObject(_ROOT)
-        _class(layout.vintage, _ROOT).read(reader, value)
-        modules = value.get("modules")
-        children = modules.raw_values if isinstance(modules, Table) else []
-        names = [child.class_name if isinstance(child, TorchObject) else "" for child in children]
-        if not names or not all(name.startswith("nn.") for name in names):
-            raise CorruptError("is not a network without its class", hint=HINT)
-        if not all(name in value for name in _ROOT_FIELDS):
-            raise CorruptError("a network without its class lacks a field", expected=", ".join(_ROOT_FIELDS), hint=HINT)
+    """Read the one value of a file, whose layout is that of the reader."""
+    value = _read_headless(reader) if reader.layout.headless else reader.read_object()
     if not reader.at_end or not reader.vintage_objects:
         raise CorruptError("more follows than one value of that time", hint=HINT)
     return value
+
+
+def _read_headless(reader: Any) -> Value:
+    """Read a network without its class."""
+    network = TorchObject(_ROOT)
+    _class(reader.layout.vintage, _ROOT).read(reader, network)
+    modules = network.get("modules")
+    children = modules.raw_values if isinstance(modules, Table) else []
+    if not children:
+        raise CorruptError("is not a network without its class", hint=HINT)
+    for child in children:
+        if not isinstance(child, TorchObject) or not child.class_name.startswith("nn."):
+            raise CorruptError("is not a network without its class", hint=HINT)
+    if not all(name in network for name in _ROOT_FIELDS):
+        raise CorruptError("a network without its class lacks a field", expected=", ".join(_ROOT_FIELDS), hint=HINT)
+    return network
 
 
 def can_be_headless(value: Value) -> bool:

@@ -81,14 +81,14 @@ class Alike:
             key_tag, key, tag, index = entry(window, at)
             if key_tag != tags.NUMBER or tag != wanted or index != number or key != key:
                 break
-            found = make(window, at + size, index, base)
-            if found is None:
+            result = make(window, at + size, index, base)
+            if result is None:
                 break
-            made, at = found
-            objects += made
-            number += len(made)
+            new_objects, at = result
+            objects += new_objects
+            number += len(new_objects)
             keys.append(key)
-            values.append(made[0])
+            values.append(new_objects[0])
         stream.move_to(at)
 
 

@@ -92,8 +92,9 @@ class TextInput(Window):
             )
 
     def _wrong(self, token: bytes, what: str) -> FormatError:
-        found = repr(token[:40])[1:]
-        return self.fault(f"is not {what}", offset=self.position - len(token), expected=what, found=found)
+        """Return the error for a word that is not what is expected."""
+        shown_token = repr(token[:40])[1:]  # without the `b`
+        return self.fault(f"is not {what}", offset=self.position - len(token), expected=what, found=shown_token)
 
     def _read_integer(self, what: str) -> int:
         token = self._token(what)
@@ -146,8 +147,8 @@ class TextInput(Window):
             self._refill(length)
         data = self._window[self._at : self._at + length]
         if len(data) < length:
-            found = f"{len(data)}"
-            raise self.fault(f"the file ends inside {what}", TruncatedError, expected=f"{length} bytes", found=found)
+            message = f"the file ends inside {what}"
+            raise self.fault(message, TruncatedError, expected=f"{length} bytes", found=f"{len(data)}")
         self._at += length
         self._line_feed()
         return data

@@ -134,6 +134,7 @@ class T7Writer:
         self._output.flush()
 
     def _done(self) -> None:
+        """Write what is buffered after a value of its own, to a file object that may be used between values."""
         if self._owned and not self._payload_depth:
             self._output.flush()
 
@@ -175,15 +176,19 @@ class T7Writer:
                 halves.append(0)
             elif not self._referenced:
                 self._numbers.pop(value, None)
-            found = None
-            while len(inside) > base and (found := self._entries(*_parts(inside[-1]), halves[-1])) is None:
+            # The innermost value goes on with the next one inside it; those that have no more are left.
+            next_value = None
+            while len(inside) > base:
+                next_value = self._entries(*_parts(inside[-1]), halves[-1])
+                if next_value is not None:
+                    break
                 halves.pop()
                 value = inside.pop()
                 if not self._referenced:
                     self._numbers.pop(value, None)
-            if found is None:
+            if next_value is None:
                 return
-            value = found[0]
+            value = next_value[0]
 
     def _open(self, value: Value) -> bool:
         """Write a value, or its start; return whether values inside it are still to be written."""
@@ -205,6 +210,7 @@ class T7Writer:
         return False
 
     def _write_number(self, value: float) -> None:
+        """Write a number, which must be a double exactly."""
         try:
             number = float(value)
         except OverflowError:
@@ -216,7 +222,7 @@ class T7Writer:
             )
         self._stream.write_number(number)
 
-    def _known(self, value: Value) -> int | None:
+    def _number_of(self, value: Value) -> int | None:
         """Return the number of an object that was written before, or is being written."""
         number = self._numbers.get(value)
         if number is not None and not self._referenced:
@@ -236,18 +242,22 @@ class T7Writer:
         if tag == tags.FUNCTION_WITHOUT_INDEX:
             stream.write_int(tag)
             return self._function(value)
-        if (known := self._known(value)) is not None:
-            stream.write_ints(tag, known)
+        number = self._number_of(value)
+        if number is not None:
+            stream.write_ints(tag, number)
             return False
         if isinstance(value, Table):
-            stream.write_ints(tag, self._number(value), len(value.raw_keys))
+            stream.write_ints(tag, self._new_number(value), len(value.raw_keys))
             return True
-        is_function = isinstance(value, LuaFunction)
-        name = "" if is_function else self._class_name(value)
-        stream.write_ints(tag, self._number(value))
-        return self._function(value) if is_function else self._torch(value, name)
+        if isinstance(value, LuaFunction):
+            stream.write_ints(tag, self._new_number(value))
+            return self._function(value)
+        name = self._class_name(value)  # before anything is written, as it may be refused
+        stream.write_ints(tag, self._new_number(value))
+        return self._torch(value, name)
 
-    def _number(self, value: Value) -> int:
+    def _new_number(self, value: Value) -> int:
+        """Return the number of an object that is written now: the layout's, and after these the next free one."""
         numbers = self.layout.numbers
         number = numbers[self._count] if self._count < len(numbers) else self._beyond + self._count
         self._count += 1
@@ -256,6 +266,7 @@ class T7Writer:
 
     @staticmethod
     def _class_name(value: Value) -> str:
+        """Return the class name of an object; a tensor or storage may have a type that Lua Torch does not have."""
         if isinstance(value, (Tensor, Storage)):
             name = value.lua_class
             if name is None:
@@ -264,6 +275,7 @@ class T7Writer:
         return str(value.class_name if isinstance(value, TorchObject) else value.lua_class)
 
     def _torch(self, value: Value, name: str) -> bool:
+        """Write version, class name and start of an object; return whether values inside it are still to be written."""
         stream = self._stream
         if value.version is not None:
             text = b"V %d" % value.version

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from ...data import np
 from ...graph.dtypes import LUA_CLASSES
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
-from .. import flows
+from .. import walk
 from ..fields import Fields, lookup
 from ..graphs import graph_modules
 from ..layouts import Layout, Permute, Reshape, apply_layout, copied, elements
@@ -45,6 +44,7 @@ from ..registry import (
     own_names,
     param,
     register_layer,
+    run_elsewhere,
     run_from,
 )
 from ..texts import Printed
@@ -52,14 +52,8 @@ from ..torch_nn import Refused, Tensors
 from .conv import Turn
 from .shape import dpnn_convert
 
-_FIRST = run_from("module")
-"""The first module, which Lua runs from its own field."""
-
-
-def _inside(obj: TorchObject) -> Iterator[Child]:
-    """Yield the modules in a container of nn, of which only Profile has a field of its own for what it runs."""
-    yield from _FIRST(obj) if obj.class_name == "nn.Profile" else modules(obj)
-
+# Lua runs the first module from its own field.
+run_elsewhere(dict.fromkeys(("nn.Profile", "nn.MapTable"), run_from("module")))
 
 # Containers that only call their children.
 _SEQUENTIAL = (
@@ -106,26 +100,26 @@ _MODULES: dict[str, Mapped] = {
 }
 register_layer(
     "nn.Container",
-    children=_inside,
+    children=modules,
     scratch="inShape outShape module pool transfer squeeze expand timer kernelSize kernelStride outputSize reduceSize",
     module=_MODULES,
     traits={
         "containers.Concat": Traits(
-            flow=flows.concatenated, written=("concat",), block="Branches", typed="containers.TypedConcat"
+            flow=walk.concatenated, written=("concat",), block="Branches", typed="containers.TypedConcat"
         ),
-        "containers.TypedConcat": Traits(flow=flows.concatenated),
-        "containers.DepthConcat": Traits(flow=partial(flows.concatenated, padded=True), typed="containers.DepthConcat"),
-        "containers.Bottle": Traits(flow=flows.bottled),
-        "containers.Batched": Traits(flow=flows.sequence),
+        "containers.TypedConcat": Traits(flow=walk.concatenated),
+        "containers.DepthConcat": Traits(flow=walk.padded, typed="containers.DepthConcat"),
+        "containers.Bottle": Traits(flow=walk.bottled),
+        "containers.Batched": Traits(flow=walk.sequence),
         "containers.ConcatTable": Traits(
-            returns_list=True, flow=flows.branches, written=("branches",), block="Branches"
+            returns_list=True, flow=walk.branches, written=("branches",), block="Branches"
         ),
         "containers.ParallelTable": Traits(
-            takes_list=True, returns_list=True, flow=flows.parallel, written=("parallel",), block="Block"
+            takes_list=True, returns_list=True, flow=walk.parallel, written=("parallel",), block="Block"
         ),
-        "containers.DontCast": Traits(flow=flows.sequence, casts=True),
-        "containers.Parallel": Traits(flow=flows.sliced, typed="containers.Parallel"),
-        "torch.nn.Sequential": Traits(flow=flows.sequence),
+        "containers.DontCast": Traits(flow=walk.sequence, casts=True),
+        "containers.Parallel": Traits(flow=walk.sliced, typed="containers.Parallel"),
+        "torch.nn.Sequential": Traits(flow=walk.sequence),
     },
     text={
         **dict.fromkeys(("nn.Sequential", "nn.Maxout", "nn.SpatialLPPooling"), Printed("sequential")),
@@ -137,7 +131,7 @@ register_layer(
         "nn.NaN": Printed("decorator", "({id:s})"),
     },
 )
-_MAPPED = Traits(takes_list=True, returns_list=True, flow=flows.mapped, written=("map",))
+_MAPPED = Traits(takes_list=True, returns_list=True, flow=walk.mapped, written=("map",))
 # CRNN: one module for every element of a table.
 register_layer(
     "nn.SharedParallelTable",
@@ -210,7 +204,7 @@ def clones(obj: TorchObject) -> Iterator[Child]:
 
     Lua uses `module` for the first element, whatever is first in `modules`.
     """
-    inside = list(_FIRST(obj))
+    inside = list(modules(obj))
     yield from inside[:1] if inside and are_clones(*(each.value for each in inside)) else inside
 
 
@@ -242,7 +236,7 @@ register_layer(
     module=of_runtime("containers.Graph"),
     traits=dict.fromkeys(
         ("containers.Graph", "containers.Stateful"),
-        Traits(flow=flows.graph, written=("graph",), block="Graph", is_graph=True),
+        Traits(flow=walk.graph, written=("graph",), block="Graph", is_graph=True),
     ),
 )
 
@@ -324,7 +318,7 @@ register_layer(
         lua_shape=lambda lua: _steps_of_weight(lua)[0],
         order=lambda lua: _steps_of_weight(lua)[1],
     ),
-    traits=Traits(flow=flows.sequence, shapes=_weight_norm_shapes),
+    traits=Traits(flow=walk.sequence, shapes=_weight_norm_shapes),
     text=Printed("decorator"),
 )
 

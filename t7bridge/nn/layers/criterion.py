@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph.lua import TorchObject
-from .. import flows
+from .. import walk
 from ..compounds import node, require
 from ..mapping import BASE, Lua, NotMappedError, Read, flag, integer, made, number, of_runtime, same_names, shape
 from ..registry import Param, Traits, criterions, named_modules, param, register_layer, stock_name
@@ -207,7 +207,7 @@ register_layer(
     children=named_modules("criterion"),
     scratch="clones zeroMask",
     module={"nn.CriterionTable": of_runtime("criterion.CriterionTable")},
-    traits=Traits(flow=flows.unknown),
+    traits=Traits(flow=walk.unknown),
 )
 # A layer: of nngraph.
 register_layer(

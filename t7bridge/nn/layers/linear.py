@@ -9,7 +9,7 @@ from typing import Any
 
 from ...data import np
 from ...graph.tensor import Tensor
-from .. import flows
+from .. import walk
 from ..compounds import node, require
 from ..fields import Fields
 from ..layouts import REST, Reshape, copied, elements
@@ -197,7 +197,7 @@ register_layer(
     "nn.Constant",
     params=(buffer("value"),),
     module=of_runtime("shape.Constant", shape("value").each, n_input_dims=optional("nInputDim")),
-    traits=Traits(flow=flows.constant, shapes=lambda *shape, n_input_dims=None: {"value": shape}),
+    traits=Traits(flow=walk.constant, shapes=lambda *shape, n_input_dims=None: {"value": shape}),
 )
 
 

@@ -17,7 +17,7 @@ from ...data import define, np
 from ...errors import ModelError
 from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor
-from .. import flows
+from .. import walk
 from ..compounds import node, require
 from ..fields import Fields, items_of
 from ..layouts import LAST, REST, Merge, Narrow, Permute, Reshape, elements
@@ -260,7 +260,7 @@ register_layer(
     "nn.DeepMask",
     children=named_modules("trunk", "maskBranch", "scoreBranch"),
     module=of_runtime("containers.DeepMask"),
-    traits=Traits(flow=flows.tensors),
+    traits=Traits(flow=walk.tensors),
 )
 
 
@@ -327,7 +327,7 @@ register_layer(
         "w2nn.Print": _IDENTITY,
         "w2nn.PrintTable": _IDENTITY,
     },
-    traits={"table.AuxiliaryLossTable": Traits(flow=flows.unknown)},
+    traits={"table.AuxiliaryLossTable": Traits(flow=walk.unknown)},
 )
 
 
@@ -453,13 +453,13 @@ register_layer(
     children=named_modules("lstmUnit"),
     scratch="rnnState drnnState initState",
     module=of_runtime("sequence.LstmLayer", hidden_size=integer("nHidden"), reverse=flag("reverse")),
-    traits=Traits(flow=flows.tensors),
+    traits=Traits(flow=walk.tensors),
 )
 register_layer(
     "nn.BiRnnJoin",
     children=named_modules("joinUnit"),
     module=of_runtime("sequence.BiRnnJoin"),
-    traits=Traits(flow=flows.tensors),
+    traits=Traits(flow=walk.tensors),
 )
 
 # OpenNMT's layers are named networks: they compute what `net` computes. Encoders and decoders are loops over steps in
@@ -496,7 +496,7 @@ register_layer(
         "onmt.Generator": of_runtime("containers.Wrapper", first=True),
         "onmt.FeaturesGenerator": of_runtime("containers.Wrapper", first=True),
     },
-    traits=Traits(flow=flows.unknown),
+    traits=Traits(flow=walk.unknown),
 )
 register_layer(
     scratch="noiseInit sharedNoise size",
@@ -551,7 +551,7 @@ register_layer(
         "functions.Function": Traits(output=same),
         "functions.Pairwise": Traits(takes_list=True),
         "functions.CumProd": Traits(output=same),
-        "functions.Sort": Traits(returns_list=True, flow=flows.tensors),
+        "functions.Sort": Traits(returns_list=True, flow=walk.tensors),
         "functions.Gather": Traits(takes_list=True),
         "functions.Scatter": Traits(takes_list=True),
         "functions.GridSample": Traits(takes_list=True),
@@ -670,7 +670,7 @@ register_layer(
         logarithms=flag("logsoftmax"),
         index_base=BASE,
     ),
-    traits=Traits(flow=flows.unknown, shapes=_nce_shapes),
+    traits=Traits(flow=walk.unknown, shapes=_nce_shapes),
 )
 # Rows are 0-based, and the first is zero whatever the file has there.
 register_layer(

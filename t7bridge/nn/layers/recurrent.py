@@ -15,7 +15,7 @@ from ...data import define, np
 from ...graph.lua import TorchObject, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
-from .. import flows
+from .. import walk
 from ..compounds import Expression, Node, node, part, recognized, require
 from ..fields import Fields, items_of, lookup
 from ..layouts import REST, BlockOrder, Extent, Layout, Narrow, Permute, Reshape, copied, elements, nested
@@ -40,7 +40,20 @@ from ..mapping import (
     optional,
     sizes,
 )
-from ..registry import Child, Param, Source, Traits, add_traits, keeps, modules, param, register_layer, run_from
+from ..registry import (
+    Child,
+    Param,
+    Source,
+    Traits,
+    add_traits,
+    keeps,
+    listed_modules,
+    modules,
+    param,
+    register_layer,
+    run_elsewhere,
+    run_from,
+)
 from ..torch_nn import Refused, Tensors, constructed, positive
 from .containers import are_clones
 
@@ -229,13 +242,9 @@ CELLS = {
 """The cells by their Lua classes."""
 
 
-_STEP = run_from("recurrentModule")
-"""The module of a step, which is also the first of `modules`; torch's rnn has it only there."""
-
-
 def _step_path(obj: TorchObject) -> str:
     """Return the path of the module of a step of a cell."""
-    path = next((child.path for child in _STEP(obj)), ".modules[1]")
+    path = next((child.path for child in modules(obj)), ".modules[1]")
     return "modules.1" if path == ".modules[1]" else path.removeprefix(".")
 
 
@@ -273,7 +282,7 @@ def _fields_of(fields: Fields, cell: Cell, paths: dict[str, str], shapes: Tensor
 def cell_children(obj: TorchObject) -> Iterator[Child]:
     """Yield the modules of a cell that is not recognized."""
     if not cell_params(obj):
-        yield from _STEP(obj)
+        yield from modules(obj)
 
 
 # States
@@ -505,7 +514,7 @@ def _step(path: str) -> str:
 
 def _parts_of_recurrent(obj: TorchObject) -> Iterator[Child]:
     """Yield the modules of a Recurrent, those that Lua runs where others were put into `modules`."""
-    listed = list(modules(obj))
+    listed = list(listed_modules(obj))
     for place, path in enumerate(_RECURRENT):
         child = listed[place] if place < len(listed) else None
         running = lookup(obj, path)
@@ -607,26 +616,21 @@ def _is_sequence(lua: Lua) -> bool:
     return next((name for name in names if name in ("nn.Sequencer", *_OWN_STEPS)), "") == "nn.Sequencer"
 
 
-_RUNNING = {
-    **dict.fromkeys(("nn.Recursor", "nn.Recurrence"), _STEP),
-    **dict.fromkeys(("nn.Sequencer", "nn.Repeater"), run_from("module|rnn")),
-    "nn.SeqBRNN": run_from("module"),
-    "nn.BiSequencerLM": run_from("_fwd", "_bwd", "_merge"),
-    "nn.RecurrentAttention": run_from("rnn", "action"),
-    "nn.Recurrent": _parts_of_recurrent,
-}
-"""Where Element-Research's classes hold the modules that they run, besides `modules`."""
-
-
-def _running(obj: TorchObject) -> Iterator[Child]:
-    """Yield the modules inside a recurrent module, as Lua runs them."""
-    yield from _RUNNING.get(obj.class_name, modules)(obj)
-
-
+# Element-Research's classes hold the modules that they run in fields, too.
+run_elsewhere(
+    {
+        **dict.fromkeys(("nn.Recursor", "nn.Recurrence", *CELLS), run_from("recurrentModule")),
+        **dict.fromkeys(("nn.Sequencer", "nn.Repeater"), run_from("module|rnn")),
+        "nn.SeqBRNN": run_from("module"),
+        "nn.BiSequencerLM": run_from("_fwd", "_bwd", "_merge"),
+        "nn.RecurrentAttention": run_from("rnn", "action"),
+        "nn.Recurrent": _parts_of_recurrent,
+    }
+)
 register_layer(
     "nn.AbstractRecurrent",
     "nn.AbstractSequencer",
-    children=_running,
+    children=modules,
     scratch=_STATE,
     module={
         "nn.Recursor": _RECURSOR,
@@ -653,23 +657,23 @@ register_layer(
         "nn.VariableLength": of_runtime("sequence.VariableLength", last_only=flag("lastOnly").unless(False)),
     },
     traits={
-        "recurrent.Recursor": Traits(flow=flows.sequence),
-        "recurrent.MaskZero": Traits(flow=flows.sequence),
-        "recurrent.Recurrence": Traits(flow=flows.recurrence),
-        "sequence.MaskedSequential": Traits(flow=flows.sequence),
-        "sequence.Reversed": Traits(flow=flows.sequence),
-        "sequence.MaskedSequencer": Traits(flow=flows.stepped),
-        "sequence.VariableLength": Traits(flow=flows.unknown),
-        "sequence.Sequencer": Traits(flow=flows.stepped),
-        "sequence.Steps": Traits(takes_list=True, returns_list=True, flow=flows.stacked, written=("stacked",)),
-        "sequence.Repeater": Traits(flow=flows.repeated),
-        "sequence.BiSequencerLM": Traits(flow=flows.unknown),
-        "sequence.RecurrentAttention": Traits(flow=flows.unknown),
+        "recurrent.Recursor": Traits(flow=walk.sequence),
+        "recurrent.MaskZero": Traits(flow=walk.sequence),
+        "recurrent.Recurrence": Traits(flow=walk.recurrence),
+        "sequence.MaskedSequential": Traits(flow=walk.sequence),
+        "sequence.Reversed": Traits(flow=walk.sequence),
+        "sequence.MaskedSequencer": Traits(flow=walk.stepped),
+        "sequence.VariableLength": Traits(flow=walk.unknown),
+        "sequence.Sequencer": Traits(flow=walk.stepped),
+        "sequence.Steps": Traits(takes_list=True, returns_list=True, flow=walk.stacked, written=("stacked",)),
+        "sequence.Repeater": Traits(flow=walk.repeated),
+        "sequence.BiSequencerLM": Traits(flow=walk.unknown),
+        "sequence.RecurrentAttention": Traits(flow=walk.unknown),
     },
 )
 register_layer(
     module={"nn.ReverseSequence": of_runtime("sequence.ReverseSequence")},
-    traits=Traits(flow=flows.turned),
+    traits=Traits(flow=walk.turned),
 )
 
 
@@ -876,7 +880,7 @@ register_layer(
         proj_size=_projected("weight_hr"),
         mask_zero=_MASK,
     ),
-    traits=Traits(flow=flows.tensors, shapes=_shapes("weight_ih: 4h i, weight_hh: 4h p, bias: 4h, weight_hr: r h")),
+    traits=Traits(flow=walk.tensors, shapes=_shapes("weight_ih: 4h i, weight_hh: 4h p, bias: 4h, weight_hr: r h")),
 )
 register_layer(
     "nn.StepGRU",
@@ -894,13 +898,13 @@ def _peephole_shapes(input_size: int, hidden_size: int, bias: bool = True) -> Te
 
 
 # Cells recognized in graphs (`nn/lift`), and layers that return their state (`nn/stacks`); no class of Lua is one.
-_PAIR: Any = {"takes_list": True, "returns_list": True, "flow": flows.pair, "written": ("cell", "hc")}
+_PAIR: Any = {"takes_list": True, "returns_list": True, "flow": walk.pair, "written": ("cell", "hc")}
 _ONE: Any = {"takes_list": True, "written": ("cell", "h")}
 add_traits(
     {
         **{
             f"sequence.Stateful{kind}": Traits(
-                takes_list=True, returns_list=True, flow=flows.with_state, like=kind, written=("recurrent",)
+                takes_list=True, returns_list=True, flow=walk.with_state, like=kind, written=("recurrent",)
             )
             for kind in ("LSTM", "GRU", "RNN")
         },

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...graph.lua import TorchObject
-from .. import flows
 from .. import output_shapes as out
+from .. import walk
 from ..fields import items_of
 from ..mapping import (
     BASE,
@@ -138,7 +138,7 @@ register_layer(
         **same_names("shape", "Max Min", dim("dimension", 1), n_input_dims=_DIMS),
     },
     traits={
-        "torch.nn.Identity": Traits(shares_memory=True, is_identity=True, flow=flows.unchanged),
+        "torch.nn.Identity": Traits(shares_memory=True, is_identity=True, flow=walk.unchanged),
         "shape.Cast": Traits(shares_memory=True, written=("cast",), output=out.same, casts=True),
         "shape.Contiguous": Traits(shares_memory=True, written=("expression", "x.contiguous()"), output=out.same),
         "shape.Collapse": Traits(shares_memory=True, loses_batch=True),
@@ -203,43 +203,43 @@ register_layer(
                 "Min": ("extreme", "lt"),
             }.items()
         },
-        "table.CAddTensorTable": Traits(takes_list=True, returns_list=True, flow=flows.tensors),
+        "table.CAddTensorTable": Traits(takes_list=True, returns_list=True, flow=walk.tensors),
         "table.JoinTable": Traits(takes_list=True, written=("join",), output=out.join, typed="table.TypedJoinTable"),
         "table.TypedJoinTable": Traits(takes_list=True, output=out.join),
         "table.SplitTable": Traits(
-            returns_list=True, shares_memory=True, written=("split",), output=out.split, flow=flows.tensors
+            returns_list=True, shares_memory=True, written=("split",), output=out.split, flow=walk.tensors
         ),
         "table.SelectTable": Traits(
             takes_list=True,
             shares_memory=True,
             written=("element",),
-            flow=flows.element,
+            flow=walk.element,
             connecting="table.ConnectedSelectTable",
         ),
-        "table.ConnectedSelectTable": Traits(takes_list=True, shares_memory=True, flow=flows.element),
+        "table.ConnectedSelectTable": Traits(takes_list=True, shares_memory=True, flow=walk.element),
         "table.NarrowTable": Traits(
             takes_list=True,
             returns_list=True,
             shares_memory=True,
             written=("slice",),
-            flow=flows.narrowed,
+            flow=walk.narrowed,
             connecting="table.ConnectedNarrowTable",
         ),
         "table.ConnectedNarrowTable": Traits(
-            takes_list=True, returns_list=True, shares_memory=True, flow=flows.narrowed
+            takes_list=True, returns_list=True, shares_memory=True, flow=walk.narrowed
         ),
-        "table.JustTable": Traits(returns_list=True, shares_memory=True, written=("list_of_one",), flow=flows.wrapped),
+        "table.JustTable": Traits(returns_list=True, shares_memory=True, written=("list_of_one",), flow=walk.wrapped),
         **{
             f"table.{name}Table": Traits(
                 takes_list=True, returns_list=True, shares_memory=True, flow=flow, written=tuple(written)
             )
             for name, flow, *written in (
-                ("Flatten", flows.flattened, "flat"),
-                ("Reverse", flows.turned, "reversed"),
-                ("Zip", flows.zipped),
+                ("Flatten", walk.flattened, "flat"),
+                ("Reverse", walk.turned, "reversed"),
+                ("Zip", walk.zipped),
             )
         },
-        "table.ZipTableOneToMany": Traits(takes_list=True, returns_list=True, shares_memory=True, flow=flows.paired),
+        "table.ZipTableOneToMany": Traits(takes_list=True, returns_list=True, shares_memory=True, flow=walk.paired),
         "table.MixtureTable": Traits(takes_list=True),
         **dict.fromkeys(
             ("linear.DotProduct", "linear.CosineDistance", "linear.PairwiseDistance"),

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any
 
-from attrs import evolve, field
+from attrs import field
 
 from ...data import define
 from ...errors import LimitError, ModelError
@@ -23,13 +23,13 @@ from ...graph.storage import Storage, integers
 from ...graph.tensor import Tensor
 from ...graph.walk import entries
 from ...limits import DEFAULT_LIMITS, Limits
-from ...nn.flows import Kind
 from ...nn.mapping import LAYERS, SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
 from ...nn.output_shapes import Mismatch
 from ...nn.places import Places, find_models, is_module, is_scratch
 from ...nn.plan import sketch
 from ...nn.registry import traits_of
 from ...nn.state_dict import StateDict, state_dict
+from ...nn.walk import Domain
 from ...text import clean, extents, listed, short
 
 MAX_BLOCKS = 20_000
@@ -473,35 +473,121 @@ _FLOW_ERRORS = (ArithmeticError, AttributeError, LookupError, Mismatch, TypeErro
 """What the flow of a container, which a user may have written, raises for values of which nothing is known."""
 
 
-def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
-    """Draw the arrows of a container: its `flow` is followed with values that only know where they come from.
+@define(frozen=True)
+class Wire:
+    """A value in a container, of which only the source is known.
 
-    Such a value has the place of its source as `origin`: the input of the container has none, an element of it its
-    number from 0, the output of a module inside a negative number. A container without a flow, or whose flow does not
-    say what each module inside receives, is drawn without arrows.
+    Attributes:
+        origin: its source and the elements selected from there, counted from 0: of the input of the container nothing
+            but these; of the output of a module inside first a negative number. `None` if it is computed from others.
+        items: the elements of a list.
+        is_open: whether there may be more elements of the same source.
     """
-    facts, names = traits_of(spec.target), list(spec.children)
+
+    origin: tuple[int, ...] | None = None
+    items: tuple[Wire, ...] | None = None
+    is_open: bool = False
+
+    @property
+    def origins(self) -> list[tuple[int, ...]]:
+        """The sources of the value, and of the elements of a list."""
+        if self.origin is not None:
+            return [self.origin]
+        return [origin for item in self.items or () for origin in item.origins]
+
+
+class Wires(Domain[Wire]):
+    """The sources of the inputs of the modules in a container: its arrows.
+
+    Attributes:
+        inputs: of each module inside, by its name, that of its first call.
+    """
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, Wire] = {}
+
+    def tensor(self) -> Wire:
+        """Return a value that no module inside returned."""
+        return Wire()
+
+    def items(self, values: Sequence[Wire]) -> Wire:
+        """Return a list."""
+        return Wire(items=tuple(values))
+
+    def many(self, values: Sequence[Wire]) -> Wire:
+        """Return a list of unknown length; elements of several sources have none that is known."""
+        is_alike = len(set(values)) == 1
+        return Wire(items=(values[0] if is_alike else Wire(),), is_open=True)
+
+    def item(self, value: Wire, index: int, dim: int | None = None) -> Wire:
+        """Return an element, which has the source of the whole if that is known."""
+        items = value.items or ()
+        if not value.is_open and -len(items) <= index < len(items):
+            return items[index]
+        if value.origin is not None:
+            return Wire((*value.origin, index))
+        return items[0] if value.is_open else Wire()
+
+    def length(self, value: Wire, dim: int | None = None) -> int | None:
+        """Return the number of elements of a list."""
+        is_known = value.items is not None and not value.is_open and dim is None
+        return len(value.items or ()) if is_known else None
+
+    def is_list(self, value: Wire) -> bool | None:
+        """Return whether a value is a list, as far as that is known."""
+        return True if value.items is not None else None
+
+    def concat(self, values: Sequence[Wire], dim: int, *, pads: bool = False) -> Wire:
+        """Return a value that is computed from others."""
+        return Wire()
+
+    def merge(self, value: Wire, dims: int, apply: Callable[[Wire], Wire]) -> Wire:
+        """Return what the function returns."""
+        return apply(value)
+
+    def steps(self, value: Wire, apply: Callable[[Wire], Wire]) -> Wire:
+        """Return a list for a list; of another value the steps are the whole."""
+        return super().steps(value, apply) if value.items is not None else apply(value)
+
+    def stack(self, value: Wire, apply: Callable[[Wire], Wire]) -> Wire:
+        """Return a list for a list."""
+        return super().stack(value, apply) if value.items is not None else apply(value)
+
+    def call(self, spec: ModuleSpec, child: str, value: Wire, node: int | None = None) -> Wire:
+        """Note the input of a module inside, and return its output."""
+        self.inputs.setdefault(child, value)
+        return Wire((_source(spec, child),))
+
+
+def _source(spec: ModuleSpec, child: str) -> int:
+    """Return the number of a module inside as the source of a value: -1 for the first, -2 for the second."""
+    return -1 - list(spec.children).index(child)
+
+
+def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
+    """Draw the arrows of a container.
+
+    A container without a flow, or whose flow does not say what each module inside receives, is drawn without arrows.
+    """
+    facts = traits_of(spec.target)
+    names = list(spec.children)
     if facts.flow is None:
         return
-    taken: dict[str, Kind] = {}
-
-    def apply(name: str, kind: Kind, at: int | None = None) -> Kind:
-        taken.setdefault(name, kind)
-        return Kind("any", origin=(-1 - names.index(name),))
-
-    value = Kind("any", origin=())
+    value = Wire(())
     if facts.takes_list and len(names) > 1:
-        value = evolve(value, name="list", items=tuple(Kind("any", origin=(at,)) for at in range(len(names))))
+        value = Wire((), tuple(Wire((number,)) for number in range(len(names))))
+    wires = Wires()
     try:
-        returned = facts.flow(spec, value, apply)
+        returned: Wire = facts.flow(spec, value, wires)
     except _FLOW_ERRORS:
         return
-    if len(taken) < len(names):
+    if len(wires.inputs) < len(names):
         return
-    flows = _container_flows([taken[name] for name in names], returned)
+    flows = _container_flows([wires.inputs[name] for name in names], returned)
     label = _end_label(spec, returned)
     # One module that is called several times has one arrow in and one out, as any module of a chain.
-    is_called_again = len(names) == 1 and returned.is_list and len(returned.items or ()) != 1
+    is_list = returned.items is not None
+    is_called_again = len(names) == 1 and is_list and (returned.is_open or len(returned.items or ()) != 1)
     if is_called_again or (label == "output" and _is_chain(flows, len(names))):
         block.kind = "chain"
         return
@@ -516,31 +602,30 @@ def _is_chain(flows: list[Flow], count: int) -> bool:
     return set(flows) == {Flow(start, end) for start, end in pairwise(steps)}
 
 
-def _end_label(spec: ModuleSpec, returned: Kind) -> str:
+def _end_label(spec: ModuleSpec, returned: Wire) -> str:
     """Return what the end of a container is called: what it makes of the outputs of the modules inside."""
-    if returned.is_list:
+    if returned.items is not None:
         return "table"
     dim = spec.kwargs.get("output_dim", spec.kwargs.get("dim"))
     return "output" if returned.origin is not None or dim is None else f"concat, dim {dim}"
 
 
-def _container_flows(taken: list[Kind], returned: Kind) -> list[Flow]:
+def _container_flows(inputs: list[Wire], returned: Wire) -> list[Flow]:
     """Return the arrows of a container.
 
     Args:
-        taken: the inputs of the modules inside, in order.
+        inputs: those of the modules inside, in order.
         returned: the output.
 
     Returns:
-        Arrows from the input, number `len(taken)`, those between modules, and those to the output, `len(taken) + 1`.
+        Arrows from the input, number `len(inputs)`, those between modules, and those to the output, the number after.
     """
-    count = len(taken)
-    ends = [*taken, returned]
+    count = len(inputs)
     flows: list[Flow] = []
     used: set[int] = set()
-    for number, kind in enumerate(ends):
+    for number, wire in enumerate([*inputs, returned]):
         end = number if number < count else count + 1
-        origins = _origins(kind)
+        origins = wire.origins
         if not origins and number < count:
             origins = [()]
         for origin in origins:
@@ -549,20 +634,11 @@ def _container_flows(taken: list[Kind], returned: Kind) -> list[Flow]:
             steps = origin[1:] if is_inside else origin
             used.add(start)
             flows.append(Flow(start, end, "".join(f"[{step}]" for step in steps)))
-    if not _origins(returned):
+    if not returned.origins:
         # It computes something of all outputs that no module inside receives.
         flows += [Flow(start, count + 1) for start in range(count) if start not in used]
     flows = list(dict.fromkeys(flows))
     return sorted(flows, key=lambda flow: (flow.end > count, flow.start != count))
-
-
-def _origins(kind: Kind) -> list[tuple[int, ...]]:
-    """Return the sources of a value, and of the elements of a list."""
-    if kind.items is not None and kind.origin is None:
-        return [origin for item in kind.items for origin in _origins(item)]
-    if kind.each is not None:
-        return _origins(kind.each)
-    return [] if kind.origin is None else [kind.origin]
 
 
 def _add_graph_ends(block: Block, graph: GraphSpec) -> None:

@@ -219,7 +219,7 @@ def as_png(root: Box, title: str) -> bytes:
     else:
         raise UnsupportedError(
             "no converter to .png is installed",
-            hint="pip install 't7bridge[png]', install rsvg-convert (librsvg), or write .svg or .html.",
+            hint="pip install cairosvg, install rsvg-convert (librsvg), or write .svg or .html.",
         )
     if not found.startswith(b"\x89PNG"):
         raise UnsupportedError("this picture cannot be converted to .png", hint="Write .svg or .html.")
@@ -243,12 +243,12 @@ def _by_browser(program: str, svg: bytes, width: int, height: int) -> bytes:
             return b""
 
 
-def as_page(graphs: Iterable[tuple[dict[str, Any], int]], places: list[dict[str, Any]], title: str, hint: str) -> str:
+def as_page(graphs: Iterable[tuple[dict[str, Any], int]], places: dict[str, Any], title: str, hint: str) -> str:
     """Return HTML of the first graph that is small enough.
 
     Args:
         graphs: the data in full, then brief, each with its maximum of characters.
-        places: the result of `places_of` for each model.
+        places: the result of `places_of`.
         title: of the page.
         hint: what to do if none is.
 

@@ -16,7 +16,7 @@ from ...errors import ModelError
 from ...graph.lua import TorchObject
 from ...io.platform import require_torch
 from ...limits import Limits
-from ...nn.flows import ANY, DataFlow, Kind, kind_of, listed
+from ...nn.kinds import ANY, NOTHING, Kind, Kinds, kind_of, listed
 from ...nn.mapping import ModuleSpec
 from ...nn.output_shapes import (
     Example,
@@ -231,7 +231,7 @@ def evaluate(blocks: list[Block], x: Value, steps: int = _STEPS) -> Evaluation:
     return trial
 
 
-class Evaluation(DataFlow):
+class Evaluation(Kinds):
     """The shapes of all blocks for one input, or the layers that it enters.
 
     Attributes:
@@ -266,7 +266,7 @@ class Evaluation(DataFlow):
         known = [shape for shape in found if shape is not None]
         return tuple(known[:8]) if len(known) == len(found) else ()
 
-    def found(self, spec: ModuleSpec, kind: Kind) -> Kind:
+    def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of a module's output, and note the layers that the input of the model enters."""
         rule = traits_of(spec.target).output
         if self._depth > _DEEPEST:
@@ -277,17 +277,21 @@ class Evaluation(DataFlow):
             if rule is same:
                 return kind
         self._depth += 1
-        found = super().found(spec, kind)
+        output = super().visit(spec, kind)
         self._depth -= 1
-        if rule is fold and found.shape is not None:
-            self.completed |= {each.origin: found.shape for each in kind.items or () if each.origin is not None}
-        return found
+        if rule is fold and output.shape is not None:
+            for item in kind.items or ():
+                if item.origin is not None:
+                    self.completed[item.origin] = output.shape
+        return output
 
-    def inside(self, spec: ModuleSpec, name: str, kind: Kind, at: int | None) -> Kind:
-        """Return the kind of the output of a module inside another."""
-        found = super().inside(spec, name, kind, at)
-        self._kinds[id(spec), name if at is None else at] = found
-        return found
+    def call(self, spec: ModuleSpec, child: str, value: Kind, node: int | None = None) -> Kind:
+        """Return the kind of the output of a module inside another, and note it for its block."""
+        output = super().call(spec, child, value, node)
+        # A module that was only tried with nothing keeps the shape of its real input.
+        if value != NOTHING:
+            self._kinds[id(spec), child if node is None else node] = output
+        return output
 
 
 def _inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpec | None]) -> Iterator[Value]:

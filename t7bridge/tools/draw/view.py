@@ -42,14 +42,12 @@ class Fold:
     count: int
 
 
-def folds_of(blocks: list[Block], marks: Mapping[int, object] | None = None) -> dict[int, list[Fold]]:
+def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
     """Return the runs in each container, by the id of its block; blocks are equal if they look the same but for names.
 
     Args:
         blocks: all of them, each before those inside it.
-        marks: further values that must be equal, by the id of a block.
     """
-    marks = marks or {}
     numbers: dict[object, int] = {}
     looks: dict[int, int] = {}
     found: dict[int, list[Fold]] = {}
@@ -64,7 +62,6 @@ def folds_of(blocks: list[Block], marks: Mapping[int, object] | None = None) -> 
             *block.lines,
             (*inside,),
             flows,
-            marks.get(id(block)),
         )
         looks[id(block)] = numbers.setdefault(look, len(numbers))
         if block.kind == "chain":
@@ -231,9 +228,7 @@ def _repetition(block: Block, run: Fold) -> Block:
     return inner
 
 
-def opened_of(
-    root: Block, folds: Mapping[int, list[Fold]], most: int, wanted: Container[int] | None = None
-) -> set[int]:
+def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[int]:
     """Return the open containers, by id: level by level, as long as there is room for a whole level.
 
     Branches open together with their container, so that skips are visible.
@@ -242,12 +237,11 @@ def opened_of(
         root: the block that contains all.
         folds: the runs in each container that are shown once, by id.
         most: maximum number of blocks shown.
-        wanted: the only ones that are opened below the first, by id.
     """
     opened: set[int] = set()
     count, level = 1, [root]
     for depth in range(_DEEPEST):
-        queue = [block for block in level if block.inside and (not depth or wanted is None or id(block) in wanted)]
+        queue = [block for block in level if block.inside]
         below = list[Block]()
         group = set[int]()
         added = 0

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from ...graph.tensor import Tensor
+from ...nn.registry import stock_name
 from .layer import Compute, LiveLayer, Values, outputs, to_doubles
-from .runs import Recorded, entry_name
+from .runs import Recorded
 
 FROM_FIELD = "its input was computed from its own fields"
 FROM_OUTPUT = "its input was computed from its output, which has more numbers"
@@ -60,7 +61,7 @@ def derived_input(layer: LiveLayer, output: Recorded, intact: bool) -> tuple[Val
     """
     if not isinstance(output, Tensor) or output.numel > _MOST:
         return None, "", outputs
-    name, matrix = entry_name(layer.obj.class_name), layer.obj.get("finput")
+    name, matrix = stock_name(layer.obj), layer.obj.get("finput")
     if name in _FIRST_ROWS and intact:
         rows = _rows(layer, to_doubles(output), _FIRST_ROWS[name])
         return rows, FROM_FIELD if rows is not None else "", outputs

@@ -9,16 +9,20 @@ from typing import Any
 
 from attrs import evolve
 
-from ...errors import ModelError
+from ...errors import ModelError, T7BridgeError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import items_of, lookup
 from ...nn.graphs import graph_modules, graph_spec
+from ...nn.kinds import Kind, Kinds
 from ...nn.mapping import GraphNode
 from ...nn.output_shapes import Example
+from ...nn.plan import sketch
+from ...nn.registry import stock_name, traits_of
+from ...nn.state_dict import state_dict
 from .layer import LiveLayer
-from .runs import entry_name, recorded
+from .runs import recorded
 
 Spec = Any
 """Example inputs as `nn.example` has them, or `None` where they are not known."""
@@ -46,7 +50,7 @@ def guess_inputs(model: TorchObject, side: int = 32, known: dict[int, Spec] | No
 
 
 def _guess(obj: TorchObject, side: int, inner: Callable[[TorchObject], Spec]) -> Spec:
-    name, first = entry_name(obj.class_name), obj.get("inputModule")
+    name, first = stock_name(obj), obj.get("inputModule")
     inside = [item for item in items_of(obj.get("modules")) or [] if isinstance(item, TorchObject)]
     if name == "nn.gModule":
         return _graph(obj, inner)
@@ -60,11 +64,31 @@ def _guess(obj: TorchObject, side: int, inner: Callable[[TorchObject], Spec]) ->
         return inner(first) if isinstance(first, TorchObject) else None
     shape = _leaf_shape(obj, name, side)
     if shape is None:
-        others = map(inner, inside[:1] if name == "nn.Sequential" else inside)
-        shape = next((spec for spec in others if spec is not None), None)
+        others = _first_layers(inside) if name == "nn.Sequential" else inside
+        shape = next((spec for spec in map(inner, others) if spec is not None), None)
     if shape is None and (not inside or name == "nn.Sequential"):
         shape = _from_record(recorded(obj.get("gradInput")))
     return shape
+
+
+def _first_layers(modules: list[TorchObject]) -> list[TorchObject]:
+    """Return the modules of a Sequential that receive its input: the first, behind those that only return it."""
+    for number, module in enumerate(modules):
+        if not _returns_input(module):
+            return modules[: number + 1]
+    return modules
+
+
+def _returns_input(module: TorchObject) -> bool:
+    """Return whether a module returns its input as it is, as one that only checks its size does."""
+    if not items_of(module.get("modules")):
+        return stock_name(module) == "nn.Identity"
+    try:
+        plan, _ = sketch(module, state_dict(module, own_keys=True))
+        output = Kinds(traits_of)(plan, Kind("any", origin=()))
+    except T7BridgeError:
+        return False
+    return output.origin == ()
 
 
 def _graph(obj: TorchObject, inner: Callable[[TorchObject], Spec]) -> Spec:
@@ -80,7 +104,7 @@ def _graph(obj: TorchObject, inner: Callable[[TorchObject], Spec]) -> Spec:
         taken = [reached[at] if at else {indices[:1]} for at, indices in node.takes]
         reached.append(set().union(*taken))
         module = children.get(node.module or "")
-        is_layer = isinstance(module, TorchObject) and entry_name(module.class_name) != "nn.Identity"
+        is_layer = isinstance(module, TorchObject) and stock_name(module) != "nn.Identity"
         spec: Spec = inner(module) if len(taken) == 1 and is_layer else None  # type: ignore[arg-type]
         found.update({origin: found.get(origin) or spec for origin in reached[-1]})
     specs = [found[origin] for origin in sorted(found)]

@@ -22,12 +22,12 @@ from ...errors import ModelError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor, contiguous
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
-from ...nn import flows
+from ...nn import walk
 from ...nn.fields import Fields, items_of, lookup
 from ...nn.graphs import graph_modules
 from ...nn.mapping import LAYERS, SEQUENTIAL, Row
 from ...nn.places import is_module
-from ...nn.registry import layer_of, modules, traits_of
+from ...nn.registry import Layer, first_module, layer_of, stock_name, traits_of
 
 Recorded = Any
 """A `Tensor` with elements, a `float`, a list of these, or `None` for values missing from the file."""
@@ -162,19 +162,6 @@ def view_of(tensor: Tensor) -> tuple[Region, tuple[int, ...], tuple[int, ...]]:
 # Modules
 
 
-def entry_name(class_name: str) -> str:
-    """Return the name under which this package registers the entry of a class: `nn.Tanh` for `cudnn.Tanh`.
-
-    Returns:
-        The name; empty for a class without an entry, and for one that a user registered, of whose behaviour nothing is
-        known but its entry.
-    """
-    layer = layer_of(class_name)
-    if layer is None or not layer.home.startswith("t7bridge."):
-        return ""
-    return class_name if class_name in layer.names else f"nn.{class_name.partition('.')[2]}"
-
-
 def own_weights(obj: TorchObject) -> dict[str, Tensor]:
     """Return the weights in an object's own fields, by their names there."""
     layer = layer_of(obj.class_name)
@@ -201,9 +188,17 @@ def _modules_of(obj: Value) -> list[Value]:
     return items_of(obj.get("modules")) or [] if isinstance(obj, TorchObject) else []
 
 
+def _children_of(obj: TorchObject) -> list[tuple[str, TorchObject]]:
+    """Return the modules inside, with the steps to them; of older decorators, `module`."""
+    inside = [(f".modules[{at}]", item) for at, item in enumerate(_modules_of(obj), 1)]
+    if not inside and is_module(obj.get("module")):
+        inside = [(".module", obj.get("module"))]
+    return [(step, item) for step, item in inside if isinstance(item, TorchObject)]
+
+
 def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:
     """Return whether a module, or one inside it, continues from the previous step."""
-    name = entry_name(obj.class_name)
+    name = stock_name(obj)
     if is_recurrent(obj) and name != "nn.Recursor":
         return True
     if name in _OVER_SEQUENCES or depth >= _DEEPEST:
@@ -284,8 +279,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of its entry; see `entry_name`."""
-        return entry_name(self.obj.class_name)
+        """The name of its entry; see `stock_name`."""
+        return stock_name(self.obj)
 
     @property
     def in_place(self) -> bool:
@@ -300,10 +295,7 @@ class Run:
     @property
     def children(self) -> list[tuple[str, TorchObject]]:
         """The modules inside, with their paths."""
-        inside = [(f"{self.path}.modules[{at}]", item) for at, item in enumerate(_modules_of(self.obj), 1)]
-        if not inside and is_module(self.obj.get("module")):
-            inside = [(f"{self.path}.module", self.obj.get("module"))]
-        return [(path, item) for path, item in inside if isinstance(item, TorchObject)]
+        return [(self.path + step, item) for step, item in _children_of(self.obj)]
 
     @property
     def step(self) -> int:
@@ -495,24 +487,35 @@ Flow = Callable[[Run], Iterator[Run]]
 
 
 def _flow_of(obj: TorchObject) -> Flow:
-    name, layer = entry_name(obj.class_name), layer_of(obj.class_name)
+    name, layer = stock_name(obj), layer_of(obj.class_name)
     if name in _BY_CLASS:
         # The LSTM of torch-rnn, which has a weight of its own, takes whole sequences.
         return _leaf if isinstance(obj.get("weight"), Tensor) else _BY_CLASS[name]
     if layer is None or layer.children is None:
         return _leaf
     row = layer.module_of(obj.class_name)
-    target = row.target if isinstance(row, Row) and layer.children is modules else LAYERS
+    target = row.target if isinstance(row, Row) and _runs_its_modules(obj, layer) else LAYERS
     flow = traits_of(target).flow
     if target == SEQUENTIAL:
         return _chain
-    if flow is flows.sequence and not target.startswith(LAYERS):
+    if flow is walk.sequence and not target.startswith(LAYERS):
         return _chain_and_whole
     known = _BY_FLOW.get(getattr(flow, "func", flow))
     if known is not None:
         return known
     has_modules = next(iter(layer.children(obj)), None) is not None
     return _whole if has_modules else _leaf
+
+
+def _runs_its_modules(obj: TorchObject, layer: Layer) -> bool:
+    """Return whether the modules that a container runs are all that its field `modules` lists.
+
+    Copies of one module for several devices have seen parts of the batch.
+    """
+    if layer.children is None or layer.children is first_module:
+        return False
+    run = [id(child.value) for child in layer.children(obj)]
+    return run == [id(item) for _, item in _children_of(obj)]
 
 
 def _leaf(run: Run) -> Iterator[Run]:
@@ -704,10 +707,11 @@ def _recurrent(run: Run) -> Iterator[Run]:
 
 
 _BY_FLOW: dict[Any, Flow] = {
-    flows.branches: partial(_by_element, same=True),
-    flows.concatenated: _concat,
-    flows.parallel: _by_element,
-    flows.bottled: _bottle,
+    walk.branches: partial(_by_element, same=True),
+    walk.concatenated: _concat,
+    walk.padded: _concat,
+    walk.parallel: _by_element,
+    walk.bottled: _bottle,
 }
 """Containers by the flow that their entries declare."""
 _BY_CLASS: dict[str, Flow] = {

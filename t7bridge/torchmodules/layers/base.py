@@ -138,7 +138,7 @@ def with_gradient(
     return _gradient(input, change, function)
 
 
-def joined(parts: list[Tensor], dim: int, dtype: str | None = None) -> Tensor:
+def joined(parts: list[Tensor], dim: int, dtype: torch.dtype | None = None) -> Tensor:
     """Return tensors concatenated as Lua does: the first sets the shape, and others of
     as many elements are copied in memory order.
 
@@ -148,7 +148,7 @@ def joined(parts: list[Tensor], dim: int, dtype: str | None = None) -> Tensor:
         dtype: the element type of the result; `None` for that of the parts.
     """
     if dtype is not None:
-        parts = [part.to(getattr(torch, dtype)) for part in parts]
+        parts = [part.to(dtype) for part in parts]
     shaped = []
     for part in parts:
         shape = list(parts[0].shape)

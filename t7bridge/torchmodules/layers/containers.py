@@ -98,7 +98,7 @@ class TypedConcat(Concat):
 
     def __init__(self, *modules: nn.Module, dim: int, dtype: str) -> None:
         super().__init__(*modules, dim=dim)
-        self.dtype = dtype
+        self.dtype: torch.dtype = getattr(torch, dtype)
 
     def forward(self, input: Any) -> Tensor:
         """Return one tensor."""
@@ -118,7 +118,7 @@ class DepthConcat(nn.Sequential):
     def __init__(self, *modules: nn.Module, dim: int, dtype: str | None = None) -> None:
         super().__init__(*modules)
         self.dim = dim
-        self.dtype = dtype
+        self.dtype: torch.dtype | None = getattr(torch, dtype) if dtype else None
 
     def forward(self, input: Any) -> Tensor:
         """Return one tensor, as large as the largest output in every other
@@ -185,7 +185,7 @@ class Parallel(nn.Sequential):
         super().__init__(*modules)
         self.input_dim = input_dim
         self.output_dim = output_dim
-        self.dtype = dtype
+        self.dtype: torch.dtype | None = getattr(torch, dtype) if dtype else None
 
     def forward(self, input: Tensor) -> Tensor:
         """Return one tensor."""

@@ -195,10 +195,13 @@ class TypedJoinTable(JoinTable):
 
     dtype: str = "float32"
 
+    def __post_init__(self) -> None:
+        self.element_type: torch.dtype = getattr(torch, self.dtype)
+
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors that differ in `dim` only, or in shape; return one."""
         dim = dim_of(inputs[0], self.dim, self.n_input_dims)
-        return joined(list(inputs), dim, self.dtype)
+        return joined(list(inputs), dim, self.element_type)
 
 
 class SplitTable(Layer):

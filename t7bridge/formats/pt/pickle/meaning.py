@@ -223,20 +223,21 @@ class PtMeaning:
 
     def find(self, module: str, name: str) -> Any:
         """Return the value of a global: a constant, or its name."""
-        found = self._globals.get((module, name))
-        if found is None:
+        value = self._globals.get((module, name))
+        if value is None:
+            # Python 2 has other names for some modules.
             if module in SAFE.modules:
-                found = PythonGlobal(*renamed(module, name))
+                value = PythonGlobal(*renamed(module, name))
             else:
-                found = PythonGlobal("copyreg" if module == "copy_reg" else module, name)
-            self._judge(found)
-            known = GLOBALS.get(canonical(found))
-            if isinstance(known, TorchConstant):
-                found = known
-            elif known is not None:
-                self._calls[id(found)] = known
-            self._globals[module, name] = found
-        return found
+                value = PythonGlobal("copyreg" if module == "copy_reg" else module, name)
+            self._judge(value)
+            entry = GLOBALS.get(canonical(value))
+            if isinstance(entry, TorchConstant):
+                value = entry
+            elif entry is not None:
+                self._calls[id(value)] = entry
+            self._globals[module, name] = value
+        return value
 
     def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
         """Return the value of a call."""

@@ -97,7 +97,8 @@ FORMS: dict[type, Callable[[Any, Naming], Form]] = {}
 @cache
 def named(path: str) -> PythonGlobal:
     """Return a class or function of PyTorch, numpy or Python by its dotted name."""
-    return PythonGlobal(*path.rpartition(".")[::2])
+    module, _, name = path.rpartition(".")
+    return PythonGlobal(module, name)
 
 
 def calls(path: str, *args: Any, **parts: Any) -> Reduction:
@@ -139,10 +140,14 @@ class Naming:
         self.current: Any = None
         self.left_out: dict[str, list[Any]] = {}
         self.blocking: dict[str, Any] = {}
-        self._foreign: dict[int, Any] = {}  # what becomes something else in each part of a key
+        self._foreign_parts: dict[int, Any] = {}
+        """By the identity of a key or a part of one: the first part in it that becomes something else; or None."""
         self._texts: dict[int, str] = {}
-        self._numbers: dict[str, int] = {}
+        """The texts of keys, by their identities."""
+        self._next_numbers: dict[str, int] = {}
+        """The texts written so far, each with the number of its next duplicate."""
         self._marks: dict[int, bytes] = {}
+        """Used by `in_order`."""
 
     def may(self, name: Any) -> bool:
         """Return whether a name may be written; if not, note the value that has it."""
@@ -182,44 +187,57 @@ class Naming:
         text = self._text(key)
         if text is None:
             return key
-        unique = text
-        while unique in self._numbers:  # each text with the number of its next duplicate
-            number = self._numbers[text] = self._numbers.get(text, 2) + 1
-            unique = f"{text} #{number - 1}"
-        self._numbers[unique] = 2
-        self._texts[id(key)] = unique
-        return unique
+        unique_text = text
+        while unique_text in self._next_numbers:
+            number = self._next_numbers.get(text, 2)
+            self._next_numbers[text] = number + 1
+            unique_text = f"{text} #{number}"
+        self._next_numbers[unique_text] = 2
+        self._texts[id(key)] = unique_text
+        return unique_text
 
     def _text(self, key: Any) -> str | None:
         """Return the text of a key with a part that becomes something else; `None` for keys that are unchanged."""
-        known = self._foreign
+        foreign_parts = self._foreign_parts
         stack = [key]
         while stack:
             part = stack[-1]
-            if id(part) not in known:
-                found = None
+            if id(part) not in foreign_parts:
+                foreign_part = None
                 if self._is_foreign(part):
-                    found = part
+                    foreign_part = part
                 elif isinstance(part, (tuple, frozenset)):
-                    inside = [each for each in part if isinstance(each, _PARTS_OF_KEYS)]
-                    missing = [each for each in inside if id(each) not in known]
-                    if missing:
-                        stack += missing
+                    inner_parts = [inner for inner in part if isinstance(inner, _PARTS_OF_KEYS)]
+                    # A part is judged after the parts inside it.
+                    unjudged = [inner for inner in inner_parts if id(inner) not in foreign_parts]
+                    if unjudged:
+                        stack += unjudged
                         continue
-                    found = next((known[id(each)] for each in inside if known[id(each)] is not None), None)
-                known[id(part)] = found
+                    for inner in inner_parts:
+                        foreign_part = foreign_parts[id(inner)]
+                        if foreign_part is not None:
+                            break
+                foreign_parts[id(part)] = foreign_part
             stack.pop()
-        first = known[id(key)]
-        if first is None:
+        foreign_part = foreign_parts[id(key)]
+        if foreign_part is None:
             return None
-        args = first.args if isinstance(first, PythonObject) else ()
-        return f"{key_text(key)}{key_text(args) if args and isinstance(args, tuple) else ''}"
+        text = key_text(key, self._marks)
+        # The arguments tell objects of one class apart.
+        args = foreign_part.args if isinstance(foreign_part, PythonObject) else ()
+        if args and isinstance(args, tuple):
+            text += key_text(args, self._marks)
+        return text
 
 
 _SIMPLE = frozenset({str, int, bytes, float, bool, type(None)})
+"""Types of keys that never change."""
 _FOREIGN_KEYS = (frozenset, NumpyArray, NumpyScalar, NumpyDtype)
+"""Types whose names the safe loader refuses."""
 _PARTS_OF_KEYS = (tuple, PythonGlobal, PythonObject, TorchConstant, *_FOREIGN_KEYS)
-_OURS = frozenset(("__class__", "__args__", "__kwargs__", "__state__", "__items__", "__pairs__"))
+"""Types of the parts of a key that may change."""
+_PLAIN_DATA_KEYS = frozenset(("__class__", "__args__", "__kwargs__", "__state__", "__items__", "__pairs__"))
+"""Keys of `plain_data`: attributes with such a name are below `__state__`."""
 
 
 def plain_data(value: PythonObject) -> dict[Any, Any]:
@@ -230,7 +248,7 @@ def plain_data(value: PythonObject) -> dict[Any, Any]:
     if value.kwargs:
         parts["__kwargs__"] = value.kwargs
     attributes = value.attributes
-    if attributes and _OURS.isdisjoint(attributes):
+    if attributes and _PLAIN_DATA_KEYS.isdisjoint(attributes):
         parts.update(attributes)
     elif value.state is not UNSET and value.state is not None:
         parts["__state__"] = value.state
@@ -248,7 +266,9 @@ def _filled(meaning: PtMeaning, target: Any, source: Any) -> Any:
     """Return a dict filled from the constructor's argument: a dict, or a list of pairs."""
     if isinstance(source, dict):
         source = list(source.items())
-    if not isinstance(source, (list, tuple)) or not all(isinstance(p, (list, tuple)) and len(p) == 2 for p in source):
+    if not isinstance(source, (list, tuple)):
+        return NotImplemented
+    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in source):
         return NotImplemented
     meaning.work.spend(len(source))
     for key, item in source:
@@ -272,6 +292,7 @@ def _set_attributes(meaning: PtMeaning, value: OrderedDict[Any, Any], state: Any
 
 
 def _copied(meaning: PtMeaning, kind: Callable[[Any], Any], items: Any = ()) -> Any:
+    """Return the result of a type or function that takes time for each of its items."""
     meaning.work.spend(len(items))
     if kind in (set, frozenset):
         meaning.work.check_elements(items)
@@ -284,13 +305,18 @@ def _encode(meaning: PtMeaning, text: Any, encoding: str = "utf-8") -> Any:
     codec = aliases.get(name, name)
     if codec not in ("latin_1", "utf_8", "ascii"):  # CPython would import it by its name
         raise UnsupportedError("bytes are written as a text in an encoding that no pickler uses", expected="latin1")
-    return _copied(meaning, lambda text: text.encode(codec), text) if type(text) is str else NotImplemented
+    if type(text) is not str:
+        return NotImplemented
+    return _copied(meaning, lambda text: text.encode(codec), text)
 
 
 def _bytearray(meaning: PtMeaning, data: Any = b"", *encoding: str) -> Any:
+    """Return a bytearray of bytes, or of a text and its encoding."""
     if not isinstance(data, (bytes, bytearray)) or encoding:
         data = _encode(meaning, data, *encoding)
-    return data if data is NotImplemented else _copied(meaning, bytearray, data)
+    if data is NotImplemented:
+        return NotImplemented
+    return _copied(meaning, bytearray, data)
 
 
 _COLLECTIONS = (list, tuple, set, frozenset)
@@ -323,11 +349,15 @@ STATES[OrderedDict] = _set_attributes
 
 
 def _of_object(value: PythonObject, naming: Naming) -> Form:
+    """Return an object as it was read, or as a dict if its class is not written."""
     if not naming.may(value):
         return plain_data(value)
-    constructor, args = value.constructor, value.args
+    constructor = value.constructor
+    args = value.args
     if value.how == "newobj_ex":
-        constructor, args = named("copyreg.__newobj_ex__"), (value.constructor, args, value.kwargs)
+        # The opcode of this name is of protocol 4; in protocol 2 the function does the same.
+        constructor = named("copyreg.__newobj_ex__")
+        args = (value.constructor, value.args, value.kwargs)
     return Reduction(constructor, args, value.how == "newobj", value.state, value.items, value.pairs)
 
 
@@ -339,8 +369,9 @@ def _of_frozenset(value: frozenset[Any], naming: Naming) -> Reduction:
 def _of_defaultdict(value: DefaultDict, naming: Naming) -> Form:
     if not naming.may_call("collections.defaultdict"):
         return dict(value)
-    factory = () if value.factory is None or not naming.may(value.factory) else (value.factory,)
-    return calls("collections.defaultdict", *factory, pairs=list(value.items()))
+    has_factory = value.factory is not None and naming.may(value.factory)
+    args = (value.factory,) if has_factory else ()
+    return calls("collections.defaultdict", *args, pairs=list(value.items()))
 
 
 FORMS.update(
@@ -367,11 +398,12 @@ def _constants() -> dict[str, TorchConstant]:
     """Return the constants of `torch` by name."""
     schemes = "tensor_affine tensor_symmetric channel_affine channel_symmetric channel_affine_float_qparams"
     layouts = "strided sparse_coo sparse_csr sparse_csc sparse_bsr sparse_bsc _mkldnn jagged"
-    found = {alias: TorchConstant("dtype", name) for alias, name in ELEMENT_NAMES.items()}
-    found |= {name: TorchConstant("layout", name) for name in layouts.split()}
-    found |= {f"per_{name}": TorchConstant("qscheme", f"per_{name}") for name in schemes.split()}
     formats = "contiguous_format preserve_format channels_last channels_last_3d"
-    return found | {name: TorchConstant("memory_format", name) for name in formats.split()}
+    constants = {alias: TorchConstant("dtype", name) for alias, name in ELEMENT_NAMES.items()}
+    constants |= {name: TorchConstant("layout", name) for name in layouts.split()}
+    constants |= {f"per_{name}": TorchConstant("qscheme", f"per_{name}") for name in schemes.split()}
+    constants |= {name: TorchConstant("memory_format", name) for name in formats.split()}
+    return constants
 
 
 CONSTANTS = _constants()
@@ -384,23 +416,28 @@ _MOST_DEVICES = 128
 
 
 def _layout(meaning: PtMeaning, name: str) -> Any:
-    found = CONSTANTS.get(name.removeprefix("torch."))
-    return found if found and found.kind == "layout" else NotImplemented
+    """Return a layout by its name, `torch.strided`."""
+    constant = CONSTANTS.get(name.removeprefix("torch."))
+    if constant is None or constant.kind != "layout":
+        return NotImplemented
+    return constant
 
 
 def _size(meaning: PtMeaning, extents: Any = ()) -> Any:
+    """Return a `torch.Size`, of integers of 64 bits."""
     if not all(type(extent) is int and abs(extent) < 1 << 63 for extent in extents):
         return NotImplemented
     return _copied(meaning, TorchSize, extents)
 
 
 def _device(meaning: PtMeaning, text: str, *index: int | None) -> Any:
+    """Return a device: `cuda:0`, or its type and number."""
     match = _DEVICE.match(text)
     if match is None or (index and match[2]):
         return NotImplemented
-    number = int(match[2]) if match[2] else None
-    if index:
-        number = index[0]
+    number = index[0] if index else None
+    if match[2]:
+        number = int(match[2])
     if number is not None and not 0 <= number < _MOST_DEVICES:
         return NotImplemented
     return Device(match[1], number)
@@ -409,6 +446,11 @@ def _device(meaning: PtMeaning, text: str, *index: int | None) -> Any:
 reads("torch.serialization._get_layout", str)(_layout)
 reads("torch.Size", (list, tuple), least=0)(_size)
 reads("torch.device", str, (int, type(None)), least=1)(_device)
+
+
+def _of_device(value: Device, _: Naming) -> Reduction:
+    args = (value.type,) if value.index is None else (value.type, value.index)
+    return calls("torch.device", *args)
 
 
 def _of_constant(value: TorchConstant, naming: Naming) -> Form:
@@ -423,29 +465,45 @@ def _of_constant(value: TorchConstant, naming: Naming) -> Form:
 # numpy's arrays, scalars and element types
 
 
+_BYTE_ORDERS = ("<", ">", "=", "|")
+"""Little, big, the machine's, and none."""
+
+
 def _dtype(meaning: PtMeaning, code: Any, *options: Any) -> Any:
-    code = code.decode("latin1") if isinstance(code, bytes) else code
-    return NumpyDtype(code[1:], code[0]) if code[:1] in tuple("<>=|") else NumpyDtype(code)
+    """Return an element type of numpy by its code, `f4` or `<f4`."""
+    if isinstance(code, bytes):
+        code = code.decode("latin1")
+    if code[:1] in _BYTE_ORDERS:
+        return NumpyDtype(code[1:], code[0])
+    return NumpyDtype(code)
 
 
 def _of_dtype(value: NumpyDtype, naming: Naming) -> Form:
+    """Return the call for an element type; its state is version 3 of the layout."""
     if not naming.may_call("numpy.dtype"):
         return value.code
-    state = value.state or (3, value.order, None, None, None, -1, -1, _OBJECT * value.code.startswith("O"))
+    state = value.state
+    if not state:
+        flags = _OBJECT_FLAGS if value.code.startswith("O") else 0
+        # Version, byte order; subarray, names and fields; size and alignment, as the code says; flags.
+        state = (3, value.order, None, None, None, -1, -1, flags)
     return calls("numpy.dtype", value.code, False, True, state=state)
 
 
 def _set_dtype_state(meaning: PtMeaning, value: NumpyDtype, state: Any) -> NumpyDtype:
-    order = (*_numpy_state(state), None, None)[1]
-    order = order.decode("latin1") if isinstance(order, bytes) else order
-    if order not in ("<", ">", "=", "|"):
+    """Set the byte order of an element type, and keep its state for writing."""
+    order = _item(_numpy_state(state), 1)
+    if isinstance(order, bytes):
+        order = order.decode("latin1")
+    if order not in _BYTE_ORDERS:
         raise CorruptError("a numpy dtype has no byte order", found=shown(order))
     _check_dtype(value, state)
-    value.order, value.state = order, state
+    value.order = order
+    value.state = state
     return value
 
 
-_REFERENCES, _OBJECT, _WITH_OBJECTS = 0b111, 63, 27
+_REFERENCES, _OBJECT_FLAGS, _WITH_OBJECTS = 0b111, 63, 27
 """Flags of a dtype whose elements hold references, those of `object`, and of a structure with such fields."""
 
 
@@ -455,32 +513,64 @@ def _check_dtype(dtype: NumpyDtype, state: tuple[Any, ...]) -> None:
     Raises:
         CorruptError: it does.
     """
-    kind = dtype.code[:1]
-    subarray, fields, size, flags = ((*state, *[None] * 8)[place] for place in (2, 4, 5, 7))
-    inside = _dtypes_inside(subarray, fields)
-    whole = type(size) is int and all(
-        isinstance(each, NumpyDtype) and type(at) is int and 0 <= at <= size - each.itemsize for each, at in inside
-    )
-    objects = any(isinstance(each, NumpyDtype) and (each.code[:1] == "O" or _has_objects(each)) for each, _ in inside)
-    wanted = _OBJECT if kind == "O" else _WITH_OBJECTS if objects else 0
-    flagged = type(flags) is int and (flags & wanted == wanted if wanted else not flags & _REFERENCES)
-    dated = kind not in ("m", "M") or (len(state) == 9 and isinstance(state[8], tuple))
-    if (inside and not whole) or not (flagged or flags is None) or not dated:
+    inner_dtypes = _inner_dtypes(subarray=_item(state, 2), fields=_item(state, 4))
+    is_valid = _are_inside(inner_dtypes, _item(state, 5)) and _has_fitting_flags(dtype, inner_dtypes, _item(state, 7))
+    if dtype.code[:1] in ("m", "M"):
+        # Dates have one item more, with their unit.
+        is_valid = is_valid and len(state) == 9 and isinstance(state[8], tuple)
+    if not is_valid:
         raise CorruptError("a numpy dtype receives a state that its kind cannot have", found=shown(dtype.code))
 
 
-def _dtypes_inside(subarray: Any, fields: Any) -> list[tuple[Any, Any]]:
+def _item(state: tuple[Any, ...], position: int) -> Any:
+    """Return an item of a state; None if the state is shorter."""
+    return state[position] if position < len(state) else None
+
+
+def _inner_dtypes(subarray: Any, fields: Any) -> list[tuple[Any, Any]]:
     """Return the dtypes of fields and of a subarray, with their offsets in bytes; `None` for what is neither."""
-    inside: list[tuple[Any, Any]] = []
+    dtypes: list[tuple[Any, Any]] = []
     if isinstance(fields, dict):
-        inside = [each[:2] if isinstance(each, tuple) and len(each) > 1 else (None, None) for each in fields.values()]
-    if subarray is not None:
-        inside.append((subarray[0] if isinstance(subarray, tuple) and subarray else None, 0))
-    return inside
+        for parts in fields.values():
+            if isinstance(parts, tuple) and len(parts) > 1:
+                dtypes.append((parts[0], parts[1]))
+            else:
+                dtypes.append((None, None))
+    if isinstance(subarray, tuple) and subarray:
+        dtypes.append((subarray[0], 0))
+    elif subarray is not None:
+        dtypes.append((None, 0))
+    return dtypes
 
 
-def _has_objects(dtype: NumpyDtype) -> bool:
-    flags = dtype.state[7] if isinstance(dtype.state, tuple) and len(dtype.state) > 7 else 0
+def _are_inside(inner_dtypes: list[tuple[Any, Any]], size: Any) -> bool:
+    """Return whether fields and subarray are dtypes that lie inside an element of a size in bytes."""
+    for dtype, offset in inner_dtypes:
+        if type(size) is not int or not isinstance(dtype, NumpyDtype) or type(offset) is not int:
+            return False
+        if not 0 <= offset <= size - dtype.itemsize:
+            return False
+    return True
+
+
+def _has_fitting_flags(dtype: NumpyDtype, inner_dtypes: list[tuple[Any, Any]], flags: Any) -> bool:
+    """Return whether flags mark elements as references where they are, and nowhere else; older states have none."""
+    if flags is None:
+        return True
+    if type(flags) is not int:
+        return False
+    if dtype.code[:1] == "O":
+        return flags & _OBJECT_FLAGS == _OBJECT_FLAGS
+    if any(isinstance(inner, NumpyDtype) and _holds_objects(inner) for inner, _ in inner_dtypes):
+        return flags & _WITH_OBJECTS == _WITH_OBJECTS
+    return not flags & _REFERENCES
+
+
+def _holds_objects(dtype: NumpyDtype) -> bool:
+    """Return whether elements of a dtype are, or contain, Python objects."""
+    if dtype.code[:1] == "O":
+        return True
+    flags = _item(dtype.state, 7) if isinstance(dtype.state, tuple) else None
     return type(flags) is int and bool(flags & _REFERENCES)
 
 
@@ -498,14 +588,16 @@ def _plain_array(array: NumpyArray, naming: Naming) -> Form:
     if texts is not None:
         return texts
     element = NUMPY_ELEMENTS.get(array.dtype.code)
-    tensor = tensor_of_array(array, element, "cpu") if element is not None else None
-    if tensor is not None:
-        return lower(tensor, naming)
+    if element is not None:
+        tensor = tensor_of_array(array, element, "cpu")
+        if tensor is not None:
+            return lower(tensor, naming)
     dtype = array.dtype.order + array.dtype.code
     return {"__class__": array.cls, "dtype": dtype, "shape": array.shape, "data": array.data}
 
 
 def _of_scalar(value: NumpyScalar, naming: Naming) -> Form:
+    """Return the call for a scalar of numpy; without numpy, Python's number or text, or a dict."""
     if naming.may_call("numpy.core.multiarray.scalar"):
         return calls("numpy.core.multiarray.scalar", value.dtype, value.data)
     texts = text_items(value.array)
@@ -519,16 +611,19 @@ def _of_scalar(value: NumpyScalar, naming: Naming) -> Form:
 
 
 def _of_array(value: NumpyArray, naming: Naming) -> Form:
+    """Return the call for an array: an empty one of bytes, whose state, version 1 of the layout, has the rest."""
     if not naming.may_call("numpy.core.multiarray._reconstruct"):
         return _plain_array(value, naming)
-    cls = PythonGlobal(*value.cls.rpartition(".")[::2])
-    state = (1, value.shape, value.dtype, value.fortran, value.data)
+    module, _, name = value.cls.rpartition(".")
+    cls = PythonGlobal(module, name)
     if not naming.may(cls):
         cls = named("numpy.ndarray")
+    state = (1, value.shape, value.dtype, value.fortran, value.data)
     return calls("numpy.core.multiarray._reconstruct", cls, (0,), b"b", state=state)
 
 
 def _set_array_state(meaning: PtMeaning, value: NumpyArray, state: Any) -> NumpyArray:
+    """Set shape, element type, order and elements of an array."""
     state = _numpy_state(state)
     if len(state) == 4:  # before version 1 of the layout
         state = (0, *state)
@@ -547,14 +642,18 @@ def _set_array_state(meaning: PtMeaning, value: NumpyArray, state: Any) -> Numpy
 
 def _class_of_dtype(dtype: PythonObject | PythonGlobal) -> str:
     """Return the class of elements that a dtype names, for errors."""
-    given = dtype.args if isinstance(dtype, PythonObject) else ()
-    if isinstance(given, tuple) and given and isinstance(given[0], PythonGlobal):
-        return shown(given[0].path)
-    cls = dtype.cls if isinstance(dtype, PythonObject) else dtype
+    cls: PythonGlobal | None
+    if isinstance(dtype, PythonGlobal):
+        cls = dtype
+    elif isinstance(dtype.args, tuple) and dtype.args and isinstance(dtype.args[0], PythonGlobal):
+        cls = dtype.args[0]
+    else:
+        cls = dtype.cls
     return shown(cls.path if cls is not None else "")
 
 
 def _fill(array: NumpyArray, shape: Any, data: Any) -> NumpyArray:
+    """Set shape and elements of an array, whose bytes must fit its shape."""
     if not isinstance(shape, (tuple, list)) or not all(type(extent) is int and extent >= 0 for extent in shape):
         raise CorruptError("a numpy array has no shape", found=f"{type(shape).__name__}")
     count = math.prod(shape)
@@ -566,11 +665,13 @@ def _fill(array: NumpyArray, shape: Any, data: Any) -> NumpyArray:
             )
     elif not isinstance(data, list) or len(data) != count:
         raise CorruptError("a numpy array has no elements", expected=f"{count}", found=type(data).__name__)
-    array.shape, array.data = tuple(shape), bytes(data) if isinstance(data, bytearray) else data
+    array.shape = tuple(shape)
+    array.data = bytes(data) if isinstance(data, bytearray) else data
     return array
 
 
-STATES[NumpyDtype], STATES[NumpyArray] = _set_dtype_state, _set_array_state
+STATES[NumpyDtype] = _set_dtype_state
+STATES[NumpyArray] = _set_array_state
 reads("numpy.dtype", (str, bytes), object, object, object, least=1)(_dtype)
 reads("numpy.core.multiarray.scalar", NumpyDtype, object, least=1)(
     lambda meaning, dtype, data=b"": NumpyScalar(dtype, data.encode() if isinstance(data, str) else data)
@@ -586,9 +687,7 @@ FORMS.update(
     {
         TorchConstant: _of_constant,
         TorchSize: lambda value, _: calls("torch.Size", tuple(value)),
-        Device: lambda value, _: calls(
-            "torch.device", *((value.type,) if value.index is None else (value.type, value.index))
-        ),
+        Device: _of_device,
         NumpyDtype: _of_dtype,
         NumpyScalar: _of_scalar,
         NumpyArray: _of_array,

@@ -260,6 +260,7 @@ class _SafeLoader:
         return _REFUSED if cls is _REFUSED else _OTHER
 
     def _newobj(self) -> None:
+        """NEWOBJ: a class and its arguments become an object. A refused name refuses what is made of it."""
         args = self._stack.pop()
         cls = self._stack.pop()
         if cls is _REFUSED:

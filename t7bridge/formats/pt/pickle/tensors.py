@@ -38,11 +38,13 @@ _VALUES = ("float", "bfloat", "complex", "int8", "int16", "int32", "int64", "uin
 """Beginnings of the types that values of sparse tensors may have."""
 
 
-def _wrong(what: str, found: Any = UNSET) -> CorruptError:
-    return CorruptError(f"a tensor has {what}", found="" if found is UNSET else shown(found))
+def _wrong(what: str, value: Any = UNSET) -> CorruptError:
+    """Return the error for a tensor with a wrong part."""
+    return CorruptError(f"a tensor has {what}", found="" if value is UNSET else shown(value))
 
 
-def _numbers(values: Any, what: str) -> tuple[int, ...]:
+def _integers(values: Any, what: str) -> tuple[int, ...]:
+    """Return sizes or strides, checked."""
     if not isinstance(values, (tuple, list)) or not all(type(value) is int for value in values):
         raise _wrong(f"{what} that are not integers")
     return tuple(values)
@@ -55,7 +57,8 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
         CorruptError: it does not, or its items are not integers.
         LimitError: it has too many dimensions.
     """
-    size, stride = _numbers(size, "sizes"), _numbers(stride, "strides")
+    size = _integers(size, "sizes")
+    stride = _integers(stride, "strides")
     if type(offset) is not int:
         raise _wrong("an offset that is not an integer", offset)
     meaning.work.spend(len(size))
@@ -73,6 +76,7 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
 def _view(
     meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, element: ElementType | None = None
 ) -> Tensor:
+    """Return a tensor on a storage as a pickle has it: typed, or untyped with an element type beside it."""
     return view(meaning, meaning.storages.typed(storage, element), offset, size, stride)
 
 
@@ -82,13 +86,14 @@ def has_gradient(element: ElementType) -> bool:
 
 
 def _requires_grad(meaning: PtMeaning, element: ElementType, value: Any) -> bool:
-    """Return whether a tensor requires a gradient."""
+    """Return whether a tensor requires a gradient; note where PyTorch refuses to mark it."""
     if type(value) is not bool or (value and not has_gradient(element)):
         meaning.doubt(f"a tensor of {element.name} with requires_grad {shown(value)}")
     return bool(value) and has_gradient(element)
 
 
 def _marked(meaning: PtMeaning, tensor: Tensor, requires_grad: Any, hooks: Any, metadata: Any = None) -> Tensor:
+    """Set the marks of a tensor: the arguments after its stride, in PyTorch's order."""
     tensor.requires_grad = _requires_grad(meaning, tensor.element, requires_grad)
     metadata = metadata or {}
     if not isinstance(metadata, dict) or not set(metadata) <= {"conj", "neg"}:
@@ -101,33 +106,50 @@ def _marked(meaning: PtMeaning, tensor: Tensor, requires_grad: Any, hooks: Any, 
 
 
 def _element(dtype: Any) -> ElementType:
-    element = ELEMENT_TYPES.get(dtype.name) if isinstance(dtype, TorchConstant) and dtype.kind == "dtype" else None
-    if element is None:
-        raise _wrong("an unknown element type", dtype.path if isinstance(dtype, PythonGlobal) else dtype)
-    return element
+    """Return the element type of a dtype, `torch.float32`."""
+    if isinstance(dtype, TorchConstant) and dtype.kind == "dtype":
+        element = ELEMENT_TYPES.get(dtype.name)
+        if element is not None:
+            return element
+    raise _wrong("an unknown element type", dtype.path if isinstance(dtype, PythonGlobal) else dtype)
 
 
-def _tensor(
-    meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, *marks: Any, element: Any = None
+@reads("torch._utils._rebuild_tensor_v2", *[object] * 7, least=6)
+def _tensor_v2(meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, *marks: Any) -> Tensor:
+    """Return a tensor on a typed storage; the marks are requires_grad, hooks and, in newer releases, metadata."""
+    return _marked(meaning, _view(meaning, storage, offset, size, stride), *marks)
+
+
+@reads("torch._utils._rebuild_tensor_v3", *[object] * 8, least=7)
+def _tensor_v3(
+    meaning: PtMeaning,
+    storage: Any,
+    offset: Any,
+    size: Any,
+    stride: Any,
+    requires_grad: Any,
+    hooks: Any,
+    dtype: Any,
+    *metadata: Any,
 ) -> Tensor:
-    if element is not None and marks and marks[0] is not False:  # PyTorch marks it, and cannot set its elements then
+    """Return a tensor on an untyped storage."""
+    element = _element(dtype)
+    if requires_grad is not False:  # PyTorch marks it, and cannot set its elements then
         meaning.doubt("a tensor of _rebuild_tensor_v3 that requires a gradient")
-    return _marked(meaning, _view(meaning, storage, offset, size, stride, element), *marks)
+    tensor = _view(meaning, storage, offset, size, stride, element)
+    return _marked(meaning, tensor, requires_grad, hooks, *metadata)
 
 
 reads("torch._utils._rebuild_tensor", *[object] * 4)(_view)
-reads("torch._utils._rebuild_tensor_v2", *[object] * 7, least=6)(_tensor)
-reads("torch._utils._rebuild_tensor_v3", *[object] * 8, least=7)(
-    lambda meaning, *args: _tensor(meaning, *args[:6], *args[7:], element=_element(args[6]))
-)
 
 
 @reads("torch._utils._rebuild_parameter", (Tensor, SparseTensor), object, object)
 @reads("torch._utils._rebuild_parameter_with_state", (Tensor, SparseTensor), object, object, object)
 def _parameter(meaning: PtMeaning, data: Any, requires_grad: Any, hooks: Any, state: Any = None) -> Any:
+    """Return a parameter of a tensor; the tensor itself may be in the value too, and stays as it is."""
     if isinstance(data, SparseTensor):
-        marked = _requires_grad(meaning, data.values.element, requires_grad)
-        return evolve(data, is_parameter=True, requires_grad=marked)
+        is_marked = _requires_grad(meaning, data.values.element, requires_grad)
+        return evolve(data, is_parameter=True, requires_grad=is_marked)
     parameter = _marked(meaning, evolve(data, is_parameter=True), requires_grad, hooks)
     if data.extras:
         parameter.extras = evolve(data.extras, hooks=hooks or None)
@@ -135,11 +157,15 @@ def _parameter(meaning: PtMeaning, data: Any, requires_grad: Any, hooks: Any, st
 
 
 def _is_settable(state: Any) -> bool:
-    """Return whether PyTorch can set the attributes of a state of a tensor."""
+    """Return whether PyTorch can set the attributes of a state of a tensor.
+
+    A state is the attributes, or a pair: the attributes, and those in slots.
+    """
     parts = state if isinstance(state, tuple) else (state, None)
     if len(parts) != 2 or not all(part is None or isinstance(part, dict) for part in parts):
         return False
-    return all(type(name) is str and name not in SAFE.attributes for part in parts for name in part or ())
+    names = [name for part in parts for name in part or ()]
+    return all(type(name) is str and name not in SAFE.attributes for name in names)
 
 
 def _set_python_state(tensor: Tensor, state: Any) -> Tensor:
@@ -148,9 +174,11 @@ def _set_python_state(tensor: Tensor, state: Any) -> Tensor:
     Raises:
         CorruptError: PyTorch could not set them.
     """
-    if (tensor.extras is None or tensor.extras.subclass is None) and not _is_settable(state):
+    is_plain = tensor.extras is None or tensor.extras.subclass is None
+    if is_plain and not _is_settable(state):
         raise _wrong("a state that PyTorch cannot set", state)
-    if state is not None and state != {} and state != (None, {}) and state != ({}, {}):
+    is_empty = state is None or state == {} or state == (None, {}) or state == ({}, {})
+    if not is_empty:
         tensor.extras = tensor.extras or TensorExtras()
         tensor.extras.state = state
     return tensor
@@ -168,30 +196,36 @@ def _from_numpy(meaning: PtMeaning, array: NumpyArray, dtype: Any, device: Any, 
 
 @reads("torch._utils._rebuild_device_tensor_from_cpu_tensor", Tensor, object, object, object)
 def _from_cpu(meaning: PtMeaning, tensor: Tensor, dtype: Any, device: Any, requires_grad: Any) -> Any:
+    """Return a tensor of another device, saved as one of the CPU."""
     if _element(dtype) is not tensor.element:
         return NotImplemented
-    marked = _requires_grad(meaning, tensor.element, requires_grad)
-    return evolve(tensor, device=_device_name(device), requires_grad=marked)
+    is_marked = _requires_grad(meaning, tensor.element, requires_grad)
+    return evolve(tensor, device=_device_name(device), requires_grad=is_marked)
 
 
 def _device_name(device: Any) -> str:
     return str(device) if isinstance(device, (str, Device)) else "cpu"
 
 
-_SIMPLE = words(
+_TENSOR_FUNCTIONS = words(
     "tensor tensor_v2 tensor_v3 parameter parameter_with_state device_tensor_from_numpy xla_tensor "
     "device_tensor_from_cpu_tensor",
     "torch._utils._rebuild_",
 )
+"""The functions that build a `Tensor`, to which a subclass and a state can be added."""
 
 
 @reads("torch._tensor._rebuild_from_type torch._tensor._rebuild_from_type_v2", object, object, tuple, object)
 def _from_type(meaning: PtMeaning, function: Any, cls: Any, arguments: tuple[Any, ...], state: Any) -> Any:
     """Return a tensor of a subclass, or with Python attributes."""
     if is_distributed(cls):
-        found = whole_tensor(arguments, state)
-        return NotImplemented if found is None else evolve(found, requires_grad=arguments[-1] is True)
-    if not all(isinstance(each, PythonGlobal) for each in (function, cls)) or function.path not in _SIMPLE:
+        local_tensor = whole_tensor(arguments, state)
+        if local_tensor is None:
+            return NotImplemented
+        return evolve(local_tensor, requires_grad=arguments[-1] is True)
+    if not isinstance(function, PythonGlobal) or not isinstance(cls, PythonGlobal):
+        return NotImplemented
+    if function.path not in _TENSOR_FUNCTIONS:
         return NotImplemented
     tensor = meaning.make(function, arguments, "reduce")
     if not isinstance(tensor, Tensor):
@@ -210,29 +244,32 @@ def _from_type(meaning: PtMeaning, function: Any, cls: Any, arguments: tuple[Any
 def _quantized(
     meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, scheme: Any, grad: Any, hooks: Any
 ) -> Any:
+    """Return a quantized tensor. A scheme is its name, then the scale and zero point of the tensor or its channels."""
     if not scheme:
         return NotImplemented
-    tensor = _tensor(meaning, storage, offset, size, stride, grad, hooks)
-    kind, *rest = scheme
+    tensor = _tensor_v2(meaning, storage, offset, size, stride, grad, hooks)
+    kind, *parameters = scheme
     if not isinstance(kind, TorchConstant) or not tensor.element.name.startswith(("qint", "quint")):
         return NotImplemented
-    if kind.name == "per_tensor_affine" and len(rest) == 2:
-        scale, zero_point = rest
-        is_known = type(scale) in (int, float) and type(zero_point) is int and abs(zero_point) < 1 << 31
-        return QuantizedTensor(tensor, kind.name, scale, zero_point) if is_known else NotImplemented
-    if kind.name not in ("per_channel_affine", "per_channel_affine_float_qparams") or len(rest) != 3:
+    if kind.name == "per_tensor_affine" and len(parameters) == 2:
+        scale, zero_point = parameters
+        if type(scale) not in (int, float) or type(zero_point) is not int or abs(zero_point) >= 1 << 31:
+            return NotImplemented
+        return QuantizedTensor(tensor, kind.name, scale, zero_point)
+    if kind.name not in ("per_channel_affine", "per_channel_affine_float_qparams") or len(parameters) != 3:
         return NotImplemented
-    scales, zero_points, axis = rest
+    scales, zero_points, axis = parameters
     if not is_count(axis) or axis >= len(tensor.size):
         raise _wrong("channels along a missing dimension", axis)
-    lengths = (_channels(scales), _channels(zero_points))
-    if lengths != (tensor.size[axis],) * 2 or type(scales) is not type(zero_points):
-        raise _wrong("other numbers of scales, zero points and channels", lengths)
+    channels = tensor.size[axis]
+    counts = (_channel_count(scales), _channel_count(zero_points))
+    if counts != (channels, channels) or type(scales) is not type(zero_points):
+        raise _wrong("other numbers of scales, zero points and channels", counts)
     return QuantizedTensor(tensor, kind.name, scales, zero_points, axis)
 
 
-def _channels(values: Any) -> int:
-    """Return the number of scales or zero points of channels; -1 if they are none."""
+def _channel_count(values: Any) -> int:
+    """Return the number of scales or zero points of channels; -1 if the values are neither a vector nor a list."""
     if isinstance(values, Tensor) and len(values.shape) == 1:
         return values.shape[0]
     if isinstance(values, list) and all(type(value) in (int, float) for value in values):
@@ -242,31 +279,48 @@ def _channels(values: Any) -> int:
 
 @reads("torch._utils._rebuild_sparse_tensor torch._utils._rebuild_sparse_csr_tensor", TorchConstant, tuple)
 def _sparse(meaning: PtMeaning, layout: TorchConstant, parts: tuple[Any, ...]) -> Any:
-    pair = layout.name != "sparse_coo"
-    if len(parts) not in ((4,) if pair else (3, 4)):
-        return NotImplemented
-    *tensors, size = parts[: 4 if pair else 3]
-    if not all(isinstance(part, Tensor) for part in tensors):
+    """Return a sparse tensor: by coordinates (COO), or by compressed rows or columns.
+
+    The parts of the former are indices, values, size and, in newer releases, whether it is coalesced; those of the
+    latter are compressed indices, plain indices, values and size.
+    """
+    plain_indices = None
+    is_coalesced = None
+    if layout.name == "sparse_coo":
+        if len(parts) not in (3, 4):
+            return NotImplemented
+        indices, values, size = parts[:3]
+        tensors = [indices, values]
+        if len(parts) == 4 and parts[3] is not None:
+            is_coalesced = bool(parts[3])
+    else:
+        if len(parts) != 4:
+            return NotImplemented
+        indices, plain_indices, values, size = parts
+        tensors = [indices, plain_indices, values]
+    if not all(isinstance(tensor, Tensor) for tensor in tensors):
         raise _wrong("no indices or values")
-    if not tensors[-1].element.name.startswith(_VALUES):
-        raise _wrong("values of a type that no sparse tensor has", tensors[-1].element.name)
-    if not pair:
-        _check_sparse(tensors[0], tensors[1], size)
-    coalesced = bool(parts[3]) if len(parts) == 4 and not pair and parts[3] is not None else None
-    plain = tensors[1] if pair else None
-    return SparseTensor(layout.name, tensors[0], plain, tensors[-1], TorchSize(_numbers(size, "sizes")), coalesced)
+    if not values.element.name.startswith(_VALUES):
+        raise _wrong("values of a type that no sparse tensor has", values.element.name)
+    if layout.name == "sparse_coo":
+        _check_coordinates(indices, values, size)
+    return SparseTensor(layout.name, indices, plain_indices, values, TorchSize(_integers(size, "sizes")), is_coalesced)
 
 
-def _check_sparse(indices: Tensor, values: Tensor, size: Any) -> None:
-    """Check the parts of a tensor by coordinates: shapes [dimensions, elements] and [elements, …].
+def _check_coordinates(indices: Tensor, values: Tensor, size: Any) -> None:
+    """Check the parts of a tensor by coordinates: shapes [sparse dimensions, elements] and [elements, …].
 
     Raises:
         CorruptError: they are those of no tensor.
     """
-    rows, shape = indices.shape, values.shape
-    fits = len(rows) == 2 and len(shape) > 0 and rows[1] == shape[0]
-    if not fits or indices.element.name != "int64" or rows[0] + len(shape) - 1 != len(_numbers(size, "sizes")):
-        raise _wrong("indices that do not fit its values and size", f"{list(rows)}, {list(shape)}")
+    fits = len(indices.shape) == 2 and len(values.shape) > 0 and indices.element.name == "int64"
+    if fits:
+        sparse_dimensions, elements = indices.shape
+        dense_dimensions = len(values.shape) - 1
+        fits = elements == values.shape[0] and sparse_dimensions + dense_dimensions == len(_integers(size, "sizes"))
+    if not fits:
+        shapes = f"{list(indices.shape)}, {list(values.shape)}"
+        raise _wrong("indices that do not fit its values and size", shapes)
 
 
 # PyTorch 0.1: classes by name, called with lists: `torch.FloatTensor([[1.0, 2.0]])`, `torch.FloatStorage([1.0, 2.0])`
@@ -275,6 +329,7 @@ def _check_sparse(indices: Tensor, values: Tensor, size: Any) -> None:
 def _of_list(
     element: ElementType, device: str, is_tensor: bool, meaning: PtMeaning, items: list[Any] | None = None
 ) -> Any:
+    """Return the storage or the tensor of a nested list of numbers; an empty one without a list."""
     shape: tuple[int, ...] = (0,)
     span = span_of_bytes(b"", element.itemsize)
     if items:
@@ -287,15 +342,16 @@ def _of_list(
 
 
 def _register_classes() -> None:
-    modern = {BY_TORCH_STORAGE[f"{word}Storage"] for word in ("Bool", "BFloat16", "ComplexFloat", "ComplexDouble")}
-    tensors = {
-        f"{module}.{each.torch_storage.removesuffix('Storage')}Tensor": each
-        for each in (*BY_LUA_WORD.values(), *modern)
-        for module in ("torch", "torch.cuda")
-    }
-    for path, element in (*STORAGE_CLASSES.items(), *tensors.items()):
+    """Register the classes of tensors and storages of both devices."""
+    later_types = [BY_TORCH_STORAGE[f"{word}Storage"] for word in ("Bool", "BFloat16", "ComplexFloat", "ComplexDouble")]
+    tensor_classes = {}
+    for element in (*BY_LUA_WORD.values(), *later_types):
+        name = f"{element.torch_storage.removesuffix('Storage')}Tensor"
+        tensor_classes[f"torch.{name}"] = element
+        tensor_classes[f"torch.cuda.{name}"] = element
+    for path, element in (*STORAGE_CLASSES.items(), *tensor_classes.items()):
         device = "cuda:0" if path.startswith("torch.cuda.") else "cpu"
-        reads(path, list, least=0)(partial(_of_list, element, device, path in tensors))
+        reads(path, list, least=0)(partial(_of_list, element, device, path in tensor_classes))
 
 
 _register_classes()
@@ -304,31 +360,38 @@ _register_classes()
 # A `Parameter` of 0.1: the class is called with the tensor.
 @reads(_PARAMETER, Tensor, object, least=1)
 def _parameter_of_class(meaning: PtMeaning, data: Tensor, requires_grad: Any = True) -> Tensor:
-    marked = _requires_grad(meaning, data.element, requires_grad)
-    return evolve(data, is_parameter=True, requires_grad=marked)
+    is_marked = _requires_grad(meaning, data.element, requires_grad)
+    return evolve(data, is_parameter=True, requires_grad=is_marked)
 
 
 reads("torch.autograd.variable.Variable", Tensor)(lambda meaning, data: evolve(data))
 
 
 def _set_tensor_state(meaning: PtMeaning, tensor: Tensor, state: Any) -> Tensor:
-    """Apply a state to a tensor as `__setstate__` of the releases that pickled tensors by state."""
+    """Apply a state to a tensor as `__setstate__` of the releases that pickled tensors by state.
+
+    The number of its items tells what it is.
+    """
     length = len(state) if isinstance(state, tuple) else 0
-    new = None
-    if length == 4:  # storage, offset, sizes, strides
-        new = _view(meaning, *state)
-        if new.element is not tensor.element:
-            raise _wrong("a storage of another element type", new.element.name)
-    elif length == 3:  # requires_grad, volatile, hooks
-        _marked(meaning, tensor, state[0], state[2])
-    elif length == 5:  # data, grad, hooks, requires_grad, volatile
-        new = state[0] if isinstance(state[0], Tensor) else None
-        _marked(meaning, tensor, state[3], state[2])
+    content = None
+    if length == 3:
+        requires_grad, _volatile, hooks = state
+        _marked(meaning, tensor, requires_grad, hooks)
+    elif length == 4:
+        storage, offset, size, stride = state
+        content = _view(meaning, storage, offset, size, stride)
+        if content.element is not tensor.element:
+            raise _wrong("a storage of another element type", content.element.name)
+    elif length == 5:
+        data, _gradient, hooks, requires_grad, _volatile = state
+        if isinstance(data, Tensor):
+            content = data
+        _marked(meaning, tensor, requires_grad, hooks)
     else:
         _set_python_state(tensor, state)
-    if new is not None:
+    if content is not None:
         for name in ("element", "storage", "size", "stride", "offset", "is_scalar", "device"):
-            setattr(tensor, name, getattr(new, name))
+            setattr(tensor, name, getattr(content, name))
     return tensor
 
 
@@ -363,22 +426,25 @@ def _load_from_bytes(meaning: PtMeaning, data: bytes | bytearray) -> Any:
 @reads("torch._utils._rebuild_nested_tensor", Tensor, Tensor, Tensor, Tensor)
 def _nested(meaning: PtMeaning, buffer: Tensor, sizes: Tensor, strides: Tensor, offsets: Tensor) -> Any:
     """Keep a nested tensor as an object: its buffer, and for each inner tensor sizes, strides and an offset."""
-    fits = len(buffer.shape) == 1 and len(sizes.shape) == 2 and sizes.shape == strides.shape
-    if fits and offsets.shape == sizes.shape[:1] and {sizes.element, strides.element, offsets.element} == {_INT64}:
-        return PythonObject(named("torch._utils._rebuild_nested_tensor"), "reduce", (buffer, sizes, strides, offsets))
-    return NotImplemented
+    has_ranks = len(buffer.shape) == 1 and len(sizes.shape) == 2
+    fits = sizes.shape == strides.shape and offsets.shape == sizes.shape[:1]
+    if not has_ranks or not fits or {sizes.element, strides.element, offsets.element} != {_INT64}:
+        return NotImplemented
+    return PythonObject(named("torch._utils._rebuild_nested_tensor"), "reduce", (buffer, sizes, strides, offsets))
 
 
 @reads("torch._utils._rebuild_meta_tensor_no_storage", TorchConstant, tuple, tuple, bool)
 def _meta(meaning: PtMeaning, dtype: TorchConstant, size: Any, stride: Any, requires_grad: bool) -> Any:
     """Keep a tensor without elements as an object."""
     element = _element(dtype)
-    sizes, strides = _numbers(size, "sizes"), _numbers(stride, "strides")
-    is_known = len(sizes) == len(strides) and all(0 <= extent < 1 << 31 for extent in (*sizes, *strides))
-    if is_known and (not requires_grad or has_gradient(element)):
-        path = "torch._utils._rebuild_meta_tensor_no_storage"
-        return PythonObject(named(path), "reduce", (dtype, size, stride, requires_grad))
-    return NotImplemented
+    sizes = _integers(size, "sizes")
+    strides = _integers(stride, "strides")
+    if len(sizes) != len(strides) or not all(0 <= extent < 1 << 31 for extent in (*sizes, *strides)):
+        return NotImplemented
+    if requires_grad and not has_gradient(element):
+        return NotImplemented
+    path = "torch._utils._rebuild_meta_tensor_no_storage"
+    return PythonObject(named(path), "reduce", (dtype, size, stride, requires_grad))
 
 
 # Written forms
@@ -409,38 +475,59 @@ def _of_storage(storage: Storage, _: Naming) -> NamedStorage:
 def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduction:
     if min(tensor.stride, default=0) < 0:
         raise UnsupportedError("PyTorch has no negative strides", hint="Write a copy of the tensor: its numpy().")
-    element, storage = tensor.element, whole(tensor.storage or Storage.empty(tensor.element))
+    element = tensor.element
+    storage = whole(tensor.storage or Storage.empty(element))
+    # The empty tensor of Lua, without dimensions, has shape (0,) in PyTorch.
     stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
-    place = (tensor.offset, tensor.shape, stride)
-    marked = tensor.requires_grad and has_gradient(element)
-    args: tuple[Any, ...]
-    if element.torch_storage and storage.element is element:
-        name = "_rebuild_tensor_v2"
-        args = (NamedStorage(storage, element.torch_storage, storage.count), *place)
-        args += (marked, _hooks(extras))
-    else:
-        # PyTorch marks this tensor before it sets the elements, and refuses to set those of a marked one.
-        marked = marked and naming.allow_foreign
-        name = "_rebuild_tensor_v3"
-        args = (_untyped(storage), *place, marked, _hooks(extras), TorchConstant("dtype", element.name))
+    requires_grad = tensor.requires_grad and has_gradient(element)
+    metadata: tuple[Any, ...] = ()
     if extras is not None and (extras.conj or extras.neg):
-        args = (*args, {bit: True for bit in ("conj", "neg") if getattr(extras, bit)})
-    return calls(f"torch._utils.{name}", *args)
+        metadata = ({bit: True for bit in ("conj", "neg") if getattr(extras, bit)},)
+    if element.torch_storage and storage.element is element:
+        return calls(
+            "torch._utils._rebuild_tensor_v2",
+            NamedStorage(storage, element.torch_storage, storage.count),
+            tensor.offset,
+            tensor.shape,
+            stride,
+            requires_grad,
+            _hooks(extras),
+            *metadata,
+        )
+    return calls(
+        "torch._utils._rebuild_tensor_v3",
+        _untyped(storage),
+        tensor.offset,
+        tensor.shape,
+        stride,
+        # PyTorch marks this tensor before it sets the elements, and refuses to set those of a marked one.
+        requires_grad and naming.allow_foreign,
+        _hooks(extras),
+        TorchConstant("dtype", element.name),
+        *metadata,
+    )
 
 
 def _hooks(extras: TensorExtras | None) -> Any:
-    return OrderedDict() if extras is None or extras.hooks is None else extras.hooks
+    """Return the hooks of a tensor as PyTorch pickles them: an empty `OrderedDict` if there are none."""
+    if extras is None or extras.hooks is None:
+        return OrderedDict()
+    return extras.hooks
 
 
 def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
+    """Return the call for a tensor, which may be a parameter, of a subclass, or have attributes of Python."""
     extras = tensor.extras
     if extras is not None and extras.subclass is not None and not naming.may(extras.subclass):
         # Another package's class has its own way with a state.
-        extras = evolve(extras, subclass=None, state=extras.state if _is_settable(extras.state) else UNSET)
+        state = extras.state if _is_settable(extras.state) else UNSET
+        extras = evolve(extras, subclass=None, state=state)
     if tensor.is_parameter:
-        bare = None if extras is None else evolve(extras, state=UNSET, hooks=None)
-        data = evolve(tensor, is_parameter=False, requires_grad=False, extras=bare)
-        return _wrapped(data, tensor.requires_grad, _hooks(extras), *_state(extras))
+        # State and hooks are those of the parameter, not of the tensor inside.
+        inner_extras = None if extras is None else evolve(extras, state=UNSET, hooks=None)
+        data = evolve(tensor, is_parameter=False, requires_grad=False, extras=inner_extras)
+        state = UNSET if extras is None else extras.state
+        return _of_parameter(data, tensor.requires_grad, _hooks(extras), state)
     call = _dense(tensor, extras, naming)
     if extras is None or (extras.state is UNSET and extras.subclass is None):
         return call
@@ -449,38 +536,45 @@ def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
     return calls("torch._tensor._rebuild_from_type_v2", call.constructor, cls, call.args, state)
 
 
-def _state(extras: TensorExtras | None) -> tuple[Any, ...]:
-    return () if extras is None or extras.state is UNSET else (extras.state,)
-
-
-def _wrapped(data: Any, requires_grad: bool, hooks: Any, *state: Any) -> Reduction:
-    name = "_rebuild_parameter_with_state" if state else "_rebuild_parameter"
-    return calls(f"torch._utils.{name}", data, requires_grad, hooks, *state)
+def _of_parameter(data: Any, requires_grad: bool, hooks: Any, state: Any = UNSET) -> Reduction:
+    """Return the call for a parameter of a tensor."""
+    if state is UNSET:
+        return calls("torch._utils._rebuild_parameter", data, requires_grad, hooks)
+    return calls("torch._utils._rebuild_parameter_with_state", data, requires_grad, hooks, state)
 
 
 def _of_quantized(value: QuantizedTensor, _: Naming) -> Reduction:
-    tensor, element = value.tensor, value.tensor.element
+    """Return the call for a quantized tensor, by tensor or by channels."""
+    tensor = value.tensor
+    element = tensor.element
     storage = whole(tensor.storage or Storage.empty(element))
-    axis = () if value.axis is None else (value.axis,)
+    scheme: tuple[Any, ...] = (TorchConstant("qscheme", value.scheme), value.scale, value.zero_point)
+    if value.axis is not None:
+        scheme = (*scheme, value.axis)
     return calls(
         "torch._utils._rebuild_qtensor",
         NamedStorage(storage, element.torch_storage, storage.nbytes // element.itemsize),
         tensor.offset,
         tensor.shape,
         tensor.stride,
-        (TorchConstant("qscheme", value.scheme), value.scale, value.zero_point, *axis),
+        scheme,
         tensor.requires_grad,
         OrderedDict(),
     )
 
 
 def _of_sparse(value: SparseTensor, _: Naming) -> Reduction:
+    """Return the call for a sparse tensor, by coordinates or by compressed rows or columns."""
     if value.is_parameter:
-        return _wrapped(evolve(value, is_parameter=False, requires_grad=False), value.requires_grad, OrderedDict())
-    parts: tuple[Any, ...] = (value.indices, value.plain_indices, value.values, value.size)
-    if value.plain_indices is None:
-        coalesced = () if value.is_coalesced is None else (value.is_coalesced,)
-        parts = (value.indices, value.values, value.size, *coalesced)
+        data = evolve(value, is_parameter=False, requires_grad=False)
+        return _of_parameter(data, value.requires_grad, OrderedDict())
+    parts: tuple[Any, ...]
+    if value.plain_indices is not None:
+        parts = (value.indices, value.plain_indices, value.values, value.size)
+    elif value.is_coalesced is not None:
+        parts = (value.indices, value.values, value.size, value.is_coalesced)
+    else:
+        parts = (value.indices, value.values, value.size)
     return calls("torch._utils._rebuild_sparse_tensor", TorchConstant("layout", value.layout), parts)
 
 
@@ -513,20 +607,28 @@ def _divided(arguments: tuple[Any, ...], state: Any) -> tuple[Tensor, dict[str, 
         state: of the object.
     """
     attributes = PythonObject(None, "", state=state).attributes
-    local, spec = attributes.get("_local_tensor"), attributes.get("_spec")
-    known = spec.attributes if isinstance(spec, PythonObject) else {}
-    if isinstance(local, Tensor) and isinstance(known.get("placements"), tuple) and len(arguments) > 2:
-        return local, known
-    return None
+    local_tensor = attributes.get("_local_tensor")
+    spec = attributes.get("_spec")
+    if not isinstance(local_tensor, Tensor) or not isinstance(spec, PythonObject):
+        return None
+    if not isinstance(spec.attributes.get("placements"), tuple) or len(arguments) <= 2:
+        return None
+    return local_tensor, spec.attributes
 
 
 def whole_tensor(arguments: Any, state: Any) -> Tensor | None:
     """Return the tensor of a `DTensor` of which this process has all elements; `None` if it has not."""
-    local, known = _divided(arguments, state) or (None, {})
-    if local is None or local.shape != arguments[2]:
+    divided = _divided(arguments, state)
+    if divided is None:
         return None
-    names = [each.path.rpartition(".")[2] if isinstance(each, PythonObject) else "" for each in known["placements"]]
-    return local if _COPIES.issuperset(names) else None
+    local_tensor, specification = divided
+    shape = arguments[2]  # of the whole tensor
+    if local_tensor.shape != shape:
+        return None
+    for placement in specification["placements"]:
+        if not isinstance(placement, PythonObject) or placement.path.rpartition(".")[2] not in _COPIES:
+            return None
+    return local_tensor
 
 
 def check_whole(value: Any) -> None:
@@ -536,13 +638,14 @@ def check_whole(value: Any) -> None:
         UnsupportedError: there is one; the message names the process.
     """
     for visit in walk(value):
-        found = visit.value
-        if not isinstance(found, PythonObject):
+        item = visit.value
+        if not isinstance(item, PythonObject):
             continue
-        args = found.args if isinstance(found.args, tuple) else ()
-        if is_distributed(found.cls) or any(is_distributed(each) for each in args[:2]):
+        # A function that builds tensors of a class has it as its first or second argument.
+        args = item.args if isinstance(item.args, tuple) else ()
+        if is_distributed(item.cls) or any(is_distributed(argument) for argument in args[:2]):
             raise UnsupportedError(
-                f"holds the part that {_rank(found)} has of a tensor divided among processes",
+                f"holds the part that {_rank(item)} has of a tensor divided among processes",
                 path=visit.text(),
                 hint="Save full_tensor() of each, or a torch.distributed.checkpoint, of which "
                 f"{WHOLE_CHECKPOINT} makes one file.",
@@ -563,7 +666,13 @@ def _rank(value: PythonObject) -> str:
 def _ranks(mesh: PythonObject) -> tuple[int, int | None]:
     """Return the number of processes in a `DeviceMesh`, and the number of the one that wrote it."""
     attributes = mesh.attributes
-    ranks = next((attributes[name] for name in ("_rank_map", "mesh") if name in attributes), None)
-    rank = attributes.get("_rank", next(iter(attributes.get("_coordinate_on_dim") or ()), None))
-    known = isinstance(ranks, Tensor) and type(rank) is int
-    return (ranks.numel, rank) if known else (0, None)  # type: ignore[union-attr]
+    # Releases name these attributes differently.
+    ranks = attributes["_rank_map"] if "_rank_map" in attributes else attributes.get("mesh")
+    if "_rank" in attributes:
+        rank = attributes["_rank"]
+    else:
+        coordinates = attributes.get("_coordinate_on_dim") or ()
+        rank = next(iter(coordinates), None)
+    if not isinstance(ranks, Tensor) or type(rank) is not int:
+        return 0, None
+    return ranks.numel, rank

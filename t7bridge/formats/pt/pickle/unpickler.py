@@ -41,7 +41,6 @@ _MARGIN_BYTES = 16
 """Maximum length of an opcode's fixed argument: within it, arguments are read without checking the buffer."""
 _MAX_INTEGER_BYTES = 1024
 _FREE_SETS = 100_000
-_MOST_PICKLES = 1_000
 """Maximum number of pickles read after the value: even a tiny one costs as much as opening a file."""
 
 _unpack_u2 = struct.Struct("<H").unpack_from
@@ -108,9 +107,11 @@ class Unpickler:
             TruncatedError: there are fewer.
         """
         if self.position + count > self.end:
-            found = f"{self.end - self.position} bytes"
             raise TruncatedError(
-                f"the file ends inside {what}", offset=self.position, expected=f"{count} bytes", found=found
+                f"the file ends inside {what}",
+                offset=self.position,
+                expected=f"{count} bytes",
+                found=f"{self.end - self.position} bytes",
             )
         data = self.source.read_exact(self.position, count, what)
         self.skip(count)
@@ -131,11 +132,11 @@ class Unpickler:
         try:
             return self._load()
         finally:  # what is in front of damage would have been loaded
-            found = refused(self.source, start, self.end, meaning.id_parts, operations)
-            for module, name in found.names:
+            verdict = refused(self.source, start, self.end, meaning.id_parts, operations)
+            for module, name in verdict.names:
                 meaning.origin.name(module, name)
-            if found.use:
-                meaning.origin.uses[found.use] = None
+            if verdict.use:
+                meaning.origin.uses[verdict.use] = None
 
     def _load(self) -> Any:
         self._stack.clear()
@@ -181,9 +182,9 @@ class Unpickler:
         origin = self._meaning.origin
         nbytes, count = self.end - self.position, 0
         while self.position < self.end:
-            if count == _MOST_PICKLES:
-                most = f"at most {_MOST_PICKLES}"
-                raise LimitError("too many pickles follow one another", expected=most, offset=self.position)
+            if count == self._limits.following_pickles:
+                message = "too many pickles follow one another"
+                raise self._limits.exceeded("following_pickles", message, offset=self.position)
             names_before = len(origin.unsafe)
             uses_before = dict(origin.uses)
             try:
@@ -307,9 +308,9 @@ class Unpickler:
                 start = marks.pop() if count is None else len(stack) - count
                 if start < 0:
                     raise IndexError
-                taken = stack[start:]
+                operands = stack[start:]
                 del stack[start:]
-                push(function(self, taken) if count is None else function(self, *taken))
+                push(function(self, operands) if count is None else function(self, *operands))
             elif op in _WITH_ARGUMENT:
                 pos = _WITH_ARGUMENT[op](self, op, pos)
                 buffer, safe = self._buffer, self._safe
@@ -384,11 +385,11 @@ class Unpickler:
 
     def _add(self, target: Any, items: Sequence[Any], kind: type = list) -> Any:
         """Add items to a list or set, or to an object, and return it."""
-        found = type(target)
+        target_type = type(target)
         if isinstance(target, PythonObject):
             target.items.extend(items)
-        elif found is not kind:
-            raise CorruptError(f"the pickle {'appends' if kind is list else 'adds'} to a {found.__name__}")
+        elif target_type is not kind:
+            raise CorruptError(f"the pickle {'appends' if kind is list else 'adds'} to a {target_type.__name__}")
         elif kind is list:
             target.extend(items)
         else:
@@ -453,10 +454,10 @@ class Unpickler:
     def _global(self, op: int, pos: int) -> int:
         module, pos = self._line(pos)
         name, pos = self._line(pos)
-        found = self._meaning.find(module.decode(), name.decode())
-        if op == opcodes.INST[0]:
-            found = self._meaning.make(found, tuple(self._pop_mark()), "inst")
-        self._stack.append(found)
+        value = self._meaning.find(module.decode(), name.decode())
+        if op == opcodes.INST[0]:  # the class is called at once
+            value = self._meaning.make(value, tuple(self._pop_mark()), "inst")
+        self._stack.append(value)
         return pos
 
     def _proto(self, op: int, pos: int) -> int:

@@ -12,7 +12,7 @@ function layouts(nodes, places, open, spread) {
     const b = { id: n ? n.id : -1, x, y, w, h, lines, aside: 0, kids: [], edges: [], count: repeat, repeat: repeat > 1 ? owner : -1, cls: "" };
     const content = n && n.children && open.has(n.id) ? contentOf(n.id) : Array.isArray(own) ? arranged(owner, own, strict) : null;
     if (strict && !content && Array.isArray(own)) return null;
-    b.cls = n ? classes(n, !!content) : content ? "n c" : own + " n";
+    b.cls = n ? classes(n) : content ? "n c" : own + " n";
     if (repeat > 1) b.cls += " repeat";
     if (!content) return b;
     if (n && hidden) lines.length -= hidden;
@@ -20,11 +20,10 @@ function layouts(nodes, places, open, spread) {
     b.w = Math.max(w, content.w); b.h = Math.max(h, content.h); b.aside = (b.w - content.w) / 2; b.kids = content.kids; b.edges = content.edges;
     return b;
   }
-  function classes(n, isOpen) {
+  function classes(n) {
     const found = [n.kind === "end" ? "e n" : n.children ? "n c" : "n"];
     if (n.mark && n.mark !== "weights") found.push(n.mark);
     if ((n.weights || []).some(w => w.shared)) found.push("shared");
-    if (n.change) found.push("d-" + n.change.kind); else if (n.changes_inside && !isOpen) found.push("d-inside");
     return found.join(" ");
   }
   // Positions inside an open container: those at first, if everything has at least its size at first.

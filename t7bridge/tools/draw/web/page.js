@@ -1,30 +1,27 @@
 "use strict";
-// A model, or two side by side: zoom, search, folding, and a panel for the selected node.
+// A model: zoom, search, folding, and a panel for the selected node.
 (() => {
   const SVG = "http://www.w3.org/2000/svg", MOST = 6000, ROUND = 8;
   const KINDS = ["conv", "linear", "recurrent", "norm", "activation", "pool", "shape", "join", "loss", "unmapped", "other"], colour = kind => "var(--k-" + kind + ")";
-  const DIFFERENCES = { only: "in one model only", shape: "weights of other shapes", options: "other options", weights: "other weights, by size" };
-  const read = id => JSON.parse(document.getElementById(id).textContent), data = read("graph"), graphs = data.graphs || [data], places = read("places");
+  const read = id => JSON.parse(document.getElementById(id).textContent), graph = read("graph"), places = read("places");
   const cut = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text, label = n => cut(n.name ? n.name + ": " + n.title : n.title, 60);
   const sizes = list => list.map(s => s === null ? "?" : Array.isArray(s[0]) ? "(" + sizes(s) + ")" : s.join("×") || "scalar").join(", "), shapes = n => sizes(n.output || []);
   const hash = new Map(location.hash.slice(1).split("&").filter(Boolean).map(p => [p.split("=")[0], decodeURIComponent(p.split("=")[1] || "")]));
   const el = (name, text, cls) => { const e = document.createElement(name); if (text != null) e.textContent = text; if (cls) e.className = cls; return e; };
   const sv = (name, attrs, text) => { const e = document.createElementNS(SVG, name); for (const k in attrs) e.setAttribute(k, attrs[k]); if (text != null) e.textContent = text; return e; };
-  const views = [];
-  let active = 0;
 
   function theme(name) {
     const c = document.documentElement.classList, dark = name ? name === "dark" : !(c.contains("dark") || !c.contains("light") && matchMedia("(prefers-color-scheme: dark)").matches);
     c.remove("light", "dark"); c.add(dark ? "dark" : "light"); document.documentElement.style.colorScheme = dark ? "dark" : "light";
   }
 
-  function view(graph, number) {
-    const nodes = graph.nodes, pair = graphs.length > 1, parent = new Array(nodes.length).fill(-1);
+  function view() {
+    const nodes = graph.nodes, parent = new Array(nodes.length).fill(-1);
     nodes.forEach(n => (n.children || []).forEach(c => { parent[c] = n.id; }));
-    const open = new Set(places[number].open), spread = new Set(), host = el("div", null, "host" + (pair ? " half" + number : ""));
+    const open = new Set(places.open), spread = new Set(), host = el("div", null, "host");
     const svg = sv("svg", { class: "view", tabindex: 0, role: "img", "aria-label": "model " + graph.file }), world = sv("g", {});
     const room = () => { const r = svg.getBoundingClientRect(); return { w: r.width || 800, h: (r.height || 600) - 44 }; };  // above the legend
-    const { root: whole, shown } = layouts(nodes, places[number], open, spread);
+    const { root: whole, shown } = layouts(nodes, places, open, spread);
 
     // What is around the drawing.
     const header = el("header"), names = el("div", null, "names"), about = el("div", null, "dim"), search = el("input"), hits = el("div", null, "hits"), panel = el("div", null, "panel"), legend = el("div", null, "legend");
@@ -38,10 +35,9 @@
     const button = (text, tip, act) => { const b = el("button", text); b.title = tip; b.onclick = act; header.append(b); };
     button("−", "zoom out ( - )", () => zoom(1 / 1.3)); button("+", "zoom in ( + )", () => zoom(1.3)); button("fit", "show all ( 0 )", () => fit(true));
     button("unfold", "unfold all ( e )", () => unfold(true)); button("fold", "fold ( c )", () => unfold(false));
-    if (!number) button("◐", "light or dark ( t )", () => theme());
-    if (pair) button("next", "next difference ( n )", () => next(1));
+    button("◐", "light or dark ( t )", () => theme());
     header.append(search);
-    const defs = sv("defs", {}), tip = sv("marker", { id: "tip" + number, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto", class: "tip" });
+    const defs = sv("defs", {}), tip = sv("marker", { id: "tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto", class: "tip" });
     tip.append(sv("path", { d: "M0,0 L8,4 L0,8 z" })); defs.append(tip); svg.append(defs, world);
     const map = sv("svg", { class: "map", role: "img", "aria-label": "the whole model" }), tiles = sv("g", {}), sight = sv("rect", { class: "sight" });
     map.append(tiles, sight);
@@ -52,8 +48,6 @@
     if (nodes.some(n => n.mark === "again")) mark("var(--line)", "same module again", "dash");
     if (nodes.some(n => (n.weights || []).some(w => w.shared))) mark("#c98a1b", "shared weights", "dash");
     if (nodes.some(n => n.repeats)) mark("#9373c9", "repeated, shown once", "dash");
-    const kinds = new Set(nodes.map(n => n.change && n.change.kind));
-    Object.keys(DIFFERENCES).filter(k => kinds.has(k)).forEach(k => mark("var(--" + k + (k === "only" ? number : "") + ")", k === "only" ? "only here" : DIFFERENCES[k], "solid"));
 
     // Drawing.
     let top = null, selected = -1, found = new Set(), at = { x: 0, y: 0, k: 1 }, moved = false;
@@ -66,13 +60,11 @@
     function paint(b, x, y, into) {
       const n = b.id >= 0 ? nodes[b.id] : null, isEnd = b.cls.startsWith("e "), g = sv("g", { class: b.cls });
       if (b.count > 1) g.append(sv("rect", { class: "b", x: x + 4, y: y + 4, width: b.w, height: b.h, rx: 6 }));
-      const frame = sv("rect", { class: "b", x, y, width: b.w, height: b.h, rx: isEnd ? 10 : 6 });
-      if (n && n.change && n.change.kind === "weights") frame.style.fillOpacity = n.change.share;
-      g.append(frame);
+      g.append(sv("rect", { class: "b", x, y, width: b.w, height: b.h, rx: isEnd ? 10 : 6 }));
       if (n && n.kind !== "end" && !b.kids.length) {
         const fill = colour(n.category);
         tiles.append(sv("rect", { x, y, width: b.w, height: b.h, fill }));
-        if (!n.change) g.append(sv("rect", { class: "tint", x, y, width: b.w, height: b.h, rx: 6, fill }));
+        g.append(sv("rect", { class: "tint", x, y, width: b.w, height: b.h, rx: 6, fill }));
         g.append(sv("rect", { x, y: y + 3, width: 4, height: b.h - 6, rx: 2, fill }));
       }
       const fold = n && n.children || b.repeat >= 0, mid = x + b.w / 2 - (fold ? 8 : 0);
@@ -90,7 +82,7 @@
       x += b.aside;
       b.kids.forEach(k => paint(k, x + k.x, y + k.y, into));
       b.edges.forEach(e => {
-        const line = sv("path", { class: "f", d: path(e.points.map(p => [p[0] + x, p[1] + y])), "marker-end": "url(#tip" + number + ")" });
+        const line = sv("path", { class: "f", d: path(e.points.map(p => [p[0] + x, p[1] + y])), "marker-end": "url(#tip)" });
         [b.kids[e.a].id, b.kids[e.b].id].forEach(id => { if (id >= 0) lines.set(id, [...(lines.get(id) || []), line]); });
         into.append(line);
         if (e.text) into.append(sv("text", { class: "l", x: x + e.at[0], y: y + e.at[1] }, e.text));
@@ -138,8 +130,6 @@
     }
     function set(id, isOpen) {
       if (isOpen) open.add(id); else open.delete(id);
-      const other = views[1 - number], twin = nodes[id].other;
-      if (other && twin != null && other.isOpen(twin) !== isOpen) other.follow(twin, isOpen);
     }
     function toggle(b) {
       const old = b.id >= 0 ? spots.get(b.id) : null, sx = old ? old.x * at.k + at.x : 0, sy = old ? old.y * at.k + at.y : 0;
@@ -151,10 +141,8 @@
       if (old && now) { at.x = sx - now.x * at.k; at.y = sy - now.y * at.k; move(); }
     }
     function select(id, center) {
-      selected = id; active = number; emphasize(); show(id);
+      selected = id; emphasize(); show(id);
       if (center) centre(id);
-      const other = views[1 - number];
-      if (other) other.twin(id < 0 ? null : nodes[id].other);
     }
     function centre(id) {
       const s = spots.get(id), r = room();
@@ -170,12 +158,6 @@
       if (changed) render();
     }
     function reveal(id) { uncover(id); select(id, true); }
-    const changed = nodes.filter(n => n.change).map(n => n.id);
-    function next(step) {
-      if (!changed.length) return;
-      const i = changed.findIndex(id => id > selected), place = step > 0 ? (i < 0 ? 0 : i) : (i < 0 ? changed.length : i) - (selected >= 0 && changed.includes(selected) ? 2 : 1);
-      reveal(changed[(place + changed.length) % changed.length]);
-    }
 
     // The panel.
     function rows(name, pairs) {
@@ -199,7 +181,6 @@
       panel.replaceChildren(); panel.hidden = false;
       const x = el("button", "×", "x"); x.onclick = hide;
       panel.append(x, el("h2", label(n)));
-      if (n.change) { const p = el("div", null, "change d-" + n.change.kind); n.change.text.forEach(t => p.append(el("div", t))); panel.append(p); }
       rows("", [["Lua class", python ? "" : n.class], ["PyTorch class", n.torch || (n.mark === "unmapped" ? "none" : "")], ["class", python ? n.class : ""], ["path", n.path], ["state dict", n.key], ["output", shapes(n)], ["parameters", n.parameters && n.parameters.toLocaleString("en")], ["the same as", n.same_as != null ? link(n.same_as) : ""]]);
       if (n.lines && n.mark === "unmapped") panel.append(el("p", n.lines[0]));
       rows("arguments", Object.entries(n.arguments || {}).map(([name, text]) => [(n.argument_names || [])[name] || name, text]));
@@ -247,7 +228,7 @@
     }
     function flip() { if (selected >= 0 && nodes[selected].children) { set(selected, !open.has(selected)); render(); } }
     const keys = {
-      "/": () => search.focus(), "+": () => zoom(1.3), "=": () => zoom(1.3), "-": () => zoom(1 / 1.3), "0": () => fit(true), e: () => unfold(true), c: () => unfold(false), t: () => theme(), n: () => next(1), p: () => next(-1),
+      "/": () => search.focus(), "+": () => zoom(1.3), "=": () => zoom(1.3), "-": () => zoom(1 / 1.3), "0": () => fit(true), e: () => unfold(true), c: () => unfold(false), t: () => theme(),
       ArrowDown: () => step(1), ArrowUp: () => step(-1), ArrowRight: () => { const kids = selected >= 0 && nodes[selected].children; if (kids) reveal(kids[0]); else step(1); }, ArrowLeft: () => { if (selected > 0) reveal(parent[selected]); },
       Enter: flip, " ": flip, Escape: () => { hits.hidden = true; found = new Set(); hide(); },
     };
@@ -259,24 +240,18 @@
     };
     map.addEventListener("pointerdown", travel); map.addEventListener("pointermove", travel);
     let drag = null;
-    host.addEventListener("pointerdown", () => { active = number; });
     svg.addEventListener("pointerdown", e => { drag = { x: e.clientX - at.x, y: e.clientY - at.y, sx: e.clientX, sy: e.clientY }; moved = false; });
     svg.addEventListener("pointermove", e => { if (!drag) return; if (Math.abs(e.clientX - drag.sx) + Math.abs(e.clientY - drag.sy) > 4) { moved = true; svg.classList.add("drag"); } if (moved) { at.x = e.clientX - drag.x; at.y = e.clientY - drag.y; move(); } });
     addEventListener("pointerup", () => { drag = null; svg.classList.remove("drag"); });
     addEventListener("resize", () => { if (!moved && selected < 0) fit(); });
     if (hash.has("unfold")) unfold(hash.get("unfold") === "all"); else { render(); fit(); }
     if (hash.get("select")) { const n = nodes.find(n => n.key === hash.get("select") || n.path === hash.get("select")); if (n) reveal(n.id); }
-    return {
-      key: name => { if (!keys[name]) return false; keys[name](); return true; },
-      isOpen: id => open.has(id),
-      follow: (id, isOpen) => { if (isOpen) open.add(id); else open.delete(id); render(); },
-      twin: id => { selected = id == null ? -1 : id; if (id != null) { uncover(id); centre(id); } show(selected); emphasize(); },
-    };
+    document.addEventListener("keydown", e => {
+      if (e.ctrlKey || e.metaKey || e.altKey || !keys[e.key]) return;
+      keys[e.key](); e.preventDefault();
+    });
   }
 
   if (hash.get("theme")) theme(hash.get("theme"));
-  graphs.forEach((graph, number) => views.push(view(graph, number)));
-  document.addEventListener("keydown", e => {
-    if (!e.ctrlKey && !e.metaKey && !e.altKey && views[active].key(e.key)) e.preventDefault();
-  });
+  view();
 })();

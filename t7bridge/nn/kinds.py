@@ -1,0 +1,263 @@
+"""The kinds of values of a plan: which are tensors, of which shape, which are lists, and of what, as far as known.
+
+This is a domain of `walk`. Every class of modules returns a tensor, unless the `flow` of its traits says otherwise. The
+`output` of its traits is the shape of what it returns for an input of known shape. What is not known before the model
+runs is `ANY`. Knows neither formats nor PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
+from math import prod
+from typing import Any
+
+from attrs import evolve, field
+
+from ..data import define
+from . import walk
+from .mapping import LAYERS, ModuleSpec
+from .output_shapes import Arguments, Mismatch, Shape, Value, joined
+
+_MOST = 1_000_000
+"""Maximum number of modules and elements that one analysis visits; the outputs of others are not known."""
+
+
+@define(frozen=True)
+class Kind:
+    """What is known of the structure of a value.
+
+    Attributes:
+        name: `tensor`, `list` or `any`; or `nothing`, Lua's nil, or `never` where Lua fails.
+        items: the kinds of the elements of a list; `None` if their number is not known.
+        each: the kind of every element then.
+        size: number of kinds in it.
+        shape: of a tensor, if known.
+        origin: of a value that is the input of the model, or in it: the indices that lead to it.
+        is_optional: whether it may be nothing instead, being an element of a list of unknown length.
+    """
+
+    name: str
+    items: tuple[Kind, ...] | None = None
+    each: Kind | None = None
+    size: int = field(default=1, eq=False)
+    shape: Shape | None = None
+    origin: tuple[int, ...] | None = None
+    is_optional: bool = False
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the value is certainly a list."""
+        return self.name == "list"
+
+    @property
+    def value(self) -> Value:
+        """The shape of a tensor, a list of values, or `None` if no shape in it is known."""
+        if self.items is None:
+            return self.shape
+        values = [item.value for item in self.items]
+        return values if any(value is not None for value in values) else None
+
+    def at(self, index: int | str) -> Kind:
+        """Return the kind of an element; of a tensor, which Lua indexes too, a tensor."""
+        if self.name == "tensor":
+            return TENSOR
+        if self.items is not None and isinstance(index, int) and -len(self.items) <= index < len(self.items):
+            return self.items[index]
+        if self.origin is not None and isinstance(index, int):
+            return Kind("any", origin=(*self.origin, index))
+        return self.each or ANY
+
+
+TENSOR = Kind("tensor")
+ANY = Kind("any")
+NOTHING = Kind("nothing")
+"""An element that a list does not have."""
+NEVER = Kind("never")
+"""The output of a layer that fails, as most do for `NOTHING`."""
+
+
+def listed(items: Iterable[Kind]) -> Kind:
+    """Return the kind of a list of known length; it ends before the first element that is nothing."""
+    kinds = tuple(items)
+    if NEVER in kinds:
+        return NEVER
+    kinds = tuple(takewhile(NOTHING.__ne__, kinds))
+    size = 1 + sum(kind.size for kind in kinds)
+    return Kind("list", kinds, None, size) if size <= walk.LARGEST else many(_either(kinds))
+
+
+def many(each: Kind) -> Kind:
+    """Return the kind of a list whose elements are all of one kind."""
+    return Kind("list", None, each, 1 + each.size) if each.size < walk.LARGEST else Kind("list", None, ANY, 2)
+
+
+def kind_of(value: Value) -> Kind:
+    """Return the kind of a value: a shape, a list of values, or `None`."""
+    if isinstance(value, list):
+        return listed(map(kind_of, value))
+    return ANY if value is None else Kind("tensor", shape=value)
+
+
+def _either(kinds: Iterable[Kind]) -> Kind:
+    """Return what is known of a value of one of several kinds."""
+    distinct = set(kinds)
+    return distinct.pop() if len(distinct) == 1 else ANY
+
+
+class Kinds(walk.Domain[Kind]):
+    """The kinds of the outputs of modules, by those of their inputs; each is computed once.
+
+    Args:
+        traits: returns the facts about a class.
+        steps: maximum number of modules and elements to visit.
+    """
+
+    def __init__(self, traits: Callable[[str], Any], steps: int = _MOST) -> None:
+        self._traits = traits
+        self._known: dict[tuple[int, Kind], Kind] = {}
+        self.left = steps
+
+    def __call__(self, spec: ModuleSpec, kind: Kind) -> Kind:
+        """Return the kind of the output of a module.
+
+        Raises:
+            Mismatch: the shape of the input is known, and a layer does not accept it.
+        """
+        known = self._known.get((id(spec), kind))
+        if known is None:
+            self.left -= kind.size + len(spec.children)
+            known = self._known[id(spec), kind] = self.visit(spec, kind) if self.left > 0 else ANY
+        return known
+
+    def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
+        """Return the kind of the output of a module that was not visited with such an input before."""
+        facts = self._traits(spec.target)
+        value = kind.value
+        if kind == NEVER or (kind == NOTHING and facts.flow not in _WITHOUT_INPUT):
+            return NEVER
+        if facts.output is not None and value is not None:
+            shapes = facts.output(Arguments(spec.args, spec.kwargs), value)
+            if shapes is not None:
+                return kind_of(shapes)
+        if facts.flow is not None:
+            output: Kind = facts.flow(spec, kind, self)
+            return output
+        if facts.returns_list:
+            return many(ANY)
+        return TENSOR if spec.target.startswith(("torch.nn.", LAYERS)) else ANY
+
+    # The domain
+
+    def tensor(self) -> Kind:
+        """Return a tensor of unknown shape."""
+        return TENSOR
+
+    def unknown(self) -> Kind:
+        """Return a value of which nothing is known."""
+        return ANY
+
+    def items(self, values: Sequence[Kind]) -> Kind:
+        """Return a list; if its last element may be nothing, its length is not known."""
+        if not values or not values[-1].is_optional:
+            return listed(values)
+        return many(_either([*values[:-1], evolve(values[-1], is_optional=False)]))
+
+    def many(self, values: Sequence[Kind]) -> Kind:
+        """Return a list of unknown length."""
+        return many(_either(values))
+
+    def item(self, value: Kind, index: int, dim: int | None = None) -> Kind:
+        """Return an element, or a slice."""
+        if dim is None or value.shape is None:
+            return value.at(index)
+        dim = _checked(dim, value.shape)
+        return Kind("tensor", shape=(*value.shape[:dim], *value.shape[dim + 1 :]))
+
+    def elements(self, value: Kind, count: int) -> list[Kind]:
+        """Return the first elements; nothing for those that a list of known length does not have."""
+        if value == NOTHING:
+            return [NEVER] * count
+        if value.items is not None:
+            return [*value.items[:count], *[NOTHING] * (count - len(value.items))]
+        elements = [value.at(number) for number in range(count)]
+        # The input of a model has all elements that it uses. Of another list the last may be missing; where it is
+        # there, so are those before it.
+        if elements and value.origin is None:
+            elements[-1] = evolve(elements[-1], is_optional=True)
+        return elements
+
+    def length(self, value: Kind, dim: int | None = None) -> int | None:
+        """Return the number of elements, or of slices."""
+        if dim is None:
+            return None if value.items is None else len(value.items)
+        if value.shape is None:
+            return None
+        extent = value.shape[_checked(dim, value.shape)]
+        return extent if isinstance(extent, int) else None
+
+    def is_list(self, value: Kind) -> bool | None:
+        """Return whether a value is a list."""
+        return None if value.name == "any" else value.is_list
+
+    def concat(self, values: Sequence[Kind], dim: int, *, pads: bool = False) -> Kind:
+        """Return a tensor, whose shape is known if those of all parts are."""
+        parts = listed(values).items or ()
+        shapes = [part.shape for part in parts if part.shape is not None]
+        if not shapes or len(shapes) < len(parts):
+            return TENSOR
+        if pads and len({len(shape) for shape in shapes}) == 1:
+            largest = tuple(map(max, zip(*shapes)))
+            shapes = [(*largest[:dim], shape[dim], *largest[dim + 1 :]) for shape in shapes]
+        return Kind("tensor", shape=joined(shapes, dim))
+
+    def combine(self, values: Sequence[Kind]) -> Kind:
+        """Return a tensor of the shape of the others, if that is known of one; they may differ only by broadcasting."""
+        shapes = {value.shape for value in values if value.shape is not None}
+        return Kind("tensor", shape=shapes.pop()) if len(shapes) == 1 else TENSOR
+
+    def merge(self, value: Kind, dims: int, apply: Callable[[Kind], Kind]) -> Kind:
+        """Merge dimensions, if they are known, and split them again."""
+        shape = value.shape
+        if shape is None or len(shape) <= dims:
+            return apply(value)
+        front = shape[: len(shape) - dims + 1]
+        inner = apply(Kind("tensor", shape=(prod(front), *shape[len(front) :]))).shape
+        return TENSOR if inner is None else Kind("tensor", shape=(*front, *inner[1:]))
+
+    def steps(self, value: Kind, apply: Callable[[Kind], Kind]) -> Kind:
+        """Return a list, or a tensor, for such an input."""
+        if value.is_list:
+            return walk.each(self, value, lambda number, step: apply(step))
+        if not value.shape:
+            return Kind(value.name)
+        inner = apply(Kind("tensor", shape=value.shape[1:])).shape
+        return TENSOR if inner is None else Kind("tensor", shape=(value.shape[0], *inner))
+
+    def stack(self, value: Kind, apply: Callable[[Kind], Kind]) -> Kind:
+        """Return a list for a list."""
+        step = apply(TENSOR)
+        return walk.each(self, value, lambda number, item: step) if value.is_list else ANY
+
+    def call(self, spec: ModuleSpec, child: str, value: Kind, node: int | None = None) -> Kind:
+        """Return the kind of the output of a module inside; it may be nothing if it is for nothing."""
+        if not value.is_optional:
+            return self(spec.children[child], value)
+        may_be_nothing = self(spec.children[child], NOTHING) != NEVER
+        output = self(spec.children[child], evolve(value, is_optional=False))
+        return evolve(output, is_optional=True) if may_be_nothing else output
+
+
+def _checked(dim: int, shape: Shape) -> int:
+    """Return a dimension, counted from the front.
+
+    Raises:
+        Mismatch: there is none.
+    """
+    if not -len(shape) <= dim < len(shape):
+        raise Mismatch
+    return dim % len(shape)
+
+
+_WITHOUT_INPUT = (walk.sequence, walk.branches, walk.parallel, walk.unchanged, walk.constant)
+"""Flows of modules that Lua may apply to nothing; all other layers fail."""

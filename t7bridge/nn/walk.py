@@ -1,0 +1,327 @@
+"""What each container does, said once: how it passes its input to the modules inside, and what it returns.
+
+Such a function is the `flow` of the traits of a class. It knows a value only by the operations of a `Domain`, which
+says what a value is: a kind or a shape (`nn/kinds`), an arrow of a picture (`tools/draw/blocks`). Each such question
+about a model is answered by the same description of its containers. Layers that rearrange lists have a flow, too.
+Knows neither formats nor PyTorch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from .mapping import GraphNode, ModuleSpec
+from .output_shapes import Mismatch
+
+V = TypeVar("V")
+
+
+class Domain(ABC, Generic[V]):
+    """What a value is, for one question about a model. Dimensions and numbers of elements count from 0."""
+
+    @abstractmethod
+    def tensor(self) -> V:
+        """Return a tensor of which nothing else is known."""
+
+    @abstractmethod
+    def items(self, values: Sequence[V]) -> V:
+        """Return a list of these values."""
+
+    @abstractmethod
+    def item(self, value: V, index: int, dim: int | None = None) -> V:
+        """Return an element of a list, or a slice of a tensor along a dimension.
+
+        Args:
+            value: the list or tensor.
+            index: of the element; negative ones count from the end.
+            dim: of the slices; `None` for a list.
+        """
+
+    @abstractmethod
+    def length(self, value: V, dim: int | None = None) -> int | None:
+        """Return the number of elements of a list, or of slices along a dimension; `None` if it is not known."""
+
+    @abstractmethod
+    def concat(self, values: Sequence[V], dim: int, *, pads: bool = False) -> V:
+        """Return tensors concatenated along a dimension; `pads` if smaller ones become as large as the largest."""
+
+    @abstractmethod
+    def merge(self, value: V, dims: int, apply: Callable[[V], V]) -> V:
+        """Apply a function to a tensor whose first dimensions are merged into one, and split that of the result again.
+
+        Args:
+            value: the tensor.
+            dims: dimensions in all after merging; a tensor that has no more is passed as it is.
+            apply: the function.
+        """
+
+    @abstractmethod
+    def call(self, spec: ModuleSpec, child: str, value: V, node: int | None = None) -> V:
+        """Return the output of a module inside another.
+
+        Args:
+            spec: the container.
+            child: the name of the module in it.
+            value: its input.
+            node: in a graph, the number of its node.
+        """
+
+    # What follows from these, unless a domain knows more.
+
+    def unknown(self) -> V:
+        """Return a value of which not even the structure is known."""
+        return self.tensor()
+
+    def many(self, values: Sequence[V]) -> V:
+        """Return a list of unknown length, each of whose elements is one of these values."""
+        return self.items(values)
+
+    def combine(self, values: Sequence[V]) -> V:
+        """Return a tensor that is computed from these, element by element, such as their sum."""
+        return self.tensor()
+
+    def elements(self, value: V, count: int) -> list[V]:
+        """Return the first elements of a list, which may have fewer; what it has not is nil in Lua."""
+        return [self.item(value, number) for number in range(count)]
+
+    def is_list(self, value: V) -> bool | None:
+        """Return whether a value is a list; `None` if it is not known."""
+        return self.length(value) is not None
+
+    def steps(self, value: V, apply: Callable[[V], V]) -> V:
+        """Apply a function to each element of a list, or to each slice of a tensor along its first dimension."""
+        return each(self, value, lambda number, step: apply(step))
+
+    def stack(self, value: V, apply: Callable[[V], V]) -> V:
+        """Apply a function to the tensors of a list as one tensor with a further dimension, and list its slices."""
+        output = apply(self.tensor())
+        return each(self, value, lambda number, step: output)
+
+
+Flow = Callable[[ModuleSpec, Any, Domain[Any]], Any]
+"""What a module does: its output in a domain, for the module, its input and the domain."""
+
+
+def each(d: Domain[V], value: V, apply: Callable[[int, V], V], different: int = 1) -> V:
+    """Apply a function to each element of a list.
+
+    Args:
+        d: the domain.
+        value: the list.
+        apply: the function, of the number of the element and the element.
+        different: numbers with a meaning of their own; later elements are passed with number 0.
+    """
+    count = d.length(value)
+    if count is None:
+        return d.many([apply(number, d.item(value, 0)) for number in range(different)])
+    outputs = []
+    for number in range(count):
+        outputs.append(apply(number if number < different else 0, d.item(value, number)))
+    return d.items(outputs)
+
+
+# Containers.
+
+
+def sequence(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Pass the input through the children, one after another."""
+    for child in spec.children:
+        value = d.call(spec, child, value)
+    return value
+
+
+def branches(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return a list of the outputs of all children."""
+    return d.items([d.call(spec, child, value) for child in spec.children])
+
+
+def concatenated(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return the outputs of all children, concatenated along `dim`."""
+    return d.concat([d.call(spec, child, value) for child in spec.children], spec.kwargs["dim"])
+
+
+def padded(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return the outputs of all children, concatenated along `dim`, smaller ones as large as the largest."""
+    return d.concat([d.call(spec, child, value) for child in spec.children], spec.kwargs["dim"], pads=True)
+
+
+def sliced(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Apply each child to one slice along `input_dim`; return their outputs, concatenated along `output_dim`.
+
+    Raises:
+        Mismatch: there are more slices than children.
+    """
+    dim = spec.kwargs["input_dim"]
+    children = list(spec.children)
+    count = d.length(value, dim)
+    if count is not None and count > len(children):
+        raise Mismatch
+    outputs = []
+    for number, child in enumerate(children[:count]):
+        outputs.append(d.call(spec, child, d.item(value, number, dim)))
+    return d.concat(outputs, spec.kwargs["output_dim"])
+
+
+def parallel(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Apply each child to an element, and to nothing after the last; other elements are ignored."""
+    elements = d.elements(value, len(spec.children))
+    return d.items([d.call(spec, child, element) for child, element in zip(spec.children, elements)])
+
+
+def bottled(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Pass the input through the children with its first dimensions merged, `n_input_dims` in all."""
+    return d.merge(value, spec.kwargs["n_input_dims"], lambda merged: sequence(spec, merged, d))
+
+
+def mapped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Apply one child to each element, or one of its clones."""
+    children = list(spec.children)
+    if not children:
+        return value
+    return each(d, value, lambda number, item: d.call(spec, children[number], item), len(children))
+
+
+def stepped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Apply a child to each step of a list, or of a tensor."""
+    child = next(iter(spec.children), None)
+    if child is None:  # somebody took it away
+        return d.unknown()
+    return d.steps(value, lambda step: d.call(spec, child, step))
+
+
+def stacked(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Pass the steps of a list through the children as one tensor."""
+    if d.is_list(value) is False:
+        return sequence(spec, value, d)
+    return d.stack(value, lambda steps: sequence(spec, steps, d))
+
+
+def repeated(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return a list of the outputs of several calls; their number is the first argument, or that of a sequence."""
+    output = sequence(spec, value, d)
+    times = spec.args[0]
+    if spec.kwargs.get("as_sequence") or not 0 <= times <= LARGEST:
+        return d.many([output])
+    return d.items([output] * times)
+
+
+LARGEST = 400
+"""Maximum number of elements of a list that a flow makes."""
+
+
+def recurrence(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return an output of the sizes that are the first argument: of a tensor, or a list of sizes."""
+
+    def of(sizes: Any) -> V:
+        is_list = isinstance(sizes, tuple) and len(sizes) > 0 and not isinstance(sizes[0], int)
+        return d.items([of(inner) for inner in sizes]) if is_list else d.tensor()
+
+    return of(spec.args[0])
+
+
+def graph(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Follow the links of a graph."""
+    assert spec.graph is not None
+
+    def step(number: int, node: GraphNode, inputs: V) -> V:
+        return inputs if node.module is None else d.call(spec, node.module, inputs, number - 1)
+
+    output: V = spec.graph.run(value, d.item, step, d.items)
+    return output
+
+
+# Layers.
+
+
+def unchanged(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return the input, or something like it."""
+    return value
+
+
+def constant(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return a tensor, whatever the input."""
+    return d.tensor()
+
+
+def unknown(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return a value that is not known before the module runs."""
+    return d.unknown()
+
+
+def tensors(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return a list of tensors."""
+    return d.many([d.tensor()])
+
+
+def pair(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return a list of two tensors."""
+    return d.items([d.tensor(), d.tensor()])
+
+
+def with_state(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return a list of a tensor and a state."""
+    return d.items([d.tensor(), d.unknown()])
+
+
+def element(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return the element whose index is the first argument."""
+    return d.item(value, spec.args[0])
+
+
+def wrapped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return a list of the input alone."""
+    return d.items([value])
+
+
+def narrowed(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return the elements from the first argument on, as many as the second says."""
+    start, length = spec.args
+    count = d.length(value)
+    if count is None:
+        return d.many([d.item(value, 0)])
+    if start < 0 or length < 0:
+        return d.many([d.unknown()])
+    return d.items([d.item(value, number) for number in range(start, min(start + length, count))])
+
+
+def turned(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return the elements in the opposite order."""
+    count = d.length(value)
+    return value if count is None else d.items([d.item(value, number) for number in reversed(range(count))])
+
+
+def flattened(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return a list of all tensors in nested lists: their number is known if that of each list is."""
+    leaves = []
+    stack = [value]
+    while stack:
+        inside = stack.pop()
+        is_list = d.is_list(inside)
+        if is_list is False:
+            leaves.append(inside)
+            continue
+        count = d.length(inside)
+        if count is None:
+            return d.many([d.tensor()])
+        stack += [d.item(inside, number) for number in reversed(range(count))]
+    return d.items(leaves)
+
+
+def zipped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return lists of first elements, of second elements, and so on."""
+    parts = [d.item(value, number) for number in range(d.length(value) or 0)]
+    counts = [d.length(part) for part in parts]
+    if d.length(value) is None or None in counts:
+        return d.many([d.many([d.unknown()])])
+    rows = []
+    for number in range(max((count or 0 for count in counts), default=0)):
+        rows.append(d.items([d.item(part, number) for part, count in zip(parts, counts) if number < (count or 0)]))
+    return d.items(rows)
+
+
+def paired(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Return pairs of the first element and each element of the second, a list."""
+    first = d.item(value, 0)
+    return each(d, d.item(value, 1), lambda number, other: d.items([first, other]))
