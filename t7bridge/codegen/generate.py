@@ -656,7 +656,7 @@ def _load(dtype: str, dtypes: list[ast.stmt]) -> list[str]:
         '    """Return the model in evaluation mode, with these weights or those of model.pt."""',
         f"    model = Model(){conversion}",
         *(line for statement in dtypes for line in lines(statement, 4)),
-        "    path = weights or Path(__file__).with_name('model.pt')",
+        '    path = weights or Path(__file__).with_name("model.pt")',
         "    model.load_state_dict(torch.load(path, weights_only=True))",
         "    return model.eval()",
     ]

