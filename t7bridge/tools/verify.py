@@ -35,7 +35,6 @@ from ..data import define
 from ..errors import T7BridgeError
 from ..formats.t7.layout import T7Layout
 from ..formats.table import Document, FormatSpec, Written
-from ..graph.decimals import count_odd_nans
 from ..graph.lua import TorchObject, Value
 from ..graph.storage import Storage, array_chunks
 from ..graph.tensor import Tensor, TensorExtras
@@ -689,6 +688,8 @@ def _with_note_on_nans(form: Form) -> Form:
 
 def _odd_nans(value: Any) -> int:
     """Return the number of NaNs in a value whose bits text does not show."""
+    from ..graph.decimals import count_odd_nans  # which needs numpy
+
     count = 0
     storages: set[int] = set()
     for item in objects(value):
