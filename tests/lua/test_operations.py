@@ -30,14 +30,16 @@ class Quotient(torch.nn.Module):
         return torch.div(x, 0.25, rounding_mode="floor") * x
 
 
-# Cases that real Lua has not recorded with the others: `testfiles/lua/values.t7` has quotients.
-UNRECORDED = {"diagonal": (Diagonal(), [torch.randn(2, 3, 3)]), "quotient": (Quotient(), [torch.randn(2, 5)])}
+# Cases that Lua has not recorded with the others, and what each may need: `testfiles/lua/values.t7` has quotients.
+UNRECORDED = {
+    "diagonal": (Diagonal(), [torch.randn(2, 3, 3)], ()),
+    "quotient": (Quotient(), [torch.randn(2, 5)], ("layers",)),
+}
 
 
 def check(name, path):
     """Outputs and gradients of inputs and weights are those of PyTorch."""
-    module, inputs = UNRECORDED[name] if name in UNRECORDED else case_of(name)
-    allow = ("layers",) if name in UNRECORDED else allowed(name)
+    module, inputs, allow = UNRECORDED[name] if name in UNRECORDED else (*case_of(name), allowed(name))
     t7bridge.save_module(module, path, example_inputs=inputs, allow=allow, force=True)
     again = t7bridge.load_module(path)
     results = []
