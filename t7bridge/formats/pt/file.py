@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from ...io.output import Output
-from ...io.source import ByteSource, Readable
-from ...limits import DEFAULT_LIMITS, Limits
-from ..table import Document, Written
-from . import writer as writers
-from .script_writer import ScriptWriter
-
-if TYPE_CHECKING:
-    from .writer import LegacyPtWriter, MapLocation, PtWriter
-
-
 from functools import partial
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ...data import collector_paused
 from ...errors import UnknownFormatError, UnsupportedError, about_file
 from ...graph.storage import Storage
-from ..table import HEAD_BYTES, ends_as_zip, identify, refuse_two
+from ...io.output import Output
+from ...io.source import ByteSource, Readable
+from ...limits import DEFAULT_LIMITS, Limits
+from ..table import HEAD_BYTES, Document, Written, ends_as_zip, identify, refuse_two
+from . import writer as writers
 from .archive import (
     CONSTANTS_MEMBER,
     DATA_MEMBER,
@@ -34,8 +26,12 @@ from .archive import (
 )
 from .pickle.meaning import Origin, PtMeaning
 from .pickle.unpickler import Unpickler
+from .script_writer import ScriptWriter
 from .storages import StorageTable, text
 from .zip import Member, ZipArchive
+
+if TYPE_CHECKING:
+    from .writer import LegacyPtWriter, MapLocation, PtWriter
 
 _UNSET = object()
 _OLD_PICKLES = b"(]}c"
@@ -228,8 +224,7 @@ class PtReader:
             name: in full.
 
         Raises:
-            UnsupportedError: the member is deflated, so that its bytes are not in the file.
-            CorruptError: there is no such member.
+            UnsupportedError: there is no such member, or it is deflated, so that its bytes are not in the file.
         """
         if self._archive is None or name not in self.members:
             raise UnsupportedError(f"has no member {name}", file=self.source.name)
