@@ -26,7 +26,6 @@ from .archive import (
 )
 from .pickle.meaning import Origin, PtMeaning
 from .pickle.unpickler import Unpickler
-from .script_writer import ScriptWriter
 from .storages import StorageTable, text
 from .zip import Member, ZipArchive
 
@@ -377,6 +376,8 @@ def writer(
     """
     place = writers.placed(map_location, keep_device)
     if pt_format == "torchscript":
+        from .script_writer import ScriptWriter
+
         return ScriptWriter(output, place=place, limits=limits)
     kind = writers.LegacyPtWriter if pt_format == "legacy" else writers.PtWriter
     return kind(output, place=place, allow_foreign=allow_foreign)
