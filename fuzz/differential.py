@@ -26,7 +26,6 @@ import struct
 import sys
 import tarfile
 import tempfile
-import time
 import types
 import warnings
 import zipfile
@@ -35,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz_mutate import mutate, overwrite
-from fuzz_workers import in_workers
+from fuzz_workers import in_workers, is_finding, tally, write_finding
 
 from t7bridge import PtReader, Tensor
 from t7bridge.errors import T7BridgeError
@@ -563,27 +562,15 @@ def main(arguments: list[str] | None = None) -> int:
         except Difference as difference:
             return f"DIFFERENT: {difference}"
 
-    counts: dict[str, int] = {}
-    found = 0
-    stop = time.monotonic() + options.seconds
+    def store(number: int) -> Path:
+        data = made(number)
+        return write_finding(options.findings, f"{options.target}-{hashlib.sha256(data).hexdigest()[:12]}.bin", data)
+
     # CPython's memo is an array as long as the largest number in it.
     nbytes = _REFEREE_BYTES if options.target == "pickles" else 0
-    for number, answer in in_workers(options.count, judged, nbytes=nbytes):
-        kind = answer.partition(":")[0]
-        if kind == "DIFFERENT" or kind.startswith(("killed", "ended")):
-            found += 1
-            data = made(number)
-            options.findings.mkdir(parents=True, exist_ok=True)
-            path = options.findings / f"{options.target}-{hashlib.sha256(data).hexdigest()[:12]}.bin"
-            path.write_bytes(data)
-            print(f"{path}: {answer}", file=sys.stderr, flush=True)
-        counts[kind] = counts.get(kind, 0) + 1
-        if number % 20_000 == 19_999:
-            print(number + 1, counts, flush=True)
-        if time.monotonic() > stop:
-            break
-    print(options.target, sum(counts.values()), counts, flush=True)
-    return 1 if found else 0
+    answers = in_workers(options.count, judged, nbytes=nbytes)
+    counts = tally(options.target, answers, store, seconds=options.seconds, every=20_000)
+    return int(any(map(is_finding, counts)))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from differential import _INERT, TESTFILES
 from fuzz_mutate import mutate
-from fuzz_workers import in_workers
+from fuzz_workers import in_workers, tally, write_finding
 
 import t7bridge
 from t7bridge.errors import T7BridgeError
@@ -212,19 +212,12 @@ def main(arguments: list[str] | None = None) -> int:
         choose = random.Random(f"{options.target} {options.seed} {number}")
         return _changed(choose.choice(seeds), choose)
 
+    def store(number: int) -> Path:
+        return write_finding(options.findings, f"{options.target}-{options.seed}-{number}.zip", _zipped(made(number)))
+
     print("unchanged:", [compare(options.target, files) for files in seeds], flush=True)
-    counts: dict[str, int] = {}
-    for number, answer in in_workers(options.count, lambda number: compare(options.target, made(number))):
-        kind = answer.partition(":")[0]
-        if kind == "DIFFERENT" or kind.startswith(("killed", "ended")):
-            options.findings.mkdir(parents=True, exist_ok=True)
-            path = options.findings / f"{options.target}-{options.seed}-{number}.zip"
-            path.write_bytes(_zipped(made(number)))
-            print(f"{path}: {answer}", file=sys.stderr, flush=True)
-        counts[kind] = counts.get(kind, 0) + 1
-        if number % 5_000 == 4_999:
-            print(number + 1, counts, flush=True)
-    print(options.target, sum(counts.values()), counts, flush=True)
+    answers = in_workers(options.count, lambda number: compare(options.target, made(number)))
+    counts = tally(options.target, answers, store, every=5_000)
     return int(any(kind not in ("alarm", "clean", "refused") for kind in counts))
 
 

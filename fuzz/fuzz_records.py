@@ -17,7 +17,6 @@ import shutil
 import struct
 import sys
 import tempfile
-import time
 import warnings
 import zipfile
 import zlib
@@ -27,7 +26,7 @@ from typing import Any
 
 import numpy as np
 from fuzz_mutate import overwrite
-from fuzz_workers import in_workers
+from fuzz_workers import in_workers, tally, write_finding
 
 import t7bridge
 from t7bridge.errors import T7BridgeError
@@ -611,21 +610,11 @@ def _run(options: argparse.Namespace, root: Path) -> int:
         except Exception as error:
             return f"DIFFERENT: {type(error).__name__}: {error}"
 
-    counts: dict[str, int] = {}
-    stop = time.monotonic() + options.seconds
-    for number, answer in in_workers(options.count, judged):
-        kind = answer.partition(":")[0]
-        counts[kind] = counts.get(kind, 0) + 1
-        if kind == "DIFFERENT" or kind.startswith(("killed", "ended")):
-            data, form, target = forged_input(found, f"{options.seed} {number}")
-            options.findings.mkdir(parents=True, exist_ok=True)
-            (options.findings / f"record-{options.seed}-{number}-{target}.{form}").write_bytes(data)
-            print(f"{number}: {answer}", file=sys.stderr, flush=True)
-        if number % 10_000 == 9_999:
-            print(number + 1, counts, flush=True)
-        if time.monotonic() > stop:
-            break
-    print("records", sum(counts.values()), counts, flush=True)
+    def store(number: int) -> Path:
+        data, form, target = forged_input(found, f"{options.seed} {number}")
+        return write_finding(options.findings, f"record-{options.seed}-{number}-{target}.{form}", data)
+
+    counts = tally("records", in_workers(options.count, judged), store, seconds=options.seconds, every=10_000)
     return 1 if set(counts) - {"same", "dropped", "refused", "unread"} else 0
 
 

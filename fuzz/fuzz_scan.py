@@ -19,16 +19,16 @@ import random
 import struct
 import sys
 import tempfile
-import time
 import warnings
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from differential import archive_seeds, legacy_seeds
 from fuzz_mutate import mutate, overwrite
-from fuzz_workers import in_workers
+from fuzz_workers import in_workers, is_finding, tally, write_finding
 
 import t7bridge
 from t7bridge.errors import T7BridgeError
@@ -337,25 +337,20 @@ def main(arguments: list[str] | None = None) -> int:
         path.write_bytes(made(number))
         return compare(path)
 
-    counts: dict[str, int] = {}
-    found = 0
-    stop = time.monotonic() + options.seconds
-    for number, answer in in_workers(options.count, judged, block=500):
-        kind = answer.partition(":")[0]
-        if kind == "DIFFERENT" or kind.startswith(("killed", "ended")):
-            found += 1
-            data = made(number)
-            options.findings.mkdir(parents=True, exist_ok=True)
-            path = options.findings / f"scan-{options.target}-{hashlib.sha256(data).hexdigest()[:12]}.pt"
-            path.write_bytes(data)
-            print(f"{path}: {answer}", file=sys.stderr, flush=True)
-        elif options.show and kind.startswith("taken, and"):
-            print(number, answer)
-        counts[kind] = counts.get(kind, 0) + 1
-        if time.monotonic() > stop:
-            break
-    print(options.target, sum(counts.values()), counts, flush=True)
-    return 1 if found else 0
+    def answers() -> Iterator[tuple[int, str]]:
+        for number, answer in in_workers(options.count, judged, block=500):
+            if options.show and answer.startswith("taken, and"):
+                print(number, answer)
+            yield number, answer
+
+    def store(number: int) -> Path:
+        data = made(number)
+        return write_finding(
+            options.findings, f"scan-{options.target}-{hashlib.sha256(data).hexdigest()[:12]}.pt", data
+        )
+
+    counts = tally(options.target, answers(), store, seconds=options.seconds)
+    return int(any(map(is_finding, counts)))
 
 
 if __name__ == "__main__":

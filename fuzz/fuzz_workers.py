@@ -7,11 +7,15 @@ the parent, so that nothing adds up.
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
 import struct
-from collections.abc import Callable, Iterator
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 _HEAD = struct.Struct("<qI")
 
@@ -72,3 +76,48 @@ def _child(numbers: range, work: Callable[[int], str], seconds: float, nbytes: i
             if len(answer) < length:
                 break
             yield number, answer.decode()
+
+
+def tally(
+    title: str,
+    answers: Iterable[tuple[int, str]],
+    store: Callable[[int], Path],
+    *,
+    seconds: float = math.inf,
+    every: int = 0,
+) -> dict[str, int]:
+    """Count the results of `in_workers` by their kind, the text before a colon, and store the inputs of findings.
+
+    Args:
+        title: of the printed counts.
+        answers: each number with its result.
+        store: writes the input of a number to a file, and returns its path.
+        seconds: time after which no more results are awaited.
+        every: how many inputs pass between two lines of progress; none if 0.
+    """
+    counts: dict[str, int] = {}
+    stop = time.monotonic() + seconds
+    for number, answer in answers:
+        kind = answer.partition(":")[0]
+        if is_finding(kind):
+            print(f"{store(number)}: {answer}", file=sys.stderr, flush=True)
+        counts[kind] = counts.get(kind, 0) + 1
+        if every and (number + 1) % every == 0:
+            print(number + 1, counts, flush=True)
+        if time.monotonic() > stop:
+            break
+    print(title, sum(counts.values()), counts, flush=True)
+    return counts
+
+
+def is_finding(kind: str) -> bool:
+    """Return whether a result of this kind is a difference, or the end of a child."""
+    return kind == "DIFFERENT" or kind.startswith(("killed", "ended"))
+
+
+def write_finding(folder: Path, name: str, data: bytes) -> Path:
+    """Write the input of a finding to a folder, which is made if there is none; return the path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(data)
+    return path

@@ -1,4 +1,4 @@
-"""Foreign JSON objects and the attributes of inert objects, with every field checked when it is read."""
+"""Foreign JSON objects, with every field checked when it is read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import CorruptError
-from ..graph.python import PythonObject
 
 _NAMES = {dict: "an object", list: "a list", str: "text", int: "a whole number", tuple: "a tuple"}
 
@@ -37,11 +36,6 @@ class Fields:
     def parse(cls, text: bytes | None, path: str) -> Fields:
         """Return the fields of a JSON object."""
         return cls(parse_json(text, path), path)
-
-    @classmethod
-    def of_object(cls, value: Any, path: str) -> Fields:
-        """Return the attributes of an inert object; none if it is something else."""
-        return cls(value.attributes if isinstance(value, PythonObject) else {}, path)
 
     def get(self, name: str, kind: Any, *default: Any) -> Any:
         """Return a field.

@@ -17,9 +17,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from . import open as open_file
 from .fields import Fields
-from .table import Document
-
-INDEX_SUFFIX = ".index.json"
+from .table import INDEX_SUFFIX, Document
 
 
 def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:

@@ -277,6 +277,9 @@ def _is_npz(names: Sequence[str]) -> bool:
     )
 
 
+INDEX_SUFFIX = ".index.json"
+"""End of the name of the file that maps each tensor of a checkpoint to one of several files."""
+
 _SPECS = (
     FormatSpec(
         "t7",
@@ -371,7 +374,7 @@ _SPECS = (
         "shards",
         NAMED,
         (Signature("index", "the index of a checkpoint", rb"\{\s*\"(?:metadata|weight_map)\"\s*:"),),
-        folder=lambda names: any(name.endswith(".index.json") for name in names),
+        folder=lambda names: any(name.endswith(INDEX_SUFFIX) for name in names),
     ),
 )
 

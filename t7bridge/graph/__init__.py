@@ -16,7 +16,7 @@ __getattr__ = face(
             "TorchSize UNSET in_order"
         ),
         "storage": "CHUNK_BYTES Derived Span TextSpan storage_for_class",
-        "tensor": "Assembled QuantizedTensor SparseTensor TensorExtras UntypedStorage statistics_of view_fault",
+        "tensor": "QuantizedTensor SparseTensor TensorExtras UntypedStorage statistics_of view_fault",
         "walk": "entries step_name",
     },
 )

@@ -45,7 +45,7 @@ class Refusal(Exception):
     """A file that is not read.
 
     Args:
-        kind: `damaged`, `unsupported` or `memory`.
+        kind: `damaged`, `unsupported`, `filter`, `inflated` or `memory`.
         message: for the user.
     """
 

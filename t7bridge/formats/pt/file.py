@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from ...io.output import Output
-from ...io.source import ByteSource, Readable
-from ...limits import DEFAULT_LIMITS, Limits
-from ..table import Document, Written
-from . import writer as writers
-from .script_writer import ScriptWriter
-
-if TYPE_CHECKING:
-    from .writer import LegacyPtWriter, MapLocation, PtWriter
-
-
 from functools import partial
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ...data import collector_paused
 from ...errors import UnknownFormatError, UnsupportedError, about_file
 from ...graph.storage import Storage
-from ..table import HEAD_BYTES, ends_as_zip, identify, refuse_two
+from ...io.output import Output
+from ...io.source import ByteSource, Readable
+from ...limits import DEFAULT_LIMITS, Limits
+from ..table import HEAD_BYTES, Document, Written, ends_as_zip, identify, refuse_two
+from . import writer as writers
 from .archive import (
     CONSTANTS_MEMBER,
     DATA_MEMBER,
@@ -36,6 +28,9 @@ from .pickle.meaning import Origin, PtMeaning
 from .pickle.unpickler import Unpickler
 from .storages import StorageTable, text
 from .zip import Member, ZipArchive
+
+if TYPE_CHECKING:
+    from .writer import LegacyPtWriter, MapLocation, PtWriter
 
 _UNSET = object()
 _OLD_PICKLES = b"(]}c"
@@ -228,8 +223,7 @@ class PtReader:
             name: in full.
 
         Raises:
-            UnsupportedError: the member is deflated, so that its bytes are not in the file.
-            CorruptError: there is no such member.
+            UnsupportedError: there is no such member, or it is deflated, so that its bytes are not in the file.
         """
         if self._archive is None or name not in self.members:
             raise UnsupportedError(f"has no member {name}", file=self.source.name)
@@ -382,6 +376,8 @@ def writer(
     """
     place = writers.placed(map_location, keep_device)
     if pt_format == "torchscript":
+        from .script_writer import ScriptWriter
+
         return ScriptWriter(output, place=place, limits=limits)
     kind = writers.LegacyPtWriter if pt_format == "legacy" else writers.PtWriter
     return kind(output, place=place, allow_foreign=allow_foreign)

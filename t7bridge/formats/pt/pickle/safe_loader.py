@@ -22,7 +22,7 @@ from .names import SAFE
 
 _CHUNK_BYTES = 1 << 16
 _LONGEST = 1 << 30
-"""Maximum number of bytes of one string, in bytes."""
+"""Maximum number of bytes of one string."""
 
 ZIP_PARTS, LEGACY_PARTS, NO_IDS = 5, 6, 0
 """Number of parts of a persistent id in the two formats; 0 where there are none."""
@@ -330,9 +330,10 @@ class _SafeLoader:
 
     # Scalars
 
-    def _skip(self, count: int, value: Any = _NUMBER) -> None:
+    def _skip(self, count: int) -> None:
+        """Pass over a number of so many bytes."""
         self._data.read(count)
-        self._push(value)
+        self._push(_NUMBER)
 
     def _text(self) -> None:
         self._push(str(self._data.read(self._data.number("<I")), "utf-8", "surrogatepass"))

@@ -218,8 +218,8 @@ _TENSOR_FUNCTIONS = words(
 @reads("torch._tensor._rebuild_from_type torch._tensor._rebuild_from_type_v2", object, object, tuple, object)
 def _from_type(meaning: PtMeaning, function: Any, cls: Any, arguments: tuple[Any, ...], state: Any) -> Any:
     """Return a tensor of a subclass, or with Python attributes."""
-    if is_distributed(cls):
-        local_tensor = whole_tensor(arguments, state)
+    if _is_distributed(cls):
+        local_tensor = _whole_tensor(arguments, state)
         if local_tensor is None:
             return NotImplemented
         return evolve(local_tensor, requires_grad=arguments[-1] is True)
@@ -589,18 +589,20 @@ FORMS.update(
 )
 
 
-_CLASSES = frozenset(("DTensor", "ShardedTensor", "DistributedTensor"))
+_DISTRIBUTED_CLASSES = frozenset(("DTensor", "ShardedTensor", "DistributedTensor"))
 _COPIES = frozenset(("Replicate", "Shard", "_StridedShard"))
 """Placements whose parts have elements of the whole; those of `Partial` are to be added up."""
 
 
-def is_distributed(name: Any) -> bool:
+def _is_distributed(name: Any) -> bool:
     """Return whether a class is that of a tensor divided among processes."""
-    return isinstance(name, PythonGlobal) and name.name in _CLASSES and name.module.startswith("torch.distributed")
+    if not isinstance(name, PythonGlobal):
+        return False
+    return name.name in _DISTRIBUTED_CLASSES and name.module.startswith("torch.distributed")
 
 
-def _divided(arguments: tuple[Any, ...], state: Any) -> tuple[Tensor, dict[str, Any]] | None:
-    """Return the elements that a `DTensor` has here, and its specification; `None` if the file does not state both.
+def _whole_tensor(arguments: tuple[Any, ...], state: Any) -> Tensor | None:
+    """Return the tensor of a `DTensor` of which this process has all elements; `None` if it has not.
 
     Args:
         arguments: of `_rebuild_wrapper_subclass`.
@@ -611,21 +613,13 @@ def _divided(arguments: tuple[Any, ...], state: Any) -> tuple[Tensor, dict[str, 
     spec = attributes.get("_spec")
     if not isinstance(local_tensor, Tensor) or not isinstance(spec, PythonObject):
         return None
-    if not isinstance(spec.attributes.get("placements"), tuple) or len(arguments) <= 2:
+    placements = spec.attributes.get("placements")
+    if not isinstance(placements, tuple) or len(arguments) <= 2:
         return None
-    return local_tensor, spec.attributes
-
-
-def whole_tensor(arguments: Any, state: Any) -> Tensor | None:
-    """Return the tensor of a `DTensor` of which this process has all elements; `None` if it has not."""
-    divided = _divided(arguments, state)
-    if divided is None:
-        return None
-    local_tensor, specification = divided
     shape = arguments[2]  # of the whole tensor
     if local_tensor.shape != shape:
         return None
-    for placement in specification["placements"]:
+    for placement in placements:
         if not isinstance(placement, PythonObject) or placement.path.rpartition(".")[2] not in _COPIES:
             return None
     return local_tensor
@@ -643,7 +637,7 @@ def check_whole(value: Any) -> None:
             continue
         # A function that builds tensors of a class has it as its first or second argument.
         args = item.args if isinstance(item.args, tuple) else ()
-        if is_distributed(item.cls) or any(is_distributed(argument) for argument in args[:2]):
+        if _is_distributed(item.cls) or any(_is_distributed(argument) for argument in args[:2]):
             raise UnsupportedError(
                 f"holds the part that {_rank(item)} has of a tensor divided among processes",
                 path=visit.text(),
