@@ -276,6 +276,13 @@ def test_reading_needs_neither_numpy_nor_torch(module):
     assert found.stdout == "set()\n"
 
 
+def test_zoo_imports_tools_for_the_settings_that_need_them():
+    """Importing the planner, as its help does, imports no tool: workers import those that their settings ask for."""
+    code = "import sys, t7bridge.zoo; print([name for name in sys.modules if name.startswith('t7bridge.tools')])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert found.stdout == "[]\n"
+
+
 CUTS = {"partition", "rpartition", "split", "rsplit", "endswith", "removesuffix", "replace", "find", "rfind"}
 """Methods of a text that may take the package from the name of a class."""
 CUT_NAMES = {
