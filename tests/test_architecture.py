@@ -49,8 +49,8 @@ ALLOWED: dict[str, set[str]] = {
     "codegen": GRAPH | {"nn"},
     "lua": GRAPH,
     "conversion": GRAPH | ALL_FORMATS | {"values", "nn", "codegen"},
-    # A summary lists its blocks and names the model, a model card has what was found.
-    "tools": BELOW_TOOLS | {"tools/draw", "tools/match", "tools/prove"},
+    # A summary lists its blocks and names the model.
+    "tools": BELOW_TOOLS | {"tools/draw", "tools/match"},
     "tools/match": BELOW_TOOLS,
     "tools/draw": BELOW_TOOLS,
     "tools/prove": BELOW_TOOLS,
