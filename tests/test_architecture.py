@@ -49,8 +49,8 @@ ALLOWED: dict[str, set[str]] = {
     "codegen": GRAPH | {"nn"},
     "lua": GRAPH,
     "conversion": GRAPH | ALL_FORMATS | {"values", "nn", "codegen"},
-    # A summary lists its blocks and names the model, a model card has what was found.
-    "tools": BELOW_TOOLS | {"tools/draw", "tools/match", "tools/prove"},
+    # A summary lists its blocks and names the model.
+    "tools": BELOW_TOOLS | {"tools/draw", "tools/match"},
     "tools/match": BELOW_TOOLS,
     "tools/draw": BELOW_TOOLS,
     "tools/prove": BELOW_TOOLS,
@@ -274,6 +274,13 @@ def test_reading_needs_neither_numpy_nor_torch(module):
     code = f"import sys, {module}; print({{'numpy', 'torch', 'torchfile'}} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert found.stdout == "set()\n"
+
+
+def test_zoo_imports_tools_for_the_settings_that_need_them():
+    """Importing the planner, as its help does, imports no tool: workers import those that their settings ask for."""
+    code = "import sys, t7bridge.zoo; print([name for name in sys.modules if name.startswith('t7bridge.tools')])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert found.stdout == "[]\n"
 
 
 CUTS = {"partition", "rpartition", "split", "rsplit", "endswith", "removesuffix", "replace", "find", "rfind"}

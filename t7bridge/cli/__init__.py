@@ -31,10 +31,7 @@ from ..io.progress import progress
 from ..io.source import inputs_protected
 from ..limits import DEFAULT_LIMITS, Limits
 from ..text import printable_lines
-from .streams import QUIET, WRONG_USAGE, failed, spooled, standard_streams
-
-FAILED = 1
-"""Exit code of a finding: a difference, a threat, a failed file."""
+from .streams import FAILED, QUIET, WRONG_USAGE, failed, spooled, standard_streams
 
 VERBS = {
     "completion": "print a shell completion script",

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 QUIET: ContextVar[bool] = ContextVar("QUIET", default=False)
 """True if only errors are printed."""
-WRONG_USAGE = 2
-"""Exit code of wrong usage and of errors."""
+DONE, FAILED, WRONG_USAGE = 0, 1, 2
+"""Exit codes: success; a finding (a difference, a threat, a failed file); wrong usage and errors."""
 _COLOURS = {"error": "31", "warning": "33", "info": "36"}
 _STDIN = "standard input"
 _PLAIN = {"→": ">", "×": "x", "…": "~"}

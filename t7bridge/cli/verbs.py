@@ -18,15 +18,15 @@ from ..conversion.options import option, options_of, verb
 from ..errors import ModelError, T7BridgeError
 from ..text import counted, printable
 from . import VERBS, arguments_of, parser_for
-from .streams import failed, is_styled, print_hint, print_json, print_notes
+from .streams import DONE, FAILED, failed, is_styled, print_hint, print_json, print_notes
 
 if TYPE_CHECKING:
     from ..report import Note, Report
     from ..tools.match.result import KnownModel, Match
     from ..tools.prove.proof import Proof
 
-DONE, FAILED, UNREADABLE = 0, 1, 2
-"""Exit codes."""
+UNREADABLE = 2
+"""Exit code of `scan` for a file that could not be read, where nothing was found in others."""
 
 
 def _print(

@@ -14,9 +14,8 @@ from typing import Any
 from ..text import counted, listed, printable, printable_json
 from ..zoo import convert_zoo
 from . import arguments_of
-from .streams import QUIET, print_json
+from .streams import DONE, FAILED, QUIET, print_json
 
-DONE, FAILED = 0, 1
 _LINE_SECONDS = 5.0
 _NAMES = 4
 _FAILURES = 50

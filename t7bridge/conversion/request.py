@@ -339,7 +339,8 @@ def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
 SIMPLE = (*COMPOSITE, TorchSize, UntypedStorage, QuantizedTensor, SparseTensor)
 """The types of values with parts that stay as they are where a value is simplified."""
 _PLAIN_LISTS = frozenset((list, tuple, set))
-_KEYS = (bool, int, float, complex, str, bytes, bytearray, type(None))
+SIMPLE_SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None))
+"""The types of scalars that stay as they are there; a key of another type becomes text."""
 
 
 def is_simple(root: Any) -> bool:
@@ -355,7 +356,7 @@ def is_simple(root: Any) -> bool:
         if kind in _PLAIN_LISTS:
             stack += value
         elif kind is dict or kind is OrderedDict:
-            if not all(isinstance(key, _KEYS) for key in value):
+            if not all(isinstance(key, SIMPLE_SCALARS) for key in value):
                 return False
             stack += value.values()
             if kind is OrderedDict:

@@ -34,13 +34,12 @@ from ..graph.walk import Fill, Path, fill_dict, fill_list
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.registry import own_names
 from ..report import Report
-from .request import SIMPLE, array_of, is_simple, note_plain, numpy_content, paths_of
+from .request import SIMPLE, SIMPLE_SCALARS, array_of, is_simple, note_plain, numpy_content, paths_of
 from .state_dicts import Coverage
 from .tree import Plain, Replaced
 
 _SHOWN = 200
 _MOST_NOTES = 20
-_SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None))
 _TENSORS = (Tensor, QuantizedTensor, SparseTensor, Storage, UntypedStorage, python.NumpyArray)
 _NAMESPACES = ("argparse.Namespace", "types.SimpleNamespace")
 _LIKE = ("numpy", "collections.", "frozenset", *_NAMESPACES)
@@ -125,7 +124,7 @@ class Simplified(Plain):
 
     def entries(self, result: dict[Any, Any], entries: dict[Any, Any]) -> Fill:
         """Return a dict to be filled with entries, under keys of simple values only."""
-        if self._keep_classes or all(isinstance(key, _SCALARS) for key in entries):
+        if self._keep_classes or all(isinstance(key, SIMPLE_SCALARS) for key in entries):
             return super().entries(result, entries)
         simple: dict[Any, Any] = {}
         counts: dict[Any, int] = {}
@@ -149,7 +148,7 @@ class Simplified(Plain):
         for part in parts:  # grows meanwhile: tuples may be nested deeper than Python recurses
             if isinstance(part, (tuple, frozenset)):
                 parts += part
-            elif not isinstance(part, (*_SCALARS, Tensor, python.Device)):
+            elif not isinstance(part, (*SIMPLE_SCALARS, Tensor, python.Device)):
                 self._change(f"a key with a {type(part).__name__}", key)
                 return key_text(key)
         return key
@@ -241,7 +240,7 @@ def _is_data(value: Any) -> bool:
                 continue
             visited.add(id(item))
             stack += [*item.keys(), *item.values()] if isinstance(item, dict) else item
-        elif isinstance(item, (*_SCALARS, *_TENSORS, python.NumpyScalar)):
+        elif isinstance(item, (*SIMPLE_SCALARS, *_TENSORS, python.NumpyScalar)):
             if item is not None:
                 has_data = True
         else:

@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 from attrs import asdict, evolve, field
 
 from .. import formats
-from ..codegen.generate import generate
 from ..conversion.lua_tree import note_nones, to_lua
 from ..conversion.named_tensors import name_tensors
 from ..conversion.options import JSON, LIMITS, flag, option, takes, verb
@@ -734,6 +733,8 @@ def _as_model_file(lua: Value, python: Any) -> Any:
     if len(models) != 1:
         return None
     path, model = models[0]
+    from ..codegen.generate import generate  # only for a model.pt beside its `.t7`
+
     try:
         tensors = generate(model, path, only_keys=True).tensors
     except T7BridgeError:  # it has no model.py

@@ -23,7 +23,6 @@ from ..io.addresses import ARCHIVES, connect, copy_whole, errors_of, protocol_of
 from ..io.output import FileOutput, flush_to_disk, is_temporary, temporary_name
 from ..io.platform import READING, flush_file_system
 from ..io.source import is_address
-from ..tools.export_module import MODULE_FILES
 from .journal import NAME, Record
 
 READ_ONLY = (*ARCHIVES, "http", "https")
@@ -395,9 +394,15 @@ class Folder:
         """Remove outputs of failed files, where they have one: older or faulty ones of ours."""
         for output in outputs:
             path = join(self.place, output)
-            for name in MODULE_FILES if os.path.isdir(path) else ("",):
+            if not os.path.isdir(path):
                 with contextlib.suppress(OSError):
-                    os.unlink(os.path.join(path, name) if name else path)
+                    os.unlink(path)
+                continue
+            from ..tools.export_module import MODULE_FILES  # with all that writes them, which few runs need
+
+            for name in MODULE_FILES:
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(path, name))
             with contextlib.suppress(OSError):
                 os.rmdir(path)
 

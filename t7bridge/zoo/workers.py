@@ -27,7 +27,6 @@ from itertools import islice
 from typing import Any
 
 from ..conversion.convert import convert
-from ..conversion.targets import differences
 from ..errors import (
     ModelError,
     NoModuleError,
@@ -43,12 +42,6 @@ from ..io.copy import digest
 from ..io.output import flush_to_disk
 from ..io.platform import ALONE, MemoryWatch, cores, kill, memory_limit
 from ..report import Note
-from ..tools.draw.drawing import draw
-from ..tools.draw.pictures import is_page
-from ..tools.export_module import write_module
-from ..tools.prove import try_proof
-from ..tools.prove.proof import NOTE
-from ..tools.verify import verify
 from .journal import DONE, FOREIGN, Record, from_line, to_line
 from .places import as_local_input, as_local_output, is_in_memory, join, local_path, scratch_output
 from .plan import Settings, fail_foreign
@@ -72,7 +65,8 @@ Outcomes = Generator["Record | None", None, None]
 """The finished files in any order, and `None` now and then when there are none."""
 
 
-# One file, in any process: fetch, convert, verify, hash, store
+# One file, in any process: fetch, convert, verify, hash, store. What only some settings need is imported for them: the
+# planner, which converts nothing itself, would wait for it, and so would the help.
 
 
 class VerifyError(T7BridgeError):
@@ -131,6 +125,8 @@ def _fail_for_memory(record: Record, settings: Settings) -> Record:
 def _write(record: Record, settings: Settings, source: str, target: str) -> None:
     """Write the output in the requested format. An existing file under its name is an earlier attempt of ours."""
     if settings.module:
+        from ..tools.export_module import write_module
+
         report = write_module(source, target, force=True, limits=settings.limits, **settings.options)
     else:
         report = convert(source, target, to=settings.to, force=True, limits=settings.limits, **settings.options)
@@ -146,6 +142,9 @@ def picture_of(target: str) -> str:
 
 def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
     """Draw a model. A failure is noted, and does not affect the conversion."""
+    from ..tools.draw.drawing import draw
+    from ..tools.draw.pictures import is_page
+
     try:
         with as_local_output(place) as target:
             if os.path.exists(target) and not is_page(target):
@@ -160,6 +159,9 @@ def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
 
 def _prove(record: Record, settings: Settings, source: str) -> None:
     """Add the result of `prove`, which applies to `.t7` only."""
+    from ..tools.prove import try_proof
+    from ..tools.prove.proof import NOTE
+
     try:
         note = try_proof(source, limits=settings.limits).note()
         record.notes.append([note.level, note.path, note.message, note.loss])
@@ -170,8 +172,12 @@ def _prove(record: Record, settings: Settings, source: str) -> None:
 def _verify(settings: Settings, source: str, target: str) -> None:
     """Refuse an output that does not hold what its input holds."""
     if settings.to is not None and hasattr(home(settings.to), "differences"):  # read by its owner's library
+        from ..conversion.targets import differences
+
         texts = differences(source, target, settings.limits, **settings.options)
     else:
+        from ..tools.verify import verify
+
         compact = settings.options.get("compact", False)
         report = verify(source, target, independent=True, compact=compact, limits=settings.limits)
         texts = [str(difference) for difference in report.differences]
