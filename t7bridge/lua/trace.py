@@ -146,7 +146,6 @@ def trace(
     module: Any,
     inputs: tuple[Any, ...],
     known: Collection[str] = (),
-    compare_modes: bool = True,
     fixed: int = 0,
 ) -> Program:
     """Trace a module in evaluation mode. The module is not changed.
@@ -156,7 +155,6 @@ def trace(
             only if other extents than the batch are open.
         inputs: example inputs. A program needs none if it is not traced.
         known: operations that are not decomposed: `aten.relu.default`.
-        compare_modes: whether to note what is computed otherwise in training.
         fixed: 1 if all extents but those of batches are the example's, 2 if all are.
 
     Raises:
@@ -167,7 +165,7 @@ def trace(
     called: list[str] = []
     readers: set[str] = set()
     exported = None
-    has_modes = compare_modes and not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
+    has_modes = not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
     if isinstance(module, ExportedProgram):
         if _check_inputs(module, inputs):
             exported, module = _copied_program(module), None

@@ -8,29 +8,13 @@ from __future__ import annotations
 import keyword
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 
 from attrs import evolve
 
-from ..errors import ModelError
 from ..graph.lua import Table, TorchObject, Value
 from .fields import items_of, lookup
 from .mapping import GraphNode, GraphSpec, Link, NotMappedError
-from .places import Place, Places
 from .registry import Child, modules
-
-
-def graphs_in(root: TorchObject) -> Iterator[tuple[Place, GraphSpec]]:
-    """Yield the graphs of a model with their places; those with damaged nodes are skipped.
-
-    Args:
-        root: the model.
-    """
-    for place in Places(root):
-        if place.layer is None or place.layer.children is not graph_modules:
-            continue
-        with suppress(ModelError):
-            yield place, graph_spec(place.obj, place.path)
 
 
 def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
