@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -123,10 +122,6 @@ class Browser:
         code = {"windowsVirtualKeyCode": 13} if key == "Enter" else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text, **code)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, **code)
-
-    def shot(self, path: Path) -> None:
-        """Save a screenshot."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._text:

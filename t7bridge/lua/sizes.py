@@ -357,7 +357,7 @@ def _progression(condition: Any, example: int, least: int) -> tuple[int, int, in
     beyond its constants, so that a few periods beyond these are enough. `None` if the sizes are no progression.
     """
     parts = list(sympy.preorder_traversal(condition))
-    if not all(part.is_Integer or part.is_Symbol or isinstance(part, _KINDS) for part in parts):
+    if not all(part.is_Integer or part.is_Symbol or isinstance(part, tuple(_VALUES)) for part in parts):
         return None
     products = [part for part in parts if isinstance(part, sympy.Mul)]
     if any(sum(not item.is_Integer for item in part.args) > 1 for part in products):
@@ -405,7 +405,8 @@ _VALUES: dict[Any, Any] = {
     sympy.Add: lambda *parts: sum(parts),
     sympy.Mul: lambda *parts: prod(parts),
     FloorDiv: operator.floordiv,
-    (Mod, PythonMod): operator.mod,
+    Mod: operator.mod,
+    PythonMod: operator.mod,
     Max: max,
     Min: min,
     sympy.Eq: operator.eq,
@@ -419,9 +420,6 @@ _VALUES: dict[Any, Any] = {
     sympy.Not: operator.not_,
 }
 """Parts of conditions whose sizes can be listed → what they compute."""
-
-
-_KINDS = tuple(kind for kinds in _VALUES for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
 
 # What is left to check when the model runs
 

@@ -146,7 +146,6 @@ def trace(
     module: Any,
     inputs: tuple[Any, ...],
     known: Collection[str] = (),
-    compare_modes: bool = True,
     fixed: int = 0,
 ) -> Program:
     """Trace a module in evaluation mode. The module is not changed.
@@ -156,7 +155,6 @@ def trace(
             only if other extents than the batch are open.
         inputs: example inputs. A program needs none if it is not traced.
         known: operations that are not decomposed: `aten.relu.default`.
-        compare_modes: whether to note what is computed otherwise in training.
         fixed: 1 if all extents but those of batches are the example's, 2 if all are.
 
     Raises:
@@ -167,7 +165,7 @@ def trace(
     called: list[str] = []
     readers: set[str] = set()
     exported = None
-    has_modes = compare_modes and not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
+    has_modes = not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
     if isinstance(module, ExportedProgram):
         if _check_inputs(module, inputs):
             exported, module = _copied_program(module), None
@@ -191,23 +189,33 @@ def trace(
     return program
 
 
-def _exported(module: Any, inputs: tuple[Any, ...], called: list[str], least: int) -> Any:
+def _exported(module: Any, inputs: tuple[Any, ...], called: list[str], fixed: int) -> Any:
     """Return a module as a program, for inputs of any size if it allows that, else of any batch, else of the example's.
+
+    Args:
+        module: the module.
+        inputs: example inputs.
+        called: receives the names of classes with a backward of their own.
+        fixed: see `trace`.
 
     Raises:
         UnsupportedError: it cannot be exported.
     """
-    runner = _Script(module) if isinstance(module, torch.jit.ScriptModule) else module
-    fixed: Any = None
+    runner = module
+    ways = [partial(_with_any_size, module)]
+    if isinstance(module, torch.jit.ScriptModule):
+        runner = _Script(module)
+        ways = [partial(_with_any_size, runner), partial(_converted, module)]
+    of_one_batch: Any = None
     if any(is_tensor(value) and value.dim() for value in inputs):
-        for only_batch in (False, True)[least:]:
-            for way in (_with_any_size, *([_converted] if runner is not module else [])):
-                exported = way(module if way is _converted else runner, inputs, called, only_batch)
+        for only_batch in (False, True)[fixed:]:
+            for way in ways:
+                exported = way(inputs, called, only_batch)
                 if exported is not None and _has_batch(exported):
                     return exported
-                fixed = fixed or exported
-    if fixed is not None:
-        return fixed
+                of_one_batch = of_one_batch or exported
+    if of_one_batch is not None:
+        return of_one_batch
     called.clear()
     try:
         return _export(runner, inputs, None, called)
@@ -286,12 +294,7 @@ def _with_any_size(module: nn.Module, inputs: tuple[Any, ...], called: list[str]
         torch.cat([value, value]) if is_tensor(value) and value.dim() and value.shape[0] == 1 else value
         for value in inputs
     )
-    shapes: Any = tuple(
-        {place: Dim.AUTO for place, extent in enumerate(value.shape) if not place or (extent > 1 and not only_batch)}
-        if is_tensor(value)
-        else None
-        for value in doubled
-    )
+    shapes: Any = tuple(_open_extents(value, only_batch) for value in doubled)
     kinds = [one.kind for one in inspect.signature(module.forward).parameters.values()]
     try:
         exported = _export(
@@ -301,6 +304,14 @@ def _with_any_size(module: nn.Module, inputs: tuple[Any, ...], called: list[str]
         return None
     # A branch for a batch of one is not in the graph of two examples.
     return exported if _sizes_of(exported, inputs, True).holds() else None
+
+
+def _open_extents(value: Any, only_batch: bool) -> dict[int, Any] | None:
+    """Return the dimensions of an input that may have other extents; `None` if it is not a tensor."""
+    if not is_tensor(value):
+        return None
+    places = range(min(value.dim(), 1)) if only_batch else range(value.dim())
+    return {place: Dim.AUTO for place in places if place == 0 or value.shape[place] > 1}
 
 
 @contextlib.contextmanager
@@ -435,12 +446,11 @@ def _pool_of_signals(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Any:
     """Pool signals as images of height 1: PyTorch's own function fixes their length."""
-    numbers = [value if isinstance(value, int) else value[0] for value in (kernel_size, padding, dilation)]
-    size, pad, apart = numbers
-    step = size if not stride else stride if isinstance(stride, int) else stride[0]
+    options = (kernel_size, stride or kernel_size, padding, dilation)
+    size, step, pad, apart = (value if isinstance(value, int) else value[0] for value in options)
     images = input.unsqueeze(-2)
-    made = torch.max_pool2d(images, (1, size), (1, step), (0, pad), (1, apart), ceil_mode)
-    return made.squeeze(-2)
+    pooled = torch.max_pool2d(images, (1, size), (1, step), (0, pad), (1, apart), ceil_mode)
+    return pooled.squeeze(-2)
 
 
 @contextlib.contextmanager

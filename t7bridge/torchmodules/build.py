@@ -26,8 +26,7 @@ from ..nn.layouts import check_size
 from ..nn.lift import Lifted
 from ..nn.mapping import ModuleSpec, Plan
 from ..nn.memory import copy_as_lua
-from ..nn.output_shapes import Example, Examples
-from ..nn.output_shapes import inputs_text as inputs_text
+from ..nn.output_shapes import Example, Examples, inputs_text
 from ..nn.plan import build_plan
 from ..nn.registry import class_of
 from ..nn.stacks import constant_biases, recognized

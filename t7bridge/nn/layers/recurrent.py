@@ -6,7 +6,6 @@ cuDNN's: one flat vector holds all matrices, then all biases. Sources: cudnn.tor
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
@@ -17,7 +16,7 @@ from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from .. import walk
 from ..compounds import Expression, Node, node, part, recognized, require
-from ..fields import Fields, items_of, lookup
+from ..fields import Fields, items_of, lookup, path_steps
 from ..layouts import REST, BlockOrder, Extent, Layout, Narrow, Permute, Reshape, copied, elements, nested
 from ..mapping import (
     LAYERS,
@@ -507,11 +506,6 @@ _FIRST_STEP = {"initialModule.modules.1": 1, "initialModule.modules.3": 3}
 """Clones of the input and the transfer for the first step, and their places in `modules`."""
 
 
-def _step(path: str) -> str:
-    """Return a path of fields as a step of a path: `a.modules.1` as `.a.modules[1]`."""
-    return re.sub(r"\.(\d+)", r"[\1]", f".{path}")
-
-
 def _parts_of_recurrent(obj: TorchObject) -> Iterator[Child]:
     """Yield the modules of a Recurrent, those that Lua runs where others were put into `modules`."""
     listed = list(listed_modules(obj))
@@ -519,7 +513,7 @@ def _parts_of_recurrent(obj: TorchObject) -> Iterator[Child]:
         child = listed[place] if place < len(listed) else None
         running = lookup(obj, path)
         if isinstance(running, TorchObject) and (child is None or running is not child.value):
-            child = Child(str(place), _step(path), running)
+            child = Child(str(place), path_steps(path), running)
         if child is not None:
             yield child
 

@@ -22,8 +22,6 @@ _RECURRENT_LAYER = re.compile(r"_l\d+(_reverse)?")
 _MAX_ROUNDS = 5000
 """Refinements; a chain of n parts needs n / 2."""
 
-Calls = dict[str, list[tuple[tuple[frozenset[str], ...], ...]]]
-
 
 @define(eq=False)
 class Graph:

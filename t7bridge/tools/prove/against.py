@@ -29,13 +29,13 @@ from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
 from ...io.source import add_input
 from ...limits import Limits
-from ...nn.output_shapes import Example
+from ...nn.output_shapes import Example, inputs_text
 from ...nn.places import Places, choose_module, find_modules
 from ...nn.plan import build_plan
 from ...nn.registry import layer_of
 from ...nn.stacks import Recurrence, recognized, recurrence
 from ...nn.state_dict import state_dict
-from ...torchmodules.build import inputs_text, live_module, load_weights, make_module
+from ...torchmodules.build import live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
 from ...torchmodules.layers.recurrent import MaskZero
 from .inputs import fitting_inputs, guess_inputs
@@ -230,9 +230,13 @@ class Subject:
         """
         if inputs:
             specs: list[Any] = [parse_inputs(inputs, limits=self.limits)]
-        else:  # the smallest, and those of models of ImageNet
+        else:
+            # The smallest, and those of models of ImageNet.
             specs = [fitting_inputs(self.model, self.path, self.limits)]
-            specs += [spec for side in (224, 299) if (spec := guess_inputs(self.model, side)) not in (*specs, None)]
+            for side in (224, 299):
+                guess = guess_inputs(self.model, side)
+                if guess is not None and guess not in specs:
+                    specs.append(guess)
         found = None
         for spec in specs:
             found = compare(mine, other, name, drawn(mine, spec), training=False)
@@ -240,10 +244,14 @@ class Subject:
                 break
         assert found is not None
         differences, sizes = found.differences, [spec]
+        if inputs or found.misplaced:
+            return found, sizes, differences
         # In one size, ceil mode, padding and adaptive pooling may make no difference.
         # Images somewhat smaller, and larger, and no squares.
-        others = [_resized(spec, *more) for more in ((-13, -22), (13, 10))]
-        for other_size in () if inputs or found.misplaced else (each for each in others if each != spec):
+        for height, width in ((-13, -22), (13, 10)):
+            other_size = _resized(spec, height, width)
+            if other_size == spec:
+                continue
             with suppress(ModelError):
                 more = compare(mine, other, name, drawn(mine, other_size), training=False)
                 # With an nn.View after a pooling of fixed size, a larger image is several.

@@ -7,7 +7,7 @@ between two recorded values are compared as one. May import graph and nn.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -190,6 +190,11 @@ class Node:
             stack += [ref.node for ref in node.refs() if ref.recorded is None and id(ref.node) not in found]
         return sorted(found.values(), key=lambda node: node.step)
 
+    @cached_property
+    def is_random(self) -> bool:
+        """Whether its layer returns something else when it runs again."""
+        return self.by is outputs and not all(map(torch.equal, self.values, self.compute()))
+
     def compare(self, recorded: list[torch.Tensor], factor: float) -> Deviation:
         """Compare the computed tensors with recorded ones.
 
@@ -199,11 +204,6 @@ class Node:
         """
         factor *= EXACT if self.unit <= UNIT["float64"] else 1.0
         return measure(recorded, self.values, spread(self.values, self.draws, self.unit), factor)
-
-
-def _is_random(node: Node) -> bool:
-    """Return whether a layer returns something else when it runs again."""
-    return node.by is outputs and not all(map(torch.equal, node.values, node.compute()))
 
 
 # Layers
@@ -535,11 +535,11 @@ class Judge:
         together = f"compared as one with {', '.join(dict.fromkeys(others))}" if others else ""
         reason = "; ".join(filter(None, (outcome.reason, together)))
         is_small = _is_small(difference, members)
-        if is_small and (difference.close or not _is_random(node)):
+        if is_small and (difference.close or not node.is_random):
             outcome.decide(AGREES, reason)
         elif _is_empty(recorded):
             outcome.decide(NOT_RECORDED, NEVER_COMPUTED)
-        elif _is_random(node):
+        elif node.is_random:
             outcome.decide(NOT_RECORDED, NO_RANDOM_NUMBERS)
         elif _remembers(run.obj):
             outcome.decide(NOT_RECORDED, NO_STATE)
@@ -566,7 +566,7 @@ class Judge:
             return
         if run.whole or self.turned or not own_weights(run.obj) or not self.memory.holds_gradients(run):
             return
-        if node is not None and (node.layer is None or _is_random(node)):
+        if node is not None and (node.layer is None or node.is_random):
             return
         try:
             unit = self._unit(run)

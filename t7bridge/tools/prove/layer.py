@@ -21,9 +21,9 @@ from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import Fields
-from ...nn.output_shapes import Example
+from ...nn.output_shapes import Example, inputs_text
 from ...nn.registry import traits_of
-from ...torchmodules.build import inputs_text, live_module
+from ...torchmodules.build import live_module
 from ...torchmodules.export import example
 from .runs import items, replaced
 

@@ -26,8 +26,7 @@ from ...nn import walk
 from ...nn.fields import Fields, items_of, lookup
 from ...nn.graphs import graph_modules
 from ...nn.mapping import LAYERS, SEQUENTIAL, Row
-from ...nn.places import is_module
-from ...nn.registry import Layer, first_module, layer_of, stock_name, traits_of
+from ...nn.registry import Layer, first_module, layer_of, listed_modules, stock_name, traits_of
 
 Recorded = Any
 """A `Tensor` with elements, a `float`, a list of these, or `None` for values missing from the file."""
@@ -189,11 +188,8 @@ def _modules_of(obj: Value) -> list[Value]:
 
 
 def _children_of(obj: TorchObject) -> list[tuple[str, TorchObject]]:
-    """Return the modules inside, with the steps to them; of older decorators, `module`."""
-    inside = [(f".modules[{at}]", item) for at, item in enumerate(_modules_of(obj), 1)]
-    if not inside and is_module(obj.get("module")):
-        inside = [(".module", obj.get("module"))]
-    return [(step, item) for step, item in inside if isinstance(item, TorchObject)]
+    """Return the modules inside, with the steps to them."""
+    return [(child.path, child.value) for child in listed_modules(obj) if isinstance(child.value, TorchObject)]
 
 
 def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:

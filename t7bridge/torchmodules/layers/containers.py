@@ -236,19 +236,22 @@ class MapTable(nn.Sequential):
             for name in ("state", "hidden", "trained_last")
             if module is not self and hasattr(module, name)
         ]
+        if not keeping:
+            return [
+                self._output(index, input, buffers)
+                for index, input in enumerate(inputs)
+            ]
         first = [getattr(module, name) for module, name in keeping]
         states = self.state or []
         outputs = []
-        for index in range(len(inputs)):
-            if keeping and index == len(states):
+        for index, input in enumerate(inputs):
+            if index == len(states):
                 states.append(first)
-            for (module, name), state in zip(keeping, states[index] if keeping else ()):
+            for (module, name), state in zip(keeping, states[index]):
                 vars(module)[name] = state
-            outputs.append(self._output(index, inputs[index], buffers))
-            if keeping:
-                states[index] = [getattr(module, name) for module, name in keeping]
-        if keeping:
-            vars(self)["state"] = states
+            outputs.append(self._output(index, input, buffers))
+            states[index] = [getattr(module, name) for module, name in keeping]
+        vars(self)["state"] = states
         return outputs
 
     def _output(self, index: int, input: Any, buffers: list[Any]) -> Any:
