@@ -39,6 +39,11 @@ def and_more(number: int) -> str:
     return f", and {number} more" if number > 0 else ""
 
 
+def and_elsewhere(places: int) -> str:
+    """Return ` (and at 2 more places)` for two places besides the first; nothing for none."""
+    return f" (and at {counted(places, 'more place')})" if places > 0 else ""
+
+
 def listed(names: Iterable[object], most: int = 4) -> str:
     """Return the first names, and the number of the others: `a, b, and 7 more`."""
     found = list(map(str, names))

@@ -45,7 +45,7 @@ VERBS = {
     "match": "map the keys of one state dict to another model's",
     "module": "generate Python source for a model, with its weights",
     "prove": "compare each layer with what Lua Torch recorded in the same file",
-    "scan": "report what a pickle would import or execute",
+    "scan": "report what PyTorch's safe loader refuses in a file",
     "verify": "check that two files hold the same values, sharing and views",
     "zoo": "convert many files; resumable",
 }

@@ -45,7 +45,7 @@ class Conversion:
     """Options of every conversion: of one file, and of each file of a zoo."""
 
     to: str | None = option(
-        "output format (default: that of DST's suffix; of a zoo: .pt from .t7, and .t7 from others)", default=None,
+        "output format (default: by DST's suffix; in a zoo .pt for .t7, and .t7 for others)", default=None,
         choices=tuple(name for name, spec in FORMATS.items() if spec.suffixes), group="output",
     )  # fmt: skip
     force: bool = FORCE

@@ -29,7 +29,7 @@ from ..nn.places import find_modules, is_module, is_scratch
 from ..nn.registry import layer_of
 from ..nn.state_dict import StateDict, note_lost_sharing, state_dict
 from ..report import Report
-from ..text import Step, counted, listed
+from ..text import Step, and_elsewhere, counted, listed
 from .tree import Replaced
 
 GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS = "gradients", "outputs", "buffers", "options of layers", "others"
@@ -272,8 +272,7 @@ def note_data(data: Iterable[tuple[str, str, Any]], report: Report, where: str =
         else:
             level, code = "warning", "left-out"
             message = f"left out, as a state dict has no place for {count} of {class_name}{_advice(report)}"
-        if places > 1:
-            message += f" (and at {places - 1} more places)"
+        message += and_elsewhere(places - 1)
         number = count.tensors + count.values
         report.note(level, message, path, code=code, class_name=class_name, count=number)
 

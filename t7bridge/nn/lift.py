@@ -20,7 +20,7 @@ from ..errors import WriteError
 from ..graph.storage import Storage
 from ..graph.tensor import Assembled, Tensor, contiguous, place_of
 from ..report import Note
-from ..text import counted
+from ..text import and_elsewhere
 from .layouts import copied, elements, narrow, overlapping, reshape
 from .mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to
 from .memory import MemoryEffects
@@ -806,16 +806,11 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
             message = f"{cell.cell.name} stays as it is: {cell.against}"
             against.setdefault(message, []).append(cell.graph.path)
     for message, paths in against.items():
-        result.note(paths[0], f"{message}{_elsewhere(paths)}", len(paths))
+        result.note(paths[0], f"{message}{and_elsewhere(len(paths) - 1)}", len(paths))
     kept = [cell for group in groups for cell in group if not cell.against]
     if kept:
         _rewrite(result, sorted(kept, key=lambda cell: cell.outputs))
     return result
-
-
-def _elsewhere(paths: list[str]) -> str:
-    """Return how many places there are besides the first, as the end of a note."""
-    return f" (and at {counted(len(paths) - 1, 'more place')})" if len(paths) > 1 else ""
 
 
 def _prefixes(root: ModuleSpec) -> dict[int, tuple[ModuleSpec, str]]:
@@ -1018,7 +1013,7 @@ def _rewrite(result: Lifted, cells: list[_Found]) -> None:
         found = (f"{cell.name} ({cell.made.target.removeprefix(LAYERS).partition('.')[2]})" for cell in inside)
         steps.setdefault((", ".join(dict.fromkeys(found)), *(id(cell.made) for cell in inside)), []).append(graph.path)
     for (text, *_), paths in steps.items():
-        result.note(paths[0], f"recognized: {text}{_elsewhere(paths)}", len(paths))
+        result.note(paths[0], f"recognized: {text}{and_elsewhere(len(paths) - 1)}", len(paths))
     pieces: dict[Piece, None] = {}
     shapes: dict[str, Mapping[str, tuple[int, ...]]] = {}
     for key in result.state:  # of graphs at several places, too

@@ -24,7 +24,7 @@ from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value, index_key
 from ..graph.tensor import Tensor, contiguous
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note, Report
-from ..text import counted, listed
+from ..text import and_elsewhere, counted, listed
 from ..values.assign import Assignment, same_elements
 from ..values.widened import widen
 from .fields import Fields, items_of, path_steps
@@ -199,8 +199,7 @@ class _Collector:
             self._note("warning", place, child.path, f"{place.obj.class_name} holds a {found} where a module belongs")
         self._report_left()
         for note in self._notes.values():
-            more = f" (and at {note.count - 1} more places)" if note.count > 1 else ""
-            self._result.notes.append(evolve(note, message=note.message + more))
+            self._result.notes.append(evolve(note, message=note.message + and_elsewhere(note.count - 1)))
         return self._result
 
     def _note(self, level: str, place: Place, step: str, message: str, code: str = "layer") -> None:

@@ -60,7 +60,7 @@ MODULE_FILES = ("model.py", "model.pt", "config.json", "sample.py")
 
 @verb
 class WriteModule:
-    """Generate model.py for the model of a .t7, which needs only PyTorch, and model.pt with its weights."""
+    """Generate model.py, which needs only PyTorch, from the model in a .t7, and model.pt with its weights."""
 
     COMMON = ("target", "at", "lift", "prove", "force", "json")
     EXAMPLES = ("t7bridge module model.t7 -o model/", "t7bridge module checkpoint.t7 --at root.protos.rnn -o rnn/")

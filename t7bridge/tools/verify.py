@@ -163,13 +163,14 @@ class DiffReport(Comparison):
 class Verify:
     """Check that two files hold the same values, sharing and views, whatever their formats."""
 
+    COMMON = ("independent", "compact", "json")
     EXAMPLES = ("t7bridge verify model.t7 model.pt", "t7bridge verify --quiet a.t7 b.t7 && echo no difference")
     OLD_NAMES: ClassVar = {"a": "source", "b": "other"}
     source: PathLike = option("a file of any format", kw_only=False, metavar="A", stdin=True)
     other: PathLike = option("another", kw_only=False, metavar="B", stdin=True)
     independent: bool = option("let torchfile and PyTorch read the files too, and compare", default=False)
     compact: bool = option("expect views of models as `convert --compact` writes them", default=False)
-    quick = flag("without --independent, as is the default")
+    quick = flag("without effect: --independent is off by default; kept for commands of earlier releases")
     json = JSON
     limits: Limits = LIMITS
 
