@@ -12,7 +12,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from attrs import evolve, field
@@ -513,7 +513,7 @@ def model_source(
     # Two empty lines before each part, as Black has them.
     text = "\n".join(line for part in parts for line in ("", "", *part))
 
-    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    names = {name for part in parts for name in _names_in("\n".join(part))}
     imports = {statement for name, statement in _BASE_IMPORTS.items() if name in names}
     for piece in builder.copied.values():
         imports |= piece.imports
@@ -528,6 +528,12 @@ def model_source(
         *import_lines(imports),
     ]
     return "\n".join(head) + "\n" + text + "\n"
+
+
+@lru_cache(maxsize=256)
+def _names_in(text: str) -> frozenset[str]:
+    """Return the names in a class or function; remembered, as models share the layers that their pages copy."""
+    return frozenset(node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name))
 
 
 def _safe(name: str) -> str:
