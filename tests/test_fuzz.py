@@ -6,9 +6,9 @@ import random
 import subprocess
 import sys
 
+import fuzz_modules
 import pytest
 from bounds import bounded
-from fuzz_modules import verdict
 from fuzz_mutate import mutate
 from fuzz_targets import TARGETS, seeds
 from helpers import ROOT, TESTFILES, read
@@ -77,19 +77,18 @@ def test_referees_agree(name, count):
 
 
 @pytest.mark.slow
-def test_modules_and_their_source_agree(tmp_path):
+def test_modules_and_their_source_agree(tmp_path, capsys):
     """A module with changed options is refused, or its live module and its model.py compute the same."""
-    command = [sys.executable, str(ROOT / "fuzz" / "fuzz_modules.py"), "--count", "150", "--seed", "5"]
-    command += ["--findings", str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "'same'" in run.stdout
+    code = fuzz_modules.main(["--count", "150", "--seed", "5", "--findings", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert code == 0, printed
+    assert "'same'" in printed
 
 
 @pytest.mark.slow
 def test_modules_that_once_differed_agree():
     """Dimensions beyond an example's, lists where tensors belong, and sums of other shapes."""
     cases = read(TESTFILES / "found_modules.t7").as_list()
-    found = [verdict(case["model"], as_torch(case["input"])) for case in cases]
+    found = [fuzz_modules.verdict(case["model"], as_torch(case["input"])) for case in cases]
     assert set(found) == {"same", "neither runs"}
     assert len(found) >= 10
