@@ -170,7 +170,7 @@ def test_names_that_are_too_long(monkeypatch):
     """A tensor at every one of many levels would need gigabytes of names: here the limit is a megabyte."""
     monkeypatch.setattr("t7bridge.nn.places.MAX_NAME_CHARS", 1 << 20)
     root = linear()
-    for _ in range(1000):
+    for _ in range(3000):
         root = obj("my.Wrapper", modules=[root], weight=tensor(1))
     with pytest.raises(LimitError, match="nested too deep"):
         state_dict(root)
