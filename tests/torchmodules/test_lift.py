@@ -75,7 +75,7 @@ def test_pages_of_the_corpus_give_their_tensors_back(subtests):
             continue
         for place, module in find_modules(read(path)):
             try:
-                page = generate(module, place)
+                page = generate(module, place, only_keys=True)
             except t7bridge.T7BridgeError:
                 continue
             with subtests.test(file=path.name, place=place):
