@@ -85,6 +85,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """Nothing is kept out of the search for garbage: the number of what is, falls as some of it is freed."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave long fuzzing out unless `-m` names it, whatever else `-m` asks for, and begin with slow tests.
 

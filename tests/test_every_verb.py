@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +100,6 @@ def _environment() -> dict[str, str]:
 def test_every_verb_is_here() -> None:
     """A verb that is added gets a row above."""
     assert list(COMMANDS) == sorted(cli.VERBS)
-
-
-@pytest.fixture
-def nothing_frozen() -> Iterator[None]:
-    """Nothing is kept out of the search for garbage: the number of what is, falls as some of it is freed."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
 
 
 @pytest.mark.slow
