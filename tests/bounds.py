@@ -38,7 +38,7 @@ class OutOfProportionError(AssertionError):
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise OutOfProportionError("stopped")
+    raise OutOfProportionError("stopped after twice the CPU time that is allowed")
 
 
 @contextmanager
