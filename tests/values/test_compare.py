@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 from attrs import evolve
@@ -155,6 +157,7 @@ def test_messages_are_short() -> None:
     assert message.startswith("root: 0x1000")
     assert len(message) < 100
     assert found(TdsVec([]), Table()) == ["root: tds.Vec against a table"]
+    assert found({}, OrderedDict()) == ["root: a dict against an OrderedDict"]
 
 
 def test_places_of_two_files(tmp_path: Path) -> None:
