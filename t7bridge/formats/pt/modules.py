@@ -237,7 +237,7 @@ class ScriptModule:
         if self.inlined:
             names = list(self.inlined)
             if len(names) == 1:
-                text = f"a tensor of the module is a constant of its code, without a name: {names[0]} here"
+                text = f"a tensor of the module is one of the constants of its code, without a name: {names[0]} here"
             else:
                 places = f"{names[0]} to {names[-1]} here"
                 text = f"{len(names)} tensors of the module are constants of its code, without names: {places}"

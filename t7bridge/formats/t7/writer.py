@@ -281,7 +281,9 @@ class T7Writer:
             WriteError: no class of Lua Torch has such a name.
         """
         stream = self._stream
-        if not name or not name.isprintable():  # `T7Reader` refuses them, too
+        # `T7Reader` refuses these, too; an object without a version begins with its name.
+        is_version = value.version is None and name.startswith("V ")
+        if not name or not name.isprintable() or is_version:
             raise WriteError(f"{name!r} is not a class name", expected="printable text that is not empty")
         if value.version is not None:
             text = b"V %d" % value.version
