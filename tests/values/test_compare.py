@@ -1,8 +1,7 @@
 """Comparison of graphs finds every kind of difference, and nothing where there is none."""
 
-from pathlib import Path
-
 from collections import OrderedDict
+from pathlib import Path
 
 import numpy as np
 import pytest
