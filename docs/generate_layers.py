@@ -15,10 +15,10 @@ from typing import Any
 from attrs import evolve
 
 import t7bridge.nn
-from t7bridge.lua import operations  # noqa: F401  # fills the table
-from t7bridge.lua.build import OPERATIONS
 from t7bridge.nn.mapping import LAYERS, Choice, Mapped, Read, Row
 from t7bridge.nn.registry import ALIAS_PREFIXES, Layer, Param, ParamsOf, registered_layers
+from t7bridge.workshop.lua import operations  # noqa: F401  # fills the table
+from t7bridge.workshop.lua.build import OPERATIONS
 
 DOCUMENT = Path(__file__).with_name("layers.md")
 RUNTIME = Path(t7bridge.nn.__file__).parents[1] / "torchmodules" / "layers"

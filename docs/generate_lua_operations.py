@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from t7bridge.lua import operations
-from t7bridge.lua.build import OPERATIONS
+from t7bridge.workshop.lua import operations
+from t7bridge.workshop.lua.build import OPERATIONS
 
 DOCUMENT = Path(__file__).with_name("lua-operations.md")
 HEAD = """# PyTorch operations in Lua Torch
 
 The Lua layers that `save_module` and `t7bridge lua` use for each ATen operation; see [lua.md](lua.md). This page is
-generated from the table in `t7bridge/lua/operations/` by `python docs/generate_lua_operations.py`; do not edit it by
-hand. The reverse, from Lua's layers to PyTorch, is in [layers.md](layers.md).
+generated from the table in `t7bridge/workshop/lua/operations/` by `python docs/generate_lua_operations.py`; do not edit
+it by hand. The reverse, from Lua's layers to PyTorch, is in [layers.md](layers.md).
 
 Operations on constants are computed when the module is saved. Operations that are not listed are refused with their
 line. Classes whose names begin with `pt.` are written to `layers.lua`, where `--allow layers` permits it.

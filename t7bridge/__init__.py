@@ -7,9 +7,10 @@ the package costs nothing.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .data import face
+from .data import face, hooks
 
 if TYPE_CHECKING:
     from . import errors, layers, torchfile
@@ -32,15 +33,17 @@ if TYPE_CHECKING:
     from .nn.registry import register_module
     from .nn.state_dict import state_dict
     from .report import Note, Report
-    from .tools.draw.drawing import draw
-    from .tools.export_module import export, write_module
     from .tools.files import describe, load, save
     from .tools.inspect import inspect
-    from .tools.match.matching import match
-    from .tools.modules import load_module, save_module, write_lua
-    from .tools.prove import prove
+    from .tools.modules import load_module
     from .tools.scan import scan
     from .tools.verify import diff, verify
+    from .tools.write_module import write_module
+    from .workshop.draw import draw
+    from .workshop.export import export
+    from .workshop.lua import save_module, write_lua
+    from .workshop.match import match
+    from .workshop.prove import prove
     from .zoo import convert_zoo
 
 _load = face(
@@ -63,19 +66,34 @@ _load = face(
         "nn.registry": "register_module",
         "nn.state_dict": "state_dict",
         "report": "Note Report",
-        "tools.draw.drawing": "draw",
-        "tools.export_module": "export write_module",
+        "workshop.draw": "draw",
+        "tools.write_module": "write_module",
         "tools.files": "describe load save",
         "tools.inspect": "inspect",
-        "tools.match.matching": "match",
-        "tools.modules": "load_module save_module write_lua",
-        "tools.prove": "prove",
+        "workshop.match": "match",
+        "tools.modules": "load_module",
+        "workshop.prove": "prove",
         "tools.scan": "scan",
         "tools.verify": "diff verify",
         "conversion.adopt": "T7Writer PtWriter",
+        "workshop.export": "export",
+        "workshop.lua": "save_module write_lua",
         "zoo": "convert_zoo",
     },
 )
+
+
+def _ask(room: str, name: str) -> Callable[..., Any]:
+    """Return a function of a room of the workshop, which is imported when the function is called."""
+
+    def asked(*arguments: Any) -> Any:
+        return getattr(importlib.import_module(f".workshop.{room}", __name__), name)(*arguments)
+
+    return asked
+
+
+hooks.update(recognized=_ask("cells", "recognized"), cached_names=_ask("match", "cached_names"))
+
 _OTHER_NAMES = {"Value": "LuaValue"}
 _MODULES = frozenset(("errors", "layers", "torchfile"))
 

@@ -89,6 +89,9 @@ def collector_paused() -> Iterator[None]:
                     gc.enable()
 
 
+hooks: dict[str, Callable[..., Any]] = {}
+"""What the core asks of the workshop, which it does not import: functions that the package sets when it is imported."""
+
 __all__ = ["face", "np"]
 
 if TYPE_CHECKING:

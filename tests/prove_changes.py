@@ -17,7 +17,7 @@ from helpers import TESTFILES
 import t7bridge
 from t7bridge import Storage, T7Reader, Table, Tensor, TorchObject
 from t7bridge.nn import module_at
-from t7bridge.tools import Proof
+from t7bridge.workshop.prove import Proof
 
 PROVE = TESTFILES / "prove"
 OPTIONS: dict[str, Callable[[float], float]] = {
@@ -69,7 +69,7 @@ def shows(obj: TorchObject, before: TorchObject, given: Any, ratio: float = 2e-6
         ratio: of the largest output that a change must exceed.
         behind: whether a layer in place came after it, so that the file has its outputs where these are not zero only.
     """
-    from t7bridge.tools import LiveLayer, NotRunError, flat
+    from t7bridge.workshop.prove.layer import LiveLayer, NotRunError, flat
 
     try:
         old = list(flat(LiveLayer.build(before, "root", 2.0**-24).run(given)))
@@ -148,7 +148,8 @@ def sound_reason(proof: Proof, path: str) -> str:
 def recorded_input(value: Any, place: str) -> Any:
     """The input that a layer had in its last run, as far as the file still holds it."""
     from t7bridge.nn import find_modules
-    from t7bridge.tools import is_whole, mapped, runs, to_torch
+    from t7bridge.workshop.prove.layer import mapped, to_torch
+    from t7bridge.workshop.prove.runs import is_whole, runs
 
     for root, module in find_modules(value):
         for step in reversed(runs(module, root)):

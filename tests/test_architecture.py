@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from functools import cache
@@ -17,16 +18,17 @@ from t7bridge.formats import FORMATS
 PACKAGE = ROOT / "t7bridge"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# A room → the rooms that it may import, apart from itself. `formats` and `tools` are split: a format must not know
-# another one, and a tool in a folder is a floor of its own.
+# A room → the rooms that it may import, apart from itself. `formats` and `workshop` are split: a format must not know
+# another one, and a room of the workshop enters another one by its door only.
 FLOOR = {"data", "errors", "limits", "report", "text"}
 GRAPH = FLOOR | {"io", "graph"}
 LEAVES = {"formats/table", "formats/fields"}
 """What every format may import: the table of formats, with what reading results in, and checked fields."""
 HOMES = {f"formats/{spec.home.partition('.')[0]}" for spec in FORMATS.values()}
 ALL_FORMATS = LEAVES | HOMES | {"formats", "formats/named", "formats/torchfile"}
-BELOW_TOOLS = GRAPH | ALL_FORMATS | {"values", "nn", "torchmodules", "codegen", "conversion", "lua"}
+CORE = GRAPH | ALL_FORMATS | {"values", "nn", "torchmodules", "codegen", "conversion", "tools"}
 ALLOWED: dict[str, set[str]] = {
+    "workshop": set(),
     **dict.fromkeys(HOMES, GRAPH | LEAVES | {"formats/named"}),
     **{room: {"data"} for room in FLOOR},
     "errors": {"text"},
@@ -47,16 +49,18 @@ ALLOWED: dict[str, set[str]] = {
     "layers": {"nn"},
     "torchmodules": GRAPH | {"nn"},
     "codegen": GRAPH | {"nn"},
-    "lua": GRAPH,
     "conversion": GRAPH | ALL_FORMATS | {"values", "nn", "codegen"},
-    # A summary lists its blocks and names the model.
-    "tools": BELOW_TOOLS | {"tools/draw", "tools/match"},
-    "tools/match": BELOW_TOOLS,
-    "tools/draw": BELOW_TOOLS,
-    "tools/prove": BELOW_TOOLS,
-    "zoo": BELOW_TOOLS | {"tools", "tools/draw", "tools/prove"},
+    "tools": CORE,
+    "zoo": CORE | {"workshop/draw", "workshop/prove"},
+    "workshop/cells": GRAPH | {"nn"},
+    "workshop/draw": CORE,
+    "workshop/export": CORE,
+    "workshop/lua": CORE,
+    "workshop/match": CORE | {"workshop/cells"},
+    "workshop/prove": CORE | {"workshop/cells"},
 }
-SPLIT = {"formats", "tools"}
+SPLIT = {"formats", "workshop"}
+MOST_IN_A_DOOR = 10
 TOP = {"cli", "__main__", "__init__"}
 
 # The modules that need numpy from their first line: imported by others only when arrays are wanted.
@@ -66,21 +70,21 @@ OPTIONAL = {
     "safetensors": "formats/safetensors.py",
     "h5py": "formats/hdf5/file.py formats/hdf5/child.py",
     "fsspec": "io/addresses.py",
-    "onnxruntime": "torchmodules/export.py",
-    "onnxscript": "torchmodules/export.py",
+    "onnxruntime": "workshop/export/exporters.py",
+    "onnxscript": "workshop/export/exporters.py",
     "distributed": "zoo/workers.py",
     "rich": "cli/zoo.py",
-    "cairosvg": "tools/draw/pictures.py",
+    "cairosvg": "workshop/draw/pictures.py",
 }
 # Programs of processes of their own, which import what they need at once.
 PROGRAMS = {"formats/hdf5/child.py"}
 # What makes values of torch, and imports it when one is asked for.
 TORCH_VALUES = {"tools/verify.py", "graph/tensor.py", "conversion/tree.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
-TORCH_MODULES = {"lua/trace.py", "lua/sizes.py"}
+TORCH_MODULES = {"workshop/lua/trace.py", "workshop/lua/sizes.py", "workshop/export/exporters.py"}
 # What judges values by modules of torch; imported once `prove` has found PyTorch.
 TORCH_MODULES |= {
-    f"tools/prove/{name}.py" for name in ("against", "given", "inputs", "judge", "layer", "rounding", "trace")
+    f"workshop/prove/{name}.py" for name in ("against", "given", "inputs", "judge", "layer", "rounding", "trace")
 }
 
 
@@ -94,7 +98,7 @@ def room_in(names: list[str]) -> str:
     if not names:
         return "__init__"
     home = PACKAGE.joinpath(*names[:2])
-    # A folder or a file of `formats` is a room; of `tools` only a folder is.
+    # A folder or a file of `formats` is a room; of `workshop` only a folder is.
     is_file = names[0] == "formats" and home.with_suffix(".py").is_file()
     nested = names[0] in SPLIT and len(names) > 1 and (home.is_dir() or is_file)
     return "/".join(names[:2]) if nested else names[0]
@@ -223,6 +227,28 @@ def test_no_circles():
     assert not circles
 
 
+def test_rooms_of_the_workshop_are_entered_by_their_doors(subtests):
+    """Who imports a room of the workshop from outside takes names of its `__init__`, of which there are few."""
+    workshop = PACKAGE / "workshop"
+    for path in FILES:
+        with subtests.test(name_of(path)):
+            for other in imported_files(path):
+                if workshop in other.parents and room_of(other) != room_of(path):
+                    assert other.name == "__init__.py", f"{name_of(path)} imports {name_of(other)}"
+    for door in sorted(workshop.glob("*/__init__.py")):
+        with subtests.test(name_of(door)):
+            offered = {
+                alias.asname
+                for node, _, never in facts(door).imports
+                if never and isinstance(node, ast.ImportFrom)
+                for alias in node.names
+            }
+            assert 0 < len(offered) <= MOST_IN_A_DOOR
+            room = importlib.import_module(f"t7bridge.workshop.{door.parent.name}")
+            for name in offered:
+                assert hasattr(room, name)
+
+
 def test_torch_and_torchfile_have_one_place_each(subtests):
     """Only torchmodules and what makes torch's values imports torch, and only formats/torchfile imports torchfile."""
     for path in FILES:
@@ -293,8 +319,8 @@ CUT_NAMES = {
     # Names that are shown, imported or given to attributes, and decide nothing.
     "codegen/flow.py": {"spec.target.rpartition('.')"},
     "torchmodules/build.py": {"spec.target.rpartition('.')"},
-    "nn/stacks.py": {"spec.target.rpartition('.')"},
-    "tools/draw/blocks.py": {
+    "workshop/cells/stacks.py": {"spec.target.rpartition('.')"},
+    "nn/blocks.py": {
         "spec.target.rpartition('.')",
         "class_name.rpartition('.')",
         "'Conv' in spec.target",
@@ -302,7 +328,7 @@ CUT_NAMES = {
     },
 }
 """Where a name of a class is cut, and why that is not a look-up by its bare name."""
-UNREAD = ("tools/prove/",)
+UNREAD = ("workshop/prove/",)
 """Rooms that are still to be rid of them."""
 
 

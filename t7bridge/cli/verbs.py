@@ -22,8 +22,8 @@ from .streams import DONE, FAILED, failed, is_styled, print_hint, print_json, pr
 
 if TYPE_CHECKING:
     from ..report import Note, Report
-    from ..tools.match.result import KnownModel, Match
-    from ..tools.prove.proof import Proof
+    from ..workshop.match import KnownModel, Match
+    from ..workshop.prove import Proof
 
 UNREADABLE = 2
 """Exit code of `scan` for a file that could not be read, where nothing was found in others."""
@@ -224,7 +224,7 @@ def match(options: argparse.Namespace) -> int:
 
 def _written(options: argparse.Namespace, result: Match, proof: Proof | None) -> list[str]:
     """Write the result of a match, unless a run shows that pairs may be wrong; return the lines to print."""
-    from ..tools.match.result import WriteMatch, write_match
+    from ..workshop.match import WriteMatch, write_match
 
     if result.complete and proof is not None and proof.misplaced:
         message = f"{options.out} is not written: layers may have the weights of others; --no-run writes it"
@@ -284,7 +284,7 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     Returns:
         The proof; `None` if they were not run.
     """
-    from ..tools.prove import try_proof
+    from ..workshop.prove import try_proof
 
     sides = result.source_side, result.target_side
     factories = [str(side.factory) for side in sides if side.factory is not None]
@@ -329,7 +329,7 @@ def module(options: argparse.Namespace) -> int:
     """Write both files, and print the report."""
     report = t7bridge.write_module(**arguments_of(options, "module"))
     if options.prove:
-        from ..tools.prove import try_proof
+        from ..workshop.prove import try_proof
 
         report.notes.append(try_proof(options.source, options.at, limits=options.limits).note())
     line = f"{os.path.join(report.target, 'model.py')}: {report.tensors:,} tensors in model.pt"

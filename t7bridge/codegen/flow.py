@@ -16,12 +16,12 @@ from ..errors import ModelError, UnsupportedError
 from ..limits import Budget, Limits
 from ..nn.fields import items_of
 from ..nn.kinds import ANY, NEVER, NOTHING, TENSOR, Kind, Kinds, listed, many
-from ..nn.lift import IN_TORCH, attention_names
 from ..nn.mapping import LAYERS, SEQUENTIAL, Link, ModuleSpec, end_of, specs_in
 from ..nn.memory import MemoryEffects
+from ..nn.pieces import IN_TORCH, STATEFUL, WITH_STATE
 from ..nn.registry import tensor_shapes, traits_of
-from ..nn.stacks import STATEFUL, WITH_STATE
 from ..nn.torch_nn import TORCH
+from .attention import attention_names
 from .code import TAKEN, Construction, Write, applied, dotted, formula, sequential, usable_name
 from .copied import Copied, defaults_of, pieces, remembers, reserved_names
 from .idioms import (

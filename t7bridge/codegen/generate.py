@@ -25,13 +25,12 @@ from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.kinds import ANY, TENSOR, Kind
 from ..nn.layouts import check_size
-from ..nn.lift import Lifted, Piece, undo
 from ..nn.mapping import SEQUENTIAL, ModuleSpec, Plan, end_of, specs_in, way_to
 from ..nn.memory import copy_as_lua
+from ..nn.pieces import Lifted, Piece, constant_biases, recognized, undo
 from ..nn.places import Places
 from ..nn.plan import build_plan
 from ..nn.registry import layer_of
-from ..nn.stacks import constant_biases, recognized
 from ..nn.state_dict import Recorded, Run, StateDict, state_dict
 from ..nn.torch_nn import SAME, TORCH
 from ..report import Note

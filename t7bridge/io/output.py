@@ -420,3 +420,30 @@ class Blocks:
             return True
         os.lseek(self._file, here, os.SEEK_SET)
         return False
+
+
+@contextlib.contextmanager
+def outputs_in(path: str, names: Iterable[str], *, force: bool, sync: bool = False) -> Iterator[dict[str, FileOutput]]:
+    """Create files in a folder. They are renamed in the opposite order: a source never exists without its weights.
+
+    On failure, folders that were created are removed.
+    """
+    new_folders: list[str] = []  # the innermost first
+    folder = os.path.abspath(path)
+    while not os.path.lexists(folder):
+        new_folders.append(folder)
+        folder = os.path.dirname(folder)
+    try:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise WriteError(f"the folder cannot be created: {reason}", file=path) from error
+        with contextlib.ExitStack() as stack:
+            outputs = (FileOutput(os.path.join(path, name), force=force, sync=sync) for name in names)
+            yield {name: stack.enter_context(output) for name, output in zip(names, outputs)}
+    except BaseException:
+        for folder in new_folders:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+        raise

@@ -10,6 +10,7 @@ from typing import Any
 from .. import formats
 from ..conversion.inputs import Inputs
 from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, PART, flag, option, takes, verb
+from ..data import hooks
 from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
@@ -18,15 +19,14 @@ from ..graph.tensor import Tensor, covered, statistics_of
 from ..graph.walk import Path, entries, step_name, walk
 from ..io.source import Readable
 from ..limits import Limits
+from ..nn.blocks import Block, group_of, models_in, structure_blocks
 from ..nn.places import is_module
 from ..text import Step, listed
 from ..values.summary import LayerRow, Summary, TensorRow, outline
 from ..values.summary import summary as short_summary
-from .draw.blocks import Block, group_of, models_in, structure_blocks
-from .draw.shapes import Shapes, shapes_of
-from .draw.view import branches_of, first_places, shared_of, shown, skips_of
 from .files import load_all
-from .match.libraries import cached_names
+from .shapes import Shapes, shapes_of
+from .view import branches_of, first_places, shared_of, shown, skips_of
 
 ROWS, OTHERS = 60, 24
 """Maximum lines of layers and of other content in a summary."""
@@ -100,7 +100,9 @@ def inspect(request: Inspect) -> Summary:
             result.shapes = shapes.source
             result.sizes = shapes.sizes
             result.header.update(_model_facts(blocks, shapes))
-            libraries = cached_names({weight.key: weight.tensor for block in blocks for weight in block.weights})
+            libraries = hooks["cached_names"](
+                {weight.key: weight.tensor for block in blocks for weight in block.weights}
+            )
             if libraries:
                 result.header["layers of"] = listed(libraries)
             result.layers = _rows(blocks)

@@ -5,9 +5,8 @@ from ..data import face
 __getattr__ = face(
     __name__,
     {
-        "build": "construct factories_in live_module make_module materialize output_shapes skeleton",
+        "build": "construct example factories_in live_module make_module materialize output_shapes skeleton",
         "factories": "Factory is_factory",
-        "export": "export_onnx export_pt2",
         "wiring": "INPUT Wiring wiring_of",
     },
 )

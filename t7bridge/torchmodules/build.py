@@ -23,13 +23,12 @@ from ..graph.storage import Storage, own_array
 from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.layouts import check_size
-from ..nn.lift import Lifted
 from ..nn.mapping import ModuleSpec, Plan
 from ..nn.memory import copy_as_lua
 from ..nn.output_shapes import Example, Examples, inputs_text
+from ..nn.pieces import Lifted, constant_biases, recognized
 from ..nn.plan import build_plan
 from ..nn.registry import class_of
-from ..nn.stacks import constant_biases, recognized
 from ..nn.state_dict import ROOT_FIELD, Recorded, recorded, state_dict
 from .factories import Factory, imported
 
@@ -521,3 +520,36 @@ def model_dtype(module: nn.Module) -> torch.dtype:
 
 def _on_meta(example: Example, default: torch.dtype) -> torch.Tensor:
     return torch.empty(example.shape, device="meta", dtype=dtype_of(example, default))
+
+
+def example(module: nn.Module, inputs: Examples, indices: bool = False, first: int = 1) -> Any:
+    """Return seeded example inputs: normal numbers, or indices valid for every table of the model.
+
+    Args:
+        module: the model, for the type of floats and the sizes of embeddings.
+        inputs: their shapes and types; those with a value are used as they are.
+        indices: also use indices for inputs of floats: Lua's DoubleTensors often are indices.
+        first: the number of a table's first row: 1 as in Lua, or 0.
+
+    Returns:
+        A tensor, or a list of such results.
+
+    Raises:
+        ModelError: a type has no such name.
+    """
+    generator = torch.Generator().manual_seed(0)
+    floats = model_dtype(module)
+    rows = [each.weight.shape[0] for each in module.modules() if isinstance(each, nn.Embedding)]
+    most = max(1, min(rows, default=1))
+
+    def made(each: Example) -> torch.Tensor:
+        dtype = dtype_of(each, floats)
+        if each.value is not None:
+            return each.value.torch().to(dtype).contiguous()
+        if each.bounds is not None:
+            return torch.randint(each.bounds[0], each.bounds[1] + 1, each.shape, generator=generator).to(dtype)
+        if dtype.is_floating_point and not indices:
+            return torch.randn(each.shape, generator=generator, dtype=torch.float64).to(dtype)
+        return torch.randint(first, most + first, each.shape, generator=generator).to(dtype)
+
+    return each_input(made, inputs)

@@ -398,7 +398,7 @@ class Folder:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
                 continue
-            from ..tools.export_module import MODULE_FILES  # with all that writes them, which few runs need
+            from ..tools.write_module import MODULE_FILES  # with all that writes them, which few runs need
 
             for name in MODULE_FILES:
                 with contextlib.suppress(OSError):

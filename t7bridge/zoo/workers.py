@@ -125,7 +125,7 @@ def _fail_for_memory(record: Record, settings: Settings) -> Record:
 def _write(record: Record, settings: Settings, source: str, target: str) -> None:
     """Write the output in the requested format. An existing file under its name is an earlier attempt of ours."""
     if settings.module:
-        from ..tools.export_module import write_module
+        from ..tools.write_module import write_module
 
         report = write_module(source, target, force=True, limits=settings.limits, **settings.options)
     else:
@@ -142,8 +142,7 @@ def picture_of(target: str) -> str:
 
 def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
     """Draw a model. A failure is noted, and does not affect the conversion."""
-    from ..tools.draw.drawing import draw
-    from ..tools.draw.pictures import is_page
+    from ..workshop.draw import draw, is_page
 
     try:
         with as_local_output(place) as target:
@@ -159,8 +158,7 @@ def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
 
 def _prove(record: Record, settings: Settings, source: str) -> None:
     """Add the result of `prove`, which applies to `.t7` only."""
-    from ..tools.prove import try_proof
-    from ..tools.prove.proof import NOTE
+    from ..workshop.prove import NOTE, try_proof
 
     try:
         note = try_proof(source, limits=settings.limits).note()
@@ -253,9 +251,9 @@ def _warm_up(settings: Settings) -> None:
         "formats.pt.writer",
         "graph.decimals",
     ]
-    wanted += ["tools.export_module", "codegen.generate"] if settings.module else []
-    wanted += ["tools.draw.drawing"] if settings.draw else []
-    wanted += ["tools.prove"] if settings.prove else []
+    wanted += ["tools.write_module", "codegen.generate"] if settings.module else []
+    wanted += ["workshop.draw.drawing"] if settings.draw else []
+    wanted += ["workshop.prove"] if settings.prove else []
     wanted += ["tools.verify", "formats.torchfile"] if settings.verify else []
     for name in wanted:
         importlib.import_module(f"t7bridge.{name}")

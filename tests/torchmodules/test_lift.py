@@ -11,7 +11,7 @@ from source_helpers import run_source
 
 import t7bridge
 from t7bridge.codegen.generate import generate
-from t7bridge.nn.lift import undo
+from t7bridge.nn.pieces import undo
 from t7bridge.nn.places import find_modules
 from t7bridge.torchmodules import live_module
 

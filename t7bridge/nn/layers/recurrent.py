@@ -891,7 +891,7 @@ def _peephole_shapes(input_size: int, hidden_size: int, bias: bool = True) -> Te
     return {**shapes, **{f"weight_c{gate}": (hidden_size,) for gate in "ifo"}}
 
 
-# Cells recognized in graphs (`nn/lift`), and layers that return their state (`nn/stacks`); no class of Lua is one.
+# Cells recognized in graphs, and layers that return their state (`workshop/cells`); no class of Lua is one.
 _PAIR: Any = {"takes_list": True, "returns_list": True, "flow": walk.pair, "written": ("cell", "hc")}
 _ONE: Any = {"takes_list": True, "written": ("cell", "h")}
 add_traits(

@@ -1,0 +1,789 @@
+"""The drawn form of a model: nested blocks, and the flows between them.
+
+`blocks_of` makes them from a module, and `structure_blocks` from named tensors and Python objects, by the nesting of
+names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+from attrs import field
+
+from ..data import define
+from ..errors import LimitError, ModelError
+from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.python import MODULE_PARTS, PythonObject
+from ..graph.storage import Storage, integers
+from ..graph.tensor import Tensor
+from ..graph.walk import entries
+from ..limits import DEFAULT_LIMITS, Limits
+from ..text import clean, extents, listed, short
+from .mapping import LAYERS, SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
+from .output_shapes import Mismatch
+from .places import Places, find_models, is_module, is_scratch
+from .plan import sketch
+from .registry import traits_of
+from .state_dict import StateDict, state_dict
+from .walk import Domain
+
+MAX_BLOCKS = 20_000
+_STEPS_PER_WORK = 5
+"""Levels of nesting, summed over all modules, that cost one step of `Limits.work`: paths are as long as these."""
+_DETAIL_CHARS = 48
+_FIELDS, _FIELD_CHARS, _MOST_SIZES = 40, 80, 16
+_DEEPEST = 200
+"""Maximum nesting of values that are drawn by their names."""
+_HOLDERS = (Tensor, PythonObject, TorchObject, Table, TdsHash, TdsVec, dict, list, tuple)
+"""Types of the values that are drawn by their names."""
+_CHAIN = "torch.nn.modules.container.Sequential"
+_BUFFERS = {"running_mean", "running_var", "num_batches_tracked"}
+_DEFAULTS: Mapping[str, Literal] = {
+    "padding": 0,
+    "dilation": 1,
+    "groups": 1,
+    "bias": True,
+    "eps": 1e-5,
+    "momentum": 0.1,
+    "affine": True,
+    "inplace": False,
+    "ceil_mode": False,
+    "count_include_pad": True,
+    "output_padding": 0,
+    "padding_mode": "zeros",
+    "track_running_stats": True,
+    "return_indices": False,
+    "batch_first": False,
+    "plain": False,
+}
+"""Arguments of `torch.nn` that are omitted from labels if they have their default."""
+
+
+_CATEGORIES = {
+    "conv": "conv",
+    "recurrent": "lstm gru rnn recurren sequencer",
+    "join": "cadd cmul csub cdiv cmax cmin concat select split join mm narrow dotproduct pairwise mixture",
+    "linear": "linear embedding lookup add mul",
+    "norm": "norm dropout lrn",
+    "pool": "pool upsample unpool sampling",
+    "shape": "view reshape flatten transpose squeeze pad replicate contiguous permute",
+    "activation": "relu tanh sigmoid softmax elu softplus softsign abs power square",
+    "loss": "loss criterion",
+}
+"""Families of classes, which determine their colours, and parts of the names of their classes."""
+
+
+@define(frozen=True)
+class Flow:
+    """An arrow between two blocks of one block.
+
+    Attributes:
+        start: number of the block it leaves, from 0.
+        end: number of the block it enters.
+        label: the elements of the output that it carries, if not all.
+    """
+
+    start: int
+    end: int
+    label: str = ""
+
+
+@define(frozen=True)
+class Weight:
+    """A tensor of a block.
+
+    Attributes:
+        name: in the block, `weight`.
+        key: in the state dict, `0.weight`.
+        tensor: the tensor itself.
+        kind: `parameter` or `buffer`.
+        shared: key of an earlier tensor with the same elements in memory.
+    """
+
+    name: str
+    key: str
+    tensor: Tensor
+    kind: str = "parameter"
+    shared: str = ""
+
+
+@define(eq=False)
+class Block:
+    """A module, a group of weights, or an end of a graph.
+
+    Attributes:
+        name: in the block around it, as in the state dict.
+        title: class in PyTorch; in Lua if there is none.
+        kind: `layer`; `chain` for containers whose blocks are called in sequence, `side` for others; `graph` with
+            explicit flows; `end` for input and output of a graph; in pictures `closed` for one whose blocks are hidden.
+        mark: `weights` for a layer with some, `unmapped` for a class without PyTorch module, `again` for a module that
+            is already drawn elsewhere.
+        lines: other text of the label: arguments, counts, notes.
+        summary: text of a container whose blocks are hidden: the most frequent classes of these.
+        class_name: class in the file.
+        target: dotted name of the PyTorch class.
+        key: its name in the state dict.
+        path: its path in the file.
+        shape: recorded output: the sizes of each tensor.
+        arguments: the constructor arguments of PyTorch's class, as text.
+        spec: the module that it represents.
+        place: the module that contains it, by id, and its name there; in a graph the number of its node.
+        fields: other fields of the object, as text.
+        weights: its own tensors.
+        parameters: number of learned elements in it and in all blocks inside, those shared counted once.
+        same: key of the block that is the same module, for `again`.
+        repeat: number of consecutive blocks that it stands for.
+        inside: the blocks in it, in order.
+        flows: of a graph.
+        source: in pictures, the block that is shown; none for one that stands for several, or is named once more.
+    """
+
+    name: str
+    title: str
+    kind: str = "layer"
+    mark: str = ""
+    lines: list[str] = field(factory=list)
+    summary: list[str] = field(factory=list)
+    class_name: str = ""
+    target: str = ""
+    key: str = ""
+    path: str = ""
+    shape: tuple[tuple[int, ...], ...] = ()
+    arguments: dict[str, str] = field(factory=dict)
+    spec: ModuleSpec | None = field(default=None, repr=False)
+    place: tuple[int, int | str] = (0, "")
+    fields: dict[str, str] = field(factory=dict)
+    weights: list[Weight] = field(factory=list)
+    parameters: int = 0
+    same: str = ""
+    repeat: int = 1
+    inside: list[Block] = field(factory=list)
+    flows: list[Flow] = field(factory=list)
+    source: Block | None = field(default=None, repr=False)
+
+    @property
+    def arrows(self) -> list[Flow]:
+        """Return the flows between the blocks inside, including those of a chain."""
+        if self.kind == "chain":
+            return [Flow(place, place + 1) for place in range(len(self.inside) - 1)]
+        return self.flows
+
+    @property
+    def category(self) -> str:
+        """Family of its class, which determines its colour: `conv`, `norm`, `pool`, …, or `other`."""
+        if self.kind == "end" or self.inside or self.kind == "closed":
+            return "end" if self.kind == "end" else "container"
+        if self.mark == "unmapped":
+            return "unmapped"
+        # What a user's class does is not known from its name, but from the class that its entry says it is like.
+        is_known = not self.target or self.target.startswith(("torch.nn.", LAYERS))
+        named = (self.target or self.class_name or self.title) if is_known else traits_of(self.target).like
+        name = named.rpartition(".")[2].lower()
+        found = (each for each, words in _CATEGORIES.items() if any(word in name for word in words.split()))
+        return next(found, "other")
+
+    @property
+    def hint(self) -> str:
+        """Return class and path in the file."""
+        return ", ".join(filter(None, (self.class_name, self.path)))
+
+    @property
+    def owner(self) -> str:
+        """Return the key of the block that is the same module, or of the tensor that it shares; empty if none."""
+        return self.same or next((each.shared for each in self.weights if each.shared), "")
+
+    def walk(self) -> Iterator[Block]:
+        """Yield the block and all inside it, each before those inside it."""
+        stack = [self]
+        while stack:
+            block = stack.pop()
+            yield block
+            stack += reversed(block.inside)
+
+
+def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> list[Block]:
+    """Return all blocks of a module, each before those inside it; the first is the module itself.
+
+    Args:
+        module: an nn module or criterion of Lua.
+        path: its path in the file.
+        limits: resource limits.
+
+    Raises:
+        LimitError: the model is nested or shared too much, or there are more than `MAX_BLOCKS` blocks.
+    """
+    levels = 0
+    for place in Places(module, path, limits):
+        levels += place.depth
+        if levels > _STEPS_PER_WORK * limits.work:
+            raise LimitError(
+                "the modules are nested too deep for a picture",
+                limit="work",
+                value=limits.work,
+                found=f"{place.depth} levels",
+                hint="Draw a part with --at (at=… in Python), or raise it: --limit work=N.",
+            )
+    state = state_dict(module, path, limits, own_keys=True)
+    spec, unmapped = sketch(module, state, path, limits)
+    return _Sketcher(state, {place for place, _, _ in unmapped}).run(spec)
+
+
+def models_in(value: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> list[tuple[str, TorchObject, list[Block]]]:
+    """Return path, module and blocks of each model in a value.
+
+    Args:
+        value: a module, or a value that holds some.
+        path: its path in the file.
+        limits: resource limits.
+
+    Raises:
+        LimitError: see `blocks_of`.
+    """
+    found = [(path, value)] if is_module(value) else find_models(value, path)
+    return [(place, module, blocks_of(module, place, limits)) for place, module in found]
+
+
+def group_of(models: list[tuple[str, TorchObject, list[Block]]], title: str, path: str = "root") -> list[Block]:
+    """Return the blocks of several models in one, which are named by their paths in the value that holds them.
+
+    Args:
+        models: the result of `models_in`.
+        title: of the whole.
+        path: of the value.
+    """
+    root = Block("", title, "side", lines=[f"{len(models)} models"])
+    for place, _, blocks in models:
+        blocks[0].name = place.removeprefix(path).lstrip(".")
+        root.inside.append(blocks[0])
+        root.parameters += blocks[0].parameters
+    return [root, *(block for _, _, blocks in models for block in blocks)]
+
+
+class _Sketcher:
+    def __init__(self, state: StateDict, unmapped: set[str]) -> None:
+        self._unmapped = unmapped
+        self._drawn: dict[int, str] = {}
+        """The path of each module in the drawing."""
+        buffers = {key for key, origin in state.origins.items() if origin.param and origin.param.kind != "parameter"}
+        self._weights = _weights_by_block(dict(state.tensors), buffers)
+
+    def run(self, root: ModuleSpec) -> list[Block]:
+        """Draw each module at its first occurrence."""
+        first = self._block("", root, "")
+        blocks, stack = [first], [(first, root, "")]
+        while stack:
+            block, spec, place = stack.pop()
+            if block.kind == "layer":
+                continue
+            graph = spec.graph
+            names = [node.module for node in graph.nodes] if graph else list(spec.children)
+            below: list[tuple[Block, ModuleSpec, str]] = []
+            for number, name in enumerate(names, 1):
+                if name is None:
+                    block.inside.append(Block("", "", "end", lines=["list"]))
+                    continue
+                child = spec.children[name]
+                inner = f"{place}.{name}" if place else name
+                label = (graph.nodes[number - 1].name if graph else "") or name
+                block.inside.append(self._block(label, child, inner))
+                block.inside[-1].place = (id(spec), number - 1 if graph else name)
+                below.append((block.inside[-1], child, inner))
+            if graph:
+                _add_graph_ends(block, graph)
+            elif spec.children:
+                _add_container_flows(block, spec)
+            blocks += block.inside
+            stack += reversed(below)
+            _check_count(len(blocks))
+        _summarize(blocks)
+        return blocks
+
+    def _block(self, name: str, spec: ModuleSpec, place: str) -> Block:
+        title = spec.target.rpartition(".")[2] or spec.class_name
+        block = Block(name, title, class_name=spec.class_name, target=spec.target, key=place, path=spec.path, spec=spec)
+        block.shape = _recorded_shape(spec.obj)
+        if id(spec) in self._drawn:
+            block.same = self._drawn[id(spec)]
+            block.mark, block.lines = "again", [f"the same as {block.same or 'the whole'}"]
+            return block
+        self._drawn[id(spec)] = place
+        if spec.graph:
+            block.kind, block.title = "graph", "Graph"
+        elif spec.children:
+            block.kind = "chain" if spec.target == SEQUENTIAL or len(spec.children) == 1 else "side"
+        if spec.path in self._unmapped:
+            block.mark, block.title, block.lines = "unmapped", spec.class_name, ["no PyTorch module"]
+        elif spec.graph is None:
+            block.arguments = _arguments(spec)
+            block.lines += _label(spec)
+        if spec.obj is not None:
+            block.fields = _fields(spec.obj)
+        block.weights = self._weights.get(place, [])
+        _mark_weights(block)
+        return block
+
+
+def _weights_by_block(tensors: Mapping[str, Tensor], buffers: set[str]) -> dict[str, list[Weight]]:
+    """Assign the tensors of a state dict to their blocks; those of the same memory refer to the first.
+
+    Args:
+        tensors: by key.
+        buffers: the keys of those that are not parameters.
+    """
+    found: dict[str, list[Weight]] = {}
+    first: dict[object, tuple[str, str]] = {}
+    for key, tensor in tensors.items():
+        block, _, name = key.rpartition(".")
+        memory = (id(tensor.storage), tensor.offset, tensor.shape) if tensor.storage is not None else object()
+        owner, other = first.setdefault(memory, (block, key))
+        shared = other if owner != block else ""
+        found.setdefault(block, []).append(
+            Weight(name, key, tensor, "buffer" if key in buffers else "parameter", shared)
+        )
+    return found
+
+
+def _mark_weights(block: Block) -> None:
+    """Add a block's weights, and the blocks that it shares them with, to its label."""
+    count = sum(prod(each.tensor.shape) for each in block.weights)
+    if count:
+        block.mark = block.mark or "weights"
+        block.lines.append(f"{count:,} elements")
+    if block.owner:
+        block.lines.append(f"shares {clean(block.owner, 40)}")
+
+
+def _summarize(blocks: list[Block]) -> None:
+    """Sum the learned elements of each block and of those inside, and name the most frequent classes inside.
+
+    Args:
+        blocks: all of them, each before those inside it.
+    """
+    classes: dict[int, Counter[str]] = {}
+    branching: set[int] = set()
+    for block in reversed(blocks):
+        if block.inside:
+            found = classes[id(block)] = Counter[str]()
+            for each in block.inside:
+                found.update(classes.pop(id(each), {each.title: 1} if each.kind != "end" else {}))
+            names = [f"{name} ×{count}" if count > 1 else name for name, count in found.most_common(3) if name]
+            block.summary = [clean(", ".join(names), _DETAIL_CHARS)] if names else []
+            if len(block.flows) >= len(block.inside) or not branching.isdisjoint(map(id, block.inside)):
+                branching.add(id(block))
+                block.summary.append("branches inside")
+        own = sum(prod(each.tensor.shape) for each in block.weights if each.kind == "parameter" and not each.shared)
+        block.parameters = own + sum(each.parameters for each in block.inside)
+
+
+def _check_count(count: int) -> None:
+    """Refuse a model with too many blocks.
+
+    Raises:
+        LimitError: there are more than `MAX_BLOCKS`.
+    """
+    if count > MAX_BLOCKS:
+        raise LimitError(
+            "the model has too many modules for a picture",
+            expected=f"at most {MAX_BLOCKS}",
+            hint="Draw a part with --at (at=… in Python).",
+        )
+
+
+def _recorded_shape(obj: TorchObject | None) -> tuple[tuple[int, ...], ...]:
+    """Return the sizes of a module's last output, from its field `output`; of a table the first eight."""
+    value: Value = obj.get("output") if obj is not None else None
+    if isinstance(value, Table):
+        items = value.sequence() or []
+        return tuple(each.shape for each in items[:8] if isinstance(each, Tensor) and each.numel)
+    return (value.shape,) if isinstance(value, Tensor) and value.numel else ()
+
+
+def shape_text(shape: tuple[tuple[int, ...], ...]) -> str:
+    """Return `1×64×56×56`; of several tensors all, separated by commas."""
+    return ", ".join(extents(sizes[:8]) for sizes in shape)
+
+
+def _arguments(spec: ModuleSpec) -> dict[str, str]:
+    """Return all arguments of the constructor, as text."""
+    found = {str(number): clean(_shown(value), _FIELD_CHARS) for number, value in enumerate(spec.args)}
+    found.update({name: clean(_shown(value), _FIELD_CHARS) for name, value in spec.kwargs.items() if value is not None})
+    return found
+
+
+def _label(spec: ModuleSpec) -> list[str]:
+    """Return the arguments that are not defaults, on one line of limited length."""
+    shown = [_shown(value) for value in spec.args]
+    # The arguments of a user's class are its own, whatever it is called.
+    is_known = spec.target.startswith(("torch.nn.", LAYERS))
+    conv = is_known and "Conv" in spec.target
+    if len(shown) > 1 and (conv or (is_known and spec.target.endswith("Linear"))):
+        shown[:2] = [f"{shown[0]} → {shown[1]}"]
+        shown[1:2] = [f"kernel {shown[1]}"] if conv and len(shown) > 1 else shown[1:2]
+    for name, value in spec.kwargs.items():
+        if name == "inplace" and is_known:
+            continue
+        default = _DEFAULTS.get(name) if is_known else None
+        if name == "stride" and conv:
+            default = 1
+        text = _shown(value)
+        if value is not None and (default is None or text != repr(default)):
+            shown.append(f"{name}={text}")
+    text = ", ".join(shown)
+    if len(text) > _DETAIL_CHARS:
+        text = text[: _DETAIL_CHARS - 1] + "…"
+    return [text] if text else []
+
+
+def _shown(value: Literal) -> str:
+    """Return a literal; one number for a tuple of the same."""
+    if isinstance(value, tuple) and len(value) > 1 and len(set(map(repr, value))) == 1:
+        return repr(value[0])
+    return repr(value)
+
+
+def _fields(obj: TorchObject) -> dict[str, str]:
+    """Return the descriptive fields of the object, as text: no modules, weights or scratch."""
+    found: dict[str, str] = {}
+    for key, value in obj.fields.raw_items() if obj.fields is not None else ():
+        name = _name(key) if isinstance(key, bytes) else short(key)
+        if is_scratch(name) or name in ("modules", "forwardnodes", "backwardnodes", "fg", "bg", "gradInput"):
+            continue
+        if value is None or isinstance(value, Tensor):
+            continue
+        found[clean(name, _FIELD_CHARS)] = clean(_field_text(value), _FIELD_CHARS)
+        if len(found) >= _FIELDS:
+            break
+    return found
+
+
+def _field_text(value: Value) -> str:
+    """Return a value of a field, the same text for equal ones: of a storage its elements, if they are sizes."""
+    if isinstance(value, Storage):
+        is_list = value.element.code[0] == "i" and value.count <= _MOST_SIZES
+        return str(integers(value)) if is_list else f"{value.element.name} [{value.count}]"
+    return f"{value:.6g}" if isinstance(value, float) else short(value)
+
+
+_FLOW_ERRORS = (ArithmeticError, AttributeError, LookupError, Mismatch, TypeError, ValueError)
+"""What the flow of a container, which a user may have written, raises for values of which nothing is known."""
+
+
+@define(frozen=True)
+class Wire:
+    """A value in a container, of which only the source is known.
+
+    Attributes:
+        origin: its source and the elements selected from there, counted from 0: of the input of the container nothing
+            but these; of the output of a module inside first a negative number. `None` if it is computed from others.
+        items: the elements of a list.
+        is_open: whether there may be more elements of the same source.
+    """
+
+    origin: tuple[int, ...] | None = None
+    items: tuple[Wire, ...] | None = None
+    is_open: bool = False
+
+    @property
+    def origins(self) -> list[tuple[int, ...]]:
+        """The sources of the value, and of the elements of a list."""
+        if self.origin is not None:
+            return [self.origin]
+        return [origin for item in self.items or () for origin in item.origins]
+
+
+class Wires(Domain[Wire]):
+    """The sources of the inputs of the modules in a container: its arrows.
+
+    Attributes:
+        inputs: of each module inside, by its name, that of its first call.
+    """
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, Wire] = {}
+
+    def tensor(self) -> Wire:
+        """Return a value that no module inside returned."""
+        return Wire()
+
+    def items(self, values: Sequence[Wire]) -> Wire:
+        """Return a list."""
+        return Wire(items=tuple(values))
+
+    def many(self, values: Sequence[Wire]) -> Wire:
+        """Return a list of unknown length; elements of several sources have none that is known."""
+        is_alike = len(set(values)) == 1
+        return Wire(items=(values[0] if is_alike else Wire(),), is_open=True)
+
+    def item(self, value: Wire, index: int, dim: int | None = None) -> Wire:
+        """Return an element, which has the source of the whole if that is known."""
+        items = value.items or ()
+        if not value.is_open and -len(items) <= index < len(items):
+            return items[index]
+        if value.origin is not None:
+            return Wire((*value.origin, index))
+        return items[0] if value.is_open else Wire()
+
+    def length(self, value: Wire, dim: int | None = None) -> int | None:
+        """Return the number of elements of a list."""
+        is_known = value.items is not None and not value.is_open and dim is None
+        return len(value.items or ()) if is_known else None
+
+    def is_list(self, value: Wire) -> bool | None:
+        """Return whether a value is a list, as far as that is known."""
+        return True if value.items is not None else None
+
+    def concat(self, values: Sequence[Wire], dim: int, *, pads: bool = False) -> Wire:
+        """Return a value that is computed from others."""
+        return Wire()
+
+    def merge(self, value: Wire, dims: int, apply: Callable[[Wire], Wire]) -> Wire:
+        """Return what the function returns."""
+        return apply(value)
+
+    def steps(self, value: Wire, apply: Callable[[Wire], Wire]) -> Wire:
+        """Return a list for a list; of another value the steps are the whole."""
+        return super().steps(value, apply) if value.items is not None else apply(value)
+
+    def stack(self, value: Wire, apply: Callable[[Wire], Wire]) -> Wire:
+        """Return a list for a list."""
+        return super().stack(value, apply) if value.items is not None else apply(value)
+
+    def call(self, spec: ModuleSpec, child: str, value: Wire, node: int | None = None) -> Wire:
+        """Note the input of a module inside, and return its output."""
+        self.inputs.setdefault(child, value)
+        return Wire((_source(spec, child),))
+
+
+def _source(spec: ModuleSpec, child: str) -> int:
+    """Return the number of a module inside as the source of a value: -1 for the first, -2 for the second."""
+    return -1 - list(spec.children).index(child)
+
+
+def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
+    """Draw the arrows of a container.
+
+    A container without a flow, or whose flow does not say what each module inside receives, is drawn without arrows.
+    """
+    facts = traits_of(spec.target)
+    names = list(spec.children)
+    if facts.flow is None:
+        return
+    value = Wire(())
+    if facts.takes_list and len(names) > 1:
+        value = Wire((), tuple(Wire((number,)) for number in range(len(names))))
+    wires = Wires()
+    try:
+        returned: Wire = facts.flow(spec, value, wires)
+    except _FLOW_ERRORS:
+        return
+    if len(wires.inputs) < len(names):
+        return
+    flows = _container_flows([wires.inputs[name] for name in names], returned)
+    label = _end_label(spec, returned)
+    # One module that is called several times has one arrow in and one out, as any module of a chain.
+    is_list = returned.items is not None
+    is_called_again = len(names) == 1 and is_list and (returned.is_open or len(returned.items or ()) != 1)
+    if is_called_again or (label == "output" and _is_chain(flows, len(names))):
+        block.kind = "chain"
+        return
+    block.kind = "graph"
+    block.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=[label])]
+    block.flows = flows
+
+
+def _is_chain(flows: list[Flow], count: int) -> bool:
+    """Return whether arrows lead from the input, number `count`, through all modules in order to the output alone."""
+    steps = [count, *range(count), count + 1]
+    return set(flows) == {Flow(start, end) for start, end in pairwise(steps)}
+
+
+def _end_label(spec: ModuleSpec, returned: Wire) -> str:
+    """Return what the end of a container is called: what it makes of the outputs of the modules inside."""
+    if returned.items is not None:
+        return "table"
+    dim = spec.kwargs.get("output_dim", spec.kwargs.get("dim"))
+    return "output" if returned.origin is not None or dim is None else f"concat, dim {dim}"
+
+
+def _container_flows(inputs: list[Wire], returned: Wire) -> list[Flow]:
+    """Return the arrows of a container.
+
+    Args:
+        inputs: those of the modules inside, in order.
+        returned: the output.
+
+    Returns:
+        Arrows from the input, number `len(inputs)`, those between modules, and those to the output, the number after.
+    """
+    count = len(inputs)
+    flows: list[Flow] = []
+    used: set[int] = set()
+    for number, wire in enumerate([*inputs, returned]):
+        end = number if number < count else count + 1
+        origins = wire.origins
+        if not origins and number < count:
+            origins = [()]
+        for origin in origins:
+            is_inside = bool(origin) and origin[0] < 0
+            start = -1 - origin[0] if is_inside else count
+            steps = origin[1:] if is_inside else origin
+            used.add(start)
+            flows.append(Flow(start, end, "".join(f"[{step}]" for step in steps)))
+    if not returned.origins:
+        # It computes something of all outputs that no module inside receives.
+        flows += [Flow(start, count + 1) for start in range(count) if start not in used]
+    flows = list(dict.fromkeys(flows))
+    return sorted(flows, key=lambda flow: (flow.end > count, flow.start != count))
+
+
+def _add_graph_ends(block: Block, graph: GraphSpec) -> None:
+    """Add the input, the output and the flows of a graph. Its blocks are those of its nodes, which count from 1."""
+    count = len(graph.nodes)
+    block.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=["output"])]
+    takes = [(number, node.takes) for number, node in enumerate(graph.nodes)] + [(count + 1, graph.outputs)]
+    labels: dict[tuple[int, int], list[str]] = {}
+    for end, links in takes:
+        for number, link in enumerate(links, 1):
+            start = count if link[0] == 0 else link[0] - 1
+            labels.setdefault((start, end), []).append(_carried(link, number if len(links) > 1 else 0))
+    block.flows = [
+        Flow(start, end, clean(", ".join(filter(None, found)), _FIELD_CHARS)) for (start, end), found in labels.items()
+    ]
+
+
+def _carried(link: Link, number: int) -> str:
+    """Return `[0]` for an element of an output, `2` for the second of several inputs, `2: [0]` for both."""
+    picked = "".join(f"[{step}]" for step in link[1][:8])
+    return ": ".join(filter(None, (str(number) if number else "", picked)))
+
+
+def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
+    """Return what an arrow carries, as pictures show it: `#1 [0] 1×6`, counted from 0, with the shape of this element.
+
+    Args:
+        label: of the flow.
+        shapes: of the output that it comes from.
+    """
+    found = _CARRIED.fullmatch(label)
+    if found is None:
+        return f"{label} {shape_text(shapes)}".strip()
+    place, step = (None if text is None else int(text) for text in found.groups())
+    own = shapes if step is None or len(shapes) < 2 else shapes[step : step + 1]
+    texts = ("" if place is None else f"#{place - 1}", "" if step is None else f"[{step}]", shape_text(own))
+    return " ".join(filter(None, texts))
+
+
+_CARRIED = re.compile(r"(\d+)?(?:: )?(?:\[(\d+)\])?")
+
+
+def structure_blocks(value: Any, title: str) -> list[Block]:
+    """Return all blocks of a value that holds tensors, each before those inside it.
+
+    Args:
+        value: a state dict, a checkpoint, an object of a pickled module, or a Lua table of tensors.
+        title: of the whole.
+
+    Raises:
+        ModelError: it contains no tensors, or a few with names that no layer has.
+        LimitError: there are too many blocks, or they are nested too deep.
+    """
+    tensors, objects = _gather(value)
+    if not any(tensors):
+        raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows its content.")
+    if not any("." in key or key in ("weight", "bias") for key in tensors):
+        found = listed(f"a tensor {key}" for key in tensors)
+        raise ModelError("the file holds no model", found=found, hint="t7bridge inspect shows its content.")
+    weights = _weights_by_block(tensors, {key for key in tensors if key.rpartition(".")[2] in _BUFFERS})
+    known: dict[str, Block] = {}
+    for key in ["", *weights, *objects]:
+        steps = key.split(".") if key else []
+        for depth in range(len(steps) + 1):
+            path = ".".join(steps[:depth])
+            if path in known:
+                continue
+            class_name = _class_of(objects[path]) if path in objects else ""
+            block = Block(
+                clean(steps[depth - 1], 60) if depth else "", class_name.rpartition(".")[2], key=path, path=path
+            )
+            block.class_name, block.target = class_name, class_name if class_name.startswith("torch.nn.") else ""
+            block.weights, block.fields = weights.get(path, []), _texts_of(objects.get(path))
+            _mark_weights(block)
+            block.lines += [clean(f"{each.name} {extents(each.tensor.shape)}") for each in block.weights[:3]]
+            known[path] = block
+            _check_count(len(known) - 1)
+            if depth:
+                above = known[".".join(steps[: depth - 1])]
+                above.inside.append(block)
+                above.kind = "chain" if above.class_name == _CHAIN else "side"
+    root = known[""]
+    root.title, root.target, root.kind = root.class_name or title, "", "side" if root.inside else "layer"
+    blocks = list(root.walk())
+    _summarize(blocks)
+    return blocks
+
+
+def _gather(value: Any) -> tuple[dict[str, Tensor], dict[str, PythonObject | TorchObject]]:
+    """Return the tensors of a value under names, and the objects that contain them."""
+    tensors: dict[str, Tensor] = {}
+    objects: dict[str, PythonObject | TorchObject] = {}
+    seen: set[int] = set()
+    stack = [("", value, 0)]
+    steps = 0
+    while stack:
+        key, value, depth = stack.pop()
+        if isinstance(value, Tensor):
+            tensors[key] = value
+            _check_count(len(tensors))
+            continue
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, (PythonObject, TorchObject)):
+            objects[key] = value
+            _check_count(len(objects))
+        inside = _inside(value)
+        steps += len(inside)
+        if depth > _DEEPEST or steps > 100 * MAX_BLOCKS:
+            raise LimitError("the values are nested too deep, or are too many, for a picture", found=key[:60])
+        stack += [(f"{key}.{name}" if key else name, item, depth + 1) for name, item in reversed(inside)]
+    return tensors, objects
+
+
+def _inside(value: Any) -> list[tuple[str, Any]]:
+    """Return the tensors, objects and containers in a value by name: of a module of Python its parts."""
+    pairs: Iterable[tuple[Any, Any]] = entries(value)
+    if isinstance(value, PythonObject):
+        groups = [value.attributes.get(part) for part in MODULE_PARTS]
+        parts = [pair for group in groups if isinstance(group, dict) for pair in group.items()]
+        pairs = parts or _public(value)
+    return [
+        (_name(key), item)
+        for key, item in pairs
+        if isinstance(item, _HOLDERS) and type(key) in (bytes, float, int, str)
+    ]
+
+
+def _name(key: Any) -> str:
+    if isinstance(key, bytes):
+        return key.decode("utf-8", "backslashreplace")
+    return f"{key:.14g}" if isinstance(key, float) else str(key)
+
+
+def _public(value: PythonObject) -> list[tuple[str, Any]]:
+    return [(name, item) for name, item in value.attributes.items() if isinstance(name, str) and name[:1] != "_"]
+
+
+def _class_of(value: PythonObject | TorchObject) -> str:
+    return clean(value.path if isinstance(value, PythonObject) else value.class_name, 80)
+
+
+def _texts_of(value: PythonObject | TorchObject | None) -> dict[str, str]:
+    """Return the attributes of an object of Python that are numbers, strings and the like."""
+    found = _public(value) if isinstance(value, PythonObject) else []
+    plain = [(name, item) for name, item in found if isinstance(item, (bool, int, float, str, tuple))]
+    return {clean(name, 60): clean(short(item), 80) for name, item in plain[:_FIELDS]}

@@ -1,0 +1,340 @@
+"""Lua models for other programs: `write_module` writes PyTorch source with its state dict, and what a checkpoint of a
+language model has to sample text; `export` ONNX and `.pt2`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.resources import files
+from typing import Any, ClassVar
+
+from attrs import asdict
+
+from ..codegen.generate import MADE_BY, generate
+from ..conversion.options import (
+    AT,
+    CLASSES,
+    FORCE,
+    INDEX_BASE,
+    JSON,
+    LIMITS,
+    STRICT,
+    SYNC,
+    flag,
+    option,
+    takes,
+    verb,
+)
+from ..conversion.state_dicts import count_leaves, note_data
+from ..conversion.tree import as_tree
+from ..data import define
+from ..errors import LimitError
+from ..formats.pt.writer import PtWriter
+from ..graph.lua import Table, TorchObject, Value
+from ..io.output import local_target, outputs_in
+from ..io.source import ByteSource, PathLike, inputs_protected
+from ..limits import Budget, Limits
+from ..nn.blocks import blocks_of
+from ..nn.fields import items_of
+from ..nn.layouts import compacted
+from ..nn.mapping import ModuleSpec, specs_in
+from ..nn.places import choose_module
+from ..nn.registry import load_classes
+from ..nn.state_dict import state_dict
+from ..report import Report, check_strict
+from .modules import lua_document
+from .shapes import infer
+
+MODULE_FILES = ("model.py", "model.pt", "config.json", "sample.py")
+"""The files of a model's folder; the last two only where the model has something for them."""
+
+
+@verb
+class WriteModule:
+    """Generate model.py, which needs only PyTorch, from the model in a .t7, and model.pt with its weights."""
+
+    COMMON = ("target", "at", "lift", "prove", "force", "json")
+    EXAMPLES = ("t7bridge module model.t7 -o model/", "t7bridge module checkpoint.t7 --at root.protos.rnn -o rnn/")
+    OLD_NAMES: ClassVar = {"src": "source", "directory": "target"}
+    source: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC", stdin=True)
+    target: PathLike = option(
+        "folder for model.py and model.pt; created if missing", kw_only=False, flags=("-o", "--output"), metavar="DIR"
+    )
+    at: str | None = option(AT, default=None, kw_only=False)
+    index_base: int = INDEX_BASE
+    lift: bool = option("keep the layers of recurrent cells, instead of nn.LSTMCell and the like", default=True)
+    force: bool = FORCE
+    strict: bool = STRICT
+    sync: bool = SYNC
+    classes: PathLike | None = CLASSES
+    prove = flag("compare each layer with what Lua Torch recorded in SRC")
+    json = JSON
+    limits: Limits = LIMITS
+
+
+@takes(WriteModule)
+@inputs_protected()
+def write_module(request: WriteModule) -> Report:
+    """Write the model of a `.t7` file as Python source that needs only PyTorch, with its weights.
+
+    `model.py` has a class `Model` and a function `load(weights=None)`, which returns the model in evaluation mode;
+    `model.pt` is its state dict, in PyTorch's order. The model has the inputs and outputs of the Lua module: tensors in
+    Lua's shapes, and lists for tables. Tables of strings and numbers in the module's fields, such as a vocabulary, are
+    in `config.json` under `data`, and the options beside the model in a checkpoint under `checkpoint`; without any
+    there is no such file. For a language model with its vocabulary, `sample.py` generates text. Neither PyTorch nor
+    Lua is needed to write them.
+
+    Args:
+        source: the `.t7` file.
+        target: the folder of the files; created if missing.
+        at: the path of the module if the file holds several: `root.protos.rnn`.
+        lift: whether recurrent cells that are recognized in graphs become modules such as `nn.LSTMCell`.
+        sync: whether to return only when both files are on the disk, so that they survive a power cut; those that
+            replace files always are by then.
+
+    Raises:
+        FormatError: the file is damaged, or in no supported format.
+        NoModuleError: the file holds no module.
+        ModelError: it holds several and `at` names none of them; the message lists them.
+        UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
+        TargetExistsError: a file exists and `force` is not set.
+        WriteError: the folder or a file cannot be written.
+        StrictError: with `strict`: the model would lose something; the error has the notes.
+    """
+    if request.classes is not None:
+        load_classes(request.classes)
+    folder = local_target(request.target)
+    with ByteSource.from_path(request.source) as source:
+        document = lua_document(source, request.limits)
+        path, module = choose_module(document.first, request.at, document.path)
+        name = os.path.basename(source.name)
+        model = generate(
+            module, path, index_base=request.index_base, limits=request.limits, source=name, lift=request.lift
+        )
+        report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=model.notes)
+        data = state_dict(module, path, request.limits).data
+        json_data = _json_data(data, request.limits)
+        in_config: list[tuple[str, str, Any]] = []
+        omitted: list[tuple[str, str, Any]] = []
+        for field_name, item in data.items():
+            row = (f"{path}.{field_name}", module.class_name, item)
+            (in_config if field_name in json_data else omitted).append(row)
+        note_data(in_config, report, "in config.json")
+        note_data(omitted, report, "")
+        check_strict(report, request.strict)
+        config = _config(json_data, document.first, request.limits)
+        sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
+        if sampling is not None:
+            config["sampling"] = asdict(sampling)
+            command = f"python {os.path.join(folder, 'sample.py')}"
+            message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
+            report.note("info", message, code="beside")
+        texts = {"model.py": model.text.encode()}
+        if config:
+            texts["config.json"] = _json(config)
+        if sampling is not None:
+            texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
+        names = [name for name in MODULE_FILES if name in texts or name == "model.pt"]
+        outdated = _paths_of_another(folder, names) if request.force else []
+        with outputs_in(folder, names, force=request.force, sync=request.sync) as outputs:
+            writer = PtWriter(outputs["model.pt"])
+            writer.write(OrderedDict(compacted(model.tensors)))
+            writer.finish()
+            for name, text in texts.items():
+                outputs[name].write(text)
+        for outdated_path in outdated:
+            os.unlink(outdated_path)
+        report.tensors = writer.tensors
+        report.storages = writer.storages
+        report.target_bytes = sum(output.position for output in outputs.values())
+    return report
+
+
+def _paths_of_another(folder: str, names: Sequence[str]) -> list[str]:
+    """Return the files that `write_module` wrote for another model into a folder, and that this one does not have."""
+    try:
+        with open(os.path.join(folder, "model.py"), "rb") as file:
+            is_ours = MADE_BY.encode() in file.readline()
+    except OSError:
+        return []
+    if not is_ours:
+        return []
+    others = [os.path.join(folder, name) for name in MODULE_FILES if name not in names]
+    return [path for path in others if os.path.isfile(path)]
+
+
+_PLAIN = (bytes, bool, float)
+_DEEPEST = 4
+"""Maximum depth of a vocabulary in a checkpoint."""
+
+
+@define(frozen=True)
+class Sampling:
+    """How to sample text from a model.
+
+    Attributes:
+        tokens: the vocabulary, in the order of the tokens' numbers. Bytes that are not UTF-8 are surrogates, as Python
+            escapes them.
+        index_base: the number of the first token.
+        states: the shapes, without the batch, of the states that a model of one step takes and returns; `None` for a
+            model of whole sequences.
+    """
+
+    tokens: list[str]
+    index_base: int
+    states: list[list[int]] | None
+
+
+def _sampling_of(
+    module: TorchObject, path: str, checkpoint: Value, index_base: int, is_stateful: bool, limits: Limits
+) -> Sampling | None:
+    """Return how to sample text from a model, if the checkpoint has a vocabulary for it.
+
+    A vocabulary numbers as many tokens as the last linear layer has outputs. The model takes a token and states, and
+    returns the new states and scores; or sequences and a state, and returns scores and state.
+
+    Args:
+        module: the model.
+        path: its path.
+        checkpoint: the value that it is part of.
+        index_base: the number of the first token, for the model in PyTorch.
+        is_stateful: whether the model in PyTorch takes sequences and a state.
+        limits: resource limits.
+    """
+    vocabularies = list(_vocabularies(checkpoint, limits))
+    if not vocabularies:
+        return None
+    blocks = blocks_of(module, path, limits)
+    spec = blocks[0].spec
+    count = _outputs(spec) if spec is not None else 0
+    tokens = next((vocabulary for vocabulary in vocabularies if len(vocabulary) == count), None)
+    if tokens is None:
+        return None
+    if is_stateful:
+        return Sampling(tokens, index_base, None)
+    states = _states(*infer(blocks).values, count)
+    return None if states is None else Sampling(tokens, index_base, states)
+
+
+def _outputs(root: ModuleSpec) -> int:
+    """Return the number of outputs of the last linear layer."""
+    sizes = [spec.args[1] for spec in specs_in(root) if spec.target == "torch.nn.Linear"]
+    return sizes[-1] if sizes and isinstance(sizes[-1], int) else 0
+
+
+def _states(inputs: Any, outputs: Any, count: int) -> list[list[int]] | None:
+    """Return the shapes of the states of a model of one step: it returns each in its place, and the scores last.
+
+    Args:
+        inputs: the shapes of its inputs, with a batch of one.
+        outputs: likewise.
+        count: the number of tokens.
+    """
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or not 0 < len(inputs) == len(outputs):
+        return None
+    token, *states = inputs
+    *new_states, scores = outputs
+    is_step = token == (1,) and states == new_states and scores == (1, count)
+    return [list(shape[1:]) for shape in states] if is_step else None
+
+
+def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
+    """Yield the tables of a checkpoint that number texts from 1 on, as lists of the texts.
+
+    Args:
+        root: the checkpoint.
+        limits: as many of its entries are searched as `work` has steps; a vocabulary is near the root.
+    """
+    entries_left = limits.work
+    level = [root]
+    seen: set[int] = set()
+    for _ in range(_DEEPEST):
+        next_level: list[Value] = []
+        for value in level:
+            if not isinstance(value, (Table, TorchObject)) or id(value) in seen or entries_left < 0:
+                continue
+            seen.add(id(value))
+            values = value.values()
+            entries_left -= len(values)
+            texts = _numbered(value) if isinstance(value, Table) else []
+            if texts:
+                yield texts
+            next_level += values
+        level = next_level
+
+
+def _numbered(table: Table) -> list[str]:
+    """Return the texts that a table numbers from 1 on, in order: as its keys, or as its items."""
+    items = items_of(table) or []
+    if not items:
+        text_of_number = {number: text for text, number in table.raw_items() if isinstance(number, float)}
+        items = [text_of_number.get(float(number)) for number in range(1, len(table) + 1)]
+    texts = [item for item in items if isinstance(item, bytes)]
+    is_vocabulary = len(texts) == len(items) == len(set(texts)) == len(table)
+    return [text.decode("utf-8", "surrogateescape") for text in texts] if is_vocabulary else []
+
+
+def _beside(checkpoint: Value) -> dict[str, Value]:
+    """Return the entries of a checkpoint that describe its model: texts, numbers, and tables in which there are texts.
+
+    Args:
+        checkpoint: the value that the model is part of; nothing stands beside a model that is the whole file.
+    """
+    if not isinstance(checkpoint, Table):
+        return {}
+    entries = ((name, item) for name, item in checkpoint.items() if isinstance(name, str))
+    return {name: item for name, item in entries if isinstance(item, _PLAIN) or _describes(item)}
+
+
+def _describes(value: Any) -> bool:
+    """Return whether a value is a table of texts and numbers, and not of numbers alone."""
+    if not isinstance(value, Table):
+        return False
+    inside = [*value.raw_keys, *value.raw_values]
+    return all(isinstance(part, _PLAIN) for part in inside) and any(isinstance(part, bytes) for part in inside)
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def _config(data: dict[str, Any], checkpoint: Value, limits: Limits) -> dict[str, Any]:
+    """Return the content of `config.json`: data of the module's fields, and what stands beside it in a checkpoint."""
+    config = {"data": data, "checkpoint": _json_data(_beside(checkpoint), limits)}
+    return {name: part for name, part in config.items() if part}
+
+
+def _json_data(data: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """Return the tables of a module's fields as data for JSON, without those that contain themselves or are too deep.
+
+    Text that is not UTF-8 has escapes, as in names of tensors.
+    """
+    converted: dict[str, Any] = {}
+    for name, item in data.items():
+        budget = Budget(limits, "writing shared tables", free=2 * count_leaves(item).values)
+        with suppress(RecursionError, LimitError):
+            value = _json_value(as_tree(item), budget)
+            json.dumps(value)  # an error where it is too deep for JSON
+            converted[name] = value
+    return converted
+
+
+def _json_value(value: Any, budget: Budget) -> Any:
+    """Return a tree as data for JSON; a table whose keys would become one is a list of pairs."""
+    budget.spend()
+    if isinstance(value, dict):
+        pairs = [[_json_value(key, budget), _json_value(item, budget)] for key, item in value.items()]
+        # Keys that differ may have one text in JSON, as 1 and "1" have.
+        texts = {key if isinstance(key, str) else json.dumps(key) for key, _ in pairs}
+        if len(texts) < len(pairs):
+            return {"__class__": "table", "pairs": pairs}
+        return dict(pairs)
+    if isinstance(value, list):
+        return [_json_value(item, budget) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value

@@ -1,0 +1,19 @@
+"""Drawing of models: `layout` places the blocks, `pictures` writes them, `drawing` has the verb."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...data import face
+
+if TYPE_CHECKING:
+    from .drawing import draw as draw
+    from .pictures import is_page as is_page
+
+__getattr__ = face(
+    __name__,
+    {
+        "drawing": "draw",
+        "pictures": "is_page",
+    },
+)

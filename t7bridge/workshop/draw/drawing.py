@@ -1,0 +1,396 @@
+"""`draw`: a picture of a model as data (see docs/graph-json.md), as a page, or still."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from html import escape
+from typing import Any, ClassVar
+
+from ... import formats
+from ...codegen.copied import constructor
+from ...conversion.adopt import adopt
+from ...conversion.inputs import Inputs
+from ...conversion.options import AT, FORCE, INPUT_SHAPE, LIMITS, flag, option, takes, verb
+from ...data import __version__, define
+from ...errors import ModelError, about_file
+from ...formats.table import Document
+from ...graph.lua import Table
+from ...graph.tensor import statistics_of
+from ...graph.walk import Path, step_name
+from ...io.output import FileOutput
+from ...io.source import PathLike, inputs_protected
+from ...limits import Limits
+from ...nn.blocks import Block, Weight, blocks_of, group_of, models_in, structure_blocks
+from ...nn.mapping import LAYERS
+from ...nn.places import choose_module
+from ...nn.torch_nn import TORCH
+from ...text import clean, printable
+from ...tools.shapes import Shapes, shapes_of
+from ...tools.view import MOST, Fold, folds_of, opened_of, view_of
+from .layout import Box, lay_out, readable
+from .pictures import MAX_CHARS, ROOMY, as_dot, as_page, as_png, as_svg, places_of
+
+FORMATS = (".html", ".svg", ".png", ".dot", ".json")
+FORMAT, VERSION = "t7bridge-graph", 2
+_FACT_CHARS = 100
+_TRIED, _READABLE = (20, 40, 64, 100, 160, 240, MOST), 0.55
+"""Maximum number of blocks of a still picture, and the minimum scale at which it is readable on one screen."""
+_CELL_HEIGHT = 640
+"""Height of a picture in a notebook, in pixels."""
+_BRIEF = 60
+"""Characters of a key or path in a brief graph: the last ones."""
+
+
+@define(eq=False)
+class Drawing:
+    """A drawn model. Notebooks show it as an interactive page.
+
+    Attributes:
+        blocks: all blocks, each before those inside it.
+        file: name of the file, or of the value.
+        path: of the model in it.
+        weights: whether page and data have histograms and statistics of weights.
+        prefix: prefix of the model's keys in files made of the whole file, `model.`.
+        shapes: of the model's input and output, and their origin.
+    """
+
+    blocks: list[Block]
+    file: str = ""
+    path: str = "root"
+    weights: bool = False
+    prefix: str = ""
+    shapes: Shapes = Shapes()
+
+    @cached_property
+    def _folds(self) -> dict[int, list[Fold]]:
+        """The runs in each container that are shown once, by id."""
+        return folds_of(self.blocks)
+
+    @property
+    def modules(self) -> int:
+        """Number of modules drawn; shared ones count at each place."""
+        return sum(block.kind != "end" for block in self.blocks)
+
+    def html(self) -> str:
+        """Return one self-contained page.
+
+        Raises:
+            LimitError: the content exceeds a page.
+        """
+        most = MAX_CHARS if self.weights else ROOMY
+        graphs = ((self._graph(brief=brief), MAX_CHARS if brief else most) for brief in (False, True))
+        hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
+        return as_page(graphs, self._places(), self._title, hint)
+
+    def svg(self) -> str:
+        """Return a still picture."""
+        return as_svg(self.layout(), self._title)
+
+    def layout(self) -> Box:
+        """Return the still picture's boxes: as many levels as are readable on one screen."""
+        return self._first()[0]
+
+    def _first(self) -> tuple[Box, set[int]]:
+        """Return what is seen first, and the containers that are open in it, by id."""
+        found: list[tuple[Box, set[int]]] = []
+        for most in _TRIED:
+            opened = opened_of(self.blocks[0], self._folds, most)
+            if not found or opened != found[-1][1]:
+                root = lay_out(self._shown(opened))
+                if found and readable(root) < _READABLE:
+                    break
+                found.append((root, opened))
+        return found[-1]
+
+    def _places(self) -> dict[str, Any]:
+        """Return the positions that a page needs."""
+        root, opened = self._first()
+        return places_of(self.blocks, self._folds, opened, root)
+
+    def dot(self) -> str:
+        """Return text for Graphviz: every module, none folded or closed."""
+        return as_dot(self._labelled(view_of(self.blocks[0], {}, set(map(id, self.blocks)))))
+
+    def graph(self) -> dict[str, Any]:
+        """Return the graph as data, see docs/graph-json.md. Every text is escaped for terminals and pages."""
+        return self._graph()
+
+    def write(self, path: PathLike, *, force: bool = False) -> None:
+        """Write the picture in the format of the path's suffix, one of `FORMATS`.
+
+        Raises:
+            TargetExistsError: the file exists and `force` is not set.
+            UnsupportedError: no converter to `.png` is installed.
+        """
+        suffix = _suffix(path)
+        if suffix == ".png":
+            data = as_png(self.layout(), self._title)
+        elif suffix == ".json":
+            data = (json.dumps(self.graph(), indent=1) + "\n").encode()
+        else:
+            data = {".html": self.html, ".svg": self.svg, ".dot": self.dot}[suffix]().encode("utf-8", "replace")
+        with FileOutput(path, force=force) as output:
+            output.write(data)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.file}, {self.path}"
+
+    def _shown(self, opened: set[int]) -> list[Block]:
+        """Return the blocks of a picture, in which repeated ones are shown once."""
+        return self._labelled(view_of(self.blocks[0], self._folds, opened))
+
+    def _labelled(self, found: list[Block]) -> list[Block]:
+        """Add input and output of the model to the first block of a picture."""
+        facts = {"input": self.shapes.input, "output": self.shapes.output}
+        found[0].lines += [f"{name} {clean(text, _FACT_CHARS)}" for name, text in facts.items() if text]
+        if "guess" in self.shapes.source:
+            found[0].lines.append("shapes are a guess from the layers")
+        return found
+
+    def _graph(self, *, brief: bool = False) -> dict[str, Any]:
+        """Return the graph as data.
+
+        Args:
+            brief: whether fields of objects and statistics are left out, and long keys and paths cut.
+        """
+        numbers = {id(block): number for number, block in enumerate(self.blocks)}
+        keys = {block.key: numbers[id(block)] for block in reversed(self.blocks) if block.kind != "end"}
+        statistics = self.weights and not brief
+        nodes = [
+            _node(block, numbers, keys, self._folds.get(id(block), []), statistics=statistics, brief=brief)
+            for block in self.blocks
+        ]
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "producer": f"t7bridge {__version__}",
+            "file": printable(self.file),
+            "path": printable(self.path),
+            **({"prefix": printable(self.prefix)} if self.prefix else {}),
+            "input": [],
+            "output": [*map(list, self.blocks[0].shape)],
+            **self.shapes.sizes,
+            "shapes": self.shapes.source,
+            "parameters": self.blocks[0].parameters,
+            "root": 0,
+            "nodes": nodes,
+        }
+
+    def _repr_html_(self) -> str:
+        style = f"width:100%;height:{_CELL_HEIGHT}px;border:1px solid #8884"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.html())}"></iframe>'
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def __repr__(self) -> str:
+        return f"<Drawing of {printable(self.file)}: {self.modules} modules>"
+
+
+def _node(
+    block: Block,
+    numbers: Mapping[int, int],
+    keys: Mapping[str, int],
+    folds: list[Fold],
+    *,
+    statistics: bool,
+    brief: bool,
+) -> dict[str, Any]:
+    """Return a block as data: facts that it has.
+
+    Args:
+        block: the block.
+        numbers: of all blocks, by id.
+        keys: numbers of modules, by key.
+        folds: the runs of equal blocks in it.
+        statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
+        brief: whether fields are left out, and key and path cut.
+    """
+    key, path = (f"…{text[-_BRIEF:]}" if brief and len(text) > _BRIEF else text for text in (block.key, block.path))
+    facts = {
+        "name": printable(block.name),
+        "key": printable(key),
+        "path": printable(path),
+        "mark": block.mark,
+        "class": printable(block.class_name),
+        "torch": printable(block.target),
+        "lines": [printable(line) for line in block.lines],
+        "output": [list(sizes) for sizes in block.shape],
+        "arguments": _texts(block.arguments),
+        "argument_names": [] if brief else _names(block),
+        "fields": {} if brief else _texts(block.fields),
+        "parameters": block.parameters,
+        "weights": [_weight(each, statistics) for each in block.weights],
+    }
+    node: dict[str, Any] = {
+        "id": numbers[id(block)],
+        "kind": block.kind,
+        "title": printable(block.title),
+        "category": block.category,
+        **{name: fact for name, fact in facts.items() if fact},
+    }
+    if block.mark == "again":
+        node["same_as"] = keys.get(block.same, 0)
+    if block.inside:
+        inside = node["children"] = [numbers[id(each)] for each in block.inside]
+        node["edges"] = [[inside[flow.start], inside[flow.end], printable(flow.label)] for flow in block.arrows]
+    if folds:
+        node["repeats"] = [[run.start, run.period, run.count] for run in folds]
+    return node
+
+
+def _names(block: Block) -> list[str]:
+    """Return the names of the positional arguments of a class of torch.nn or of ours."""
+    count = sum(name.isdigit() for name in block.arguments)
+    if not count or not block.target.startswith(("torch.nn.", LAYERS)):
+        return []
+    signature, base = constructor(block.target)
+    if signature is None:
+        return list(TORCH[base].arguments)[:count] if base in TORCH else []
+    found: list[str] = []
+    for known in signature.parameters.values():
+        found += [known.name] * (count - len(found) if known.kind == known.VAR_POSITIONAL else 1)
+    return found[:count]
+
+
+def _texts(values: dict[str, str]) -> dict[str, str]:
+    return {printable(name): printable(text) for name, text in values.items()}
+
+
+def _weight(weight: Weight, statistics: bool) -> dict[str, Any]:
+    tensor = weight.tensor
+    found: dict[str, Any] = {
+        "name": printable(weight.name),
+        "key": printable(weight.key),
+        "shape": list(tensor.shape),
+        "type": tensor.element.name,
+    }
+    if weight.kind != "parameter":
+        found["kind"] = weight.kind
+    if weight.shared:
+        found["shared"] = printable(weight.shared)
+    if statistics and tensor.numel:
+        found["statistics"] = statistics_of(tensor, bins=24)
+    return found
+
+
+@verb
+class Draw:
+    """Draw a model: an interactive page with zoom, search and folding, a picture, or the graph as data."""
+
+    COMMON = ("target", "at", "input_shape", "force")
+    EXAMPLES = (
+        "t7bridge draw model.t7 -o model.html",
+        "t7bridge draw checkpoint.t7 --at root.protos.rnn -o rnn.svg",
+        "t7bridge draw model.t7 --json > model.json",
+    )
+    OLD_NAMES: ClassVar = {"src": "source", "dst": "target"}
+    source: PathLike | Any = option("a model, of any format", kw_only=False, metavar="FILE", stdin=True)
+    target: PathLike | None = option(
+        ".html (interactive page), .svg, .png, .dot (Graphviz) or .json", default=None, kw_only=False,
+        flags=("-o", "--output"), metavar="PICTURE",
+    )  # fmt: skip
+    at: str | None = option(AT, default=None, kw_only=False)
+    weights: bool = option("read the weights and show histograms in the page", default=False)
+    input_shape: Inputs | None = INPUT_SHAPE
+    force: bool = FORCE
+    json = flag("print the graph as JSON (docs/graph-json.md)")
+    limits: Limits = LIMITS
+
+
+@takes(Draw)
+@inputs_protected()
+def draw(request: Draw) -> Drawing:
+    """Draw a model: its structure, its data flow, and the PyTorch class of each layer.
+
+    Layers without a PyTorch module are drawn too, in red. A shared module is drawn at its first place, and named at the
+    others. State dicts, pickled modules and TorchScript are drawn by the nesting of names.
+
+    Args:
+        source: a file of any format, a value returned by `load`, or one that `save` accepts.
+        target: the picture: `.html`, a page with zoom, search and folding; `.svg`; `.png`, if a converter is installed;
+            `.dot` for Graphviz; `.json`, the graph as data. By default nothing is written.
+        at: the path of a module if the file holds several: `root.protos.rnn`. By default all are drawn.
+        weights: whether weights are read, for histograms in the page and statistics in the data.
+        input_shape: the model's input, in any form of `t7bridge.conversion.inputs`; the model is run on PyTorch's meta
+            device to determine the shapes. By default shapes are those in the file, or follow from an input that the
+            layers accept, which is marked as a guess.
+
+    Returns:
+        The drawing, which notebooks show.
+
+    Raises:
+        FormatError: the file is damaged, or in no supported format.
+        ModelError: the file holds no module and no tensors, or none at `at`; or `target` is not a picture.
+        LimitError: the model is too large for a picture.
+        UnsupportedError: no converter to `.png` is installed, or PyTorch is not and `input_shape` is given.
+        TargetExistsError: the picture exists and `force` is not set.
+    """
+    if request.target is not None:
+        check_picture(request.target)
+    if isinstance(request.source, (str, os.PathLike)):
+        document = formats.open(request.source, limits=request.limits)  # open as long as the drawing may read weights
+        document.warn()
+        drawing = _drawn_file(document, request)
+    else:
+        drawing = _drawn(adopt(request.source), type(request.source).__name__, request)
+    if request.target is not None:
+        drawing.write(request.target, force=request.force)
+    return drawing
+
+
+def check_picture(target: PathLike) -> None:
+    """Refuse a name that is not that of a picture.
+
+    Raises:
+        ModelError: it ends in none of `FORMATS`.
+    """
+    if _suffix(target) not in FORMATS:
+        names = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise ModelError("not a picture", file=os.fspath(target), expected=f"a name that ends in {names}")
+
+
+def _suffix(path: PathLike) -> str:
+    return os.path.splitext(os.fspath(path))[1].lower()
+
+
+def _drawn_file(document: Document, request: Draw) -> Drawing:
+    with about_file(document.path):
+        return _drawn(document.roots[0], os.path.basename(os.path.normpath(document.path)), request)
+
+
+def _drawn(value: Any, name: str, request: Draw) -> Drawing:
+    """Return the drawing of a value: of the module at a path, of all modules, or of other content with tensors."""
+    at, limits, weights = request.at, request.limits, request.weights
+    if at is None:
+        models = models_in(value, "root", limits)
+    else:
+        path, module = choose_module(value, at, "")
+        models = [(path, module, blocks_of(module, path, limits))]
+    shapes = shapes_of(models, request.input_shape, limits)
+    if not models:
+        return Drawing(structure_blocks(value, printable(name)), name, "root", weights)
+    if len(models) == 1:
+        path, _, blocks = models[0]
+        return Drawing(blocks, name, path, weights, _prefix(value, path), shapes)
+    whole = group_of(models, printable(name))
+    for _, _, blocks in models:
+        prefix = blocks[0].name
+        for block in blocks:
+            block.key = f"{prefix}.{block.key}" if block.key else prefix
+            block.same = f"{prefix}.{block.same}" if block.mark == "again" and block.same else block.same
+    return Drawing(whole, name, "root", weights)
+
+
+def _prefix(value: Any, path: str) -> str:
+    """Return the steps to a model as in `convert`: entries of lists by number from 0, others by key."""
+    names = []
+    for at in Path.parse(path).follow(value):
+        name = step_name(at.key).lstrip(".").strip("[]'\"")
+        outer = at.parent.value if at.parent is not None else None
+        names.append(f"{int(name) - 1}." if isinstance(outer, Table) and outer.sequence() is not None else f"{name}.")
+    return "".join(names)

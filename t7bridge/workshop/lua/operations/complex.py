@@ -1,0 +1,127 @@
+"""Complex numbers as pairs of real values, and Fourier transforms as products with matrices of cosines and sines."""
+
+from __future__ import annotations
+
+from math import pi, prod, sqrt
+from typing import Any
+
+from ....data import np
+from ..build import Builder, Complex, Wire, operation
+from ..sizes import CannotError
+from .elementwise import along
+from .shape import windows
+
+
+@operation("view_as_complex", "nn.Select")
+def view_as_complex(b: Builder, self: Wire) -> Any:
+    """Return pairs in the last dimension as complex numbers."""
+    return Complex(*(b.select(self, len(self.shape) - 1, part) for part in (0, 1)))
+
+
+@operation("view_as_real", "nn.View, nn.JoinTable", complex=True)
+def view_as_real(b: Builder, self: Complex) -> Any:
+    """Return complex numbers as pairs in the last dimension."""
+    return b.concatenate(
+        [b.reshape(b.wire(part), (*self.shape, 1)) for part in (self.real, self.imag)], len(self.shape)
+    )
+
+
+@operation("real imag", "none: a part", complex=True)
+def part(b: Builder, self: Any) -> Any:
+    """Return the real or the imaginary part; that of a real value is the value."""
+    return getattr(self, "real", self) if b.kind == "real" else self.imag
+
+
+@operation("_conj conj conj_physical _conj_physical", "nn.MulConstant", complex=True)
+def conjugate(b: Builder, self: Complex) -> Any:
+    """Return the conjugate."""
+    return Complex(self.real, b.wire(self.imag) * -1)
+
+
+@operation("abs", "nn.Square, nn.CAddTable, nn.Sqrt", complex=True)
+def magnitude(b: Builder, self: Complex) -> Any:
+    """Return absolute values."""
+    return (b.wire(self.real) ** 2 + b.wire(self.imag) ** 2) ** 0.5
+
+
+@operation("mul.Tensor mul.Scalar", "nn.CMulTable, nn.CSubTable, nn.CAddTable", complex=True)
+def product(b: Builder, first: Any, second: Any, /) -> Complex:
+    """Multiply two values, one of which is complex."""
+    if not isinstance(first, Complex):
+        first, second = second, first
+    one, two = b.wire(first.real), b.wire(first.imag)
+    if not isinstance(second, (Complex, complex)):
+        return Complex(one * second, two * second)
+    return Complex(one * second.real - two * second.imag, one * second.imag + two * second.real)
+
+
+def _transformed(b: Builder, value: Any, dim: int, sign: int) -> Complex:
+    """Transform a dimension, without a factor: the sum of x exp(sign 2 pi i j k / n)."""
+    cosines, sines = _turns(value.shape[dim])
+    parts = [value.real, value.imag] if isinstance(value, Complex) else [value]
+    by = [[along(b, b.wire(each), dim, matrix) for matrix in (cosines, sign * sines)] for each in parts]
+    return Complex(*by[0]) if len(by) == 1 else Complex(by[0][0] - by[1][1], by[0][1] + by[1][0])
+
+
+def _turns(count: Any, kept: int | None = None) -> tuple[Any, Any]:
+    """Return the cosines and sines of 2 pi j k / count, for all j and the first k."""
+    count = int(count)
+    angles = np.outer(np.arange(count), np.arange(count if kept is None else kept)) % count * (2 * pi / count)
+    return np.cos(angles), np.sin(angles)
+
+
+def _factor(shape: Any, dims: list[int], normalization: int) -> float:
+    """Return the factor of a transform: 1, or one over the number of elements or its root."""
+    count = prod(shape[dim] for dim in dims)
+    return (1.0, 1 / sqrt(count), 1 / count)[normalization]
+
+
+@operation("_fft_c2c", "nn.MM with nn.Constant for each dimension", complex=True)
+def between_complex(b: Builder, self: Any, dim: Any, normalization: int, forward: bool) -> Any:
+    """Transform complex numbers, or real ones that were made complex."""
+    for each in dim:
+        self = _transformed(b, self, each % len(self.shape), -1 if forward else 1)
+    return product(b, self, _factor(self.shape, dim, normalization))
+
+
+@operation("_fft_r2c", "nn.MM with nn.Constant for each dimension")
+def from_real(b: Builder, self: Wire, dim: Any, normalization: int, onesided: bool) -> Any:
+    """Transform real numbers; return the first half of the last dimension, or all of it."""
+    last = dim[-1] % len(self.shape)
+    count = self.shape[last]
+    cosines, sines = _turns(count, count // 2 + 1 if onesided else None)
+    made = Complex(along(b, self, last, cosines), along(b, self, last, -sines))
+    for each in dim[:-1]:
+        made = _transformed(b, made, each % len(self.shape), -1)
+    return product(b, made, _factor(self.shape, dim, normalization))
+
+
+@operation("_fft_c2r", "nn.MM with nn.Constant for each dimension", complex=True)
+def to_real(b: Builder, self: Complex, dim: Any, normalization: int, last_dim_size: int) -> Any:
+    """Transform the first half of the last dimension of complex numbers back to real ones."""
+    for each in dim[:-1]:
+        self = _transformed(b, self, each % len(self.shape), 1)
+    last = dim[-1] % len(self.shape)
+    cosines, sines = (matrix.T for matrix in _turns(last_dim_size, last_dim_size // 2 + 1))
+    weights = np.full((len(cosines), 1), 2.0)  # but the first and the middle one, every frequency occurs twice
+    weights[0] = 1
+    if last_dim_size % 2 == 0:
+        weights[-1] = 1
+    made = along(b, b.wire(self.real), last, weights * cosines) - along(b, b.wire(self.imag), last, weights * sines)
+    return made * _factor(made.shape, dim, normalization)
+
+
+@operation("stft", "nn.Narrow, nn.JoinTable, nn.MM with nn.Constant")
+def short_time(
+    b: Builder, self: Wire, n_fft: int, hop_length: Any, window: Any, normalized: bool, onesided: Any
+) -> Any:
+    """Transform windows of signals."""
+    if len(self.shape) != 2:
+        raise CannotError("the signals are not a batch")
+    frames = windows(b, self, 1, n_fft, hop_length or n_fft // 4)
+    if window is not None:
+        if window.shape != (n_fft,):
+            raise CannotError("the window is shorter than the transform")
+        frames = frames * window
+    made = from_real(b, frames, [2], int(normalized), onesided is not False)
+    return Complex(*(b.permute(each, (0, 2, 1)) for each in (made.real, made.imag)))

@@ -1,0 +1,365 @@
+"""Images, and signals of one to three dimensions: convolution, pooling, interpolation."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ....data import np
+from ..build import OPERATIONS, Builder, Const, Stored, Wire, check_learned, is_parameter, operation, with_extents
+from ..layers import LuaLayer, WeightRef, make
+from ..sizes import CannotError, are_equal, known
+from .elementwise import along
+from .linear import with_weight
+from .shape import as_image, constant_pad, on_image
+
+INDICES = "the positions of maxima are not available in nn; --allow layers writes a layer, but for volumes"
+
+
+def _each(rank: int, value: Any, flat: int) -> tuple[int, ...]:
+    """Return one number for each dimension. A signal is an image of height 1, whose number is given."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    values = values * rank if len(values) == 1 else values
+    return (flat, *values) if rank == 1 else values
+
+
+def _arguments(*groups: Any) -> tuple[int, ...]:
+    """Return groups of extents in Lua's order: width before height, time before both."""
+    return tuple(n for group in groups for n in (*group[:-2], group[-1], group[-2]))
+
+
+def _part(param: Stored | None, group: int, groups: int, size: tuple[int, ...]) -> WeightRef | None:
+    """Return the part of a group: a run of a `groups`-th of the elements."""
+    if param is None:
+        return None
+    ref = param.ref
+    return WeightRef(ref.key, ref.start + group * (prod(ref.size) // groups), size, ref.transposed)
+
+
+def _grouped(name: str, args: Any, weight: Stored, bias: Any, size: Any, widths: tuple[int, int, int]) -> LuaLayer:
+    """Return a layer with weights, or one for each group of channels.
+
+    Args:
+        name: of the class.
+        args: of its constructor, after the numbers of channels.
+        weight: the kernels of all groups.
+        bias: of all groups, or `None`.
+        size: of the kernels of a group.
+        widths: channels that enter and leave a group, and the number of groups.
+    """
+    n_in, n_out, groups = widths
+    parts = []
+    for group in range(groups):
+        refs = _part(weight, group, groups, size), _part(bias, group, groups, (n_out,))
+        calls = () if bias is not None else (("noBias", ()),)
+        layer = make(name, n_in, n_out, *args, calls=calls, weight=refs[0], bias=refs[1])
+        parts.append(layer if groups == 1 else make("nn.Narrow", 2, 1 + group * n_in, n_in) >> layer)
+    return parts[0] if groups == 1 else LuaLayer("nn.Concat", (2,), children=parts)
+
+
+@operation(
+    "conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding",
+    "nn.SpatialConvolution, nn.SpatialDilatedConvolution, nn.SpatialDepthWiseConvolution, nn.VolumetricConvolution, "
+    "nn.VolumetricDilatedConvolution; groups as nn.Concat of nn.Narrow",
+    scaled=True,
+)
+@with_weight(False, 1)
+def convolution(
+    b: Builder, input: Wire, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    """Convolve."""
+    n_out, n_in, *kernel = weight.shape
+    rank = len(kernel)
+    if len(input.shape) != rank + 2:
+        raise CannotError("the input is not a batch")
+    kernel, stride, dilation = _each(rank, kernel, 1), _each(rank, stride, 1), _each(rank, dilation, 1)
+    if padding == "same":
+        padding, input = _same(b, input, [d * (k - 1) for k, d in zip(kernel, dilation)])
+    padding = _each(rank, 0 if padding == "valid" else padding, 0)[-len(kernel) :]
+    dilated = any(step != 1 for step in dilation)
+    if not is_parameter(weight):
+        if "layers" not in b.allow:
+            raise CannotError("the weight is computed, or is not a parameter; --allow layers takes it as an input")
+        if rank > 2:
+            raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
+        layer = make("pt.Convolution", *_arguments(kernel, stride, padding, dilation)[2:])
+        return on_image(b, layer, input, b.shape, b.reshape(b.wire(weight, input), (n_out, n_in, *kernel)))
+    even = rank < 3 and all(len(set(part)) == 1 for part in (kernel, stride, padding))
+    if even and groups == n_in * groups == n_out and groups > 1 and not dilated:
+        return b.reshape(_depthwise(b, as_image(b, input), weight, bias, (kernel[0], stride[0], padding[0])), b.shape)
+    name = f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{'Dilated' if dilated else ''}Convolution"
+    args = _arguments(kernel, stride, padding, *([dilation] if dilated else []))
+    layer = _grouped(name, args, weight, bias, (n_out // groups, n_in, *kernel), (n_in, n_out // groups, groups))
+    return on_image(b, layer, input, b.shape)
+
+
+def _same(b: Builder, input: Wire, total: list[int]) -> tuple[list[int], Wire]:
+    """Return the padding of both sides, and the input, padded by one more after it where that is uneven."""
+    uneven = [amount for extent in reversed(total) for amount in (0, extent % 2)]
+    return [extent // 2 for extent in total], constant_pad(b, input, uneven, 0.0) if any(uneven) else input
+
+
+def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any) -> Any:
+    """Apply nn.SpatialDepthWiseConvolution, which swaps width and height (nn 8726825): on squares.
+
+    Images are padded to a square with zeros, and the output is cropped.
+    """
+    batch, channels, height, width = input.shape
+    side = height if are_equal(height, width) else max(known(height, width))
+    kernel, stride, pad = numbers
+    input = constant_pad(b, input, [0, side - width, 0, side - height], 0.0)
+    layer = make(
+        "nn.SpatialDepthWiseConvolution",
+        *(channels, 1, *(number for number in numbers for _ in range(2))),
+        calls=() if bias is not None else (("noBias", ()),),
+        weight=weight.ref.resized((1, channels * kernel * kernel)),
+        bias=bias.ref.resized((1, channels)) if bias is not None else None,
+    )
+    extents = [(side + 2 * pad - kernel) // stride + 1] * 2
+    made = b.emit(make("nn.Contiguous") >> layer, input, shape=(batch, channels, *extents))
+    for place, size in enumerate((1, *b.shape[2:])[-2:], 2):
+        made = b.narrow(made, place, 0, size)
+    return made
+
+
+@operation(
+    "conv_transpose1d conv_transpose2d.input conv_transpose3d.input",
+    "nn.SpatialFullConvolution, nn.VolumetricFullConvolution; groups as nn.Concat of nn.Narrow",
+    scaled=True,
+)
+@with_weight(True, 1)
+def transposed_convolution(
+    b: Builder,
+    input: Wire,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: int,
+    dilation: Any,
+) -> Any:
+    """Convolve transposed."""
+    n_in, n_out, *kernel = weight.shape
+    rank = len(kernel)
+    if "layers" in b.allow and rank < 3 and (not is_parameter(weight) or set(_each(rank, dilation, 1)) != {1}):
+        return _by_zeros(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    check_learned(weight, "weight")
+    kernel, stride, dilation = _each(rank, kernel, 1), _each(rank, stride, 1), _each(rank, dilation, 1)
+    padding, extra = _each(rank, padding, 0), _each(rank, output_padding, 0)
+    if any(step != 1 for step in dilation):
+        raise CannotError("nn has no transposed convolution with dilation")
+    if any(more >= step for more, step in zip(extra, stride)):
+        raise CannotError("the output padding is not less than the stride")
+    name = "nn.SpatialFullConvolution" if rank < 3 else "nn.VolumetricFullConvolution"
+    each = n_in // groups
+    args = _arguments(kernel, stride, padding, extra)
+    return on_image(
+        b, _grouped(name, args, weight, bias, (each, n_out, *kernel), (each, n_out, groups)), input, b.shape
+    )
+
+
+def _by_zeros(
+    b: Builder,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: int,
+    dilation: Any,
+) -> Any:
+    """Convolve transposed: convolve by reversed kernels, after zeros are put between the elements."""
+    n_in, n_out, *kernel = weight.shape
+    rank, each = len(kernel), n_in // groups
+    order = (0, 2, 1, *range(3, 3 + rank))
+    kernels = b.permute(b.reshape(b.wire(weight, input), (groups, each, n_out, *kernel)), order)
+    kernels = b.reshape(kernels, (groups * n_out, each, *kernel))
+    sides: list[int] = []
+    options = (_each(rank, value, 0)[-rank:] for value in (stride, padding, output_padding, dilation))
+    for place, (size, step, pad, extra, apart) in enumerate(zip(kernel, *options), 2):
+        kernels = b.gathered(kernels, np.arange(size)[::-1], place)
+        if step > 1:
+            shape = input.shape
+            rows = b.reshape(input, with_extents(shape, place, shape[place], 1))
+            wide = with_extents(shape, place, shape[place], step)
+            spread = b.emit(make("nn.Padding", place + 2, step - 1), rows, shape=wide)
+            input = b.narrow(
+                b.reshape(spread, with_extents(shape, place, shape[place] * step)),
+                place,
+                0,
+                (shape[place] - 1) * step + 1,
+            )
+        reach = apart * (size - 1) - pad
+        sides = [reach, reach + extra, *sides]
+    input = constant_pad(b, input, sides, 0.0)
+    return convolution(b, input, kernels, bias, stride=1, padding=0, dilation=dilation, groups=groups)
+
+
+@operation(
+    "convolution _convolution",
+    "as conv2d and conv_transpose2d",
+    "Of script modules and decomposed programs.",
+    scaled=True,
+)
+def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
+    """Convolve, or convolve transposed."""
+    return OPERATIONS["aten.conv_transpose2d.input" if transposed else "aten.conv2d.default"].call(b, args)
+
+
+@operation("im2col", "nn.SpatialZeroPadding, nn.Index")
+def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    """Return the elements at each position of a kernel."""
+    kernel, dilation, stride, (top, left) = (_each(2, each, 0) for each in (kernel_size, dilation, stride, padding))
+    value = constant_pad(b, self, [left, left, top, top], 0.0)
+    lead, (height, width) = value.shape[:-2], known(*value.shape[-2:])
+    rows, columns = (
+        np.arange(size)[:, None] * apart + np.arange((extent - apart * (size - 1) - 1) // step + 1) * step
+        for extent, apart, size, step in zip((height, width), dilation, kernel, stride)
+    )
+    places = rows[:, None, :, None] * width + columns[:, None, :]
+    flat = b.reshape(value, (*lead, height * width))
+    return b.reshape(b.gathered(flat, places, len(lead)), b.shape)
+
+
+@operation(
+    "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices "
+    "avg_pool1d avg_pool2d avg_pool3d",
+    "nn.SpatialMaxPooling, nn.SpatialDilatedMaxPooling, nn.VolumetricMaxPooling, nn.VolumetricDilatedMaxPooling, "
+    "nn.SpatialAveragePooling, nn.VolumetricAveragePooling",
+    missing=INDICES,
+)
+def pool(
+    b: Builder,
+    self: Wire,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    dilation: Any = 1,
+    count_include_pad: bool = True,
+    divisor_override: Any = None,
+) -> Any:
+    """Max and average pooling."""
+    several, largest, rank = b.kind.endswith("indices"), b.kind.startswith("max"), int(b.kind.split("pool")[1][0])
+    shape = b.shape[0] if several else b.shape
+    kernel, padding, dilation = _each(rank, kernel_size, 1), _each(rank, padding, 0), _each(rank, dilation, 1)
+    stride = _each(rank, stride, 1) if stride else kernel
+    padded, dilated = any(padding), any(step != 1 for step in dilation)
+    if not largest:
+        _check_means(rank, padded, ceil_mode, divisor_override)
+    groups = [kernel, stride, padding, dilation]
+    args = _arguments(*groups[: 4 if dilated else 3 if padded else 2])
+    calls: tuple[Any, ...] = (("ceil", ()),) if ceil_mode else ()
+    if not count_include_pad and divisor_override is None and (padded or ceil_mode):
+        calls += (("setCountExcludePad", ()),)
+    kind = f"{'Dilated' if dilated else ''}Max" if largest else "Average"
+    layer = make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{kind}Pooling", *args, calls=calls)
+    made = on_image(b, layer * (prod(kernel) / divisor_override if divisor_override else 1), self, shape)
+    if not several or "layers" not in b.allow or rank == 3:
+        return made
+    return [made, on_image(b, make("pt.MaxPlaces", *_arguments(*groups), ceil_mode), self, shape)]
+
+
+@operation("max_unpool2d", "pt.Scatter", package="layers")
+def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
+    """Return images with values at the positions of maxima, and 0 elsewhere."""
+    lead = self.shape[:-2]
+    known(*self.shape[-2:], *b.shape[-2:])
+    value, places = (b.reshape(each, (*lead, prod(self.shape[-2:]))) for each in (self, indices))
+    empty = b.wire(b.constant(np.zeros(1, "f4"), (*lead, prod(b.shape[-2:]))), value)
+    return b.reshape(b.emit(make("pt.Scatter", len(lead) + 1, False), empty, places, value), b.shape)
+
+
+def _check_means(rank: int, padded: bool, ceil_mode: bool, divisor: Any) -> None:
+    if divisor is not None and ceil_mode:
+        raise CannotError("means have a divisor of their own, and windows reach beyond the padding")
+    if rank == 3 and (padded or ceil_mode):
+        raise CannotError("nn.VolumetricAveragePooling has neither padding nor ceil mode")
+
+
+@operation(
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d adaptive_max_pool1d "
+    "adaptive_max_pool2d",
+    "nn.SpatialAdaptiveAveragePooling, nn.SpatialAdaptiveMaxPooling, nn.VolumetricAveragePooling",
+    missing=INDICES,
+)
+def adaptive_pool(b: Builder, self: Wire) -> Any:
+    """Max and average pooling to a given size."""
+    largest, rank = "max" in b.kind, len(self.shape) - 2
+    shape = b.shape[0] if largest else b.shape
+    if rank == 3:
+        if any(n % m for n, m in zip(known(*self.shape[2:]), shape[2:])):
+            raise CannotError("nn has adaptive pooling in three dimensions only where sizes divide")
+        kernel = _arguments([n // m for n, m in zip(self.shape[2:], shape[2:])])
+        return b.emit(make("nn.VolumetricAveragePooling", *kernel, *kernel), self, shape=shape)
+    sizes = _arguments(_each(rank, shape[2:], 1))
+    return on_image(b, make(f"nn.SpatialAdaptive{'Max' if largest else 'Average'}Pooling", *sizes), self, shape)
+
+
+@operation(
+    "upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec upsample_bilinear2d.vec "
+    "upsample_linear1d.vec upsample_bicubic2d.vec _upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec "
+    "_upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec upsample_trilinear3d.vec",
+    "nn.SpatialUpSamplingNearest, nn.SpatialUpSamplingBilinear, or nn.MM with nn.Constant for each dimension",
+)
+def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = False) -> Any:
+    """Interpolate along the last dimensions."""
+    value, shape = input, b.shape
+    old, new = value.shape[2:], shape[2:]
+    if b.kind == "upsample_nearest2d" and all(size % extent == 0 for size, extent in zip(new, old)):
+        factors = {size // extent for size, extent in zip(new, old)}
+        if len(factors) == 1:
+            return b.emit(make("nn.SpatialUpSamplingNearest", *factors), value, shape=shape) if new != old else value
+    old, new = known(*old), known(*new)
+    if b.kind == "upsample_bilinear2d" and align_corners and old != new:
+        sizes = (("oheight", new[0]), ("owidth", new[1]))
+        return b.emit(make("nn.SpatialUpSamplingBilinear", sizes), value, shape=shape)
+    for place in reversed(range(len(new))):
+        if old[place] != new[place] or scale_factors:
+            value = _along(b, value, place, new)
+    return value
+
+
+def _along(b: Builder, value: Wire, place: int, new: Any) -> Any:
+    """Interpolate along one dimension by a matrix, computed by the operation itself from unit vectors."""
+    rank, extent = len(new), value.shape[2 + place]
+    # Two of each in the other dimensions: PyTorch 2.13's kernels with antialias are wrong for images one element wide.
+    spots = np.arange(extent)
+    unit = np.zeros((1, extent, *(extent if axis == place else 2 for axis in range(rank))))
+    diagonal = (0, spots, *(spots if axis == place else slice(None) for axis in range(rank)))
+    unit[diagonal] = 1
+    args = {**b.call.args, "input": b.constant(unit)}
+    if args["scale_factors"]:
+        args["scale_factors"] = [factor if axis == place else 1.0 for axis, factor in enumerate(args["scale_factors"])]
+    else:
+        args["output_size"] = [new[axis] if axis == place else 2 for axis in range(rank)]
+    made = b.compute(args)
+    if not isinstance(made, Const):
+        raise CannotError("the interpolation cannot be computed")
+    row = (0, slice(None), *(slice(None) if axis == place else 0 for axis in range(rank)))
+    matrix = made.array()[row]
+    if extent == new[place] and np.array_equal(matrix, np.eye(extent)):
+        return value
+    return along(b, value, 2 + place, matrix)
+
+
+@operation("col2im", "pt.Fold", package="layers")
+def col2im(b: Builder, self: Wire, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    """Add overlapping blocks to an image."""
+    if len(self.shape) != 3:
+        raise CannotError("the input is not a batch")
+    return b.emit(make("pt.Fold", *output_size, *kernel_size, *stride, *padding, *dilation), self, shape=b.shape)
+
+
+@operation("grid_sampler grid_sampler_2d", "pt.GridSample", package="layers")
+def grid_sampler(
+    b: Builder, input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Any:
+    """Return an image at the places of a grid."""
+    if len(input.shape) != 4 or interpolation_mode > 1 or padding_mode > 1:
+        raise CannotError("samples volumes, or by cubic interpolation or reflection")
+    mode, padding = ("bilinear", "nearest")[interpolation_mode], ("zeros", "border")[padding_mode]
+    image, places = b.wires(input, grid)
+    return b.emit(make("pt.GridSample", mode, padding, align_corners), image, places, shape=b.shape)

@@ -1,0 +1,563 @@
+"""Shapes: views, permutations, parts, joins, repetition, padding; and rows by indices."""
+
+from __future__ import annotations
+
+from itertools import accumulate, chain, pairwise
+from math import isfinite, prod
+from typing import Any
+
+from ....data import np
+from ..build import (
+    MOST_COUNTED,
+    Builder,
+    Const,
+    Place,
+    Steps,
+    Stored,
+    Wire,
+    is_parameter,
+    number_of,
+    operation,
+    with_extents,
+)
+from ..layers import LuaLayer, make, sequential
+from ..sizes import CannotError, Extent, is_known, known
+from .elementwise import filled as masked
+from .elementwise import flattened, is_nonzero, reduced
+
+_END = 2**63 - 1
+"""The end of a slice that has none."""
+
+
+@operation(
+    "view reshape _unsafe_view flatten.using_ints unflatten.int squeeze squeeze.dim squeeze.dims unsqueeze view_as "
+    "reshape_as",
+    "nn.View",
+)
+def view(b: Builder, self: Any) -> Any:
+    """Reshape to another shape with the same number of elements."""
+    if b.kind == "squeeze" and b.call.op.endswith("default") and self.shape[:1] == b.shape[:1] and _is_one(b.shape):
+        b.remark("squeeze() keeps the batch, which PyTorch drops if it is one example", warning=True)
+    return b.reshape(self, b.shape)
+
+
+def _is_one(shape: Any) -> bool:
+    """Return whether a value has a batch of any size, which is 1 in the example."""
+    return isinstance(shape[0], Extent) and shape[0].in_example == 1
+
+
+@operation(
+    "contiguous clone alias lift_fresh_copy dropout.none to.dtype to.device to.dtype_layout _to_copy type_as to.other "
+    "view.dtype positive",
+    "none; nn.Copy to whole numbers, a comparison to masks",
+)
+def same(b: Builder, self: Any) -> Any:
+    """Return the same values. Element types are those of the whole model; real values may be complex numbers."""
+    wanted, dtype = b.dtype, b.dtype_of("self")
+    if b.call.op == "aten.view.dtype" and wanted != dtype:
+        raise CannotError(f"reads the bits of {dtype} as {wanted}")
+    if not isinstance(self, Wire) or wanted == dtype or not dtype.startswith(("float", "bfloat")):
+        return self
+    if wanted == "bool":
+        return self >> is_nonzero(b, dtype)
+    if wanted.startswith("int"):
+        types = ("torch.FloatTensor", "torch.LongTensor")
+        return self >> make("nn.ZeroGrad") >> make("nn.Copy", *types, None, True) >> make("nn.Copy", *types[::-1])
+    if not wanted.startswith(("float", "bfloat", "complex")):
+        raise CannotError(f"converts to {wanted}")
+    if wanted == "float64" and not b.program.is_double:
+        b.remark("float64 parts are computed as float32, as the weights and inputs are float32", warning=True)
+    if wanted in ("float16", "bfloat16"):
+        b.remark(f"{wanted} parts are computed in the element type of the whole model, without rounding to {wanted}")
+    return self
+
+
+@operation("detach", "nn.ZeroGrad")
+def detach(b: Builder, self: Any) -> Any:
+    """Return the same values without a gradient."""
+    if isinstance(self, Stored):
+        return Stored(self.ref, self.shape, False)
+    return self >> make("nn.ZeroGrad") if isinstance(self, Wire) else self
+
+
+@operation("permute transpose.int t mT", "nn.Transpose")
+def permute(b: Builder, self: Any, dims: Any = None, dim0: int = -2, dim1: int = -1) -> Any:
+    """Permute dimensions, or exchange two."""
+    order = [*range(len(self.shape))] if dims is None else [place % len(self.shape) for place in dims]
+    if dims is None and len(order) > 1:
+        order[dim0], order[dim1] = order[dim1], order[dim0]
+    return b.permute(self, order)
+
+
+@operation("expand expand_as broadcast_to", "nn.Replicate")
+def expand(b: Builder, self: Any, other: Any = None) -> Any:
+    """Repeat along dimensions of extent 1."""
+    return b.expand(self, b.shape, other if isinstance(other, Wire) else None)
+
+
+@operation("copy", "none: the other value")
+def overwritten(b: Builder, self: Any, src: Any) -> Any:
+    """Replace all elements."""
+    return b.expand(src, b.shape, self if isinstance(self, Wire) else None)
+
+
+@operation("slice_scatter select_scatter", "nn.Narrow, nn.JoinTable")
+def with_part(
+    b: Builder, self: Any, src: Any, dim: Place, index: Any = None, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    """Replace a range of a dimension, or one element of it."""
+    extent = self.shape[dim]
+    if index is not None:
+        start, end = (index, index + 1) if index >= 0 else (index + extent, index + extent + 1)
+        src = b.reshape(src, (*src.shape[:dim], 1, *src.shape[dim:]))
+    begin, end = _range(extent, start, end)
+    src = b.expand(src, with_extents(self.shape, dim, (end - begin + step - 1) // step))
+    if step != 1:
+        return b.replaced(self, np.arange(int(begin), int(end), step), src, dim)
+    parts = [src]
+    if begin != 0:
+        parts = [b.narrow(self, dim, 0, begin), *parts]
+    if end != extent:
+        parts += [b.narrow(self, dim, end, extent - end)]
+    return b.concatenate(parts, dim)
+
+
+def _range(extent: Any, start: Any, end: Any) -> tuple[Any, Any]:
+    """Return the first element of a slice, and the one behind its last.
+
+    A slice that reaches beyond the end of a dimension in the example takes all of it: longer ones are then refused.
+    One that does not needs no condition, as nn.Narrow raises an error beyond the end.
+    """
+    begin = 0 if start is None else start
+    size, first = (item.in_example if isinstance(item, Extent) else item for item in (extent, begin))
+    if first < 0:
+        begin = begin + extent if -first <= size else 0
+    elif first > size:
+        begin = extent
+    if end is None or end == _END:
+        return begin, extent
+    last = end.in_example if isinstance(end, Extent) else end
+    if last > size and extent <= end:
+        return begin, extent
+    return begin, end + extent if last < 0 else end
+
+
+def strided(b: Builder, value: Any, place: int, start: int, count: int, step: int) -> Any:
+    """Return every `step`-th element of a dimension."""
+    if step == 1:
+        return b.narrow(value, place, start, count)
+    start, count = known(start, count)
+    if start + count * step <= value.shape[place]:
+        part = b.narrow(value, place, start, count * step)
+        return b.select(b.reshape(part, with_extents(value.shape, place, count, step)), place + 1, 0)
+    return b.gathered(value, start + step * np.arange(count), place)
+
+
+@operation("select.int", "nn.Select")
+def select(b: Builder, self: Any, dim: Place, index: int) -> Any:
+    """Take one element of a dimension."""
+    extent = self.shape[dim]
+    if isinstance(extent, int) and isinstance(index, int):
+        return b.select(self, dim, index % extent)
+    if isinstance(index, int) and isinstance(self, Wire):
+        return b.emit(make("nn.Select", dim + 1, index + 1 if index >= 0 else index), self, shape=b.shape or (1,))
+    raise CannotError("takes an element of the batch")
+
+
+@operation("slice.Tensor", "nn.Narrow; with a step nn.View and nn.Select")
+def slice_(b: Builder, self: Any, dim: Place, start: Any, end: Any, step: int) -> Any:
+    """Take a range of a dimension."""
+    if b.shape == self.shape:
+        return self
+    extent, count = self.shape[dim], b.shape[dim]
+    begin = 0 if start is None else start
+    is_plain = isinstance(begin, int) and begin >= 0 and isinstance(end, (int, type(None)))
+    if isinstance(self, Wire) and is_plain and step == 1:
+        behind = -end if end is not None and end < 0 else 0  # elements at the end that are left out
+        if behind or end is None or end >= _END:
+            return b.emit(make("nn.Narrow", dim + 1, begin + 1, -1 - behind), self, shape=b.shape)
+    begin, end = _range(extent, start, end)
+    if isinstance(count, Extent):
+        count = (end - begin + step - 1) // step
+    else:
+        begin = min(begin, extent)
+    return strided(b, self, dim, begin, count, step)
+
+
+@operation(
+    "split.Tensor split.sizes split_with_sizes chunk tensor_split.sections unsafe_chunk unsafe_split.Tensor",
+    "nn.Narrow",
+)
+def split(b: Builder, self: Any, dim: Place) -> Any:
+    """Cut a dimension into ranges."""
+    ends = accumulate((shape[dim] for shape in b.shape), initial=0)
+    return [b.narrow(self, dim, start, end - start) for start, end in pairwise(ends)]
+
+
+@operation("unbind.int", "nn.Select")
+def unbind(b: Builder, self: Any, dim: Place) -> Any:
+    """Take each element of a dimension."""
+    return [b.select(self, dim, index) for index in range(int(self.shape[dim]))]
+
+
+@operation("stack", "nn.View, nn.JoinTable")
+def stack(b: Builder, tensors: Any, dim: Place) -> Any:
+    """Join along a new dimension."""
+    return b.concatenate([b.reshape(value, (*value.shape[:dim], 1, *value.shape[dim:])) for value in tensors], dim)
+
+
+@operation("cat concat concatenate", "nn.JoinTable")
+def cat(b: Builder, tensors: Any, dim: Place) -> Any:
+    """Join along a dimension."""
+    return b.concatenate(tensors, dim)
+
+
+@operation("tril triu", "nn.CMulTable with nn.Constant; counted positions, where the extents depend on the inputs")
+def triangle(b: Builder, self: Any, diagonal: int) -> Any:
+    """Return the lower or upper triangle of matrices, and 0 elsewhere."""
+    if is_known(self.shape[-2:]):
+        cut = np.tril if b.kind == "tril" else np.triu
+        return b.wire(self) * b.constant(cut(np.ones(self.shape[-2:], "f4"), diagonal))
+    is_lower = b.kind == "tril"
+    below = b.triangle(self.shape[-2:], diagonal if is_lower else diagonal - 1)
+    kept = below if is_lower else 1 - below
+    number = number_of(self)
+    if number is None:
+        return masked(b, self, 1 - kept, 0.0)
+    if isfinite(number):
+        return b.expand(kept * number, b.shape)
+    # Infinity times the zeros would be NaN.
+    return b.expand(masked(b, kept * 0.0, kept, number), b.shape)
+
+
+@operation("repeat", "nn.JoinTable, nn.Replicate")
+def repeat(b: Builder, self: Any, repeats: Any) -> Any:
+    """Repeat whole dimensions."""
+    value = b.reshape(self, (*(1,) * (len(repeats) - len(self.shape)), *self.shape))
+    if all(extent == 1 or times == 1 for extent, times in zip(value.shape, repeats)):
+        return b.expand(value, b.shape)
+    repeats = known(*repeats)
+    pairs = [
+        ((extent,), (extent,)) if n == 1 else ((1, extent), (n, extent)) for extent, n in zip(value.shape, repeats)
+    ]
+    before, after = (tuple(chain.from_iterable(each)) for each in zip(*pairs))
+    return b.reshape(b.expand(b.reshape(value, before), after), b.shape)
+
+
+@operation("flip", "nn.Narrow, nn.JoinTable")
+def flip(b: Builder, self: Any, dims: Any) -> Any:
+    """Reverse dimensions."""
+    for dim in dims:
+        place = dim % len(self.shape)
+        self = b.gathered(self, np.arange(int(self.shape[place]))[::-1], place)
+    return self
+
+
+@operation("pixel_shuffle", "nn.PixelShuffle")
+def pixel_shuffle(b: Builder, self: Any, upscale_factor: int) -> Any:
+    """Move channels to pixels."""
+    return b.emit(make("nn.PixelShuffle", upscale_factor), self, shape=b.shape)
+
+
+@operation(
+    "constant_pad_nd pad reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d",
+    "nn.SpatialZeroPadding, nn.Padding, nn.SpatialReflectionPadding, nn.SpatialReplicationPadding, "
+    "nn.VolumetricReplicationPadding, nn.Narrow",
+)
+def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> Any:
+    """Pad the last dimensions by a number, or by values inside."""
+    wire, rank, shape, pad = b.wire(self), len(self.shape), b.shape, known(*pad)
+    mode = mode or {"c": "constant", "r": b.kind.partition("_")[0]}[b.kind[0]]
+    if mode == "constant":
+        return constant_pad(b, wire, pad, float(value or 0))
+    if mode == "circular":
+        for place, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
+            extent = int(wire.shape[rank - place])
+            wire = b.gathered(wire, np.arange(-left, extent + right) % extent, rank - place)
+        return wire
+    kind = "Reflection" if mode.startswith("reflect") else "Replication"
+    if (len(pad), rank) in ((2, 3), (4, 4)):
+        return on_image(b, make(f"nn.Spatial{kind}Padding", *[*pad, 0, 0][:4]), wire, shape)
+    if len(pad) == 6 and kind == "Replication":
+        return b.emit(make("nn.VolumetricReplicationPadding", *pad), wire, shape=shape)
+    raise CannotError("nn has no such padding for values of these dimensions")
+
+
+def as_image(b: Builder, value: Any) -> Any:
+    """Return a signal as an image of height 1."""
+    return b.reshape(value, (*value.shape[:-1], 1, value.shape[-1])) if len(value.shape) == 3 else value
+
+
+def on_image(b: Builder, layer: LuaLayer, value: Any, shape: Any, *others: Any) -> Any:
+    """Apply a layer of images or volumes to a value, also to a signal, and to others that it takes besides."""
+    made = b.emit(layer, as_image(b, value), *others, shape=(*shape[:-1], 1, shape[-1]) if len(shape) == 3 else shape)
+    return b.reshape(made, shape)
+
+
+def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> Wire:
+    """Pad with a number; negative padding cuts."""
+    rank, padding = len(value.shape), [*known(*padding)]
+    if number == 0 and len(padding) == 4 and rank == 4 and min(padding) >= 0:
+        left, right, top, bottom = padding
+        shape = (*value.shape[:2], value.shape[2] + top + bottom, value.shape[3] + left + right)
+        return b.emit(make("nn.SpatialZeroPadding", *padding), value, shape=shape) if any(padding) else value
+    for position, amount in enumerate(padding):
+        place, first = rank - 1 - position // 2, position % 2 == 0
+        extent = value.shape[place] + amount
+        if amount < 0:
+            value = b.narrow(value, place, -amount if first else 0, extent)
+        elif amount:
+            args = (place + 1, -amount if first else amount, *((rank, number) if number else ()))
+            value = b.emit(make("nn.Padding", *args), value, shape=with_extents(value.shape, place, extent))
+    return value
+
+
+@operation(
+    "zeros ones full new_zeros new_ones new_full zeros_like ones_like full_like empty.memory_format new_empty "
+    "empty_like fill.Scalar scalar_tensor",
+    "nn.Constant",
+)
+def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None) -> Any:
+    """Return a constant."""
+    number = next((one for one in (fill_value, value, s) if one is not None), 1 if "ones" in b.kind else 0)
+    element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")
+    return b.constant(np.full(b.shape if is_known(b.shape) else (1,) * len(b.shape), number, element), b.shape)
+
+
+@operation("index_select", "nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
+@operation("index.Tensor", "nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable, nn.Index")
+def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any = None) -> Any:
+    """Take elements at constant positions of one dimension."""
+    used = [(place, item) for place, item in enumerate(indices or ()) if item is not None] or [(dim, index)]
+    place, item = used[0]
+    if len(used) == 1 and indices and b.dtype_of("indices", place) == "bool":
+        raise CannotError("gathers by a mask")
+    if len(used) == 2 and place == 0 and isinstance(item, Steps) and item.shape == self.shape[:1]:
+        return _of_each(b, self, *used[1])
+    if len(used) > 1:
+        self, item = _merged(b, self, used)
+    if isinstance(item, Wire) and "layers" in b.allow:
+        return at_indices(b, self, place, item)
+    if not isinstance(item, Const):
+        raise CannotError("gathers by positions that depend on the inputs")
+    numbers, extent = item.array(), self.shape[place]
+    if numbers.size and numbers.min() < 0:
+        numbers = numbers % int(extent)
+    made = b.gathered(self, numbers, place)
+    return b.reshape(made, with_extents(self.shape, place, *numbers.shape))
+
+
+@operation("diagonal_scatter", "nn.View, nn.Narrow, nn.JoinTable")
+def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Place, dim2: Place) -> Any:
+    """Replace a diagonal of two dimensions."""
+    rank = len(self.shape)
+    order = [place for place in range(rank) if place not in (dim1, dim2)] + [dim1, dim2]
+    rows, columns = known(self.shape[dim1], self.shape[dim2])
+    turned = b.permute(self, order)
+    flat = b.reshape(turned, (*turned.shape[:-2], rows * columns))
+    places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
+    made = b.replaced(flat, places, b.expand(src, (*turned.shape[:-2], len(places))), rank - 2)
+    return b.permute(b.reshape(made, turned.shape), [order.index(place) for place in range(rank)])
+
+
+@operation("diagonal", "nn.View, nn.Narrow, nn.JoinTable")
+def diagonal(b: Builder, self: Any, offset: int, dim1: Place, dim2: Place) -> Any:
+    """Return a diagonal of two dimensions as the last."""
+    rank = len(self.shape)
+    order = [place for place in range(rank) if place not in (dim1, dim2)]
+    rows, columns = known(self.shape[dim1], self.shape[dim2])
+    flat = b.reshape(b.permute(self, [*order, dim1, dim2]), (*(self.shape[place] for place in order), rows * columns))
+    places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
+    return b.gathered(flat, places, rank - 2)
+
+
+def _of_each(b: Builder, value: Any, place: int, item: Any) -> Any:
+    """Return an element of the second dimension of each example, by an index for each."""
+    if place != 1 or not isinstance(item, Wire) or len(item.shape) != 1 or "layers" not in b.allow:
+        raise CannotError("gathers by positions that depend on the inputs; --allow layers writes one for each example")
+    shape = with_extents(value.shape, 1, 1)
+    wide = b.expand(b.reshape(item, (item.shape[0], *(1,) * (len(shape) - 1))), shape)
+    return b.reshape(gather(b, value, 1, wide), b.shape)
+
+
+def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
+    """Return a value with indexed dimensions merged, and one index for them."""
+    first, count = used[0][0], len(used)
+    extents = value.shape[first : first + count]
+    if [place for place, _ in used] != list(range(first, first + count)):
+        raise CannotError("gathers in dimensions that are apart")
+    extents = known(*extents)
+    used = [(place, b.constant(item.array()) if isinstance(item, Steps) else item) for place, item in used]
+    merged = b.reshape(value, (*value.shape[:first], prod(extents), *value.shape[first + count :]))
+    if all(isinstance(item, Const) for _, item in used):
+        numbers = np.ravel_multi_index([item.array() % n for (_, item), n in zip(used, extents)], extents)
+        return merged, b.constant(numbers)
+    total: Any = used[0][1]
+    for (_, item), extent in zip(used[1:], extents[1:]):
+        scaled = b.wire(total) * extent
+        total = b.joined("nn.CAddTable", scaled, item)
+    return merged, total
+
+
+@operation(
+    "index_put",
+    "nn.CMaxTable and nn.CMinTable by a mask; nn.Narrow and nn.JoinTable",
+    "Computed positions, and sums: pt.Scatter, where `--allow layers` permits it.",
+)
+def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool) -> Any:
+    """Replace elements where a mask is true by one number, or replace or add to slices at indices of a dimension."""
+    used = [(place, item) for place, item in enumerate(indices) if item is not None]
+    place, item = used[0]
+    if len(used) > 1:
+        raise CannotError("replaces elements at positions of several dimensions")
+    if b.dtype_of("indices", place) == "bool":
+        number = number_of(values)
+        if number is None or accumulate:
+            raise CannotError("replaces elements by as many as a mask has, or adds to them")
+        rest = len(self.shape) - place - len(item.shape)
+        mask = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * rest))
+        return b.expand(masked(b, self, mask, number), b.shape)
+    extent = self.shape[place]
+    values = b.expand(values, with_extents(self.shape, place, *item.shape))
+    if isinstance(item, Const):
+        item = b.constant(item.array() % int(extent))
+    if accumulate or not isinstance(item, Const):
+        if "layers" not in b.allow or len(item.shape) > 1:
+            raise CannotError("adds to elements, or chooses them by the inputs; --allow layers writes a layer")
+        values = b.wire(values, self if isinstance(self, Wire) else None)
+        spread = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * (len(values.shape) - place - 1)))
+        spread = b.expand(b.wire(spread, values), values.shape, values)
+        return b.emit(make("pt.Scatter", place + 1, accumulate), b.wire(self, values), spread, values)
+    positions = item.array().reshape(-1)
+    values = b.reshape(values, with_extents(self.shape, place, len(positions)))
+    return b.replaced(self, positions, values, place)
+
+
+@operation("masked_select", "nn.Narrow, nn.JoinTable")
+def masked_select(b: Builder, self: Any, mask: Any) -> Any:
+    """Return the elements where a constant mask is true."""
+    if not isinstance(mask, Const):
+        raise CannotError("the number of elements depends on the inputs")
+    numbers = np.flatnonzero(np.broadcast_to(mask.array(), known(*self.shape)))
+    return b.reshape(b.gathered(b.reshape(self, (1, prod(self.shape))), numbers, 1), b.shape)
+
+
+@operation("unfold", "nn.Narrow and nn.JoinTable, nn.Index; nn.View, nn.Transpose")
+def windows(b: Builder, self: Wire, dimension: Place, size: int, step: int) -> Any:
+    """Return the windows of a dimension, their elements last."""
+    extent, rank = int(self.shape[dimension]), len(self.shape)
+    places = np.arange(0, extent - size + 1, step)[:, None] + np.arange(size)
+    made = b.reshape(b.gathered(self, places, dimension), with_extents(self.shape, dimension, *places.shape))
+    return b.permute(made, (*range(dimension + 1), *range(dimension + 2, rank + 1), dimension + 1))
+
+
+@operation("gather", "pt.Gather", package="layers")
+def gather(b: Builder, self: Any, dim: Place, index: Any) -> Any:
+    """Return the elements at indices of a dimension."""
+    self, index = b.wires(self, index)
+    for place, extent in enumerate(index.shape):
+        if place != dim and extent != self.shape[place]:
+            self = b.narrow(self, place, 0, extent)
+    return b.emit(make("pt.Gather", dim + 1), self, index, shape=index.shape)
+
+
+@operation("scatter.src scatter.value scatter_add", "pt.Scatter", package="layers")
+def scatter(b: Builder, self: Any, dim: Place, index: Any, src: Any = None, value: Any = None) -> Any:
+    """Replace the elements at indices of a dimension, or add to them."""
+    self, index, src = b.wires(self, index, b.constant(float(value), index.shape) if src is None else src)
+    for place, extent in enumerate(index.shape):
+        if place != dim and extent != self.shape[place]:
+            raise CannotError("the indices do not cover the other dimensions")
+        src = b.narrow(src, place, 0, extent)
+    return b.emit(make("pt.Scatter", dim + 1, b.kind == "scatter_add"), self, index, src)
+
+
+def at_indices(b: Builder, value: Any, place: int, index: Wire) -> Any:
+    """Return slices of a value at indices of a dimension that are computed."""
+    count = flattened(index.shape)
+    shape = with_extents(value.shape, place, count)
+    spread = b.reshape(index, (*(1,) * place, count, *(1,) * (len(value.shape) - place - 1)))
+    like = value if isinstance(value, Wire) else None
+    made = gather(b, b.wire(value, index), place, b.expand(spread, shape, like))
+    return b.reshape(made, with_extents(value.shape, place, *index.shape))
+
+
+def _rows(weight: Stored, padding_idx: int, scale_grad_by_freq: bool) -> Any:
+    """Return a layer that looks up rows by indices from 0."""
+    args = (*weight.ref.size, padding_idx + 1) if padding_idx >= 0 else weight.ref.size
+    calls = (("scaleGradByFreq", ()),) if scale_grad_by_freq else ()
+    return sequential(make("nn.AddConstant", 1), make("nn.LookupTable", *args, calls=calls, weight=weight.ref))
+
+
+@operation("embedding", "nn.LookupTable, after nn.AddConstant(1), as Lua counts from 1")
+def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_grad_by_freq: bool) -> Any:
+    """Look up rows."""
+    if isinstance(indices, Const) and not (
+        is_parameter(weight) and (scale_grad_by_freq or (indices.array() == padding_idx).any())
+    ):
+        numbers = indices.array()
+        made = b.reshape(b.gathered(weight, numbers, 0), (*numbers.shape, *weight.shape[1:]))
+        return b.expand(made, b.shape)
+    indices = b.wire(indices)
+    if not is_parameter(weight):
+        if "layers" not in b.allow:
+            raise CannotError("the rows are computed, or are not a parameter; --allow layers gathers them")
+        return at_indices(b, b.wire(weight, indices), 0, indices)
+    lead = indices
+    if len(indices.shape) not in (1, 2):
+        lead = b.reshape(indices, (*indices.shape[:1], prod(indices.shape[1:])))
+    layer = _rows(weight, padding_idx, scale_grad_by_freq)
+    return b.reshape(b.emit(layer, lead, shape=(*lead.shape, weight.ref.size[1])), b.shape)
+
+
+@operation("arange.start_step arange.start arange", "none: offsets of bags of embeddings")
+def steps(b: Builder, start: Any = 0, step: Any = 1) -> Any:
+    """Return numbers in steps up to one that depends on the inputs."""
+    if start != 0 or step != int(step):
+        raise CannotError("counts from another number than 0, or in other steps than whole ones")
+    last = MOST_COUNTED * int(step)
+    b.bounds[b.call.name] = min(0, last), max(0, last)
+    return Steps(int(step), b.shape)
+
+
+@operation(
+    "embedding_bag.padding_idx embedding_bag",
+    "nn.LookupTable, nn.Sum, nn.Mean or nn.Max",
+    missing="bags keep no offsets, sizes or positions of maxima in nn",
+)
+def embedding_bag(
+    b: Builder,
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: Any,
+    include_last_offset: bool,
+    padding_idx: Any = None,
+) -> Any:
+    """Look up rows and reduce each bag."""
+    if not is_parameter(weight) or not isinstance(indices, Wire):
+        raise CannotError("the rows or the indices are not a parameter and an input")
+    if padding_idx is not None and padding_idx >= 0:
+        raise CannotError("a row does not count in its bag")
+    lead = (b.shape[0][0], _size_of_bags(offsets, indices, include_last_offset))
+    layer = _rows(weight, -1, scale_grad_by_freq)
+    value = b.emit(layer, b.reshape(indices, lead), shape=(*lead, weight.ref.size[1]))
+    if per_sample_weights is not None:
+        value = value * b.reshape(per_sample_weights, (*lead, 1))
+    return reduced(b, ("nn.Sum", "nn.Mean", "nn.Max")[mode], value, [1])
+
+
+def _size_of_bags(offsets: Any, indices: Wire, last: bool) -> Any:
+    """Return the number of indices in each bag."""
+    if isinstance(offsets, Steps):
+        return offsets.step
+    if not isinstance(offsets, Const):
+        raise CannotError("the sizes of the bags depend on the inputs")
+    count = int(indices.shape[0])
+    ends = [*map(int, offsets.array().reshape(-1)), *(() if last else (count,))]
+    sizes = {end - start for start, end in pairwise(ends)}
+    if len(sizes) != 1 or sizes == {0} or ends[0] != 0:
+        raise CannotError("the bags have different sizes")
+    return sizes.pop()

@@ -1,0 +1,318 @@
+"""PyTorch modules from the models in files, and modules and programs as Lua models: `load_module`, `save_module` and
+`write_lua`.
+
+`write_loader` writes the source that loads a state dict without code.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attrs import field
+
+from ...conversion.convert import convert
+from ...conversion.inputs import parse_inputs
+from ...conversion.options import FORCE, INPUT, JSON, SYNC, option, takes, verb
+from ...conversion.template import torch_weights
+from ...errors import ModelError, UnsupportedError
+from ...formats.pt.archive import CONSTANTS_MEMBER, PT2_MEMBERS
+from ...formats.pt.file import PtReader
+from ...formats.t7.writer import T7Writer
+from ...io.output import FileOutput, check_replaceable, local_target, outputs_in
+from ...io.platform import require_torch
+from ...io.source import ByteSource, PathLike, require_file
+from ...report import Report
+from ...tools.scan import scan
+from ...torchmodules.factories import Factory, is_factory
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .convert import LuaModel
+
+
+PACKAGES = ("layers", "rnn")
+"""What a model may need besides nn and nngraph if allowed: layers of its own, in `layers.lua`; a Lua package."""
+
+
+@verb
+class ToLua:
+    """Options of each way to Lua."""
+
+    allow: tuple[str, ...] = option(
+        "what the model may need: layers, classes of its own in layers.lua; rnn, for nn.SeqLSTM; may be repeated",
+        default=(),
+        metavar="NAME",
+    )
+    inference: bool = option(
+        "leave out the tensors of gradients, half of the file: Lua can evaluate the model, but not train it",
+        default=False,
+    )
+    force: bool = FORCE
+    sync: bool = SYNC
+
+
+@verb
+class SaveModule(ToLua):
+    """Save a PyTorch module, a script module or an exported program as a Lua Torch model."""
+
+    OLD_NAMES: ClassVar = {"path": "target"}
+    module: nn.Module = field(kw_only=False)
+    target: PathLike = field(kw_only=False)
+    example_inputs: Any = field(default=(), kw_only=False)
+
+
+@verb
+class WriteLua(ToLua):
+    """Convert a PyTorch module, a .pt2 or a TorchScript file to a Lua Torch model: model.t7, and its source model.lua.
+
+    With --loader: write loader.lua, which loads a state dict into an existing Lua model by name.
+    """
+
+    COMMON = ("target", "example_inputs", "inference", "force")
+    EXAMPLES = (
+        "t7bridge lua net.py:Net net.pt --input 1x3x32x32 -o lua/",
+        "t7bridge lua net.pt2 -o lua/",
+        "t7bridge lua --loader weights.pt -o lua/",
+    )
+    OLD_NAMES: ClassVar = {"directory": "target"}
+    module: nn.Module | str | None = option(
+        "class or function of the module: torchvision.models:resnet18, net.py:Net, 'nets:make(5, wide=True)'; "
+        "or a file with its graph: .pt2, or TorchScript",
+        kw_only=False, metavar="PACKAGE:FACTORY", nargs="?",
+    )  # fmt: skip
+    weights: PathLike | None = option(
+        "its state dict; random weights if not given", default=None, metavar="WEIGHTS.pt", nargs="?", stdin=True
+    )
+    target: PathLike = option(
+        "folder for model.t7 and model.lua", kw_only=False, flags=("-o", "--output"), metavar="DIR"
+    )
+    example_inputs: Any = option(INPUT, default=(), kw_only=False, flags=("--input",))
+    loader: bool = option(
+        "write loader.lua instead, and weights.t7 from the state dict of the .pt, if given", default=False
+    )
+    train: bool = option("leave the Lua model in training mode", default=False)
+    json = JSON
+
+    source: str = field(default="", kw_only=True)
+
+
+@takes(SaveModule)
+def save_module(request: SaveModule) -> Report:
+    """Save a PyTorch module as a `.t7` that stock Lua Torch loads, runs, trains and saves again.
+
+    The model consists of nn and nngraph only. It has the inputs and outputs of the module: one tensor, or a table of
+    several. Running means of batch normalization and dropout keep their meaning in training. `load_module` of the file
+    computes the same, with the same state dict keys.
+
+    Args:
+        module: the module, a script module, or a `torch.export.ExportedProgram`; it is not changed.
+        target: of the `.t7` to write.
+        example_inputs: a tensor, or a tuple of the inputs; or their shapes, in any form of
+            `t7bridge.conversion.inputs`. The first dimension is treated as the batch if the module lets it vary, all
+            other extents are fixed by the example. An exported program has its sizes, and needs them only where other
+            dimensions than the first are open.
+        allow: what the model may need besides nn and nngraph: `layers` for classes of PyTorch's functions that nn lacks
+            (sine, sorting, sampling of images), which are written to `layers.lua` beside the model; `rnn`,
+            Element-Research's, for `nn.SeqLSTM`, without which recurrent layers are unrolled.
+        inference: leave out the tensors of gradients, half of the file. The Lua model is in evaluation mode, and Lua
+            cannot train it.
+
+    Returns:
+        The report, with notes for the user, such as the fixed length of unrolled recurrent layers.
+
+    Raises:
+        UnsupportedError: operations that nn and nngraph cannot express, all of them with their lines; or PyTorch is not
+            installed.
+        TargetExistsError: the file exists and `force` is not set.
+
+    Example:
+        >>> save_module(model, "model.t7", example_inputs=torch.randn(1, 3, 224, 224))  # doctest: +SKIP
+    """
+    model = lua_model(request.module, request.example_inputs, request.allow, request.inference)
+    report = _report(request.module, os.fspath(request.target), model)
+    classes = model.classes()  # the source of layers that Lua Torch lacks
+    path_of_classes = os.path.join(os.path.dirname(os.path.abspath(request.target)), "layers.lua")
+    with (
+        FileOutput(request.target, force=request.force, sync=request.sync) as output,
+        FileOutput(path_of_classes, force=request.force, sync=request.sync) if classes else nullcontext() as code,
+    ):
+        T7Writer(output).write_object(model.root)
+        report.target_bytes = output.position
+        if code is not None:
+            code.write(classes.encode())
+    return report
+
+
+@takes(WriteLua)
+def write_lua(request: WriteLua) -> Report:
+    """Write a PyTorch module as `model.t7` and as source that builds it, `model.lua`.
+
+    Args:
+        module: see `save_module`; or the text `PACKAGE:FACTORY` or `FILE.py:FACTORY`, which is imported and called; or
+            the path of a `.pt2` archive or TorchScript file, which must be clean for `scan`.
+        target: the folder of the two files; created if missing.
+        example_inputs: see `save_module`.
+        weights: a file with the state dict of a module named by a text; random weights if not given.
+        allow: see `save_module`.
+        inference: see `save_module`.
+        loader: write `loader.lua` and `weights.t7` instead, see `write_loader`; `weights` or `module` is the file.
+        train: whether a module named by a text is saved in training mode.
+        source: the origin of the module, for the first line of the source.
+
+    Raises:
+        UnsupportedError: see `save_module`.
+        TargetExistsError: a file exists and `force` is not set.
+        WriteError: the folder or a file cannot be written.
+    """
+    module = request.module
+    origin = request.source
+    if request.loader:
+        weights: Any = request.weights or module
+        return write_loader(request.target, weights, force=request.force, sync=request.sync)
+    folder = local_target(request.target)
+    for name in ("model.t7", "model.lua"):  # before the work, which may take minutes
+        check_replaceable(os.path.realpath(os.path.join(folder, name)), request.force)
+    if isinstance(module, (str, os.PathLike)) and not is_factory(module):
+        if os.fspath(module).endswith(".py"):
+            hint = f"Name the class: t7bridge lua {os.fspath(module)}:Net"
+            raise ModelError("a module is named FILE.py:CLASS", found=os.fspath(module), hint=hint)
+        if request.weights is not None:
+            raise ModelError("the weights are in the file of the program", found=os.fspath(request.weights))
+        origin = origin or os.path.basename(module)
+        module = _program_of(os.fspath(module))
+        module.training = request.train
+    elif module is None or isinstance(module, str):
+        if module is None or not request.example_inputs:
+            raise ModelError(
+                "the module and the sizes of its inputs are required",
+                expected="PACKAGE:FACTORY --input SIZES",
+                hint=WriteLua.EXAMPLES[0],
+            )
+        origin = origin or module
+        module = _module_of(module, request.weights).train(request.train)
+    model = lua_model(module, request.example_inputs, request.allow, request.inference)
+    report = _report(module, folder, model, origin)
+    texts = {"model.lua": model.source(report.source), "layers.lua": model.classes()}
+    names = ["model.t7", *(name for name, text in texts.items() if text)]
+    with outputs_in(folder, names, force=request.force, sync=request.sync) as outputs:
+        T7Writer(outputs["model.t7"]).write_object(model.root)
+        for name in names[1:]:
+            outputs[name].write(texts[name].encode())
+        report.target_bytes = outputs["model.t7"].position + outputs["model.lua"].position
+    return report
+
+
+def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = (), inference: bool = False) -> LuaModel:
+    """Convert a PyTorch module to a Lua model in memory.
+
+    Raises:
+        ModelError: `module` is not a module, or there are no example inputs.
+        UnsupportedError: see `save_module`.
+    """
+    require_torch()
+    from ...torchmodules.build import example
+    from .convert import convert_module
+
+    if not hasattr(module, "state_dict") or not callable(module):
+        raise ModelError("save_module requires a torch.nn.Module", found=type(module).__name__)
+    is_program = hasattr(module, "graph_signature")
+    inputs = example_inputs if isinstance(example_inputs, (list, tuple, str)) else (example_inputs,)
+    if not inputs and not is_program:
+        raise ModelError("save_module needs example inputs", hint="example_inputs=torch.randn(1, 3, 224, 224)")
+    if inputs and all(isinstance(item, (str, int)) for item in inputs):  # shapes: `1x3x224x224`, (1, 3, 224, 224)
+        tensors = example(module.module() if is_program else module, parse_inputs(inputs), first=0)
+        inputs = tensors if isinstance(tensors, list) else [tensors]
+    unknown = sorted(set(allow) - set(PACKAGES))
+    if unknown:
+        raise ModelError("unknown name in allow", expected=" or ".join(PACKAGES), found=", ".join(unknown))
+    return convert_module(module, tuple(inputs), allow, inference)
+
+
+def _program_of(path: str) -> Any:
+    """Return the exported program or script module of a file, which is clean for `scan`.
+
+    Raises:
+        MissingFileError: there is no file.
+        UnsupportedError: PyTorch's loader could execute something in the file, or the file has no program.
+    """
+    require_file(path)
+    judged = scan(path)
+    if judged.error:
+        raise UnsupportedError(judged.error)
+    if judged.format == "t7":
+        raise UnsupportedError("is a file of Lua Torch already", file=path, hint=f"t7bridge inspect {path} shows it.")
+    members: set[str] = set()
+    if judged.format == "pt":
+        with ByteSource.from_path(path) as source:
+            members = {name.partition("/")[2] or name for name in PtReader(source).members}
+    if members.isdisjoint((CONSTANTS_MEMBER, *PT2_MEMBERS)):
+        raise UnsupportedError(
+            "the file has no program, only values",
+            file=path,
+            expected="a .pt2 of torch.export.save, or TorchScript of torch.jit.save",
+            hint=f"State its module too: t7bridge lua PACKAGE:FACTORY {os.path.basename(path)} --input SIZES.",
+        )
+    if not judged.clean:
+        raise UnsupportedError(
+            "PyTorch's loader could execute what is in the file",
+            file=path,
+            found="; ".join(map(str, judged.findings[:3])),
+            hint="If you trust it, pass torch.jit.load(…) or torch.export.load(…) of it to save_module.",
+        )
+    require_torch()
+    from .trace import load_graph
+
+    return load_graph(path, members.isdisjoint(PT2_MEMBERS))
+
+
+def _module_of(factory: str, weights: PathLike | None) -> nn.Module:
+    """Return the module that a factory makes, with its weights."""
+    if weights:
+        require_file(weights)
+    require_torch()
+    from ...torchmodules.build import load_weights, make_module
+
+    module = make_module(Factory.parse(factory))
+    if weights:
+        load_weights(module, torch_weights(os.fspath(weights)), os.fspath(weights))
+    return module
+
+
+def _report(module: object, target: str, model: LuaModel, source: str = "") -> Report:
+    report = Report(source or type(module).__name__, target, "pt", "t7", "lua", notes=list(model.notes))
+    report.tensors = report.storages = model.tensors
+    return report
+
+
+def loader_source() -> str:
+    """Return `loader.lua`: Lua source that loads a state dict into an existing nn or nngraph model, by name."""
+    return (files("t7bridge.workshop.lua") / "loader.lua").read_text(encoding="utf-8")
+
+
+def write_loader(
+    directory: PathLike, weights: PathLike | None = None, *, force: bool = False, sync: bool = False
+) -> Report:
+    """Write `loader.lua`, and a state dict as its table of tensors, `weights.t7`.
+
+    Args:
+        directory: the folder of the files.
+        weights: a file with a state dict, of any format; by default only the loader is written.
+        force: whether existing files are replaced.
+        sync: whether to return only when the files are on the disk.
+
+    Raises:
+        FormatError: the weights are damaged, or in no supported format.
+        TargetExistsError: a file exists and `force` is not set.
+        WriteError: the folder or a file cannot be written.
+    """
+    folder = local_target(directory)
+    report = Report(os.fspath(weights) if weights else "", folder, "", "t7", "loader")
+    with outputs_in(folder, ["loader.lua"], force=force, sync=sync) as outputs:
+        outputs["loader.lua"].write(loader_source().encode())
+        if weights is not None:
+            report = convert(weights, os.path.join(folder, "weights.t7"), force=force, sync=sync)
+    return report

@@ -1,0 +1,588 @@
+"""`match`: map the keys of one state dict to another's. The user's mapping comes first, then the evidence (`pairing`).
+
+A file has one pair a line, source first, with white space between; `#` begins a comment:
+
+    # a key                     and its name in the target
+    classifier.1.weight         fc.weight
+    # a module or a container   with all that is in it
+    features.                   backbone.
+    # a key or module of the source to leave out
+    9.bias                      -
+    # a key or module of the target that keeps its own values
+    -                           head.
+    # the order of the gates of a cell that is not PyTorch's, a letter a gate
+    i2h.                        lstm.                           ifog
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from ...conversion.options import AT, INPUT, JSON, LIMITS, flag, option, options_of, takes, verb
+from ...data import define
+from ...errors import FormatError, ModelError, UnsupportedError, about_file
+from ...graph.tensor import place_of
+from ...io.source import add_input
+from ...limits import Limits
+from ...report import Report
+from ...text import listed
+from .libraries import LIBRARIES, NEAR, Candidate, library, signature
+from .pairing import find
+from .places import graph_of
+from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
+from .sides import (
+    BATCHES,
+    ORDERS,
+    Gates,
+    Part,
+    Side,
+    fits,
+    gate_count,
+    is_sorted,
+    name_of,
+    names_between,
+    parts_of,
+    recurrent_in_words,
+    reorder,
+    sibling,
+    side_of,
+    with_cells,
+)
+
+NOTHING = "-"
+
+KeyPairs = Mapping[str, str] | Iterable[Sequence[str]] | str | os.PathLike[str]
+"""A mapping as users pass it: pairs, or the path of a file."""
+
+_MAX_BYTES = 1 << 26
+_GATES = set("ifgorzn")
+
+
+@verb
+class MatchKeys:
+    """Map the keys of one state dict to another model's, by names, shapes, graphs and numbered lists.
+
+    Without TARGET, name the models of torchvision and timm that have the same layers; the first time takes minutes.
+    Ambiguous keys are listed, never guessed: --map resolves them.
+    """
+
+    COMMON = ("out", "mapping", "order", "force")
+    EXAMPLES = (
+        "t7bridge match model.t7",
+        "t7bridge match model.t7 torchvision.models:resnet50 -o resnet50.pt",
+        "t7bridge match model.t7 target.pt -o weights.pt",
+        "t7bridge match model.t7 target.pt --map pairs.txt",
+        "t7bridge match weights.pt model.t7 -o filled.t7",
+    )
+    source: Any = option("the weights: a .t7, or a .pt with a state dict", kw_only=False, metavar="SRC", stdin=True)
+    target: Any = option(
+        "the model to fill: a .pt with its state dict, a .t7, or a class or function that makes it: "
+        "torchvision.models:resnet50, net.py:Net(10)",
+        default=None, kw_only=False, metavar="TARGET", nargs="?",
+    )  # fmt: skip
+    out = option(
+        ".pt: the weights under TARGET's keys; .t7: TARGET, a .t7, with these weights",
+        default=None, flags=("-o",), metavar="OUT",
+    )  # fmt: skip
+    force, compact, strict, sync, partial = options_of(WriteMatch).values()
+    mapping: KeyPairs | None = option(
+        "known pairs of keys, or of modules whose names end in a dot: `source.key target.key`; `-` for none",
+        default=None,
+        kw_only=False,
+        metavar="FILE",
+        flags=("--map",),
+    )
+    order: bool = option(
+        "pair layers that look alike in the order of the keys, where nothing else decides", default=False
+    )
+    at: str | None = AT
+    target_at: str | None = option("path of the state dict in TARGET, if it has several", default=None, metavar="PATH")
+    among: tuple[str, ...] = option(
+        "without TARGET: package or file whose models are compared, instead of torchvision and timm; may be repeated",
+        default=(), metavar="PACKAGE",
+    )  # fmt: skip
+    factory = option(
+        "class or function that returns the model of a .pt, to compare two models; by default TARGET", default=None,
+        metavar="PACKAGE:FACTORY", flags=("--module",),
+    )  # fmt: skip
+    no_run = flag("do not run SRC, a .t7, and the model of TARGET, a factory, on the same inputs")
+    input = INPUT
+    prove = flag("run both models and compare; without --module, prove only the .t7")
+    json = JSON
+    limits: Limits = LIMITS
+
+
+@takes(MatchKeys)
+def match(request: MatchKeys) -> Match:
+    """Map the keys of one state dict to another's, by names, shapes, graphs and numbered lists.
+
+    Layers that look alike are paired if they have the same place in the graphs of both models, the same names, or the
+    same place in numbered lists of equal length, `layers.2` before `layers.10`. The order of keys pairs nothing, unless
+    `order` asks for it, and values are not read. What nothing decides is listed as ambiguous.
+
+    Args:
+        source: a `.t7` or `.pt` file, a Lua module, a `StateDict`, or a dict of tensors.
+        target: likewise, of the model to fill; live PyTorch state dicts and modules too; or a text that names a class
+            or function that makes it, `"torchvision.models:resnet50"`, `"net.py:Net(10)"`, which is called without
+            memory for weights. Without it, the match is with the model of a library that has the same layers, and
+            `models` has all of these; of a recurrent model, `recurrent` says what it is.
+        mapping: known pairs: pairs of keys, or of prefixes that end in a dot, optionally with an order of gates, or the
+            path of a file with a pair a line; see `t7bridge.workshop.match.matching`.
+        order: whether layers that look alike, and that nothing else tells apart, are paired in the order of the keys of
+            both sides, where they are equally many; a note lists them.
+        at: the path inside the source if it holds several models: `root.protos.rnn`.
+        target_at: the path inside the target.
+
+    Raises:
+        FormatError: a file is damaged, or in no supported format.
+        ModelError: there is no state dict, or several; the mapping names keys that do not exist or cannot be paired; a
+            factory fails.
+        UnsupportedError: PyTorch or the libraries are not installed.
+
+    Example:
+        >>> found = match("model.t7", "mine.pt")  # doctest: +SKIP
+        >>> save(found.state_dict(), "out.pt")  # doctest: +SKIP
+        >>> match("model.t7").sentence()  # doctest: +SKIP
+        'torchvision.models:resnet50, 1000 classes, complete'
+    """
+    one = side_of(request.source, "the source", request.at, request.limits)
+    if request.target is None:
+        return (None if request.among else _recurrent(one)) or _recognized(one, request)
+    other = side_of(request.target, "the target", request.target_at, request.limits)
+    lines = _read_mapping(request.mapping)
+    one, other = (
+        with_cells(one, other, [line.source for line in lines]),
+        with_cells(other, one, [line.target for line in lines]),
+    )
+    return _Matching(one, other, request.order).run(lines)
+
+
+_MOST_CANDIDATES, _MOST_NEAR = 24, 3
+"""Models of one library that are matched: with the same layers, and with others."""
+
+
+def _recurrent(source: Side) -> Match | None:
+    """Return what a recurrent model is; `None` for others."""
+    words = recurrent_in_words(source.module) if source.module is not None else ""
+    report = Report(source.name, notes=source.notes)
+    return Match([], [], [*source.tensors], [], report, source, recurrent=words) if words else None
+
+
+def _recognized(source: Side, request: MatchKeys) -> Match:
+    """Match with the models of libraries that have the same layers; return the best match.
+
+    Models that leave fewer keys open come first; of equal ones that of the library asked first, with the plainest name.
+    """
+    wanted, lines = signature(source.tensors, source.derived), _read_mapping(request.mapping)
+    asked: list[str] = []
+    known: list[tuple[int, Match, int | None]] = []
+    near: list[Candidate] = []
+    for home in request.among or LIBRARIES:
+        if known and not request.among and not known[0][0]:
+            break
+        try:
+            made = library(home)
+        except (ImportError, OSError, SyntaxError) as error:
+            if request.among:
+                raise ModelError(f"{home} cannot be imported: {error}") from error
+            continue
+        asked.append(f"{home} {made.release}".strip())
+        same, other = made.candidates(wanted)
+        near += other[:_MOST_NEAR]
+        for candidate in (*same[:_MOST_CANDIDATES], *(each for each in other[:_MOST_NEAR] if each.share >= NEAR)):
+            found = _Matching(source, side_of(candidate.factory, ""), request.order).run(lines)
+            if found.complete or candidate in same:
+                known.append((found.open_keys, found, candidate.classes))
+        known.sort(key=lambda each: each[0])
+    if not asked:
+        raise UnsupportedError(
+            "no library of models is installed",
+            expected=" or ".join(home.partition(".")[0] for home in LIBRARIES),
+            hint="pip install torchvision timm, or name a package or file: --among nets.py",
+        )
+    if known:
+        best = known[0][1]
+        best.models = [KnownModel(each.target_side.name, classes, count) for count, each, classes in known]
+        best.candidates = [each for _, each, _ in known]
+    else:
+        best = Match([], [], list(source.tensors), [], Report(source.name), source, Side(""))
+    best.asked = asked
+    near.sort(key=lambda each: -each.share)
+    best.nearest = "" if known or not near else str(near[0])
+    return best
+
+
+class _Matching:
+    """One match."""
+
+    def __init__(self, source: Side, target: Side, by_order: bool = False) -> None:
+        self._source, self._target = source, target
+        self._by_order = by_order
+        self._pairs: dict[str, Pair] = {}
+        self._used: set[str] = set()
+        """Keys of the source that are accounted for."""
+        self._closed: tuple[set[str], set[str]] = (set(), set())
+        """Keys below mapped prefixes, on each side: they match nothing else."""
+        self._ambiguous: list[Ambiguity] = []
+        self._report = Report(source.name, target.name, source.format or "pt", "pt", "match", notes=list(source.notes))
+
+    def run(self, lines: list[Line]) -> Match:
+        """Match."""
+        for line in sorted(lines, key=lambda line: line.target.endswith(".") or line.source.endswith(".")):
+            self._apply(line)  # single keys first: modules use the rest
+        for line in lines:
+            self._pair_siblings(line)
+        # Mapped keys take no further part, on either side.
+        mapped = self._used | self._closed[0]
+        keys = [key for key in self._source.tensors if key not in mapped]
+        self._decide(keys, [key for key in self._unpaired() if key not in self._closed[1]])
+        self._fill(BATCHES, lambda key: True, "batch counts start at zero")
+        self._fill("bias", self._lacks_bias, "biases are zero, as the source has none")
+        self._order_gates(lines)
+        self._check_ties()
+        doubtful = {key for group in self._ambiguous for key in (*group.source, *group.target)}
+        left = [key for key in self._source.tensors if key not in self._used and key not in doubtful]
+        dropped = {key: None for key in left if name_of(key) == BATCHES or key in self._source.derived}
+        pairs = [self._pairs[key] for key in self._target.tensors if key in self._pairs]
+        notes = [
+            self._order_in_words(pairs),
+            f"{len(dropped)} derived tensors are left out: {listed(dropped)}" if dropped else "",
+            f"not tensors; the target keeps its own values: {listed(others)}"
+            if (others := self._target.others)
+            else "",
+            *(
+                f"{pair.source} as {pair.target}: {list(pair.source_shape)} becomes {list(pair.target_shape)}"
+                for pair in pairs
+                if pair.source_shape is not None and pair.source_shape != pair.target_shape
+            ),
+        ]
+        for note in filter(None, notes):
+            self._note(note)
+        self._report.tensors = len(pairs)
+        return Match(
+            pairs,
+            self._ambiguous,
+            [key for key in left if key not in dropped],
+            [key for key in self._unpaired() if key not in doubtful],
+            self._report,
+            self._source,
+            self._target,
+        )
+
+    def _order_in_words(self, pairs: list[Pair]) -> str:
+        """Say which pairs nothing but the order of the keys made; empty if there are none."""
+        by_order = [pair.target for pair in pairs if pair.why == "order"]
+        if not by_order:
+            return ""
+        sorted_sides = [side.name for side in (self._source, self._target) if is_sorted(side)]
+        warning = f"; those of {' and '.join(sorted_sides)} are sorted by name" if sorted_sides else ""
+        return f"{len(by_order)} keys are paired by their order alone, as asked{warning}: {listed(by_order)}"
+
+    def _unpaired(self) -> list[str]:
+        """Return the keys of the target without a value."""
+        return [key for key in self._target.tensors if key not in self._pairs]
+
+    def _note(self, message: str) -> None:
+        self._report.note("info", message, code="match")
+
+    def _pair(self, source: str, target: str, why: str) -> None:
+        shapes = self._source.tensors[source].shape, self._target.tensors[target].shape
+        self._pairs[target] = Pair(source, target, *shapes, why)
+        self._used.add(source)
+
+    def _leave_open(self, pairs: Sequence[tuple[str, str]], reason: str) -> None:
+        """Undo pairs of keys, and list them as ambiguous."""
+        for source, target in pairs:
+            del self._pairs[target]
+            self._used.discard(source)
+        sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+        self._ambiguous.append(Ambiguity(tuple(dict.fromkeys(sources)), tuple(targets), reason))
+
+    def _order_gates(self, lines: list[Line]) -> None:
+        """Reorder gates to the target's order if it is known; else refuse mapped pairs and leave others open."""
+        stated = {key: line.gates for line in lines if line.gates for key in _under(line.target, self._target.tensors)}
+        orders: dict[Gates, list[str]] = {}
+        for key, pair in list(self._pairs.items()):
+            if pair.source is None:
+                continue
+            counts = gate_count(pair.source, self._source.tensors), gate_count(key, self._target.tensors)
+            count = max(counts)
+            if count in (1, min(counts)):
+                continue
+            side, other = (self._source, pair.source) if counts[1] == count else (self._target, key)
+            words = stated.get(key) or side.gates.get(sibling(other, ""))
+            if words is not None:
+                gates = reorder(words, count, counts[1] == count)
+                if gates.order != tuple(range(count)):
+                    self._pairs[key] = evolve(pair, gates=gates)
+                    orders.setdefault(gates, []).append(key)
+                continue
+            reason = f"the order of the {count} gates in {other} is not known"
+            if pair.why == "map":
+                raise ModelError(
+                    f"the mapping pairs {pair.source} with {key}, and {reason}",
+                    expected=f"PyTorch's order {' '.join(ORDERS.get(count, ''))}, or the order of {other}",
+                    hint=f"Add it after the pair: `{pair.source} {key} ifog`.",
+                )
+            self._leave_open([(pair.source, key)], f"{reason}; state it as a third word in the mapping: ifog")
+        for gates, keys in orders.items():
+            self._note(f"gates {gates.words} in {listed(keys)}")
+
+    # The user's mapping
+
+    def _apply(self, line: Line) -> None:
+        """Pair what a line of the mapping states."""
+        keys = self._keys_of(line, line.source, self._source, "source")
+        wanted = self._keys_of(line, line.target, self._target, "target")
+        if line.source == NOTHING:
+            for key in wanted:
+                self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "kept")
+        elif line.target == NOTHING:
+            self._used.update(keys)
+        elif line.target.endswith("."):
+            self._apply_module(line, keys, wanted)
+        elif line.target in self._pairs:
+            raise ModelError(f"{line.place} of the mapping: {line.target} of the target is already paired")
+        else:
+            self._apply_pair(line.source, line.target, line.place)
+
+    @staticmethod
+    def _keys_of(line: Line, name: str, side: Side, which: str) -> list[str]:
+        """Return the keys of a side that a line refers to."""
+        keys = _under(name, side.tensors)
+        if name != NOTHING and not keys:
+            raise ModelError(f"{line.place} of the mapping: the {which} has no {name}")
+        return keys
+
+    def _apply_module(self, line: Line, keys: list[str], wanted: list[str]) -> None:
+        """Pair two modules by the names of their tensors if these agree, else by the evidence."""
+        keys = [key for key in keys if key not in self._used] or keys
+        wanted = [key for key in wanted if key not in self._pairs]
+        self._closed[0].update(keys)
+        self._closed[1].update(wanted)
+        renamed = {key[len(line.target) :]: key for key in wanted}
+        inside = {key[len(line.source) :]: key for key in keys}
+        if set(renamed) != set(inside) and any("." in name for name in (*renamed, *inside)):
+            self._decide(keys, wanted)
+            return
+        for name in renamed:
+            if name in inside:
+                self._apply_pair(inside[name], renamed[name], line.place)
+
+    def _pair_siblings(self, line: Line) -> None:
+        """Pair the other keys of the modules of a mapped pair, if their names are the same."""
+        name = name_of(line.source)
+        if not name or sibling(line.target, name) != line.target:
+            return
+        for key in self._unpaired():
+            twin = sibling(line.source, name_of(key))
+            if sibling(key, name) != line.target or twin not in self._source.tensors or twin in self._used:
+                continue
+            if fits(self._source.tensors[twin].shape, self._target.tensors[key].shape):
+                self._pair(twin, key, "map")
+
+    def _apply_pair(self, source: str, target: str, place: str) -> None:
+        one, other = self._source.tensors[source], self._target.tensors[target]
+        if one.numel != other.numel:
+            raise ModelError(
+                f"{place} of the mapping: {source} does not match {target}",
+                expected=f"{list(other.shape)}",
+                found=f"{list(one.shape)}",
+            )
+        self._pair(source, target, "map")
+
+    # Evidence
+
+    def _decide(self, keys: list[str], wanted: list[str]) -> None:
+        """Pair some keys, with tied modules once or as often as they occur."""
+        ways = []
+        for side, names in ((self._source, keys), (self._target, wanted)):
+            parts = parts_of({key: side.tensors[key] for key in names}, side.derived)
+            distinct, repeats = _once(side, parts)
+            ways.append([(parts, {}), (distinct, repeats)] if repeats else [(parts, {})])
+        tried = [
+            (*self._attempt(one, other, {*first.values(), *second.values()}), first, second)
+            for one, first in ways[0]
+            for other, second in ways[1]
+        ]
+        _, pairs, doubts, in_source, in_target = min(tried, key=lambda way: way[0])
+        for source, target, why in pairs:
+            for name, other in names_between(source, target).items():
+                if fits(source.shapes[other], target.shapes[name]):
+                    self._pair(source.keys[other], target.keys[name], why)
+        # Repeated keys are paired like their first occurrences.
+        self._used.update(key for key, first in in_source.items() if first in self._used)
+        for key, first in in_target.items():
+            pair = self._pairs.get(first)
+            if pair is not None and pair.source is not None:
+                self._pair(pair.source, key, pair.why)
+        for left, right, reason in doubts:
+            self._doubt(left, right, reason)
+
+    def _attempt(
+        self, source: list[Part], target: list[Part], repeated: set[str]
+    ) -> tuple[int, list[tuple[Part, Part, str]], list[tuple[list[Part], list[Part], str]]]:
+        """Match parts by the evidence.
+
+        Args:
+            source: the parts of the source.
+            target: those of the target.
+            repeated: keys of parts to which others are tied that are left out.
+
+        Returns:
+            The number of undecided parts of both sides; the pairs and the ambiguous parts, with the reasons.
+        """
+        finding = find(
+            source,
+            target,
+            repeated,
+            lambda: (graph_of(self._source, source), graph_of(self._target, target)),
+            (not is_sorted(self._source), not is_sorted(self._target)),
+            self._by_order,
+        )
+        pairs = [(source[number], target[place], why) for place, (number, why) in finding.pairs.items()]
+        doubts = []
+        for left, right, reason in finding.doubts:
+            if len(left) == len(right) and len({_memories(self._source, part) for part in left}) == 1:
+                pairs += [(one, other, "shape") for one, other in zip(left, right)]  # all answers are equal
+            else:
+                doubts.append((left, right, reason))
+        return len(source) + len(target) - 2 * len(pairs), pairs, doubts
+
+    def _doubt(self, source: list[Part], target: list[Part], reason: str) -> None:
+        """List ambiguous parts, tensor by tensor."""
+        for name in target[0].keys:
+            keys = tuple(part.keys[name] for part in source if name in part.keys)
+            others = tuple(part.keys[name] for part in target if name in part.keys)
+            if name == BATCHES:
+                self._used.update(keys)
+            elif keys:
+                self._ambiguous.append(Ambiguity(keys, others, reason))
+
+    def _lacks_bias(self, key: str) -> bool:
+        """Return whether the counterpart of a matrix or kernel has no bias: with one of zero both compute the same."""
+        pair = self._pairs.get(sibling(key, "weight"))
+        if pair is None or pair.source is None or name_of(pair.source) != "weight":
+            return False
+        return len(pair.target_shape) > 1 and sibling(pair.source, "bias") not in self._source.tensors
+
+    def _fill(self, name: str, is_missing: Callable[[str], bool], note: str) -> None:
+        """Set tensors of one name that have no counterpart to zero."""
+        filled = [key for key in self._unpaired() if name_of(key) == name and is_missing(key)]
+        for key in filled:
+            self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "zero")
+        if filled:
+            self._note(f"{len(filled)} {note}: {listed(filled)}")
+
+    def _check_ties(self) -> None:
+        """List tensors that the target ties and the source does not."""
+        tied: dict[Any, list[tuple[str, str]]] = {}
+        for pair in self._pairs.values():
+            tensor = self._target.tensors[pair.target]
+            if pair.source is not None and tensor.numel:
+                tied.setdefault(place_of(tensor), []).append((pair.source, pair.target))
+        for pairs in tied.values():
+            first = {place_of(self._source.tensors[source]) for source, _ in pairs}
+            if len(first) > 1 and not all(self._pairs[target].why == "map" for _, target in pairs):
+                self._leave_open(pairs, "the target ties these, and the source has different tensors")
+
+
+def _once(side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
+    """Return the parts without those completely tied to an earlier one, and the keys of that one for theirs."""
+    first: dict[Any, Part] = {}
+    distinct, keys = [], {}
+    for part in parts:
+        known = first.setdefault(_memories(side, part), part)
+        if known is part:
+            distinct.append(part)
+        else:
+            keys.update({key: known.keys[name] for name, key in part.keys.items() if name in known.keys})
+    return distinct, keys
+
+
+def _memories(side: Side, part: Part) -> frozenset[Any]:
+    """Return such a key for parts whose tensors are all tied."""
+    return frozenset((name, place_of(side.tensors[key])) for name, key in part.keys.items() if name != BATCHES)
+
+
+# The user's mapping
+
+
+@define(frozen=True)
+class Line:
+    """One pair.
+
+    Attributes:
+        source: a key; a prefix, which ends in a dot; or `-`.
+        target: likewise.
+        place: its location, for messages.
+        gates: the order of the gates on the side that is not PyTorch's; empty if the pair does not state it.
+    """
+
+    source: str
+    target: str
+    place: str
+    gates: str = ""
+
+
+def _read_mapping(mapping: KeyPairs | None) -> list[Line]:
+    """Return the pairs of a mapping.
+
+    Args:
+        mapping: pairs, or the path of a file.
+
+    Raises:
+        ModelError: a pair is of a key and a module, or the file does not exist.
+        FormatError: the file is not text, or a line or pair is not two or three words.
+    """
+    if mapping is None:
+        return []
+    if not isinstance(mapping, (str, os.PathLike)):
+        pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
+        named: list[list[Any]] = [[*pair] if isinstance(pair, (list, tuple)) else [pair] for pair in pairs]
+        return [_line(words, f"pair {number}") for number, words in enumerate(named, 1)]
+    name = os.fspath(mapping)
+    rows = [row.partition("#")[0].split() for row in _text_of(name).splitlines()]
+    with about_file(name):
+        return [_line(words, f"line {number}") for number, words in enumerate(rows, 1) if words]
+
+
+def _text_of(name: str) -> str:
+    try:
+        with open(name, "rb") as file:
+            add_input(name, file.fileno())
+            data = file.read(_MAX_BYTES + 1)
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise ModelError(f"the mapping cannot be read: {error.strerror}", file=name) from error
+    except UnicodeDecodeError as error:
+        raise FormatError("a mapping is text in UTF-8", file=name, offset=error.start) from error
+    if len(data) > _MAX_BYTES:
+        raise FormatError("is too long for a mapping", file=name)
+    return text
+
+
+def _line(words: Sequence[str], place: str) -> Line:
+    are_texts = all(isinstance(word, str) for word in words)
+    if not are_texts or not 2 <= len(words) <= 3 or not set("".join(words[2:])) <= _GATES:
+        raise FormatError(
+            f"{place} of the mapping is not a pair",
+            expected="a key of the source and one of the target, and optionally an order of gates",
+            found=" ".join(str(word)[:40] for word in words[:4]),
+        )
+    if len({name.endswith(".") for name in words[:2] if name != NOTHING}) != 1:
+        raise ModelError(
+            f"{place} of the mapping pairs a key with a module, or nothing with nothing",
+            expected="two keys, or two modules, whose names end in a dot",
+            found=" ".join(words[:2]),
+        )
+    return Line(words[0], words[1], place, *words[2:])
+
+
+def _under(prefix: str, keys: Iterable[str]) -> list[str]:
+    """Return the keys that a key or a prefix of a mapping refers to."""
+    return [key for key in keys if key == prefix or (prefix.endswith(".") and key.startswith(prefix))]

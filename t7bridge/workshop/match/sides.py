@@ -1,0 +1,552 @@
+"""The two sides of a match: state dicts from files, models and dicts, as sequences of parts.
+
+A part has the tensors of a module. Parts that look alike are of one class: by the names and shapes of their tensors, as
+strictly as both sides allow. Models have a data flow between their parts, and cells, whose order of gates shapes do not
+show: i f g o in PyTorch, i f o g in char-rnn.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, field
+
+from ... import formats, torchmodules
+from ...conversion.adopt import adopt, is_live
+from ...conversion.template import state_dict_in
+from ...data import define, np
+from ...errors import ModelError, T7BridgeError, about_file
+from ...formats.pt.modules import VisitedModules, module_state_dict
+from ...formats.pt.modules import is_module as is_pickled_module
+from ...formats.table import Document
+from ...graph.dtypes import ELEMENT_TYPES
+from ...graph.lua import TorchObject
+from ...graph.storage import Elements, Storage, array_chunks
+from ...graph.tensor import Tensor
+from ...graph.walk import walk
+from ...io.platform import require_torch
+from ...limits import DEFAULT_LIMITS, Limits
+from ...nn.pieces import Lifted, undo
+from ...nn.places import choose, find_modules, preprocessing
+from ...nn.plan import build_plan
+from ...nn.state_dict import ROOT_FIELD, StateDict, state_dict
+from ...report import Note
+from ...torchmodules.factories import Factory, is_factory
+from ..cells import recognized, recurrence
+
+if TYPE_CHECKING:
+    from ...torchmodules import Wiring
+
+_KEY = re.compile(r"(?:.*\.)?(?:weight|bias)_(?:ih|hh)((?:_l\d+)?(?:_reverse)?)\Z")
+ORDERS = {4: "ifgo", 3: "rzn"}
+"""PyTorch's order, by the number of gates."""
+
+
+@define(frozen=True)
+class Gates:
+    """Reordering of the rows of a source into the order of the target.
+
+    Attributes:
+        order: the source block of each target block.
+        words: the change in words.
+    """
+
+    order: tuple[int, ...]
+    words: str
+
+
+@define(eq=False)
+class Side:
+    """One state dict of a match.
+
+    Attributes:
+        name: of the file, or its name in messages.
+        format: its name; empty for a value in memory.
+        tensors: its tensors by key, in order.
+        others: its entries that are not plain tensors, which are not matched.
+        keys: all keys, in order.
+        derived: keys of derived tensors.
+        gates: see `gate_orders`.
+        cells: the model with its cells as single modules, whose keys these are; see `with_cells`.
+        layers: its tensors without them.
+        metadata: PyTorch's `_metadata`, if any.
+        notes: notes of its construction.
+        document: the file it comes from, open.
+        module: the Lua module it comes from.
+        factory: the factory of PyTorch that it comes from.
+        live: the live PyTorch module that it comes from.
+        wired: see `wiring_of`, once it is known.
+    """
+
+    name: str = ""
+    format: str = ""
+    tensors: dict[str, Tensor] = field(factory=dict)
+    others: dict[str, Any] = field(factory=dict)
+    keys: list[str] = field(factory=list)
+    derived: set[str] = field(factory=set)
+    gates: dict[str, str] = field(factory=dict)
+    cells: Lifted | None = None
+    layers: dict[str, Tensor] = field(factory=dict)
+    metadata: Any = None
+    notes: list[Note] = field(factory=list)
+    document: Document | None = None
+    module: TorchObject | None = None
+    factory: Factory | None = None
+    live: Any = None
+    wired: list[Wired | None] = field(factory=list, init=False, repr=False)
+
+    @property
+    def has_graph(self) -> bool:
+        """Return whether it comes from a model, and not from a state dict alone."""
+        return self.module is not None or self.factory is not None or self.live is not None
+
+
+def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Side:
+    """Return one side of a match from a file, a model or a state dict.
+
+    Args:
+        value: a path; a Lua module; a `StateDict`; a dict of tensors, t7bridge's or PyTorch's; a `torch.nn.Module`; the
+            name of a factory of PyTorch's modules, `torchvision.models:resnet50`.
+        name: its name in messages, if it is not a file.
+        at: the path inside the value if it holds several state dicts: `root.protos.rnn`.
+        limits: resource limits.
+
+    Raises:
+        ModelError: there is no state dict, or there are several and `at` names none of them.
+        FormatError: the file is damaged, or in no supported format.
+    """
+    side = Side(name)
+    if isinstance(value, Factory) or is_factory(value):
+        side.factory = value if isinstance(value, Factory) else Factory.parse(value)
+        side.name, value = str(side.factory), _state_of(side.factory)
+    elif isinstance(value, (str, os.PathLike)):
+        document = formats.open(value, limits=limits)
+        side.name, side.format, side.document = document.path, document.format, document
+        if document.spec.values == formats.LUA:
+            document.warn(3)
+            notes = [f"{path}: {text}" for root in document.roots for path, text in preprocessing(root).items()]
+            if notes:
+                side.notes.append(Note("info", "", f"input, as the file says: {'; '.join(notes)}", code="match"))
+            value = _module_in(document.roots, side.name, at)
+        else:
+            with about_file(side.name):
+                value = _state_in(document.value, side.name, at, limits)
+    if isinstance(value, TorchObject):
+        side.module = value
+        value = state_dict(value, limits=limits)
+    if isinstance(value, StateDict):
+        side.derived = {key for key, origin in value.origins.items() if origin.param and origin.param.kind == "derived"}
+        side.notes += value.notes
+        value = value.tensors
+    if is_live(value):
+        side.live = value
+    value = adopt(value)
+    if not isinstance(value, Mapping):
+        raise ModelError("is not a state dict", file=side.name, found=type(value).__name__)
+    side.metadata = getattr(value, "_metadata", None)
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise ModelError("a state dict has a key that is not text", file=side.name, found=type(key).__name__)
+        side.keys.append(key)
+        if isinstance(item, Tensor) and item.extras is None:
+            side.tensors[key] = item
+        else:
+            side.others[key] = item
+    if not side.tensors:
+        raise ModelError("holds no tensors", file=side.name)
+    return side
+
+
+def _state_of(factory: Factory) -> OrderedDict[str, Any]:
+    """Return the state dict of a factory's module, whose parameters get their values when these are asked for."""
+    require_torch()
+    state = torchmodules.skeleton(factory).state_dict()
+    values = cache(lambda: adopt(torchmodules.make_module(factory, fetch=False)))
+    storages: dict[int, Storage] = {}
+    result: OrderedDict[str, Any] = OrderedDict()
+    for key, value in state.items():
+        if getattr(value, "is_meta", False):
+            element = ELEMENT_TYPES[str(value.dtype).removeprefix("torch.")]
+            memory = value.untyped_storage()
+            data = _InitialValue(values, key)
+            storage = storages.setdefault(memory._cdata, Storage(element, memory.nbytes() // element.itemsize, data))
+            shape, stride = tuple(value.shape), tuple(value.stride())
+            value = Tensor(element, storage, shape, stride, value.storage_offset(), is_scalar=not shape)
+        result[key] = value
+    result._metadata = getattr(state, "_metadata", None)  # type: ignore[attr-defined]
+    return adopt(result)  # type: ignore[no-any-return]
+
+
+class _InitialValue(Elements):
+    """The value of a parameter in a module that a factory has just made.
+
+    Args:
+        values: makes the module, and returns its state dict.
+        key: of the parameter.
+    """
+
+    def __init__(self, values: Callable[[], Mapping[str, Tensor]], key: str) -> None:
+        self._values, self._key = values, key
+
+    def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
+        """See `Elements.arrays`."""
+        value = self._values().get(self._key)
+        if value is None or value.storage is None or value.storage.count != storage.count:
+            raise ModelError(f"the module has other parameters when it is made with its weights: {self._key}")
+        return array_chunks(value.storage)
+
+
+def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
+    """Return the only module with tensors in a `.t7`, or that at a path."""
+    found = [
+        (path, module)
+        for number, root in enumerate(roots)
+        for path, module in find_modules(root, "root" if len(roots) == 1 else f"root[{number + 1}]")
+    ]
+    if at is None and len(found) > 1:
+        found = [(path, module) for path, module in found if state_dict(module).tensors] or found
+    return choose(found, at, name)[1]
+
+
+def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
+    """Return the only state dict in a `.pt`, or that at a path."""
+    if at is None and (state := state_dict_in(value)):
+        return state
+    found: list[tuple[str, Any]] = []
+    inside: set[Any] = set()
+    visited = VisitedModules(limits)
+    for visit in walk(value):
+        if visit.parent in inside:
+            inside.add(visit)
+        elif is_pickled_module(visit.value):
+            inside.add(visit)
+            found.append((visit.text(), module_state_dict(visit.value, limits=limits, visited=visited)))
+        elif isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values()):
+            found.append((visit.text(), visit.value))
+    return choose(found, at, name, "state dict")[1]
+
+
+Wired = tuple["Wiring", dict[str, str]]
+"""The data flow of a model, and the names of a side's keys in it, where they are others."""
+
+
+def wiring_of(side: Side) -> Wired | None:
+    """Return the data flow of the model that a side comes from; `None` if there is none, or it cannot be read."""
+    if not side.has_graph:
+        return None
+    if not side.wired:
+        side.wired.append(_wiring_of(side))
+    return side.wired[0]
+
+
+def _wiring_of(side: Side) -> Wired | None:
+    names: dict[str, str] = {}
+    try:
+        require_torch()
+        if side.live is not None:
+            live = side.live
+        elif side.factory is not None:
+            live = torchmodules.skeleton(side.factory)
+        elif side.cells is not None:
+            live = torchmodules.construct(side.cells.plan.root)
+        else:
+            assert side.module is not None
+            state = state_dict(side.module, own_keys=True)
+            live = torchmodules.construct(build_plan(side.module, state=state).root)
+            if ROOT_FIELD in side.module:  # `save_module` has recorded the names in PyTorch
+                names = _names_in_lua(side.tensors, state.tensors)
+    except (T7BridgeError, RecursionError):  # layers without modules, or nested too deep
+        return None
+    wiring = torchmodules.wiring_of(live)
+    return None if wiring is None else (wiring, names)
+
+
+def _names_in_lua(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the names in Lua of tensors with recorded names, by their memory; of tied ones none is known."""
+    names: dict[tuple[int, int, int], str] = {}
+    for key, tensor in own.items():
+        memory = _memory(tensor)
+        names[memory] = "" if memory in names else key
+    return {key: names.get(_memory(tensor), "") for key, tensor in tensors.items()}
+
+
+def _memory(tensor: Tensor) -> tuple[int, int, int]:
+    """Return a key that is equal for tensors of the same elements, whatever their shape."""
+    return id(tensor.storage), tensor.offset, tensor.numel
+
+
+def is_sorted(side: Side) -> bool:
+    """Return whether the keys of a side are not in the order of definition, as far as they show it.
+
+    safetensors and HDF5 sort keys. PyTorch's modules define a weight before its bias.
+    """
+    if side.has_graph:
+        return False
+    keys = list(side.tensors)
+    if keys == sorted(keys):
+        return True
+    place = {key: number for number, key in enumerate(keys)}
+    return any(name_of(key) == "bias" and place[key] < place.get(sibling(key, "weight"), -1) for key in keys)
+
+
+def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
+    """Return a state dict with exactly the keys of a side, in their order, and its metadata."""
+    if side.cells is None:
+        result = OrderedDict((key, tensors[key]) for key in side.keys)
+    else:
+        made = {**tensors, **undo(side.cells.pieces, tensors, side.layers)}
+        result = OrderedDict((key, made[key]) for key in (*side.layers, *side.others))
+    if side.metadata is not None:
+        result._metadata = side.metadata  # type: ignore[attr-defined]
+    return result
+
+
+def gate_count(key: str, tensors: Mapping[str, Tensor]) -> int:
+    """Return the number of gates in a key of a PyTorch state dict: 4 for an LSTM, 3 for a GRU, 1 for any other key."""
+    found = _KEY.match(key)
+    if not found:
+        return 1
+    hidden = tensors.get(sibling(key, f"weight_hr{found[1]}")) or tensors.get(sibling(key, f"weight_hh{found[1]}"))
+    shape = tensors[key].shape
+    if hidden is None or len(hidden.shape) != 2 or not hidden.shape[1] or not shape:
+        return 1
+    return shape[0] // hidden.shape[1]
+
+
+def reorder(words: str, count: int, into_pytorch: bool) -> Gates:
+    """Return the reordering between an order of gates and PyTorch's.
+
+    Args:
+        words: the order of the side that is not PyTorch's, a letter a gate: `ifog`.
+        count: number of gates.
+        into_pytorch: whether the target is the side with PyTorch's order.
+
+    Raises:
+        ModelError: the letters are not those of that many gates.
+    """
+    usual = ORDERS.get(count, "")
+    if sorted(words) != sorted(usual) or not usual:
+        raise ModelError(
+            "is not an order of the gates", expected=f"the letters {usual or 'of 3 or 4 gates'}", found=words[:20]
+        )
+    source, target = (words, usual) if into_pytorch else (usual, words)
+    return Gates(tuple(source.index(gate) for gate in target), f"{' '.join(source)} become {' '.join(target)}")
+
+
+def gate_orders(root: TorchObject) -> dict[str, str]:
+    """Return the orders of gates shown by the graphs of a model.
+
+    Returns:
+        For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
+    """
+    cells = _recognized(root, only_torch=True)
+    return {} if cells is None else _gate_orders(cells)
+
+
+def _gate_orders(cells: Lifted) -> dict[str, str]:
+    rows: dict[str, list[tuple[int, str]]] = {}
+    for piece in cells.pieces:
+        gate = piece.at[0] // piece.size[0]
+        if len(piece.start) == 2 and cells.state[piece.target].shape[0] == 4 * piece.size[0]:
+            rows.setdefault(sibling(piece.key, ""), []).append((piece.start[0], ORDERS[4][gate]))
+    orders = {key: "".join(letter for _, letter in sorted(found)) for key, found in rows.items()}
+    return {key: order for key, order in orders.items() if len(order) == 4}
+
+
+def _recognized(root: TorchObject, *, only_torch: bool) -> Lifted | None:
+    """Return a model as people write it in PyTorch, see `recognized`; `None` if it has layers without modules."""
+    try:
+        state = state_dict(root, own_keys=True)
+        return recognized(build_plan(root, state=state), state, only_torch)
+    except (T7BridgeError, RecursionError):  # of modules nested too deep
+        return None
+
+
+def recurrent_in_words(root: TorchObject) -> str:
+    """Return what a recurrent model is, `2-layer LSTM language model, 128 features, 65 tokens`; empty for others."""
+    found = _recognized(root, only_torch=False)
+    return "" if found is None else str(recurrence(found.plan.root) or "")
+
+
+def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
+    """Return a side with its cells as those of PyTorch if the other side has recurrent modules.
+
+    Args:
+        side: the side.
+        other: the other.
+        mapped: the user's keys and prefixes; with one of a layer in a cell, the layers are kept, and their order of
+            gates is known.
+    """
+    if side.module is None or not any(map(_KEY.match, other.tensors)) or ROOT_FIELD in side.module:
+        return side
+    cells = _recognized(side.module, only_torch=True)
+    if cells is None or not cells.pieces:
+        return side
+    parts = {piece.key for piece in cells.pieces}
+    if any(key.startswith(name) for name in mapped for key in parts):
+        return evolve(side, gates=_gate_orders(cells))
+    tensors = {key: tensor for key, tensor in cells.state.items() if key in side.tensors or key not in side.others}
+    return evolve(side, tensors=tensors, keys=[*cells.state], cells=cells, layers=side.tensors)
+
+
+BATCHES = "num_batches_tracked"
+"""PyTorch's batch counter, which is not used by trained models."""
+_RECURRENT = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))_l(\d+)(_reverse)?\Z")
+"""Names in `torch.nn.LSTM` of the parameters of one layer and direction."""
+
+_USUAL = {"weight", "bias", "running_mean", "running_var", BATCHES}
+
+Class = tuple[Any, ...]
+"""A key that is equal for parts that may be paired: names and shapes."""
+Path = tuple[str, ...]
+Shape = tuple[int, ...]
+
+
+@define(eq=False)
+class Part:
+    """Tensors of one module; of a recurrent module of PyTorch, those of one layer and direction.
+
+    Attributes:
+        path: the steps to it.
+        keys: its keys in the state dict, by the names of its tensors: `weight`, `bias`.
+        shapes: likewise.
+        optional: the names of its derived tensors.
+        number: its place among the parts of its side; this and the rest in one comparison, see `classify`.
+        cls: its class.
+    """
+
+    path: Path
+    keys: dict[str, str] = field(factory=dict)
+    shapes: dict[str, Shape] = field(factory=dict)
+    optional: set[str] = field(factory=set)
+    number: int = 0
+    cls: Class = ()
+
+
+def parts_of(tensors: Mapping[str, Tensor], derived: Iterable[str] = ()) -> list[Part]:
+    """Cut a state dict into parts, in the order of first occurrence.
+
+    Args:
+        tensors: the state dict.
+        derived: its derived keys, besides the batch counters.
+    """
+    parts: dict[Path, Part] = {}
+    optional = set(derived)
+    for key, tensor in tensors.items():
+        *steps, name = key.split(".")
+        recurrent = _RECURRENT.match(name)
+        if recurrent:
+            name = recurrent[1]
+            steps.append(f"_l{recurrent[2]}{recurrent[3] or ''}")
+        path = tuple(steps)
+        part = parts.setdefault(path, Part(path))
+        part.keys[name] = key
+        part.shapes[name] = tensor.shape
+        if name == BATCHES or key in optional:
+            part.optional.add(name)
+    # A part of counters and derived tensors alone carries no information.
+    return [part for part in parts.values() if len(part.optional) < len(part.keys)]
+
+
+def name_of(key: str) -> str:
+    """Return the name of a tensor in its module."""
+    return key.rpartition(".")[2]
+
+
+def sibling(key: str, name: str) -> str:
+    """Return the key of another tensor of the same module."""
+    return key[: key.rfind(".") + 1] + name
+
+
+def trimmed(shape: Shape) -> Shape:
+    """Return a shape without broadcasting dimensions: (n, c, 1, 1) is (n, c), and (1, n, 1, 1) is (n)."""
+    others = tuple(extent for extent in shape if extent != 1)
+    if len(others) <= 1:
+        return others or (1,)
+    while shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
+
+
+def _matrix(shape: Shape) -> Shape:
+    """Return a kernel as the matrix of its layer on one patch: (n, c, h, w) is (n, c * h * w)."""
+    shape = trimmed(shape)
+    return (shape[0], prod(shape[1:])) if len(shape) > 2 else shape
+
+
+def fits(shape: Shape, wanted: Shape) -> bool:
+    """Return whether elements of one shape are valid in another in the same order, by the layers' computation."""
+    one, other = trimmed(shape), trimmed(wanted)
+    if one == other:
+        return True
+    return min(len(one), len(other)) == 2 and _matrix(one) == _matrix(other)
+
+
+def _needed(part: Part) -> dict[str, Shape]:
+    return {name: shape for name, shape in part.shapes.items() if name not in part.optional}
+
+
+def _class_of(shapes: Mapping[str, Shape], look: Callable[[Shape], Any] = tuple) -> Class:
+    return tuple(sorted((name, look(shape)) for name, shape in shapes.items()))
+
+
+def _bare(part: Part) -> Class:
+    """Omit tensors that a module of the same kind may lack: a bias, or the statistics of a normalization."""
+    needed = _needed(part)
+    weight = needed.get("weight")
+    if weight is not None:
+        lacks = ("bias",) if len(weight) > 1 else ("running_mean", "running_var")
+        needed = {name: shape for name, shape in needed.items() if name not in lacks}
+    return _class_of(needed, _matrix)
+
+
+def _nameless(part: Part) -> Class:
+    """Use shapes alone, where they distinguish the tensors of a part."""
+    shapes = sorted(trimmed(shape) for shape in _needed(part).values())
+    return ("", *shapes) if len(set(shapes)) == len(shapes) else _bare(part)
+
+
+_LEVELS: tuple[Callable[[Part], Class], ...] = (
+    lambda part: _class_of({name: shape for name, shape in part.shapes.items() if name != BATCHES}),
+    lambda part: _class_of(_needed(part)),
+    lambda part: _class_of(_needed(part), trimmed),
+    lambda part: _class_of(_needed(part), _matrix),
+    _bare,
+    _nameless,
+)
+"""What must be equal in parts of one class, the strictest comparison first."""
+
+
+def classify(source: list[Part], target: list[Part]) -> None:
+    """Set the numbers and classes of the parts on both sides.
+
+    Parts are in one class as strictly as possible: looser comparisons are tried only on the parts that the stricter
+    ones leave in unequal numbers.
+    """
+    for part in (*source, *target):
+        part.cls = (0, *_LEVELS[0](part))
+    for level, compare in enumerate(_LEVELS[1:], 1):
+        counts = [Counter(part.cls for part in side) for side in (source, target)]
+        for part in (*source, *target):
+            few, many = sorted(count[part.cls] for count in counts)
+            if few != many and not (few and compare is _nameless):
+                part.cls = (level, *compare(part))
+    for side in (source, target):
+        for number, part in enumerate(side):
+            part.number = number
+
+
+def names_between(source: Part, target: Part) -> dict[str, str]:
+    """Map the tensors of one part to those of another: by name, or by shape if no name is the same."""
+    common = {name: name for name in target.shapes if name in source.shapes}
+    if common or _USUAL.issuperset([*source.shapes, *target.shapes]):
+        return common
+    by_shape = {trimmed(shape): name for name, shape in _needed(source).items()}
+    wanted = {name: trimmed(shape) for name, shape in _needed(target).items()}
+    return {name: by_shape[shape] for name, shape in wanted.items() if shape in by_shape}

@@ -1,0 +1,284 @@
+"""Single layers of Lua models, live in double precision. May import graph, nn and torchmodules.
+
+A layer's result in double precision is the reference. The same layer with random errors of Lua's precision, or run in
+single precision, shows how far rounding takes a result from it; see `rounding`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from math import sqrt
+from typing import Any
+
+import torch
+from attrs import evolve, field
+from torch import nn
+
+from ...data import define
+from ...errors import ModelError
+from ...graph.lua import TorchObject
+from ...graph.tensor import Tensor
+from ...limits import DEFAULT_LIMITS, Limits
+from ...nn.fields import Fields
+from ...nn.output_shapes import Example, inputs_text
+from ...nn.registry import traits_of
+from ...torchmodules.build import example, live_module
+from .runs import items, replaced
+
+Values = Any
+"""A torch tensor, a float, or a list of these."""
+_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What a module raises for an input that it does not accept."""
+
+
+class NotRunError(Exception):
+    """A layer cannot be run; the message says why."""
+
+
+class RefusedError(NotRunError):
+    """A layer does not accept a value that Lua's layer accepted."""
+
+
+# Values
+
+
+def to_torch(value: Any) -> Values:
+    """Return recorded values as tensors of torch."""
+    return replaced(value, Tensor, lambda item: torch.from_numpy(item.numpy().copy()))
+
+
+def to_doubles(value: Any) -> Values:
+    """Return recorded values as tensors of torch in double precision."""
+    return mapped(to_torch(value), torch.Tensor.double)
+
+
+def flat(value: Values) -> Iterator[torch.Tensor]:
+    """Return the tensors of a value, in order; numbers as tensors of one element."""
+    for item in items(value):
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, (int, float)):
+            yield torch.tensor(float(item), dtype=torch.float64)
+
+
+def doubles(value: Values) -> list[torch.Tensor]:
+    """Return the tensors of a value in double precision."""
+    return [item.double() for item in flat(value)]
+
+
+def mapped(value: Values, change: Callable[..., Any]) -> Values:
+    """Return a value with a function applied to each of its tensors."""
+    return replaced(value, torch.Tensor, change)
+
+
+def drawn(module: nn.Module, spec: Any) -> Values:
+    """Return example inputs of a model in double precision; see `example`.
+
+    Raises:
+        ModelError: they do not fit into memory, or PyTorch draws no numbers of their type.
+    """
+    try:
+        return mapped(example(module, spec), torch.Tensor.double)
+    except (RuntimeError, TypeError) as error:
+        text = (str(error).splitlines() or [""])[0][:200]
+        raise ModelError(f"PyTorch cannot make an input: {text}", found=inputs_text(spec)) from error
+
+
+# Layers
+
+
+def in_double(model: nn.Module) -> nn.Module:
+    """Make a live module compute in double precision, also where a layer states the type of its output."""
+    for layer in map(vars, model.modules()):
+        dtype = layer.get("dtype")
+        if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
+            layer["dtype"] = torch.float64
+    return model.double()
+
+
+@define(eq=False)
+class LiveLayer:
+    """One Lua module, live, in double precision.
+
+    Attributes:
+        obj: the module in Lua.
+        module: the live module in double precision.
+        unit: unit roundoff of the element type that Lua computed in.
+        tensors: in place of the module's own, by name.
+    """
+
+    obj: TorchObject
+    module: nn.Module
+    unit: float
+    tensors: dict[str, torch.Tensor] = field(factory=dict, repr=False)
+
+    @classmethod
+    def build(
+        cls,
+        obj: TorchObject,
+        path: str,
+        unit: float,
+        limits: Limits = DEFAULT_LIMITS,
+        in_other_mode: bool = False,
+    ) -> LiveLayer:
+        """Build a module on its own, in the mode stored in the file.
+
+        Args:
+            obj: the module in Lua.
+            path: its path, for messages.
+            unit: unit roundoff of its numbers.
+            limits: resource limits.
+            in_other_mode: whether it ran in training and was saved in evaluation, or the other way round.
+
+        Raises:
+            T7BridgeError: it has no PyTorch module, or its fields are inconsistent.
+        """
+        module = live_module(obj, path, limits=limits)
+        mode = obj.get("train")
+        module.train((mode is True) != (in_other_mode and isinstance(mode, bool)))
+        for parameter in module.parameters():
+            parameter.requires_grad_(False)
+        return cls(obj, in_double(module), unit)
+
+    @property
+    def has_weights(self) -> bool:
+        """True if an optimizer may change its results."""
+        return next(self.module.parameters(), None) is not None
+
+    def run(self, value: Values) -> Values:
+        """Run the layer on a value, which is not modified.
+
+        Raises:
+            RefusedError: the layer does not accept the value.
+            NotRunError: it draws at random, and what it drew is not recorded.
+        """
+        for inside in self.module.modules():
+            if "state" in vars(inside):
+                vars(inside)["state"] = None
+        # In-place layers must not change the caller's tensors, nor leaf tensors that require gradients.
+        own = mapped(value, lambda item: item * 1 if item.requires_grad else item.clone())
+        replayed = self._replayed(own)
+        if replayed is not None:
+            return replayed
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return torch.func.functional_call(self.module, self.tensors, (own,))
+        except _REFUSALS as error:
+            text = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            raise RefusedError(f"does not accept the recorded input: {text}") from error
+
+    def _replayed(self, value: Values) -> Values:
+        """Return the result with the recorded noise; `None` for layers without random numbers."""
+        always = self.obj.get("stochasticInference") is True or self.obj.get("stochastic_inference") is True
+        if not (self.module.training or always) or not isinstance(value, torch.Tensor):
+            return None
+        kind = type(self.module)
+        home = "torch.nn" if kind.__module__.startswith("torch.nn.") else kind.__module__
+        replay = traits_of(f"{home}.{kind.__qualname__}").replay
+        if replay is None or self.obj.get("p") == 0.0:
+            return None
+        noise = self.obj.get("noise")
+        if not isinstance(noise, Tensor) or not noise.numel:
+            raise NotRunError("is random, and its random numbers are not recorded")
+        try:
+            return replay(Fields(self.obj), value, to_torch(noise).to(value.dtype))
+        except (RuntimeError, ModelError) as error:
+            raise NotRunError("its recorded noise does not match its input") from error
+
+    def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> LiveLayer:
+        """Return the layer with a function applied to its weights and buffers, but not to index tables."""
+        named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        return evolve(
+            self,
+            tensors={
+                name: change(item)
+                for name, item in named.items()
+                if item.is_floating_point() and "connTable" not in name
+            },
+        )
+
+    def disturbed(self, value: Values, seed: int) -> tuple[LiveLayer, Values]:
+        """Return the layer and an input, both with random errors of Lua's precision.
+
+        A sum of n products has n roundings, of partial sums as large as the root of the sum of all squares in the mean:
+        as much as an error of sqrt(n) units in each of its products.
+        """
+        draw = torch.Generator().manual_seed(seed)
+        matrices = [item for item in [*self.module.parameters(), *self.module.buffers()] if item.dim() > 1]
+        terms = max((item.numel() // max(item.shape[0], 1) for item in matrices), default=1)
+        size = self.unit * sqrt(max(terms, 1))
+
+        def moved(item: torch.Tensor) -> torch.Tensor:
+            # Whole numbers are exact: classes, rows, positions.
+            if not item.is_floating_point() or bool((item == item.round()).all()):
+                return item
+            return item * (1 + size * torch.randn(item.shape, generator=draw, dtype=item.dtype))
+
+        return self._changed(moved), mapped(value, moved)
+
+    def in_single(self, value: Values) -> tuple[LiveLayer, Values]:
+        """Return the layer and an input in single precision, which shows what its intermediate results lose."""
+
+        def single(item: torch.Tensor) -> torch.Tensor:
+            return item.float() if item.is_floating_point() else item
+
+        return self._changed(single), mapped(value, single)
+
+    def shapes(self, value: Any) -> list[tuple[int, ...]] | None:
+        """Return the shapes of the outputs for values or `Examples` without computing; `None` if impossible."""
+
+        def empty(item: torch.Tensor | Example) -> torch.Tensor:
+            dtype = item.dtype if isinstance(item, torch.Tensor) else torch.float64
+            return torch.empty(item.shape, dtype=dtype, device="meta")
+
+        try:
+            meta = {name: item.to("meta") for name, item in self.module.state_dict().items()}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = torch.func.functional_call(self.module, meta, replaced(value, (torch.Tensor, Example), empty))
+        except Exception:  # only a preview: `run` reports the error
+            return None
+        return [tuple(tensor.shape) for tensor in flat(result)]
+
+
+# What is computed of a layer
+
+Compute = Callable[[Any, Values], "list[torch.Tensor]"]
+"""Tensors computed by a layer from values: its output, or the gradient with respect to its input."""
+
+
+def outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
+    """Return the tensors of a layer's output.
+
+    Raises:
+        NotRunError: the layer cannot be run on the value.
+    """
+    return doubles(layer.run(value))
+
+
+def gradients(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
+    """Return the gradients with respect to the tensors of the input.
+
+    Args:
+        layer: the layer.
+        value: a pair: its input, and the gradient with respect to its output.
+
+    Raises:
+        NotRunError: there is no gradient, or the layer cannot be run on the values.
+    """
+    with torch.enable_grad():
+        inputs = mapped(value[0], lambda item: item.clone().requires_grad_() if item.is_floating_point() else item)
+        wanted = [item for item in flat(inputs) if item.requires_grad]
+        pairs = list(zip(flat(layer.run(inputs)), flat(value[1])))
+        try:
+            slopes = torch.autograd.grad(
+                [output for output, _ in pairs],
+                wanted,
+                [slope.to(output.dtype).reshape(output.shape) for output, slope in pairs],
+                allow_unused=True,
+            )
+        except RuntimeError as error:
+            raise NotRunError(f"has no gradient: {str(error).splitlines()[0][:150]}") from error
+    return [torch.zeros_like(one).double() if item is None else item.double() for one, item in zip(wanted, slopes)]

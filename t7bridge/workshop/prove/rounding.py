@@ -1,0 +1,185 @@
+"""The bound on rounding: how far a result may be from that of exact arithmetic.
+
+Lua computed in single or double precision. A layer is computed in double precision, and again with random errors of
+Lua's precision in its input and weights, and in single precision. How far these results spread is what rounding
+explains.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import torch
+
+from ...data import define, np
+from ...graph.tensor import Tensor
+from .runs import Recorded, leaves
+
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
+"""Unit roundoff by element type."""
+TINY = 1e-300
+"""Avoids division by zero expected errors."""
+HEADROOM = 15.0
+"""Largest rounding error in standard deviations: of a million normal errors the largest has 5, and the order in which
+Lua's libraries add up, which the estimate does not know, may triple it."""
+EXACT = 20.0
+"""Factor of the limit in double precision: the reference itself is no more exact than what it judges, and sums of 400
+terms in another order are apart by the root of their number."""
+ON_GPU = 10.0
+"""Factor of the limit on a GPU, whose libraries transform convolutions by matrices with entries up to 10."""
+BACKWARD = 3.0
+"""Factor of the limit for gradients: three values of the sum were rounded, gradOutput, input and result."""
+RTOL, ATOL = 1e-4, 1e-5
+"""The differences allowed for a layer with approximate functions."""
+
+APPROXIMATE = {
+    # Exponentials are computed by a fast approximation.
+    "nn.LogSoftMax": 3e-4,
+    "nn.SpatialLogSoftMax": 3e-4,
+    "cudnn.LogSoftMax": 3e-4,
+    # Coefficients are kept in the precision of the first run.
+    "nn.LayerNormalization": 1e-4,
+    "nn.SpatialSubtractiveNormalization": 1e-4,
+    "nn.SpatialDivisiveNormalization": 1e-4,
+    "nn.SpatialContrastiveNormalization": 1e-4,
+    # A value at the threshold on either side; 1 + exp(x) before the logarithm; coefficients in single precision.
+    "nn.HardShrink": 0.0,
+    "nn.LogSigmoid": 0.0,
+    "nn.SpatialUpSamplingBilinear": 0.0,
+}
+"""Classes, by the names of their entries, whose outputs need only agree within `RTOL` and `ATOL`, or within this.
+
+Source: TH 814ea4a `THLogAdd.c`, `THExpMinusApprox` of the LogSoftMax before 2017, nn 8726825.
+"""
+_SAMPLE = 2_000
+"""Numbers of a tensor that are looked at: if more than 1 in 500 has more digits, one is among these (e^-4: 98 %)."""
+_ENOUGH = 16
+"""Different numbers that determine a precision: by chance one double in 2^29 is a float."""
+
+
+# The precision of recorded numbers
+
+
+def unit_of(value: Recorded) -> float | None:
+    """Return the unit roundoff of a value's numbers; `None` if it has no floating-point tensors.
+
+    Doubles that were converted from floats have that of floats, and numbers with six digits in an ascii file that of
+    six digits.
+    """
+    return max((_unit(tensor) for tensor in leaves(value) if tensor.element.name in UNIT), default=None)
+
+
+def has_precision(value: Recorded) -> bool:
+    """Return whether a value has enough different numbers to show its precision."""
+    return any(len(_sample(tensor)) >= _ENOUGH for tensor in leaves(value) if tensor.element.name in UNIT)
+
+
+def _sample(tensor: Tensor) -> np.ndarray:
+    """Return some of the different numbers of a tensor, but no zeros."""
+    numbers = tensor.numpy().reshape(-1)
+    with np.errstate(invalid="ignore"):  # signaling NaNs
+        sample = numbers[:: max(1, numbers.size // _SAMPLE)].astype("f8")
+    return np.unique(sample[np.isfinite(sample) & (sample != 0)])
+
+
+def _unit(tensor: Tensor) -> float:
+    unit = UNIT[tensor.element.name]
+    with np.errstate(invalid="ignore", over="ignore"):  # signaling NaNs, and the smallest numbers
+        sample = _sample(tensor)
+        are_single = bool((sample.astype("f4") == sample).all())
+        if sample.size < _ENOUGH:
+            # Few numbers with 16 binary digits or less may have been written by hand.
+            mantissa = np.frexp(sample)[0] * 2.0**16
+            has_more_digits = bool((mantissa != np.round(mantissa)).any())
+            return max(unit, UNIT["float32"]) if are_single and has_more_digits else unit
+        power = np.floor(np.log10(np.abs(sample)))
+        for digits in range(4, 10 if unit == UNIT["float64"] else 7):
+            places = 10.0 ** (digits - 1 - power)
+            if np.allclose(np.round(sample * places) / places, sample, rtol=max(unit, 1e-14), atol=0):
+                return max(unit, 0.5 * 10.0 ** (1 - digits))
+    return max(unit, UNIT["float32"]) if are_single else unit
+
+
+# Differences
+
+
+def spread(exact: list[torch.Tensor], draws: list[list[torch.Tensor]], unit: float) -> list[torch.Tensor]:
+    """Return the expected errors of computed tensors, as standard deviations of each element.
+
+    Args:
+        exact: the tensors in double precision.
+        draws: the same with errors, several times.
+        unit: unit roundoff.
+    """
+    scales = []
+    for one, *others in zip(exact, *draws):
+        squares = torch.zeros_like(one)
+        for other in others:
+            if other.shape == one.shape:
+                squares += (other - one).square()
+        squares = (squares / max(len(others), 1)).nan_to_num(0.0, 0.0, 0.0)
+        sizes = one.abs().nan_to_num(0.0, 0.0, 0.0)
+        if one.numel():
+            # Those of few draws may all be small: each element counts with the mean of all.
+            squares = (squares + squares.mean()) / 2
+            sizes = sizes + 0.1 * sizes.square().mean().sqrt()
+        # A number that is rounded to the nearest is off by half a unit.
+        scales.append(squares.sqrt() + 0.5 * unit * sizes + TINY)
+    return scales
+
+
+@define(eq=False)
+class Deviation:
+    """Numbers of one comparison.
+
+    Attributes:
+        reason: why the two cannot be compared element by element; empty where they can.
+        max_abs: largest absolute difference.
+        max_rel: the same, relative to the largest recorded absolute value.
+        excess: the largest difference in units of the rounding limit; 1 is the limit.
+        close: whether all are within `RTOL` and `ATOL`.
+    """
+
+    reason: str = ""
+    max_abs: float = inf
+    max_rel: float = inf
+    excess: float = inf
+    close: bool = False
+
+
+def measure(
+    recorded: list[torch.Tensor], computed: list[torch.Tensor], scales: list[torch.Tensor], headroom: float = 1.0
+) -> Deviation:
+    """Compare recorded with computed values.
+
+    Args:
+        recorded: tensors.
+        computed: in double precision.
+        scales: expected rounding errors of each element, as standard deviations.
+        headroom: factor of the limit.
+    """
+    if len(recorded) != len(computed):
+        return Deviation(f"{len(computed)} outputs, {len(recorded)} recorded")
+    for one, other in zip(recorded, computed):
+        if one.squeeze().shape != other.squeeze().shape:
+            return Deviation(f"shape {list(other.shape)}, recorded {list(one.shape)}")
+    mine, theirs, scale = map(joined, (recorded, computed, scales))
+    both = mine.isfinite() & theirs.isfinite()
+    # A sum beyond the largest float is infinite in Lua but not here.
+    same = (mine == theirs) | (mine.isnan() & theirs.isnan()) | (mine.isinf() & (theirs.abs() > 3e38))
+    if not bool((both | same).all()):
+        return Deviation("infinite or not a number on one side")
+    mine = torch.where(both, mine, 0.0)
+    theirs = torch.where(both, theirs, 0.0)
+    error = mine - theirs
+    largest, apart, sigmas = (float(item.abs().max()) if len(item) else 0.0 for item in (mine, error, error / scale))
+    relative = 0.0
+    if apart:
+        relative = apart / largest if largest else inf
+    close = bool((error.abs() <= ATOL + RTOL * mine.abs()).all())
+    return Deviation("", apart, relative, sigmas / (HEADROOM * headroom), close)
+
+
+def joined(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Return the elements of all tensors."""
+    return torch.cat([item.reshape(-1).double() for item in tensors] or [torch.zeros(0, dtype=torch.float64)])

@@ -1,0 +1,745 @@
+"""PyTorch modules as Lua models. That real Lua computes the same is recorded in testfiles/lua."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lua_nets import flat, module_of, same_outputs
+from torch import nn
+
+import t7bridge
+from t7bridge.errors import ModelError, TargetExistsError, UnsupportedError
+from t7bridge.nn import Places
+from t7bridge.workshop.lua.build import OPERATIONS
+
+
+class Shared(nn.Module):
+    """Changes in place: views by decomposed operations, results of changes, and copies that may be views."""
+
+    def forward(self, x):
+        x = x * 1
+        part = x.chunk(2, 1)[1]
+        x.hsplit(2)[0].add_(1)
+        x.tensor_split([1, 3], 2)[1].mul_(2)
+        changed = x[:, 1].add_(0.5)
+        x.expand_as(x).sub_(0.25)
+        x.transpose(1, 2).reshape(x.size(0), -1).zero_()  # a copy
+        changed.mul_(-1)
+        return [x * changed.real.unsqueeze(1), part]
+
+
+def test_memory_is_shared_as_in_pytorch(tmp_path):
+    """A change in place is seen by all that PyTorch shares the memory with."""
+    same_outputs(Shared(), tmp_path / "m.t7", (torch.randn(2, 4, 4),))
+
+    class Diagonal(nn.Module):
+        def forward(self, x):
+            x = x * 1
+            x.diagonal(0, 1, 2).zero_()
+            return x
+
+    same_outputs(Diagonal(), tmp_path / "n.t7", (torch.randn(2, 4, 4),))
+
+
+class Infinite(nn.Module):
+    """Comparisons with infinity and with itself, logarithms of sums, and sums of masks."""
+
+    def forward(self, x):
+        masks = [x == -torch.inf, x != torch.inf, x >= torch.inf, x.isfinite(), (x > 0) + (x > 1), x.double() > 0]
+        sums = [x.logsumexp(1, keepdim=True), torch.logaddexp(x, x.roll(1, 1)), x.logcumsumexp(1)]
+        return [torch.stack([mask.float() for mask in masks], 1), torch.cat(sums, 1)]
+
+
+def test_infinite_values_are_compared_and_added(tmp_path):
+    """No difference of infinities becomes NaN in a mask or a sum; what PyTorch rounds before it adds is refused."""
+    inf = torch.inf
+    x = torch.tensor([[-inf, -inf, -inf, -inf], [3.0, -inf, inf, inf], [0.0, 2.0, 1.0, -1.0]])
+    same_outputs(Infinite(), tmp_path / "m.t7", (x,))
+
+    class Rounded(nn.Module):
+        def forward(self, x):
+            return x.sum(1, dtype=torch.int64)
+
+    with pytest.raises(UnsupportedError, match="rounds to int64 before it adds"):
+        t7bridge.save_module(Rounded(), tmp_path / "n.t7", example_inputs=x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", "resnet", "squeeze"])
+def test_the_size_of_the_batch_stays_open(name, tmp_path):
+    """The model accepts batches of other sizes than the example, also of one."""
+    module, inputs = module_of(name)
+    again = same_outputs(module, tmp_path / "m.t7", inputs)
+    for count in (1, 5):
+        more = torch.randn(count, *inputs[0].shape[1:])
+        with torch.no_grad():
+            torch.testing.assert_close(again(more), module(more), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_module_is_not_changed(tmp_path):
+    """Saving changes neither the weights, nor the moving means, nor the mode of a module."""
+    module, inputs = module_of("resnet")
+    module.train()
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs)
+    assert module.training
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
+
+
+def test_training_means_what_it_did(tmp_path):
+    """Batch normalization and dropout are Lua's own layers, with momentum and probability."""
+    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, momentum=0.3), nn.Dropout(0.25))
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(3, 4))
+    modules = t7bridge.load(tmp_path / "m.t7")["modules"]
+    assert modules[2]["momentum"] == 0.3
+    assert modules[3].class_name == "nn.Dropout"
+    assert modules[3]["p"] == 0.25
+    assert modules[3]["train"] is True
+
+
+class Spectrum(nn.Module):
+    """Transforms of cut and padded signals."""
+
+    def forward(self, x):
+        return torch.fft.irfft(torch.fft.rfft(x, n=4) * torch.fft.fft(x, n=8)[..., :3], n=4)
+
+
+def test_transforms_cut_and_pad(tmp_path):
+    """A transform of another length than its dimension's is decomposed by PyTorch."""
+    same_outputs(Spectrum(), tmp_path / "m.t7", (torch.randn(2, 3, 6),))
+
+
+class Sine(nn.Module):
+    """A function that nn lacks."""
+
+    def forward(self, x):
+        return x.sin()
+
+
+@pytest.mark.parametrize(("write", "target"), [(t7bridge.write_lua, "."), (t7bridge.save_module, "m.t7")])
+def test_no_model_is_left_where_its_classes_cannot_be_written(write, target, tmp_path):
+    """An existing layers.lua is refused before a model that needs another one gets its name."""
+    (tmp_path / "layers.lua").write_text("-- mine")
+    with pytest.raises(TargetExistsError):
+        write(Sine(), tmp_path / target, example_inputs=torch.randn(2, 3), allow=("layers",))
+    assert [each.name for each in tmp_path.iterdir()] == ["layers.lua"]
+    assert (tmp_path / "layers.lua").read_text() == "-- mine"
+
+
+class Noisy(nn.Module):
+    """Adds noise in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        if self.training and x.requires_grad:
+            x = x + torch.randn_like(x)
+        return nn.functional.dropout(self.layer(x), 0.5, training=self.training)
+
+
+class Guarded(nn.Module):
+    """Branches on the mode, and computes the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        if self.training:
+            self.norm.momentum = 0.1
+        return self.norm(x)
+
+
+def test_a_branch_for_training_is_reported(tmp_path):
+    """A module whose graph is another in training is named once; one that only branches on `self.training` is not."""
+    module = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5, inplace=True), Noisy(), Guarded(), Noisy())
+    report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    (note,) = [note for note in report.notes if note.code == "left-out"]
+    assert (note.level, note.path, note.class_name) == ("warning", "2", "Noisy")
+    assert "at 2 places" in note.message
+
+
+@pytest.mark.slow
+def test_tied_weights_are_one_storage(tmp_path):
+    """A tensor that two layers share is one storage in the file."""
+    module, inputs = module_of("transformer")
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs)
+    found = {}
+    for place in Places(t7bridge.load(tmp_path / "m.t7")):
+        if place.obj.class_name in ("nn.LookupTable", "nn.Linear"):
+            names = place.obj["t7bridge"]["weight"]
+            if names["key"] in ("table.weight", b"table.weight"):
+                found[place.obj.class_name] = place.obj["weight"].storage
+    assert set(found) == {"nn.LookupTable", "nn.Linear"}
+    assert found["nn.LookupTable"] is found["nn.Linear"]
+
+
+class Sorting(nn.Module):
+    def forward(self, x):
+        y = x.sort(1)[0]
+        return torch.sin(y) + x.cumprod(1)
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x + 1 if x.sum() > 0 else x
+
+
+def test_everything_unsupported_is_listed(tmp_path):
+    """All operations without a composition are named at once, each with its line."""
+    with pytest.raises(UnsupportedError) as error:
+        t7bridge.save_module(Sorting(), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    text = str(error.value)
+    assert "aten.sort" in text
+    assert "aten.cumprod" in text
+    assert "test_save_module.py:" in text
+    assert "y = x.sort(1)[0]" in text
+    assert not (tmp_path / "m.t7").exists()
+
+
+def test_control_flow_by_data_is_refused(tmp_path):
+    """A branch that depends on values is refused, not traced one way."""
+    with pytest.raises(UnsupportedError, match="depends on data"):
+        t7bridge.save_module(Branching(), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+
+
+def test_wrong_arguments(tmp_path):
+    """A value that is not a module, and an existing target, are errors of their own."""
+    with pytest.raises(ModelError, match=r"torch\.nn\.Module"):
+        t7bridge.save_module({}, tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    (tmp_path / "m.t7").write_bytes(b"")
+    with pytest.raises(TargetExistsError):
+        t7bridge.save_module(nn.Linear(3, 2), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet", "gru", "transformer", "squeeze", "free"])
+def test_weights_go_both_ways(name, tmp_path):
+    """`convert` returns the network's state dict, and puts a tuned one into the Lua model."""
+    module, inputs = module_of(name)
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs)
+    report = t7bridge.convert(tmp_path / "m.t7", tmp_path / "m.pt")
+    assert [note for note in report.notes if note.level == "warning"] == []
+    got = torch.load(tmp_path / "m.pt", weights_only=True)
+    want = module.state_dict()
+    assert list(got) == list(want)
+    assert all(torch.equal(got[key], value) for key, value in want.items())
+    for parameter in module.parameters():
+        parameter.data.mul_(0.9)
+    torch.save(module.state_dict(), tmp_path / "tuned.pt")
+    t7bridge.convert(tmp_path / "tuned.pt", tmp_path / "tuned.t7", template=tmp_path / "m.t7")
+    again = t7bridge.load_module(tmp_path / "tuned.t7")
+    with torch.no_grad():
+        wanted = flat(module(*inputs))
+        got_outputs = flat(again(inputs[0] if len(inputs) == 1 else list(inputs)))
+    for a, b in zip(got_outputs, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, slope):
+        return -slope
+
+
+class Counting(nn.Module):
+    """Does what Lua does otherwise: a backward of its own, a buffer that changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        self.count += 1
+        return Reversed.apply(self.layer(x)) * self.count
+
+
+OTHERWISE = {
+    "backward": (Counting, "Reversed has its own backward"),
+    "buffer": (Counting, "forward updates the buffer count"),
+    "momentum": (lambda: nn.BatchNorm1d(4, momentum=None), "momentum=None, a cumulative average"),
+    "statistics": (lambda: nn.InstanceNorm1d(4, track_running_stats=True), "uses those of the batch in training"),
+    "frozen": (lambda: nn.Linear(4, 4).requires_grad_(False), "2 parameters with requires_grad=False"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_what_training_does_otherwise_is_a_warning(name, tmp_path):
+    """What Lua does not do in training as PyTorch does is named."""
+    make, text = OTHERWISE[name]
+    inputs = torch.randn((3, 4, 5) if name == "statistics" else (3, 4))
+    report = t7bridge.save_module(make(), tmp_path / "m.t7", example_inputs=inputs)
+    assert any(text in note.message and note.level == "warning" for note in report.notes)
+
+
+def test_half_inputs_have_half_gradients(tmp_path):
+    """A model of 16-bit inputs begins with a copy from and, backward, to such tensors."""
+    t7bridge.save_module(nn.Sequential(nn.Linear(4, 2)).half(), tmp_path / "m.t7", torch.randn(3, 4).half())
+    copy = t7bridge.load(tmp_path / "m.t7")["modules"][1]
+    assert (copy.class_name, copy["gradInput"].dtype) == ("nn.Copy", "float16")
+
+
+class Sized(nn.Module):
+    def forward(self, *inputs):
+        return inputs[0] * 2, 5
+
+
+def test_any_arguments_and_numbers(tmp_path):
+    """A forward of `*inputs` keeps the batch open; a number that it returns is a tensor of one element."""
+    report = t7bridge.save_module(Sized(), tmp_path / "m.t7", torch.randn(2, 3))
+    assert [note.message for note in report.notes] == ["output 2 is a number: a tensor of one element in Lua"]
+    outputs = t7bridge.load_module(tmp_path / "m.t7")(torch.ones(5, 3))
+    assert outputs[0].shape == (5, 3)
+    assert outputs[1] == 5
+
+
+class Each(nn.Module):
+    def forward(self, x):
+        return torch.stack([x[place] * place for place in range(x.shape[0])])
+
+
+def test_a_loop_over_the_batch_is_named(tmp_path):
+    """A module that runs once for each example accepts that many examples only, which a note says."""
+    report = t7bridge.save_module(Each(), tmp_path / "m.t7", torch.randn(2, 3))
+    assert any("size of the batch is fixed" in note.message for note in report.notes)
+
+
+def test_whole_numbers_are_floats(tmp_path):
+    """Outputs of whole numbers are floats in Lua, which a note says."""
+    report = t7bridge.save_module(_Cast(lambda x: x.long()), tmp_path / "m.t7", torch.randn(2, 3))
+    assert any("output 1 has whole numbers as floats" in note.message for note in report.notes)
+
+
+class Larger(nn.Module):
+    def forward(self, x):
+        return torch.topk(torch.sin(x), 2).values
+
+
+def test_operations_on_refused_values_are_listed(tmp_path):
+    """An operation without a composition is named, too, if its input is the value of another."""
+    with pytest.raises(UnsupportedError, match=r"(?s)aten\.sin.*aten\.topk"):
+        t7bridge.save_module(Larger(), tmp_path / "m.t7", torch.randn(2, 3))
+
+
+class Temperature(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.07))
+        self.register_buffer("mean", torch.ones(4))
+
+    def forward(self, x):
+        return (x - self.mean) * self.scale.exp()
+
+
+def test_state_is_state(tmp_path):
+    """A parameter without dimensions keeps its shape; a buffer is a field that a template and a state dict set."""
+    first, second, x = Temperature(), Temperature(), torch.randn(3, 4)
+    second.load_state_dict({"scale": torch.tensor(0.5), "mean": torch.arange(4.0)})
+    t7bridge.save_module(first, tmp_path / "m.t7", x)
+    t7bridge.convert(tmp_path / "m.t7", tmp_path / "m.pt")
+    assert all(torch.equal(value, first.state_dict()[key]) for key, value in torch.load(tmp_path / "m.pt").items())
+    torch.save(second.state_dict(), tmp_path / "second.pt")
+    t7bridge.convert(tmp_path / "second.pt", tmp_path / "second.t7", template=tmp_path / "m.t7")
+    loaded = t7bridge.load_module(tmp_path / "m.t7")
+    loaded.load_state_dict(second.state_dict())
+    with torch.no_grad():
+        for model in (loaded, t7bridge.load_module(tmp_path / "second.t7")):
+            torch.testing.assert_close(model(x), second(x))
+
+
+class Masked(nn.Linear):
+    def forward(self, x):
+        self.weight.data *= torch.ones(4, 4).tril()
+        x = x * 1
+        x.data = x.data * 3
+        return super().forward(x)
+
+
+class Clipped(nn.Linear):
+    def forward(self, x):
+        self.weight.data = self.weight.data.clamp(-0.1, 0.1)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [Masked, Clipped])
+def test_parameters_changed_by_data(kind, tmp_path):
+    """A weight whose `data` is changed in `forward` is changed in Lua, with a warning; a mask leaves its gradient."""
+    module, x = kind(4, 4), torch.randn(3, 4)
+    report = t7bridge.save_module(module, tmp_path / "m.t7", x)
+    texts = ["the parameter weight"] + ["values by their data"] * (kind is Masked)
+    for text in texts:
+        assert any(f"forward changes {text}" in note.message for note in report.notes)
+    loaded = t7bridge.load_module(tmp_path / "m.t7")
+    output = loaded(x)
+    torch.testing.assert_close(output, module(x))
+    output.sum().backward()
+    weights = [parameter for parameter in loaded.parameters() if parameter.numel() == 16]
+    assert kind is Clipped or weights[0].grad.any()
+
+
+class TimeFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(6, 3)
+
+    def forward(self, x):
+        return self.attention(x, x, x)
+
+
+class Frozen(nn.Module):
+    """Keeps its normalization in evaluation, as pretrained backbones of detectors do."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def test_layers_that_stay_in_evaluation_are_reported(tmp_path):
+    """`train()` of the module may leave some in evaluation; `training()` of Lua does not."""
+    report = t7bridge.save_module(nn.Sequential(Frozen()), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    (note,) = [note for note in report.notes if note.code == "left-out"]
+    assert (note.level, note.path, note.class_name) == ("warning", "0.norm", "BatchNorm1d")
+
+
+class OwnError(Exception):
+    pass
+
+
+class Raising(nn.Module):
+    def forward(self, x):
+        raise OwnError("for images only")
+
+
+class Signed(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize(("module", "found"), [(Raising(), "OwnError: for images only"), (Signed(), "on data")])
+def test_what_forward_raises_is_named_with_its_line(module, found, tmp_path, capfd):
+    """The user's exception, or PyTorch's, and the user's line; PyTorch prints nothing beside."""
+    with pytest.raises(UnsupportedError, match=found) as caught:
+        t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    line = type(module).forward.__code__.co_firstlineno + 1
+    assert f'test_save_module.py", line {line}' in str(caught.value)
+    assert not capfd.readouterr().err
+
+
+class Scaled(nn.Module):
+    def forward(self, x, scale):
+        return x * scale
+
+
+@pytest.mark.slow
+def test_inputs_without_dimensions(tmp_path):
+    """Lua has a number as a tensor of one element; a loaded model takes both."""
+    inputs = torch.randn(3, 4), torch.tensor(0.3)
+    t7bridge.save_module(Scaled(), tmp_path / "m.t7", example_inputs=inputs)
+    model = t7bridge.load_module(tmp_path / "m.t7")
+    assert torch.equal(model(list(inputs)), inputs[0] * inputs[1])
+    assert torch.equal(model([inputs[0], inputs[1].reshape(1)]), inputs[0] * inputs[1])
+
+
+@pytest.mark.slow
+def test_the_first_dimension_may_be_time(tmp_path):
+    """The first dimension may not be the batch: the model takes more steps, or a note says otherwise."""
+    torch.manual_seed(1)
+    module, inputs = TimeFirst().eval(), (torch.randn(4, 2, 6),)
+    same_outputs(module, tmp_path / "m.t7", inputs)
+    report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs, force=True)
+    if not any("size of the batch is fixed" in note.message for note in report.notes):
+        other = torch.randn(5, 2, 6)
+        got, wanted = t7bridge.load_module(tmp_path / "m.t7")(other), module(other)
+        torch.testing.assert_close(got[0], wanted[0], rtol=1e-4, atol=1e-5)
+
+
+def test_sizes_of_whole_numbers_are_checked_as_floats(tmp_path):
+    """The layers that check sizes are floats, which Lua's do not take another type: the copy comes first."""
+    module = nn.Sequential(nn.Embedding(9, 2), nn.Flatten(), nn.Linear(6, 2))
+    report = t7bridge.save_module(module, tmp_path / "m.t7", torch.randint(0, 9, (2, 3)))
+    assert any("any x 3; Lua refuses others" in note.message for note in report.notes)
+    kinds = [place.obj.class_name for place in Places(t7bridge.load(tmp_path / "m.t7"))]
+    assert kinds.index("nn.Copy") < kinds.index("nn.ConcatTable")
+
+
+class Losses(nn.Module):
+    def forward(self, x, y):
+        return (x - y).square().mean(), x.sum(1), (x * y).sum()
+
+
+def test_numbers_are_numbers_again(tmp_path):
+    """Outputs without dimensions, of which Lua has one element each, have none where they are loaded."""
+    same_outputs(Losses(), tmp_path / "m.t7", (torch.randn(3, 4), torch.randn(3, 4)))
+    assert tuple(t7bridge.load(tmp_path / "m.t7")["t7bridge_state_dict"]["scalars"].values()) == (1, 3)
+
+
+class _Cast(torch.nn.Module):
+    """A layer, and a change of the type of its outputs."""
+
+    def __init__(self, cast):
+        super().__init__()
+        self.layer, self.cast = torch.nn.Linear(3, 2), cast
+
+    def forward(self, x):
+        return self.cast(self.layer(x))
+
+
+def test_bits_of_another_type(tmp_path):
+    """Numbers read as the bits of another type are refused, and not turned into that type."""
+    inputs = (torch.randn(2, 3),)
+    with pytest.raises(UnsupportedError, match=r"aten\.view\.dtype .*reads the bits of float32 as int32"):
+        t7bridge.save_module(_Cast(lambda x: x.view(torch.int32)), tmp_path / "m.t7", example_inputs=inputs)
+    assert not (tmp_path / "m.t7").exists()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_rounding_is_reported(tmp_path, name):
+    """Parts of half precision are computed without the rounding, which the report says; the values agree roughly."""
+    module, inputs = _Cast(lambda x: x.to(getattr(torch, name)).float() * 2).eval(), (torch.randn(2, 3),)
+    report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs)
+    assert any(f"{name} parts are computed in the element type" in note.message for note in report.notes)
+    torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(*inputs), module(*inputs), rtol=0.01, atol=0.01)
+
+
+@pytest.mark.slow
+def test_inference_leaves_out_gradients(tmp_path):
+    """The model without gradients is half the size, in evaluation mode, and computes the same."""
+    module, inputs = module_of("unet")
+    t7bridge.save_module(module.train(), tmp_path / "all.t7", inputs)
+    t7bridge.save_module(module, tmp_path / "m.t7", inputs, inference=True)
+    smaller = (tmp_path / "all.t7").stat().st_size - (tmp_path / "m.t7").stat().st_size
+    assert smaller > 0.9 * sum(value.nbytes for value in module.parameters())
+    places = [place.obj for place in Places(t7bridge.load(tmp_path / "m.t7"))]
+    assert not any(name in obj for obj in places for name in ("gradWeight", "gradBias"))
+    assert all(obj["train"] is False for obj in places)
+    again = t7bridge.load_module(tmp_path / "m.t7")
+    with torch.no_grad():
+        torch.testing.assert_close(again(*inputs), module.eval()(*inputs))
+
+
+class RelativePositions(nn.Module):
+    """Biases of a matrix of positions, looked up by their distance, for each head."""
+
+    def __init__(self):
+        super().__init__()
+        self.biases = nn.Parameter(torch.randn(3, 64))
+        places = torch.stack(torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")).flatten(1)
+        self.index = (places[:, :, None] - places[:, None]).abs().mul(torch.tensor([[[8]], [[1]]])).sum(0)
+
+    def forward(self, x):
+        return x[:, None] + self.biases[:, self.index]
+
+
+def test_relative_positions_are_looked_up(tmp_path):
+    """The file has a number for each element looked up, not a table of ones and zeros; gradients are PyTorch's."""
+    module, x = RelativePositions(), torch.randn(2, 64, 64)
+    t7bridge.save_module(module, tmp_path / "m.t7", x)
+    assert (tmp_path / "m.t7").stat().st_size < 60_000
+    again = t7bridge.load_module(tmp_path / "m.t7")
+    slope = torch.randn(2, 3, 64, 64)
+    found = []
+    for each in (module, again):
+        made = each(x)
+        made.backward(slope)
+        found.append((made.detach(), next(each.parameters()).grad))
+    torch.testing.assert_close(found[1][0], found[0][0])
+    torch.testing.assert_close(found[1][1].view(3, 64), found[0][1])
+
+
+class CausalMask(nn.Module):
+    """A mask of two dimensions, added to values of four."""
+
+    def forward(self, x):
+        return (x + torch.full(x.shape[-2:], -1e4).triu(1)).softmax(-1)
+
+
+def test_large_constants_are_stored_once(tmp_path):
+    """A constant is expanded by the model where it is used with more elements than it has."""
+    x = torch.randn(1, 8, 128, 128)
+    same_outputs(CausalMask(), tmp_path / "m.t7", (x,))
+    assert (tmp_path / "m.t7").stat().st_size < 2 * 4 * 128 * 128
+
+
+class Repeated(nn.Module):
+    """Layers that view their input in another shape, of repeated values, some detached; and one that does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.rnn = nn.Linear(4, 4), nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, x):
+        wide = x.unsqueeze(1).expand(-1, 4, -1)
+        image = x[:, :, None, None].expand(-1, -1, 2, 2)
+        parts = [self.layer(wide), wide.softmax(-1), self.rnn(wide)[0], wide.detach().flatten(1).view(-1, 4, 4)]
+        return [*parts, nn.functional.pixel_shuffle(image, 2), wide.relu()]
+
+
+def test_repeated_values_are_made_contiguous(tmp_path):
+    """Lua's layers view memory, which values repeated by strides of 0 do not have; others take these as they are."""
+    same_outputs(Repeated(), tmp_path / "m.t7", (torch.randn(3, 4),))
+    t7bridge.write_lua(Repeated(), tmp_path / "lua", example_inputs=torch.randn(3, 4))
+    assert (tmp_path / "lua" / "model.lua").read_text().count("nn.Contiguous") == 5
+
+
+RANDOM = {
+    "rand": lambda x: x + torch.rand(6),
+    "randperm": lambda x: x[:, torch.randperm(6)],
+    "bernoulli": lambda x: x * torch.full((6,), 0.5).bernoulli(),
+    "normal_": lambda x: x + torch.zeros(6).normal_(),
+    "randn": lambda x: x + torch.randn(x.shape[0], 6),
+    "exponential_": nn.functional.gumbel_softmax,
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_are_refused(name, tmp_path):
+    """Numbers that PyTorch draws in each run are not drawn once and stored."""
+    module = nn.Sequential(nn.Linear(6, 6), _Cast(RANDOM[name]))
+    module[1].layer = nn.Identity()
+    with pytest.raises(UnsupportedError, match=rf"aten\.{name.strip('_')}\w*\..*draws random numbers"):
+        t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 6))
+
+
+def test_random_numbers_that_do_not_count(tmp_path):
+    """Their shape may count, dropout is a layer of Lua, and what evaluation does not draw is a constant."""
+
+    def forward(x):
+        dropout = nn.functional.dropout
+        return x * torch.rand(6).shape[0] + dropout(torch.ones(2), 0.5, True) + dropout(torch.ones(2), 0.5, False)
+
+    t7bridge.save_module(_Cast(forward), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    kinds = [place.obj.class_name for place in Places(t7bridge.load(tmp_path / "m.t7"))]
+    assert kinds.count("nn.Dropout") == 1
+
+
+class M(nn.Module):
+    """A class with the name of the table that model.lua returns."""
+
+    def __init__(self, slope):
+        super().__init__()
+        self.layer, self.slope = nn.Linear(3, 3), nn.LeakyReLU(slope)
+
+    def forward(self, x):
+        return self.slope(self.layer(x)) * x + self.layer(x.tanh())
+
+
+def test_booleans_are_numbers_and_names_are_free(tmp_path):
+    """`True` is 1 where PyTorch takes a number; a function of model.lua does not have a name of the page itself."""
+    module = nn.Sequential(M(True), M(False), M(0.5), nn.Threshold(False, True), nn.Hardtanh(False, True))
+    same_outputs(module, tmp_path / "m.t7", (torch.randn(4, 3),))
+    t7bridge.write_lua(module, tmp_path / "lua", example_inputs=torch.randn(4, 3))
+    text = (tmp_path / "lua" / "model.lua").read_text()
+    assert "local function M2(" in text
+    assert "nn.Threshold(0, 1)" in text
+    assert "nn.HardTanh(0)" in text
+    assert "true)" not in text
+
+
+class Doubles(nn.Module):
+    """Numbers that floats do not have."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.RMSNorm(3)
+
+    def forward(self, x):
+        mask = torch.tensor([True, False, False])
+        return self.norm(x * 1e-7), x + torch.tensor([(1 << 24) + 1, 1 << 40, 3]), x.masked_fill(mask, 0.1)
+
+
+def test_constants_of_doubles(tmp_path):
+    """Whole numbers, those of masks and the eps of a type are those of doubles in a model of doubles."""
+    module, x = Doubles().double(), torch.randn(2, 3).double()
+    t7bridge.save_module(module, tmp_path / "m.t7", x)
+    for got, want in zip(t7bridge.load_module(tmp_path / "m.t7")(x), module(x)):
+        torch.testing.assert_close(got, want, rtol=1e-14, atol=0)
+
+
+class Positions(nn.Module):
+    """Rows of constant indices, one of which has no gradient."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.table = nn.Embedding(5, 3, **options)
+
+    def forward(self, x):
+        return x + self.table(torch.tensor([1, 1, 0, 4])) + self.table(torch.tensor(0))
+
+
+@pytest.mark.parametrize("options", [{"padding_idx": 0}, {"scale_grad_by_freq": True}])
+def test_rows_at_constant_indices(options, tmp_path):
+    """A row of padding has no gradient in Lua either, and gradients of a row are scaled by its frequency."""
+    module = Positions(**options)
+    same_outputs(module, tmp_path / "m.t7", (torch.randn(2, 4, 3),))
+    tables = [
+        place.obj for place in Places(t7bridge.load(tmp_path / "m.t7")) if place.obj.class_name == "nn.LookupTable"
+    ]
+    assert tables
+    assert all(table["paddingValue"] == ("padding_idx" in options) for table in tables)
+    assert all(bool(table.get("shouldScaleGradByFreq")) == ("padding_idx" not in options) for table in tables)
+
+
+class Grouped(nn.Module):
+    def forward(self, query, key, value):
+        return nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((4, 5, 2), (2, 6, 2), (2, 6, 2)), ((2, 3, 4, 5, 2), (2, 3, 2, 6, 2), (2, 3, 1, 6, 2))]
+)
+def test_heads_are_shared(shapes, tmp_path):
+    """Queries share the heads of keys and of values, of any number of dimensions."""
+    same_outputs(Grouped(), tmp_path / "m.t7", tuple(map(torch.randn, shapes)))
+
+
+def test_layers_have_all_their_arguments(tmp_path):
+    """A default that model.lua leaves out is one for the class in layers.lua too: `torch.sort` takes no nil."""
+    module = _Cast(lambda x: x.sort(1)[0])
+    t7bridge.write_lua(module, tmp_path / "lua", example_inputs=torch.randn(2, 3), allow=("layers",))
+    assert "self.descending or false" in (tmp_path / "lua" / "layers.lua").read_text()
+
+
+class Windows(nn.Module):
+    """Windows of one channel of a scaled image."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(4, 1, 1))
+
+    def forward(self, x):
+        return nn.functional.unfold((nn.functional.pixel_unshuffle(x, 2) * self.scale)[:, :1], 2, stride=2)
+
+
+def test_windows_take_any_batch(tmp_path):
+    """What an operation is composed of does not fix the batch."""
+    x, module = torch.randn(2, 1, 14, 14), Windows()
+    again = same_outputs(module, tmp_path / "m.t7", (x,))
+    other = torch.randn(5, 1, 14, 14)
+    torch.testing.assert_close(again(other), module(other), rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_that_a_decomposition_fixes_is_named(tmp_path, monkeypatch):
+    """Where PyTorch's decomposition of an operation needs the batch, the model takes it or claims one batch only."""
+    t7bridge.save_module(nn.ReLU(), tmp_path / "relu.t7", example_inputs=torch.randn(2, 3))  # fills the table
+    monkeypatch.delitem(OPERATIONS, "aten.im2col.default")
+    module = Windows()
+    report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 1, 14, 14))
+    other = torch.randn(5, 1, 14, 14)
+    if not any("the size of the batch is fixed" in note.message for note in report.notes):
+        torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(other), module(other), rtol=1e-4, atol=1e-5)
