@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import partial
 from itertools import accumulate, pairwise
 from math import inf, prod
 from typing import Any
 
-import sympy
 from attrs import field
-from torch.utils._sympy.functions import FloatTrueDiv, IntTrueDiv, OpaqueUnaryFn_sqrt, ToFloat
 
 from ...data import define, np
 from ...errors import T7BridgeError, UnsupportedError
 from . import whole
 from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, row, sequential, walk
-from .sizes import CannotError, Extent, Shape, are_equal, is_known, known
+from .sizes import CannotError, Extent, Shape, are_equal, computed, is_known, known
 from .trace import CallRef, Program, TracedCall, fold, is_tensor, leaves, mapped, to_array, to_tensor
 
 
@@ -531,29 +528,8 @@ class Builder:
         """
         if not isinstance(value, Extent) or not self.dtype.startswith("float"):
             return value
-        measured = self._size(value.expr)
+        measured = computed(value.expr, self._count)
         return value if measured is None else measured
-
-    def _size(self, expr: Any) -> Any:
-        """Return an expression of symbols as a tensor of one element, or a number; `None` if there are no layers."""
-        if expr.is_number:
-            return float(expr)
-        if expr.is_Symbol:
-            return self._count(expr)
-        parts = [self._size(part) for part in expr.args]
-        if None in parts:
-            return None
-        if expr.is_Add:
-            return reduce(operator.add, parts)
-        if expr.is_Mul:
-            return reduce(operator.mul, parts)
-        if isinstance(expr, (FloatTrueDiv, IntTrueDiv)):
-            return parts[0] / parts[1]
-        if isinstance(expr, ToFloat):
-            return parts[0]
-        if isinstance(expr, OpaqueUnaryFn_sqrt):
-            return parts[0] ** 0.5
-        return None
 
     def _count(self, symbol: Any) -> Any:
         """Return the value of a symbol, counted along a dimension of an input; `None` if none has it alone."""
@@ -590,7 +566,8 @@ class Builder:
                 break
         else:
             return None
-        self.program.sizes.decide(sympy.Le(extent.expr, MOST_COUNTED))
+        if not extent <= MOST_COUNTED:
+            return None
         ones = self._ones_along(self.env[name], shape.index(extent))
         before = MOST_COUNTED - 1
         layers = [
