@@ -9,6 +9,8 @@ child asks for bytes of the file as often as it needs them, and answers. Names a
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import json
 import math
@@ -238,6 +240,9 @@ class _Nobody(Parent):
 
 def _warm_up() -> None:
     """Read a file in memory, so that everything is imported before no file can be opened any more."""
+    # The usual collection of compressions that HDF5 does not have registers them when it is imported.
+    with contextlib.suppress(Exception):
+        importlib.import_module("hdf5plugin")
     image = io.BytesIO()
     with h5py.File(image, "w") as file:
         file["texts"] = ["a"]
