@@ -210,6 +210,21 @@ def test_damage_is_found(tmp_path) -> None:
         t7bridge.load(bytes(content))
 
 
+def test_readers_of_one_file_share_its_chunks(tmp_path) -> None:
+    """A file is opened once in the other process, until it changes."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("z", data=np.arange(9000), chunks=(9000,), compression="gzip")
+    first, second = (t7bridge.load(tmp_path / "a.h5")["z"] for _ in range(2))
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["z"][0] = 7
+        file["more"] = np.arange(5)
+    third = t7bridge.load(tmp_path / "a.h5")["z"]
+    opened = [tensor.storage.data.source._file._opened for tensor in (first, second, third)]
+    assert opened[0] is opened[1]
+    assert opened[0] is not opened[2]
+    assert third[0] == 7
+
+
 PLUGIN = """
 import ctypes, h5py
 SIZE, ADDRESS = ctypes.c_size_t, ctypes.c_void_p
