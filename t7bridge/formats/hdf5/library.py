@@ -25,6 +25,7 @@ from ...io.platform import ALONE, kill
 from ...io.source import ByteSource
 from ...limits import Limits
 from ...text import printable
+from . import LARGEST_READ
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from t7bridge.formats.hdf5.child import main; main()"
 _BYTES_A_SECOND = 1 << 18
@@ -32,7 +33,6 @@ _BYTES_A_SECOND = 1 << 18
 _WAITING_SECONDS = 10
 """Seconds of the clock beyond those of the processor, which other programs use, too."""
 _LONGEST_LINE = 1 << 30
-_LONGEST_READ = 1 << 22
 _LONGEST_TEXT = 200
 _OUT_OF_TIME = -getattr(signal, "SIGXCPU", 0)
 _ENDED = (OSError, EOFError, ValueError, TypeError, KeyError, RecursionError)
@@ -265,7 +265,7 @@ class _Library:
 
     def _served(self, source: ByteSource, offset: int, length: int) -> bytes:
         """Read bytes of the file. The time that it takes, as from an address, is not the library's."""
-        if not 0 <= offset <= source.size or not 0 <= length <= _LONGEST_READ:
+        if not 0 <= offset <= source.size or not 0 <= length <= LARGEST_READ:
             raise ValueError("asks for bytes that are not in the file")
         began = time.monotonic()
         self._is_serving = True
