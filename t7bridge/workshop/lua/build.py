@@ -535,9 +535,10 @@ class Builder:
         """Return the value of a symbol, counted along a dimension of an input; `None` if none has it alone."""
         for name, shape in self.program.inputs.items():
             for place, extent in enumerate(shape):
-                if not isinstance(extent, Extent):
+                current = extent.now() if isinstance(extent, Extent) else extent
+                if not isinstance(current, Extent):
                     continue
-                expr = extent.now().expr
+                expr = current.expr
                 step = expr.coeff(symbol)
                 rest = expr - step * symbol
                 if step.is_Integer and step != 0 and rest.is_Integer:
@@ -561,23 +562,20 @@ class Builder:
         """
         if extent.in_example > MOST_COUNTED:
             return None
-        for name, shape in self.program.inputs.items():
-            if extent in shape and isinstance(self.env[name], Wire):
-                break
-        else:
+        inputs = [name for name, shape in self.program.inputs.items() if extent in shape]
+        if not inputs or not extent <= MOST_COUNTED:
             return None
-        if not extent <= MOST_COUNTED:
-            return None
-        ones = self._ones_along(self.env[name], shape.index(extent))
+        ones = self._ones_along(self.env[inputs[0]], self.program.inputs[inputs[0]].index(extent))
         before = MOST_COUNTED - 1
-        layers = [
-            *(make("nn.Unsqueeze", 1), make("nn.Unsqueeze", 1)),
+        count = sequential(
+            make("nn.Unsqueeze", 1),
+            make("nn.Unsqueeze", 1),  # an image of height 1
             make("nn.Padding", 3, -before),
             make("nn.SpatialAveragePooling", MOST_COUNTED, 1, 1, 1),
             make("nn.MulConstant", MOST_COUNTED),
-            *(make("nn.Select", 1, 1), make("nn.Select", 1, 1)),
-        ]
-        count = sequential(*layers)
+            make("nn.Select", 1, 1),
+            make("nn.Select", 1, 1),
+        )
         count.label = "CountFrom1"
         return self.emit(count, ones, shape=(extent,))
 
@@ -984,7 +982,7 @@ def _imaginary(value: Any, other: Any = None) -> Any:
 MOST_REPEATED = 1 << 16
 """Elements of a constant up to which it is stored as repeated as it is used."""
 MOST_COUNTED = 1 << 12
-"""Positions that are counted when the model runs; longer inputs are refused."""
+"""Positions that are counted when the model runs; longer inputs are refused. A power of two, for `Builder.positions`."""
 MOST_RANGES = 8
 """Ranges of indices that are joined; more are looked up by nn.Index."""
 MOST_UNNAMED = 4
