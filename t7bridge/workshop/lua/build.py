@@ -982,7 +982,7 @@ def _imaginary(value: Any, other: Any = None) -> Any:
 MOST_REPEATED = 1 << 16
 """Elements of a constant up to which it is stored as repeated as it is used."""
 MOST_COUNTED = 1 << 12
-"""Positions that are counted when the model runs; longer inputs are refused. A power of two, for `Builder.positions`."""
+"""Positions that are counted when the model runs; more are refused. A power of two, for `Builder.positions`."""
 MOST_RANGES = 8
 """Ranges of indices that are joined; more are looked up by nn.Index."""
 MOST_UNNAMED = 4
