@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ...io.platform import cache_folder
+
 
 def cached_names(tensors: Mapping[str, Any]) -> list[str]:
     """Return the models of libraries in the cache that have the layers of a state dict, by the newest release of each.
@@ -24,9 +26,3 @@ def cached_names(tensors: Mapping[str, Any]) -> list[str]:
     from .libraries import names_among
 
     return names_among(paths, tensors)
-
-
-def cache_folder() -> str:
-    """Return the folder of the signatures: `t7bridge` in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(home, "t7bridge")

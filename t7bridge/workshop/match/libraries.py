@@ -22,9 +22,9 @@ from ... import torchmodules
 from ...data import define
 from ...errors import ModelError, T7BridgeError
 from ...io.output import FileOutput
+from ...io.platform import cache_folder
 from ...text import listed
 from ...torchmodules.factories import Factory
-from .cache import cache_folder
 from .sides import parts_of
 
 LIBRARIES = ("torchvision.models", "timm")
