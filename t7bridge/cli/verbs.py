@@ -17,7 +17,8 @@ import t7bridge
 from ..conversion.options import option, options_of, verb
 from ..errors import ModelError, T7BridgeError
 from ..text import counted, printable
-from . import VERBS, arguments_of, parser_for
+from . import VERBS
+from .parsers import arguments_of, parser_for
 from .streams import DONE, FAILED, failed, is_styled, print_hint, print_json, print_notes
 
 if TYPE_CHECKING:

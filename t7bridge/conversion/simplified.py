@@ -34,9 +34,9 @@ from ..graph.walk import Fill, Path, fill_dict, fill_list
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.registry import own_names
 from ..report import Report
-from .request import SIMPLE, SIMPLE_SCALARS, array_of, is_simple, note_plain, numpy_content, paths_of
 from .state_dicts import Coverage
 from .tree import Plain, Replaced
+from .values import SIMPLE, SIMPLE_SCALARS, array_of, is_simple, note_plain, numpy_content, paths_of
 
 _SHOWN = 200
 _MOST_NOTES = 20

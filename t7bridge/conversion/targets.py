@@ -23,10 +23,11 @@ from ..nn.layouts import compact_in
 from ..report import Report
 from .lua_tree import note_nones, to_lua
 from .named_tensors import check_tensors, name_tensors
-from .request import Attempt, Convert, note_foreign, note_target, value_of
+from .request import Attempt, Convert
 from .simplified import simplified
 from .state_dicts import StateDicts, note_texts
 from .tree import MERGED, as_tree
+from .values import note_foreign, note_target, value_of
 
 if TYPE_CHECKING:
     from ..formats.named import NamedTensors
