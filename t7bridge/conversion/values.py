@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CorruptError
 from ..formats import FORMATS, NAMED
 from ..formats.pt.arrays import tensor_of_array, text_items
-from ..formats.pt.modules import is_module
 from ..graph.dtypes import NUMPY_ELEMENTS
 from ..graph.lua import COMPOSITE
-from ..graph.python import NumpyArray, NumpyScalar, TorchSize
+from ..graph.python import NumpyArray, NumpyScalar, TorchSize, is_pickled_module
 from ..graph.tensor import QuantizedTensor, SparseTensor, UntypedStorage
 from ..graph.walk import SCALARS, objects, walk
 from ..report import Report
@@ -211,4 +210,4 @@ def is_simple(root: Any) -> bool:
 
 def has_modules(value: Any) -> bool:
     """Return whether a value contains whole modules."""
-    return any(is_module(item) for item in objects(value))
+    return any(is_pickled_module(item) for item in objects(value))
