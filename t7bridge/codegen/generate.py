@@ -21,7 +21,7 @@ from ..data import __version__, define
 from ..errors import ModelError, UnsupportedError
 from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import TorchObject
-from ..graph.tensor import Tensor, place_of
+from ..graph.tensor import Tensor, place_of, rows
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.kinds import ANY, TENSOR, Kind
 from ..nn.layouts import check_size
@@ -245,7 +245,7 @@ def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
 
     def content(tensor: Tensor) -> Any:
         if not tensor.numel or (id(tensor) in computed and tensor.numel <= _MOST_COMPARED):
-            return tensor.element.name, tensor.shape, tensor.numpy().tobytes()
+            return tensor.element.name, tensor.shape, b"".join(rows(tensor))
         if id(tensor) in computed:
             return id(tensor)
         return place_of(tensor)

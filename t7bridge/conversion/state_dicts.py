@@ -17,11 +17,9 @@ from attrs import field
 from ..data import define
 from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..formats.named import NamedTensors
-from ..formats.pt.modules import attributes_of
-from ..formats.pt.modules import is_module as is_pickled_module
 from ..formats.table import FormatSpec, Written
 from ..graph.lua import LuaFunction, TorchObject, Value
-from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar
+from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar, attributes_of, is_pickled_module
 from ..graph.storage import Storage
 from ..graph.tensor import QuantizedTensor, Tensor, place_of
 from ..graph.walk import Path, entries, objects, step_name

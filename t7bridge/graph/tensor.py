@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -508,7 +507,7 @@ def is_changed(tensor: Tensor) -> bool:
 def as_stored(tensor: Tensor) -> Storage | None:
     """Return a storage with exactly a tensor's elements, row by row, if they are contiguous; nothing is read."""
     if tensor.storage is None or not tensor.numel:
-        return Storage.empty(tensor.element)
+        return Storage.zeros(tensor.element, 0)
     if is_changed(tensor) or not is_dense(tensor.size, tensor.stride):
         return None
     return part_of(tensor.storage, tensor.offset, tensor.numel)
@@ -754,6 +753,8 @@ def _figures(tensor: Tensor) -> dict[str, str]:
 
 def _html(tensor: Tensor) -> str:
     """Return a small table for notebooks."""
+    from html import escape
+
     rows = {
         "type": tensor.dtype,
         "shape": sizes(tensor.shape),

@@ -25,11 +25,12 @@ from ..conversion.lua_tree import note_nones, to_lua
 from ..conversion.named_tensors import name_tensors
 from ..conversion.options import JSON, LIMITS, flag, option, takes, verb
 from ..conversion.records import as_written, structure_of
-from ..conversion.request import Attempt, is_simple, metadata_left_out, note_plain_nans
+from ..conversion.request import Attempt
 from ..conversion.simplified import simplified
 from ..conversion.state_dicts import note_texts
 from ..conversion.targets import plain_value
 from ..conversion.tree import MERGED, WRAPPED
+from ..conversion.values import is_simple, metadata_left_out, note_plain_nans
 from ..data import define
 from ..errors import T7BridgeError
 from ..formats.t7.layout import T7Layout
