@@ -141,7 +141,9 @@ class LibraryFile:
         if kind == "unsupported":
             return UnsupportedError(message)
         if kind == "filter":
-            hint = "pip install hdf5plugin adds blosc, zstd and others. Or repack it with gzip: h5repack -f GZIP=4."
+            hint = (
+                "pip install hdf5plugin, which adds blosc, zstd and others; or repack it with gzip: h5repack -f GZIP=4."
+            )
             return UnsupportedError(message, hint=hint)
         if kind == "inflated":
             return self._limits.exceeded("inflate_bytes", message)
