@@ -27,7 +27,6 @@ def disagreement(path):
     return gradient_difference(t7bridge.load_module(path), recorded(path, "io")["input"], recorded(path, "grad"))
 
 
-@pytest.mark.slow
 def test_gradients_are_those_of_lua(subtests):
     """Backward returns Lua's gradients, of inputs and parameters."""
     for path in [path for path in CASES if name_of(path) not in UNEQUAL]:

@@ -65,7 +65,6 @@ def test_graph_keeps_its_annotations():
     assert len(graph.outputs) == 5
 
 
-@pytest.mark.slow
 def test_training_mode():
     """Dropout and batch normalization act in training mode only."""
     module = t7bridge.load_module(TESTFILES / "models/resnet_small.t7")

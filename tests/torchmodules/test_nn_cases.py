@@ -27,7 +27,6 @@ def agreement(path):
     return difference(run(t7bridge.load_module(path), case), case["output"])
 
 
-@pytest.mark.slow
 def test_output_is_that_of_lua(subtests):
     """The live module returns what Lua's returned."""
     for path in [path for path in CASES if name_of(path) not in UNEQUAL]:
