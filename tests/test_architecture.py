@@ -14,6 +14,7 @@ from helpers import ROOT
 
 from t7bridge.data import define
 from t7bridge.formats import FORMATS
+from t7bridge.layers import registered_layers
 
 PACKAGE = ROOT / "t7bridge"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -46,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "formats/torchfile": GRAPH | {"formats/t7", "torchfile"},
     "torchfile": GRAPH | {"formats/t7"},
     "nn": GRAPH | {"values"},
-    "layers": {"nn"},
+    "layers": {"data", "errors", "graph", "nn", "torchmodules"},
     "torchmodules": GRAPH | {"nn"},
     "codegen": GRAPH | {"nn"},
     "conversion": GRAPH | ALL_FORMATS | {"values", "nn", "codegen"},
@@ -57,6 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     "workshop/export": CORE,
     "workshop/lua": CORE,
     "workshop/match": CORE | {"workshop/cells"},
+    "workshop/packages": {"data", "layers"},  # a package itself only `layers`, see below
     "workshop/prove": CORE | {"workshop/cells"},
 }
 SPLIT = {"formats", "workshop"}
@@ -83,6 +85,9 @@ TORCH_VALUES = {"tools/verify.py", "graph/tensor.py", "conversion/tree.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
 TORCH_MODULES = {"workshop/lua/trace.py", "workshop/lua/sizes.py", "workshop/export/exporters.py"}
 # What judges values by modules of torch; imported once `prove` has found PyTorch.
+PACKAGE_CLASSES = sorted(PACKAGE.glob("workshop/packages/*/modules.py"))
+"""The PyTorch classes of Lua packages."""
+TORCH_MODULES |= {str(path.relative_to(PACKAGE)) for path in PACKAGE_CLASSES}
 TORCH_MODULES |= {
     f"workshop/prove/{name}.py" for name in ("against", "given", "inputs", "judge", "layer", "rounding", "trace")
 }
@@ -274,13 +279,60 @@ def test_optional_libraries_have_one_place_each(subtests):
                     assert library not in foreign_imports(path, at_start=True)
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "torchmodules" / "layers").glob("*.py")), ids=name_of)
+LIBRARIES = {"__future__", "collections", "dataclasses", "math", "torch", "typing", "typing_extensions"}
+"""What source may import that goes into other programs: torch, what torch requires, and the standard library."""
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted((PACKAGE / "torchmodules" / "layers").glob("*.py")), *PACKAGE_CLASSES], ids=name_of
+)
 def test_layers_stand_alone(path):
     """The layers need torch, what torch requires and the standard library: their source goes into other programs."""
     assert {node.level for node, _, _ in facts(path).imports if isinstance(node, ast.ImportFrom)} <= {0, 1}
-    assert foreign_imports(path) <= {
-        *("__future__", "collections", "dataclasses", "math", "torch", "typing", "typing_extensions")
-    }
+    assert foreign_imports(path) <= LIBRARIES
+
+
+def test_packages_need_only_the_public_interface(subtests):
+    """The files of a Lua package import `t7bridge.layers` and nothing else of ours, by public names alone."""
+    paths = sorted(PACKAGE.glob("workshop/packages/*/*.py"))
+    assert {path.name for path in paths} == {"__init__.py", "modules.py"}
+    public = set(importlib.import_module("t7bridge.layers").__all__)
+    for path in paths:
+        with subtests.test(name_of(path)):
+            assert own_imports(path) <= {"layers"}
+            assert foreign_imports(path) <= LIBRARIES | {"numpy"}
+            for node, _, _ in facts(path).imports:
+                if isinstance(node, ast.ImportFrom) and node.module == "t7bridge.layers":
+                    assert {alias.name for alias in node.names} <= public
+
+
+def test_packages_have_the_prefixes_under_which_they_are_found():
+    """Each folder is in the table of prefixes, and has classes with each of its prefixes and no others."""
+    found: dict[str, set[str]] = {}
+    for name, layer in registered_layers().items():
+        home, _, folder = layer.home.rpartition(".")
+        if home == "t7bridge.workshop.packages":
+            found.setdefault(f"{name.partition('.')[0]}.", set()).add(folder)
+    table = importlib.import_module("t7bridge.workshop.packages.table")
+    assert {prefix: set(folders) for prefix, folders in table.PREFIXES.items()} == found
+    folders = {path.parent.name for path in PACKAGE.glob("workshop/packages/*/__init__.py")}
+    assert folders == set().union(*found.values())
+
+
+def test_packages_are_imported_once_a_class_of_theirs_is_met():
+    """The entries of nn need none of the packages; a class of one loads those that may have it, and not PyTorch."""
+    code = """
+import sys
+from t7bridge.layers import layer_of
+def loaded():
+    return {name.split(".")[3] for name in sys.modules if name.startswith("t7bridge.workshop.packages.")} - {"table"}
+assert layer_of("nn.Linear") and layer_of("cudnn.SpatialConvolution") and not loaded()
+assert layer_of("w2nn.ScaleTable") and loaded() == {"w2nn"}
+assert layer_of("nn.Minus") and "nnx" in loaded() and "onmt" not in loaded()
+assert layer_of("my.Own") is None and "onmt" not in loaded()
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_numpy_is_imported_when_it_is_wanted(subtests):

@@ -19,14 +19,14 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field
 
-from ..data import define
+from ..data import define, hooks
 from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..io.source import PathLike, add_input
 from .fields import Fields, items_of, lookup, path_steps
 from .layouts import Layout, LayoutStep
-from .mapping import LAYERS, Choice, Mapped, Row
+from .mapping import LAYERS, OURS, Choice, Mapped, Row, absolute_name
 from .output_shapes import Rule
 from .texts import Text, add_texts, remove_text
 from .torch_nn import Refused, Shape, output_of, tensors_like
@@ -70,6 +70,8 @@ class Traits:
         connecting: the class with the same arguments that passes gradients of zeros to what it leaves out, as Lua does.
         is_identity: it returns its input and does nothing else.
         is_graph: its arguments are the nodes of the graph of its children.
+        sequential_without: the argument with positions of modules inside, from 0: without these, which merge the steps
+            of sequences into rows and split them again, it is a Sequential for (batch, steps, features).
     """
 
     takes_list: bool = False
@@ -97,9 +99,9 @@ class Traits:
     connecting: str = ""
     is_identity: bool = False
     is_graph: bool = False
+    sequential_without: str = ""
 
 
-_PACKAGE = __name__.partition(".")[0] + "."
 _NONE = Traits()
 _TRAITS: dict[str, Traits] = {}
 """The facts about classes, by their dotted names."""
@@ -154,23 +156,25 @@ def _by_dotted_name(traits: Mapping[str, Traits], home: str, targets: Iterable[s
     """Return facts by the dotted names of their classes.
 
     `shape.View` is the runtime's in this package, and where the entry becomes that class; a user may have a file
-    `shape.py`, too.
+    `shape.py`, too. A name after a dot is in the package of the module that declares them.
 
     Args:
         traits: the facts.
         home: the module that declares them.
         targets: the classes that the entry becomes.
     """
-    is_ours, known = home.startswith(_PACKAGE), set(targets)
+    is_ours, known = home.startswith(OURS), set(targets)
+    package = getattr(sys.modules.get(home), "__package__", None) or ""
     named: dict[str, Traits] = {}
     for name, facts in traits.items():
-        is_short = not name.startswith(("torch.", LAYERS)) and (is_ours or LAYERS + name in known)
-        named[LAYERS + name if is_short else name] = facts
+        is_short = not name.startswith((".", "torch.", OURS)) and (is_ours or LAYERS + name in known)
+        named[LAYERS + name if is_short else absolute_name(name, package)] = facts
     return named
 
 
 def declared_traits() -> dict[str, Traits]:
     """Return all facts by class, sorted: for tests."""
+    hooks["load_packages"]("")
     return dict(sorted(_TRAITS.items()))
 
 
@@ -307,10 +311,11 @@ class Layer:
     @property
     def is_ours(self) -> bool:
         """Whether this package registered it, not a user."""
-        return self.home.startswith(_PACKAGE)
+        return self.home.startswith(OURS)
 
 
 _LAYERS: dict[str, Layer] = {}
+"""The entries by class name; those of a Lua package from when a class of it was met, see `_listed`."""
 _CLASSES: dict[str, type] = {}
 """Users' classes, by their dotted name in plans."""
 _Class = TypeVar("_Class")
@@ -363,8 +368,8 @@ def register_layer(
         remark: further text for the page of layers.
         module: the PyTorch equivalent of the classes: one for all, or by class name.
         traits: facts about these modules that do not follow from their arguments, by class: `shape.View` for one of
-            `torchmodules/layers/`, the dotted name for others. Without a class they are those of the only one, or of
-            the first that `becomes` declares.
+            `torchmodules/layers/`, the dotted name for others, `.modules.Scale` for one in the caller's package.
+            Without a class they are those of the only one, or of the first that `becomes` declares.
         text: what Lua prints after the name of the class, as its `__tostring__`: a template of the fields,
             `({weight:2} -> {weight:1}){without}`, see `nn/texts.py`; a function of the fields; or `Printed`. By class
             name where classes of one entry differ.
@@ -404,13 +409,15 @@ def register_layer(
         home=home,
     )
     for name in names:
-        if name in _LAYERS:
+        # Of two packages of ours, the one that is loaded last finds a name that both have.
+        if name in _LAYERS or (not layer.is_ours and _listed(name) is not None):
             raise ModelError(
                 f"the class {name} is already registered", hint="Call unregister_layer first to replace it."
             )
     add_traits(layer.traits)
     _LAYERS.update(dict.fromkeys(names, layer))
-    add_texts(text if isinstance(text, Mapping) else dict.fromkeys(names, text) if text else {}, layer.defaults)
+    texts: Mapping[str, Text] = text if isinstance(text, Mapping) else dict.fromkeys(names, text or "")
+    add_texts({name: texts.get(name, "") for name in names}, layer.defaults)
     return layer
 
 
@@ -499,7 +506,8 @@ def class_of(target: str) -> type | None:
 
 def unregister_layer(name: str) -> None:
     """Unregister a class; its objects are treated as those of an unknown class again."""
-    layer = _LAYERS.pop(name, None)
+    layer = _listed(name)
+    _LAYERS.pop(name, None)
     remove_text(name)
     if layer is not None and all(other is not layer for other in _LAYERS.values()):
         for target in layer.traits:
@@ -515,9 +523,16 @@ def entry_name(class_name: str) -> str:
     """
     if class_name not in _LAYERS and class_name.startswith(ALIAS_PREFIXES):
         in_nn = "nn." + class_name.partition(".")[2]
-        if in_nn in _LAYERS:
+        if _listed(in_nn) is not None:
             return in_nn
     return class_name
+
+
+def _listed(name: str) -> Layer | None:
+    """Return the entry under a name. The entries of Lua packages are imported once one is asked for that nn has not."""
+    if name not in _LAYERS:
+        hooks["load_packages"](name)
+    return _LAYERS.get(name)
 
 
 def layer_of(class_name: str) -> Layer | None:
@@ -525,7 +540,7 @@ def layer_of(class_name: str) -> Layer | None:
 
     A class that is not listed itself has the entry of `nn.<name>` if its package is one of `ALIAS_PREFIXES`.
     """
-    return _LAYERS.get(entry_name(class_name))
+    return _listed(entry_name(class_name))
 
 
 def stock_name(value: Value) -> str:
@@ -584,6 +599,7 @@ def own_names(class_name: str) -> frozenset[str]:
 
 def registered_layers() -> dict[str, Layer]:
     """Return all entries by class name, in registration order: for documentation and tests."""
+    hooks["load_packages"]("")
     return dict(_LAYERS)
 
 

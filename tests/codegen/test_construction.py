@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from helpers import corpus, read
+from helpers import corpus, layer_files, read
 
 from t7bridge.codegen import Inside, expected
 from t7bridge.errors import T7BridgeError
-from t7bridge.nn import LAYERS, ModuleSpec, Refused, build_plan, find_modules, specs_in
-from t7bridge.torchmodules import construct, layers
+from t7bridge.nn import LAYERS, OURS, ModuleSpec, Refused, build_plan, find_modules, specs_in
+from t7bridge.torchmodules import construct
 
 RAISED = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 IDENTITY = ModuleSpec("torch.nn.Identity")
@@ -70,7 +69,6 @@ FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         f"recurrent.{name}Cell": ((2, 3), {"bias": True}) for name in ("LSTM", "PeepholeLSTM", "GRU", "ResetGRU", "RNN")
     },
     "linear.Highway": ((3,), {"nonlinearity": "tanh", "gate_bias": -2.0}),
-    "criterion.WeightedSquaresCriterion": (((2, 3),), {}),
     "sequence.StatefulGRU": ((4, 3), {"batch_first": True}),
     "sequence.StatefulLSTM": ((4, 3), {"num_layers": 2, "dropout": 0.5}),
     "sequence.StatefulRNN": ((4, 3), {"nonlinearity": "relu"}),
@@ -83,10 +81,10 @@ def _classes() -> set[str]:
     """Return every layer of the package by its dotted name, without those that are only bases of others."""
     found = [
         each
-        for module in pkgutil.iter_modules(layers.__path__, LAYERS)
-        for name, each in vars(importlib.import_module(module.name)).items()
+        for home in layer_files()
+        for name, each in vars(importlib.import_module(home)).items()
         if isinstance(each, type) and issubclass(each, torch.nn.Module)
-        if each.__module__ == module.name and not name.startswith("_")
+        if each.__module__ == home and not name.startswith("_")
     ]
     bases = {base for each in found for base in each.__mro__[1:]}
     return {f"{each.__module__}.{each.__name__}" for each in found if each not in bases}
@@ -108,11 +106,12 @@ def _specs() -> dict[str, dict[str, ModuleSpec]]:
                 except T7BridgeError:
                     continue
                 for spec in specs:
-                    if spec.target.startswith(LAYERS) and spec.graph is None:
+                    if spec.target.startswith(OURS) and spec.graph is None:
                         add(spec)
     for name, (args, named) in FURTHER.items():
         children = {key: value for key, value in named.items() if value is IDENTITY}
         add(ModuleSpec(LAYERS + name, args, {k: v for k, v in named.items() if k not in children}, children))
+    add(ModuleSpec(f"{OURS}workshop.packages.w2nn.modules.WeightedSquaresCriterion", ((2, 3),)))
     return found
 
 

@@ -57,9 +57,8 @@ register_layer(
 )
 register_layer(
     "nn.LeakyReLU",
-    "w2nn.LeakyReLU",
     module=of_torch("LeakyReLU", number("negval|negative_scale", 0.01), inplace=INPLACE),
-    text={"nn.LeakyReLU": "({negval:g})"},
+    text="({negval:g})",
 )
 register_layer(
     "nn.HardTanh",
