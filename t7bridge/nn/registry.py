@@ -55,6 +55,8 @@ class Traits:
         plain_rank: minimum dimensions of one example for `Call.plain` to be used; below, it would refuse examples.
         written: how generated source expresses it without the class: the name of a method of `Idioms` in
             `codegen/idioms.py`, or of `Lists` in `codegen/flow.py`, and arguments for it.
+        polynomial: how its output is written as a polynomial, by which cells are recognized: the name of a method of
+            `Values` in `workshop/cells/polynomials.py`, and arguments for it.
         block: the base name of its class if it becomes a class of the source.
         shapes: the shapes of its tensors by name, as a function of its arguments, if known; it raises `Refused` where
             the constructor would raise. A module among the arguments has `tensors`, its own shapes.
@@ -87,6 +89,7 @@ class Traits:
     plain_examples: tuple[Any, ...] | None = None
     plain_rank: int = 0
     written: tuple[Any, ...] = ()
+    polynomial: tuple[str, ...] = ()
     block: str = ""
     shapes: Callable[..., Mapping[str, Shape]] | None = None
     like: str = ""
@@ -100,6 +103,23 @@ class Traits:
     is_identity: bool = False
     is_graph: bool = False
     sequential_without: str = ""
+
+
+@define(frozen=True)
+class InLua:
+    """Facts about one class of Lua: how it computes, and what it leaves in its fields. `prove` reads them.
+
+    Attributes:
+        tolerance: the largest difference of its outputs from exact ones, where Lua computes by an approximation; they
+            may also differ by what is allowed for approximate functions in general. `None` if Lua only rounds.
+        first_row: the number of the first row of its `weight`, for a class whose output consists of rows of it.
+        unfolds: whether its field `finput` is the matrix that the weights are multiplied with, its unfolded input: a
+            column for each position of the kernel.
+    """
+
+    tolerance: float | None = None
+    first_row: int | None = None
+    unfolds: bool = False
 
 
 _NONE = Traits()
@@ -278,6 +298,7 @@ class Layer:
         remark: further text for the page of layers.
         modules: the PyTorch equivalents of the classes, by class name; a class without one has only a state dict.
         traits: further facts about these modules, by their class. See `Traits`.
+        in_lua: facts about how Lua computes a class, by class name. See `InLua`.
         home: the dotted name of the module that registers it.
     """
 
@@ -291,6 +312,7 @@ class Layer:
     remark: str = ""
     modules: Mapping[str, Mapped] = field(factory=dict, repr=False)
     traits: Mapping[str, Traits] = field(factory=dict, repr=False)
+    in_lua: Mapping[str, InLua] = field(factory=dict, repr=False)
     home: str = ""
 
     def params_of(self, fields: Fields) -> tuple[Param, ...]:
@@ -354,6 +376,7 @@ def register_layer(
     module: Mapped | Mapping[str, Mapped] | None = None,
     traits: Traits | Mapping[str, Traits] | None = None,
     text: Text | Mapping[str, Text] | None = None,
+    in_lua: InLua | Mapping[str, InLua] | None = None,
 ) -> Layer:
     """Register the meaning of a Lua class.
 
@@ -373,6 +396,8 @@ def register_layer(
         text: what Lua prints after the name of the class, as its `__tostring__`: a template of the fields,
             `({weight:2} -> {weight:1}){without}`, see `nn/texts.py`; a function of the fields; or `Printed`. By class
             name where classes of one entry differ.
+        in_lua: how Lua computes the classes, where that is not exact, and what it leaves in their fields: one for all,
+            or by class name.
 
     Raises:
         ModelError: a class, or its traits, are already registered.
@@ -394,6 +419,8 @@ def register_layer(
     kind = kind or ("criterion" if is_criterion else "container" if children else "layer")
     if isinstance(traits, Traits):
         traits = {target: traits} if target else {}
+    if isinstance(in_lua, InLua):
+        in_lua = dict.fromkeys(names, in_lua)
     home = _caller()
     layer = Layer(
         names,
@@ -406,6 +433,7 @@ def register_layer(
         remark,
         mapped,
         _by_dotted_name(traits or {}, home, targets),
+        in_lua or {},
         home=home,
     )
     for name in names:
@@ -553,6 +581,16 @@ def stock_name(value: Value) -> str:
         return ""
     layer = layer_of(value.class_name)
     return entry_name(value.class_name) if layer is not None and layer.is_ours else ""
+
+
+def in_lua_of(obj: TorchObject) -> InLua:
+    """Return how Lua computes an object, and what it leaves in its fields; nothing special for an unknown class."""
+    layer = layer_of(obj.class_name)
+    facts = layer.in_lua.get(entry_name(obj.class_name)) if layer is not None else None
+    return facts or _IN_LUA
+
+
+_IN_LUA = InLua()
 
 
 @cache

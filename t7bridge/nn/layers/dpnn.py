@@ -23,7 +23,7 @@ from ..mapping import (
     optional_number,
     same_names,
 )
-from ..registry import Traits, buffer, children_at, named_modules, param, register_layer
+from ..registry import InLua, Traits, buffer, children_at, named_modules, param, register_layer
 from ..torch_nn import Tensors, constructed
 from .conv import BIAS, CONVOLUTION_2D, convolution
 
@@ -146,6 +146,7 @@ register_layer(
     scratch="inputs",
     module=of_runtime("linear.LookupTableMaskZero", extent("weight"), extent("weight", 1)),
     traits=Traits(like="Embedding"),
+    in_lua=InLua(first_row=0),
 )
 
 
