@@ -46,6 +46,7 @@ from .nn.mapping import (
 from .nn.output_shapes import Arguments, Mismatch, same
 from .nn.registry import (
     Child,
+    InLua,
     Param,
     Source,
     Traits,
@@ -92,6 +93,7 @@ __all__ = [
     "Child",
     "Domain",
     "Fields",
+    "InLua",
     "Layer",
     "Lua",
     "Merge",

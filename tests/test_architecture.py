@@ -324,13 +324,24 @@ def test_packages_are_imported_once_a_class_of_theirs_is_met():
     """The entries of nn need none of the packages; a class of one loads those that may have it, and not PyTorch."""
     code = """
 import sys
-from t7bridge.layers import layer_of
+from t7bridge.errors import ModelError
+from t7bridge.layers import layer_of, register_layer, unregister_layer
 def loaded():
     return {name.split(".")[3] for name in sys.modules if name.startswith("t7bridge.workshop.packages.")} - {"table"}
 assert layer_of("nn.Linear") and layer_of("cudnn.SpatialConvolution") and not loaded()
 assert layer_of("w2nn.ScaleTable") and loaded() == {"w2nn"}
 assert layer_of("nn.Minus") and "nnx" in loaded() and "onmt" not in loaded()
 assert layer_of("my.Own") is None and "onmt" not in loaded()
+try:
+    register_layer("onmt.LSTM")
+except ModelError as error:
+    assert "already registered" in str(error)
+else:
+    raise AssertionError("a name of a package that was not loaded is free")
+unregister_layer("onmt.GRU")
+assert layer_of("onmt.GRU") is None and layer_of("onmt.Network") is not None
+register_layer("onmt.GRU")
+assert layer_of("onmt.GRU").home == "__main__"
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -741,13 +741,13 @@ _loaded: dict[str, ModuleType] = {}
 
 
 def load_classes(path: PathLike) -> None:
-    """Run a Python file that registers classes, once in a process.
+    """Run a Python file, or import a package, that registers classes, once in a process.
 
-    The file is the caller's program, and is trusted; see `docs/own-layers.md`. Its module has the file's name, so that
-    generated source can import it.
+    It is the caller's program, and is trusted; see `docs/own-layers.md`. Its module has the name of the file or folder,
+    so that generated source can import it.
 
     Args:
-        path: of the file.
+        path: of the file, or of the folder that has the package's `__init__.py`.
 
     Raises:
         ModelError: the file does not exist or fails, or has the name of another module.
@@ -755,14 +755,17 @@ def load_classes(path: PathLike) -> None:
     name = os.fspath(path)
     real = os.path.realpath(name)
     add_input(name)
+    folder = real if os.path.isdir(real) else None
+    source = os.path.join(folder, "__init__.py") if folder is not None else real
     if real in _loaded:
         return
-    stem = os.path.splitext(os.path.basename(name))[0]
+    stem = os.path.splitext(os.path.basename(os.path.normpath(name)))[0]
     if stem in sys.modules or not stem.isidentifier():
         raise ModelError(
             "a file with registrations cannot have this name", file=name, expected="a name that no other module has"
         )
-    spec = importlib.util.spec_from_file_location(stem, real)
+    inside = [folder] if folder is not None else None
+    spec = importlib.util.spec_from_file_location(stem, source, submodule_search_locations=inside)
     if spec is None or spec.loader is None:
         raise ModelError("is not a Python file", file=name, expected="a name that ends in .py")
     module = importlib.util.module_from_spec(spec)
