@@ -447,7 +447,6 @@ NAMED = {
 }
 """Files that name classes besides, and why that is no fact about a layer."""
 STILL_NAMED = {
-    "codegen/attention.py": 4,
     "nn/compounds.py": 33,
     "workshop/cells/polynomials.py": 6,
     "workshop/cells/stacks.py": 13,
