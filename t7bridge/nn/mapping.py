@@ -265,8 +265,8 @@ def short_name(target: str) -> str:
     """
     if not target.startswith(OURS):
         return target
-    *_, package, family, name = target.split(".")
-    return f"{package if family == 'modules' else family}.{name}"
+    home, _, name = target.rpartition(".")
+    return f"{home.removesuffix('.modules').rpartition('.')[2]}.{name}"
 
 
 def _source(value: Any) -> Any:

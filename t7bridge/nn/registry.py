@@ -445,7 +445,7 @@ def register_layer(
     add_traits(layer.traits)
     _LAYERS.update(dict.fromkeys(names, layer))
     texts: Mapping[str, Text] = text if isinstance(text, Mapping) else dict.fromkeys(names, text or "")
-    add_texts({name: texts.get(name, "") for name in names}, layer.defaults)
+    add_texts({**dict.fromkeys(names, ""), **texts}, layer.defaults)
     return layer
 
 

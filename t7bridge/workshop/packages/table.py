@@ -16,6 +16,8 @@ PREFIXES = {
     "w2nn.": ("w2nn",),
 }
 """The folders that may have classes with a prefix."""
+_imported: set[str] = set()
+"""The prefixes whose folders are imported as a whole, also if another thread began with them."""
 
 
 def load_packages(class_name: str = "") -> None:
@@ -25,6 +27,8 @@ def load_packages(class_name: str = "") -> None:
         class_name: its full name in Lua; all packages by default.
     """
     for prefix, names in PREFIXES.items():
-        if class_name.startswith(prefix) or not class_name:
-            for name in names:
-                importlib.import_module(f"{__package__}.{name}")
+        if prefix in _imported or (class_name and not class_name.startswith(prefix)):
+            continue
+        for name in names:
+            importlib.import_module(f"{__package__}.{name}")
+        _imported.add(prefix)
