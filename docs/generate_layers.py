@@ -14,14 +14,16 @@ from typing import Any
 
 from attrs import evolve
 
-import t7bridge.nn
-from t7bridge.nn.mapping import LAYERS, Choice, Mapped, Read, Row
+import t7bridge
+from t7bridge.nn.mapping import Choice, Mapped, Read, Row, short_name
 from t7bridge.nn.registry import ALIAS_PREFIXES, Layer, Param, ParamsOf, registered_layers
 from t7bridge.workshop.lua import operations  # noqa: F401  # fills the table
 from t7bridge.workshop.lua.build import OPERATIONS
 
 DOCUMENT = Path(__file__).with_name("layers.md")
-RUNTIME = Path(t7bridge.nn.__file__).parents[1] / "torchmodules" / "layers"
+PACKAGE = Path(t7bridge.__file__).parent
+RUNTIME = "torchmodules/layers/*.py"
+PACKAGES = "workshop/packages/*/modules.py"
 
 HEAD = f"""# Layers
 
@@ -30,11 +32,10 @@ do
 not edit it by hand.
 
 - **In PyTorch** is the result of `load_module`. A name of `nn.` is a class of `torch.nn`; other names are classes of
-  `t7bridge.torchmodules.layers`, described in a line. Arguments are Lua's fields; `a \\| b` means that other releases
-  name
-  the field `b`, `a = 1` is the default of a missing field, and `a - 1` converts from 1-based numbers. *Depends* is
-  shown
-  if more than values decides; the possible classes follow. Classes with an empty cell have a state dict only.
+  `t7bridge.torchmodules.layers`, or of the Lua package of that name in `t7bridge.workshop.packages`, described in a
+  line. Arguments are Lua's fields; `a \\| b` means that other releases name the field `b`, `a = 1` is the default of a
+  missing field, and `a - 1` converts from 1-based numbers. *Depends* is shown if more than values decides; the possible
+  classes follow. Classes with an empty cell have a state dict only.
 - **State dict** lists the keys that `convert` writes, after the name of the layer: *buffers* in italics, `(derived)`
   for computed tensors, struck through those that Lua keeps but does not read.
 - **From PyTorch** lists the ATen operations for which `save_module` uses the class, alone or with others; the
@@ -51,13 +52,14 @@ composition
 
 
 def runtime_classes() -> dict[str, str]:
-    """Return the first sentence of the docstring of each class of the runtime, by family and name: `shape.View`."""
+    """Return the first sentence of the docstring of each of our classes, by family and name: `shape.View`."""
     found = {}
-    for path in sorted(RUNTIME.glob("*.py")):
+    for path in sorted([*PACKAGE.glob(RUNTIME), *PACKAGE.glob(PACKAGES)]):
+        family = path.parent.name if path.stem == "modules" else path.stem
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 paragraph = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
-                found[f"{path.stem}.{node.name}"] = re.split(r"(?<=[.:]) (?=[A-Z])", paragraph)[0].replace("|", "\\|")
+                found[f"{family}.{node.name}"] = re.split(r"(?<=[.:]) (?=[A-Z])", paragraph)[0].replace("|", "\\|")
     return found
 
 
@@ -100,7 +102,7 @@ def called(row: Row) -> str:
     """Return a row of the registry as its call."""
     args = [argument(each) for each in row.args]
     args += [f"{name}={argument(value)}" for name, value in row.kwargs.items()]
-    target = row.target.removeprefix(LAYERS)
+    target = short_name(row.target)
     text = code(f"{target.removeprefix('torch.')}({', '.join(args)})")
     if target in CLASSES:
         text += f": {CLASSES[target]}"
@@ -116,7 +118,7 @@ def code(text: str) -> str:
 
 def depends(choice: Choice) -> str:
     """Return the classes that an object may become, as text."""
-    names = [target.removeprefix(LAYERS).removeprefix("torch.") for target in choice.targets]
+    names = [short_name(target).removeprefix("torch.") for target in choice.targets]
     if len(names) == 1 and names[0] in CLASSES:
         return f"*Depends.* {code(names[0])}: {CLASSES[names[0]]}"
     return f"*Depends.* {', '.join(map(code, names))}"

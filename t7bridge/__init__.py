@@ -92,7 +92,11 @@ def _ask(room: str, name: str) -> Callable[..., Any]:
     return asked
 
 
-hooks.update(recognized=_ask("cells", "recognized"), cached_names=_ask("match", "cached_names"))
+hooks.update(
+    recognized=_ask("cells", "recognized"),
+    cached_names=_ask("match", "cached_names"),
+    load_packages=_ask("packages", "load_packages"),
+)
 
 _OTHER_NAMES = {"Value": "LuaValue"}
 _MODULES = frozenset(("errors", "layers", "torchfile"))

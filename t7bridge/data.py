@@ -90,7 +90,12 @@ def collector_paused() -> Iterator[None]:
 
 
 hooks: dict[str, Callable[..., Any]] = {}
-"""What the core asks of the workshop, which it does not import: functions that the package sets when it is imported."""
+"""What the core asks of the workshop, which it does not import: functions that the package sets when it is imported.
+
+- `recognized` finds cells in a plan, for `module`.
+- `cached_names` are the models of libraries that have the same layers, for `inspect`.
+- `load_packages` registers the entries of the Lua packages that may have a class, by its full name.
+"""
 
 __all__ = ["face", "np"]
 

@@ -47,6 +47,14 @@ def corpus(*patterns: str) -> list[Path]:
     return sorted(found)
 
 
+def layer_files() -> dict[str, Path]:
+    """The files with classes of PyTorch that this package has for layers, by the dotted names of their modules."""
+    package = ROOT / "t7bridge"
+    paths = [*package.glob("torchmodules/layers/*.py"), *package.glob("workshop/packages/*/modules.py")]
+    homes = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(paths)}
+    return {home: path for home, path in homes.items() if path.stem != "__init__"}
+
+
 def name_of(path: Path) -> str:
     """A test's id for a corpus file: `format/nil.t7`."""
     return str(path.relative_to(TESTFILES))

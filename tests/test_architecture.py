@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from functools import cache
@@ -14,6 +15,7 @@ from helpers import ROOT
 
 from t7bridge.data import define
 from t7bridge.formats import FORMATS
+from t7bridge.layers import registered_layers
 
 PACKAGE = ROOT / "t7bridge"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -46,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "formats/torchfile": GRAPH | {"formats/t7", "torchfile"},
     "torchfile": GRAPH | {"formats/t7"},
     "nn": GRAPH | {"values"},
-    "layers": {"nn"},
+    "layers": {"data", "errors", "graph", "nn", "torchmodules"},
     "torchmodules": GRAPH | {"nn"},
     "codegen": GRAPH | {"nn"},
     "conversion": GRAPH | ALL_FORMATS | {"values", "nn", "codegen"},
@@ -57,6 +59,7 @@ ALLOWED: dict[str, set[str]] = {
     "workshop/export": CORE,
     "workshop/lua": CORE,
     "workshop/match": CORE | {"workshop/cells"},
+    "workshop/packages": {"data", "layers"},  # a package itself only `layers`, see below
     "workshop/prove": CORE | {"workshop/cells"},
 }
 SPLIT = {"formats", "workshop"}
@@ -83,6 +86,9 @@ TORCH_VALUES = {"tools/verify.py", "graph/tensor.py", "conversion/tree.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
 TORCH_MODULES = {"workshop/lua/trace.py", "workshop/lua/sizes.py", "workshop/export/exporters.py"}
 # What judges values by modules of torch; imported once `prove` has found PyTorch.
+PACKAGE_CLASSES = sorted(PACKAGE.glob("workshop/packages/*/modules.py"))
+"""The PyTorch classes of Lua packages."""
+TORCH_MODULES |= {str(path.relative_to(PACKAGE)) for path in PACKAGE_CLASSES}
 TORCH_MODULES |= {
     f"workshop/prove/{name}.py" for name in ("against", "given", "inputs", "judge", "layer", "rounding", "trace")
 }
@@ -274,13 +280,71 @@ def test_optional_libraries_have_one_place_each(subtests):
                     assert library not in foreign_imports(path, at_start=True)
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "torchmodules" / "layers").glob("*.py")), ids=name_of)
+LIBRARIES = {"__future__", "collections", "dataclasses", "math", "torch", "typing", "typing_extensions"}
+"""What source may import that goes into other programs: torch, what torch requires, and the standard library."""
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted((PACKAGE / "torchmodules" / "layers").glob("*.py")), *PACKAGE_CLASSES], ids=name_of
+)
 def test_layers_stand_alone(path):
     """The layers need torch, what torch requires and the standard library: their source goes into other programs."""
     assert {node.level for node, _, _ in facts(path).imports if isinstance(node, ast.ImportFrom)} <= {0, 1}
-    assert foreign_imports(path) <= {
-        *("__future__", "collections", "dataclasses", "math", "torch", "typing", "typing_extensions")
-    }
+    assert foreign_imports(path) <= LIBRARIES
+
+
+def test_packages_need_only_the_public_interface(subtests):
+    """The files of a Lua package import `t7bridge.layers` and nothing else of ours, by public names alone."""
+    paths = sorted(PACKAGE.glob("workshop/packages/*/*.py"))
+    assert {path.name for path in paths} == {"__init__.py", "modules.py"}
+    public = set(importlib.import_module("t7bridge.layers").__all__)
+    for path in paths:
+        with subtests.test(name_of(path)):
+            assert own_imports(path) <= {"layers"}
+            assert foreign_imports(path) <= LIBRARIES | {"numpy"}
+            for node, _, _ in facts(path).imports:
+                if isinstance(node, ast.ImportFrom) and node.module == "t7bridge.layers":
+                    assert {alias.name for alias in node.names} <= public
+
+
+def test_packages_have_the_prefixes_under_which_they_are_found():
+    """Each folder is in the table of prefixes, and has classes with each of its prefixes and no others."""
+    found: dict[str, set[str]] = {}
+    for name, layer in registered_layers().items():
+        home, _, folder = layer.home.rpartition(".")
+        if home == "t7bridge.workshop.packages":
+            found.setdefault(f"{name.partition('.')[0]}.", set()).add(folder)
+    table = importlib.import_module("t7bridge.workshop.packages.table")
+    assert {prefix: set(folders) for prefix, folders in table.PREFIXES.items()} == found
+    folders = {path.parent.name for path in PACKAGE.glob("workshop/packages/*/__init__.py")}
+    assert folders == set().union(*found.values())
+
+
+def test_packages_are_imported_once_a_class_of_theirs_is_met():
+    """The entries of nn need none of the packages; a class of one loads those that may have it, and not PyTorch."""
+    code = """
+import sys
+from t7bridge.errors import ModelError
+from t7bridge.layers import layer_of, register_layer, unregister_layer
+def loaded():
+    return {name.split(".")[3] for name in sys.modules if name.startswith("t7bridge.workshop.packages.")} - {"table"}
+assert layer_of("nn.Linear") and layer_of("cudnn.SpatialConvolution") and not loaded()
+assert layer_of("w2nn.ScaleTable") and loaded() == {"w2nn"}
+assert layer_of("nn.Minus") and "nnx" in loaded() and "onmt" not in loaded()
+assert layer_of("my.Own") is None and "onmt" not in loaded()
+try:
+    register_layer("onmt.LSTM")
+except ModelError as error:
+    assert "already registered" in str(error)
+else:
+    raise AssertionError("a name of a package that was not loaded is free")
+unregister_layer("onmt.GRU")
+assert layer_of("onmt.GRU") is None and layer_of("onmt.Network") is not None
+register_layer("onmt.GRU")
+assert layer_of("onmt.GRU").home == "__main__"
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_numpy_is_imported_when_it_is_wanted(subtests):
@@ -363,3 +427,71 @@ def test_look_ups_by_bare_names_are_found(tmp_path):
     )
     (tmp_path / "x.py").write_text(source)
     assert len(cut_names(tmp_path / "x.py")) == 3
+
+
+NAMING = ("nn/layers/", "torchmodules/layers/", "workshop/lua/", "workshop/packages/", "formats/t7/releases_2010.py")
+"""Where classes of Lua are named: their entries, their PyTorch classes, the way back, and the fields of 2010."""
+NAMED = {
+    # Of nn, those that are no layers of their own: the base, what `print` shows of a Sequential, and two classes that
+    # write something before their fields.
+    "formats/t7/reader.py": {"nn.DataParallelTable", "nn.GPU"},
+    "nn/registry.py": {"nn.Module"},
+    "nn/texts.py": {"nn.Sequential"},
+    # Of ours, those that others become: nothing is decided by them.
+    "nn/pieces.py": {"containers.Stateful"},
+    "nn/plan.py": {"activation.Overlapping"},
+    "workshop/cells/lift.py": {
+        "linear.Highway",
+        *(f"recurrent.{name}Cell" for name in ("GRU", "LSTM", "PeepholeLSTM", "RNN", "ResetGRU")),
+    },
+}
+"""Files that name classes besides, and why that is no fact about a layer."""
+STILL_NAMED = {
+    "nn/compounds.py": 33,
+    "workshop/cells/polynomials.py": 6,
+    "workshop/cells/stacks.py": 13,
+    "workshop/prove/inputs.py": 11,
+    "workshop/prove/runs.py": 23,
+}
+"""Files with facts that are still to move into entries, and the number of classes that they name: it only shrinks."""
+
+
+def named_classes(path: Path, lua: set[str], ours: set[str]) -> set[str]:
+    """Return the classes that a file names in texts, but for docstrings: of Lua in full, or ours by family and name."""
+    tree = ast.parse(path.read_text())
+    docstrings = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            names = set(re.findall(r"(?<![.\w])\w+\.[A-Z]\w*", node.value))  # `torch.nn.Tanh` is PyTorch's
+            found |= names & (lua | ours)
+    return found
+
+
+def test_classes_are_named_at_their_homes(subtests):
+    """What class a layer is decides something only in its entry: others look up a trait by the full name."""
+    lua = set(registered_layers())
+    ours = {
+        f"{path.stem}.{node.name}"
+        for path in (PACKAGE / "torchmodules" / "layers").glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    for path in FILES:
+        if name_of(path).startswith(NAMING):
+            continue
+        with subtests.test(name_of(path)):
+            # In the pages that `codegen` writes, `nn` is torch.nn.
+            known = ours if room_of(path) == "codegen" else lua | ours
+            named = named_classes(path, known, ours) - NAMED.get(name_of(path), set())
+            assert len(named) == STILL_NAMED.get(name_of(path), 0), sorted(named)
+
+
+def test_named_classes_are_found(tmp_path):
+    """The test above sees names in tables, tuples and f-strings, and neither docstrings nor classes of PyTorch."""
+    source = '"""An nn.Tanh."""\nX = {"nn.Tanh": 1}, f"{LAYERS}shape.View", "torch.nn.Linear", ("cudnn.ReLU",)\n'
+    (tmp_path / "x.py").write_text(source)
+    found = named_classes(tmp_path / "x.py", {"nn.Tanh", "nn.Linear", "cudnn.ReLU"}, {"shape.View"})
+    assert found == {"nn.Tanh", "cudnn.ReLU", "shape.View"}

@@ -1,4 +1,4 @@
-"""The layers that PyTorch lacks: their source, copied from the runtime's files, as whole classes with dependencies.
+"""The layers that PyTorch lacks: their source, copied from this package's files, as whole classes with dependencies.
 
 Their constructors are read from it, to check without PyTorch whether the modules of a plan can be constructed, and
 whether their tensors fit.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from functools import cache
-from inspect import Parameter, Signature
+from inspect import BoundArguments, Parameter, Signature
 from pathlib import Path
 from symtable import SymbolTable, symtable
 from typing import Any
@@ -18,14 +18,16 @@ from ..data import define
 from ..errors import ModelError
 from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.tensor import Tensor
-from ..nn.mapping import LAYERS, ModuleSpec, Plan, specs_in
-from ..nn.registry import traits_of
+from ..nn.mapping import LAYERS, OURS, Choice, ModuleSpec, Plan, Row, short_name, specs_in
+from ..nn.registry import registered_layers, traits_of
 from ..nn.torch_nn import REQUIRED, TORCH, Refused, Shape, constructed, shape
 
 Import = tuple[str, str, str]
 """An import: module, name and alias; the name is empty for `import module`."""
 
-_FOLDER = Path(__file__).parent.parent / "torchmodules" / "layers"
+_ROOT = Path(__file__).parent.parent
+_PUBLIC = f"{OURS}layers"
+"""The module from which classes of Lua packages import what they share with the runtime's."""
 
 
 @define(eq=False)
@@ -35,7 +37,7 @@ class Copied:
     Attributes:
         name: its name there.
         text: its source.
-        needs: the other pieces that it uses: file and name.
+        needs: the other pieces that it uses: dotted name of the module, and name there.
         imports: its imports.
         inputs: for a layer, the number of its inputs; 0 if the base of torch.nn defines them.
         remembers: whether a method sets an attribute, to keep state between calls or because it is notified.
@@ -58,7 +60,7 @@ class Copied:
 
 @cache
 def pieces(target: str) -> list[Copied]:
-    """Return a class of the runtime after the pieces that it needs.
+    """Return a class of this package after the pieces that it needs.
 
     Args:
         target: the class: `t7bridge.torchmodules.layers.shape.View`.
@@ -66,13 +68,13 @@ def pieces(target: str) -> list[Copied]:
     Raises:
         ModelError: the class does not exist.
     """
-    home, _, name = target.removeprefix(LAYERS).partition(".")
-    if not target.startswith(LAYERS) or name not in _file(home):
+    home, _, name = target.rpartition(".")
+    if name not in pieces_in(home):
         raise ModelError(f"there is no source of {target}")
     ordered: dict[tuple[str, str], Copied] = {}
 
     def add(home: str, name: str) -> None:
-        piece = _file(home)[name]
+        piece = pieces_in(home)[name]
         for other in piece.needs:
             if other not in ordered and other != (home, name):
                 add(*other)
@@ -85,23 +87,28 @@ def pieces(target: str) -> list[Copied]:
 @cache
 def reserved_names() -> frozenset[str]:
     """Return the names that copied pieces define and import, whichever a page has."""
+    homes = {f"{LAYERS}{path.stem}" for path in (_ROOT / "torchmodules" / "layers").glob("*.py")}
+    for layer in registered_layers().values():
+        for mapped in layer.modules.values():
+            targets = mapped.targets if isinstance(mapped, (Row, Choice)) else ()
+            homes.update(target.rpartition(".")[0] for target in targets)
     names: set[str] = set()
-    for path in _FOLDER.glob("*.py"):
-        for piece in _file(path.stem).values():
+    for home in homes:
+        for piece in pieces_in(home).values():
             names.add(piece.name)
             names.update(alias or name or module for module, name, alias in piece.imports)
     return frozenset(names)
 
 
 @cache
-def _file(module: str) -> dict[str, Copied]:
-    """Return all pieces of one file, by name."""
-    path = _FOLDER / f"{module}.py"
-    if not module.isidentifier() or not path.is_file():
+def pieces_in(module: str) -> dict[str, Copied]:
+    """Return all pieces of one module by name; none of a module that is not this package's."""
+    path = _path_of(module)
+    if path is None:
         return {}
     text = path.read_text(encoding="utf-8")
     body = ast.parse(text).body
-    imports, homes = _imported(body)
+    imports, homes = _imported(body, module)
     defined = {name: statement for statement in body for name in _defined(statement)}
     homes.update(dict.fromkeys(defined, module))
     pieces_of_file: dict[str, Copied] = {}
@@ -115,10 +122,11 @@ def _file(module: str) -> dict[str, Copied]:
             elif base in pieces_of_file:  # a base stands before its subclasses
                 bases.append(pieces_of_file[base])
             elif base in homes:
-                bases.append(_file(homes[base])[base])
+                bases.append(pieces_in(homes[base])[base])
         piece = _piece(name, statement, torch_bases, bases)
         piece.text = statement_text(statement, text.splitlines())
-        piece.needs = tuple(sorted((homes[other], other) for other in used if other in homes))
+        needs = [(homes[other], other) for other in used if other in homes]
+        piece.needs = tuple(sorted(needs, key=lambda need: short_name(".".join(need))))
         piece.imports = frozenset(imports[other] for other in used if other in imports)
         pieces_of_file[name] = piece
     return pieces_of_file
@@ -134,8 +142,26 @@ def _global_names(scope: SymbolTable) -> set[str]:
     return names.union(*map(_global_names, scope.get_children()))
 
 
-def _imported(body: list[ast.stmt]) -> tuple[dict[str, Import], dict[str, str]]:
-    """Return the imports of a file by their names there, and the files of the package that others come from."""
+def _path_of(module: str) -> Path | None:
+    """Return the file of one of this package's modules, by its dotted name."""
+    if not module.startswith(OURS):
+        return None
+    names = module.removeprefix(OURS).split(".")
+    path = _ROOT.joinpath(*names).with_suffix(".py")
+    return path if all(map(str.isidentifier, names)) and path.is_file() else None
+
+
+@cache
+def _public_homes() -> dict[str, str]:
+    """Return the modules that the names of `t7bridge.layers` come from, as its imports say."""
+    path = _path_of(_PUBLIC)
+    assert path is not None
+    imports = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
+    return {alias.name: f"{OURS}{node.module}" for node in imports for alias in node.names if node.level}
+
+
+def _imported(body: list[ast.stmt], module: str) -> tuple[dict[str, Import], dict[str, str]]:
+    """Return the imports of a module by their names there, and the modules of this package that others come from."""
     imports: dict[str, Import] = {}
     homes: dict[str, str] = {}
     for statement in body:
@@ -145,8 +171,10 @@ def _imported(body: list[ast.stmt]) -> tuple[dict[str, Import], dict[str, str]]:
         elif isinstance(statement, ast.ImportFrom):
             home = statement.module or ""
             for alias in statement.names:
-                if statement.level:  # a relative import: another file of the layers
-                    homes[alias.name] = home
+                if statement.level:  # a relative import: another file of the same folder
+                    homes[alias.name] = f"{module.rpartition('.')[0]}.{home}"
+                elif home == _PUBLIC:
+                    homes[alias.name] = _public_homes()[alias.name]
                 else:
                     imports[alias.asname or alias.name] = (home, alias.name, alias.asname or "")
     return imports, homes
@@ -190,7 +218,7 @@ def statement_text(statement: ast.stmt, lines: list[str]) -> str:
 
 def remembers(spec: ModuleSpec) -> bool:
     """Return whether a module itself keeps more than its tensors; for foreign classes that is unknown."""
-    if spec.target.startswith(LAYERS):
+    if spec.target.startswith(OURS):
         return spec.graph is None and any(piece.remembers for piece in pieces(spec.target))
     return not spec.target.startswith("torch.nn.")
 
@@ -258,7 +286,7 @@ def constructor(target: str) -> tuple[Signature | None, str]:
     """Return the signature of the constructor that a class defines or inherits, and its base in torch.nn.
 
     Args:
-        target: a class of the runtime, or of torch.nn.
+        target: a class of this package, or of torch.nn.
 
     Returns:
         The signature, `None` if the constructor is that of the base; `Linear`, `Module`.
@@ -266,7 +294,7 @@ def constructor(target: str) -> tuple[Signature | None, str]:
     Raises:
         ModelError: the class does not exist.
     """
-    if not target.startswith(LAYERS):
+    if not target.startswith(OURS):
         return None, target.removeprefix("torch.nn.")
     piece = pieces(target)[-1]
     return piece.signature or _PLAIN.get(piece.base), piece.base
@@ -366,7 +394,7 @@ def check_construction(plan: Plan, owned: Owned) -> None:
             constructed_modules[id(spec)] = expected(spec.target, (*numbered, *spec.args), {**spec.kwargs, **named})
         except (ArithmeticError, LookupError, Refused, TypeError, ValueError) as error:
             raise ModelError(
-                f"a {spec.class_name} cannot be made a {spec.target.removeprefix(LAYERS)}: {error}", path=spec.path
+                f"a {spec.class_name} cannot be made a {short_name(spec.target)}: {error}", path=spec.path
             ) from error
     for spec in specs:
         expected_shapes, children = constructed_modules[id(spec)]
@@ -376,7 +404,7 @@ def check_construction(plan: Plan, owned: Owned) -> None:
 
 def _is_known(target: str) -> bool:
     """Return whether a class is one of this package or of torch.nn; the tensors of others are unknown."""
-    return target.startswith(LAYERS) or target.removeprefix("torch.nn.") in TORCH
+    return target.startswith(OURS) or target.removeprefix("torch.nn.") in TORCH
 
 
 def expected(
@@ -407,12 +435,19 @@ def expected(
     if facts.shapes is not None:
         tensors = facts.shapes(*bound.args, **bound.kwargs)
     elif facts.like:
-        names = TORCH[facts.like].arguments
-        shared = {name: value for name, value in bound.arguments.items() if name in names}
-        tensors = constructed(facts.like, (), shared)
+        tensors = constructed(facts.like, *_arguments_of(facts.like, bound))
     else:
         tensors = {}
     return {name: shape(size) for name, size in tensors.items()}, modules
+
+
+def _arguments_of(like: str, bound: BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a constructor that a class of torch.nn has too, by position and by keyword."""
+    kinds = {parameter.kind for parameter in bound.signature.parameters.values()}
+    if Parameter.VAR_POSITIONAL in kinds:  # it passes on what it is given
+        return bound.args, bound.kwargs
+    known = TORCH[like].arguments
+    return (), {name: value for name, value in bound.arguments.items() if name in known}
 
 
 def _held(signature: Signature, arguments: Mapping[str, Any], is_sequential: bool) -> dict[str, Inside]:
@@ -443,7 +478,7 @@ def _check_modules(spec: ModuleSpec, stored: Mapping[str, ModuleSpec]) -> None:
     for name in {**inside, **stored}:
         if stored.get(name) is not inside.get(name) and name not in spec.refers:
             raise ModelError(
-                f"a {spec.class_name} does not hold the modules that a {spec.target.removeprefix(LAYERS)} takes",
+                f"a {spec.class_name} does not hold the modules that a {short_name(spec.target)} takes",
                 path=spec.path,
                 expected=f"the modules {', '.join(stored) or 'none'}",
                 found=", ".join(inside) or "none",
@@ -455,7 +490,7 @@ def _check_tensors(spec: ModuleSpec, required: Mapping[str, Shape], shapes: Mapp
     for name in {**required, **shapes}:
         if required.get(name) != shapes.get(name):
             raise ModelError(
-                f"the weights do not fit the layer: {spec.class_name} as {spec.target.removeprefix(LAYERS)}",
+                f"the weights do not fit the layer: {spec.class_name} as {short_name(spec.target)}",
                 path=f"{spec.path}.{name}",
                 expected=f"the shape {required[name]}" if name in required else "no such tensor",
                 found=f"{shapes[name]}" if name in shapes else "no such tensor",

@@ -16,7 +16,7 @@ from ..errors import ModelError, UnsupportedError
 from ..limits import Budget, Limits
 from ..nn.fields import items_of
 from ..nn.kinds import ANY, NEVER, NOTHING, TENSOR, Kind, Kinds, listed, many
-from ..nn.mapping import LAYERS, SEQUENTIAL, Link, ModuleSpec, end_of, specs_in
+from ..nn.mapping import OURS, SEQUENTIAL, Link, ModuleSpec, end_of, specs_in
 from ..nn.memory import MemoryEffects
 from ..nn.pieces import IN_TORCH, STATEFUL, WITH_STATE
 from ..nn.registry import tensor_shapes, traits_of
@@ -334,7 +334,7 @@ class SourceBuilder:
     def copy(self, spec: ModuleSpec) -> Construction:
         """Return a layer whose source is included, with the modules in it."""
         home, _, name = spec.target.rpartition(".")
-        if spec.target.startswith(LAYERS):
+        if spec.target.startswith(OURS):
             self.copied.update((piece.name, piece) for piece in pieces(spec.target))
         else:
             dotted(spec.target)

@@ -232,7 +232,7 @@ FORCE = option("replace existing files", default=False, group="output")
 STRICT = option("fail if the output would lose a type, precision or sharing", default=False, group="output")
 SYNC = option("wait until the output is on the disk, so that it survives a power cut", default=False, group="output")
 CLASSES = option(
-    "Python file that registers classes (docs/own-layers.md); it is executed", default=None, metavar="FILE.py"
+    "Python file or package that registers classes (docs/own-layers.md); it is run", default=None, metavar="FILE.py"
 )
 AT = option("path of the module, if there are several: root.protos.rnn", default=None, metavar="PATH")
 PART = option("path of a part of the file: root.model.modules[3]", default=None, metavar="PATH")

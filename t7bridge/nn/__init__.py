@@ -13,7 +13,7 @@ __getattr__ = face(
         "graphs": "RESERVED",
         "kinds": "ANY TENSOR Kinds listed many",
         "layouts": "DeviationToVariance apply_layout compact_in compacted reshape undo_layout view",
-        "mapping": "Choice LAYERS ModuleSpec extent of_runtime specs_in",
+        "mapping": "Choice LAYERS ModuleSpec OURS extent of_runtime short_name specs_in",
         "output_shapes": "Example Examples",
         "places": "Places find_models find_modules is_module is_scratch layer_names module_at",
         "plan": "build_plan",

@@ -24,7 +24,7 @@ from ..graph.tensor import Tensor
 from ..graph.walk import entries
 from ..limits import DEFAULT_LIMITS, Limits
 from ..text import clean, extents, listed, short
-from .mapping import LAYERS, SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
+from .mapping import OURS, SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
 from .output_shapes import Mismatch
 from .places import Places, find_models, is_module, is_scratch
 from .plan import sketch
@@ -181,7 +181,7 @@ class Block:
         if self.mark == "unmapped":
             return "unmapped"
         # What a user's class does is not known from its name, but from the class that its entry says it is like.
-        is_known = not self.target or self.target.startswith(("torch.nn.", LAYERS))
+        is_known = not self.target or self.target.startswith(("torch.nn.", OURS))
         named = (self.target or self.class_name or self.title) if is_known else traits_of(self.target).like
         name = named.rpartition(".")[2].lower()
         found = (each for each, words in _CATEGORIES.items() if any(word in name for word in words.split()))
@@ -419,7 +419,7 @@ def _label(spec: ModuleSpec) -> list[str]:
     """Return the arguments that are not defaults, on one line of limited length."""
     shown = [_shown(value) for value in spec.args]
     # The arguments of a user's class are its own, whatever it is called.
-    is_known = spec.target.startswith(("torch.nn.", LAYERS))
+    is_known = spec.target.startswith(("torch.nn.", OURS))
     conv = is_known and "Conv" in spec.target
     if len(shown) > 1 and (conv or (is_known and spec.target.endswith("Linear"))):
         shown[:2] = [f"{shown[0]} → {shown[1]}"]

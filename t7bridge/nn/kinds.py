@@ -16,7 +16,7 @@ from attrs import evolve, field
 
 from ..data import define
 from . import walk
-from .mapping import LAYERS, ModuleSpec
+from .mapping import OURS, ModuleSpec
 from .output_shapes import Arguments, Mismatch, Shape, Value, joined
 
 _MOST = 1_000_000
@@ -145,7 +145,7 @@ class Kinds(walk.Domain[Kind]):
             return output
         if facts.returns_list:
             return many(ANY)
-        return TENSOR if spec.target.startswith(("torch.nn.", LAYERS)) else ANY
+        return TENSOR if spec.target.startswith(("torch.nn.", OURS)) else ANY
 
     # The domain
 

@@ -6,6 +6,7 @@ more than values. May import graph and errors. Knows neither formats nor PyTorch
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -18,8 +19,10 @@ from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
 from .fields import Fields
 
-LAYERS = "t7bridge.torchmodules.layers."
-"""The package of the layers that PyTorch lacks or computes differently."""
+OURS = __name__.partition(".")[0] + "."
+"""The beginning of the dotted names of this package's classes. Generated source copies them; it imports all others."""
+LAYERS = f"{OURS}torchmodules.layers."
+"""The package of the layers of nn, rnn and dpnn that PyTorch lacks or computes differently."""
 
 AXES = {2: ("H", "W"), 3: ("T", "H", "W")}
 """The ends of the names of fields for each axis, by the number of axes."""
@@ -72,7 +75,7 @@ class Call:
     """The construction of a module.
 
     Attributes:
-        target: `torch.nn.Conv2d`, a class in `LAYERS`, or the dotted name of any other that can be imported.
+        target: the dotted name of a class that can be imported: `torch.nn.Conv2d`, one in `LAYERS`, or any other.
         args: positional arguments; none if the module has children.
         kwargs: arguments by keyword.
         plain: an equivalent class of `torch.nn` if every input is a tensor with a batch dimension.
@@ -187,13 +190,18 @@ def becomes(*names: str) -> Callable[[Callable[[Lua], Call]], Choice]:
     """Declare the classes that a function of fields may return.
 
     Args:
-        names: family and class of the runtime's, `shape.View`, or the dotted name of a class of PyTorch.
+        names: family and class of the runtime's, `shape.View`; the dotted name of a class of PyTorch; or, after a dot,
+            that of a class in the caller's package, `.modules.Scale`.
 
     Returns:
         A decorator.
     """
-    targets = tuple(name if name.startswith("torch.") else LAYERS + name for name in names)
-    return lambda make: Choice(make, targets)
+    package = _package_of_caller()
+    targets: list[str] = []
+    for name in names:
+        is_runtime = not name.startswith((".", "torch."))
+        targets.append(LAYERS + name if is_runtime else absolute_name(name, package))
+    return lambda make: Choice(make, tuple(targets))
 
 
 def of_torch(name: str, *args: Any, childless: bool = False, **kwargs: Any) -> Row:
@@ -212,6 +220,53 @@ def of_runtime(name: str, *args: Any, plain: str = "", **kwargs: Any) -> Row:
     """
     named = {name: _source(value) for name, value in kwargs.items()}
     return Row(LAYERS + name, tuple(map(_source, args)), named, f"torch.nn.{plain}" if plain else "")
+
+
+def of_class(name: str, *args: Any, **kwargs: Any) -> Row:
+    """Return a mapping to a class of modules, which is imported once a module is built.
+
+    Entries can so be read without PyTorch: the classes are in a file of their own beside that of the entries.
+
+    Args:
+        name: the dotted name of the class. After a dot it is relative to the caller's package, as in an import:
+            `.modules.Scale` is the class `Scale` in the file `modules.py` of the same folder.
+        args: positional arguments: the source of each, a function of the fields, or the value itself.
+        kwargs: arguments by keyword, likewise; one whose source has none is left out.
+
+    Raises:
+        ModelError: the name is relative, and the caller is in no package.
+    """
+    named = {name: _source(value) for name, value in kwargs.items()}
+    return Row(absolute_name(name, _package_of_caller()), tuple(map(_source, args)), named)
+
+
+def absolute_name(name: str, package: str) -> str:
+    """Return the dotted name of a class; one that begins with a dot is in `package`.
+
+    Raises:
+        ModelError: the name is relative, and there is no package.
+    """
+    if not name.startswith("."):
+        return name
+    if not package:
+        raise ModelError("a class has a relative name outside a package", found=name, expected="package.module.Class")
+    return package + name
+
+
+def _package_of_caller() -> str:
+    """Return the package of the file that calls a function of this one; empty for a file that is in none."""
+    return sys._getframe(2).f_globals.get("__package__") or ""
+
+
+def short_name(target: str) -> str:
+    """Return family and class of one of this package's classes, `shape.View`; of others the dotted name.
+
+    A Lua package's classes are in its file `modules`: that of `t7bridge.workshop.packages.ccn2.modules.X` is `ccn2.X`.
+    """
+    if not target.startswith(OURS):
+        return target
+    home, _, name = target.rpartition(".")
+    return f"{home.removesuffix('.modules').rpartition('.')[2]}.{name}"
 
 
 def _source(value: Any) -> Any:

@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field
 
-from ..data import define
+from ..data import define, hooks
 from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..io.source import PathLike, add_input
 from .fields import Fields, items_of, lookup, path_steps
 from .layouts import Layout, LayoutStep
-from .mapping import LAYERS, Choice, Mapped, Row
+from .mapping import LAYERS, OURS, Choice, Mapped, Row, absolute_name
 from .output_shapes import Rule
 from .texts import Text, add_texts, remove_text
 from .torch_nn import Refused, Shape, output_of, tensors_like
@@ -54,6 +54,8 @@ class Traits:
         plain_rank: minimum dimensions of one example for `Call.plain` to be used; below, it would refuse examples.
         written: how generated source expresses it without the class: the name of a method of `Idioms` in
             `codegen/idioms.py`, or of `Lists` in `codegen/flow.py`, and arguments for it.
+        polynomial: how its output is written as a polynomial, by which cells are recognized: the name of a method of
+            `Values` in `workshop/cells/polynomials.py`, and arguments for it.
         block: the base name of its class if it becomes a class of the source.
         shapes: the shapes of its tensors by name, as a function of its arguments, if known; it raises `Refused` where
             the constructor would raise. A module among the arguments has `tensors`, its own shapes.
@@ -69,6 +71,8 @@ class Traits:
         connecting: the class with the same arguments that passes gradients of zeros to what it leaves out, as Lua does.
         is_identity: it returns its input and does nothing else.
         is_graph: its arguments are the nodes of the graph of its children.
+        sequential_without: the argument with positions of modules inside, from 0: without these, which merge the steps
+            of sequences into rows and split them again, it is a Sequential for (batch, steps, features).
     """
 
     takes_list: bool = False
@@ -84,6 +88,7 @@ class Traits:
     plain_examples: tuple[Any, ...] | None = None
     plain_rank: int = 0
     written: tuple[Any, ...] = ()
+    polynomial: tuple[str, ...] = ()
     block: str = ""
     shapes: Callable[..., Mapping[str, Shape]] | None = None
     like: str = ""
@@ -96,9 +101,26 @@ class Traits:
     connecting: str = ""
     is_identity: bool = False
     is_graph: bool = False
+    sequential_without: str = ""
 
 
-_PACKAGE = __name__.partition(".")[0] + "."
+@define(frozen=True)
+class InLua:
+    """Facts about one class of Lua: how it computes, and what it leaves in its fields. `prove` reads them.
+
+    Attributes:
+        tolerance: the largest difference of its outputs from exact ones, where Lua computes by an approximation; they
+            may also differ by what is allowed for approximate functions in general. `None` if Lua only rounds.
+        first_row: the number of the first row of its `weight`, for a class whose output consists of rows of it.
+        unfolds: whether its field `finput` is the matrix that the weights are multiplied with, its unfolded input: a
+            column for each position of the kernel.
+    """
+
+    tolerance: float | None = None
+    first_row: int | None = None
+    unfolds: bool = False
+
+
 _NONE = Traits()
 _TRAITS: dict[str, Traits] = {}
 """The facts about classes, by their dotted names."""
@@ -153,23 +175,25 @@ def _by_dotted_name(traits: Mapping[str, Traits], home: str, targets: Iterable[s
     """Return facts by the dotted names of their classes.
 
     `shape.View` is the runtime's in this package, and where the entry becomes that class; a user may have a file
-    `shape.py`, too.
+    `shape.py`, too. A name after a dot is in the package of the module that declares them.
 
     Args:
         traits: the facts.
         home: the module that declares them.
         targets: the classes that the entry becomes.
     """
-    is_ours, known = home.startswith(_PACKAGE), set(targets)
+    is_ours, known = home.startswith(OURS), set(targets)
+    package = getattr(sys.modules.get(home), "__package__", None) or ""
     named: dict[str, Traits] = {}
     for name, facts in traits.items():
-        is_short = not name.startswith(("torch.", LAYERS)) and (is_ours or LAYERS + name in known)
-        named[LAYERS + name if is_short else name] = facts
+        is_short = not name.startswith((".", "torch.", OURS)) and (is_ours or LAYERS + name in known)
+        named[LAYERS + name if is_short else absolute_name(name, package)] = facts
     return named
 
 
 def declared_traits() -> dict[str, Traits]:
     """Return all facts by class, sorted: for tests."""
+    hooks["load_packages"]("")
     return dict(sorted(_TRAITS.items()))
 
 
@@ -273,6 +297,7 @@ class Layer:
         remark: further text for the page of layers.
         modules: the PyTorch equivalents of the classes, by class name; a class without one has only a state dict.
         traits: further facts about these modules, by their class. See `Traits`.
+        in_lua: facts about how Lua computes a class, by class name. See `InLua`.
         home: the dotted name of the module that registers it.
     """
 
@@ -286,6 +311,7 @@ class Layer:
     remark: str = ""
     modules: Mapping[str, Mapped] = field(factory=dict, repr=False)
     traits: Mapping[str, Traits] = field(factory=dict, repr=False)
+    in_lua: Mapping[str, InLua] = field(factory=dict, repr=False)
     home: str = ""
 
     def params_of(self, fields: Fields) -> tuple[Param, ...]:
@@ -306,10 +332,11 @@ class Layer:
     @property
     def is_ours(self) -> bool:
         """Whether this package registered it, not a user."""
-        return self.home.startswith(_PACKAGE)
+        return self.home.startswith(OURS)
 
 
 _LAYERS: dict[str, Layer] = {}
+"""The entries by class name; those of a Lua package from when a class of it was met, see `_listed`."""
 _CLASSES: dict[str, type] = {}
 """Users' classes, by their dotted name in plans."""
 _Class = TypeVar("_Class")
@@ -348,6 +375,7 @@ def register_layer(
     module: Mapped | Mapping[str, Mapped] | None = None,
     traits: Traits | Mapping[str, Traits] | None = None,
     text: Text | Mapping[str, Text] | None = None,
+    in_lua: InLua | Mapping[str, InLua] | None = None,
 ) -> Layer:
     """Register the meaning of a Lua class.
 
@@ -362,11 +390,13 @@ def register_layer(
         remark: further text for the page of layers.
         module: the PyTorch equivalent of the classes: one for all, or by class name.
         traits: facts about these modules that do not follow from their arguments, by class: `shape.View` for one of
-            `torchmodules/layers/`, the dotted name for others. Without a class they are those of the only one, or of
-            the first that `becomes` declares.
+            `torchmodules/layers/`, the dotted name for others, `.modules.Scale` for one in the caller's package.
+            Without a class they are those of the only one, or of the first that `becomes` declares.
         text: what Lua prints after the name of the class, as its `__tostring__`: a template of the fields,
             `({weight:2} -> {weight:1}){without}`, see `nn/texts.py`; a function of the fields; or `Printed`. By class
             name where classes of one entry differ.
+        in_lua: how Lua computes the classes, where that is not exact, and what it leaves in their fields: one for all,
+            or by class name.
 
     Raises:
         ModelError: a class, or its traits, are already registered.
@@ -388,6 +418,8 @@ def register_layer(
     kind = kind or ("criterion" if is_criterion else "container" if children else "layer")
     if isinstance(traits, Traits):
         traits = {target: traits} if target else {}
+    if isinstance(in_lua, InLua):
+        in_lua = dict.fromkeys(names, in_lua)
     home = _caller()
     layer = Layer(
         names,
@@ -400,16 +432,19 @@ def register_layer(
         remark,
         mapped,
         _by_dotted_name(traits or {}, home, targets),
+        in_lua or {},
         home=home,
     )
     for name in names:
-        if name in _LAYERS:
+        # Of two packages of ours, the one that is loaded last finds a name that both have.
+        if name in _LAYERS or (not layer.is_ours and _listed(name) is not None):
             raise ModelError(
                 f"the class {name} is already registered", hint="Call unregister_layer first to replace it."
             )
     add_traits(layer.traits)
     _LAYERS.update(dict.fromkeys(names, layer))
-    add_texts(text if isinstance(text, Mapping) else dict.fromkeys(names, text) if text else {}, layer.defaults)
+    texts: Mapping[str, Text] = text if isinstance(text, Mapping) else dict.fromkeys(names, text or "")
+    add_texts({**dict.fromkeys(names, ""), **texts}, layer.defaults)
     return layer
 
 
@@ -498,7 +533,8 @@ def class_of(target: str) -> type | None:
 
 def unregister_layer(name: str) -> None:
     """Unregister a class; its objects are treated as those of an unknown class again."""
-    layer = _LAYERS.pop(name, None)
+    layer = _listed(name)
+    _LAYERS.pop(name, None)
     remove_text(name)
     if layer is not None and all(other is not layer for other in _LAYERS.values()):
         for target in layer.traits:
@@ -514,9 +550,16 @@ def entry_name(class_name: str) -> str:
     """
     if class_name not in _LAYERS and class_name.startswith(ALIAS_PREFIXES):
         in_nn = "nn." + class_name.partition(".")[2]
-        if in_nn in _LAYERS:
+        if _listed(in_nn) is not None:
             return in_nn
     return class_name
+
+
+def _listed(name: str) -> Layer | None:
+    """Return the entry under a name. The entries of Lua packages are imported once one is asked for that nn has not."""
+    if name not in _LAYERS:
+        hooks["load_packages"](name)
+    return _LAYERS.get(name)
 
 
 def layer_of(class_name: str) -> Layer | None:
@@ -524,7 +567,7 @@ def layer_of(class_name: str) -> Layer | None:
 
     A class that is not listed itself has the entry of `nn.<name>` if its package is one of `ALIAS_PREFIXES`.
     """
-    return _LAYERS.get(entry_name(class_name))
+    return _listed(entry_name(class_name))
 
 
 def stock_name(value: Value) -> str:
@@ -537,6 +580,16 @@ def stock_name(value: Value) -> str:
         return ""
     layer = layer_of(value.class_name)
     return entry_name(value.class_name) if layer is not None and layer.is_ours else ""
+
+
+def in_lua_of(obj: TorchObject) -> InLua:
+    """Return how Lua computes an object, and what it leaves in its fields; nothing special for an unknown class."""
+    layer = layer_of(obj.class_name)
+    facts = layer.in_lua.get(entry_name(obj.class_name)) if layer is not None else None
+    return facts or _IN_LUA
+
+
+_IN_LUA = InLua()
 
 
 @cache
@@ -583,6 +636,7 @@ def own_names(class_name: str) -> frozenset[str]:
 
 def registered_layers() -> dict[str, Layer]:
     """Return all entries by class name, in registration order: for documentation and tests."""
+    hooks["load_packages"]("")
     return dict(_LAYERS)
 
 
@@ -686,13 +740,13 @@ _loaded: dict[str, ModuleType] = {}
 
 
 def load_classes(path: PathLike) -> None:
-    """Run a Python file that registers classes, once in a process.
+    """Run a Python file, or import a package, that registers classes, once in a process.
 
-    The file is the caller's program, and is trusted; see `docs/own-layers.md`. Its module has the file's name, so that
-    generated source can import it.
+    It is the caller's program, and is trusted; see `docs/own-layers.md`. Its module has the name of the file or folder,
+    so that generated source can import it.
 
     Args:
-        path: of the file.
+        path: of the file, or of the folder that has the package's `__init__.py`.
 
     Raises:
         ModelError: the file does not exist or fails, or has the name of another module.
@@ -700,16 +754,19 @@ def load_classes(path: PathLike) -> None:
     name = os.fspath(path)
     real = os.path.realpath(name)
     add_input(name)
+    folder = real if os.path.isdir(real) else None
+    source = os.path.join(folder, "__init__.py") if folder is not None else real
     if real in _loaded:
         return
-    stem = os.path.splitext(os.path.basename(name))[0]
+    stem = os.path.splitext(os.path.basename(os.path.normpath(name)))[0]
     if stem in sys.modules or not stem.isidentifier():
         raise ModelError(
             "a file with registrations cannot have this name", file=name, expected="a name that no other module has"
         )
     import importlib.util
 
-    spec = importlib.util.spec_from_file_location(stem, real)
+    inside = [folder] if folder is not None else None
+    spec = importlib.util.spec_from_file_location(stem, source, submodule_search_locations=inside)
     if spec is None or spec.loader is None:
         raise ModelError("is not a Python file", file=name, expected="a name that ends in .py")
     module = importlib.util.module_from_spec(spec)

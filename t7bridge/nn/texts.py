@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Literal
 
-from ..data import define
+from ..data import define, hooks
 from ..graph.lua import Table, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor, elements
@@ -48,7 +48,7 @@ joins the numbers of a LongStorage, of very many the first. `{without}` is ` wit
 """
 
 _TEXTS: dict[str, tuple[Text, Mapping[str, Value]]] = {}
-"""The texts of classes by full names, with values of missing fields for functions."""
+"""The texts of classes that have an entry, by full names, with values of missing fields; empty if none is declared."""
 
 
 class _AbsentError(ValueError):
@@ -139,7 +139,13 @@ def _text_of(obj: TorchObject) -> tuple[Text, Mapping[str, Value]]:
     """Return the text of a class; a class of cudnn prints as that of nn."""
     name = str(obj.class_name)
     in_nn = "nn." + name.removeprefix("cudnn.") if name.startswith("cudnn.") else name
-    return _TEXTS.get(name) or _TEXTS.get(in_nn) or ("", {})
+    for listed in (name, in_nn):
+        if listed not in _TEXTS:
+            hooks["load_packages"](listed)
+        text, defaults = _TEXTS.get(listed, ("", {}))
+        if text:
+            return text, defaults
+    return "", {}
 
 
 def layer_text(obj: TorchObject) -> str:

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from helpers import corpus, read
+from helpers import corpus, layer_files, read
 
 from t7bridge.codegen import Inside, expected
 from t7bridge.errors import T7BridgeError
-from t7bridge.nn import LAYERS, ModuleSpec, Refused, build_plan, find_modules, specs_in
-from t7bridge.torchmodules import construct, layers
+from t7bridge.nn import LAYERS, OURS, ModuleSpec, Refused, build_plan, find_modules, short_name, specs_in
+from t7bridge.torchmodules import construct
 
 RAISED = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 IDENTITY = ModuleSpec("torch.nn.Identity")
 # Classes that no test file has.
 FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "functions.Convolution": (((1, 1), (0, 0), (1, 1), 1), {}),
-    "functions.CumProd": ((1,), {}),
-    "functions.Extremum": ((1, False), {}),
-    "functions.Fold": (((4, 4), (2, 2), (1, 1), (0, 0), (1, 1)), {}),
-    "functions.Function": (("sin",), {}),
-    "functions.Gather": ((1,), {}),
-    "functions.GridSample": (("bilinear", "zeros", True), {}),
-    "functions.MaxPlaces": (((2, 2), (2, 2), (0, 0), (1, 1), False), {}),
-    "functions.Pairwise": (("pow",), {}),
-    "functions.Scatter": ((1, True), {}),
-    "functions.Sort": ((1, True), {}),
-    "conv.BinaryConv2d": (((4, 3, 2, 2),), {}),
+    "pt.Convolution": (((1, 1), (0, 0), (1, 1), 1), {}),
+    "pt.CumProd": ((1,), {}),
+    "pt.Extremum": ((1, False), {}),
+    "pt.Fold": (((4, 4), (2, 2), (1, 1), (0, 0), (1, 1)), {}),
+    "pt.Function": (("sin",), {}),
+    "pt.Gather": ((1,), {}),
+    "pt.GridSample": (("bilinear", "zeros", True), {}),
+    "pt.MaxPlaces": (((2, 2), (2, 2), (0, 0), (1, 1), False), {}),
+    "pt.Pairwise": (("pow",), {}),
+    "pt.Scatter": ((1, True), {}),
+    "pt.Sort": ((1, True), {}),
+    "bnn.BinaryConv2d": (((4, 3, 2, 2),), {}),
     "ccn2.SpatialAvgPooling": ((2, 2), {}),
     "ccn2.SpatialConvolution": ((3, 4, 2), {}),
     "ccn2.SpatialConvolutionLocal": (((5, 6, 4, 3, 2, 2),), {}),
@@ -48,11 +47,11 @@ FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "linear.SpatialFeatNormalization": ((3,), {}),
     "training.SpatialRegionDropout": ((0.2,), {}),
     "resample.SpatialUniformCrop": ((3, 4), {}),
-    "pooling.ROIPooling": (((3, 4),), {}),
-    "pooling.SpatialStochasticPooling": (((2, 2), (2, 2)), {}),
+    "inn.ROIPooling": (((3, 4),), {}),
+    "inn.SpatialStochasticPooling": (((2, 2), (2, 2)), {}),
     "pooling.SumPool3d": ((2,), {}),
-    "containers.DeepMask": ((), dict.fromkeys(("trunk", "maskBranch", "scoreBranch"), IDENTITY)),
-    "containers.SharpMask": (
+    "deepmask.DeepMask": ((), dict.fromkeys(("trunk", "maskBranch", "scoreBranch"), IDENTITY)),
+    "deepmask.SharpMask": (
         (),
         {**dict.fromkeys(("trunk", "scoreBranch", "maskBranchDM", "ref0", "ref1"), IDENTITY), "skips": (1, 2)},
     ),
@@ -60,17 +59,17 @@ FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "criterion.SpatialBinaryLogisticRegression": ((), {}),
     "shape.ExpandAs": ((), {}),
     "resample.SpatialPadding": ((1, 1, 1, 1), {}),
-    "training.GenNoise": ((3,), {}),
-    "training.LeadingNoise": ((3,), {}),
-    "training.NoiseFill": ((3,), {}),
+    "style.GenNoise": ((3,), {}),
+    "style.LeadingNoise": ((3,), {}),
+    "style.NoiseFill": ((3,), {}),
     "table.JustTable": ((), {}),
-    "resample.DepthExpand2x": ((), {}),
-    "criterion.PSNRCriterion": ((), {}),
+    "w2nn.DepthExpand2x": ((), {}),
+    "w2nn.PSNRCriterion": ((), {}),
     **{
         f"recurrent.{name}Cell": ((2, 3), {"bias": True}) for name in ("LSTM", "PeepholeLSTM", "GRU", "ResetGRU", "RNN")
     },
+    "w2nn.WeightedSquaresCriterion": (((2, 3),), {}),
     "linear.Highway": ((3,), {"nonlinearity": "tanh", "gate_bias": -2.0}),
-    "criterion.WeightedSquaresCriterion": (((2, 3),), {}),
     "sequence.StatefulGRU": ((4, 3), {"batch_first": True}),
     "sequence.StatefulLSTM": ((4, 3), {"num_layers": 2, "dropout": 0.5}),
     "sequence.StatefulRNN": ((4, 3), {"nonlinearity": "relu"}),
@@ -83,10 +82,10 @@ def _classes() -> set[str]:
     """Return every layer of the package by its dotted name, without those that are only bases of others."""
     found = [
         each
-        for module in pkgutil.iter_modules(layers.__path__, LAYERS)
-        for name, each in vars(importlib.import_module(module.name)).items()
+        for home in layer_files()
+        for name, each in vars(importlib.import_module(home)).items()
         if isinstance(each, type) and issubclass(each, torch.nn.Module)
-        if each.__module__ == module.name and not name.startswith("_")
+        if each.__module__ == home and not name.startswith("_")
     ]
     bases = {base for each in found for base in each.__mro__[1:]}
     return {f"{each.__module__}.{each.__name__}" for each in found if each not in bases}
@@ -108,11 +107,13 @@ def _specs() -> dict[str, dict[str, ModuleSpec]]:
                 except T7BridgeError:
                     continue
                 for spec in specs:
-                    if spec.target.startswith(LAYERS) and spec.graph is None:
+                    if spec.target.startswith(OURS) and spec.graph is None:
                         add(spec)
     for name, (args, named) in FURTHER.items():
         children = {key: value for key, value in named.items() if value is IDENTITY}
-        add(ModuleSpec(LAYERS + name, args, {k: v for k, v in named.items() if k not in children}, children))
+        every = [f"{home}.{name.partition('.')[2]}" for home in layer_files()]
+        target = next(each for each in every if short_name(each) == name)
+        add(ModuleSpec(target, args, {k: v for k, v in named.items() if k not in children}, children))
     return found
 
 

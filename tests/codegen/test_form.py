@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import TESTFILES, corpus, read
+from helpers import TESTFILES, corpus, layer_files, read
 from hypothesis import given
 from hypothesis import strategies as st
 from source_helpers import generate, run_source
@@ -168,9 +168,8 @@ def test_reserved_names_are_those_of_modules():
 def test_layers_have_one_name_each():
     """Pieces of different files can be combined in one source: no name is used twice."""
     seen: dict[str, str] = {}
-    folder = Path(copied.__file__).parent.parent / "torchmodules" / "layers"
-    for path in sorted(folder.glob("*.py")):
-        for name, piece in copied._file(path.stem).items():
+    for home in layer_files():
+        for name, piece in copied.pieces_in(home).items():
             assert seen.setdefault(name, piece.text) == piece.text, f"{name} is in two files"
     assert len(seen) > 200
 

@@ -107,3 +107,82 @@ def test_programs_that_cannot_be_run(name: str, text: str | None, words: str, tm
     with pytest.raises(ModelError, match=words) as caught:
         load_classes(tmp_path / name)
     assert name in str(caught.value)
+
+
+ENTRIES = """
+from t7bridge.layers import Traits, becomes, either, extent, number, of_class, of_runtime, param, register_layer
+
+register_layer(
+    "gains.Gain",
+    params=(param("gain"),),
+    module=of_class(".modules.Gain", extent("gain"), slope=number("slope", 1.0)),
+    traits={".modules.Gain": Traits(shares_memory=True)},
+)
+register_layer("gains.Clip", module=of_runtime("training.Clip", 0.0, 1.0))
+
+@becomes(".modules.Gain")
+def again(lua):
+    return of_class("gains.modules.Gain", extent("gain"))(lua)
+
+register_layer("gains.Again", params=(param("gain"),), module=again)
+"""
+MODULES = """
+import torch
+from t7bridge.layers import Layer
+
+class Gain(Layer):
+    features: int
+    slope: float = 1.0
+
+    def __post_init__(self):
+        self.gain = torch.nn.Parameter(torch.empty(self.features))
+
+    def forward(self, input):
+        return input * self.gain * self.slope
+"""
+USE = """
+import sys
+import t7bridge
+from t7bridge.nn import load_classes, traits_of
+
+load_classes("gains/")
+assert "torch" not in sys.modules, "entries are read without PyTorch"
+assert traits_of("gains.modules.Gain").shares_memory
+t7bridge.convert("model.t7", "model.pt", classes="gains")
+t7bridge.write_module("model.t7", "page")
+assert "torch" not in sys.modules, "nor does the source need it"
+
+import torch
+input = torch.tensor([[1.0, -1.0, 0.125]])
+assert t7bridge.load_module("model.t7")(input).tolist() == [[1.0, 0.0, 0.75]]
+sys.path.insert(0, "page")
+import model
+assert model.load()(input).tolist() == [[1.0, 0.0, 0.75]]
+assert "from gains.modules import Gain" in open("page/model.py").read()
+"""
+
+
+@pytest.mark.slow
+def test_a_package_of_entries_and_classes(tmp_path: Path) -> None:
+    """Entries in a package name classes in a file beside them, as those of `workshop/packages` do."""
+    package = tmp_path / "gains"
+    package.mkdir()
+    (package / "__init__.py").write_text(ENTRIES)
+    (package / "modules.py").write_text(MODULES)
+
+    def layer(name: str, *factors: float, **fields: float) -> TorchObject:
+        gain = {"gain": Tensor.from_numpy(np.array(factors, "f4"))} if factors else {}
+        return TorchObject(f"gains.{name}", 1, Table.of({**gain, **fields}))
+
+    layers = [layer("Gain", 1, 2, 3, slope=2.0), layer("Clip"), layer("Again", 1, 1, 1)]
+    model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list(layers)}))
+    t7bridge.save(model, tmp_path / "model.t7")
+    done = subprocess.run([sys.executable, "-c", USE], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+
+
+def test_relative_names_need_a_package() -> None:
+    """A class whose name begins with a dot is in the caller's package, which a program alone has not."""
+    program: dict[str, object] = {"__name__": "alone"}
+    with pytest.raises(ModelError, match="relative name outside a package"):
+        exec("from t7bridge.layers import of_class\nof_class('.modules.Gain')", program)

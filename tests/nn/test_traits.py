@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import TESTFILES, walk
+from helpers import TESTFILES, layer_files, walk
 
 import t7bridge
 import t7bridge.codegen
@@ -36,7 +36,7 @@ CODEGEN = Path(t7bridge.codegen.__file__).parent
 
 def class_named(target: str) -> type:
     """The class of a declaration."""
-    home, _, name = (target if target.startswith("torch.") else LAYERS + target).rpartition(".")
+    home, _, name = target.rpartition(".")
     found = getattr(import_module(home), name)
     assert isinstance(found, type)
     return found
@@ -45,7 +45,7 @@ def class_named(target: str) -> type:
 def test_a_declared_class_exists() -> None:
     """Traits are those of a class of modules: a slip in its name would lose them without a word."""
     for target in declared_traits():
-        assert issubclass(class_named(target.removeprefix(LAYERS)), torch.nn.Module), target
+        assert issubclass(class_named(target), torch.nn.Module), target
 
 
 def test_every_entry_declares_its_classes() -> None:
@@ -55,7 +55,7 @@ def test_every_entry_declares_its_classes() -> None:
         for mapped in layer.modules.values():
             assert isinstance(mapped, (Row, Choice)), name
             targets = mapped.targets if isinstance(mapped, Choice) else (mapped.target,)
-            assert all(issubclass(class_named(target.removeprefix(LAYERS)), torch.nn.Module) for target in targets)
+            assert all(issubclass(class_named(target), torch.nn.Module) for target in targets)
 
 
 def test_only_declared_classes_are_made() -> None:
@@ -98,11 +98,10 @@ def test_writers_exist_and_are_used() -> None:
 
 @pytest.mark.slow
 def test_the_source_writer_knows_no_layer_by_name() -> None:
-    """No string in codegen is a class of `torchmodules/layers`; those are in the entries."""
-    home = CODEGEN.parent / "torchmodules" / "layers"
+    """No string in codegen is a class of this package's layers; those are in the entries."""
     classes = {
         f"{path.stem}.{node.name}"
-        for path in home.glob("*.py")
+        for path in layer_files().values()
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.ClassDef)
     }

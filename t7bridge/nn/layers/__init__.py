@@ -1,4 +1,4 @@
-"""The table of layers: one declarative entry a class, one file a family or Lua package."""
+"""The table of layers: one declarative entry a class, one file a family, and one for dpnn."""
 
 # Each import fills the registry.
 
@@ -7,9 +7,9 @@ from . import (  # noqa: F401
     containers,
     conv,
     criterion,
+    dpnn,
     linear,
     norm,
-    packages,
     pooling,
     recurrent,
     shape,

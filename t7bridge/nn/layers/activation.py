@@ -22,7 +22,7 @@ from ..mapping import (
     same_names,
 )
 from ..output_shapes import same
-from ..registry import Traits, modules, param, register_layer
+from ..registry import InLua, Traits, modules, param, register_layer
 from ..texts import Printed
 
 # weight (planes), or (1) if all planes share it.
@@ -57,9 +57,8 @@ register_layer(
 )
 register_layer(
     "nn.LeakyReLU",
-    "w2nn.LeakyReLU",
     module=of_torch("LeakyReLU", number("negval|negative_scale", 0.01), inplace=INPLACE),
-    text={"nn.LeakyReLU": "({negval:g})"},
+    text="({negval:g})",
 )
 register_layer(
     "nn.HardTanh",
@@ -86,6 +85,8 @@ def _pointwise(lua: Lua) -> Call:
 
 _SOFTMAX = of_runtime("activation.Softmax", plain="Softmax")
 _LOG_SOFTMAX = of_runtime("activation.LogSoftmax", plain="LogSoftmax")
+# Before 2017 exponentials were computed by a fast approximation: TH 814ea4a `THLogAdd.c`, `THExpMinusApprox`.
+_FAST_EXPONENTIALS = InLua(tolerance=3e-4)
 register_layer(
     scratch=_NOISE,
     module={
@@ -117,6 +118,11 @@ register_layer(
         "cudnn.Pointwise": _pointwise,
     },
     text={"nn.ELU": " (alpha:{alpha:f})", "nn.RReLU": " (l:{lower:f}, u:{upper:f})"},
+    in_lua={
+        **dict.fromkeys(("nn.LogSoftMax", "nn.SpatialLogSoftMax", "cudnn.LogSoftMax"), _FAST_EXPONENTIALS),
+        "nn.HardShrink": InLua(tolerance=0.0),  # a value at the threshold is on either side
+        "nn.LogSigmoid": InLua(tolerance=0.0),  # 1 + exp(x) is rounded before the logarithm
+    },
     traits={
         **{
             f"activation.{name}": Traits(written=("softmax", name), output=same)

@@ -32,7 +32,7 @@ from ..mapping import (
     shape,
 )
 from ..output_shapes import temporal
-from ..registry import Traits, buffer, param, register_layer
+from ..registry import InLua, Traits, buffer, param, register_layer
 from ..texts import window
 from ..torch_nn import Tensors, constructed
 
@@ -99,6 +99,8 @@ KERNEL_2D = param("weight", Turn(("nOutputPlane", "nInputPlane", "kH", "kW")), _
 KERNEL_3D = param("weight", Reshape((FIRST, REST, "kT", "kH", "kW")))
 
 _UNFOLDED = "finput fgradInput ones columns"
+# On the CPU. Source: nn 8726825 `lib/THNN/generic/unfold.c`, `VolumetricConvolutionMM.c`.
+_UNFOLDS = InLua(unfolds=True)
 _CUDNN = "iSize input_offset output_offset weight_offset workspace buffer autotunerHash"
 
 
@@ -186,6 +188,7 @@ CONVOLUTION_2D = register_layer(
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=dict.fromkeys(_PLAIN, _rounded(2)),
     traits=Traits(like="Conv2d", written=("plain", "Conv2d")),
+    in_lua=dict.fromkeys(("nn.SpatialConvolution", "nn.SpatialConvolutionMM"), _UNFOLDS),
     text={
         **dict.fromkeys(("nn.SpatialConvolution", "nn.SpatialConvolutionMM"), window(planes=True)),
         "nn.SpatialDilatedConvolution": _DILATED,
@@ -311,6 +314,7 @@ register_layer(
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=_rounded(3),
     traits=Traits(like="Conv3d", written=("plain", "Conv3d")),
+    in_lua={"nn.VolumetricConvolution": _UNFOLDS},
     text={
         **dict.fromkeys(("nn.VolumetricConvolution", "nn.VolumetricConvolutionMM"), window(planes=True)),
         "nn.VolumetricDilatedConvolution": _DILATED,

@@ -33,7 +33,7 @@ from ..mapping import (
     shape,
 )
 from ..output_shapes import same, unknown
-from ..registry import Param, Traits, add_traits, buffer, param, register_layer
+from ..registry import InLua, Param, Traits, add_traits, buffer, param, register_layer
 from ..torch_nn import Refused, Tensors, constructed
 
 WEIGHT, BIAS = param("weight"), param("bias")
@@ -170,7 +170,7 @@ register_layer(
     "nn.Add",
     params=(BIAS,),
     module=of_runtime("linear.Add", extent("bias"), scalar=flag("scalar")),
-    traits=Traits(output=same, shapes=lambda size, *_, **__: {"bias": (size,)}),
+    traits=Traits(polynomial=("learned", "add"), output=same, shapes=lambda size, *_, **__: {"bias": (size,)}),
 )
 # With the sizes given to the layer, which broadcast as in PyTorch.
 register_layer(
@@ -183,7 +183,7 @@ register_layer(
     "nn.CMul",
     params=(WEIGHT,),
     module=of_runtime("linear.CMul", shape("weight").each),
-    traits=Traits(output=same, shapes=lambda *shape: {"weight": shape}),
+    traits=Traits(polynomial=("learned", "multiply"), output=same, shapes=lambda *shape: {"weight": shape}),
 )
 register_layer(
     "nn.Mul",
@@ -212,8 +212,8 @@ register_layer(
         "nn.AddConstant": of_runtime("linear.AddConstant", _addend, inplace=INPLACE),
     },
     traits={
-        "linear.MulConstant": Traits(written=("operator", "*"), output=same),
-        "linear.AddConstant": Traits(written=("operator", "+"), output=same),
+        "linear.MulConstant": Traits(written=("operator", "*"), polynomial=("constant", "multiply"), output=same),
+        "linear.AddConstant": Traits(written=("operator", "+"), polynomial=("constant", "add"), output=same),
     },
 )
 
@@ -290,4 +290,5 @@ register_layer(
     scratch="inputs size batchSize",
     module=_LOOK_UP,
     traits=Traits(written=("look_up",), like="Embedding"),
+    in_lua={"nn.LookupTable": InLua(first_row=1)},
 )

@@ -30,7 +30,7 @@ from ..mapping import (
     optional_number,
 )
 from ..output_shapes import batch_of_one, same
-from ..registry import Child, Param, Source, Traits, buffer, keeps, modules, param, register_layer, stock_name
+from ..registry import Child, InLua, Param, Source, Traits, buffer, keeps, modules, param, register_layer, stock_name
 from ..texts import Printed
 from ..torch_nn import Tensors
 
@@ -170,6 +170,10 @@ def _layer_norm_shapes(features: int, eps: float = 0.0, affine: bool = True) -> 
     return {"weight": (features,), "bias": (features,)} if affine else {}
 
 
+# Coefficients are kept in the precision of the first run.
+_FIRST_PRECISION = InLua(tolerance=1e-4)
+
+
 # A Sequential of ConcatTable, CSubTable, Normalize, MulConstant, CMul (n) and Add (n): torch.nn.LayerNorm.
 register_layer(
     "nn.LayerNormalization",
@@ -184,6 +188,7 @@ register_layer(
         of_torch("Sequential"),
     ),
     traits=Traits(output=same, shapes=_layer_norm_shapes),
+    in_lua=_FIRST_PRECISION,
     text=Printed("sequential"),
 )
 _LOCAL = (
@@ -274,6 +279,7 @@ register_layer(
         "nn.SpatialContrastiveNormalization": _local(True, True),
     },
     traits=Traits(output=same, shapes=lambda shape, *_, **__: {"kernel": shape}),
+    in_lua=_FIRST_PRECISION,
 )
 
 

@@ -32,7 +32,7 @@ from ..mapping import (
     optional,
     pair,
 )
-from ..registry import Traits, register_layer
+from ..registry import InLua, Traits, register_layer
 from ..texts import window
 
 _WHERE = "pooling ones random_samples randomSamples"
@@ -309,6 +309,7 @@ register_layer(
         "resample.ShaveImage": Traits(shares_memory=True),
         "resample.SpatialPadding": Traits(shares_memory=True),
     },
+    in_lua={"nn.SpatialUpSamplingBilinear": InLua(tolerance=0.0)},  # coefficients are in single precision
     text={
         **{
             f"nn.Spatial{kind}Padding": "(l={pad_l}, r={pad_r}, t={pad_t}, b={pad_b})"

@@ -140,13 +140,28 @@ register_layer(
     traits={
         "torch.nn.Identity": Traits(shares_memory=True, is_identity=True, flow=walk.unchanged),
         "shape.Cast": Traits(shares_memory=True, written=("cast",), output=out.same, casts=True),
-        "shape.Contiguous": Traits(shares_memory=True, written=("expression", "x.contiguous()"), output=out.same),
+        "shape.Contiguous": Traits(
+            shares_memory=True,
+            written=("expression", "x.contiguous()"),
+            polynomial=("identity",),
+            output=out.same,
+        ),
         "shape.Collapse": Traits(shares_memory=True, loses_batch=True),
         "shape.Reshape": Traits(
-            shares_memory=True, loses_batch=True, keeps_batch_if="batch_mode", written=("reshape",), output=out.reshape
+            shares_memory=True,
+            loses_batch=True,
+            keeps_batch_if="batch_mode",
+            written=("reshape",),
+            polynomial=("reshaped", "reshape"),
+            output=out.reshape,
         ),
         "shape.View": Traits(
-            shares_memory=True, loses_batch=True, keeps_batch_if="n_input_dims", written=("view",), output=out.view
+            shares_memory=True,
+            loses_batch=True,
+            keeps_batch_if="n_input_dims",
+            written=("view",),
+            polynomial=("reshaped", "view"),
+            output=out.view,
         ),
         "shape.Squeeze": Traits(shares_memory=True, loses_batch=True, written=("squeeze",), output=out.squeeze),
         "shape.Unsqueeze": Traits(shares_memory=True, written=("unsqueeze",), output=out.unsqueeze),
@@ -156,9 +171,15 @@ register_layer(
         "shape.ExpandAs": Traits(takes_list=True, shares_memory=True, repeats=True),
         # They copy in Lua; that makes a difference only for in-place changes.
         "shape.Select": Traits(
-            shares_memory=True, copies=True, written=("expression", "x.select(dim, index)", False), output=out.select
+            shares_memory=True,
+            copies=True,
+            written=("expression", "x.select(dim, index)", False),
+            polynomial=("selected",),
+            output=out.select,
         ),
-        "shape.Narrow": Traits(shares_memory=True, copies=True, written=("narrow",), output=out.narrow),
+        "shape.Narrow": Traits(
+            shares_memory=True, copies=True, written=("narrow",), polynomial=("narrowed",), output=out.narrow
+        ),
         "shape.OneHot": Traits(output=out.one_hot),
         "linear.SAdd": Traits(output=out.same),
         "shape.Index": Traits(takes_list=True),
@@ -193,21 +214,32 @@ register_layer(
     },
     traits={
         **{
-            f"table.C{name}Table": Traits(takes_list=True, written=written, output=out.fold)
-            for name, written in {
-                "Add": ("fold", "+"),
-                "Sub": ("fold", "-", 2),
-                "Mul": ("fold", "*"),
-                "Div": ("fold", "/", 2),
-                "Max": ("extreme", "gt"),
-                "Min": ("extreme", "lt"),
-            }.items()
+            f"table.C{name}Table": Traits(takes_list=True, written=written, polynomial=polynomial, output=out.fold)
+            for name, written, polynomial in (
+                ("Add", ("fold", "+"), ("combined", "add")),
+                ("Sub", ("fold", "-", 2), ("combined", "subtract")),
+                ("Mul", ("fold", "*"), ("combined", "multiply")),
+                ("Div", ("fold", "/", 2), ()),
+                ("Max", ("extreme", "gt"), ()),
+                ("Min", ("extreme", "lt"), ()),
+            )
         },
         "table.CAddTensorTable": Traits(takes_list=True, returns_list=True, flow=walk.tensors),
-        "table.JoinTable": Traits(takes_list=True, written=("join",), output=out.join, typed="table.TypedJoinTable"),
+        "table.JoinTable": Traits(
+            takes_list=True,
+            written=("join",),
+            polynomial=("joined",),
+            output=out.join,
+            typed="table.TypedJoinTable",
+        ),
         "table.TypedJoinTable": Traits(takes_list=True, output=out.join),
         "table.SplitTable": Traits(
-            returns_list=True, shares_memory=True, written=("split",), output=out.split, flow=walk.tensors
+            returns_list=True,
+            shares_memory=True,
+            written=("split",),
+            polynomial=("split",),
+            output=out.split,
+            flow=walk.tensors,
         ),
         "table.SelectTable": Traits(
             takes_list=True,

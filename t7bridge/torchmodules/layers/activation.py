@@ -181,32 +181,3 @@ class Overlapping(nn.Sequential):
         if recorded:
             memory.data.copy_(output)
         return output.expand(input.shape)
-
-
-class SaturatedLU(Layer):
-    """Replaces elements below and above two bounds by constants.
-
-    Args:
-        low: the lower bound.
-        low_value: replacement of elements below it.
-        high: the upper bound.
-        high_value: replacement of elements above it.
-    """
-
-    low: float = -1.0
-    low_value: float = -1.0
-    high: float = 1.0
-    high_value: float = 1.0
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the shape of the input."""
-        raised = input.masked_fill(input < self.low, self.low_value)
-        return raised.masked_fill(raised > self.high, self.high_value)
-
-
-class Minus(nn.Module):
-    """-x of each element."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the shape of the input."""
-        return -input

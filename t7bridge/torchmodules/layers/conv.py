@@ -376,43 +376,6 @@ class TemporalSubSampling(Layer):
         return sums * self.weight + self.bias
 
 
-class BinaryConv2d(Layer):
-    """A convolution of the signs of images with kernels of signs; non-positive values
-    count as -1, and so does the border.
-
-    Args:
-        weight_shape: of the kernels: (out, in, h, w).
-        stride: between outputs.
-        padding: width of the border.
-    """
-
-    weight_shape: tuple[int, ...]
-    stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] = (0, 0)
-
-    def __post_init__(self) -> None:
-        self.weight = nn.Buffer(torch.ones(self.weight_shape))
-        self.alphas = nn.Buffer(torch.ones(self.weight_shape[0]))
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""
-        signs = torch.where(input > 0, 1.0, -1.0).to(self.weight.dtype)
-        rows, columns = self.padding
-        padded = F.pad(signs, (columns, columns, rows, rows), value=-1.0)
-        output = F.conv2d(padded, self.weight, stride=self.stride)
-        return output * self.alphas.view(-1, 1, 1)
-
-
-class FixedConv2d(nn.Conv2d):
-    """torch.nn.Conv2d whose kernels are not learned."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for name, value in list(self._parameters.items()):
-            del self._parameters[name]
-            self.register_buffer(name, None if value is None else value.detach())
-
-
 class _BinaryConvolution(torch.autograd.Function):
     """The gradients of dpnn: that of the signs for the weights, and that of the inputs
     times the mean of the absolute weights for each of them.

@@ -401,42 +401,6 @@ class LookupTableMaskZero(nn.Embedding):
         return super().forward(index)
 
 
-class ConstAffine(Layer):
-    """A fixed factor and offset for each plane.
-
-    Args:
-        features: number of planes.
-    """
-
-    features: int
-
-    def __post_init__(self) -> None:
-        self.a = nn.Buffer(torch.ones(self.features))
-        self.b = nn.Buffer(torch.zeros(self.features))
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, features) or (batch, features, h, w); return the same shape."""
-        shape = (-1, 1, 1) if input.dim() > 2 else (-1,)
-        return input * self.a.view(shape) + self.b.view(shape)
-
-
-class MeanSubtraction(Layer):
-    """Subtracts a mean image.
-
-    Args:
-        shape: of the mean.
-    """
-
-    shape: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        self.mean = nn.Buffer(torch.zeros(self.shape))
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, n, h, w) or (n, h, w); return the same shape."""
-        return input - self.mean.reshape(input.shape[-3:])
-
-
 class SpatialFeatNormalization(Layer):
     """Subtracts a mean from each feature and divides by a deviation.
 
@@ -708,19 +672,3 @@ class Kmeans(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, features); return (batch), in the element type of the points."""
         return _nearest(input, self.weight, self.scale, self.index_base)
-
-
-class GramMatrix(Layer):
-    """The products of all pairs of planes, summed over an image.
-
-    Args:
-        normalize: whether to divide them by the number of elements of an image.
-    """
-
-    normalize: bool = True
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, n, h, w) or (n, h, w); return (batch, n, n) or (n, n)."""
-        rows = input.flatten(-2)
-        products = rows @ rows.mT
-        return products / input.shape[-3:].numel() if self.normalize else products

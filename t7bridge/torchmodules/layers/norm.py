@@ -203,32 +203,3 @@ class NoInstanceNorm2d(nn.InstanceNorm2d):
     def forward(self, input: Tensor) -> Tensor:
         """Return the input."""
         return input
-
-
-class AdaptiveInstanceNormalization(Layer):
-    """Sets the means and deviations of an image's planes to those of another's.
-
-    Args:
-        eps: added to the variances of the first.
-        disabled: whether to return the first unchanged.
-    """
-
-    eps: float = 1e-05
-    disabled: bool = False
-
-    def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take content and style, each (batch, n, h, w) or (n, h, w); return (batch, n,
-        h, w).
-        """
-        content, style = inputs
-        if self.disabled:
-            return content
-        images = content if content.dim() == 4 else content[None]
-        # Lua's deviations of the style are those of the population.
-        deviation, mean = torch.std_mean(
-            style.reshape(*images.shape[:2], -1), -1, correction=0
-        )
-        return (
-            F.instance_norm(images, eps=self.eps) * deviation[..., None, None]
-            + mean[..., None, None]
-        )

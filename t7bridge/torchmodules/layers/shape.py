@@ -12,20 +12,6 @@ from torch import Tensor, nn
 from .base import Layer, dim_of
 
 
-class FeatExpander(Layer):
-    """Repeats each row.
-
-    Args:
-        times: number of repetitions.
-    """
-
-    times: int
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, n); return (batch * times, n)."""
-        return input.repeat_interleave(self.times, 0)
-
-
 class View(nn.Module):
     """A shape for one example; the dimensions before it are the batch.
 

@@ -10,37 +10,6 @@ from torch import Tensor, nn
 
 from .base import Layer, connected, dim_of, joined, records_gradients, same_memory
 
-
-class JoinReplicateTable(Layer):
-    """Tensors concatenated along a dimension, after those of extent 1 along another
-    were repeated there.
-
-    Args:
-        replicate_dim: the dimension of the repetition.
-        join_dim: the dimension of the concatenation.
-        n_input_dims: dimensions of one example; `None` if both count the batch.
-    """
-
-    replicate_dim: int
-    join_dim: int
-    n_input_dims: int | None = None
-
-    def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Return one tensor of as many dimensions."""
-        replicate, join = (
-            dim_of(inputs[0], dim, self.n_input_dims)
-            for dim in (self.replicate_dim, self.join_dim)
-        )
-        extent = max(input.size(replicate) for input in inputs)
-        even = [
-            input.repeat_interleave(extent, replicate)
-            if input.size(replicate) == 1
-            else input
-            for input in inputs
-        ]
-        return torch.cat(even, join)
-
-
 # Lua combines tensors element by element in memory order, whatever their shapes;
 # the first sets the shape.
 
@@ -351,58 +320,3 @@ class MixtureTable(Layer):
         size[dim] = gates.size(-1)
         mixed: Tensor = (experts * gates.reshape(size)).sum(dim)
         return mixed
-
-
-class AuxiliaryLossTable(Layer):
-    """Returns the whole list of its inputs in training, and one of them otherwise.
-
-    Args:
-        index: its index, 0-based.
-    """
-
-    index: int = 0
-
-    def forward(self, inputs: list[Tensor]) -> list[Tensor] | Tensor:
-        """Return the list, or one tensor."""
-        return list(inputs) if self.training else inputs[self.index]
-
-
-class ScaleTable(nn.Module):
-    """Multiplies images by one factor for each plane."""
-
-    def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take images (batch, n, h, w) and factors (batch, n, 1, 1); return images."""
-        images, factors = inputs
-        return images * factors.expand_as(images)
-
-
-class _Shake(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
-        ctx.shape = (-1, *[1] * (first.dim() - 1))
-        share = torch.rand(first.size(0), dtype=first.dtype, device=first.device).view(
-            ctx.shape
-        )
-        return 2 * (first * (1 - share) + second * share)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        gradient = gradients[0]
-        share = torch.rand(
-            gradient.size(0), dtype=gradient.dtype, device=gradient.device
-        ).view(ctx.shape)
-        return gradient * share, gradient * (1 - share)
-
-
-_shake: Callable[..., Tensor] = _Shake.apply
-
-
-class ShakeShakeTable(nn.Module):
-    """The sum of two tensors; in training with random shares for each example, and
-    others for the gradients.
-    """
-
-    def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take two tensors of the same shape; return that shape."""
-        first, second = inputs
-        return _shake(first, second) if self.training else first + second

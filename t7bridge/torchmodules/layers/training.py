@@ -11,20 +11,6 @@ from torch import Tensor, nn
 from .base import Layer, with_gradient, with_penalty
 
 
-class Binary(nn.Module):
-    """The sign of each element; the gradient is passed back for elements between
-    -1 and 1.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return -1, 0 and 1, in the shape of the input."""
-        return with_gradient(
-            input,
-            lambda gradient, input: gradient.masked_fill(input.abs() >= 1, 0),
-            torch.sign,
-        )
-
-
 class GradientReversal(Layer):
     """Passes its input through, and the negated gradient back.
 
@@ -225,65 +211,6 @@ class ReinforceGamma(_Reinforce):
         )
 
 
-class GradWeight(Layer):
-    """Passes its input through, and the gradient multiplied by a factor.
-
-    Args:
-        factor: the factor.
-    """
-
-    factor: float
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the input."""
-        return with_gradient(input, lambda gradient, _: gradient * self.factor)
-
-
-class TotalVariation(Layer):
-    """Passes its input through, and adds the gradient of a penalty on differences
-    between neighbours.
-
-    Args:
-        strength: of the penalty.
-    """
-
-    strength: float
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the input, (batch, n, h, w)."""
-        return with_gradient(input, self._smoothed)
-
-    def _smoothed(self, gradient: Tensor, input: Tensor) -> Tensor:
-        corner = input[..., :-1, :-1]
-        beside, below = corner - input[..., :-1, 1:], corner - input[..., 1:, :-1]
-        penalty = torch.zeros_like(input)
-        penalty[..., :-1, :-1] += beside + below
-        penalty[..., :-1, 1:] -= beside
-        penalty[..., 1:, :-1] -= below
-        return gradient + self.strength * penalty
-
-
-class DeepDreamLoss(Layer):
-    """Passes its input through, and subtracts a fraction of it from the gradient.
-
-    Args:
-        strength: the fraction.
-        largest: the largest absolute value used.
-    """
-
-    strength: float = 1e-05
-    largest: float = 100.0
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the input."""
-        return with_gradient(
-            input,
-            lambda gradient, input: (
-                gradient - self.strength * input.clamp(-self.largest, self.largest)
-            ),
-        )
-
-
 class Clip(Layer):
     """Clips values and passes the whole gradient through.
 
@@ -393,58 +320,6 @@ class WhiteNoise(Layer):
         if self.training:
             return input + (torch.randn_like(input) * self.std + self.mean)
         return input + self.mean
-
-
-class NoiseFill(Layer):
-    """Replaces the last planes by noise.
-
-    Args:
-        planes: number of planes.
-        largest: the largest element of the noise.
-    """
-
-    planes: int
-    largest: float = 1.0
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, n, h, w); return the same shape."""
-        noise = torch.rand_like(input[:, input.size(1) - self.planes :]) * self.largest
-        return torch.cat((input[:, : input.size(1) - self.planes], noise), 1)
-
-
-class LeadingNoise(Layer):
-    """Replaces the first planes by noise, uniform from 0 to 1; gradients pass through.
-
-    Args:
-        planes: number of planes.
-    """
-
-    planes: int
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, n, h, w); return the same shape."""
-        first = input[:, : self.planes]
-        noise = torch.rand_like(first) + (first - first.detach())
-        return torch.cat((noise, input[:, self.planes :]), 1)
-
-
-class GenNoise(Layer):
-    """Noise of the height and width of its input.
-
-    Args:
-        planes: number of planes.
-        deviation: of the noise.
-    """
-
-    planes: int
-    deviation: float = 1.0
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, n, h, w); return (batch, planes, h, w)."""
-        shape = (input.size(0), self.planes, *input.shape[2:])
-        return (
-            torch.randn(shape, dtype=input.dtype, device=input.device) * self.deviation
-        )
 
 
 class SimpleColorTransform(nn.Module):

@@ -201,9 +201,10 @@ class Values:
         Raises:
             UnknownValue: nothing is known of it.
         """
-        method, *operation = _RULES.get(spec.target, "").split(" ")
-        if not method or spec.kwargs.get("inplace"):
+        rule = _RULES.get(spec.target) or traits_of(spec.target).polynomial
+        if not rule or spec.kwargs.get("inplace"):
             raise UnknownValue
+        method, *operation = rule
         try:
             return getattr(self, method)(spec, key, value, *operation)
         except (IndexError, TypeError, ValueError, RecursionError) as error:
@@ -400,33 +401,21 @@ class _Passed(Domain[_Value]):
 
 
 FUNCTIONS = ("sigmoid", "tanh", "relu")
-_RULES = {
-    "torch.nn.Identity": "identity",
-    f"{LAYERS}shape.Contiguous": "identity",
-    SEQUENTIAL: "passed",
-    "torch.nn.Linear": "linear",
-    "torch.nn.Sigmoid": "function sigmoid",
-    "torch.nn.Tanh": "function tanh",
-    "torch.nn.ReLU": "function relu",
-    f"{LAYERS}table.CAddTable": "combined add",
-    f"{LAYERS}table.CSubTable": "combined subtract",
-    f"{LAYERS}table.CMulTable": "combined multiply",
-    f"{LAYERS}linear.MulConstant": "constant multiply",
-    f"{LAYERS}linear.AddConstant": "constant add",
-    f"{LAYERS}linear.Add": "learned add",
-    f"{LAYERS}linear.CMul": "learned multiply",
-    f"{LAYERS}shape.Reshape": "reshaped reshape",
-    f"{LAYERS}shape.View": "reshaped view",
-    f"{LAYERS}table.SplitTable": "split",
-    f"{LAYERS}shape.Select": "selected",
-    f"{LAYERS}shape.Narrow": "narrowed",
-    f"{LAYERS}table.JoinTable": "joined",
-    f"{LAYERS}table.SelectTable": "passed",
-    f"{LAYERS}table.NarrowTable": "passed",
-    f"{LAYERS}containers.ConcatTable": "passed",
-    f"{LAYERS}containers.ParallelTable": "passed",
+_PASSED = ("passed",)
+_RULES: dict[str, tuple[str, ...]] = {
+    "torch.nn.Identity": ("identity",),
+    "torch.nn.Linear": ("linear",),
+    "torch.nn.Sigmoid": ("function", "sigmoid"),
+    "torch.nn.Tanh": ("function", "tanh"),
+    "torch.nn.ReLU": ("function", "relu"),
+    # These do nothing besides their flow.
+    SEQUENTIAL: _PASSED,
+    f"{LAYERS}table.SelectTable": _PASSED,
+    f"{LAYERS}table.NarrowTable": _PASSED,
+    f"{LAYERS}containers.ConcatTable": _PASSED,
+    f"{LAYERS}containers.ParallelTable": _PASSED,
 }
-"""The method of `Values` for each class of modules, and which of its operations that is."""
+"""The method of `Values` for a class, and which of its operations that is; for others their entries have it."""
 _WIDTHS = {f"{LAYERS}linear.LookupTable": 1, "torch.nn.Embedding": 1, f"{LAYERS}shape.OneHot": 0, "torch.nn.Linear": 1}
 """The argument with the number of features that a class returns."""
 

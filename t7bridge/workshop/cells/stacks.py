@@ -21,7 +21,6 @@ from ...nn.registry import tensor_shapes, traits_of
 from ...nn.state_dict import StateDict
 from .lift import lifted
 
-_TEXT_MODEL = LAYERS + "sequence.TextModel"
 _SEQUENCER = LAYERS + "sequence.Sequencer"
 _STEPS = LAYERS + "sequence.Steps"
 """Layers over sequences that take a list of steps."""
@@ -421,11 +420,12 @@ def _options(spec: ModuleSpec) -> dict[str, Any]:
 
 
 def _layers_of(root: ModuleSpec) -> list[ModuleSpec]:
-    """Return the layers of a model that is a sequence of them, without the views of torch-rnn."""
-    if root.target not in (SEQUENTIAL, _TEXT_MODEL):
+    """Return the layers of a model that is a sequence of them, without those that only merge and split its steps."""
+    omitted = traits_of(root.target).sequential_without
+    if root.target != SEQUENTIAL and not omitted:
         return []
-    views = root.kwargs.get("views", ()) if root.target == _TEXT_MODEL else ()
-    return [spec for at, spec in enumerate(root.children.values()) if at not in views]
+    views = root.kwargs.get(omitted, ())
+    return [spec for place, spec in enumerate(root.children.values()) if place not in views]
 
 
 def _remembers(spec: ModuleSpec) -> bool:

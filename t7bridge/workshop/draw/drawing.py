@@ -24,7 +24,7 @@ from ...io.output import FileOutput
 from ...io.source import PathLike, inputs_protected
 from ...limits import Limits
 from ...nn.blocks import Block, Weight, blocks_of, group_of, models_in, structure_blocks
-from ...nn.mapping import LAYERS
+from ...nn.mapping import OURS
 from ...nn.places import choose_module
 from ...nn.torch_nn import TORCH
 from ...text import clean, printable
@@ -246,7 +246,7 @@ def _node(
 def _names(block: Block) -> list[str]:
     """Return the names of the positional arguments of a class of torch.nn or of ours."""
     count = sum(name.isdigit() for name in block.arguments)
-    if not count or not block.target.startswith(("torch.nn.", LAYERS)):
+    if not count or not block.target.startswith(("torch.nn.", OURS)):
         return []
     signature, base = constructor(block.target)
     if signature is None:

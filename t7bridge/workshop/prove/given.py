@@ -15,19 +15,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from ...graph.tensor import Tensor
-from ...nn.registry import stock_name
+from ...nn.registry import in_lua_of
 from .layer import Compute, LiveLayer, Values, outputs, to_doubles
 from .runs import Recorded
 
 FROM_FIELD = "its input was computed from its own fields"
 FROM_OUTPUT = "its input was computed from its output, which has more numbers"
-_FIRST_ROWS = {"nn.LookupTable": 1.0, "nn.LookupTableMaskZero": 0.0}
-"""Classes whose output consists of rows of a table, and the number of its first row."""
-_LINEAR = ("nn.Linear", "nn.LinearNoBias")
-_UNFOLDING = ("nn.SpatialConvolution", "nn.SpatialConvolutionMM", "nn.VolumetricConvolution")
-"""The CPU convolutions keep their input in `finput` as the matrix that is multiplied by the weights: a column for each
-position of the kernel. Source: nn 8726825 `lib/THNN/generic/unfold.c`, `VolumetricConvolutionMM.c`.
-"""
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _MOST = 1 << 26
 """Elements of a matrix: 512 MiB in double precision."""
@@ -61,19 +54,19 @@ def derived_input(layer: LiveLayer, output: Recorded, intact: bool) -> tuple[Val
     """
     if not isinstance(output, Tensor) or output.numel > _MOST:
         return None, "", outputs
-    name, matrix = stock_name(layer.obj), layer.obj.get("finput")
-    if name in _FIRST_ROWS and intact:
-        rows = _rows(layer, to_doubles(output), _FIRST_ROWS[name])
+    facts, matrix = in_lua_of(layer.obj), layer.obj.get("finput")
+    if facts.first_row is not None and intact:
+        rows = _rows(layer, to_doubles(output), facts.first_row)
         return rows, FROM_FIELD if rows is not None else "", outputs
-    if name in _LINEAR and intact and _is_solvable(layer, to_doubles(output)):
+    if type(layer.module) is nn.Linear and intact and _is_solvable(layer, to_doubles(output)):
         return [to_doubles(output)], FROM_OUTPUT, nearest_outputs
-    if name in _UNFOLDING and isinstance(matrix, Tensor) and isinstance(layer.module, _CONVOLUTIONS):
+    if facts.unfolds and isinstance(matrix, Tensor) and isinstance(layer.module, _CONVOLUTIONS):
         image, reason = _folded(layer.module, to_doubles(matrix), to_doubles(output))
         return image, reason, outputs
     return None, "", outputs
 
 
-def _rows(layer: LiveLayer, output: torch.Tensor, first: float) -> torch.Tensor | None:
+def _rows(layer: LiveLayer, output: torch.Tensor, first: int) -> torch.Tensor | None:
     """Return the numbers of the rows of a table that are closest to the outputs."""
     table: Any = layer.module.weight
     if output.shape[-1] != table.shape[-1] or layer.obj.get("maxNorm") is not None:

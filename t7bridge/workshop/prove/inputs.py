@@ -19,7 +19,7 @@ from ...nn.kinds import Kind, Kinds
 from ...nn.mapping import GraphNode
 from ...nn.output_shapes import Example
 from ...nn.plan import sketch
-from ...nn.registry import stock_name, traits_of
+from ...nn.registry import in_lua_of, stock_name, traits_of
 from ...nn.state_dict import state_dict
 from .layer import LiveLayer
 from .runs import recorded
@@ -125,8 +125,10 @@ def _from_record(value: Any) -> Spec:
 def _leaf_shape(obj: TorchObject, name: str, side: int) -> Spec:
     weight, mean = (obj.get(field) for field in ("weight", "running_mean"))
     rows, width = weight.size if isinstance(weight, Tensor) and weight.ndim == 2 else (0, 0)
-    if name in _WORDS:
-        tokens = _size(obj.get("outputSize") if name in _ONE_HOT else rows - (name != "nn.LookupTable"))
+    first_row = in_lua_of(obj).first_row
+    if first_row is not None or name in _ONE_HOT:
+        # A first row that is not numbered from 1 is for padding, and not chosen.
+        tokens = _size(obj.get("outputSize") if first_row is None else rows - 1 + first_row)
         return Example("", (2, 5), bounds=(1, tokens)) if tokens else None
     if name == "nn.IndexLinear":  # takes keys and values
         return None
@@ -138,8 +140,7 @@ def _leaf_shape(obj: TorchObject, name: str, side: int) -> Spec:
 
 
 _ONE_HOT = ("nn.OneHot", "OneHot")
-_WORDS = ("nn.LookupTable", "nn.LookupTableMaskZero", *_ONE_HOT)
-"""Layers that take numbers of tokens."""
+"""Layers that take numbers of tokens; others are those whose entry has a `first_row`."""
 _SIZES = {
     "Spatial": ((2,), (299, 299)),
     "Inception": ((2,), (299, 299)),

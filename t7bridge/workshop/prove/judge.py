@@ -20,6 +20,7 @@ from ...errors import LimitError, T7BridgeError, UnsupportedError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...limits import Limits
+from ...nn.registry import in_lua_of
 from .given import contradiction, derived_input
 from .layer import (
     Compute,
@@ -36,7 +37,6 @@ from .layer import (
 )
 from .proof import AGREES, DIFFERS, NOT_RECORDED, VERDICTS, LayerProof
 from .rounding import (
-    APPROXIMATE,
     BACKWARD,
     EXACT,
     ON_GPU,
@@ -620,9 +620,10 @@ class Judge:
 
 def _is_small(difference: Deviation, members: list[Outcome]) -> bool:
     """Return whether rounding explains a difference, or the tolerance of an approximate function covers it."""
-    tolerances = [APPROXIMATE[outcome.run.name] for outcome in members if outcome.run.name in APPROXIMATE]
     if difference.excess <= 1:
         return True
+    facts = [in_lua_of(outcome.run.obj).tolerance for outcome in members]
+    tolerances = [tolerance for tolerance in facts if tolerance is not None]
     return bool(tolerances) and (difference.close or difference.max_abs <= max(tolerances))
 
 

@@ -30,27 +30,8 @@ ON_GPU = 10.0
 BACKWARD = 3.0
 """Factor of the limit for gradients: three values of the sum were rounded, gradOutput, input and result."""
 RTOL, ATOL = 1e-4, 1e-5
-"""The differences allowed for a layer with approximate functions."""
+"""The differences allowed for a layer with approximate functions, one whose entry has a tolerance."""
 
-APPROXIMATE = {
-    # Exponentials are computed by a fast approximation.
-    "nn.LogSoftMax": 3e-4,
-    "nn.SpatialLogSoftMax": 3e-4,
-    "cudnn.LogSoftMax": 3e-4,
-    # Coefficients are kept in the precision of the first run.
-    "nn.LayerNormalization": 1e-4,
-    "nn.SpatialSubtractiveNormalization": 1e-4,
-    "nn.SpatialDivisiveNormalization": 1e-4,
-    "nn.SpatialContrastiveNormalization": 1e-4,
-    # A value at the threshold on either side; 1 + exp(x) before the logarithm; coefficients in single precision.
-    "nn.HardShrink": 0.0,
-    "nn.LogSigmoid": 0.0,
-    "nn.SpatialUpSamplingBilinear": 0.0,
-}
-"""Classes, by the names of their entries, whose outputs need only agree within `RTOL` and `ATOL`, or within this.
-
-Source: TH 814ea4a `THLogAdd.c`, `THExpMinusApprox` of the LogSoftMax before 2017, nn 8726825.
-"""
 _SAMPLE = 2_000
 """Numbers of a tensor that are looked at: if more than 1 in 500 has more digits, one is among these (e^-4: 98 %)."""
 _ENOUGH = 16

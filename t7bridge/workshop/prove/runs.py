@@ -25,7 +25,7 @@ from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...nn import walk
 from ...nn.fields import Fields, items_of, lookup
 from ...nn.graphs import graph_modules
-from ...nn.mapping import LAYERS, SEQUENTIAL, Row
+from ...nn.mapping import OURS, SEQUENTIAL, Row
 from ...nn.registry import Layer, first_module, layer_of, listed_modules, stock_name, traits_of
 
 Recorded = Any
@@ -490,11 +490,11 @@ def _flow_of(obj: TorchObject) -> Flow:
     if layer is None or layer.children is None:
         return _leaf
     row = layer.module_of(obj.class_name)
-    target = row.target if isinstance(row, Row) and _runs_its_modules(obj, layer) else LAYERS
+    target = row.target if isinstance(row, Row) and _runs_its_modules(obj, layer) else OURS
     flow = traits_of(target).flow
     if target == SEQUENTIAL:
         return _chain
-    if flow is walk.sequence and not target.startswith(LAYERS):
+    if flow is walk.sequence and not target.startswith(OURS):
         return _chain_and_whole
     known = _BY_FLOW.get(getattr(flow, "func", flow))
     if known is not None:

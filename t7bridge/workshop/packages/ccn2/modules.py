@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer
-from .conv import local_convolution
+from t7bridge.layers import Layer, local_convolution
 
 
 def _beyond(extent: int, kernel: int, stride: int) -> int:

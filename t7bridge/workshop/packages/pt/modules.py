@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .base import Layer
+from t7bridge.layers import Layer
 
 
 class Function(Layer):

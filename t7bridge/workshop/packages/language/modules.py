@@ -1,0 +1,143 @@
+"""Language models of neuraltalk2 and torch-rnn, and their criterions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from t7bridge.layers import Layer
+
+
+class CaptionModel(Layer):
+    """Returns the log-probabilities of the next word, for the words of sentences
+    about images.
+
+    Args:
+        core: one step: maps a list of input and states to a list of states and outputs.
+        lookup_table: vectors of words; the last is that of the start and end of a
+            sentence.
+        state_size: of each state.
+        states: number of states.
+        last: the index of its last word in `lookup_table`.
+        index_base: the index of its first.
+    """
+
+    core: nn.Module
+    lookup_table: nn.Module
+    state_size: int
+    states: int
+    last: int
+    index_base: int = 1
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take codes of images (batch, n) and words (length, batch), which are one less
+        than the first after the end of a sentence; return (length + 2, batch, words).
+        """
+        images, words = inputs
+        state = [images.new_zeros(words.size(1), self.state_size)] * self.states
+        outputs: list[Tensor] = []
+        for step in range(words.size(0) + 2):
+            if step == 0:
+                current = images
+            elif step == 1:
+                current = self.lookup_table(torch.full_like(words[0], self.last))
+            elif bool((words[step - 2] >= self.index_base).any()):
+                current = self.lookup_table(words[step - 2].clamp(min=self.index_base))
+            else:
+                outputs.append(
+                    torch.zeros_like(outputs[-1])
+                )  # all sentences have ended
+                continue
+            *state, output = self.core([current, *state])
+            outputs.append(output)
+        return torch.stack(outputs)
+
+
+class TextModel(nn.Sequential):
+    """A sequence of modules of which some process the steps of all sequences together.
+
+    Args:
+        modules: the modules.
+        views: the positions of those that switch between the two, 0-based.
+    """
+
+    def __init__(self, *modules: nn.Module, views: tuple[int, ...] = ()) -> None:
+        super().__init__(*modules)
+        self.views = views
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, steps, …); return (batch, steps, n)."""
+        batch, steps = input.shape[:2]
+        output = input
+        together = False
+        for position, module in enumerate(self):
+            if position in self.views:
+                shape = (batch, steps, *output.shape[1:])
+                output = output.reshape(shape) if together else output.flatten(0, 1)
+                together = not together
+            else:
+                output = module(output)
+        return output
+
+
+class FeatExpander(Layer):
+    """Repeats each row.
+
+    Args:
+        times: number of repetitions.
+    """
+
+    times: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n); return (batch * times, n)."""
+        return input.repeat_interleave(self.times, 0)
+
+
+class CaptionCriterion(Layer):
+    """The mean negative log-likelihood of the words of sentences, and of their ends.
+
+    Args:
+        index_base: number of the first word.
+    """
+
+    index_base: int = 1
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take logarithms (length + 2, batch, words) and words (length, batch), smaller
+        than the first after the end of a sentence; return a scalar.
+        """
+        words = target.long() - self.index_base
+        wanted = torch.cat((words, words.new_full((1, words.size(1)), -1)))
+        missing = wanted < 0
+        # The first missing word is the end of the sentence, which is the last of the
+        # words.
+        wanted = wanted.masked_fill(
+            missing & (missing.long().cumsum(0) == 1), input.size(-1) - 1
+        )
+        counted = wanted >= 0
+        chosen = input[1:].gather(-1, wanted.clamp(min=0)[..., None])[..., 0]
+        return -(chosen * counted).sum() / counted.sum()
+
+
+class TemporalCrossEntropyCriterion(Layer):
+    """The negative log-softmax of the right class at each step.
+
+    Args:
+        batch_average: whether to divide the sum by the number of sequences.
+        time_average: whether to divide it by the number of steps.
+        index_base: number of the first class; smaller targets do not count.
+    """
+
+    batch_average: bool = True
+    time_average: bool = False
+    index_base: int = 1
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take (batch, steps, classes) and (batch, steps); return a scalar."""
+        wanted = (target.long() - self.index_base).clamp(min=-1)
+        loss = nn.functional.cross_entropy(
+            input.flatten(0, 1), wanted.flatten(), ignore_index=-1, reduction="sum"
+        )
+        parts = input.size(0) if self.batch_average else 1
+        return loss / (parts * (input.size(1) if self.time_average else 1))

@@ -1,0 +1,34 @@
+"""The Lua packages that have a folder here, by the prefixes of their classes."""
+
+from __future__ import annotations
+
+import importlib
+
+PREFIXES = {
+    "bnn.": ("bnn",),
+    "ccn2.": ("ccn2",),
+    "inn.": ("inn",),
+    # Packages that add classes to nn. Which of them has a class is known once all are loaded: a
+    # name that nn has not is rare.
+    "nn.": ("bnn", "crnn", "deepmask", "inn", "language", "nnx", "style"),
+    "onmt.": ("onmt",),
+    "pt.": ("pt",),
+    "w2nn.": ("w2nn",),
+}
+"""The folders that may have classes with a prefix."""
+_imported: set[str] = set()
+"""The prefixes whose folders are imported as a whole, also if another thread began with them."""
+
+
+def load_packages(class_name: str = "") -> None:
+    """Import the entries of the packages that may have a class.
+
+    Args:
+        class_name: its full name in Lua; all packages by default.
+    """
+    for prefix, names in PREFIXES.items():
+        if prefix in _imported or (class_name and not class_name.startswith(prefix)):
+            continue
+        for name in names:
+            importlib.import_module(f"{__package__}.{name}")
+        _imported.add(prefix)
