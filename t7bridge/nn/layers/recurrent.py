@@ -908,7 +908,7 @@ register_layer(
 register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_rnn(), scratch=_BUFFERS, module=_VANILLA_RNN)
 # Lua resets the hidden state before it is multiplied, torch.nn.GRU after: another function, so Lua's layout is kept.
 _NOT_TORCH = "is not the function of torch.nn.GRU"
-# weight (in + hidden, 3 * hidden), bias (3 * hidden); z r n in Lua; r z n in PyTorch.
+# weight (in + hidden, 3 * hidden), bias (3 * hidden); r z n in Lua as in PyTorch.
 _JOINED_GATES = Traits(shapes=_shapes("weight: j 3h, bias: 3h"))
 register_layer(
     "nn.SeqGRU",
