@@ -31,9 +31,8 @@ class UpsamplingNearest2d(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
-        return input.repeat_interleave(self.scale_factor, -1).repeat_interleave(
-            self.scale_factor, -2
-        )
+        wide = input.repeat_interleave(self.scale_factor, -1)
+        return wide.repeat_interleave(self.scale_factor, -2)
 
 
 class UpsamplingBilinear2d(Layer):
@@ -85,21 +84,19 @@ def _rows_first(input: Tensor, rows: int) -> tuple[Tensor, list[int], list[int]]
     """Return the input as (1, planes, h, w), the dimensions before the rows, and those
     after the columns.
     """
-    before, behind = list(input.shape[:rows]), list(input.shape[rows + 2 :])
+    before = list(input.shape[:rows])
+    behind = list(input.shape[rows + 2 :])
     images = input.flatten(rows + 2) if behind else input.unsqueeze(-1)
     images = images.reshape(-1, *images.shape[rows:])
     return images.permute(0, 3, 1, 2).flatten(0, 1)[None], before, behind
 
 
 def _back(images: Tensor, before: list[int], behind: list[int]) -> Tensor:
-    """Undo `_rows_first`, for another size."""
+    """Return images (1, planes, h, w) with the dimensions before and behind."""
     height, width = images.shape[-2:]
-    tail = torch.Size(behind).numel()
-    return (
-        images.reshape(-1, tail, height, width)
-        .permute(0, 2, 3, 1)
-        .reshape(*before, height, width, *behind)
-    )
+    count = torch.Size(behind).numel()
+    columns_last = images.reshape(-1, count, height, width).permute(0, 2, 3, 1)
+    return columns_last.reshape(*before, height, width, *behind)
 
 
 class SpatialUpSampling(Layer):
@@ -146,11 +143,9 @@ class SpatialReSampling(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
-        wanted = zip(self.size, self.ratio, input.shape[-2:])
-        size = [
-            int(extent * ratio) if size is None else size
-            for size, ratio, extent in wanted
-        ]
+        size = []
+        for extent, given, ratio in zip(input.shape[-2:], self.size, self.ratio):
+            size.append(int(extent * ratio) if given is None else given)
         return with_batch(lambda images: interpolate(images, size), input, 4)
 
 
@@ -174,11 +169,11 @@ class SpatialReSamplingEx(Layer):
         """Return as many dimensions as the input has."""
         images, before, behind = _rows_first(input, self.rows)
         extents = images.shape[-2:]
-        wanted = zip(self.size, self.ratio, extents)
-        height, width = (
-            int(extent * ratio + 0.5) if size is None else size
-            for size, ratio, extent in wanted
-        )
+        size = []
+        for extent, given, ratio in zip(extents, self.size, self.ratio):
+            # Rounded, unlike in `SpatialReSampling`.
+            size.append(int(extent * ratio + 0.5) if given is None else given)
+        height, width = size
         if self.mode == "bilinear":
             images = interpolate(images, (height, width))
         elif height >= extents[0]:
@@ -205,10 +200,8 @@ class SpatialMaxSampling(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, w); return (n, *size)."""
-        rows, columns = (
-            self._cells(extent, count)
-            for extent, count in zip(input.shape[-2:], self.size)
-        )
+        rows = self._cells(input.size(-2), self.size[0])
+        columns = self._cells(input.size(-1), self.size[1])
         cells = [
             [input[:, y:y2, x:x2].flatten(1).max(1).values for x, x2 in columns]
             for y, y2 in rows
@@ -217,12 +210,14 @@ class SpatialMaxSampling(Layer):
 
     @staticmethod
     def _cells(extent: int, count: int) -> list[tuple[int, int]]:
+        # In single precision, as in Lua's C; a cell has at least one element.
         step = torch.tensor(float(extent)) / count
         bounds = (torch.arange(count + 1) * step).long().tolist()
-        return [
-            (bounds[cell], max(bounds[cell] + 1, bounds[cell + 1]))
-            for cell in range(count)
-        ]
+        cells = []
+        for cell in range(count):
+            start = bounds[cell]
+            cells.append((start, max(start + 1, bounds[cell + 1])))
+        return cells
 
 
 class Padding(Layer):
@@ -245,16 +240,15 @@ class Padding(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input with `dim` longer by |pad|."""
-        batched = self.n_input_dims is not None and input.dim() != self.n_input_dims
-        dim = self.dim + 1 if batched else self.dim
+        is_batch = self.n_input_dims is not None and input.dim() != self.n_input_dims
+        dim = self.dim + 1 if is_batch else self.dim
         before = input.size(dim) - self.index if self.pad > 0 else self.index
-        filled = list(input.shape)
-        filled[dim] = abs(self.pad)
-        start, end = (
-            input.narrow(dim, 0, before),
-            input.narrow(dim, before, input.size(dim) - before),
-        )
-        return torch.cat((start, input.new_full(filled, self.value), end), dim)
+        shape = list(input.shape)
+        shape[dim] = abs(self.pad)
+        inserted = input.new_full(shape, self.value)
+        start = input.narrow(dim, 0, before)
+        end = input.narrow(dim, before, input.size(dim) - before)
+        return torch.cat((start, inserted, end), dim)
 
 
 class ShaveImage(Layer):
@@ -299,12 +293,11 @@ class SpatialPadding(Layer):
         }
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the same dimensions."""
-        borders = [
-            width
-            for dim in reversed(range(input.dim()))
-            for width in self.borders.get(dim, (0, 0))
-        ]
+        """Return the same number of dimensions."""
+        borders: list[int] = []
+        # torch pads from the last dimension on.
+        for dim in reversed(range(input.dim())):
+            borders += self.borders.get(dim, (0, 0))
         return F.pad(input, borders, value=self.value)
 
 
@@ -314,16 +307,10 @@ class DepthExpand2x(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return (batch, n / 4, 2 h, 2 w)."""
         batch, planes, height, width = input.shape
-        wide = (
-            input.transpose(1, 3)
-            .reshape(batch, width, height * 2, planes // 2)
-            .transpose(1, 2)
-        )
-        return (
-            wide.reshape(batch, height * 2, width * 2, planes // 4)
-            .permute(0, 3, 1, 2)
-            .contiguous()
-        )
+        tall = input.transpose(1, 3).reshape(batch, width, height * 2, planes // 2)
+        rows_first = tall.transpose(1, 2)
+        wide = rows_first.reshape(batch, height * 2, width * 2, planes // 4)
+        return wide.permute(0, 3, 1, 2).contiguous()
 
 
 class SpatialCircularPadding(Layer):
@@ -387,26 +374,28 @@ class SpatialGlimpse(Layer):
         images, places = inputs[:2]
         if images.dim() == 3:
             return self._one(images, places.flatten().tolist())
-        return torch.stack(
-            [self._one(image, place) for image, place in zip(images, places.tolist())]
-        )
+        glimpses = [self._one(*pair) for pair in zip(images, places.tolist())]
+        return torch.stack(glimpses)
 
     def _one(self, image: Tensor, place: list[float]) -> Tensor:
-        return torch.cat(
-            [self._crop(image, place, 2**level) for level in range(self.depth)]
-        )
+        crops = [self._crop(image, place, 2**level) for level in range(self.depth)]
+        return torch.cat(crops)
 
     def _crop(self, image: Tensor, place: list[float], factor: int) -> Tensor:
-        height, width = self.size[0] * factor, self.size[1] * factor
-        border_y, border_x = (height - 1) // 2, (width - 1) // 2
+        height = self.size[0] * factor
+        width = self.size[1] * factor
+        border_y = (height - 1) // 2
+        border_x = (width - 1) // 2
         padded = F.pad(image, (border_x, border_x, border_y, border_y))
-        room = (padded.size(1) - height, padded.size(2) - width)
-        top, left = (
-            floor(min(most, max(0.0, (at + 1) / 2 * most)))
-            for most, at in zip(room, place)
-        )
+        top = self._start(padded.size(1) - height, place[0])
+        left = self._start(padded.size(2) - width, place[1])
         crop = padded[:, top : top + height, left : left + width]
         return F.avg_pool2d(crop, factor) if factor > 1 else crop
+
+    @staticmethod
+    def _start(room: int, place: float) -> int:
+        """Return where a crop begins: at 0 for -1, at the end of the room for 1."""
+        return floor(min(room, max(0.0, (place + 1) / 2 * room)))
 
 
 class SpatialUniformCrop(Layer):
@@ -428,28 +417,21 @@ class SpatialUniformCrop(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return crops."""
-        if not self.training:
-            top, left = (
-                max(ceil((have - want) / 2) - 1, 0)
-                for have, want in zip(input.shape[-2:], self.size)
-            )
-            return input[..., top : top + self.size[0], left : left + self.size[1]]
-        return (
-            self._random(input)
-            if input.dim() == 3
-            else torch.stack([self._random(image) for image in input])
-        )
+        if self.training:
+            if input.dim() == 3:
+                return self._random(input)
+            return torch.stack([self._random(image) for image in input])
+        # As in Lua, one before the middle.
+        top = max(ceil((input.size(-2) - self.height) / 2) - 1, 0)
+        left = max(ceil((input.size(-1) - self.width) / 2) - 1, 0)
+        return input[..., top : top + self.height, left : left + self.width]
 
     def _random(self, image: Tensor) -> Tensor:
-        factor = (
-            1.0
-            if self.scales is None
-            else float(torch.empty(()).uniform_(*self.scales))
-        )
-        height, width = (
-            min(ceil(factor * want), have)
-            for want, have in zip(self.size, image.shape[-2:])
-        )
+        factor = 1.0
+        if self.scales is not None:
+            factor = float(torch.empty(()).uniform_(*self.scales))
+        height = min(ceil(factor * self.height), image.size(-2))
+        width = min(ceil(factor * self.width), image.size(-1))
         top = int(torch.randint(max(image.size(1) - height, 1), ()))
         left = int(torch.randint(max(image.size(2) - width, 1), ()))
         crop = image[:, top : top + height, left : left + width]
