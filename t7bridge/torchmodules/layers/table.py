@@ -27,18 +27,15 @@ class JoinReplicateTable(Layer):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Return one tensor of as many dimensions."""
-        replicate, join = (
-            dim_of(inputs[0], dim, self.n_input_dims)
-            for dim in (self.replicate_dim, self.join_dim)
-        )
-        extent = max(input.size(replicate) for input in inputs)
-        even = [
-            input.repeat_interleave(extent, replicate)
-            if input.size(replicate) == 1
-            else input
-            for input in inputs
-        ]
-        return torch.cat(even, join)
+        replicate_dim = dim_of(inputs[0], self.replicate_dim, self.n_input_dims)
+        join_dim = dim_of(inputs[0], self.join_dim, self.n_input_dims)
+        extent = max(input.size(replicate_dim) for input in inputs)
+        even = []
+        for input in inputs:
+            if input.size(replicate_dim) == 1:
+                input = input.repeat_interleave(extent, replicate_dim)
+            even.append(input)
+        return torch.cat(even, join_dim)
 
 
 # Lua combines tensors element by element in memory order, whatever their shapes;
@@ -47,12 +44,13 @@ class JoinReplicateTable(Layer):
 
 def _beside(other: Tensor, first: Tensor) -> Tensor:
     """Return a tensor in the shape of the first, copied if it shares its memory."""
-    shaped = other.reshape(first.shape)
+    reshaped = other.reshape(first.shape)
     # The tensors of torch.export have no memory to compare.
     if torch.compiler.is_compiling():
-        return shaped.clone()
-    shared = other.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-    return shaped.clone() if shared else shaped
+        return reshaped.clone()
+    memory = other.untyped_storage().data_ptr()
+    is_shared = memory == first.untyped_storage().data_ptr()
+    return reshaped.clone() if is_shared else reshaped
 
 
 class _SumInPlace(torch.autograd.Function):
@@ -89,15 +87,18 @@ class CAddTable(Layer):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors of equal element count; return the shape of the first."""
         output = inputs[0]
-        if self.inplace:
-            if records_gradients(*inputs):
-                return _sum_in_place(*inputs) if len(inputs) > 1 else output
+        if not self.inplace:
+            if len(inputs) == 1:
+                return output.clone()
             for other in inputs[1:]:
-                output = output.add_(_beside(other, output))
+                output = output + other.reshape(output.shape)
             return output
-        output = output.clone() if len(inputs) == 1 else output
+        if len(inputs) == 1:
+            return output
+        if records_gradients(*inputs):
+            return _sum_in_place(*inputs)
         for other in inputs[1:]:
-            output = output + other.reshape(output.shape)
+            output = output.add_(_beside(other, output))
         return output
 
 
@@ -380,17 +381,17 @@ class _Shake(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
         ctx.shape = (-1, *[1] * (first.dim() - 1))
-        share = torch.rand(first.size(0), dtype=first.dtype, device=first.device).view(
-            ctx.shape
-        )
+        share = torch.rand(first.size(0), dtype=first.dtype, device=first.device)
+        share = share.view(ctx.shape)
         return 2 * (first * (1 - share) + second * share)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        gradient = gradients[0]
+        (gradient,) = gradients
         share = torch.rand(
             gradient.size(0), dtype=gradient.dtype, device=gradient.device
-        ).view(ctx.shape)
+        )
+        share = share.view(ctx.shape)
         return gradient * share, gradient * (1 - share)
 
 

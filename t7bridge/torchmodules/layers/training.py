@@ -87,11 +87,12 @@ class _Choose(torch.autograd.Function):
             raise RuntimeError(
                 "reinforce must be called with the rewards before backward"
             )
-        found = []
+        by_inputs = []
         for slope in ctx.layer.slopes(output, *inputs):
             reward = ctx.layer.reward.to(slope)
-            found.append(-slope * reward.reshape(-1, *[1] * (slope.dim() - 1)))
-        return None, None, *found
+            # A training step minimizes, and rewards are to be large.
+            by_inputs.append(-slope * reward.reshape(-1, *[1] * (slope.dim() - 1)))
+        return None, None, *by_inputs
 
 
 _choose: Callable[..., Tensor] = _Choose.apply
@@ -137,9 +138,8 @@ class ReinforceCategorical(_Reinforce):
         """Take probabilities (batch, classes); return the same shape."""
         output = input
         if self.stochastic or self.training:
-            output = torch.zeros_like(input).scatter_(
-                1, torch.multinomial(input.detach(), 1), 1
-            )
+            index = torch.multinomial(input.detach(), 1)
+            output = torch.zeros_like(input).scatter_(1, index, 1)
         return _choose(self, output.detach().clone(), input)
 
     def slopes(self, output: Tensor, input: Tensor) -> tuple[Tensor]:
@@ -164,13 +164,9 @@ class ReinforceNormal(_Reinforce):
         mean, *deviation = input if isinstance(input, (list, tuple)) else [input]
         output = mean.detach().clone()
         if self.stochastic or self.training:
-            output = (
-                output
-                + torch.randn_like(output)
-                * torch.as_tensor(
-                    deviation[0] if deviation else self.deviation, dtype=mean.dtype
-                ).detach()
-            )
+            spread = deviation[0] if deviation else self.deviation
+            spread = torch.as_tensor(spread, dtype=mean.dtype).detach()
+            output = output + torch.randn_like(output) * spread
         return _choose(self, output, mean, *deviation)
 
     def slopes(
@@ -181,10 +177,10 @@ class ReinforceNormal(_Reinforce):
         if deviation is None:
             assert self.deviation is not None
             return (difference / float(self.deviation) ** 2,)
-        by_deviation = (difference.square() - deviation.square()) / (
-            deviation**3 + 1e-8
-        )
-        return difference / deviation.square(), by_deviation
+        by_mean = difference / deviation.square()
+        excess = difference.square() - deviation.square()
+        by_deviation = excess / (deviation**3 + 1e-8)
+        return by_mean, by_deviation
 
 
 class ReinforceGamma(_Reinforce):
@@ -204,12 +200,11 @@ class ReinforceGamma(_Reinforce):
         shape, *scale = input if isinstance(input, (list, tuple)) else [input]
         spread = scale[0] if scale else self.scale
         spread = torch.as_tensor(spread, dtype=shape.dtype).detach()
-        drawn = (
-            torch._standard_gamma(shape.detach())
-            if self.stochastic or self.training
-            else shape.detach()
-        )
-        return _choose(self, drawn * spread, shape, *scale)
+        # The mean of a standard gamma distribution is its shape.
+        output = shape.detach()
+        if self.stochastic or self.training:
+            output = torch._standard_gamma(output)
+        return _choose(self, output * spread, shape, *scale)
 
     def slopes(
         self, output: Tensor, shape: Tensor, scale: Any = None
@@ -218,11 +213,10 @@ class ReinforceGamma(_Reinforce):
         spread = self.scale if scale is None else scale
         spread = torch.as_tensor(spread, dtype=output.dtype, device=output.device)
         by_shape = output.log() - spread.log() - torch.digamma(shape)
-        return (
-            (by_shape,)
-            if scale is None
-            else (by_shape, output / scale.square() - shape / scale)
-        )
+        if scale is None:
+            return (by_shape,)
+        by_scale = output / scale.square() - shape / scale
+        return by_shape, by_scale
 
 
 class GradWeight(Layer):
@@ -255,7 +249,8 @@ class TotalVariation(Layer):
 
     def _smoothed(self, gradient: Tensor, input: Tensor) -> Tensor:
         corner = input[..., :-1, :-1]
-        beside, below = corner - input[..., :-1, 1:], corner - input[..., 1:, :-1]
+        beside = corner - input[..., :-1, 1:]
+        below = corner - input[..., 1:, :-1]
         penalty = torch.zeros_like(input)
         penalty[..., :-1, :-1] += beside + below
         penalty[..., :-1, 1:] -= beside
@@ -306,7 +301,7 @@ class Clip(Layer):
 
 class CategoricalEntropy(Layer):
     """Passes probabilities through, and adds the gradient that increases the entropy of
-    their sum over the batch larger.
+    their sum over the batch.
 
     Args:
         scale: weight of the entropy.
@@ -346,7 +341,9 @@ class Dropout(Layer):
         if not (self.training or self.always):
             return input.clone() if self.scale_training else input * (1 - self.p)
         noise = torch.full_like(input, 1 - self.p).bernoulli()
-        return input * (noise / (1 - self.p) if self.scale_training else noise)
+        if self.scale_training:
+            noise = noise / (1 - self.p)
+        return input * noise
 
 
 class FeatureDropout(Layer):
@@ -367,13 +364,10 @@ class FeatureDropout(Layer):
         """Take (features, …) or (batch, features, …); return the same shape."""
         if not (self.training or self.always):
             return input * (1 - self.p)
-        kept = input.shape[: input.dim() - self.n_input_dims + 1]
-        noise = torch.full(
-            (*kept, *[1] * (self.n_input_dims - 1)),
-            1 - self.p,
-            dtype=input.dtype,
-            device=input.device,
-        )
+        # One number for each feature of each example.
+        features = input.shape[: input.dim() - self.n_input_dims + 1]
+        shape = (*features, *[1] * (self.n_input_dims - 1))
+        noise = torch.full(shape, 1 - self.p, dtype=input.dtype, device=input.device)
         return input * noise.bernoulli()
 
 
@@ -408,8 +402,9 @@ class NoiseFill(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return the same shape."""
-        noise = torch.rand_like(input[:, input.size(1) - self.planes :]) * self.largest
-        return torch.cat((input[:, : input.size(1) - self.planes], noise), 1)
+        unchanged = input.size(1) - self.planes
+        noise = torch.rand_like(input[:, unchanged:]) * self.largest
+        return torch.cat((input[:, :unchanged], noise), 1)
 
 
 class LeadingNoise(Layer):
@@ -424,6 +419,7 @@ class LeadingNoise(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return the same shape."""
         first = input[:, : self.planes]
+        # What is added is 0; its gradient passes to the input.
         noise = torch.rand_like(first) + (first - first.detach())
         return torch.cat((noise, input[:, self.planes :]), 1)
 
@@ -442,9 +438,8 @@ class GenNoise(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return (batch, planes, h, w)."""
         shape = (input.size(0), self.planes, *input.shape[2:])
-        return (
-            torch.randn(shape, dtype=input.dtype, device=input.device) * self.deviation
-        )
+        noise = torch.randn(shape, dtype=input.dtype, device=input.device)
+        return noise * self.deviation
 
 
 class SimpleColorTransform(nn.Module):
@@ -486,12 +481,10 @@ class PCAColorTransform(Layer):
         """Take (batch, channels, h, w) or (channels, h, w); return the same shape."""
         if not self.training:
             return input.clone()
-        factors = (
-            torch.randn(input.shape[:-2]).to(input)
-            * self.deviation
-            * self.eigenValues.flatten()
-        )
-        return input + (factors @ self.eigenVectors.T)[..., None, None]
+        noise = torch.randn(input.shape[:-2]).to(input)
+        factors = noise * self.deviation * self.eigenValues.flatten()
+        colours = factors @ self.eigenVectors.T
+        return input + colours[..., None, None]
 
 
 class SpatialRegionDropout(Layer):
@@ -527,6 +520,6 @@ class TotalDropout(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return a tensor in the shape of the input."""
-        return (
-            input * float(torch.rand(()) >= self.p) if self.training else input.clone()
-        )
+        if not self.training:
+            return input.clone()
+        return input * float(torch.rand(()) >= self.p)
