@@ -348,7 +348,7 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]
         opening = f"{before}{text_of(node.func)}("
         closing = f"){after}"
         arguments = [("", argument) for argument in node.args]
-        arguments += [(f"{keyword.arg}=", keyword.value) for keyword in node.keywords]
+        arguments += [(f"{item.arg}=", item.value) for item in node.keywords]
     elif isinstance(node, (ast.List, ast.Tuple)):
         brackets = "[]" if isinstance(node, ast.List) else "()"
         opening = before + brackets[0]
@@ -396,12 +396,16 @@ def bracketed(
 
 def _operands(node: ast.BinOp) -> list[str]:
     """Split a sum or product into its terms, each but the first with the operator before it."""
-    level = (ast.Add, ast.Sub) if isinstance(node.op, (ast.Add, ast.Sub)) else (ast.Mult, ast.MatMult, ast.Div)
+    operators: tuple[type[ast.operator], ...] = (ast.Mult, ast.MatMult, ast.Div)
+    if isinstance(node.op, (ast.Add, ast.Sub)):
+        operators = (ast.Add, ast.Sub)
     terms: list[str] = []
     before: ast.expr = node
     # `_` stands for the other operand, so that `ast` adds the parentheses that a term needs; then it is cut off.
-    while isinstance(before, ast.BinOp) and isinstance(before.op, level):
-        terms.append(ast.unparse(ast.BinOp(ast.Name("_"), before.op, before.right))[2:])
+    while isinstance(before, ast.BinOp) and isinstance(before.op, operators):
+        term = ast.unparse(ast.BinOp(ast.Name("_"), before.op, before.right))
+        terms.append(term.removeprefix("_ "))
         before = before.left
-    first = ast.unparse(ast.BinOp(before, node.op, ast.Name("_")))[:-4]
-    return [first, *reversed(terms)]
+    first = ast.unparse(ast.BinOp(before, node.op, ast.Name("_")))
+    # Without the operator, of one letter, and `_`, with the spaces around them.
+    return [first[:-4], *reversed(terms)]

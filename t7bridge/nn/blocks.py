@@ -402,22 +402,34 @@ def _summarize(blocks: list[Block]) -> None:
     branching: set[int] = set()
     for block in reversed(blocks):
         if block.inside:
-            counts = Counter[str]()
-            for inner in block.inside:
-                if id(inner) in classes:
-                    counts.update(classes.pop(id(inner)))
-                elif inner.kind != "end":
-                    counts[inner.title] += 1
-            classes[id(block)] = counts
-            names = [f"{name} ×{count}" if count > 1 else name for name, count in counts.most_common(3) if name]
-            block.summary = [clean(", ".join(names), _DETAIL_CHARS)] if names else []
+            classes[id(block)] = _count_classes(block, classes)
+            names = _frequent_names(classes[id(block)])
+            block.summary = [names] if names else []
             # A chain of as many blocks has one arrow less.
-            if len(block.flows) >= len(block.inside) or any(id(inner) in branching for inner in block.inside):
+            has_branches = len(block.flows) >= len(block.inside)
+            if has_branches or any(id(inner) in branching for inner in block.inside):
                 branching.add(id(block))
                 block.summary.append("branches inside")
         learned = [weight for weight in block.weights if weight.kind == "parameter" and not weight.shared]
         own = sum(prod(weight.tensor.shape) for weight in learned)
         block.parameters = own + sum(inner.parameters for inner in block.inside)
+
+
+def _count_classes(block: Block, classes: dict[int, Counter[str]]) -> Counter[str]:
+    """Count the classes of layers in a container; the counts of those inside it are taken out of `classes`."""
+    counts = Counter[str]()
+    for inner in block.inside:
+        if id(inner) in classes:
+            counts.update(classes.pop(id(inner)))
+        elif inner.kind != "end":
+            counts[inner.title] += 1
+    return counts
+
+
+def _frequent_names(counts: Counter[str]) -> str:
+    """Return the three most frequent classes: `Conv2d ×4, ReLU ×2, Linear`."""
+    names = [f"{name} ×{count}" if count > 1 else name for name, count in counts.most_common(3) if name]
+    return clean(", ".join(names), _DETAIL_CHARS)
 
 
 def _check_count(count: int) -> None:
@@ -465,15 +477,16 @@ def _label(spec: ModuleSpec) -> list[str]:
         if is_conv and others:
             others[0] = f"kernel {others[0]}"
         texts = [f"{inputs} → {outputs}", *others]
-    defaults: Mapping[str, Literal] = _DEFAULTS if is_known else {}
+    defaults: dict[str, Literal] = {}
+    if is_known:
+        defaults.update(_DEFAULTS)
     if is_conv:
-        defaults = {**defaults, "stride": 1}
+        defaults["stride"] = 1
     for name, value in spec.kwargs.items():
-        if value is None or (name == "inplace" and is_known):
-            continue
-        text = _literal_text(value)
-        if name not in defaults or text != repr(defaults[name]):
-            texts.append(f"{name}={text}")
+        is_default = name in defaults and _literal_text(value) == repr(defaults[name])
+        is_hidden = value is None or (name == "inplace" and is_known)
+        if not is_default and not is_hidden:
+            texts.append(f"{name}={_literal_text(value)}")
     label = ", ".join(texts)
     if len(label) > _DETAIL_CHARS:
         label = label[: _DETAIL_CHARS - 1] + "…"
@@ -790,6 +803,7 @@ def _structure_block(path: str, name: str, obj: PythonObject | TorchObject | Non
     block.weights = weights
     block.fields = _texts_of(obj)
     _mark_weights(block)
+    # A few name the kind of layer; the page lists all of them.
     block.lines += [clean(f"{weight.name} {extents(weight.tensor.shape)}") for weight in weights[:3]]
     return block
 

@@ -49,22 +49,27 @@ def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
             raise NotMappedError("a node has no data", path=place)
         takes = _links(data, values, place)
         select = data.get("selectindex")
-        module = data.get("module")
         if select is not None:
             values[id(data)] = _selected(takes, select, place)
-        elif module is None and len(takes) == 1:
+        elif data.get("module") is None and len(takes) == 1:
             values[id(data)] = takes[0]
         else:
-            if module is not None and id(module) not in names:
-                raise NotMappedError("a node has a module that the graph does not list", path=place)
-            label = lookup(data, "annotations.name")
-            label = label.decode("utf-8", "replace") if isinstance(label, bytes) else ""
-            nodes.append(GraphNode(None if module is None else names[id(module)], takes, label))
+            nodes.append(_node(data, takes, names, place))
             values[id(data)] = (len(nodes), ())
     outputs = _links(end, values, f"{path}.outnode")
     if not outputs:
         raise NotMappedError("its output is not connected", path=path)
     return GraphSpec(tuple(nodes), outputs, len(outputs) > 1)
+
+
+def _node(data: Table, takes: tuple[Link, ...], names: dict[int, str], path: str) -> GraphNode:
+    """Return a node that applies a module, or makes a list of its inputs."""
+    module = data.get("module")
+    if module is not None and id(module) not in names:
+        raise NotMappedError("a node has a module that the graph does not list", path=path)
+    label = lookup(data, "annotations.name")
+    label = label.decode("utf-8", "replace") if isinstance(label, bytes) else ""
+    return GraphNode(None if module is None else names[id(module)], takes, label)
 
 
 def _selected(takes: tuple[Link, ...], select: Value, path: str) -> Link:

@@ -477,6 +477,7 @@ def _clusters(value: Any) -> Iterator[list[tuple[int, int, Tensor]]]:
             continue
         seen.add(id(item))
         by_storage.setdefault(id(item.storage), []).append(item)
+        # A storage with a base is a part of its memory, which others may view.
         if item.storage.base is not None:
             kept_whole.update((id(item.storage), id(item.storage.base)))
     for views in by_storage.values():

@@ -236,18 +236,11 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
         # A vector may have more dimensions of one element in Lua.
         in_piece_dims = source if len(shape) == len(blocks[0].size) else source.reshape(-1)
         for piece in blocks:
-            in_cell = _slices(piece.at, piece.size)
+            in_piece_dims[_slices(piece.start, piece.size)] = _block_of_source(piece, state)
             for name in filter(None, (piece.target, piece.adds)):
                 if name not in uncovered:
                     uncovered[name] = state[name].array != 0
-                uncovered[name][in_cell] = False
-            block = state[piece.target].array[in_cell]
-            if piece.adds:
-                second = state[piece.adds].array[in_cell]
-                # If it is zero, the bits stay as they are.
-                if second.any():
-                    block = (block.astype("f8") + second).astype(block.dtype)
-            in_piece_dims[_slices(piece.start, piece.size)] = -block if piece.negated else block
+                uncovered[name][_slices(piece.at, piece.size)] = False
         sources[key] = copied(first, source)
     for name, places in uncovered.items():
         if places.any():
@@ -258,6 +251,18 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
                 found=str(state[name].array[places][0]),
             )
     return sources
+
+
+def _block_of_source(piece: Piece, state: Mapping[str, Any]) -> np.ndarray:
+    """Return the block of a source tensor from the cells' tensors."""
+    in_cell = _slices(piece.at, piece.size)
+    block: np.ndarray = state[piece.target].array[in_cell]
+    if piece.adds:
+        second = state[piece.adds].array[in_cell]
+        # If it is zero, the bits stay as they are.
+        if second.any():
+            block = (block.astype("f8") + second).astype(block.dtype)
+    return -block if piece.negated else block
 
 
 def _slices(start: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...]:

@@ -32,7 +32,7 @@ from .layers.containers import clones
 from .layouts import apply_layout, compacted, copied, elements, overlapping, undo_layout
 from .mapping import Lua, Read, Row
 from .places import NameBudget, Place, Places, is_scratch
-from .registry import Child, Layer, Param, Source, first_module, layer_of, modules, own_names
+from .registry import Layer, Param, Source, first_module, layer_of, modules, own_names
 
 _SCALARS = (bytes, str, float, int)
 """Text, numbers and truth values."""
@@ -334,11 +334,7 @@ class _Collector:
     def _collect_by_names(self, place: Place) -> None:
         """Collect the tensors called `weight`, `bias` and the like; of an object without them all that it holds."""
         obj = place.obj
-        tensors: list[Child] = []
-        for child in self._places.searcher.fields(obj):
-            value = child.value
-            if isinstance(value, Tensor) and value.numel and value.storage is not None:
-                tensors.append(child)
+        tensors = [child for child in self._places.searcher.fields(obj) if _has_elements(child.value)]
         usual = [child for child in tensors if child.name in _USUAL]
         others = [child for child in tensors if child.name not in _USUAL]
         usual.sort(key=lambda child: _USUAL.index(child.name))
@@ -420,6 +416,10 @@ class _Collector:
             elif id(value) not in self._places.last:
                 return f"a {value.class_name}"
         return ""
+
+
+def _has_elements(value: Value) -> bool:
+    return isinstance(value, Tensor) and value.numel > 0 and value.storage is not None
 
 
 def is_data(value: Value) -> bool:
@@ -781,11 +781,9 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
     record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
     record.scalars = [int(place) for place in items_of(table.get("scalars")) or () if isinstance(place, (int, float))]
     for key, value in _pairs(table.get("other")):
-        scalar = value.get("scalar") if isinstance(value, Table) else None
-        if isinstance(scalar, Tensor) and scalar.numel == 1:
-            record.other[_text(key)] = Tensor(scalar.element, scalar.storage, (), (), scalar.offset, is_scalar=True)
-        elif isinstance(value, Tensor):
-            record.other[_text(key)] = value
+        tensor = _without_dimensions(value) if isinstance(value, Table) else value
+        if isinstance(tensor, Tensor):
+            record.other[_text(key)] = tensor
     for key, origin in own.origins.items():
         name = key.rpartition(".")[2]
         entries = origin.obj.get(FIELD)
@@ -798,6 +796,14 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
     if not all(record.tied.get(key, key) in held for key in record.keys):
         return None
     return record
+
+
+def _without_dimensions(table: Table) -> Tensor | None:
+    """Return the tensor without dimensions that a table `{scalar = tensor}` stands for; Lua has none."""
+    tensor = table.get("scalar")
+    if not isinstance(tensor, Tensor) or tensor.numel != 1:
+        return None
+    return Tensor(tensor.element, tensor.storage, (), (), tensor.offset, is_scalar=True)
 
 
 def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:

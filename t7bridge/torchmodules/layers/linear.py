@@ -162,8 +162,9 @@ class IndexLinear(Layer):
         """Take keys and values (k), or lists of these, or both joined and lengths;
         return (out) or (batch, out).
         """
-        keys, values = inputs[0], inputs[1]
+        keys, values = inputs[:2]
         if len(inputs) == 3:
+            # One tensor each for all examples, and how many elements each example has.
             lengths = [int(length) for length in torch.as_tensor(inputs[2]).reshape(-1)]
             keys = keys.split(lengths)
             values = values.split(lengths)
@@ -172,6 +173,7 @@ class IndexLinear(Layer):
         return torch.stack([self._one(*pair) for pair in zip(keys, values)])
 
     def _one(self, keys: Tensor, values: Tensor) -> Tensor:
+        """Return the outputs (out) of one example, from keys and values (k)."""
         rows = self.weight[keys.long() - self.index_base]
         if self.normalize:
             largest, factor, offset = rows[:, 0], rows[:, 1], rows[:, 3]

@@ -275,6 +275,7 @@ class FractionalMaxPool(Layer):
         if samples.shape != shape or not self.keep:
             samples = torch.rand(shape)
         samples = samples.to(input)
+        # Drawn once, as long as the batch size is unchanged.
         self.samples = samples if self.keep else None
         pool = F.fractional_max_pool2d if dims == 2 else F.fractional_max_pool3d
         output = pool(

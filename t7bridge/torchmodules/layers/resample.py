@@ -378,10 +378,12 @@ class SpatialGlimpse(Layer):
         return torch.stack(glimpses)
 
     def _one(self, image: Tensor, place: list[float]) -> Tensor:
+        """Return the crops of one image."""
         crops = [self._crop(image, place, 2**level) for level in range(self.depth)]
         return torch.cat(crops)
 
     def _crop(self, image: Tensor, place: list[float], factor: int) -> Tensor:
+        """Return a crop of `factor` times the size, shrunk to it."""
         height = self.size[0] * factor
         width = self.size[1] * factor
         border_y = (height - 1) // 2

@@ -575,6 +575,7 @@ class BareRNN(Layer):
         return outputs
 
     def _direction(self, steps: tuple[Tensor, ...], suffix: str) -> list[Tensor]:
+        """Return the outputs of one direction, in the order of the steps."""
         weight = getattr(self, f"weight_hh{suffix}")
         bias_input = getattr(self, f"bias_ih{suffix}")
         bias_hidden = getattr(self, f"bias_hh{suffix}")
