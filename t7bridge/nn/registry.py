@@ -7,7 +7,6 @@ look up here by the dotted name of the class. May import graph, io and errors. K
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -708,6 +707,8 @@ def load_classes(path: PathLike) -> None:
         raise ModelError(
             "a file with registrations cannot have this name", file=name, expected="a name that no other module has"
         )
+    import importlib.util
+
     spec = importlib.util.spec_from_file_location(stem, real)
     if spec is None or spec.loader is None:
         raise ModelError("is not a Python file", file=name, expected="a name that ends in .py")
