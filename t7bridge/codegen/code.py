@@ -60,9 +60,9 @@ def usable_name(name: str) -> str:
     return normalized if len(normalized) <= MAX_NAME else ""  # normalization may lengthen a name
 
 
-def free_variable(name: str, taken: frozenset[str]) -> bool:
-    """Return whether a variable can have a name without shadowing another in the page: `taken` are its classes'."""
-    return not keyword.iskeyword(name) and name not in TAKEN and name not in taken
+def free_variable(name: str, class_names: frozenset[str]) -> bool:
+    """Return whether a variable can have a name without shadowing another in the page, such as its classes'."""
+    return not keyword.iskeyword(name) and name not in TAKEN and name not in class_names
 
 
 # Expressions
@@ -130,7 +130,8 @@ def _filled(node: Any, values: dict[str, ast.expr]) -> Any:
         return values.get(node.id, node)
     if not isinstance(node, ast.AST):
         return node
-    return type(node)(**{name: _filled(value, values) for name, value in ast.iter_fields(node)})
+    fields = {name: _filled(value, values) for name, value in ast.iter_fields(node)}
+    return type(node)(**fields)
 
 
 applied = formula("lambda module, x: module(x)")
@@ -347,11 +348,11 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]
         opening = f"{before}{text_of(node.func)}("
         closing = f"){after}"
         arguments = [("", argument) for argument in node.args]
-        arguments += [(f"{keyword.arg}=", keyword.value) for keyword in node.keywords]
+        arguments += [(f"{item.arg}=", item.value) for item in node.keywords]
     elif isinstance(node, (ast.List, ast.Tuple)):
-        left, right = "[]" if isinstance(node, ast.List) else "()"
-        opening = before + left
-        closing = right + after
+        brackets = "[]" if isinstance(node, ast.List) else "()"
+        opening = before + brackets[0]
+        closing = brackets[1] + after
         arguments = [("", item) for item in node.elts]
     else:
         return [line]
@@ -395,12 +396,16 @@ def bracketed(
 
 def _operands(node: ast.BinOp) -> list[str]:
     """Split a sum or product into its terms, each but the first with the operator before it."""
-    level = (ast.Add, ast.Sub) if isinstance(node.op, (ast.Add, ast.Sub)) else (ast.Mult, ast.MatMult, ast.Div)
+    operators: tuple[type[ast.operator], ...] = (ast.Mult, ast.MatMult, ast.Div)
+    if isinstance(node.op, (ast.Add, ast.Sub)):
+        operators = (ast.Add, ast.Sub)
     terms: list[str] = []
-    left: ast.expr = node
+    before: ast.expr = node
     # `_` stands for the other operand, so that `ast` adds the parentheses that a term needs; then it is cut off.
-    while isinstance(left, ast.BinOp) and isinstance(left.op, level):
-        terms.append(ast.unparse(ast.BinOp(ast.Name("_"), left.op, left.right))[2:])
-        left = left.left
-    first = ast.unparse(ast.BinOp(left, node.op, ast.Name("_")))[:-4]
-    return [first, *reversed(terms)]
+    while isinstance(before, ast.BinOp) and isinstance(before.op, operators):
+        term = ast.unparse(ast.BinOp(ast.Name("_"), before.op, before.right))
+        terms.append(term.removeprefix("_ "))
+        before = before.left
+    first = ast.unparse(ast.BinOp(before, node.op, ast.Name("_")))
+    # Without the operator, of one letter, and `_`, with the spaces around them.
+    return [first[:-4], *reversed(terms)]

@@ -36,11 +36,11 @@ class BatchOrigin:
 
     Attributes:
         is_input: whether it is an input of the whole model. All of these are batches, or none is.
-        known: extents required by a layer, by the dimensions of one example and the index among them.
+        required: extents required by a layer, by the dimensions of one example and the index among them.
     """
 
     is_input: bool = False
-    known: dict[tuple[int, int], int] = field(factory=dict)
+    required: dict[tuple[int, int], int] = field(factory=dict)
 
 
 @define(frozen=True)
@@ -70,7 +70,7 @@ class Form:
         if self.extents:
             return self
         if extent is not None:
-            self.origin.known.setdefault((rank, at), extent)
+            self.origin.required.setdefault((rank, at), extent)
         # Extents of the origin: numbers once a layer knows them, equal to one another in any case.
         return Form(rank, self.origin, tuple((self.origin, rank, place) for place in range(rank)))
 
@@ -86,7 +86,7 @@ def _resolved(extent: Extent) -> Extent:
     """Return the number for an extent of an origin, if a layer knows it."""
     if isinstance(extent, tuple) and len(extent) == 3 and isinstance(extent[0], BatchOrigin):
         origin, *key = extent
-        return origin.known.get(tuple(key), extent)
+        return origin.required.get(tuple(key), extent)
     return extent
 
 
@@ -280,11 +280,15 @@ class Idioms:
         Counted from the end it is the same with and without a batch if one example has 1 or 3. Lua treats a sequence
         (time, features) as a batch, a volume as one of images.
         """
-        return self.torch(name, -self._form.rank) if self._form.rank in (1, 3) else None
+        if self._form.rank not in (1, 3):
+            return None
+        return self.torch(name, -self._form.rank)
 
     def example_softmax(self) -> Idiom | None:
         """Write a softmax of the only dimension of one example."""
-        return self.torch("LogSoftmax" if self._option("log") else "Softmax", -1) if self._form.rank == 1 else None
+        if self._form.rank != 1:
+            return None
+        return self.torch("LogSoftmax" if self._option("log") else "Softmax", -1)
 
     def plain(self, name: str) -> Idiom | None:
         """Write classes of the runtime that differ from those of torch.nn only in accepting more inputs."""
@@ -364,7 +368,8 @@ class Idioms:
         if symbol == "*" and constant == -1:
             return self._expression(self._form, "lambda x: -x")
         if symbol == "+" and constant < 0:
-            symbol, constant = "-", -constant
+            symbol = "-"
+            constant = -constant
         operation = formula(f"lambda x: x {symbol} constant", constant=constant)
         difference = formula("lambda x: constant - x", constant=constant)
 
@@ -417,9 +422,11 @@ class Idioms:
         dim, start, length = self._arguments("dim", "start", "length")
         if start < 0 or length < 0:
             return None
-        # A value that has a dimension of this number is a batch.
         form = self._form
-        after = Form(1, form.origin, (length,)) if form.rank == 1 and dim in (1, -1) else Form(form.rank)
+        after = Form(form.rank)
+        # The only dimension of a vector: a value that has a dimension 1 is a batch of them.
+        if form.rank == 1 and dim in (1, -1):
+            after = Form(1, form.origin, (length,))
         return self._expression(after, "lambda x: x.narrow(dim, start, length)", dim=dim, start=start, length=length)
 
     def reduce(self, name: str, attribute: str = "") -> Idiom | None:
@@ -470,9 +477,9 @@ class Idioms:
         form_of_input = self._form.of_rank(2, 1, self._args[0])  # (time, features)
         after = Form(2)
         if len(self._args) > 2 and form_of_input.extents:
-            features, kernel, stride = self._args[1], self._args[2], self._option("stride", 1)
-            if len(self._args) > 3:
-                stride = self._args[3]
+            features = self._args[1]
+            kernel = self._args[2]
+            stride = self._args[3] if len(self._args) > 3 else self._option("stride", 1)
             kernel = kernel[0] if isinstance(kernel, tuple) else kernel
             stride = stride[0] if isinstance(stride, tuple) else stride
             with suppress(Mismatch):  # a stride of 0, which fails when it is called

@@ -186,7 +186,7 @@ class Writer:
 
     Args:
         block: the class.
-        taken: names of the classes of the page.
+        class_names: names of the classes of the page.
 
     Attributes:
         source: the name of the argument: `inputs` if its elements are used, or `input`.
@@ -194,9 +194,9 @@ class Writer:
         statements: the statements.
     """
 
-    def __init__(self, block: CodeBlock, taken: frozenset[str] = frozenset()) -> None:
+    def __init__(self, block: CodeBlock, class_names: frozenset[str] = frozenset()) -> None:
         self._block = block
-        self._taken = taken
+        self._class_names = class_names
         self._exposed = _Exposed(block)
         self._uses = self._exposed.uses
         self._last = {ref.step: number for number, ref in block.links()}
@@ -289,7 +289,7 @@ class Writer:
         for place in places:
             name = names[place]
             is_state = self._block.is_stateful or name == states.get(place)
-            while name in self._inputs.values() or not free_variable(name, self._taken):
+            while name in self._inputs.values() or not free_variable(name, self._class_names):
                 name += "_"
             self._inputs[place] = name
             # The next state may have the name of the last one; other inputs keep theirs to the end.
@@ -451,7 +451,7 @@ class Writer:
 
     def _is_free(self, name: str, number: int) -> bool:
         """Return whether the result of a step can have a name; pending expressions still need their variables."""
-        return self._busy.get(name, 0) <= number and not self._waiting[name] and free_variable(name, self._taken)
+        return self._busy.get(name, 0) <= number and not self._waiting[name] and free_variable(name, self._class_names)
 
     def _assign(self, number: int) -> None:
         """Assign a pending value to a variable: with the user's name, or x, y, z, x1, … in turn."""
@@ -480,12 +480,12 @@ _BOTH = {frozenset(("in_channels", "out_channels")): "channels", frozenset(("in_
 """Name of an argument with two meanings."""
 
 
-def merge_alike(blocks: list[CodeBlock], taken: frozenset[str]) -> list[CodeBlock]:
+def merge_alike(blocks: list[CodeBlock], class_names: frozenset[str]) -> list[CodeBlock]:
     """Set the class name of every block, and keep one block for each class, with parameters.
 
     Args:
         blocks: all blocks, those that others contain first.
-        taken: names of other classes in the same source.
+        class_names: names of other classes in the same source.
 
     Returns:
         The classes in the same order. Calls of the others become calls of these, with arguments.
@@ -509,14 +509,14 @@ def merge_alike(blocks: list[CodeBlock], taken: frozenset[str]) -> list[CodeBloc
         for group in groups.values():
             block = group[0]
             numbers[block.base] += 1
-            while f"{block.base}{numbers[block.base]}" in taken:
+            while f"{block.base}{numbers[block.base]}" in class_names:
                 numbers[block.base] += 1
             block.name = f"{block.base}{numbers[block.base]}"
             classes.append(block)
             _parametrize(group, users)
     for block in classes:
         is_only_one = numbers[block.base] == 1
-        if is_only_one and (block.base not in taken or block is blocks[-1]):
+        if is_only_one and (block.base not in class_names or block is blocks[-1]):
             block.name = block.base
     for calls in users.values():
         for call in calls:

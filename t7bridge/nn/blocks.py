@@ -33,10 +33,17 @@ from .state_dict import StateDict, state_dict
 from .walk import Domain
 
 MAX_BLOCKS = 20_000
+"""Maximum number of blocks of a picture."""
 _STEPS_PER_WORK = 5
 """Levels of nesting, summed over all modules, that cost one step of `Limits.work`: paths are as long as these."""
 _DETAIL_CHARS = 48
-_FIELDS, _FIELD_CHARS, _MOST_SIZES = 40, 80, 16
+"""Maximum characters of a line in a block."""
+_MAX_FIELDS = 40
+"""Maximum number of fields of an object that are shown."""
+_FIELD_CHARS = 80
+"""Maximum characters of the value of a field."""
+_MOST_SIZES = 16
+"""Maximum number of elements of a storage of sizes that is shown by its elements."""
 _DEEPEST = 200
 """Maximum nesting of values that are drawn by their names."""
 _HOLDERS = (Tensor, PythonObject, TorchObject, Table, TdsHash, TdsVec, dict, list, tuple)
@@ -182,10 +189,12 @@ class Block:
             return "unmapped"
         # What a user's class does is not known from its name, but from the class that its entry says it is like.
         is_known = not self.target or self.target.startswith(("torch.nn.", OURS))
-        named = (self.target or self.class_name or self.title) if is_known else traits_of(self.target).like
-        name = named.rpartition(".")[2].lower()
-        found = (each for each, words in _CATEGORIES.items() if any(word in name for word in words.split()))
-        return next(found, "other")
+        class_name = (self.target or self.class_name or self.title) if is_known else traits_of(self.target).like
+        base_name = class_name.rpartition(".")[2].lower()
+        for category, words in _CATEGORIES.items():
+            if any(word in base_name for word in words.split()):
+                return category
+        return "other"
 
     @property
     def hint(self) -> str:
@@ -195,7 +204,9 @@ class Block:
     @property
     def owner(self) -> str:
         """Return the key of the block that is the same module, or of the tensor that it shares; empty if none."""
-        return self.same or next((each.shared for each in self.weights if each.shared), "")
+        if self.same:
+            return self.same
+        return next((weight.shared for weight in self.weights if weight.shared), "")
 
     def walk(self) -> Iterator[Block]:
         """Yield the block and all inside it, each before those inside it."""
@@ -244,8 +255,8 @@ def models_in(value: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> list[tu
     Raises:
         LimitError: see `blocks_of`.
     """
-    found = [(path, value)] if is_module(value) else find_models(value, path)
-    return [(place, module, blocks_of(module, place, limits)) for place, module in found]
+    models = [(path, value)] if is_module(value) else find_models(value, path)
+    return [(place, module, blocks_of(module, place, limits)) for place, module in models]
 
 
 def group_of(models: list[tuple[str, TorchObject, list[Block]]], title: str, path: str = "root") -> list[Block]:
@@ -275,55 +286,76 @@ class _Sketcher:
     def run(self, root: ModuleSpec) -> list[Block]:
         """Draw each module at its first occurrence."""
         first = self._block("", root, "")
-        blocks, stack = [first], [(first, root, "")]
+        blocks = [first]
+        stack = [(first, root, "")]
         while stack:
-            block, spec, place = stack.pop()
+            block, spec, key = stack.pop()
             if block.kind == "layer":
                 continue
-            graph = spec.graph
-            names = [node.module for node in graph.nodes] if graph else list(spec.children)
-            below: list[tuple[Block, ModuleSpec, str]] = []
-            for number, name in enumerate(names, 1):
-                if name is None:
-                    block.inside.append(Block("", "", "end", lines=["list"]))
-                    continue
-                child = spec.children[name]
-                inner = f"{place}.{name}" if place else name
-                label = (graph.nodes[number - 1].name if graph else "") or name
-                block.inside.append(self._block(label, child, inner))
-                block.inside[-1].place = (id(spec), number - 1 if graph else name)
-                below.append((block.inside[-1], child, inner))
-            if graph:
-                _add_graph_ends(block, graph)
-            elif spec.children:
-                _add_container_flows(block, spec)
+            inside = self._fill_graph(block, spec, spec.graph, key) if spec.graph else self._fill(block, spec, key)
             blocks += block.inside
-            stack += reversed(below)
+            stack += reversed(inside)
             _check_count(len(blocks))
         _summarize(blocks)
         return blocks
 
-    def _block(self, name: str, spec: ModuleSpec, place: str) -> Block:
+    def _fill(self, block: Block, spec: ModuleSpec, key: str) -> list[tuple[Block, ModuleSpec, str]]:
+        """Draw what is in a container; return block, plan and key of each module inside."""
+        inside = []
+        for name, child in spec.children.items():
+            child_key = f"{key}.{name}" if key else name
+            child_block = self._block(name, child, child_key)
+            child_block.place = (id(spec), name)
+            block.inside.append(child_block)
+            inside.append((child_block, child, child_key))
+        if spec.children:
+            _add_container_flows(block, spec)
+        return inside
+
+    def _fill_graph(
+        self, block: Block, spec: ModuleSpec, graph: GraphSpec, key: str
+    ) -> list[tuple[Block, ModuleSpec, str]]:
+        """Draw the nodes of a graph; return block, plan and key of each module inside."""
+        inside = []
+        for number, node in enumerate(graph.nodes):
+            if node.module is None:
+                block.inside.append(Block("", "", "end", lines=["list"]))
+                continue
+            child = spec.children[node.module]
+            child_key = f"{key}.{node.module}" if key else node.module
+            child_block = self._block(node.name or node.module, child, child_key)
+            child_block.place = (id(spec), number)
+            block.inside.append(child_block)
+            inside.append((child_block, child, child_key))
+        _add_graph_ends(block, graph)
+        return inside
+
+    def _block(self, name: str, spec: ModuleSpec, key: str) -> Block:
         title = spec.target.rpartition(".")[2] or spec.class_name
-        block = Block(name, title, class_name=spec.class_name, target=spec.target, key=place, path=spec.path, spec=spec)
+        block = Block(name, title, class_name=spec.class_name, target=spec.target, key=key, path=spec.path, spec=spec)
         block.shape = _recorded_shape(spec.obj)
         if id(spec) in self._drawn:
             block.same = self._drawn[id(spec)]
-            block.mark, block.lines = "again", [f"the same as {block.same or 'the whole'}"]
+            block.mark = "again"
+            block.lines = [f"the same as {block.same or 'the whole'}"]
             return block
-        self._drawn[id(spec)] = place
+        self._drawn[id(spec)] = key
         if spec.graph:
-            block.kind, block.title = "graph", "Graph"
+            block.kind = "graph"
+            block.title = "Graph"
         elif spec.children:
-            block.kind = "chain" if spec.target == SEQUENTIAL or len(spec.children) == 1 else "side"
+            is_chain = spec.target == SEQUENTIAL or len(spec.children) == 1
+            block.kind = "chain" if is_chain else "side"
         if spec.path in self._unmapped:
-            block.mark, block.title, block.lines = "unmapped", spec.class_name, ["no PyTorch module"]
+            block.mark = "unmapped"
+            block.title = spec.class_name
+            block.lines = ["no PyTorch module"]
         elif spec.graph is None:
             block.arguments = _arguments(spec)
             block.lines += _label(spec)
         if spec.obj is not None:
             block.fields = _fields(spec.obj)
-        block.weights = self._weights.get(place, [])
+        block.weights = self._weights.get(key, [])
         _mark_weights(block)
         return block
 
@@ -335,22 +367,23 @@ def _weights_by_block(tensors: Mapping[str, Tensor], buffers: set[str]) -> dict[
         tensors: by key.
         buffers: the keys of those that are not parameters.
     """
-    found: dict[str, list[Weight]] = {}
+    weights: dict[str, list[Weight]] = {}
+    # Block and key of the first tensor of each memory.
     first: dict[object, tuple[str, str]] = {}
     for key, tensor in tensors.items():
         block, _, name = key.rpartition(".")
+        # A tensor without elements shares nothing.
         memory = (id(tensor.storage), tensor.offset, tensor.shape) if tensor.storage is not None else object()
-        owner, other = first.setdefault(memory, (block, key))
-        shared = other if owner != block else ""
-        found.setdefault(block, []).append(
-            Weight(name, key, tensor, "buffer" if key in buffers else "parameter", shared)
-        )
-    return found
+        first_block, first_key = first.setdefault(memory, (block, key))
+        kind = "buffer" if key in buffers else "parameter"
+        shared = first_key if first_block != block else ""
+        weights.setdefault(block, []).append(Weight(name, key, tensor, kind, shared))
+    return weights
 
 
 def _mark_weights(block: Block) -> None:
     """Add a block's weights, and the blocks that it shares them with, to its label."""
-    count = sum(prod(each.tensor.shape) for each in block.weights)
+    count = sum(prod(weight.tensor.shape) for weight in block.weights)
     if count:
         block.mark = block.mark or "weights"
         block.lines.append(f"{count:,} elements")
@@ -364,20 +397,39 @@ def _summarize(blocks: list[Block]) -> None:
     Args:
         blocks: all of them, each before those inside it.
     """
+    # The classes of layers inside each container, by its id, until they are added to those of the container around.
     classes: dict[int, Counter[str]] = {}
     branching: set[int] = set()
     for block in reversed(blocks):
         if block.inside:
-            found = classes[id(block)] = Counter[str]()
-            for each in block.inside:
-                found.update(classes.pop(id(each), {each.title: 1} if each.kind != "end" else {}))
-            names = [f"{name} ×{count}" if count > 1 else name for name, count in found.most_common(3) if name]
-            block.summary = [clean(", ".join(names), _DETAIL_CHARS)] if names else []
-            if len(block.flows) >= len(block.inside) or not branching.isdisjoint(map(id, block.inside)):
+            classes[id(block)] = _count_classes(block, classes)
+            names = _frequent_names(classes[id(block)])
+            block.summary = [names] if names else []
+            # A chain of as many blocks has one arrow less.
+            has_branches = len(block.flows) >= len(block.inside)
+            if has_branches or any(id(inner) in branching for inner in block.inside):
                 branching.add(id(block))
                 block.summary.append("branches inside")
-        own = sum(prod(each.tensor.shape) for each in block.weights if each.kind == "parameter" and not each.shared)
-        block.parameters = own + sum(each.parameters for each in block.inside)
+        learned = [weight for weight in block.weights if weight.kind == "parameter" and not weight.shared]
+        own = sum(prod(weight.tensor.shape) for weight in learned)
+        block.parameters = own + sum(inner.parameters for inner in block.inside)
+
+
+def _count_classes(block: Block, classes: dict[int, Counter[str]]) -> Counter[str]:
+    """Count the classes of layers in a container; the counts of those inside it are taken out of `classes`."""
+    counts = Counter[str]()
+    for inner in block.inside:
+        if id(inner) in classes:
+            counts.update(classes.pop(id(inner)))
+        elif inner.kind != "end":
+            counts[inner.title] += 1
+    return counts
+
+
+def _frequent_names(counts: Counter[str]) -> str:
+    """Return the three most frequent classes: `Conv2d ×4, ReLU ×2, Linear`."""
+    names = [f"{name} ×{count}" if count > 1 else name for name, count in counts.most_common(3) if name]
+    return clean(", ".join(names), _DETAIL_CHARS)
 
 
 def _check_count(count: int) -> None:
@@ -397,10 +449,8 @@ def _check_count(count: int) -> None:
 def _recorded_shape(obj: TorchObject | None) -> tuple[tuple[int, ...], ...]:
     """Return the sizes of a module's last output, from its field `output`; of a table the first eight."""
     value: Value = obj.get("output") if obj is not None else None
-    if isinstance(value, Table):
-        items = value.sequence() or []
-        return tuple(each.shape for each in items[:8] if isinstance(each, Tensor) and each.numel)
-    return (value.shape,) if isinstance(value, Tensor) and value.numel else ()
+    items = (value.sequence() or [])[:8] if isinstance(value, Table) else [value]
+    return tuple(item.shape for item in items if isinstance(item, Tensor) and item.numel)
 
 
 def shape_text(shape: tuple[tuple[int, ...], ...]) -> str:
@@ -410,37 +460,41 @@ def shape_text(shape: tuple[tuple[int, ...], ...]) -> str:
 
 def _arguments(spec: ModuleSpec) -> dict[str, str]:
     """Return all arguments of the constructor, as text."""
-    found = {str(number): clean(_shown(value), _FIELD_CHARS) for number, value in enumerate(spec.args)}
-    found.update({name: clean(_shown(value), _FIELD_CHARS) for name, value in spec.kwargs.items() if value is not None})
-    return found
+    arguments: dict[str, Literal] = {str(number): value for number, value in enumerate(spec.args)}
+    arguments.update((name, value) for name, value in spec.kwargs.items() if value is not None)
+    return {name: clean(_literal_text(value), _FIELD_CHARS) for name, value in arguments.items()}
 
 
 def _label(spec: ModuleSpec) -> list[str]:
     """Return the arguments that are not defaults, on one line of limited length."""
-    shown = [_shown(value) for value in spec.args]
     # The arguments of a user's class are its own, whatever it is called.
     is_known = spec.target.startswith(("torch.nn.", OURS))
-    conv = is_known and "Conv" in spec.target
-    if len(shown) > 1 and (conv or (is_known and spec.target.endswith("Linear"))):
-        shown[:2] = [f"{shown[0]} → {shown[1]}"]
-        shown[1:2] = [f"kernel {shown[1]}"] if conv and len(shown) > 1 else shown[1:2]
+    is_conv = is_known and "Conv" in spec.target
+    is_linear = is_known and spec.target.endswith("Linear")
+    texts = [_literal_text(value) for value in spec.args]
+    if len(texts) > 1 and (is_conv or is_linear):
+        inputs, outputs, *others = texts
+        if is_conv and others:
+            others[0] = f"kernel {others[0]}"
+        texts = [f"{inputs} → {outputs}", *others]
+    defaults: dict[str, Literal] = {}
+    if is_known:
+        defaults.update(_DEFAULTS)
+    if is_conv:
+        defaults["stride"] = 1
     for name, value in spec.kwargs.items():
-        if name == "inplace" and is_known:
-            continue
-        default = _DEFAULTS.get(name) if is_known else None
-        if name == "stride" and conv:
-            default = 1
-        text = _shown(value)
-        if value is not None and (default is None or text != repr(default)):
-            shown.append(f"{name}={text}")
-    text = ", ".join(shown)
-    if len(text) > _DETAIL_CHARS:
-        text = text[: _DETAIL_CHARS - 1] + "…"
-    return [text] if text else []
+        is_default = name in defaults and _literal_text(value) == repr(defaults[name])
+        is_hidden = value is None or (name == "inplace" and is_known)
+        if not is_default and not is_hidden:
+            texts.append(f"{name}={_literal_text(value)}")
+    label = ", ".join(texts)
+    if len(label) > _DETAIL_CHARS:
+        label = label[: _DETAIL_CHARS - 1] + "…"
+    return [label] if label else []
 
 
-def _shown(value: Literal) -> str:
-    """Return a literal; one number for a tuple of the same."""
+def _literal_text(value: Literal) -> str:
+    """Return a literal as text; one number for a tuple of the same."""
     if isinstance(value, tuple) and len(value) > 1 and len(set(map(repr, value))) == 1:
         return repr(value[0])
     return repr(value)
@@ -448,24 +502,27 @@ def _shown(value: Literal) -> str:
 
 def _fields(obj: TorchObject) -> dict[str, str]:
     """Return the descriptive fields of the object, as text: no modules, weights or scratch."""
-    found: dict[str, str] = {}
-    for key, value in obj.fields.raw_items() if obj.fields is not None else ():
+    texts: dict[str, str] = {}
+    if obj.fields is None:
+        return texts
+    for key, value in obj.fields.raw_items():
         name = _name(key) if isinstance(key, bytes) else short(key)
         if is_scratch(name) or name in ("modules", "forwardnodes", "backwardnodes", "fg", "bg", "gradInput"):
             continue
         if value is None or isinstance(value, Tensor):
             continue
-        found[clean(name, _FIELD_CHARS)] = clean(_field_text(value), _FIELD_CHARS)
-        if len(found) >= _FIELDS:
+        texts[clean(name, _FIELD_CHARS)] = clean(_field_text(value), _FIELD_CHARS)
+        if len(texts) >= _MAX_FIELDS:
             break
-    return found
+    return texts
 
 
 def _field_text(value: Value) -> str:
     """Return a value of a field, the same text for equal ones: of a storage its elements, if they are sizes."""
     if isinstance(value, Storage):
-        is_list = value.element.code[0] == "i" and value.count <= _MOST_SIZES
-        return str(integers(value)) if is_list else f"{value.element.name} [{value.count}]"
+        if value.element.code[0] == "i" and value.count <= _MOST_SIZES:
+            return str(integers(value))
+        return f"{value.element.name} [{value.count}]"
     return f"{value:.6g}" if isinstance(value, float) else short(value)
 
 
@@ -607,7 +664,9 @@ def _end_label(spec: ModuleSpec, returned: Wire) -> str:
     if returned.items is not None:
         return "table"
     dim = spec.kwargs.get("output_dim", spec.kwargs.get("dim"))
-    return "output" if returned.origin is not None or dim is None else f"concat, dim {dim}"
+    if returned.origin is not None or dim is None:
+        return "output"
+    return f"concat, dim {dim}"
 
 
 def _container_flows(inputs: list[Wire], returned: Wire) -> list[Flow]:
@@ -624,11 +683,14 @@ def _container_flows(inputs: list[Wire], returned: Wire) -> list[Flow]:
     flows: list[Flow] = []
     used: set[int] = set()
     for number, wire in enumerate([*inputs, returned]):
-        end = number if number < count else count + 1
+        is_module = number < count
+        end = number if is_module else count + 1
         origins = wire.origins
-        if not origins and number < count:
+        if not origins and is_module:
+            # A module whose input is unknown receives something of the container's.
             origins = [()]
         for origin in origins:
+            # A negative number is the output of a module inside: -1 of the first.
             is_inside = bool(origin) and origin[0] < 0
             start = -1 - origin[0] if is_inside else count
             steps = origin[1:] if is_inside else origin
@@ -638,6 +700,7 @@ def _container_flows(inputs: list[Wire], returned: Wire) -> list[Flow]:
         # It computes something of all outputs that no module inside receives.
         flows += [Flow(start, count + 1) for start in range(count) if start not in used]
     flows = list(dict.fromkeys(flows))
+    # The arrows to the output last; among the others those from the input first.
     return sorted(flows, key=lambda flow: (flow.end > count, flow.start != count))
 
 
@@ -645,15 +708,18 @@ def _add_graph_ends(block: Block, graph: GraphSpec) -> None:
     """Add the input, the output and the flows of a graph. Its blocks are those of its nodes, which count from 1."""
     count = len(graph.nodes)
     block.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=["output"])]
-    takes = [(number, node.takes) for number, node in enumerate(graph.nodes)] + [(count + 1, graph.outputs)]
+    inputs = [(number, node.takes) for number, node in enumerate(graph.nodes)]
+    inputs.append((count + 1, graph.outputs))
     labels: dict[tuple[int, int], list[str]] = {}
-    for end, links in takes:
+    for end, links in inputs:
         for number, link in enumerate(links, 1):
-            start = count if link[0] == 0 else link[0] - 1
+            source = link[0]
+            start = count if source == 0 else source - 1
             labels.setdefault((start, end), []).append(_carried(link, number if len(links) > 1 else 0))
-    block.flows = [
-        Flow(start, end, clean(", ".join(filter(None, found)), _FIELD_CHARS)) for (start, end), found in labels.items()
-    ]
+    block.flows = []
+    for (start, end), texts in labels.items():
+        label = clean(", ".join(filter(None, texts)), _FIELD_CHARS)
+        block.flows.append(Flow(start, end, label))
 
 
 def _carried(link: Link, number: int) -> str:
@@ -669,12 +735,18 @@ def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
         label: of the flow.
         shapes: of the output that it comes from.
     """
-    found = _CARRIED.fullmatch(label)
-    if found is None:
+    match = _CARRIED.fullmatch(label)
+    if match is None:
         return f"{label} {shape_text(shapes)}".strip()
-    place, step = (None if text is None else int(text) for text in found.groups())
-    own = shapes if step is None or len(shapes) < 2 else shapes[step : step + 1]
-    texts = ("" if place is None else f"#{place - 1}", "" if step is None else f"[{step}]", shape_text(own))
+    texts = []
+    place, step = match.groups()
+    if place is not None:
+        texts.append(f"#{int(place) - 1}")
+    if step is not None:
+        texts.append(f"[{int(step)}]")
+        if len(shapes) > 1:
+            shapes = shapes[int(step) : int(step) + 1]
+    texts.append(shape_text(shapes))
     return " ".join(filter(None, texts))
 
 
@@ -696,35 +768,44 @@ def structure_blocks(value: Any, title: str) -> list[Block]:
     if not any(tensors):
         raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows its content.")
     if not any("." in key or key in ("weight", "bias") for key in tensors):
-        found = listed(f"a tensor {key}" for key in tensors)
-        raise ModelError("the file holds no model", found=found, hint="t7bridge inspect shows its content.")
+        names = listed(f"a tensor {key}" for key in tensors)
+        raise ModelError("the file holds no model", found=names, hint="t7bridge inspect shows its content.")
     weights = _weights_by_block(tensors, {key for key in tensors if key.rpartition(".")[2] in _BUFFERS})
-    known: dict[str, Block] = {}
+    by_path: dict[str, Block] = {}
     for key in ["", *weights, *objects]:
         steps = key.split(".") if key else []
         for depth in range(len(steps) + 1):
             path = ".".join(steps[:depth])
-            if path in known:
+            if path in by_path:
                 continue
-            class_name = _class_of(objects[path]) if path in objects else ""
-            block = Block(
-                clean(steps[depth - 1], 60) if depth else "", class_name.rpartition(".")[2], key=path, path=path
-            )
-            block.class_name, block.target = class_name, class_name if class_name.startswith("torch.nn.") else ""
-            block.weights, block.fields = weights.get(path, []), _texts_of(objects.get(path))
-            _mark_weights(block)
-            block.lines += [clean(f"{each.name} {extents(each.tensor.shape)}") for each in block.weights[:3]]
-            known[path] = block
-            _check_count(len(known) - 1)
+            block = _structure_block(path, steps[depth - 1] if depth else "", objects.get(path), weights.get(path, []))
+            by_path[path] = block
+            _check_count(len(by_path) - 1)
             if depth:
-                above = known[".".join(steps[: depth - 1])]
+                above = by_path[".".join(steps[: depth - 1])]
                 above.inside.append(block)
                 above.kind = "chain" if above.class_name == _CHAIN else "side"
-    root = known[""]
-    root.title, root.target, root.kind = root.class_name or title, "", "side" if root.inside else "layer"
+    root = by_path[""]
+    root.title = root.class_name or title
+    root.target = ""
+    root.kind = "side" if root.inside else "layer"
     blocks = list(root.walk())
     _summarize(blocks)
     return blocks
+
+
+def _structure_block(path: str, name: str, obj: PythonObject | TorchObject | None, weights: list[Weight]) -> Block:
+    """Return the block of an object or of a prefix of names, without those inside it."""
+    class_name = _class_of(obj) if obj is not None else ""
+    block = Block(clean(name, 60), class_name.rpartition(".")[2], class_name=class_name, key=path, path=path)
+    if class_name.startswith("torch.nn."):
+        block.target = class_name
+    block.weights = weights
+    block.fields = _texts_of(obj)
+    _mark_weights(block)
+    # A few name the kind of layer; the page lists all of them.
+    block.lines += [clean(f"{weight.name} {extents(weight.tensor.shape)}") for weight in weights[:3]]
+    return block
 
 
 def _gather(value: Any) -> tuple[dict[str, Tensor], dict[str, PythonObject | TorchObject]]:
@@ -758,8 +839,11 @@ def _inside(value: Any) -> list[tuple[str, Any]]:
     """Return the tensors, objects and containers in a value by name: of a module of Python its parts."""
     pairs: Iterable[tuple[Any, Any]] = entries(value)
     if isinstance(value, PythonObject):
-        groups = [value.attributes.get(part) for part in MODULE_PARTS]
-        parts = [pair for group in groups if isinstance(group, dict) for pair in group.items()]
+        parts: list[tuple[Any, Any]] = []
+        for name in MODULE_PARTS:
+            part = value.attributes.get(name)
+            if isinstance(part, dict):
+                parts += part.items()
         pairs = parts or _public(value)
     return [
         (_name(key), item)
@@ -784,6 +868,7 @@ def _class_of(value: PythonObject | TorchObject) -> str:
 
 def _texts_of(value: PythonObject | TorchObject | None) -> dict[str, str]:
     """Return the attributes of an object of Python that are numbers, strings and the like."""
-    found = _public(value) if isinstance(value, PythonObject) else []
-    plain = [(name, item) for name, item in found if isinstance(item, (bool, int, float, str, tuple))]
-    return {clean(name, 60): clean(short(item), 80) for name, item in plain[:_FIELDS]}
+    if not isinstance(value, PythonObject):
+        return {}
+    plain = [(name, item) for name, item in _public(value) if isinstance(item, (bool, int, float, str, tuple))]
+    return {clean(name, 60): clean(short(item), 80) for name, item in plain[:_MAX_FIELDS]}

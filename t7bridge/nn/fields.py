@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import isfinite
 from typing import Any
 
 from attrs import field
@@ -54,10 +55,10 @@ def items_of(value: Value) -> list[Value] | None:
         value = value.content
     if not isinstance(value, Table):
         return None
-    found: list[Value] = []
-    while (item := value.get(float(len(found) + 1))) is not None:
-        found.append(item)
-    return found
+    items: list[Value] = []
+    while (item := value.get(float(len(items) + 1))) is not None:
+        items.append(item)
+    return items
 
 
 @define(eq=False)
@@ -86,10 +87,11 @@ class Fields:
             path: names separated by `|` are tried in turn, as classes and releases differ in them.
         """
         for name in path.split("|"):
-            found = lookup(self.obj, name)
-            found = self.defaults.get(name) if found is None else found
-            if found is not None:
-                return found
+            value = lookup(self.obj, name)
+            if value is None:
+                value = self.defaults.get(name)
+            if value is not None:
+                return value
         return None
 
     def has(self, path: str) -> bool:
@@ -98,11 +100,17 @@ class Fields:
 
     def wrong(self, path: str, expected: str, found: Value) -> ModelError:
         """Return the error for a field that is not what its class needs."""
+        if found is None:
+            text = "nothing"
+        elif isinstance(found, float):
+            text = f"{found}"
+        else:
+            text = type(found).__name__
         return ModelError(
             f"a field of {self.obj.class_name} is not what the class needs",
             path=self.path + path_steps(path.split("|")[0]),
             expected=expected,
-            found="nothing" if found is None else type(found).__name__ if not isinstance(found, float) else f"{found}",
+            found=text,
         )
 
     def number(self, path: str, default: float | None = None) -> float:
@@ -115,8 +123,9 @@ class Fields:
         Raises:
             ModelError: it is missing without a default, or not a number.
         """
-        found = self.get(path)
-        value = default if found is None else found
+        value = self.get(path)
+        if value is None:
+            value = default
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.wrong(path, "a number", value)
         return value
@@ -124,7 +133,7 @@ class Fields:
     def integer(self, path: str, default: int | None = None) -> int:
         """Return a whole number. See `number`."""
         value = self.number(path, default)
-        if value != value or value in (float("inf"), float("-inf")) or value != int(value):
+        if (isinstance(value, float) and not isfinite(value)) or value != int(value):
             raise self.wrong(path, "a whole number", value)
         return int(value)
 
@@ -137,6 +146,7 @@ class Fields:
         value = self.integer(path, default)
         if value == 0:
             raise self.wrong(path, "a position from 1, or from -1 backwards", 0.0)
+        # -1 is the last one in both.
         return value - 1 if value > 0 else value
 
     def flag(self, path: str, default: bool = False) -> bool:
@@ -162,10 +172,10 @@ class Fields:
             ModelError: it is none of these.
         """
         value = self.get(path)
-        if isinstance(value, Storage) and value.element.code[0] == "i":
-            return tuple(integers(value))
         if isinstance(value, Storage):
-            return tuple(value.array.tolist())
+            is_integer = value.element.code[0] == "i"
+            return tuple(integers(value)) if is_integer else tuple(value.array.tolist())
+        # A tensor that repeats a small storage may have any number of elements.
         if isinstance(value, Tensor) and value.numel <= (value.storage.count if value.storage else 0):
             return tuple(value.numpy().reshape(-1).tolist())
         items = items_of(value)

@@ -32,52 +32,60 @@ def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
     names: dict[int, str] = {}
     for child in graph_modules(obj):
         names.setdefault(id(child.value), child.name)
-    nodes: list[GraphNode] = []
-    made: dict[int, Link] = {}
-    out = lookup(obj, "outnode.data")
     begin = lookup(obj, "innode.data")
+    end = lookup(obj, "outnode.data")
     forward = items_of(obj.get("forwardnodes"))
-    if not isinstance(out, Table) or not isinstance(begin, Table) or not forward:
+    if not isinstance(end, Table) or not isinstance(begin, Table) or not forward:
         raise NotMappedError("its nodes are not in the file", path=path)
-    made[id(begin)] = (0, ())
+    nodes: list[GraphNode] = []
+    # Where the value of each of Lua's nodes is, by the id of its data. Link 0 is the input of the graph.
+    values: dict[int, Link] = {id(begin): (0, ())}
     for number, node in enumerate(forward, 1):
         data = lookup(node, "data")
         place = f"{path}.forwardnodes[{number}]"
-        if data is begin or data is out:
+        if data is begin or data is end:
             continue
         if not isinstance(data, Table):
             raise NotMappedError("a node has no data", path=place)
-        takes = _links(data, made, place)
+        takes = _links(data, values, place)
         select = data.get("selectindex")
         if select is not None:
-            if not isinstance(select, float) or not select.is_integer() or len(takes) != 1:
-                raise NotMappedError(
-                    "a node selects something other than an element", path=place, found=f"{select!r:.40}"
-                )
-            made[id(data)] = (takes[0][0], (*takes[0][1], int(select) - 1))
-            continue
-        module = data.get("module")
-        if module is None and len(takes) == 1:
-            made[id(data)] = takes[0]
-            continue
-        if module is not None and id(module) not in names:
-            raise NotMappedError("a node has a module that the graph does not list", path=place)
-        label = lookup(data, "annotations.name")
-        label = label.decode("utf-8", "replace") if isinstance(label, bytes) else ""
-        nodes.append(GraphNode(None if module is None else names[id(module)], takes, label))
-        made[id(data)] = (len(nodes), ())
-    outputs = _links(out, made, f"{path}.outnode")
+            values[id(data)] = _selected(takes, select, place)
+        elif data.get("module") is None and len(takes) == 1:
+            values[id(data)] = takes[0]
+        else:
+            nodes.append(_node(data, takes, names, place))
+            values[id(data)] = (len(nodes), ())
+    outputs = _links(end, values, f"{path}.outnode")
     if not outputs:
         raise NotMappedError("its output is not connected", path=path)
     return GraphSpec(tuple(nodes), outputs, len(outputs) > 1)
 
 
-def _links(data: Table, made: dict[int, Link], path: str) -> tuple[Link, ...]:
+def _node(data: Table, takes: tuple[Link, ...], names: dict[int, str], path: str) -> GraphNode:
+    """Return a node that applies a module, or makes a list of its inputs."""
+    module = data.get("module")
+    if module is not None and id(module) not in names:
+        raise NotMappedError("a node has a module that the graph does not list", path=path)
+    label = lookup(data, "annotations.name")
+    label = label.decode("utf-8", "replace") if isinstance(label, bytes) else ""
+    return GraphNode(None if module is None else names[id(module)], takes, label)
+
+
+def _selected(takes: tuple[Link, ...], select: Value, path: str) -> Link:
+    """Return the link to an element of a node's only input; `selectindex` counts from 1."""
+    if not isinstance(select, float) or not select.is_integer() or len(takes) != 1:
+        raise NotMappedError("a node selects something other than an element", path=path, found=f"{select!r:.40}")
+    source, elements = takes[0]
+    return source, (*elements, int(select) - 1)
+
+
+def _links(data: Table, values: dict[int, Link], path: str) -> tuple[Link, ...]:
     """Return the inputs of a node, in order. Their nodes are run before it."""
     links: list[Link] = []
     sources: list[Value] = items_of(data.get("mapindex")) or []
     for source in sources:
-        link = made.get(id(source))
+        link = values.get(id(source))
         if link is None:
             raise NotMappedError("a node uses a value that is not computed before it", path=path)
         links.append(link)
@@ -109,14 +117,18 @@ def graph_modules(obj: TorchObject) -> Iterator[Child]:
     `modules`.
     """
     nodes = items_of(obj.get("forwardnodes")) or ()
-    names: dict[int, str] = {}
-    for node in nodes:
-        module, label = lookup(node, "data.module"), lookup(node, "data.annotations.name")
-        if module is not None and isinstance(label, bytes) and id(module) not in names:
-            names[id(module)] = label.decode("utf-8", "replace")
-    times = Counter(names.values())
-    usable = {key: name for key, name in names.items() if times[name] == 1 and is_free_name(name)}
-    made = [(f".forwardnodes[{at}].data.module", lookup(node, "data.module")) for at, node in enumerate(nodes, 1)]
-    there = [each for each in made if each[1] is not None]
-    for child in list(modules(obj)) or [Child(str(at), *each) for at, each in enumerate(there)]:
-        yield evolve(child, name=usable.pop(id(child.value), child.name))
+    labels: dict[int, str] = {}
+    of_nodes: list[Child] = []
+    for number, node in enumerate(nodes, 1):
+        module = lookup(node, "data.module")
+        if module is None:
+            continue
+        of_nodes.append(Child(str(len(of_nodes)), f".forwardnodes[{number}].data.module", module))
+        label = lookup(node, "data.annotations.name")
+        if isinstance(label, bytes) and id(module) not in labels:
+            labels[id(module)] = label.decode("utf-8", "replace")
+    uses = Counter(labels.values())
+    names = {key: label for key, label in labels.items() if uses[label] == 1 and is_free_name(label)}
+    for child in list(modules(obj)) or of_nodes:
+        # Only the first place of a module has its label.
+        yield evolve(child, name=names.pop(id(child.value), child.name))

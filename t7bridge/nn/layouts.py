@@ -79,17 +79,18 @@ def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
             runs[-1] = (runs[-1][0] * extent, step)
         else:
             runs.append((extent, step))
+    # From the last dimension on, each new extent is split off the run that is innermost.
     stride: list[int] = []
-    left, step = runs.pop() if runs else (1, 1)
+    remaining, step = runs.pop() if runs else (1, 1)
     for extent in reversed(size):
-        if extent > 1 and left == 1 and runs:
-            left, step = runs.pop()
-        if left % extent:
+        if extent > 1 and remaining == 1 and runs:
+            remaining, step = runs.pop()
+        if remaining % extent:
             return None
         stride.append(step)
-        left //= extent
+        remaining //= extent
         step *= extent
-    if left != 1 or runs:
+    if remaining != 1 or runs:
         return None
     return evolve(tensor, size=size, stride=tuple(reversed(stride)), is_scalar=not size)
 
@@ -102,8 +103,10 @@ def reshape(tensor: Tensor, size: tuple[int, ...]) -> Tensor:
     """
     if prod(size) != tensor.numel:
         raise ModelError("a tensor cannot have this shape", expected=f"{list(size)}", found=f"{list(tensor.shape)}")
-    viewed = view(tensor, size)
-    return viewed if viewed is not None else copied(tensor, elements(tensor).reshape(size))
+    same_storage = view(tensor, size)
+    if same_storage is not None:
+        return same_storage
+    return copied(tensor, elements(tensor).reshape(size))
 
 
 def elements(tensor: Tensor) -> np.ndarray:
@@ -112,12 +115,12 @@ def elements(tensor: Tensor) -> np.ndarray:
     Raises:
         ModelError: a small storage is viewed as a huge tensor, by strides of 0.
     """
-    held = tensor.storage.count if tensor.storage is not None else 0
-    if tensor.numel > max(held, _REPEATED):
+    stored = tensor.storage.count if tensor.storage is not None else 0
+    if tensor.numel > max(stored, _REPEATED):
         raise ModelError(
             "a tensor repeats the elements of its storage too often to be copied",
             expected=f"at most {_REPEATED} elements",
-            found=f"{tensor.numel} of {held}",
+            found=f"{tensor.numel} of {stored}",
         )
     return tensor.array
 
@@ -146,8 +149,9 @@ def permute(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
         raise ModelError(
             "a tensor has too many or too few dimensions", expected=f"{len(order)}", found=f"{len(tensor.size)}"
         )
-    size, stride = tensor.size, tensor.stride
-    return evolve(tensor, size=tuple(size[dim] for dim in order), stride=tuple(stride[dim] for dim in order))
+    size = tuple(tensor.size[dim] for dim in order)
+    stride = tuple(tensor.stride[dim] for dim in order)
+    return evolve(tensor, size=size, stride=stride)
 
 
 def narrow(tensor: Tensor, dim: int, start: int, length: int) -> Tensor:
@@ -181,10 +185,11 @@ def _extent(extent: Extent, tensor: Tensor, fields: Fields) -> int:
 
 
 def _in_extents(tensor: Tensor, extents: tuple[Extent, ...], fields: Fields) -> Tensor:
-    """Return a tensor in the shape of these extents."""
-    known = [None if extent == REST else _extent(extent, tensor, fields) for extent in extents]
-    rest = prod(extent for extent in known if extent is not None)
-    return reshape(tensor, tuple(tensor.numel // rest if extent is None else extent for extent in known))
+    """Return a tensor in the shape of these extents; the one that is `REST` follows from the others."""
+    size = [1 if extent == REST else _extent(extent, tensor, fields) for extent in extents]
+    if REST in extents:
+        size[extents.index(REST)] = tensor.numel // prod(size)
+    return reshape(tensor, tuple(size))
 
 
 def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
@@ -249,8 +254,8 @@ class Merge:
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
         """See `LayoutStep.undo`."""
-        turned = reshape(tensor, tuple(before[dim] for dim in self.order))
-        return permute(turned, _inverse(self.order))
+        permuted = reshape(tensor, tuple(before[dim] for dim in self.order))
+        return permute(permuted, _inverse(self.order))
 
 
 @define(frozen=True)
@@ -269,7 +274,8 @@ class Narrow:
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
         """See `LayoutStep.apply`."""
-        start = _extent(self.start, tensor, fields) if self.start != 0 else 0
+        # 0 is no extent, which must be positive.
+        start = 0 if self.start == 0 else _extent(self.start, tensor, fields)
         if self.length == REST:
             whole = tensor.size[self.dim] if self.dim < len(tensor.size) else 0
             return narrow(tensor, self.dim, start, whole - start)
@@ -314,8 +320,8 @@ def reblocked(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
         raise ModelError(
             "a tensor does not consist of equal gates", expected=f"{len(order)} blocks", found=f"{array.shape}"
         )
-    parts = np.split(array, len(order))
-    return copied(tensor, np.concatenate([parts[block] for block in order]))
+    blocks = np.split(array, len(order))
+    return copied(tensor, np.concatenate([blocks[number] for number in order]))
 
 
 @define(frozen=True)
@@ -333,6 +339,7 @@ class DeviationToVariance:
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
         """See `LayoutStep.apply`."""
         array = elements(tensor)
+        # In doubles, and without warnings: a deviation of 0 is an infinite variance.
         with np.errstate(all="ignore"):
             variance = array.astype("f8") ** -2 - fields.number(self.eps, 1e-5)
             return copied(tensor, variance.astype(array.dtype))
@@ -409,14 +416,15 @@ def compact_in(value: Any) -> Any:
     Returns:
         The value; another one if it is a tensor itself.
     """
-    holder = [value]
-    fresh: dict[int, Tensor] = {}
-    for views in list(_clusters(holder)):
-        _cut(views, fresh)
-    for place, key, item in list(_entries(holder)):
-        if isinstance(item, Tensor) and id(item) in fresh:
-            place[key] = fresh[id(item)]
-    return holder[0]
+    # In a list, a value that is a tensor itself can be replaced like any other.
+    whole = [value]
+    compact: dict[int, Tensor] = {}
+    for cluster in list(_clusters(whole)):
+        _cut(cluster, compact)
+    for holder, key, item in list(_entries(whole)):
+        if isinstance(item, Tensor) and id(item) in compact:
+            holder[key] = compact[id(item)]
+    return whole[0]
 
 
 def _entries(value: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -428,8 +436,10 @@ def _entries(value: Any) -> Iterator[tuple[Any, Any, Any]]:
         if id(holder) in seen or not isinstance(holder, (dict, list)):
             continue
         seen.add(id(holder))
-        for place, item in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
-            yield holder, place, item
+        items = holder.items() if isinstance(holder, dict) else enumerate(holder)
+        # A list of them, as the caller replaces items meanwhile.
+        for key, item in list(items):
+            yield holder, key, item
             if isinstance(item, (dict, list)):
                 stack.append(item)
 
@@ -441,38 +451,42 @@ def _rows(views: list[Tensor], count: int) -> list[tuple[int, int]] | None:
         views: of one storage.
         count: elements of the range that they use.
     """
-    size, stride = views[0].size, views[0].stride
-    if any((view.offset, view.size, view.stride) != (views[0].offset, size, stride) for view in views):
+    first = views[0]
+    if any((view.offset, view.size, view.stride) != (first.offset, first.size, first.stride) for view in views):
         return None
-    rows = sorted(
-        ((extent, step) for extent, step in zip(size, stride) if extent > 1 and step), key=lambda row: -row[1]
-    )
+    rows = [(extent, step) for extent, step in zip(first.size, first.stride) if extent > 1 and step]
+    rows.sort(key=lambda row: -row[1])
     reach = 0
     for extent, step in reversed(rows):
         if step <= reach:
             return None  # it repeats elements
         reach += (extent - 1) * step
-    return rows if prod(extent for extent, _ in rows) < count else None
+    leaves_some_out = prod(extent for extent, _ in rows) < count
+    return rows if leaves_some_out else None
 
 
 def _clusters(value: Any) -> Iterator[list[tuple[int, int, Tensor]]]:
     """Yield overlapping tensors of a value, after the ranges that they use, without those of storages kept whole."""
-    views: dict[int, list[Tensor]] = {}
-    pinned: set[int] = set()
-    known: set[int] = set()
+    by_storage: dict[int, list[Tensor]] = {}
+    kept_whole: set[int] = set()
+    seen: set[int] = set()
     for _, _, item in _entries(value):
         if isinstance(item, Storage):
-            pinned.add(id(item))
-        if not isinstance(item, Tensor) or item.storage is None or id(item) in known:
+            kept_whole.add(id(item))
+        if not isinstance(item, Tensor) or item.storage is None or id(item) in seen:
             continue
-        known.add(id(item))
-        views.setdefault(id(item.storage), []).append(item)
+        seen.add(id(item))
+        by_storage.setdefault(id(item.storage), []).append(item)
+        # A storage with a base is a part of its memory, which others may view.
         if item.storage.base is not None:
-            pinned.update((id(item.storage), id(item.storage.base)))
-    for tensors in views.values():
-        storage = tensors[0].storage
-        if id(storage) not in pinned and storage is not None and storage.element.name not in PACKED:
-            yield from overlapping((*(view.reach() if view.numel else (0, 0)), view) for view in tensors)
+            kept_whole.update((id(item.storage), id(item.storage.base)))
+    for views in by_storage.values():
+        storage = views[0].storage
+        assert storage is not None
+        if id(storage) in kept_whole or storage.element.name in PACKED:
+            continue
+        ranges = [view.reach() if view.numel else (0, 0) for view in views]
+        yield from overlapping((begin, end, view) for (begin, end), view in zip(ranges, views))
 
 
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
@@ -504,22 +518,32 @@ def check_size(tensors: Mapping[str, Tensor], limits: Limits, task: str) -> None
         budget.allocate(tensor.numel * tensor.element.itemsize, storage.nbytes if storage else 0, key)
 
 
-def _cut(cluster: list[tuple[int, int, Tensor]], fresh: dict[int, Tensor]) -> None:
-    """Move the views of a cluster to a storage of their own."""
-    views, first, end = [view for *_, view in cluster], cluster[0][0], max(end for _, end, _ in cluster)
-    storage, rows = views[0].storage, _rows(views, end - first)
+def _cut(cluster: list[tuple[int, int, Tensor]], compact: dict[int, Tensor]) -> None:
+    """Move the views of a cluster to a storage of their own.
+
+    Args:
+        cluster: first element, end, and view, in order.
+        compact: receives the new tensors, by the ids of the old.
+    """
+    views = [view for _, _, view in cluster]
+    first = cluster[0][0]
+    end = max(end for _, end, _ in cluster)
+    storage = views[0].storage
     assert storage is not None
+    rows = _rows(views, end - first)
     if rows is not None:
         part = _gathered(storage, first, end, rows)
         packed = contiguous([extent for extent, _ in rows])
-        steps = {step: left for (_, step), left in zip(rows, packed)}
+        new_steps = {step: new_step for (_, step), new_step in zip(rows, packed)}
         for view in views:
-            stride = tuple(steps.get(step, step) for step in view.stride)
-            fresh[id(view)] = evolve(view, storage=part, offset=0, stride=stride)
+            # A stride that no row has is of one element, or 0, and stays.
+            stride = tuple(new_steps.get(step, step) for step in view.stride)
+            compact[id(view)] = evolve(view, storage=part, offset=0, stride=stride)
     elif end - first < storage.count:
         part = _part(storage, first, end)
         for view in views:
-            fresh[id(view)] = evolve(view, storage=part, offset=view.offset - first if view.numel else 0)
+            offset = view.offset - first if view.numel else 0
+            compact[id(view)] = evolve(view, storage=part, offset=offset)
 
 
 def _part(storage: Storage, first: int, end: int) -> Storage:
@@ -530,20 +554,31 @@ def _part(storage: Storage, first: int, end: int) -> Storage:
 
 
 def _gathered(storage: Storage, first: int, end: int, rows: list[tuple[int, int]]) -> Storage:
-    """Yield the elements of a view, the largest stride first, in pieces of whole outer rows."""
+    """Return the elements of a view, the largest stride first, read in pieces of whole outer rows.
+
+    Args:
+        storage: of the view.
+        first: its first element.
+        end: the end of its last.
+        rows: extents and strides, the largest stride first.
+    """
     count, step = rows[0]
+    extents = [extent for extent, _ in rows]
     # The rows are cut so that the last one ends with the storage, if it is shorter than the others.
     shift = max(0, first + count * step - storage.count)
-    whole = first >= shift
-    if whole:
+    in_rows = first >= shift
+    if in_rows:
         origin = _part(storage, first - shift, first - shift + count * step)
     else:
-        origin, shift, step = _part(storage, first, end), 0, end - first
+        # There is no room before the view either: all of it is one piece.
+        origin = _part(storage, first, end)
+        shift = 0
+        step = end - first
 
     def pick(flat: np.ndarray) -> np.ndarray:
-        shape = [extent for extent, _ in rows]
-        shape[0] = len(flat) // step if whole else shape[0]
-        strides = [each * flat.dtype.itemsize for _, each in rows]
-        return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat[shift:], shape, strides)).reshape(-1)
+        outer = len(flat) // step if in_rows else count
+        strides = [row_step * flat.dtype.itemsize for _, row_step in rows]
+        strided = np.lib.stride_tricks.as_strided(flat[shift:], [outer, *extents[1:]], strides)
+        return np.ascontiguousarray(strided).reshape(-1)
 
-    return evolve(storage, count=prod(extent for extent, _ in rows), data=Derived(origin, pick, step))
+    return evolve(storage, count=prod(extents), data=Derived(origin, pick, step))

@@ -55,10 +55,10 @@ class Lua(Fields):
         Raises:
             NotMappedError: the file has no such tensor.
         """
-        found = self.shapes.get(name)
-        if found is None:
+        shape = self.shapes.get(name)
+        if shape is None:
             raise NotMappedError(f"its {name} is not in the file", path=self.path)
-        return found
+        return shape
 
     def optional(self, path: str) -> int | None:
         """Return a whole number that may be missing."""
@@ -153,12 +153,19 @@ class Row:
         """Return the construction for one object."""
         args: list[Literal] = []
         for argument in self.args:
-            value = argument.get(lua) if isinstance(argument, Read) else argument
-            args += value if isinstance(argument, Read) and argument.spread else (value,)
+            if not isinstance(argument, Read):
+                args.append(argument)
+            elif argument.spread:
+                args += argument.get(lua)
+            else:
+                args.append(argument.get(lua))
         kwargs = {}
         for name, argument in self.kwargs.items():
-            value = argument.get(lua) if isinstance(argument, Read) else argument
-            if not isinstance(argument, Read) or value not in argument.omitted:
+            if not isinstance(argument, Read):
+                kwargs[name] = argument
+                continue
+            value = argument.get(lua)
+            if value not in argument.omitted:
                 kwargs[name] = value
         return Call(self.target, tuple(args), kwargs, self.plain, childless=self.childless)
 
@@ -270,8 +277,11 @@ def short_name(target: str) -> str:
 
 
 def _source(value: Any) -> Any:
-    read = made(value) if callable(value) else value
-    return read.unless(None) if isinstance(read, Read) and not read.omitted else read
+    """Return an argument of `of_runtime` for a `Row`: a function as a `Read`, and `None` of a `Read` left out."""
+    source = made(value) if callable(value) else value
+    if isinstance(source, Read) and not source.omitted:
+        return source.unless(None)
+    return source
 
 
 def same_names(family: str, names: str, *args: Any, **kwargs: Any) -> dict[str, Row]:
@@ -288,7 +298,11 @@ def same_names(family: str, names: str, *args: Any, **kwargs: Any) -> dict[str, 
 
 def either(condition: Callable[[Lua], Any], one: Row | Choice, other: Row | Choice) -> Choice:
     """Return a mapping to one of two modules, by a condition on the fields."""
-    return Choice(lambda lua: (one if condition(lua) else other)(lua), (*one.targets, *other.targets))
+
+    def make(lua: Lua) -> Call:
+        return one(lua) if condition(lua) else other(lua)
+
+    return Choice(make, (*one.targets, *other.targets))
 
 
 def made(get: Callable[[Lua], Literal]) -> Read:
@@ -338,7 +352,7 @@ def sizes(name: str) -> Read:
 
 def pair(*names: str, default: int | None = None) -> Read:
     """Read a tuple of the whole numbers in several fields."""
-    return Read("pair", lambda lua: tuple(lua.integer(each, default) for each in names), names, default)
+    return Read("pair", lambda lua: tuple(lua.integer(name, default) for name in names), names, default)
 
 
 def axes(prefix: str, dims: int, default: int | None = None) -> Read:
@@ -346,8 +360,8 @@ def axes(prefix: str, dims: int, default: int | None = None) -> Read:
 
     One field may serve all axes: `padding|pad`.
     """
-    whole, bar, each = prefix.rpartition("|")
-    return pair(*(f"{whole}{bar}{each}{axis}" for axis in AXES[dims]), default=default)
+    # The name of an axis is added to the last alternative only.
+    return pair(*(f"{prefix}{axis}" for axis in AXES[dims]), default=default)
 
 
 def extent(name: str, at: int = 0) -> Read:
@@ -426,8 +440,8 @@ class GraphSpec:
             return [reduce(pick, path, values[source]) for source, path in links]
 
         for number, node in enumerate(self.nodes, 1):
-            taken = fetch(node.takes)
-            values.append(apply(number, node, taken[0] if len(taken) == 1 else joined(taken)))
+            inputs = fetch(node.takes)
+            values.append(apply(number, node, inputs[0] if len(inputs) == 1 else joined(inputs)))
         outputs = fetch(self.outputs)
         return joined(outputs) if self.returns_list else outputs[0]
 
@@ -476,7 +490,7 @@ class Plan:
 
 
 def end_of(spec: ModuleSpec, last: bool = False) -> ModuleSpec:
-    """Return the first module of a Sequential, or the last one, which is no Sequential with modules itself."""
+    """Return the first or last module of a Sequential, through all Sequentials at its end; another module itself."""
     while spec.target == SEQUENTIAL and spec.children:
         children = spec.children.values()
         spec = next(reversed(children) if last else iter(children))
@@ -489,13 +503,16 @@ def way_to(root: ModuleSpec, key: str) -> Iterator[tuple[ModuleSpec, str, str]]:
     Yields:
         The module; the prefix of its keys; the rest of the key, which is the tensor's name in the last module.
     """
-    spec, prefix = root, ""
+    spec = root
+    prefix = ""
     while True:
         yield spec, prefix, key
         name, dot, rest = key.partition(".")
         if not dot or name not in spec.children:
             return
-        spec, prefix, key = spec.children[name], f"{prefix}{name}.", rest
+        spec = spec.children[name]
+        prefix = f"{prefix}{name}."
+        key = rest
 
 
 def specs_in(root: ModuleSpec) -> Iterator[ModuleSpec]:

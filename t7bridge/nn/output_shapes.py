@@ -45,22 +45,22 @@ class Arguments:
     kwargs: Mapping[str, Any]
 
     def get(self, name: str, place: int, otherwise: Any = None) -> Any:
-        """Return an argument, by name or position."""
-        found = self.args[place] if 0 <= place < len(self.args) else self.kwargs.get(name)
-        return otherwise if found is None else found
+        """Return an argument, by name or position; -1 for one that is given by name only."""
+        value = self.args[place] if 0 <= place < len(self.args) else self.kwargs.get(name)
+        return otherwise if value is None else value
 
     def each(self, name: str, place: int, dims: int, otherwise: int) -> Shape:
         """Return an argument that is one number or one for each dimension."""
-        found = self.get(name, place, otherwise)
-        numbers = tuple(found) if isinstance(found, (tuple, list)) else (found,) * dims
-        if len(numbers) != dims or not all(isinstance(each, int) for each in numbers):
+        value = self.get(name, place, otherwise)
+        numbers = tuple(value) if isinstance(value, (tuple, list)) else (value,) * dims
+        if len(numbers) != dims or not all(isinstance(number, int) for number in numbers):
             raise Mismatch
         return numbers
 
     def number(self, name: str, place: int, otherwise: int) -> int:
         """Return an argument that is an integer."""
-        found: int = self.each(name, place, 1, otherwise)[0]
-        return found
+        value: int = self.each(name, place, 1, otherwise)[0]
+        return value
 
 
 Rule = Callable[[Arguments, Value], Value]
@@ -68,7 +68,9 @@ Rule = Callable[[Arguments, Value], Value]
 
 def same(call: Arguments, x: Value) -> Value:
     """Return the shape of the input: of a tensor, or of a list of tensors."""
-    return x if not isinstance(x, list) or all(isinstance(each, tuple) for each in x) else None
+    if isinstance(x, list) and not all(isinstance(item, tuple) for item in x):
+        return None
+    return x
 
 
 def unknown(call: Arguments, x: Value) -> Value:
@@ -112,20 +114,33 @@ def added(extent: Extent, more: int) -> Extent:
     if isinstance(extent, int):
         return extent + more
     if isinstance(extent, tuple) and extent[0] == "added":
-        return added(extent[2], more + extent[3])
+        # One sum for (n + 1) + 2 and n + 3, so that equal extents are equal expressions.
+        _, _, summand, number = extent
+        return added(summand, more + number)
     return _formula("added", extent, more)
 
 
 def _formula(kind: str, extent: Extent, *numbers: int) -> Extent:
-    depth = 1 + extent[1] if isinstance(extent, tuple) and isinstance(extent[0], str) else 1
-    return (kind, depth, extent, *numbers) if depth <= _DEEPEST else object()
+    """Return an expression: its kind, its depth, and what it is computed from."""
+    is_formula = isinstance(extent, tuple) and isinstance(extent[0], str)
+    depth = 1 + extent[1] if is_formula else 1
+    if depth > _DEEPEST:
+        return _unknown_extent()
+    return (kind, depth, extent, *numbers)
+
+
+def _unknown_extent() -> Extent:
+    """Return an extent that is equal to no other."""
+    return object()
 
 
 def _differs(extent: Extent, wanted: int) -> bool:
+    """Return whether an extent is certainly not this number; an expression may be."""
     return isinstance(extent, int) and extent != wanted
 
 
 def _tensor(x: Value) -> Shape:
+    """Return a value that must be the shape of a tensor."""
     if not isinstance(x, tuple):
         raise Mismatch
     return x
@@ -151,14 +166,21 @@ def _windows(dims: int, options: str, extent: Callable[..., Extent], channels: b
             if _differs(planes, call.number("in_channels", 0, 0)):
                 raise Mismatch
             planes = call.number("out_channels", 1, 0)
-        found = [call.each(name, int(place), dims, int(default)) for name, place, default in arguments]
-        return _extents((*front, planes), [extent(*each) for each in zip(shape[-dims:], *found)])
+        values = [call.each(name, int(place), dims, int(default)) for name, place, default in arguments]
+        # One extent of the input, and one number of each argument, for each dimension.
+        extents = [extent(*numbers) for numbers in zip(shape[-dims:], *values)]
+        return _with_extents((*front, planes), extents)
 
     return rule
 
 
-def _extents(front: Shape, extents: Sequence[Extent]) -> Shape:
-    if any(isinstance(each, int) and each < 1 for each in extents):
+def _with_extents(front: Shape, extents: Sequence[Extent]) -> Shape:
+    """Return a shape that ends with these extents.
+
+    Raises:
+        Mismatch: one is not positive: the input is smaller than a window.
+    """
+    if any(isinstance(extent, int) and extent < 1 for extent in extents):
         raise Mismatch
     return (*front, *extents)
 
@@ -171,43 +193,54 @@ def convolution(dims: int) -> Rule:
 def transposed(dims: int) -> Rule:
     """torch.nn.ConvTranspose1d to 3d, by the dimensions of a kernel; unknown for a list with the requested size."""
     options = "kernel_size,2,1 stride,3,1 padding,4,0 output_padding,5,0 dilation,8,1"
-    rule = _windows(dims, options, _enlarged, channels=True)
-    return lambda call, x: None if isinstance(x, list) else rule(call, x)
+    of_tensor = _windows(dims, options, _enlarged, channels=True)
+
+    def rule(call: Arguments, x: Value) -> Value:
+        return None if isinstance(x, list) else of_tensor(call, x)
+
+    return rule
 
 
-def _enlarged(n: Extent, kernel: int, stride: int, padding: int, extra: int, dilation: int) -> Extent:
-    return (n - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra + 1 if isinstance(n, int) else object()
+def _enlarged(extent: Extent, kernel: int, stride: int, padding: int, extra: int, dilation: int) -> Extent:
+    if not isinstance(extent, int):
+        return _unknown_extent()
+    return (extent - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra + 1
 
 
 def pooling(dims: int) -> Rule:
     """Poolings, by the dimensions of a kernel."""
+    # Poolings differ in the positions of the last two, which are always given by name: 9 is behind all arguments.
     return _windows(dims, "kernel_size,0,1 stride,1,0 padding,2,0 dilation,9,1 ceil_mode,9,0", _pooled)
 
 
-def _pooled(n: Extent, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> Extent:
+def _pooled(extent: Extent, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> Extent:
     stride = stride or kernel
-    if not isinstance(n, int) and ceil:
-        return object()
-    if not isinstance(n, int) or not ceil:
-        return slid(n, kernel, stride, padding, dilation)
-    reach = n + 2 * padding - dilation * (kernel - 1) - 1
+    if not ceil:
+        return slid(extent, kernel, stride, padding, dilation)
+    if not isinstance(extent, int):
+        return _unknown_extent()
+    reach = extent + 2 * padding - dilation * (kernel - 1) - 1
     if reach < 0 or stride < 1:
         raise Mismatch
-    count = -(-reach // stride) + 1
-    return count - ((count - 1) * stride >= n + padding)
+    count = -(-reach // stride) + 1  # rounded up
+    # The last window must begin in the input or in the padding before it.
+    if (count - 1) * stride >= extent + padding:
+        count -= 1
+    return count
 
 
 def _in_time(rule: Rule) -> Rule:
     """Return the rule of a layer over (…, time, features) from that over (features, time)."""
 
-    def turned(call: Arguments, x: Value) -> Value:
+    def rule_in_time(call: Arguments, x: Value) -> Value:
         shape = _tensor(x)
         if len(shape) not in (2, 3):
             raise Mismatch
-        features, time = rule(call, (shape[-1], shape[-2]))
-        return (*shape[:-2], time, features)
+        *batch, time, features = shape
+        features, time = rule(call, (features, time))
+        return (*batch, time, features)
 
-    return turned
+    return rule_in_time
 
 
 temporal = _in_time(convolution(1))
@@ -218,13 +251,15 @@ temporal_pool = _in_time(pooling(1))
 
 def adaptive(call: Arguments, x: Value) -> Value:
     """Adaptive poolings."""
-    shape, wanted = _tensor(x), call.get("output_size", 0)
-    sizes = tuple(wanted) if isinstance(wanted, (tuple, list)) else (wanted, wanted)
+    shape = _tensor(x)
+    output_size = call.get("output_size", 0)
+    sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size, output_size)
     if len(shape) < 3 or not all(size is None or isinstance(size, int) for size in sizes):
         raise Mismatch
-    return shape[: -len(sizes)] + tuple(
-        old if new is None else new for new, old in zip(sizes, shape[-len(sizes) :], strict=True)
-    )
+    dims = len(sizes)
+    # `None` keeps an extent as it is.
+    extents = [extent if size is None else size for size, extent in zip(sizes, shape[-dims:], strict=True)]
+    return (*shape[:-dims], *extents)
 
 
 def linear(call: Arguments, x: Value) -> Value:
@@ -237,8 +272,10 @@ def linear(call: Arguments, x: Value) -> Value:
 
 def channels(call: Arguments, x: Value) -> Value:
     """Batch normalizations, which keep the shape of their input."""
-    shape, count = _tensor(x), call.number("num_features", 0, 0)
-    if all(_differs(each, count) for each in shape[:2]):
+    shape = _tensor(x)
+    features = call.number("num_features", 0, 0)
+    # The channels are the second dimension of a batch, and the first of an example.
+    if all(_differs(extent, features) for extent in shape[:2]):
         raise Mismatch
     return shape
 
@@ -255,17 +292,20 @@ def one_hot(call: Arguments, x: Value) -> Value:
 
 def view(call: Arguments, x: Value) -> Value:
     """nn.View."""
-    shape, size, dims = _tensor(x), _sizes(call), call.get("n_input_dims", -1)
+    shape = _tensor(x)
+    size = _sizes(call)
+    dims = call.get("n_input_dims", -1)
     front = 0 if dims is None else max(0, len(shape) - dims)
     batch = prod(shape[:front])
-    known = prod(each for each in size if each >= 0)
+    given = prod(extent for extent in size if extent >= 0)
     total = prod(shape)
-    if not known:
+    if not given:
         raise Mismatch
     if -1 not in size:
-        if total % known:
+        if total % given:
             raise Mismatch
-        batch *= prod(shape[front:]) // known
+        # What is more than one example is a batch.
+        batch *= prod(shape[front:]) // given
     if batch == 1 and not front:
         return _filled(size, total)
     return _filled((batch, *size), total)
@@ -273,43 +313,53 @@ def view(call: Arguments, x: Value) -> Value:
 
 def reshape(call: Arguments, x: Value) -> Value:
     """nn.Reshape."""
-    shape, size, batched = _tensor(x), _sizes(call), call.get("batch_mode", -1)
+    shape = _tensor(x)
+    size = _sizes(call)
+    is_batch = call.get("batch_mode", -1)
     if not shape:
         raise Mismatch
-    if batched is None:
-        batched = prod(shape) != prod(size) or shape[0] == 1
-    return _filled((shape[0], *size) if batched else size, prod(shape))
+    if is_batch is None:
+        # As Lua does, an input that begins with 1 counts as a batch of one.
+        is_batch = prod(shape) != prod(size) or shape[0] == 1
+    return _filled((shape[0], *size) if is_batch else size, prod(shape))
 
 
 def _sizes(call: Arguments) -> Shape:
-    if not all(isinstance(each, int) for each in call.args):
+    if not all(isinstance(size, int) for size in call.args):
         raise Mismatch
     return tuple(call.args)
 
 
 def _filled(size: Shape, total: int) -> Shape:
     """Return a shape with its -1 resolved."""
-    known = prod(each for each in size if each >= 0)
-    if sum(each < 0 for each in size) > 1 or not known or total % known:
+    given = prod(extent for extent in size if extent >= 0)
+    unresolved = sum(extent < 0 for extent in size)
+    if unresolved > 1 or not given or total % given:
         raise Mismatch
-    if min(size, default=0) < 0:
-        return tuple(total // known if each < 0 else each for each in size)
-    if known != total:
+    if unresolved:
+        return tuple(total // given if extent < 0 else extent for extent in size)
+    if given != total:
         raise Mismatch
     return size
 
 
 def flatten(call: Arguments, x: Value) -> Value:
     """torch.nn.Flatten."""
-    shape, start, end = _tensor(x), call.number("start_dim", 0, 1), call.number("end_dim", 1, -1)
-    start, end = start % len(shape), end % len(shape)
+    shape = _tensor(x)
+    start = call.number("start_dim", 0, 1) % len(shape)
+    end = call.number("end_dim", 1, -1) % len(shape)
     return (*shape[:start], prod(shape[start : end + 1]), *shape[end + 1 :])
 
 
 def _dimension(call: Arguments, shape: Shape) -> int:
     """Return a dimension counted in one example."""
-    dim, example = call.number("dim", 0, 0), call.get("n_input_dims", -1)
-    return _within(dim + (dim >= 0 and example is not None and len(shape) == example + 1), shape)
+    dim = call.number("dim", 0, 0)
+    example = call.get("n_input_dims", -1)
+    is_batch = example is not None and len(shape) == example + 1
+    # From the end, the dimensions of a batch are those of an example.
+    if is_batch and dim >= 0:
+        dim += 1
+    return _within(dim, shape)
 
 
 def _within(dim: int, shape: Shape) -> int:
@@ -327,7 +377,7 @@ def join(call: Arguments, x: Value) -> Value:
     """nn.JoinTable."""
     if not isinstance(x, list) or not x:
         raise Mismatch
-    if not all(isinstance(each, tuple) for each in x):
+    if not all(isinstance(shape, tuple) for shape in x):
         return None
     return joined(x, _dimension(call, x[0]))
 
@@ -339,33 +389,37 @@ def joined(shapes: list[Shape], dim: int) -> Shape:
         Mismatch: they differ in another.
     """
     dim = _within(dim, shapes[0])
-    if len({(len(each), _replaced(each, dim)) for each in shapes}) > 1:
+    if len({(len(shape), _replaced(shape, dim)) for shape in shapes}) > 1:
         raise Mismatch
-    return _replaced(shapes[0], dim, sum(each[dim] for each in shapes))
+    return _replaced(shapes[0], dim, sum(shape[dim] for shape in shapes))
 
 
 def split(call: Arguments, x: Value) -> Value:
     """nn.SplitTable: a list of equal elements."""
     shape = _tensor(x)
     dim = _dimension(call, shape)
-    return None if shape[dim] > _LONGEST else [_replaced(shape, dim)] * shape[dim]
+    if shape[dim] > _LONGEST:
+        return None
+    return [_replaced(shape, dim)] * shape[dim]
 
 
 def fold(call: Arguments, x: Value) -> Value:
-    """Combine the elements of a list: unknown ones have the shape of the known."""
+    """Combine the elements of a list: those of unknown shapes have that of the others."""
     if not isinstance(x, list) or not x:
         raise Mismatch
-    known = [each for each in x if isinstance(each, tuple)]
-    if any(prod(each) != prod(known[0]) for each in known):
+    shapes = [item for item in x if isinstance(item, tuple)]
+    if not shapes or any(prod(shape) != prod(shapes[0]) for shape in shapes):
         return None
-    return known[0] if known else None
+    return shapes[0]
 
 
 def reduced(call: Arguments, x: Value) -> Value:
     """Sums and extremes over one dimension."""
     shape = _tensor(x)
-    squeezed = call.kwargs.get("squeeze", True) and len(shape) > 1
-    return _replaced(shape, _dimension(call, shape), *() if squeezed else (1,))
+    dim = _dimension(call, shape)
+    # Lua has no tensors without dimensions.
+    is_squeezed = call.kwargs.get("squeeze", True) and len(shape) > 1
+    return _replaced(shape, dim) if is_squeezed else _replaced(shape, dim, 1)
 
 
 def select(call: Arguments, x: Value) -> Value:
@@ -375,7 +429,9 @@ def select(call: Arguments, x: Value) -> Value:
 
 def narrow(call: Arguments, x: Value) -> Value:
     """nn.Narrow."""
-    shape, start, length = _tensor(x), call.number("start", 1, 0), call.number("length", 2, 1)
+    shape = _tensor(x)
+    start = call.number("start", 1, 0)
+    length = call.number("length", 2, 1)
     dim = _dimension(call, shape)
     if start < 0 or length < 0:
         return None
@@ -387,18 +443,24 @@ def narrow(call: Arguments, x: Value) -> Value:
 def squeeze(call: Arguments, x: Value) -> Value:
     """nn.Squeeze."""
     shape = _tensor(x)
-    if call.get("dim", 0) is None:
-        example = call.get("n_input_dims", 1)
-        batched = example is not None and len(shape) == example + 1 and shape[:1] == (1,)
-        return ((1,) if batched else ()) + tuple(each for each in shape if each != 1) or (1,)
-    dim = _dimension(call, shape)
-    return (_replaced(shape, dim) if shape[dim] == 1 else shape) or (1,)
+    if call.get("dim", 0) is not None:
+        dim = _dimension(call, shape)
+        return (_replaced(shape, dim) if shape[dim] == 1 else shape) or (1,)
+    example = call.get("n_input_dims", 1)
+    extents = tuple(extent for extent in shape if extent != 1)
+    # A batch of one keeps its dimension.
+    if example is not None and len(shape) == example + 1 and shape[:1] == (1,):
+        return (1, *extents)
+    return extents or (1,)
 
 
 def unsqueeze(call: Arguments, x: Value) -> Value:
     """nn.Unsqueeze."""
-    shape, example = _tensor(x), call.get("n_input_dims", 1)
-    dim = call.number("dim", 0, 0) + (0 if example is None else len(shape) - example)
+    shape = _tensor(x)
+    dim = call.number("dim", 0, 0)
+    example = call.get("n_input_dims", 1)
+    if example is not None:
+        dim += len(shape) - example
     if not 0 <= dim <= len(shape):
         raise Mismatch
     return (*shape[:dim], 1, *shape[dim:])
@@ -406,25 +468,33 @@ def unsqueeze(call: Arguments, x: Value) -> Value:
 
 def transpose(call: Arguments, x: Value) -> Value:
     """nn.Transpose: pairs of dimensions are exchanged."""
-    shape, example = list(_tensor(x)), call.kwargs.get("n_input_dims")
+    shape = list(_tensor(x))
+    example = call.kwargs.get("n_input_dims")
     offset = 0 if example is None else len(shape) - example
     for pair in call.args:
-        a, b = (_within(dim + offset, x) for dim in pair)
-        shape[a], shape[b] = shape[b], shape[a]
+        first, second = (_within(dim + offset, x) for dim in pair)
+        shape[first], shape[second] = shape[second], shape[first]
     return tuple(shape)
 
 
 def replicate(call: Arguments, x: Value) -> Value:
     """nn.Replicate."""
-    shape, example = _tensor(x), call.get("n_input_dims", 2)
-    dim = call.number("dim", 1, 0) + (example is not None and len(shape) > example)
+    shape = _tensor(x)
+    dim = call.number("dim", 1, 0)
+    example = call.get("n_input_dims", 2)
+    if example is not None and len(shape) > example:
+        dim += 1
     return (*shape[:dim], call.number("times", 0, 1), *shape[dim:])
 
 
 def padding(call: Arguments, x: Value) -> Value:
     """nn.Padding: one dimension grows."""
-    shape, example = _tensor(x), call.get("n_input_dims", 2)
-    dim = _within(call.number("dim", 0, 0) + (example is not None and len(shape) != example), shape)
+    shape = _tensor(x)
+    dim = call.number("dim", 0, 0)
+    example = call.get("n_input_dims", 2)
+    if example is not None and len(shape) != example:
+        dim += 1
+    dim = _within(dim, shape)
     return _replaced(shape, dim, shape[dim] + abs(call.number("pad", 1, 0)))
 
 
@@ -432,35 +502,42 @@ def borders(dims: int) -> Rule:
     """Paddings of images, by the dimensions of an image."""
 
     def rule(call: Arguments, x: Value) -> Value:
-        shape, widths = _tensor(x), call.each("padding", 0, 2 * dims, 0)[::-1]
+        shape = _tensor(x)
+        # PyTorch lists the widths of both sides from the last dimension on.
+        widths = call.each("padding", 0, 2 * dims, 0)[::-1]
         if len(shape) <= dims:
             raise Mismatch
-        grown = [added(n, sum(widths[2 * at : 2 * at + 2])) for at, n in enumerate(shape[-dims:])]
-        return _extents(shape[:-dims], grown)
+        extents = []
+        for axis, extent in enumerate(shape[-dims:]):
+            extents.append(added(extent, sum(widths[2 * axis : 2 * axis + 2])))
+        return _with_extents(shape[:-dims], extents)
 
     return rule
 
 
 def upsample(call: Arguments, x: Value) -> Value:
-    """Upsampling by a factor."""
-    shape, scale = _tensor(x), call.kwargs.get("scale_factor", call.args[0] if call.args else None)
-    size = call.kwargs.get("size")
-    if len(shape) < 3 or size is not None or not isinstance(scale, (int, float)) or isinstance(scale, bool):
+    """Upsampling of batches of images by a factor."""
+    shape = _tensor(x)
+    scale = call.kwargs.get("scale_factor", call.args[0] if call.args else None)
+    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+    if len(shape) != 4 or call.kwargs.get("size") is not None or not is_number:
         return None
-    return (*shape[:2], *(int(each * scale) for each in shape[2:])) if len(shape) == 4 else None
+    return (*shape[:2], *(int(extent * scale) for extent in shape[2:]))
 
 
 def shuffle(call: Arguments, x: Value) -> Value:
     """torch.nn.PixelShuffle."""
-    shape, r = _tensor(x), call.number("upscale_factor", 0, 1)
-    if len(shape) < 3 or r < 1 or shape[-3] % (r * r):
+    shape = _tensor(x)
+    factor = call.number("upscale_factor", 0, 1)
+    if len(shape) < 3 or factor < 1 or shape[-3] % (factor * factor):
         raise Mismatch
-    return (*shape[:-3], shape[-3] // (r * r), shape[-2] * r, shape[-1] * r)
+    *batch, planes, height, width = shape
+    return (*batch, planes // (factor * factor), height * factor, width * factor)
 
 
 def _two(x: Value) -> bool:
     """Return whether a value is a list of two tensors, of as many dimensions."""
-    if not isinstance(x, list) or len(x) != 2 or not all(isinstance(each, tuple) for each in x):
+    if not isinstance(x, list) or len(x) != 2 or not all(isinstance(item, tuple) for item in x):
         return False
     if len(x[0]) != len(x[1]):
         raise Mismatch
@@ -471,20 +548,24 @@ def pairs(call: Arguments, x: Value) -> Value:
     """Return one number for each example of two lists of vectors."""
     if not _two(x):
         return None
-    if len(x[0]) not in (1, 2):
+    shape = x[0]
+    if len(shape) not in (1, 2):
         raise Mismatch
-    return x[0][:1] if len(x[0]) == 2 else (1,)
+    return shape[:1] if len(shape) == 2 else (1,)
 
 
 def product(call: Arguments, x: Value) -> Value:
     """Return the product of matrices, or of batches of them."""
     if not _two(x):
         return None
-    options = (call.get("transpose_first", 0), call.get("transpose_second", 1))
-    a, b = (each[::-1][:2] if turned else each[-2:] for each, turned in zip(x, options))
-    if len(x[0]) not in (2, 3) or a[1] != b[0]:
+    first, second = x
+    if len(first) not in (2, 3):
         raise Mismatch
-    return (*x[0][:-2], a[0], b[1])
+    rows, inner = first[::-1][:2] if call.get("transpose_first", 0) else first[-2:]
+    other_inner, columns = second[::-1][:2] if call.get("transpose_second", 1) else second[-2:]
+    if inner != other_inner:
+        raise Mismatch
+    return (*first[:-2], rows, columns)
 
 
 @define(frozen=True, eq=False)
@@ -512,6 +593,7 @@ Examples: TypeAlias = Union[Example, "list[Examples]"]
 
 def inputs_text(inputs: Examples, times: str = "x") -> str:
     """Return shapes as `--input-shape` takes them: `1x4`, or `[1x4, 1x20:int64]` for a table."""
-    if isinstance(inputs, Example):
-        return times.join(map(str, inputs.shape)) + (f":{inputs.dtype}" if inputs.dtype else "")
-    return f"[{', '.join(inputs_text(each, times) for each in inputs)}]"
+    if not isinstance(inputs, Example):
+        return f"[{', '.join(inputs_text(item, times) for item in inputs)}]"
+    shape = times.join(map(str, inputs.shape))
+    return f"{shape}:{inputs.dtype}" if inputs.dtype else shape

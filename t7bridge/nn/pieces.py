@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import prod
-from operator import add
 from typing import Any
 
 from attrs import evolve, field
@@ -87,42 +86,54 @@ def compose(pieces: Iterable[Piece], shapes: Shapes, tensors: Mapping[str, Tenso
         tensors: the source tensors.
     """
     homes = {home + name: home for home, names in shapes.items() for name in names}
-    modules: dict[str, list[Piece]] = {}
+    pieces_of: dict[str, list[Piece]] = {}
     for piece in pieces:
-        modules.setdefault(homes[piece.target], []).append(piece)
-    known: dict[Any, Tensor] = {}
-    made: dict[str, Tensor] = {}
+        pieces_of.setdefault(homes[piece.target], []).append(piece)
+    # Modules of the same blocks have the same tensors: what Lua ties stays tied.
+    by_content: dict[Any, Tensor] = {}
+    composed: dict[str, Tensor] = {}
     for home, names in shapes.items():
-        views = tuple(view_of_piece(piece, tensors[piece.key], home) for piece in modules[home])
+        views = tuple(view_of_piece(piece, tensors[piece.key], home) for piece in pieces_of[home])
         for name, shape in names.items():
-            if (name, views) not in known:
-                known[name, views] = _composed(home + name, shape, modules[home], tensors)
-            made[home + name] = known[name, views]
-    return made
+            if (name, views) not in by_content:
+                by_content[name, views] = _composed(home + name, shape, pieces_of[home], tensors)
+            composed[home + name] = by_content[name, views]
+    return composed
 
 
 def view_of_piece(piece: Piece, tensor: Tensor, home: str = "") -> Any:
     """Return what is equal for pieces of the same memory that are at the same place of their modules."""
-    names = piece.target.removeprefix(home), piece.adds.removeprefix(home)
-    return place_of(tensor), evolve(piece, key="", target=names[0], adds=names[1])
+    target = piece.target.removeprefix(home)
+    adds = piece.adds.removeprefix(home)
+    return place_of(tensor), evolve(piece, key="", target=target, adds=adds)
 
 
 def _composed(key: str, shape: tuple[int, ...], around: list[Piece], tensors: Mapping[str, Tensor]) -> Tensor:
     """Return a tensor made of the pieces of its module; where it has none it is zero, of the type of the first."""
-    found = [(piece.at, _block(tensors[piece.key], piece)) for piece in around if piece.target == key]
-    if [tensor.shape for _, tensor in found] == [shape]:
-        return found[0][1]
-    found.sort(key=lambda part: part[0])
+    blocks = [(piece.at, _block(tensors[piece.key], piece)) for piece in around if piece.target == key]
+    if [block.shape for _, block in blocks] == [shape]:
+        return blocks[0][1]
+    blocks.sort(key=lambda block: block[0])
     like = tensors[around[0].key]
+    # Rows between the blocks, and after the last: a bias that Lua does not have.
+    zeros = []
     row = 0
-    for start, tensor in [*found, (shape[:1], like)]:
-        if row < start[0]:  # a bias that Lua does not have
-            found.append(((row, *start[1:]), copied(like, np.zeros((start[0] - row, *shape[1:]), like.element.code))))
-        row = start[0] + tensor.shape[0]
-    first = found[0][1]
+    for start, block in blocks:
+        if row < start[0]:
+            zeros.append(((row, *start[1:]), _zero_rows(start[0] - row, shape, like)))
+        row = start[0] + block.shape[0]
+    if row < shape[0]:
+        zeros.append(((row,), _zero_rows(shape[0] - row, shape, like)))
+    blocks += zeros
+    first = blocks[0][1]
     assert first.storage is not None
-    storage = Storage(first.element, prod(shape), Assembled(shape, tuple(found)), first.storage.device)
+    storage = Storage(first.element, prod(shape), Assembled(shape, tuple(blocks)), first.storage.device)
     return evolve(first, storage=storage, size=shape, stride=contiguous(shape), offset=0)
+
+
+def _zero_rows(count: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return rows of zeros for a tensor of a shape, of the element type of another."""
+    return copied(like, np.zeros((count, *shape[1:]), like.element.code))
 
 
 def _block(tensor: Tensor, piece: Piece) -> Tensor:
@@ -130,7 +141,9 @@ def _block(tensor: Tensor, piece: Piece) -> Tensor:
     if len(tensor.shape) != len(piece.size):
         tensor = reshape(tensor, (tensor.numel,))
     for dim, (start, length) in enumerate(zip(piece.start, piece.size)):
-        tensor = tensor if length == tensor.shape[dim] else narrow(tensor, dim, start, length)
+        # A whole tensor stays itself, so that it keeps its origin.
+        if length != tensor.shape[dim]:
+            tensor = narrow(tensor, dim, start, length)
     return copied(tensor, -elements(tensor)) if piece.negated else tensor
 
 
@@ -142,33 +155,58 @@ def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None
         pieces: what the new tensors are made of.
         shapes: of the new tensors.
     """
-    old, learned = result.state, set(result.plan.parameters)
-    made = compose(pieces, shapes, old)
-    whole = {piece.target: piece.key for piece in pieces if made[piece.target] is old[piece.key]}
-    modules = {home: [home + name for name in names] for home, names in shapes.items()}
-    homes = {name: home for home, names in modules.items() for name in names}
-    first = {piece.key: homes[piece.target] for piece in reversed(pieces)}
-    state = result.state = StateDict()
-    state.notes, state.data, state.data_fields = old.notes, old.data, old.data_fields
+    old = result.state
+    composed = compose(pieces, shapes, old)
+    whole = {piece.target: piece.key for piece in pieces if composed[piece.target] is old[piece.key]}
+    homes = {home + name: home for home, names in shapes.items() for name in names}
+    # Of each source tensor, the module of its first piece: the tensors of this module take its place in the order.
+    home_of_source = {piece.key: homes[piece.target] for piece in reversed(pieces)}
+    parameters = set(result.plan.parameters)
+    state = StateDict()
+    state.notes = old.notes
+    state.data = old.data
+    state.data_fields = old.data_fields
+    placed: set[str] = set()
     for key, tensor in old.items():
-        if key not in first:
-            state[key], state.origins[key] = tensor, old.origins[key]
+        if key not in home_of_source:
+            state[key] = tensor
+            state.origins[key] = old.origins[key]
             continue
-        learned.discard(key)
-        for name in modules.pop(first[key], ()):
-            state[name], source = made[name], whole.get(name)
-            made_of = Origin(old.origins[key].obj, Param(name.rpartition(".")[2]), None, None)
-            state.origins[name] = made_of if source is None else old.origins[source]
-            if source is None or source in result.plan.parameters:
-                learned.add(name)
-    result.plan.parameters = frozenset(learned)
-    known = {key for each in result.pieces for key in (each.target, each.adds)}
-    again = {piece.key: piece.target for piece in pieces if piece.key in known}
-    result.pieces = [
-        evolve(each, target=again.get(each.target, each.target), adds=again.get(each.adds, each.adds))
-        for each in result.pieces
-    ]
-    result.pieces += [piece for piece in pieces if piece.key not in again]
+        parameters.discard(key)
+        home = home_of_source[key]
+        if home in placed:
+            continue
+        placed.add(home)
+        for name in shapes[home]:
+            new_key = home + name
+            state[new_key] = composed[new_key]
+            source = whole.get(new_key)
+            if source is None:
+                param = Param(new_key.rpartition(".")[2])
+                state.origins[new_key] = Origin(old.origins[key].obj, param, None, None)
+                parameters.add(new_key)
+                continue
+            state.origins[new_key] = old.origins[source]
+            if source in result.plan.parameters:
+                parameters.add(new_key)
+    result.state = state
+    result.plan.parameters = frozenset(parameters)
+    result.pieces = _chained(result.pieces, pieces)
+
+
+def _chained(earlier: list[Piece], pieces: list[Piece]) -> list[Piece]:
+    """Return pieces of the model's own tensors, where some are of tensors that earlier pieces make.
+
+    A tensor that earlier pieces make is used whole, so that these make what the new piece makes of it.
+    """
+    intermediate = {key for piece in earlier for key in (piece.target, piece.adds)}
+    renamed = {piece.key: piece.target for piece in pieces if piece.key in intermediate}
+    chained = []
+    for piece in earlier:
+        target = renamed.get(piece.target, piece.target)
+        adds = renamed.get(piece.adds, piece.adds)
+        chained.append(evolve(piece, target=target, adds=adds))
+    return chained + [piece for piece in pieces if piece.key not in renamed]
 
 
 def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -182,40 +220,54 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
     Raises:
         WriteError: the cells have an element that is not zero, and no layer of the source has.
     """
-    found: dict[str, list[Piece]] = {}
+    pieces_of: dict[str, list[Piece]] = {}
     for piece in pieces:
-        found.setdefault(piece.key, []).append(piece)
-    made: dict[str, Tensor] = {}
-    rest: dict[str, Any] = {}
-    """Whether elements of cells' tensors are not zero, and in no piece."""
-    for key, blocks in found.items():
-        first, shape = state[blocks[0].target], wanted[key].shape
+        pieces_of.setdefault(piece.key, []).append(piece)
+    sources: dict[str, Tensor] = {}
+    # Of each tensor of a cell, where it is not zero and no piece covers it.
+    uncovered: dict[str, np.ndarray] = {}
+    for key, blocks in pieces_of.items():
+        first = state[blocks[0].target]
+        shape = wanted[key].shape
         if len(blocks) == 1 and first.shape == shape and not blocks[0].negated and not blocks[0].adds:
-            made[key] = first
+            sources[key] = first
             continue
-        whole = np.empty(shape, first.array.dtype)
-        flat = whole if len(shape) == len(blocks[0].size) else whole.reshape(-1)
+        source = np.empty(shape, first.array.dtype)
+        # A vector may have more dimensions of one element in Lua.
+        in_piece_dims = source if len(shape) == len(blocks[0].size) else source.reshape(-1)
         for piece in blocks:
-            there, here = (tuple(map(slice, at, map(add, at, piece.size))) for at in (piece.at, piece.start))
+            in_piece_dims[_slices(piece.start, piece.size)] = _block_of_source(piece, state)
             for name in filter(None, (piece.target, piece.adds)):
-                if name not in rest:
-                    rest[name] = state[name].array != 0
-                rest[name][there] = False
-            block = state[piece.target].array[there]
-            other = state[piece.adds].array[there] if piece.adds else None
-            if other is not None and other.any():
-                block = (block.astype("f8") + other).astype(block.dtype)
-            flat[here] = -block if piece.negated else block
-        made[key] = copied(first, whole)
-    for name, each in rest.items():
-        if each.any():
+                if name not in uncovered:
+                    uncovered[name] = state[name].array != 0
+                uncovered[name][_slices(piece.at, piece.size)] = False
+        sources[key] = copied(first, source)
+    for name, places in uncovered.items():
+        if places.any():
             raise WriteError(
                 "the Lua model has no place for an element of a cell, as its layers lack a bias",
                 path=name,
                 expected="0",
-                found=str(state[name].array[each][0]),
+                found=str(state[name].array[places][0]),
             )
-    return made
+    return sources
+
+
+def _block_of_source(piece: Piece, state: Mapping[str, Any]) -> np.ndarray:
+    """Return the block of a source tensor from the cells' tensors."""
+    in_cell = _slices(piece.at, piece.size)
+    block: np.ndarray = state[piece.target].array[in_cell]
+    if piece.adds:
+        second = state[piece.adds].array[in_cell]
+        # If it is zero, the bits stay as they are.
+        if second.any():
+            block = (block.astype("f8") + second).astype(block.dtype)
+    return -block if piece.negated else block
+
+
+def _slices(start: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...]:
+    """Return the index of a block, by its first row and column, and their numbers."""
+    return tuple(slice(first, first + length) for first, length in zip(start, size))
 
 
 # Cells in a graph
@@ -231,7 +283,7 @@ def constant_biases(cells: Lifted) -> set[str]:
     second = {piece.adds for piece in cells.pieces if piece.adds}
     # A second bias that has learned elements, too, is trained as a whole.
     second -= {piece.target for piece in cells.pieces}
-    return {key for key in derived | second if key in cells.state}
+    return (derived | second) & cells.state.keys()
 
 
 def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:

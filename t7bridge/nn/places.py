@@ -28,17 +28,20 @@ MAX_SEARCHED = 30_000_000
 """Maximum number of values searched in fields of objects of unknown classes."""
 MAX_DEPTH = 1_000
 """Depth up to which a module has a path of its own; PyTorch can call modules nested a third as deep."""
+_LONGEST_PATH = 10_000
+"""Maximum characters of a path in an object of an unknown class."""
 MAX_NAME_CHARS = 1 << 26
 """Maximum characters of all names and paths of one model; deep nesting makes every name long."""
 
-# Packages whose classes are modules or criterions.
 _PACKAGES = ("nn.", "cudnn.", "cunn.", "fbcunn.", "fbnn.", "ccn2.", "inn.", "bnn.", "w2nn.")
-# Objects of a graph lead to everything else in it.
+"""Packages whose classes are modules or criterions."""
 _NO_MODULES = ("nngraph.", "graph.", "torch.")
+"""Packages without modules. Objects of a graph lead to everything else in it."""
 _SCRATCH = {
     *("output", "finput", "fgradInput", "buffer", "buffer1", "buffer2", "buffer3", "indices", "noise", "mask"),
     *("momGradParams", "save_mean", "save_std", "sharedClones", "clones", "networkClones", "rnnClones"),
 }
+"""Fields of temporary values, of nn's modules and of rnn's."""
 
 
 def is_scratch(name: str) -> bool:
@@ -127,14 +130,19 @@ def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
         for number, item in enumerate(value.elements):
             yield str(number), f"[{number + 1}]", item
         return
-    table = value.fields if isinstance(value, TorchObject) else value.content if isinstance(value, TdsHash) else value
+    table = value
+    if isinstance(value, TorchObject):
+        table = value.fields
+    elif isinstance(value, TdsHash):
+        table = value.content
     if not isinstance(table, Table):
         return
-    whole = isinstance(value, Table) and table.sequence() is not None
+    is_list = isinstance(value, Table) and table.sequence() is not None
     for key, item in table.raw_items():
         step = step_name(key)
         if isinstance(key, float) and key.is_integer():
-            yield str(int(key) - 1 if whole else int(key)), step, item
+            number = int(key) - 1 if is_list else int(key)
+            yield str(number), step, item
         elif isinstance(key, bytes):
             yield key.decode("utf-8", "backslashreplace"), step, item
         else:
@@ -152,13 +160,13 @@ class Searcher:
     def search(self, value: Value, name: str, path: str) -> Iterator[Child]:
         """Yield the tensors and the outermost modules in a value, down through tables, each object once."""
         seen: set[int] = set()
-        found = False
+        is_barren = True
         stack = [(name, path, value)]
         while stack:
             name, path, value = stack.pop()
             self._steps += 1
             if isinstance(value, Tensor) or is_module(value):
-                found = True
+                is_barren = False
                 yield Child(name, path, value, secondary=True)
             elif isinstance(value, (Table, TdsHash, TdsVec, TorchObject)):
                 if id(value) in seen or id(value) in self._barren:
@@ -172,13 +180,13 @@ class Searcher:
                     if isinstance(item, (Tensor, Table, TdsHash, TdsVec, TorchObject))
                 ]
                 stack.extend(reversed(inside))
-            if len(path) > 10_000 or self._steps > MAX_SEARCHED:
+            if len(path) > _LONGEST_PATH or self._steps > MAX_SEARCHED:
                 raise LimitError(
                     "the tables in an object of an unknown class are too many or nested too deep",
                     found=f"{path[:60]}…",
                     hint="Convert it with --mode tree.",
                 )
-        if not found:
+        if is_barren:
             self._barren |= seen
 
     def fields(self, obj: TorchObject) -> Iterator[Child]:
@@ -195,7 +203,9 @@ def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]
     for number, value in enumerate(items_of(obj.get("modules")) or (), 1):
         if is_module(value):
             yield Child(str(number - 1), f".modules[{number}]", value)
-    yield from (found for found in searcher.fields(obj) if not isinstance(found.value, Tensor))
+    for child in searcher.fields(obj):
+        if not isinstance(child.value, Tensor):
+            yield child
 
 
 @define(eq=False)
@@ -229,7 +239,9 @@ class Places:
             layer = layer_of(obj.class_name)
             place = Place(obj, layer, name, step, parent, next(clock), parent.depth + 1 if parent else 0)
             self.last[id(obj)] = place.entered
-            if place.entered - len(self.last) > self.limits.work // STEPS_PER_NODE:
+            # The first places of modules are as many as the file has objects; only repeated ones can grow without end.
+            repeated = place.entered - len(self.last)
+            if repeated > self.limits.work // STEPS_PER_NODE:
                 raise LimitError(
                     "the modules of this model are shared in too many places",
                     limit="work",
@@ -262,7 +274,9 @@ class Places:
     def _children(self, place: Place) -> Iterator[Child]:
         if place.layer is None:
             return children_of_unknown(place.obj, self.searcher)
-        return place.layer.children(place.obj) if place.layer.children else iter(())
+        if place.layer.children is None:
+            return iter(())
+        return place.layer.children(place.obj)
 
 
 def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObject]]:
@@ -278,11 +292,11 @@ def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObjec
     Raises:
         LimitError: the paths are too long, as in a file that nests modules' tables endlessly.
     """
-    found: list[tuple[str, TorchObject]] = []
+    modules: list[tuple[str, TorchObject]] = []
     seen: set[int] = set()
     budget = NameBudget()
     stack = [Path(None, Step(name), value)]
-    kinds: tuple[Any, ...] = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple)
+    holders: tuple[Any, ...] = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple)
     while stack:
         visit = stack.pop()
         if id(visit.value) in seen:
@@ -291,11 +305,11 @@ def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObjec
         if is_module(visit.value):
             path = visit.text()
             budget.spend(len(path))
-            found.append((path, visit.value))
+            modules.append((path, visit.value))
             continue
-        inside = [Path(visit, key, item) for key, item in entries(visit.value) if isinstance(item, kinds)]
+        inside = [Path(visit, key, item) for key, item in entries(visit.value) if isinstance(item, holders)]
         stack.extend(reversed(inside))
-    return found
+    return modules
 
 
 _PREPROCESSING = frozenset(
@@ -316,24 +330,28 @@ def preprocessing(value: Value) -> dict[str, str]:
     Args:
         value: the result of a `T7Reader`: a checkpoint with a model, or the model, whose own fields count.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    # Of each value: whether a name of `_PREPROCESSING` is on its path, and whether an object is.
     stack = [(Path(None, Step("root"), value), False, False)]
     seen: set[int] = set()
-    while stack and len(found) < _SHOWN:
-        visit, named, in_module = stack.pop()
-        text = _short(visit.value) if named else ""
+    while stack and len(texts) < _SHOWN:
+        visit, is_named, in_object = stack.pop()
+        text = _short(visit.value) if is_named else ""
         if text:
-            found[visit.text()] = text
-        if text or id(visit.value) in seen:
+            texts[visit.text()] = text
+            continue
+        if id(visit.value) in seen:
             continue
         seen.add(id(visit.value))
-        inner = []
+        inside_object = in_object or isinstance(visit.value, TorchObject)
+        inside = []
         for key, item in entries(visit.value):
-            known = named or (isinstance(key, bytes) and key.lower() in _PREPROCESSING)
-            if known or (not in_module and isinstance(item, (Table, TorchObject))):
-                inner.append((Path(visit, key, item), known, in_module or isinstance(visit.value, TorchObject)))
-        stack += inner[::-1]
-    return found
+            has_name = is_named or (isinstance(key, bytes) and key.lower() in _PREPROCESSING)
+            # In an object only fields of these names count: other fields of modules are not about the input.
+            if has_name or (not in_object and isinstance(item, (Table, TorchObject))):
+                inside.append((Path(visit, key, item), has_name, inside_object))
+        stack += reversed(inside)
+    return texts
 
 
 def _short(value: Value) -> str:
@@ -342,21 +360,23 @@ def _short(value: Value) -> str:
         return str(value).lower()
     if isinstance(value, bytes):
         return value[:60].decode("utf-8", "replace")
-    numbers: list[Any] = [value] if isinstance(value, float) else []
-    if isinstance(value, Table):
+    numbers: list[Any] = []
+    if isinstance(value, float):
+        numbers = [value]
+    elif isinstance(value, Table):
         numbers = value.raw_values
     elif isinstance(value, Tensor) and value.storage is not None and value.numel <= _FEW:
         numbers = value.numpy().reshape(-1).tolist()
-    if len(numbers) > _FEW or not all(isinstance(each, float) for each in numbers):
+    if len(numbers) > _FEW or not all(isinstance(number, float) for number in numbers):
         return ""
-    return ", ".join(f"{each:.6g}" for each in numbers)
+    return ", ".join(f"{number:.6g}" for number in numbers)
 
 
 def find_models(value: Value, name: str = "root") -> list[tuple[str, TorchObject]]:
     """Return the outermost modules in a value that may be "the model": of a model and its criterion, the model."""
-    found = find_modules(value, name)
-    models = [(path, module) for path, module in found if not _is_criterion(module)]
-    return models if len(models) == 1 else found
+    modules = find_modules(value, name)
+    models = [(path, module) for path, module in modules if not _is_criterion(module)]
+    return models if len(models) == 1 else modules
 
 
 def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tuple[str, str]]:
@@ -365,10 +385,12 @@ def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tupl
     Modules nested deeper than `MAX_DEPTH` are left out.
     """
     names: dict[str, tuple[str, str]] = {}
-    several = len(find_models(value)) > 1
+    has_several_models = len(find_models(value)) > 1
     for path, module in find_modules(value):
-        above = path.removeprefix("root").lstrip(".") if several else ""
-        for place in (each for each in Places(module, path, limits) if each.depth <= MAX_DEPTH):
+        above = path.removeprefix("root").lstrip(".") if has_several_models else ""
+        for place in Places(module, path, limits):
+            if place.depth > MAX_DEPTH:
+                continue
             name = f"{above}.{place.prefix}".strip(".") or "(model)"
             names.setdefault(place.path, (name, place.obj.class_name))
     return names
@@ -399,11 +421,11 @@ def module_at(value: Value, path: str, name: str = "root") -> TorchObject | None
     return value if isinstance(value, TorchObject) and is_module(value) else None
 
 
-def choose(found: Sequence[tuple[str, _T]], at: str | None, file: str, what: str = "module") -> tuple[str, _T]:
+def choose(values: Sequence[tuple[str, _T]], at: str | None, file: str, what: str = "module") -> tuple[str, _T]:
     """Return the only one of some values of a file, or that at a path; with its path.
 
     Args:
-        found: the values, with their paths.
+        values: the values, with their paths.
         at: the path.
         file: its name.
         what: what they are.
@@ -412,10 +434,10 @@ def choose(found: Sequence[tuple[str, _T]], at: str | None, file: str, what: str
         NoModuleError: there is none.
         ModelError: there are several and `at` is `None`, or there is none at `at`; the message lists them.
     """
-    paths = listed((path for path, _ in found), _SHOWN)
-    chosen = [pair for pair in found if at is None or pair[0] in (at, f"root.{at}")]
-    if not found:
+    if not values:
         raise NoModuleError(f"the file holds no {what}", file=file, hint="t7bridge inspect shows its content.")
+    paths = listed((path for path, _ in values), _SHOWN)
+    chosen = [(path, value) for path, value in values if at is None or path in (at, f"root.{at}")]
     if not chosen:
         raise ModelError(f"the file holds no {what} at {at}", file=file, hint=f"It has {paths}.")
     if len(chosen) > 1:
@@ -426,5 +448,8 @@ def choose(found: Sequence[tuple[str, _T]], at: str | None, file: str, what: str
 
 def choose_module(value: Value, at: str | None, file: str) -> tuple[str, TorchObject]:
     """Return the model in a value, or the module at a path, inside another too; see `choose`."""
-    module = None if at is None else module_at(value, at)
-    return choose(find_models(value), at, file) if at is None or module is None else (at, module)
+    if at is not None:
+        module = module_at(value, at)
+        if module is not None:
+            return at, module
+    return choose(find_models(value), at, file)

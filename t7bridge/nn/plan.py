@@ -50,7 +50,7 @@ def build_plan(
     planner = _Planner(Places(value, path, limits), state or state_dict(value, path, limits, own_keys=True), index_base)
     root = planner.run()
     if planner.unsupported:
-        raise _error(list(planner.unsupported), planner.unknown)
+        raise _error(list(planner.unsupported), planner.has_unknown_class)
     planner.check_shapes()
     return Plan(root, frozenset(planner.learned()))
 
@@ -86,16 +86,21 @@ class _Planner:
         self._state = state
         self._index_base = index_base
         self._specs: dict[int, ModuleSpec] = {}
+        """The plan of each object, by its id."""
         self._childless: set[int] = set()
+        """Objects, by id, that their arguments describe fully: what is inside is not planned."""
         self._refers: list[tuple[ModuleSpec, Mapping[str, TorchObject]]] = []
+        """Modules, and the objects elsewhere in the model that their constructors receive."""
         self._remembering: set[int] = set()
+        """Plans, by id, whose class became one that remembers its values for others."""
         self.unsupported: dict[tuple[str, str, str], None] = {}
+        """Path, class and reason of each layer without a PyTorch module, in order."""
         self._similar = cache(_similar)
-        self.unknown = False
-        """True once a class without an entry was found."""
+        self.has_unknown_class = False
+        """Whether a class has no entry."""
         self._shapes: dict[str | int, dict[str, tuple[int, ...]]] = {}
         """The shapes of the tensors of each place by its prefix, and of each object by its id."""
-        self._found: dict[int, dict[str, tuple[int, ...]]] = {}
+        self._planned_shapes: dict[int, dict[str, tuple[int, ...]]] = {}
         """The shapes with which each object was planned, by its id."""
         for key, tensor in state.items():
             prefix, _, name = key.rpartition(".")
@@ -105,23 +110,27 @@ class _Planner:
     def run(self) -> ModuleSpec:
         """Visit the places of all modules; return the plan of the first."""
         root: ModuleSpec | None = None
-        hidden: dict[int, Place] = {}  # places inside modules fully described by their arguments
+        # Places inside modules fully described by their arguments: held, so that no other place receives their id.
+        hidden: dict[int, Place] = {}
         for place in self._places:
-            above = place.parent
-            if above is not None and (id(above.obj) in self._childless or id(above) in hidden):
+            parent = place.parent
+            if parent is not None and (id(parent.obj) in self._childless or id(parent) in hidden):
                 hidden[id(place)] = place
                 continue
             spec = self._specs.get(id(place.obj))
             if spec is None:
-                spec = self._specs[id(place.obj)] = self._plan(place)
-            root = root or spec
-            if place.parent is not None:
-                self._specs[id(place.parent.obj)].children.setdefault(place.name, spec)
+                spec = self._plan(place)
+                self._specs[id(place.obj)] = spec
+            if root is None:
+                root = spec
+            if parent is not None:
+                self._specs[id(parent.obj)].children.setdefault(place.name, spec)
         for place, child in self._places.cycles:
             self._reject(place.path + child.path, child.value.class_name, "contains itself")
         for place, child in self._places.non_modules:
             reason = f"holds a {type(child.value).__name__} where a module belongs"
             self._reject(place.path + child.path, place.obj.class_name, reason)
+        # References first: they may change the classes that the others ask for their traits.
         self._connect()
         self._overlap()
         self._keep_penalties()
@@ -135,8 +144,12 @@ class _Planner:
             return
         for spec in self._specs.values():
             if spec.kwargs.get("inplace") and not spec.children and not traits_of(spec.target).takes_list:
+                # The spec itself becomes the wrapper, as all its places refer to it.
                 inner = evolve(spec, children={}, refers={})
-                spec.target, spec.args, spec.kwargs, spec.plain = f"{LAYERS}activation.Overlapping", (), {}, ""
+                spec.target = f"{LAYERS}activation.Overlapping"
+                spec.args = ()
+                spec.kwargs = {}
+                spec.plain = ""
                 spec.children["0"] = inner
 
     def _keep_penalties(self) -> None:
@@ -149,9 +162,13 @@ class _Planner:
 
     def _choose_types(self) -> None:
         """Set the element types of containers that join values, in a model with several element types."""
-        casting = [spec for spec in self._specs.values() if traits_of(spec.target).casts]
-        types = {value for spec in casting for value in (*spec.args, *spec.kwargs.values()) if value in ELEMENT_TYPES}
-        for spec in self._specs.values() if types else ():
+        types: set[Any] = set()
+        for spec in self._specs.values():
+            if traits_of(spec.target).casts:
+                types.update(value for value in (*spec.args, *spec.kwargs.values()) if value in ELEMENT_TYPES)
+        if not types:
+            return
+        for spec in self._specs.values():
             typed = traits_of(spec.target).typed
             output = spec.obj.get("output") if spec.obj is not None else None
             if typed and isinstance(output, Tensor) and types != {output.element.name}:
@@ -159,24 +176,30 @@ class _Planner:
                 spec.kwargs = {**spec.kwargs, "dtype": output.element.name}
 
     def _plan(self, place: Place) -> ModuleSpec:
+        """Return the plan of a module without its children; one without arguments if it is rejected."""
         obj = place.obj
-        path = place.path if place.depth <= MAX_DEPTH else f"{self._places.path}…{place.step} ({place.depth} deep)"
+        is_deep = place.depth > MAX_DEPTH
+        path = f"{self._places.path}…{place.step} ({place.depth} deep)" if is_deep else place.path
         spec = ModuleSpec("", class_name=obj.class_name, obj=obj, path=path)
-        module = place.layer.module_of(obj.class_name) if place.layer else None
-        if place.layer is None or module is None:
-            shapes = self._shapes.get(id(obj), {})
-            self.unknown |= place.layer is None
-            names = self._similar(obj.class_name) if place.layer is None else []
-            reason = "has no PyTorch module yet" if place.layer else unknown_class(obj, shapes, names)
+        if place.layer is None:
+            self.has_unknown_class = True
+            reason = unknown_class(obj, self._shapes.get(id(obj), {}), self._similar(obj.class_name))
             self._reject(path, obj.class_name, reason)
             return spec
-        shapes = self._shapes.get(place.prefix if place.depth <= MAX_DEPTH else id(obj), {})
-        self._found[id(obj)] = shapes
+        module = place.layer.module_of(obj.class_name)
+        if module is None:
+            self._reject(path, obj.class_name, "has no PyTorch module yet")
+            return spec
+        shapes = self._shapes.get(id(obj) if is_deep else place.prefix, {})
+        self._planned_shapes[id(obj)] = shapes
         above = Above(place)
         lua = Lua(obj, path, place.layer.defaults, shapes=shapes, index_base=self._index_base, above=above)
         try:
             call: Call = module(lua)
-            spec.target, spec.args, spec.kwargs, spec.plain = call.target, call.args, call.kwargs, call.plain
+            spec.target = call.target
+            spec.args = call.args
+            spec.kwargs = call.kwargs
+            spec.plain = call.plain
             if traits_of(spec.target).is_graph:
                 spec.graph = graph_spec(obj, path)
                 spec.kwargs = graph_arguments(spec.graph)
@@ -196,12 +219,13 @@ class _Planner:
 
     def _connect(self) -> None:
         """Resolve references to modules elsewhere; their targets become classes that remember what is needed."""
-        for spec, refers in self._refers:
-            for name, obj in refers.items():
+        for spec, references in self._refers:
+            for name, obj in references.items():
                 other = self._specs.get(id(obj))
                 if other is not None and (remembering := traits_of(other.target).remembering):
                     other.target = LAYERS + remembering
                     self._remembering.add(id(other))
+                # A second reference finds the class that was set for the first.
                 if other is None or id(other) not in self._remembering:
                     self._reject(spec.path, spec.class_name, f"belongs to a {obj.class_name} outside of the model")
                     continue
@@ -216,18 +240,18 @@ class _Planner:
         Raises:
             ModelError: one has another shape; its path is that of the layer and its name in the state dict.
         """
-        for key, spec in self._specs.items():
-            wanted = tensor_shapes(spec.target, spec.args, spec.kwargs)
-            for name, shape in self._found.get(key, {}).items():
-                if wanted.get(name, shape) != shape:
+        for identity, spec in self._specs.items():
+            required = tensor_shapes(spec.target, spec.args, spec.kwargs)
+            for name, shape in self._planned_shapes.get(identity, {}).items():
+                if name in required and required[name] != shape:
                     raise ModelError(
                         f"the {name} of a {spec.class_name} does not match its other tensors",
                         path=f"{spec.path}.{name}",
-                        expected=f"the shape {list(wanted[name])}",
+                        expected=f"the shape {list(required[name])}",
                         found=f"{list(shape)}",
                     )
 
-    def learned(self) -> Any:
+    def learned(self) -> Iterator[str]:
         """Return the keys of the state dict that are parameters."""
         for key, origin in self._state.origins.items():
             if origin.param is not None and origin.param.kind == "parameter":
@@ -266,23 +290,28 @@ class Above(Sequence[TorchObject]):
         return list(self)[index]
 
 
-def _error(layers: list[tuple[str, str, str]], unknown: bool) -> UnsupportedLayerError:
+def _error(layers: list[tuple[str, str, str]], has_unknown_class: bool) -> UnsupportedLayerError:
     classes = sorted({class_name for _, class_name, _ in layers})
     lines = [f"{path}: {class_name} {reason}" for path, class_name, reason in layers[:_MAX_LISTED]]
     if len(layers) > _MAX_LISTED:
         lines.append(f"and {len(layers) - _MAX_LISTED} more")
     have = "layer has" if len(layers) == 1 else "layers have"
-    own = "Register classes of your own with t7bridge.register_module, see docs/own-layers.md; " if unknown else ""
+    hint = "`t7bridge convert` still writes their tensors."
+    if has_unknown_class:
+        hint = f"Register classes of your own with t7bridge.register_module, see docs/own-layers.md; {hint}"
     return UnsupportedLayerError(
         f"{len(layers)} {have} no PyTorch module ({', '.join(classes)}):\n  " + "\n  ".join(lines),
         layers=tuple(layers),
-        hint=f"{own}`t7bridge convert` still writes their tensors.",
+        hint=hint,
     )
 
 
-_TENSORS = 6
+_MAX_TENSORS = 6
+"""Maximum number of tensors described in the reason for an unknown class."""
 _CANDIDATES = 3
+"""Maximum number of known classes of similar names whose fields are compared."""
 _ALIKE = 0.75
+"""Least similarity of names, of `difflib`: `nn.SpatialConvolutionX` has 0.98 with `nn.SpatialConvolution`."""
 
 
 def unknown_class(obj: TorchObject, shapes: Mapping[str, tuple[int, ...]], similar: Iterable[str]) -> str:
@@ -295,8 +324,10 @@ def unknown_class(obj: TorchObject, shapes: Mapping[str, tuple[int, ...]], simil
     """
     text = "is a class without an entry"
     if shapes:
-        listed = [f"{name} {' x '.join(map(str, shape))}" for name, shape in list(shapes.items())[:_TENSORS]]
-        text += f"; it has {', '.join(listed)}{', …' if len(shapes) > _TENSORS else ''}"
+        tensors = [f"{name} {' x '.join(map(str, shape))}" for name, shape in list(shapes.items())[:_MAX_TENSORS]]
+        if len(shapes) > _MAX_TENSORS:
+            tensors.append("…")
+        text += f"; it has {', '.join(tensors)}"
     for name in similar:
         if _has_fields_of(obj, name, shapes):
             return f"{text}{' and' if shapes else '; it has'} all fields of {name}"
@@ -311,8 +342,9 @@ def _has_fields_of(obj: TorchObject, name: str, shapes: Mapping[str, tuple[int, 
         return False
     lua = Lua(obj, "", layer.defaults, shapes=shapes)
     try:
-        wanted = {param.name for param in layer.params_of(lua) if param.kind == "parameter"}
+        parameters = {param.name for param in layer.params_of(lua) if param.kind == "parameter"}
         module(lua)
     except (ModelError, ArithmeticError, LookupError, TypeError, ValueError):
         return False
-    return wanted <= {*shapes, "bias"} and set(shapes) <= wanted
+    # The bias may be missing, and nothing else.
+    return parameters <= {*shapes, "bias"} and set(shapes) <= parameters

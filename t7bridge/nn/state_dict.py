@@ -38,7 +38,24 @@ _SCALARS = (bytes, str, float, int)
 """Text, numbers and truth values."""
 _DATA = (Table, TdsHash, TdsVec, *_SCALARS)
 _USUAL = ("weight", "bias", "running_mean", "running_var")
-"""The tensors of most layers, whose names are the same in PyTorch."""
+"""The tensors of most layers, whose names are the same in PyTorch, in the order in which PyTorch lists them."""
+
+
+@define(frozen=True)
+class _Unnamed:
+    """A field that the entry of a module's class does not name.
+
+    Attributes:
+        place: the module.
+        name: of the field, or the path of the tensor in it.
+        value: its value.
+        has_entry: whether the module was taken by an entry; otherwise its tensors of other names were.
+    """
+
+    place: Place
+    name: str
+    value: Value
+    has_entry: bool
 
 
 @define(eq=False)
@@ -155,10 +172,12 @@ def _rename(value: TorchObject, path: str, result: StateDict) -> None:
     tensors = record.outer(result)
     origins = {}
     for key in tensors:
-        pieces = record.pieces.get(record.tied.get(key, key))
+        first_key = record.tied.get(key, key)
+        pieces = record.pieces.get(first_key)
         if pieces:
-            first = result.origins[pieces[0].key]
-            origins[key] = Origin(first.obj, first.param, None, first.tensor)
+            # A joined tensor has no field or layout of its own; its object is that of its first piece.
+            origin = result.origins[pieces[0].key]
+            origins[key] = Origin(origin.obj, origin.param, None, origin.tensor)
     result.clear()
     result.update(tensors)
     result.origins = origins
@@ -171,14 +190,14 @@ class _Collector:
         self._places = places
         self._result = StateDict()
         self._budget = NameBudget()
-        self._made: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
+        self._converted: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
         """Tensors of each object by name, so that a module at two places has the same tensors twice."""
         self._copies: dict[object, list[Tensor]] = {}
         """Copied tensors, by their originals, so that tied weights stay tied."""
         self._notes: dict[tuple[str, str], Note] = {}
         """The note of each level and message, with its first path and the number of occurrences."""
-        self._left: list[tuple[Place, str, Value, bool]] = []
-        """Fields that the entries do not name: place, step, value, whether the class is known."""
+        self._unnamed: list[_Unnamed] = []
+        """Looked at when all tensors are in the result, as another module may name what is in them."""
         self._own = cache(own_names)
         self._is_data = cache(is_data)
         """A table that many objects hold is searched once."""
@@ -189,31 +208,31 @@ class _Collector:
         """Collect everything."""
         for place in self._places:
             if place.layer is None:
-                self._take_unknown(place)
+                self._collect_by_names(place)
             else:
-                self._take_known(place, place.layer)
+                self._collect_by_entry(place, place.layer)
         for place, child in self._places.cycles:
             self._note("warning", place, child.path, f"a {child.value.class_name} contains itself: used once", "cycle")
         for place, child in self._places.non_modules:
-            found = type(child.value).__name__
-            self._note("warning", place, child.path, f"{place.obj.class_name} holds a {found} where a module belongs")
-        self._report_left()
+            kind = type(child.value).__name__
+            self._note("warning", place, child.path, f"{place.obj.class_name} holds a {kind} where a module belongs")
+        self._report_unnamed()
         for note in self._notes.values():
             self._result.notes.append(evolve(note, message=note.message + and_elsewhere(note.count - 1)))
         return self._result
 
     def _note(self, level: str, place: Place, step: str, message: str, code: str = "layer") -> None:
         """Add a note once, with the first place and the number of places."""
-        known = self._notes.get((level, message))
-        if known is None:
+        note = self._notes.get((level, message))
+        if note is None:
             path = place.path + step
             self._budget.spend(len(path))
-            known = Note(level, path, message, code=code, class_name=place.obj.class_name, count=0)
-        self._notes[level, message] = evolve(known, count=known.count + 1, code=code, class_name=place.obj.class_name)
+            note = Note(level, path, message, code=code, class_name=place.obj.class_name, count=0)
+        self._notes[level, message] = evolve(note, count=note.count + 1, code=code, class_name=place.obj.class_name)
 
     # Classes with an entry
 
-    def _take_known(self, place: Place, layer: Layer) -> None:
+    def _collect_by_entry(self, place: Place, layer: Layer) -> None:
         fields = Fields(place.obj, "", layer.defaults)
         if text := layer.note_of(fields):
             self._note("info", place, "", f"{place.obj.class_name} {text}")
@@ -221,64 +240,75 @@ class _Collector:
             params = layer.params_of(fields)
         except ModelError as error:
             self._note("warning", place, error.path, f"{place.obj.class_name}: {error.message}: treated as a new class")
-            self._take_unknown(place)
+            self._collect_by_names(place)
             return
-        accounted: set[str] = set()
+        named_fields: set[str] = set()
         for param in params:
-            accounted.update(source.path.partition(".")[0] for source in param.sources)
-            made = self._made.get((id(place.obj), param.name)) or self._make(place, fields, param)
-            if made is not None:
-                self._made[id(place.obj), param.name] = made
-                self._put(place, param.name, *made)
-        self._see_left(place, layer, accounted)
+            named_fields.update(source.path.partition(".")[0] for source in param.sources)
+            identity = (id(place.obj), param.name)
+            converted = self._converted.get(identity)
+            if converted is None:
+                converted = self._convert(place, fields, param)
+            if converted is not None:
+                self._converted[identity] = converted
+                self._put(place, param.name, *converted)
+        self._collect_unnamed(place, layer, named_fields)
 
-    def _make(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
+    def _convert(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
         """Return the tensor of an entry, and its origin; `None` if the object has none."""
-        obj = place.obj
         for source in param.sources:
-            found = fields.find_tensor(source.path)
-            if found is None:
-                continue
-            if param.kind == "unused":
-                self._note("info", place, path_steps(source.path), f"{source.path} of {obj.class_name}: {param.note}")
-                return None
-            if param.note:
-                self._note("info", place, path_steps(source.path), f"{obj.class_name}: {param.note}")
-            try:
-                tensor = apply_layout(source.layout, found, fields)
-            except ModelError as error:
-                reason = f"{error.message}; expected {error.expected}; found {error.found}"
-                self._note(
-                    "warning",
-                    place,
-                    path_steps(source.path),
-                    f"{source.path} of {obj.class_name} keeps Lua's layout: {reason}",
-                )
-                return found, Origin(obj, param, None, found)
-            if tensor.storage is not found.storage:
-                tensor = self._same_copy(
-                    (id(found.storage), found.offset, found.size, found.stride, source.layout), tensor
-                )
-            return tensor, Origin(obj, param, source, found)
+            tensor = fields.find_tensor(source.path)
+            if tensor is not None:
+                return self._converted_field(place, fields, param, source, tensor)
+        return self._computed(place, fields, param)
+
+    def _converted_field(
+        self, place: Place, fields: Fields, param: Param, source: Source, original: Tensor
+    ) -> tuple[Tensor, Origin] | None:
+        """Return a field's tensor in PyTorch's layout, or in Lua's if that is impossible; `None` if it is unused."""
+        obj = place.obj
+        steps = path_steps(source.path)
+        if param.kind == "unused":
+            self._note("info", place, steps, f"{source.path} of {obj.class_name}: {param.note}")
+            return None
+        if param.note:
+            self._note("info", place, steps, f"{obj.class_name}: {param.note}")
+        try:
+            tensor = apply_layout(source.layout, original, fields)
+        except ModelError as error:
+            reason = f"{error.message}; expected {error.expected}; found {error.found}"
+            self._note("warning", place, steps, f"{source.path} of {obj.class_name} keeps Lua's layout: {reason}")
+            return original, Origin(obj, param, None, original)
+        if tensor.storage is not original.storage:
+            memory = (id(original.storage), original.offset, original.size, original.stride, source.layout)
+            tensor = self._same_copy(memory, tensor)
+        return tensor, Origin(obj, param, source, original)
+
+    def _computed(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
+        """Return a tensor that no field holds, computed from the others."""
+        obj = place.obj
         if param.make is None:
             return None
         try:
-            made = param.make(fields)
+            tensor = param.make(fields)
         # The errors of fields, and those of numpy for inconsistent fields.
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             message = error.message if isinstance(error, ModelError) else str(error)
             self._note("warning", place, "", f"{param.name} of {obj.class_name} cannot be computed: {message}")
             return None
-        if made is not None and param.note:
+        if tensor is None:
+            return None
+        if param.note:
             self._note("info", place, "", f"{obj.class_name}: {param.note}")
-        return None if made is None else (made, Origin(obj, param, None, None))
+        return tensor, Origin(obj, param, None, None)
 
-    def _same_copy(self, key: object, tensor: Tensor) -> Tensor:
+    def _same_copy(self, memory: object, tensor: Tensor) -> Tensor:
         """Return the earlier copy of the same memory, if it is equal; else this one."""
-        copies = self._copies.setdefault(key, [])
-        for known in copies:
-            if np.array_equal(elements(known), elements(tensor), equal_nan=tensor.element.code[0] == "f"):
-                return known
+        copies = self._copies.setdefault(memory, [])
+        is_float = tensor.element.code[0] == "f"
+        for copy in copies:
+            if np.array_equal(elements(copy), elements(tensor), equal_nan=is_float):
+                return copy
         copies.append(tensor)
         return tensor
 
@@ -289,38 +319,43 @@ class _Collector:
         if key in tensors:
             if tensors[key] is tensor:
                 return
-            wanted, number = key, 2
+            wanted = key
+            number = 2
             while key in tensors:
-                key, number = f"{wanted}_{number}", number + 1
+                key = f"{wanted}_{number}"
+                number += 1
             self._note("warning", place, "", f"two tensors are named {wanted}; this one is {key}")
         tensors[key] = tensor
         self._result.origins[key] = origin
 
     # Classes without an entry
 
-    def _take_unknown(self, place: Place) -> None:
+    def _collect_by_names(self, place: Place) -> None:
+        """Collect the tensors called `weight`, `bias` and the like; of an object without them all that it holds."""
         obj = place.obj
-        finds = [
-            find
-            for find in self._places.searcher.fields(obj)
-            if isinstance(find.value, Tensor) and find.value.numel and find.value.storage is not None
-        ]
-        usual = [find for find in finds if find.name in _USUAL]
-        taken = usual or finds
-        taken.sort(key=lambda find: _USUAL.index(find.name) if find.name in _USUAL else len(_USUAL))
-        for find in taken:
-            self._put(place, find.name, find.value, Origin(obj, None, Source(find.path.lstrip(".")), find.value))
+        tensors = [child for child in self._places.searcher.fields(obj) if _has_elements(child.value)]
+        usual = [child for child in tensors if child.name in _USUAL]
+        others = [child for child in tensors if child.name not in _USUAL]
+        usual.sort(key=lambda child: _USUAL.index(child.name))
+        for child in usual or others:
+            self._put(place, child.name, child.value, Origin(obj, None, Source(child.path.lstrip(".")), child.value))
         if place.layer is None:
-            kept = "its tensors keep Lua's names" if taken else "it has no tensors of its own"
-            self._note("warning", place, "", f"no mapping yet for class {obj.class_name}: {kept}", "unmapped")
-        self._left.extend((place, find.path, find.value, False) for find in finds if usual and find not in usual)
-        for key, value in obj.fields.raw_items() if obj.fields is not None else ():
-            if isinstance(key, bytes) and not is_scratch(name := _text(key)):
-                self._take_data(place, name, value)
+            consequence = "its tensors keep Lua's names" if tensors else "it has no tensors of its own"
+            self._note("warning", place, "", f"no mapping yet for class {obj.class_name}: {consequence}", "unmapped")
+        if usual:
+            self._unnamed.extend(_Unnamed(place, child.path, child.value, False) for child in others)
+        if obj.fields is None:
+            return
+        for key, value in obj.fields.raw_items():
+            if not isinstance(key, bytes):
+                continue
+            name = _text(key)
+            if not is_scratch(name):
+                self._collect_data(place, name, value)
 
     # What is left out
 
-    def _see_left(self, place: Place, layer: Layer, accounted: set[str]) -> None:
+    def _collect_unnamed(self, place: Place, layer: Layer, named_fields: set[str]) -> None:
         """Record fields with tensors or modules that the entry does not name."""
         obj = place.obj
         if obj.fields is None:
@@ -329,21 +364,21 @@ class _Collector:
             if not isinstance(key, bytes) or not isinstance(value, (Tensor, TorchObject, *_DATA)):
                 continue
             name = _text(key)
-            if name in accounted or name in layer.scratch or is_scratch(name) or self._is_own(obj, name, value):
+            if name in named_fields or name in layer.scratch or is_scratch(name) or self._is_own(obj, name, value):
                 continue
             if name in (FIELD, ROOT_FIELD):
-                self._take_data(place, name, value)
+                self._collect_data(place, name, value)
                 continue
             if name in ("modules", "module", "criterions", "criterion") and layer.children is not None:
                 continue
-            self._left.append((place, name, value, True))
+            self._unnamed.append(_Unnamed(place, name, value, True))
 
     def _is_own(self, obj: TorchObject, name: str, value: Value) -> bool:
         """Return whether a field holds a scalar and is one that the class itself sets."""
         return isinstance(value, _SCALARS) and name in self._own(obj.class_name)
 
-    def _take_data(self, place: Place, name: str, value: Value) -> None:
-        """Take a field that holds data, such as a vocabulary, and is not an option of the layer."""
+    def _collect_data(self, place: Place, name: str, value: Value) -> None:
+        """Collect a field that holds data, such as a vocabulary, and is not an option of the layer."""
         if name in (FIELD, ROOT_FIELD):  # used, or noted
             self._result.data_fields.add((id(place.obj), name))
             return
@@ -357,53 +392,56 @@ class _Collector:
         self._result.data.setdefault(place.prefix + name, value)
         self._result.data_fields.add((id(place.obj), name))
 
-    def _report_left(self) -> None:
+    def _report_unnamed(self) -> None:
         """Note content that was left out and is not in the state dict under another name."""
         stored = {id(origin.tensor.storage) for origin in self._result.origins.values() if origin.tensor is not None}
-        searcher, reached = self._places.searcher, self._places.last
-        for place, name, value, known in self._left:
-            path = path_steps(name) if known else name
-            for find in searcher.search(value, name, path):
-                inside = find.value
-                if isinstance(inside, Tensor):
-                    if not inside.numel or id(inside.storage) in stored:
-                        continue
-                    what = "a tensor"
-                elif id(inside) in reached:
-                    continue
-                else:
-                    what = f"a {inside.class_name}"
-                field_name = path.lstrip(".")
-                self._note(
-                    "warning",
-                    place,
-                    path,
-                    f"{field_name} of {place.obj.class_name} holds {what} that is left out",
-                    "unread-field",
-                )
-                break
-            else:
-                if known:
-                    self._take_data(place, name, value)
+        for unnamed in self._unnamed:
+            place = unnamed.place
+            path = path_steps(unnamed.name) if unnamed.has_entry else unnamed.name
+            content = self._left_out(unnamed, path, stored)
+            if content:
+                message = f"{path.lstrip('.')} of {place.obj.class_name} holds {content} that is left out"
+                self._note("warning", place, path, message, "unread-field")
+            elif unnamed.has_entry:
+                self._collect_data(place, unnamed.name, unnamed.value)
+
+    def _left_out(self, unnamed: _Unnamed, path: str, stored: set[int]) -> str:
+        """Describe the first tensor or module in a field that is nowhere in the state dict; empty if there is none."""
+        for child in self._places.searcher.search(unnamed.value, unnamed.name, path):
+            value = child.value
+            if isinstance(value, Tensor):
+                if value.numel and id(value.storage) not in stored:
+                    return "a tensor"
+            elif id(value) not in self._places.last:
+                return f"a {value.class_name}"
+        return ""
+
+
+def _has_elements(value: Value) -> bool:
+    return isinstance(value, Tensor) and value.numel > 0 and value.storage is not None
 
 
 def is_data(value: Value) -> bool:
     """Return whether a value is text, a number or a truth value, or a table of nothing else, of any depth."""
     seen: set[int] = set()
     stack = [value]
-    found = False
+    has_scalar = False
     while stack:
         item = stack.pop()
         if isinstance(item, _SCALARS):
-            found = True
-        elif isinstance(item, (Table, TdsHash, TdsVec)):
-            if id(item) not in seen:
-                seen.add(id(item))
-                table = item.content if isinstance(item, TdsHash) else item
-                stack.extend(table.elements if isinstance(table, TdsVec) else (*table.raw_keys, *table.raw_values))
-        else:
+            has_scalar = True
+            continue
+        if not isinstance(item, (Table, TdsHash, TdsVec)):
             return False
-    return found
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, TdsVec):
+            stack.extend(item.elements)
+        else:
+            table = item.content if isinstance(item, TdsHash) else item
+            stack.extend((*table.raw_keys, *table.raw_values))
+    return has_scalar
 
 
 class _Recording(Table):
@@ -430,15 +468,19 @@ def options_of(obj: TorchObject, layer: Layer) -> frozenset[str]:
     fields = _Recording(obj.fields or Table())
     copy = TorchObject(obj.class_name, obj.version, fields, obj.payload)
     lua = Lua(copy, "", layer.defaults)
-    module, children = layer.module_of(obj.class_name), layer.children
+    module = layer.module_of(obj.class_name)
+    children = layer.children
     reads: list[Callable[[Lua], Any]] = [layer.params_of, layer.note_of]
     if children is not None:
         reads.append(lambda _: list(children(copy)))
-    if isinstance(module, Row):  # each by itself: one that needs tensors does not hide the next
-        reads += [each.get for each in (*module.args, *module.kwargs.values()) if isinstance(each, Read)]
+    if isinstance(module, Row):
+        # Each argument by itself: one that needs tensors does not hide the next.
+        arguments = (*module.args, *module.kwargs.values())
+        reads += [argument.get for argument in arguments if isinstance(argument, Read)]
     elif module is not None:
         reads.append(module)
-    for read in reads:  # fields may be missing or damaged
+    for read in reads:
+        # Fields may be missing or damaged; what was asked before the error counts.
         with suppress(ModelError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
             read(lua)
     return frozenset(fields.asked)
@@ -472,15 +514,21 @@ def assignment(name: str, origin: Origin, tensor: Tensor, converted: Tensor) -> 
         converted: the Lua tensor in PyTorch's layout.
     """
     assert origin.tensor is not None
-    target, fields = origin.tensor, _fields(origin)
-    rest = origin.source.layout if origin.source else ()
-    while rest and (step := rest[0].apply(target, fields)).storage is target.storage:
-        target, rest = step, rest[1:]
-    if rest and same_elements(tensor, converted):  # unchanged: Lua's own elements, as undoing a step may round
-        tensor = copied(target, elements(target))
-    elif rest:
-        tensor = undo_layout(rest, tensor, target, fields)
-    return Assignment(name, target, tensor)
+    target = origin.tensor
+    fields = _fields(origin)
+    steps = origin.source.layout if origin.source else ()
+    while steps:
+        view = steps[0].apply(target, fields)
+        if view.storage is not target.storage:
+            break
+        target = view
+        steps = steps[1:]
+    if not steps:
+        return Assignment(name, target, tensor)
+    if same_elements(tensor, converted):
+        # Unchanged: Lua's own elements, as undoing a step may round.
+        return Assignment(name, target, copied(target, elements(target)))
+    return Assignment(name, target, undo_layout(steps, tensor, target, fields))
 
 
 def recomputed(origin: Origin) -> Tensor | None:
@@ -493,10 +541,14 @@ def recomputed(origin: Origin) -> Tensor | None:
         return None
 
 
-def existing_field(origin: Origin, made: Tensor) -> Tensor | None:
+def existing_field(origin: Origin, computed: Tensor) -> Tensor | None:
     """Return Lua's tensor with the name and shape of a computed one, read in evaluation; `None` if missing."""
-    found = _fields(origin).find_tensor(origin.param.name) if origin.param is not None else None
-    return found if found is not None and found.shape == made.shape else None
+    if origin.param is None:
+        return None
+    tensor = _fields(origin).find_tensor(origin.param.name)
+    if tensor is None or tensor.shape != computed.shape:
+        return None
+    return tensor
 
 
 def added(first: Tensor, second: Tensor) -> Tensor | None:
@@ -522,13 +574,14 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
     for place in Places(root):
         if place.layer is None or place.layer.children not in (first_module, clones):
             continue
-        for child in list(modules(place.obj))[len(list(place.layer.children(place.obj))) :]:
+        converted = list(place.layer.children(place.obj))
+        for child in list(modules(place.obj))[len(converted) :]:
             if not isinstance(child.value, TorchObject):
                 continue
-            found = state_dict(child.value, own_keys=True)
-            for key, origin in found.origins.items():
+            tensors = state_dict(child.value, own_keys=True)
+            for key, origin in tensors.origins.items():
                 if origin.param is not None and origin.param.kind == "parameter":
-                    yield f"{place.prefix}0.{key}", place.path + child.path, origin, found[key]
+                    yield f"{place.prefix}0.{key}", place.path + child.path, origin, tensors[key]
 
 
 def _fields(origin: Origin) -> Fields:
@@ -536,10 +589,11 @@ def _fields(origin: Origin) -> Fields:
     return Fields(origin.obj, "", layer.defaults if layer else {})
 
 
-# Records of `save_module`, and sharing that is lost
+# Sharing that is lost
 
 
 _SHOWN = 8
+"""Number of names in a message."""
 
 
 def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
@@ -549,27 +603,33 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
         models: the state dicts of the result.
         report: receives the note.
     """
-    places: dict[int, list[tuple[int, int, str, Tensor, Tensor]]] = {}
+    # Of each storage: first and last element of the Lua tensor, its key, itself, and PyTorch's tensor.
+    by_storage: dict[int, list[tuple[int, int, str, Tensor, Tensor]]] = {}
     for model in models:
         for key, origin in model.origins.items():
             before = origin.tensor
             if before is not None and before.storage is not None and before.numel:
-                places.setdefault(id(before.storage), []).append((*before.reach(), key, before, model[key]))
-    lost: dict[str, None] = {}
-    for group in chain.from_iterable(map(overlapping, places.values())):
-        several = len({id(before) for *_, before, _ in group}) > 1  # parts of one tensor share nothing
-        if several and len({id(now.storage) for *_, now in group}) > 1:
-            lost.update(dict.fromkeys(key for _, _, key, *_ in group))
-    if lost:
-        names = listed(lost, _SHOWN)
-        message = f"memory that Lua shares between tensors of different layouts is no longer shared: {names}"
+                by_storage.setdefault(id(before.storage), []).append((*before.reach(), key, before, model[key]))
+    names: dict[str, None] = {}
+    for group in chain.from_iterable(map(overlapping, by_storage.values())):
+        originals = {id(before) for *_, before, _ in group}
+        storages = {id(now.storage) for *_, now in group}
+        # Parts of one tensor share nothing.
+        if len(originals) > 1 and len(storages) > 1:
+            names.update(dict.fromkeys(key for _, _, key, *_ in group))
+    if names:
+        text = listed(names, _SHOWN)
+        message = f"memory that Lua shares between tensors of different layouts is no longer shared: {text}"
         report.notes.append(Note("info", "", message, "sharing", code="unshared"))
 
 
+# Records of `save_module`
+
+
 FIELD = "t7bridge"
-
-
+"""The field of a module that maps its tensors to runs of PyTorch's."""
 ROOT_FIELD = "t7bridge_state_dict"
+"""The field of the root with the keys of PyTorch's state dict, in order, and what no module holds."""
 
 
 @define(frozen=True)
@@ -611,34 +671,37 @@ class Recorded:
     other: dict[str, Tensor] = field(factory=dict)
     scalars: list[int] = field(factory=list)
 
-    def outer(self, found: StateDict) -> dict[str, Tensor]:
+    def outer(self, state: StateDict) -> dict[str, Tensor]:
         """Convert a model's own state dict to the recorded one: views of the same memory where possible."""
-        return self.by_keys({key: self._joined(key, found) for key in self.pieces}, self.other)
+        return self.by_keys({key: self._joined(key, state) for key in self.pieces}, self.other)
 
-    def by_keys(self, made: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    def by_keys(self, joined: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
         """Return tensors by the recorded keys, in order: those composed of pieces, and others."""
-        found = {**other, **made}
-        return {key: found[self.tied.get(key, key)] for key in self.keys}
+        tensors = {**other, **joined}
+        return {key: tensors[self.tied.get(key, key)] for key in self.keys}
 
-    def _joined(self, key: str, found: StateDict) -> Tensor:
-        size, pieces = self.sizes[key], self.pieces[key]
-        tensors = [found[piece.key] for piece in pieces]
+    def _joined(self, key: str, state: StateDict) -> Tensor:
+        """Return a tensor composed of its pieces; a view, if they lie in memory as in the tensor."""
+        size = self.sizes[key]
+        pieces = self.pieces[key]
+        tensors = [state[piece.key] for piece in pieces]
         first = tensors[0]
-        places = {
-            (id(tensor.storage), tensor.offset - piece.start) if tensor.is_contiguous else None
-            for piece, tensor in zip(pieces, tensors)
-        }
         if len(pieces) == 1 and pieces[0].transposed:
             return Tensor(first.element, first.storage, size, first.stride[::-1], first.offset)
-        if len(places) == 1 and None not in places and key not in self.other:
-            return Tensor(
-                first.element, first.storage, size, contiguous(size), first.offset - pieces[0].start, not size
-            )
-        rest = self.other.get(key)
-        whole = np.empty(prod(size), np.dtype(first.element.code)) if rest is None else rest.numpy().reshape(-1).copy()
+        # Where the whole would begin in memory, by each piece.
+        beginnings: set[tuple[int, int] | None] = set()
         for piece, tensor in zip(pieces, tensors):
-            whole[piece.start : piece.start + piece.count] = tensor.numpy().reshape(-1)
-        return Tensor.from_numpy(whole.reshape(size))  # one without dimensions is a scalar
+            beginnings.add((id(tensor.storage), tensor.offset - piece.start) if tensor.is_contiguous else None)
+        if len(beginnings) == 1 and None not in beginnings and key not in self.other:
+            offset = first.offset - pieces[0].start
+            return Tensor(first.element, first.storage, size, contiguous(size), offset, is_scalar=not size)
+        if key in self.other:
+            flat = self.other[key].numpy().reshape(-1).copy()
+        else:
+            flat = np.empty(prod(size), np.dtype(first.element.code))
+        for piece, tensor in zip(pieces, tensors):
+            flat[piece.start : piece.start + piece.count] = tensor.numpy().reshape(-1)
+        return Tensor.from_numpy(flat.reshape(size))  # one without dimensions is a scalar
 
     def differences(self, state: Mapping[Any, Any]) -> list[str]:
         """Return what does not fit in a state dict with the recorded keys: other shapes, and ties that are none."""
@@ -658,29 +721,40 @@ class Recorded:
         """Return the recorded keys of a tensor: its first key, and those tied to it."""
         return [key, *(other for other, first in self.tied.items() if first == key)]
 
-    def inner(self, state: Mapping[Any, Any], found: StateDict) -> dict[Any, Any]:
+    def inner(self, state: Mapping[Any, Any], own: StateDict) -> dict[Any, Any]:
         """Convert a recorded state dict to the model's own; tensors that no module holds are left out.
 
         Args:
             state: tensors under the recorded keys, without `differences`.
-            found: the model's own state dict.
+            own: the model's own state dict.
         """
         result: dict[Any, Any] = {}
         for key in self.pieces:
-            tensor = next((state[name] for name in self.names(key) if isinstance(state.get(name), Tensor)), None)
+            tensor = self._first_given(key, state)
             if tensor is None:
                 continue
-            array = None if tensor.storage is None else tensor.numpy()
+            if tensor.storage is None:
+                result.update((piece.key, tensor) for piece in self.places(key))
+                continue
+            array = tensor.numpy()
             for piece in self.places(key):
-                if array is None:
-                    result[piece.key] = tensor
-                    continue
-                part = (array.T if piece.transposed else array).reshape(-1)[piece.start : piece.start + piece.count]
-                wanted = found[piece.key].shape
-                result[piece.key] = Tensor.from_numpy(part.reshape(wanted)) if part.size == prod(wanted) else tensor
-        held, origins = self.held(), found.origins.items()
-        kept = {key: found[key] for key, origin in origins if key not in held and origin.tensor is not None}
-        return {**result, **kept}
+                flat = (array.T if piece.transposed else array).reshape(-1)
+                part = flat[piece.start : piece.start + piece.count]
+                shape = own[piece.key].shape
+                # A tensor of another size is passed as it is; whoever assigns it states the difference.
+                result[piece.key] = Tensor.from_numpy(part.reshape(shape)) if part.size == prod(shape) else tensor
+        held = self.held()
+        for key, origin in own.origins.items():
+            if key not in held and origin.tensor is not None:
+                result[key] = own[key]
+        return result
+
+    def _first_given(self, key: str, state: Mapping[Any, Any]) -> Tensor | None:
+        """Return a recorded tensor, under the first of its keys that a state dict has."""
+        for name in self.names(key):
+            if isinstance(state.get(name), Tensor):
+                return state[name]  # type: ignore[no-any-return]
+        return None
 
     def held(self) -> set[str]:
         """Return the keys of the model's own state dict that hold parts of recorded tensors."""
@@ -691,61 +765,78 @@ class Recorded:
         return [*self.pieces[key], *self.copies.get(key, [])]
 
 
-def recorded(root: TorchObject, found: StateDict) -> Recorded | None:
+def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
     """Return the state dict recorded in a model, `None` if there is none, or it does not match.
 
     Args:
         root: the model.
-        found: its own state dict.
+        own: its own state dict.
     """
-    record = root.get(ROOT_FIELD)
-    if not isinstance(record, Table):
+    table = root.get(ROOT_FIELD)
+    if not isinstance(table, Table):
         return None
-    result = Recorded([_text(key) for key in items_of(record.get("keys")) or ()])
-    result.tied = {_text(key): _text(value) for key, value in _pairs(record.get("tied"))}
-    result.scalars = [int(place) for place in items_of(record.get("scalars")) or () if isinstance(place, (int, float))]
-    for key, value in _pairs(record.get("other")):
-        scalar = value.get("scalar") if isinstance(value, Table) else None
-        if isinstance(scalar, Tensor) and scalar.numel == 1:
-            result.other[_text(key)] = Tensor(scalar.element, scalar.storage, (), (), scalar.offset, is_scalar=True)
-        elif isinstance(value, Tensor):
-            result.other[_text(key)] = value
-    for own, origin in found.origins.items():
-        name = own.rpartition(".")[2]
-        entry = origin.obj.get(FIELD)
-        entry = entry.get(name) if isinstance(entry, Table) else None
+    record = Recorded([_text(key) for key in items_of(table.get("keys")) or ()])
+    record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
+    record.scalars = [int(place) for place in items_of(table.get("scalars")) or () if isinstance(place, (int, float))]
+    for key, value in _pairs(table.get("other")):
+        tensor = _without_dimensions(value) if isinstance(value, Table) else value
+        if isinstance(tensor, Tensor):
+            record.other[_text(key)] = tensor
+    for key, origin in own.origins.items():
+        name = key.rpartition(".")[2]
+        entries = origin.obj.get(FIELD)
+        entry = entries.get(name) if isinstance(entries, Table) else None
         if isinstance(entry, Table):
-            _add(result, own, entry, found[own].numel)
-    if not all(_placed(result, key) for key in result.pieces):
+            _add_run(record, key, entry, own[key].numel)
+    if not all(_is_covered(record, key) for key in record.pieces):
         return None
-    known = {*result.pieces, *result.other}
-    return result if all(result.tied.get(key, key) in known for key in result.keys) else None
+    held = {*record.pieces, *record.other}
+    if not all(record.tied.get(key, key) in held for key in record.keys):
+        return None
+    return record
 
 
-def _add(result: Recorded, own: str, entry: Table, count: int) -> None:
+def _without_dimensions(table: Table) -> Tensor | None:
+    """Return the tensor without dimensions that a table `{scalar = tensor}` stands for; Lua has none."""
+    tensor = table.get("scalar")
+    if not isinstance(tensor, Tensor) or tensor.numel != 1:
+        return None
+    return Tensor(tensor.element, tensor.storage, (), (), tensor.offset, is_scalar=True)
+
+
+def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:
+    """Add the run that a module's field records for one of its tensors."""
     key = _text(entry.get("key"))
     size = tuple(int(extent) for extent in items_of(entry.get("size")) or () if isinstance(extent, (int, float)))
     start = entry.get("start", 0)
     start = int(start) if isinstance(start, (int, float)) else 0
-    result.pieces.setdefault(key, []).append(Run(own, start, count, entry.get("transposed") is True))
-    result.sizes.setdefault(key, size)
+    record.pieces.setdefault(key, []).append(Run(own_key, start, count, entry.get("transposed") is True))
+    record.sizes.setdefault(key, size)
 
 
-def _placed(result: Recorded, key: str) -> bool:
+def _is_covered(record: Recorded, key: str) -> bool:
     """Return whether the pieces of a tensor cover all of it, in order and without overlap; others become copies."""
-    size, pieces = result.sizes[key], result.pieces[key]
-    total, kept, place, covered = prod(size), result.other.get(key), 0, 0
-    whole = [piece for piece in pieces if (piece.start, piece.count) == (0, total)]  # others share its memory
+    size = record.sizes[key]
+    pieces = record.pieces[key]
+    total = prod(size)
+    whole = [piece for piece in pieces if (piece.start, piece.count) == (0, total)]
+    # Pieces of the same elements share their memory: the first counts. Beside a whole one all others are parts of it.
     first = {(piece.start, piece.count): piece for piece in reversed(whole or pieces)}
-    result.pieces[key] = sorted(first.values(), key=lambda piece: piece.start)
-    result.copies[key] = [piece for piece in pieces if first.get((piece.start, piece.count)) is not piece]
+    record.pieces[key] = sorted(first.values(), key=lambda piece: piece.start)
+    record.copies[key] = [piece for piece in pieces if first.get((piece.start, piece.count)) is not piece]
     if whole:
-        return not result.pieces[key][0].transposed or len(size) == 2
-    for piece in result.pieces[key]:
-        if piece.start < place or piece.transposed:
+        return not record.pieces[key][0].transposed or len(size) == 2
+    end = 0
+    covered = 0
+    for piece in record.pieces[key]:
+        if piece.start < end or piece.transposed:
             return False
-        place, covered = piece.start + piece.count, covered + piece.count
-    return place <= total and (covered == total or (kept is not None and kept.numel == total))
+        end = piece.start + piece.count
+        covered += piece.count
+    if end > total:
+        return False
+    rest = record.other.get(key)
+    return covered == total or (rest is not None and rest.numel == total)
 
 
 def _text(value: Any) -> str:

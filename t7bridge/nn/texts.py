@@ -19,8 +19,11 @@ from ..text import clean, short
 from .fields import Fields
 
 _LINES = 1000
+"""Maximum number of lines of a module."""
 _DEPTH = 60
+"""Maximum depth of modules that are shown."""
 _SIZES = 20
+"""Maximum number of sizes of a LongStorage that are shown."""
 
 
 @define(frozen=True)
@@ -65,19 +68,32 @@ class _Formatted:
         value = self._value
         if isinstance(value, (bytes, str)) and form == "s":
             return clean(value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value)
-        if isinstance(value, Tensor) and (form == "n" or (form.isdecimal() and int(form) <= len(value.size))):
-            return str(value.numel if form == "n" else value.size[int(form) - 1])
+        if isinstance(value, Tensor) and form == "n":
+            return str(value.numel)
+        if isinstance(value, Tensor) and form.isdecimal() and int(form) <= len(value.size):
+            return str(value.size[int(form) - 1])
         if isinstance(value, Storage) and form[:1] == "*" and not value.element.name.startswith("float"):
-            numbers = elements(Tensor(value.element, value, (value.count,), (1,)), _SIZES)
-            return form[1:].join([*map(str, numbers), *["…"] * (value.count > _SIZES)])
+            numbers = list(map(str, elements(Tensor(value.element, value, (value.count,), (1,)), _SIZES)))
+            if value.count > _SIZES:
+                numbers.append("…")
+            return form[1:].join(numbers)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            if form in ("s", "g"):
-                return f"{value:{'.14g' if form == 's' else form}}"
-            if abs(value) < 2**53:
-                return (
-                    f"{value:f}" if form == "f" or (form == "p" and not float(value).is_integer()) else str(int(value))
-                )
+            return self._number(value, form)
         raise _AbsentError
+
+    @staticmethod
+    def _number(value: float, form: str) -> str:
+        if form == "s":
+            return f"{value:.14g}"
+        if form == "g":
+            return f"{value:g}"
+        # `%d` of larger numbers is undefined in C.
+        if abs(value) >= 2**53:
+            raise _AbsentError
+        is_fraction = form == "p" and not float(value).is_integer()
+        if form == "f" or is_fraction:
+            return f"{value:f}"
+        return str(int(value))
 
 
 class _Values:
@@ -107,20 +123,22 @@ def window(*, planes: bool = False, extra: str = "", always: bool = False) -> Ca
 def _window(fields: Fields, *, planes: bool, extra: str, always: bool) -> str:
     axes = "TWH" if ".Volumetric" in fields.obj.class_name else "WH"
 
-    def found(prefix: str) -> list[Value]:
+    def values(prefix: str) -> list[Value]:
         return [fields.obj.get(prefix + axis) for axis in axes]
 
-    def listed(prefix: str, form: str = "", mark: str = ",") -> str:
+    def template(prefix: str, form: str = "", mark: str = ",") -> str:
         return mark.join(f"{{{prefix}{axis}{form}}}" for axis in axes)
 
     parts = ["{nInputPlane} -> {nOutputPlane}"] if planes else []
-    parts.append(listed("k", mark="x"))
+    parts.append(template("k", mark="x"))
     # In Lua nil ~= 0 is true, so that layers of releases without padding show their step.
-    if not planes or found("d") != [1] * len(axes) or found("pad") != [0] * len(axes):
-        parts.append(listed("d"))
+    if not planes or values("d") != [1] * len(axes) or values("pad") != [0] * len(axes):
+        parts.append(template("d"))
     for prefix in filter(None, ("pad", extra)):
-        if any(each not in (None, 0) for each in found(prefix)) or (always and prefix == extra):
-            parts.append(listed(prefix, ":s"))
+        is_used = any(value not in (None, 0) for value in values(prefix))
+        if is_used or (always and prefix == extra):
+            parts.append(template(prefix, ":s"))
+    # Only nn's convolutions of images say that they have no bias.
     without = "{without}" if planes and axes == "WH" else ""
     return f"({', '.join(parts)}){without}".format_map(_Values(fields.obj))
 
@@ -150,16 +168,19 @@ def _text_of(obj: TorchObject) -> tuple[Text, Mapping[str, Value]]:
 
 def layer_text(obj: TorchObject) -> str:
     """Return a layer on one line, as its `__tostring__` writes it, without its children: `nn.Linear(3 -> 4)`."""
-    shown, (text, defaults) = clean(str(obj.class_name)), _text_of(obj)
+    class_name = clean(str(obj.class_name))
+    text, defaults = _text_of(obj)
     if isinstance(text, Printed):
         if text.whole:
             return text.whole
         text = text.after
     for form in text if isinstance(text, tuple) else (text,):
-        with suppress(ArithmeticError, LookupError, TypeError, ValueError):  # a field is missing or has another type
-            fields = Fields(obj, "", defaults)
-            return shown + (form(fields) if callable(form) else form.format_map(_Values(obj)))
-    return shown
+        # A field is missing or has another type: the next form may do without it.
+        with suppress(ArithmeticError, LookupError, TypeError, ValueError):
+            if callable(form):
+                return class_name + form(Fields(obj, "", defaults))
+            return class_name + form.format_map(_Values(obj))
+    return class_name
 
 
 _Work = str | tuple[str, Value, str, int]
@@ -172,34 +193,50 @@ def _lines(obj: TorchObject, head: str, indent: str, depth: int) -> list[_Work]:
     style = text.inside if isinstance(text, Printed) else ""
     modules = obj.get("modules")
     inner = modules.as_list() if isinstance(modules, Table) else None
-    shown = clean(str(obj.class_name))
     if style == "map":
-        module = obj.get("module")
-        if module is None:
-            return [f"{head}{shown} {{ }}"]
-        return [
-            f"{head}{shown} {{",
-            (indent + "  ", module, indent + "        ", depth + 1),
-            indent + "}",
-        ]
+        return _map_lines(obj, head, indent, depth)
     if style == "decorator" and inner:
         return [(f"{head}{layer_text(obj)} @ ", inner[0], indent, depth + 1)]
     if style == "sequential" and inner is not None:
-        arrows = "".join(f" -> ({number})" for number in range(1, min(len(inner), _LINES) + 1))
-        work: list[_Work] = [
-            head + "nn.Sequential {",
-            f"{indent}  [input{arrows}{' -> …' if len(inner) > _LINES else ''} -> output]",
-        ]
-        work += [(f"{indent}  ({number}): ", item, indent + "  ", depth + 1) for number, item in enumerate(inner, 1)]
-        return [*work, indent + "}"]
+        return _sequential_lines(inner, head, indent, depth)
     if style == "branches" and inner is not None:
-        work = [f"{head}{shown} {{", indent + "  input"]
-        for number, item in enumerate(inner, 1):
-            last = number == len(inner)
-            start = f"{indent}{'     `-> ' if last else '    |`-> '}({number}): "
-            work.append((start, item, indent + ("         " if last else "    |    "), depth + 1))
-        return [*work, indent + "     ... -> output", indent + "}"]
+        return _branch_lines(obj, inner, head, indent, depth)
     return [head + layer_text(obj)]
+
+
+def _map_lines(obj: TorchObject, head: str, indent: str, depth: int) -> list[_Work]:
+    class_name = clean(str(obj.class_name))
+    module = obj.get("module")
+    if module is None:
+        return [f"{head}{class_name} {{ }}"]
+    return [
+        f"{head}{class_name} {{",
+        (indent + "  ", module, indent + "        ", depth + 1),
+        indent + "}",
+    ]
+
+
+def _sequential_lines(inner: list[Value], head: str, indent: str, depth: int) -> list[_Work]:
+    arrows = "".join(f" -> ({number})" for number in range(1, min(len(inner), _LINES) + 1))
+    if len(inner) > _LINES:
+        arrows += " -> …"
+    lines: list[_Work] = [
+        head + "nn.Sequential {",
+        f"{indent}  [input{arrows} -> output]",
+    ]
+    for number, module in enumerate(inner, 1):
+        lines.append((f"{indent}  ({number}): ", module, indent + "  ", depth + 1))
+    return [*lines, indent + "}"]
+
+
+def _branch_lines(obj: TorchObject, inner: list[Value], head: str, indent: str, depth: int) -> list[_Work]:
+    lines: list[_Work] = [f"{head}{clean(str(obj.class_name))} {{", indent + "  input"]
+    for number, module in enumerate(inner, 1):
+        is_last = number == len(inner)
+        start = "     `-> " if is_last else "    |`-> "
+        further = "         " if is_last else "    |    "
+        lines.append((f"{indent}{start}({number}): ", module, indent + further, depth + 1))
+    return [*lines, indent + "     ... -> output", indent + "}"]
 
 
 def module_text(value: TorchObject) -> str:

@@ -62,30 +62,48 @@ def _rows() -> Iterator[tuple[str, TorchClass]]:
     for line in Path(__file__).with_name("torch_nn.txt").read_text("ascii").splitlines():
         if line.startswith("#"):
             continue
-        name, base, output, rank, arguments, function, shape = (each.strip() for each in f"{line} | | |".split("|")[:7])
-        words = [word.partition("=") for word in arguments.split()]
-        known = {word: literal_eval(default) if equals else REQUIRED for word, equals, default in words}
-        rule, *dims = output.split() or ["none"]
-        made: Any = getattr(out, rule, None)
-        dimensions, *extent = rank.split() or [""]
+        # The last columns may be left out.
+        columns = [column.strip() for column in f"{line} | | |".split("|")]
+        name, base, output, rank, arguments, function, shape = columns[:7]
+        dimensions, *extents = rank.split() or [""]
         called, *passed = function.split() or [""]
+        defaults = {}
+        for argument in arguments.split():
+            word, equals, default = argument.partition("=")
+            defaults[word] = literal_eval(default) if equals else REQUIRED
         yield (
             name,
             TorchClass(
-                base,
-                known,
-                SAME if dimensions == "same" else int(dimensions) if dimensions else None,
-                called,
-                tuple(passed),
-                shape,
-                made(*map(int, dims)) if dims else made,
-                extent[0].strip("*") if extent else None,
+                base=base,
+                arguments=defaults,
+                rank=_rank(dimensions),
+                function=called,
+                passed=tuple(passed),
+                shape=shape,
+                output=_rule(output),
+                extent=extents[0].strip("*") if extents else None,
             ),
         )
 
 
+def _rank(dimensions: str) -> int | None:
+    """Return the rank of an output: `same`, a number, or nothing."""
+    if dimensions == "same":
+        return SAME
+    return int(dimensions) if dimensions else None
+
+
+def _rule(output: str) -> Rule | None:
+    """Return the rule of an output by its name in `output_shapes`; `pooling 2` is made for two dimensions."""
+    name, *dims = output.split() or ["none"]
+    rule: Any = getattr(out, name, None)
+    if dims:
+        rule = rule(*map(int, dims))
+    return rule  # type: ignore[no-any-return]
+
+
 _CLASSES = dict(_rows())
-TORCH = {name: known for name, known in _CLASSES.items() if known.base}
+TORCH = {name: row for name, row in _CLASSES.items() if row.base}
 """Classes whose arguments are known. Others are written with the arguments in the plan."""
 
 
@@ -95,8 +113,8 @@ def output_of(name: str) -> Rule | None:
     Args:
         name: of a class of torch.nn, with its package or without.
     """
-    known = _CLASSES.get(name.removeprefix("torch.nn."))
-    return known.output if known is not None else None
+    row = _CLASSES.get(name.removeprefix("torch.nn."))
+    return row.output if row is not None else None
 
 
 def shape(*sizes: Any) -> Shape:
@@ -130,9 +148,10 @@ def bound(name: str, args: tuple[Any, ...], kwargs: Arguments) -> dict[str, Any]
     """
     if name == "Identity":
         return {}
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    known = [Parameter(each, kind, default=default) for each, default in TORCH[name].arguments.items()]
-    arguments = Signature(known).bind(*args, **kwargs)
+    parameters = []
+    for argument, default in TORCH[name].arguments.items():
+        parameters.append(Parameter(argument, Parameter.POSITIONAL_OR_KEYWORD, default=default))
+    arguments = Signature(parameters).bind(*args, **kwargs)
     arguments.apply_defaults()
     return arguments.arguments
 
@@ -166,9 +185,10 @@ def tensors_like(name: str, args: tuple[Any, ...], kwargs: Arguments) -> Tensors
     """
     if name not in TORCH:
         return {}
-    known = TORCH[name].arguments
-    required = sum(default is REQUIRED for default in known.values())
-    return constructed(name, args[: max(1, required)], {key: value for key, value in kwargs.items() if key in known})
+    arguments = TORCH[name].arguments
+    required = sum(default is REQUIRED for default in arguments.values())
+    by_name = {key: value for key, value in kwargs.items() if key in arguments}
+    return constructed(name, args[: max(1, required)], by_name)
 
 
 def _require(holds: bool, message: str) -> None:
@@ -180,10 +200,10 @@ def _require(holds: bool, message: str) -> None:
 
 
 def _dropout(name: str, arguments: Arguments) -> Tensors:
-    _require(
-        not (arguments["p"] < 0 or arguments["p"] > 1),
-        f"the probability of nn.{name} is {arguments['p']}, not in 0 … 1",
-    )
+    probability = arguments["p"]
+    # As PyTorch compares: NaN is not refused.
+    is_outside = probability < 0 or probability > 1
+    _require(not is_outside, f"the probability of nn.{name} is {probability}, not in 0 … 1")
     return {}
 
 
@@ -195,8 +215,8 @@ def _hardtanh(name: str, arguments: Arguments) -> Tensors:
 
 def _unflatten(name: str, arguments: Arguments) -> Tensors:
     sizes = arguments["unflattened_size"]
-    whole = isinstance(sizes, tuple) and all(type(size) is int for size in sizes)
-    _require(whole and type(arguments["dim"]) is int, f"nn.{name} requires integers")
+    has_sizes = isinstance(sizes, tuple) and all(type(size) is int for size in sizes)
+    _require(has_sizes and type(arguments["dim"]) is int, f"nn.{name} requires integers")
     return {}
 
 
@@ -205,8 +225,10 @@ def _prelu(name: str, arguments: Arguments) -> Tensors:
 
 
 def _embedding(name: str, arguments: Arguments) -> Tensors:
-    at, rows = arguments["padding_idx"], arguments["num_embeddings"]
-    _require(at is None or -rows <= at < rows, f"row {at} of {rows} cannot be the padding of nn.{name}")
+    padding = arguments["padding_idx"]
+    rows = arguments["num_embeddings"]
+    has_row = padding is None or -rows <= padding < rows
+    _require(has_row, f"row {padding} of {rows} cannot be the padding of nn.{name}")
     return {"weight": shape(rows, arguments["embedding_dim"])}
 
 
@@ -214,57 +236,84 @@ def _norm(name: str, arguments: Arguments) -> Tensors:
     if "num_features" not in arguments:
         return {}
     features = shape(arguments["num_features"])
-    made: Tensors = {"weight": features, "bias": features} if arguments["affine"] else {}
+    tensors: Tensors = {}
+    if arguments["affine"]:
+        tensors |= {"weight": features, "bias": features}
     if arguments.get("track_running_stats"):
-        made |= {"running_mean": features, "running_var": features, "num_batches_tracked": ()}
-    return made
+        tensors |= {"running_mean": features, "running_var": features, "num_batches_tracked": ()}
+    return tensors
 
 
 def _linear(name: str, arguments: Arguments) -> Tensors:
+    # torch.nn.Bilinear has two inputs, and requires that the first has elements.
     *inputs, outputs, bias = arguments.values()
     _require(len(inputs) == 1 or (type(inputs[0]) is int and inputs[0] > 0), f"nn.{name} has no inputs")
-    return {"weight": shape(outputs, *inputs), **({"bias": shape(outputs)} if bias else {})}
+    tensors = {"weight": shape(outputs, *inputs)}
+    if bias:
+        tensors["bias"] = shape(outputs)
+    return tensors
 
 
 def _conv(name: str, arguments: Arguments) -> Tensors:
-    groups, inputs, outputs = arguments["groups"], arguments["in_channels"], arguments["out_channels"]
+    groups = arguments["groups"]
+    inputs = arguments["in_channels"]
+    outputs = arguments["out_channels"]
+    padding = arguments["padding"]
+    is_transposed = "Transpose" in name
     _require(type(groups) is int and groups > 0, f"nn.{name} has {groups} groups")
     shape(inputs, outputs)
-    padding, transposed = arguments["padding"], "Transpose" in name
-    named = isinstance(padding, str) and padding not in ("same", "valid") and not transposed
-    _require(not named, f"the padding of nn.{name} is {padding!r:.40}")
+    is_misnamed = isinstance(padding, str) and padding not in ("same", "valid") and not is_transposed
+    _require(not is_misnamed, f"the padding of nn.{name} is {padding!r:.40}")
     _require(not inputs % groups and not outputs % groups, f"{groups} groups do not divide {inputs} and {outputs}")
-    kernel, dims = arguments["kernel_size"], int(name[-2])
+    kernel = arguments["kernel_size"]
+    dims = int(name[-2])  # of Conv2d
     kernel = (kernel,) * dims if isinstance(kernel, int) else tuple(kernel)
     _require(len(kernel) == dims, f"a kernel of {len(kernel)} dimensions where {dims} are expected")
-    first, second = (inputs, outputs) if transposed else (outputs, inputs)
-    bias = {"bias": shape(outputs)} if arguments["bias"] else {}
-    return {"weight": shape(first, second // groups, *kernel), **bias}
+    # The weight of a transposed convolution is that of the convolution from its outputs to its inputs.
+    first, second = (inputs, outputs) if is_transposed else (outputs, inputs)
+    tensors = {"weight": shape(first, second // groups, *kernel)}
+    if arguments["bias"]:
+        tensors["bias"] = shape(outputs)
+    return tensors
 
 
 def _recurrent(name: str, arguments: Arguments) -> Tensors:
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[name.removesuffix("Cell")]
+    hidden = arguments["hidden_size"]
     if name.endswith("Cell"):
-        hidden, rows = arguments["hidden_size"], gates * arguments["hidden_size"]
-        made = {"weight_ih": shape(rows, arguments["input_size"]), "weight_hh": shape(rows, hidden)}
-        return made | (dict.fromkeys(("bias_ih", "bias_hh"), shape(rows)) if arguments["bias"] else {})
-    hidden, layers, dropped = arguments["hidden_size"], arguments["num_layers"], arguments["dropout"]
+        return _cell_tensors(gates * hidden, arguments)
+    layers = arguments["num_layers"]
+    dropout = arguments["dropout"]
+    projected = arguments["proj_size"]
+    function = arguments.get("nonlinearity", "tanh")
     positive(hidden)
     positive(arguments["input_size"])
     _require(type(arguments["batch_first"]) is bool, f"nn.{name} needs True or False for batch_first")
     _require(type(layers) is int and 0 < layers <= _MOST_LAYERS, f"nn.{name} has {layers} layers")
-    _require(0 <= dropped <= 1, f"the dropout of nn.{name} is {dropped}, not in 0 … 1")
-    projected, function = arguments["proj_size"], arguments.get("nonlinearity", "tanh")
+    _require(0 <= dropout <= 1, f"the dropout of nn.{name} is {dropout}, not in 0 … 1")
     _require(type(projected) is int and 0 <= projected < hidden, f"a projection to {projected} of {hidden}")
     _require(not projected or name == "LSTM", f"nn.{name} has no projection")
     _require(function in ("tanh", "relu"), f"nn.{name} has the nonlinearity {function}")
-    return dict(_gate_tensors(gates * hidden, arguments))
+    return dict(_layer_tensors(gates * hidden, arguments))
 
 
-def _gate_tensors(rows: int, arguments: Arguments) -> Iterator[tuple[str, Shape]]:
+def _cell_tensors(rows: int, arguments: Arguments) -> Tensors:
+    """Return the tensors of a cell whose gates have so many rows together."""
+    tensors = {
+        "weight_ih": shape(rows, arguments["input_size"]),
+        "weight_hh": shape(rows, arguments["hidden_size"]),
+    }
+    if arguments["bias"]:
+        tensors |= {"bias_ih": shape(rows), "bias_hh": shape(rows)}
+    return tensors
+
+
+def _layer_tensors(rows: int, arguments: Arguments) -> Iterator[tuple[str, Shape]]:
+    """Yield the tensors of a layer over sequences whose gates have so many rows together, in PyTorch's order."""
     outputs = arguments["proj_size"] or arguments["hidden_size"]
     directions = ("", "_reverse") if arguments["bidirectional"] else ("",)
     for layer in range(arguments["num_layers"]):
+        # A further layer receives the outputs of both directions.
         inputs = outputs * len(directions) if layer else arguments["input_size"]
         for direction in directions:
             suffix = f"_l{layer}{direction}"

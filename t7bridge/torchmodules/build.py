@@ -105,30 +105,33 @@ class _Blank(TorchFunctionMode):
 
 def construct(root: ModuleSpec) -> nn.Module:
     """Construct the modules of a plan, without memory for their weights. One spec becomes one module."""
-    made: dict[int, nn.Module] = {}
+    modules: dict[int, nn.Module] = {}
     stack = [root]
     while stack:
         spec = stack[-1]
-        missing = [other for other in (*spec.refers.values(), *spec.children.values()) if id(other) not in made]
-        if missing and id(spec) not in made:
+        if id(spec) in modules:
+            stack.pop()
+            continue
+        needed = (*spec.refers.values(), *spec.children.values())
+        missing = [other for other in needed if id(other) not in modules]
+        if missing:
             stack += reversed(missing)
             continue
+        modules[id(spec)] = _call(spec, modules)
         stack.pop()
-        if id(spec) not in made:
-            made[id(spec)] = _call(spec, made)
-    return made[id(root)]
+    return modules[id(root)]
 
 
-def _call(spec: ModuleSpec, made: dict[int, nn.Module]) -> nn.Module:
+def _call(spec: ModuleSpec, modules: dict[int, nn.Module]) -> nn.Module:
+    """Call the class of a module; those that it contains or refers to are constructed."""
     target = class_of(spec.target) or _imported(spec)
     if spec.graph is not None:
-        graph: nn.Module = target(
-            OrderedDict((key, made[id(child)]) for key, child in spec.children.items()), **spec.kwargs
-        )
+        children = OrderedDict((key, modules[id(child)]) for key, child in spec.children.items())
+        graph: nn.Module = target(children, **spec.kwargs)
         return graph
-    numbered = [made[id(child)] for key, child in spec.children.items() if key.isdigit()]
-    named = {key: made[id(child)] for key, child in spec.children.items() if not key.isdigit()}
-    named.update((key, made[id(other)]) for key, other in spec.refers.items())
+    numbered = [modules[id(child)] for key, child in spec.children.items() if key.isdigit()]
+    named = {key: modules[id(child)] for key, child in spec.children.items() if not key.isdigit()}
+    named.update((key, modules[id(other)]) for key, other in spec.refers.items())
     try:
         with torch.device("meta"), _Blank():
             module = target(*numbered, *spec.args, **named, **spec.kwargs)
@@ -178,31 +181,30 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
     Raises:
         UnsupportedError: the device does not exist.
     """
-    users = Counter(id(tensor.storage) for tensor in {id(tensor): tensor for tensor in tensors.values()}.values())
+    distinct = {id(tensor): tensor for tensor in tensors.values()}
+    users = Counter(id(tensor.storage) for tensor in distinct.values())
     storages: dict[int, torch.Tensor] = {}
-    made: dict[int, torch.Tensor] = {}
-    for tensor in tensors.values():
-        if id(tensor) in made:
-            continue
+    converted: dict[int, torch.Tensor] = {}
+    for identity, tensor in distinct.items():
         storage = tensor.storage
         # PyTorch has no negative strides.
         if storage is None or users[id(storage)] == 1 or any(step < 0 for step in tensor.stride):
-            made[id(tensor)] = _moved(torch.from_numpy(tensor.array.copy()), storage, place)
+            converted[identity] = _moved(torch.from_numpy(tensor.array.copy()), storage, place)
             continue
         if id(storage) not in storages:
             storages[id(storage)] = _moved(torch.from_numpy(own_array(storage)), storage, place)
         flat = storages[id(storage)]
-        made[id(tensor)] = flat.as_strided(tensor.size, tensor.stride, tensor.offset)
-    return {name: made[id(tensor)] for name, tensor in tensors.items()}
+        converted[identity] = flat.as_strided(tensor.size, tensor.stride, tensor.offset)
+    return {name: converted[id(tensor)] for name, tensor in tensors.items()}
 
 
-def _moved(made: torch.Tensor, storage: Storage | None, place: Callable[[str], str] | None) -> torch.Tensor:
-    """Return a tensor on its target device."""
+def _moved(tensor: torch.Tensor, storage: Storage | None, place: Callable[[str], str] | None) -> torch.Tensor:
+    """Return a tensor on the device for tensors of a storage."""
     if place is None:
-        return made
+        return tensor
     device = place(storage.device if storage is not None else "cpu")
     try:
-        return made.to(device)
+        return tensor.to(device)
     except (AssertionError, RuntimeError, NotImplementedError) as error:
         raise UnsupportedError(
             f"this PyTorch has no device {device}: {str(error).splitlines()[0][:200]}",
@@ -246,7 +248,10 @@ def _with_dimensions(owner: nn.Module, inputs: Any) -> Any:
     """Return inputs as in Lua, which has a number as a tensor of one element."""
     if isinstance(inputs, torch.Tensor):
         return inputs if inputs.dim() else inputs.reshape(1)
-    return type(inputs)(_with_dimensions(owner, item) for item in inputs) if type(inputs) in (list, tuple) else inputs
+    # Not tuples with names and the like, whose constructors take other arguments.
+    if type(inputs) in (list, tuple):
+        return type(inputs)(_with_dimensions(owner, item) for item in inputs)
+    return inputs
 
 
 class _Hooks:
@@ -259,15 +264,17 @@ class _Hooks:
     """
 
     def __init__(self, record: Recorded, other: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
-        self.record, self.other, self.shapes = record, other, shapes
+        self.record = record
+        self.other = other
+        self.shapes = shapes
         self.held = record.held()
 
     def rename(self, owner: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
         """Replace the module's own keys."""
         record = self.record
         own = {key[len(prefix) :]: state.pop(key) for key in list(state) if key.startswith(prefix)}
-        made = {key: _joined(record, key, own, self.other.get(key)) for key in record.pieces}
-        state.update((prefix + key, value) for key, value in record.by_keys(made, self.other).items())
+        joined = {key: _joined(record, key, own, self.other.get(key)) for key in record.pieces}
+        state.update((prefix + key, value) for key, value in record.by_keys(joined, self.other).items())
 
     def restore(self, owner: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Replace the recorded keys, if all are there."""
@@ -280,8 +287,9 @@ class _Hooks:
             for piece in record.places(key):
                 tensor = recorded[key].t() if piece.transposed else recorded[key]
                 part = tensor.reshape(-1)[piece.start : piece.start + piece.count]
-                wanted = self.shapes[piece.key]
-                state[prefix + piece.key] = part.view(wanted) if part.numel() == prod(wanted) else tensor
+                shape = self.shapes[piece.key]
+                # PyTorch states the difference of a tensor of another size.
+                state[prefix + piece.key] = part.view(shape) if part.numel() == prod(shape) else tensor
         # Tensors of the layers without a recorded key, such as the counters of batch normalization.
         for key, value in [*owner.named_parameters(remove_duplicate=False), *owner.named_buffers()]:
             if key in self.shapes and key not in self.held:
@@ -289,22 +297,26 @@ class _Hooks:
 
     def without_dimensions(self, owner: nn.Module, inputs: Any, output: Any) -> Any:
         """Return outputs as in PyTorch: Lua has a number as a tensor of one element."""
-        several = isinstance(output, (list, tuple))
-        flat = list(output) if several else [output]
-        for place in self.record.scalars:
-            if 0 < place <= len(flat) and isinstance(flat[place - 1], torch.Tensor) and flat[place - 1].numel() == 1:
-                flat[place - 1] = flat[place - 1].reshape(())
-        return flat if several else flat[0]
+        is_list = isinstance(output, (list, tuple))
+        outputs = list(output) if is_list else [output]
+        for number in self.record.scalars:  # from 1
+            if not 0 < number <= len(outputs):
+                continue
+            value = outputs[number - 1]
+            if isinstance(value, torch.Tensor) and value.numel() == 1:
+                outputs[number - 1] = value.reshape(())
+        return outputs if is_list else outputs[0]
 
 
 def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torch.Tensor | None = None) -> torch.Tensor:
     """Return a recorded tensor composed of its pieces; `rest` has the elements that no layer holds."""
-    size, pieces = record.sizes[key], record.pieces[key]
+    size = record.sizes[key]
+    pieces = record.pieces[key]
     if rest is not None:
-        whole = rest.detach().reshape(-1).clone()
+        flat = rest.detach().reshape(-1).clone()
         for piece in pieces:
-            whole[piece.start : piece.start + piece.count] = own[piece.key].detach().reshape(-1)
-        return whole.view(size)
+            flat[piece.start : piece.start + piece.count] = own[piece.key].detach().reshape(-1)
+        return flat.view(size)
     if len(pieces) == 1:
         tensor = own[pieces[0].key]
         return tensor.t() if pieces[0].transposed else tensor.view(size)
@@ -328,7 +340,10 @@ def make_module(factory: Factory, fetch: bool = True) -> nn.Module:
         ModelError: the factory does not exist, fails, or returns no module.
     """
     value = factory.load()
-    return _called(value, factory, factory.kwargs if fetch else {**_without_weights(value), **factory.kwargs})
+    kwargs = factory.kwargs
+    if not fetch:
+        kwargs = {**_without_weights(value), **kwargs}
+    return _called(value, factory, kwargs)
 
 
 def skeleton(factory: Factory) -> nn.Module:
@@ -363,42 +378,49 @@ def factories_in(home: str) -> list[Factory]:
     package = imported(home)
     if hasattr(package, "list_models") and hasattr(package, "create_model"):
         return [Factory(home, "create_model", (name,)) for name in package.list_models()]
-    found: dict[int, Factory] = {}
+    factories: list[Factory] = []
+    prefix = f"{package.__name__}."
     homes = [(home, package)]
     seen = {id(package)}
     for place, module in homes:
         for name, value in sorted(vars(module).items()):
             if name.startswith("_") or id(value) in seen:
                 continue
-            inside = (getattr(value, "__module__", "") or "") + "."
-            if inspect.ismodule(value) and value.__name__.startswith(f"{package.__name__}."):
+            if inspect.ismodule(value) and value.__name__.startswith(prefix):
                 homes.append((f"{place}.{name}", value))
-            elif not inside.startswith(f"{package.__name__}.") or not _is_offered(value, module):
+                seen.add(id(value))
                 continue
-            else:
-                found[id(value)] = Factory(place, name)
-            seen.add(id(value))
-    return list(found.values())
+            # What a package imports from elsewhere, it does not offer.
+            defined_in = getattr(value, "__module__", "") or ""
+            if f"{defined_in}.".startswith(prefix) and _is_offered(value, module):
+                factories.append(Factory(place, name))
+                seen.add(id(value))
+    return factories
 
 
 def _is_offered(value: Any, module: Any) -> bool:
     """Return whether a value makes a module, and needs no arguments."""
-    if _is_module_class(value):
-        makes = True
-    elif inspect.isfunction(value):
-        try:
-            declared = get_type_hints(value).get("return")
-        except Exception:  # an annotation may be any expression
-            declared = None
-        used = [value.__globals__.get(name) for name in value.__code__.co_names]
-        makes = _is_module_class(declared) or value.__name__ in getattr(module, "__all__", ())
-        makes = makes or (bool(used) and all(map(_is_module_class, used)))
-    else:
+    if _is_module_class(value) or (inspect.isfunction(value) and _makes_module(value, module)):
+        return not any(map(_is_required, inspect.signature(value).parameters.values()))
+    return False
+
+
+def _makes_module(function: Any, module: Any) -> bool:
+    """Return whether a function is declared to return a module, is in `__all__`, or uses only classes of modules."""
+    try:
+        declared = get_type_hints(function).get("return")
+    except Exception:  # an annotation may be any expression
+        declared = None
+    if _is_module_class(declared) or function.__name__ in getattr(module, "__all__", ()):
+        return True
+    used = [function.__globals__.get(name) for name in function.__code__.co_names]
+    return bool(used) and all(map(_is_module_class, used))
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         return False
-    return makes and not any(
-        each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-        for each in inspect.signature(value).parameters.values()
-    )
+    return parameter.default is parameter.empty
 
 
 def _is_module_class(value: Any) -> bool:
@@ -408,20 +430,21 @@ def _is_module_class(value: Any) -> bool:
 def _without_weights(value: Any) -> dict[str, Any]:
     """Return the arguments with which a factory downloads no weights."""
     try:
-        known = inspect.signature(value).parameters
+        parameters = inspect.signature(value).parameters
     except (TypeError, ValueError):
         return {}
-    return {name: none for name, none in _DOWNLOADS.items() if name in known}
+    return {name: nothing for name, nothing in _DOWNLOADS.items() if name in parameters}
 
 
 def _called(value: Any, factory: Factory, kwargs: dict[str, Any]) -> nn.Module:
+    """Return the module that a factory makes, or the module that it is."""
     try:
-        made = value if isinstance(value, nn.Module) else value(*factory.args, **kwargs)
+        module = value if isinstance(value, nn.Module) else value(*factory.args, **kwargs)
     except Exception as error:
         raise ModelError(f"{factory} fails: {type(error).__name__}: {error}") from error
-    if not isinstance(made, nn.Module):
-        raise ModelError(f"{factory} does not return a torch.nn.Module", found=type(made).__name__)
-    return made
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"{factory} does not return a torch.nn.Module", found=type(module).__name__)
+    return module
 
 
 def load_weights(module: nn.Module, state: dict[str, Any], path: str) -> None:
@@ -441,6 +464,8 @@ def load_weights(module: nn.Module, state: dict[str, Any], path: str) -> None:
         raise ModelError(f"the weights do not match the module: {error}", file=path) from error
 
 
+_MOST_TENSORS = 8
+"""Maximum number of tensors of an output whose shapes are recorded."""
 _STEPS_PER_CALL = 500
 """Steps of `Limits.work` that the call of a module on the meta device costs."""
 Shapes = tuple[tuple[int, ...], ...]
@@ -466,38 +491,42 @@ def output_shapes(
         UnsupportedLayerError: layers of the model have no PyTorch module.
     """
     live = live_module(module, path, 1, limits).to("meta")
-    found: dict[str, Shapes] = {}
+    shapes: dict[str, Shapes] = {}
 
-    def record(name: str) -> Any:
-        def hook(_module: Any, _inputs: Any, output: Any) -> None:
+    def recorder(name: str) -> Any:
+        def record(_module: Any, _inputs: Any, output: Any) -> None:
             items = output if isinstance(output, (list, tuple)) else [output]
-            found[name] = tuple(tuple(each.shape) for each in items[:8] if isinstance(each, torch.Tensor))
+            tensors = [item for item in items[:_MOST_TENSORS] if isinstance(item, torch.Tensor)]
+            shapes[name] = tuple(tuple(tensor.shape) for tensor in tensors)
 
-        return hook
+        return record
 
     modules = list(live.named_modules())
     budget = Budget(limits, "running the model to find its shapes", _STEPS_PER_CALL * len(modules))
-    for name, each in modules:
-        each.register_forward_pre_hook(lambda *_: budget.spend(_STEPS_PER_CALL))
-        each.register_forward_hook(record(name))
+    for name, inner in modules:
+        inner.register_forward_pre_hook(lambda *_: budget.spend(_STEPS_PER_CALL))
+        inner.register_forward_hook(recorder(name))
     try:
         with torch.no_grad():
             live.eval()(each_input(partial(_on_meta, default=model_dtype(live)), inputs))
     except T7BridgeError:
         raise
     except Exception as error:  # any exception of a layer for an unsuitable input
+        reason = str(error).splitlines()[0][:200].rstrip(".") if str(error) else type(error).__name__
         raise ModelError(
             "the model cannot be run to find its shapes",
             path=path,
-            found=str(error).splitlines()[0][:200].rstrip(".") if str(error) else type(error).__name__,
+            found=reason,
             hint=f"The input was {inputs_text(inputs)}; give another with --input-shape.",
         ) from error
-    return found
+    return shapes
 
 
 def each_input(function: Callable[[Any], Any], inputs: Any) -> Any:
     """Return the results of a function for each tensor, in the lists that they are in."""
-    return [each_input(function, each) for each in inputs] if isinstance(inputs, list) else function(inputs)
+    if isinstance(inputs, list):
+        return [each_input(function, item) for item in inputs]
+    return function(inputs)
 
 
 def dtype_of(example: Example, default: torch.dtype) -> torch.dtype:
@@ -539,17 +568,19 @@ def example(module: nn.Module, inputs: Examples, indices: bool = False, first: i
     """
     generator = torch.Generator().manual_seed(0)
     floats = model_dtype(module)
-    rows = [each.weight.shape[0] for each in module.modules() if isinstance(each, nn.Embedding)]
-    most = max(1, min(rows, default=1))
+    rows = [table.weight.shape[0] for table in module.modules() if isinstance(table, nn.Embedding)]
+    smallest_table = max(1, min(rows, default=1))
 
-    def made(each: Example) -> torch.Tensor:
-        dtype = dtype_of(each, floats)
-        if each.value is not None:
-            return each.value.torch().to(dtype).contiguous()
-        if each.bounds is not None:
-            return torch.randint(each.bounds[0], each.bounds[1] + 1, each.shape, generator=generator).to(dtype)
+    def values(example: Example) -> torch.Tensor:
+        dtype = dtype_of(example, floats)
+        if example.value is not None:
+            return example.value.torch().to(dtype).contiguous()
+        if example.bounds is not None:
+            low, high = example.bounds
+            return torch.randint(low, high + 1, example.shape, generator=generator).to(dtype)
         if dtype.is_floating_point and not indices:
-            return torch.randn(each.shape, generator=generator, dtype=torch.float64).to(dtype)
-        return torch.randint(first, most + first, each.shape, generator=generator).to(dtype)
+            # Drawn as doubles, so that the numbers of all types of floats are the same.
+            return torch.randn(example.shape, generator=generator, dtype=torch.float64).to(dtype)
+        return torch.randint(first, first + smallest_table, example.shape, generator=generator).to(dtype)
 
-    return each_input(made, inputs)
+    return each_input(values, inputs)

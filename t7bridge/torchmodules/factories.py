@@ -52,8 +52,10 @@ class Factory:
         return cls(match["home"], match["attribute"], *_arguments(match["arguments"] or ""))
 
     def __str__(self) -> str:
-        arguments = [*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
-        return f"{self.home}:{self.attribute}" + (f"({', '.join(arguments)})" if arguments else "")
+        arguments = [repr(value) for value in self.args]
+        arguments += [f"{name}={value!r}" for name, value in self.kwargs.items()]
+        name = f"{self.home}:{self.attribute}"
+        return f"{name}({', '.join(arguments)})" if arguments else name
 
     def calling(self, **kwargs: Any) -> Factory:
         """Return the same factory with further arguments."""
@@ -88,15 +90,16 @@ def imported(home: str) -> Any:
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
-        value: Any = _file(home) if home.endswith(".py") else importlib.import_module(home)
+        module: Any = _imported_file(home) if home.endswith(".py") else importlib.import_module(home)
     finally:
+        # The imported code may have removed it.
         if here in sys.path:
             sys.path.remove(here)
-    add_input(getattr(value, "__file__", None) or os.devnull)
-    return value
+    add_input(getattr(module, "__file__", None) or os.devnull)
+    return module
 
 
-def _file(path: str) -> Any:
+def _imported_file(path: str) -> Any:
     add_input(path)
     spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
     if spec is None or spec.loader is None:
@@ -111,10 +114,12 @@ def _arguments(text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Parse arguments that are literals."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):  # `1), (2` closes the bracket
+        # A text such as `1), (2` closes the bracket itself.
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise ValueError(text)
         args = tuple(ast.literal_eval(item) for item in call.args)
         kwargs = {item.arg: ast.literal_eval(item.value) for item in call.keywords if item.arg is not None}
+        # `**…` has no name.
         if len(kwargs) < len(call.keywords):
             raise ValueError(text)
         return args, kwargs

@@ -46,14 +46,17 @@ def over_sequences(model: Any, index_base: int) -> Step:
 
 def split(text: str, tokens: list[str]) -> list[str]:
     """Split a text into tokens: words if tokens are words, else characters, or the bytes of those that are no token."""
-    known = set(tokens)
+    vocabulary = set(tokens)
     if any(len(token) > 1 for token in tokens):
-        return [word for word in text.split() if word in known]
-    found: list[str] = []
+        return [word for word in text.split() if word in vocabulary]
+    parts: list[str] = []
     for letter in text:
-        parts = [letter] if letter in known else [chr(0xDC00 + byte) for byte in letter.encode()]
-        found += [part for part in parts if part in known]
-    return found
+        if letter in vocabulary:
+            parts.append(letter)
+        else:
+            # A byte that is no letter by itself is a token of this number, as Python decodes it ("surrogateescape").
+            parts += [chr(0xDC00 + byte) for byte in letter.encode()]
+    return [part for part in parts if part in vocabulary]
 
 
 @torch.no_grad()
@@ -63,15 +66,15 @@ def generate(step: Step, tokens: list[str], start: list[str], length: int, tempe
     for token in start[:-1]:
         step(numbers[token])
     number = numbers[start[-1]] if start else int(torch.randint(len(tokens), ()))
-    found = []
+    following = []
     for _ in range(length):
         scores = step(number).double()
         if temperature > 0:
             number = int(torch.multinomial((scores / temperature).softmax(-1), 1))
         else:
             number = int(scores.argmax())
-        found.append(tokens[number])
-    return found
+        following.append(tokens[number])
+    return following
 
 
 def main() -> None:
@@ -85,16 +88,19 @@ def main() -> None:
     if options.seed is not None:
         torch.manual_seed(options.seed)
     sampling = json.loads(Path(__file__).with_name("config.json").read_text(encoding="utf-8"))["sampling"]
-    tokens, states = sampling["tokens"], sampling["states"]
-    base = sampling["index_base"]
-    step = over_sequences(load(), base) if states is None else step_by_step(load(), base, states)
+    tokens = sampling["tokens"]
+    states = sampling["states"]
+    index_base = sampling["index_base"]
+    model = load()
+    step = over_sequences(model, index_base) if states is None else step_by_step(model, index_base, states)
     has_words = any(len(token) > 1 for token in tokens)
-    lacking = [part for part in (options.text.split() if has_words else options.text) if not split(part, tokens)]
+    parts = options.text.split() if has_words else options.text
+    lacking = dict.fromkeys(part for part in parts if not split(part, tokens))
     if lacking:
-        sys.stderr.write(f"not in the vocabulary, left out: {', '.join(map(ascii, dict.fromkeys(lacking)))}\n")
+        sys.stderr.write(f"not in the vocabulary, left out: {', '.join(map(ascii, lacking))}\n")
     start = split(options.text, tokens)
-    found = generate(step, tokens, start, options.length, options.temperature)
-    text = (" " if has_words else "").join([*start, *found])
+    following = generate(step, tokens, start, options.length, options.temperature)
+    text = (" " if has_words else "").join([*start, *following])
     sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape") + b"\n")
 
 

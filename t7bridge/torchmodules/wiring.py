@@ -24,8 +24,9 @@ Segment = frozenset[str]
 INPUT = "input of the model"
 
 _Values = dict[fx.Node, tuple[Segment, ...]]
-
+"""The segments of the value of each node."""
 _OWN = DepthConcat.__module__.rpartition(".")[0] + "."
+"""The package of this package's layers."""
 _CONCATENATIONS = frozenset((torch.cat, torch.concat, torch.concatenate))
 
 
@@ -83,22 +84,25 @@ class _Tracer(fx.Tracer):
 
 
 def _wiring(graph: fx.Graph, module: nn.Module) -> Wiring:
+    """Return the data flow in a traced graph of a module."""
     result = Wiring()
     parameters = {key for key, _ in module.named_parameters()}
     values: _Values = {}
     for node in graph.nodes:
+        target = str(node.target)
         if node.op == "placeholder":
             values[node] = (frozenset((INPUT,)),)
-        elif node.op == "call_module" and _has_tensors(module.get_submodule(str(node.target))):
-            result.calls.append((str(node.target), _merged(_nodes((node.args, node.kwargs)), values)))
-            values[node] = (frozenset((str(node.target),)),)
-        elif node.op == "get_attr" and node.target in parameters:
-            result.calls.append((str(node.target), ()))
-            values[node] = (frozenset((str(node.target),)),)
+        elif node.op == "call_module" and _has_tensors(module.get_submodule(target)):
+            result.calls.append((target, _merged(_nodes((node.args, node.kwargs)), values)))
+            values[node] = (frozenset((target,)),)
+        elif node.op == "get_attr" and target in parameters:
+            result.calls.append((target, ()))
+            values[node] = (frozenset((target,)),)
         elif node.op == "output":
             result.outputs = tuple(_segments(node.args[0], values))
         elif node.op == "call_function" and node.target in _CONCATENATIONS:
-            values[node] = tuple(_segments(node.args[0] if node.args else node.kwargs["tensors"], values))
+            tensors = node.args[0] if node.args else node.kwargs["tensors"]
+            values[node] = tuple(_segments(tensors, values))
         elif _is_size(node):
             values[node] = ()
         else:

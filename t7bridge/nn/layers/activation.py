@@ -40,7 +40,8 @@ _NOISE = "noise mininput tempgrad temp tanh"
 def _dropped_out(fields: Fields, input: Any, noise: Any) -> Any:
     """Return the elements that the noise kept, multiplied by what the options say."""
     p = fields.number("p", 0.5)
-    return input * (noise != 0) * (1 / (1 - p) if fields.flag("v2") and p != 1 else 1.0)
+    factor = 1 / (1 - p) if fields.flag("v2") and p != 1 else 1.0
+    return input * (noise != 0) * factor
 
 
 _IF_INPLACE = INPLACE.unless(False)
@@ -162,7 +163,8 @@ def _is_lazy(lua: Lua) -> bool:
     return lua.flag("lazy") and any("step" in obj or obj.class_name == "nn.Sequencer" for obj in lua.above)
 
 
-_P, _V2 = number("p", 0.5), flag("v2")
+_P = number("p", 0.5)
+_V2 = flag("v2")
 # Releases before `v2` multiplied by 1 - p in evaluation.
 _EACH_CALL = either(
     lambda lua: lua.flag("v2") and not lua.flag("stochastic_inference"),

@@ -72,16 +72,22 @@ _SEQUENTIAL = (
 @becomes("torch.nn.Sequential", "containers.DontCast")
 def _dont_cast(lua: Lua) -> Call:
     """Map a container that does not cast its content; types are named as in `torch.FloatTensor`."""
-    inside = lua.text("moduleType") if lua.flag("castin") else ""
-    outside = lua.text("_type") if lua.flag("castout") else ""
-    names = {"inside": _dtype(inside), "outside": _dtype(outside)}
-    kwargs = {name: dtype for name, dtype in names.items() if dtype}
+    inside = _dtype(lua.text("moduleType")) if lua.flag("castin") else None
+    outside = _dtype(lua.text("_type")) if lua.flag("castout") else None
+    kwargs = {}
+    if inside:
+        kwargs["inside"] = inside
+    if outside:
+        kwargs["outside"] = outside
     return Call(f"{LAYERS}containers.DontCast" if kwargs else "torch.nn.Sequential", (), kwargs)
 
 
 def _dtype(class_name: str) -> str | None:
-    known = LUA_CLASSES.get(class_name)
-    return known[0].name if known else None
+    """Return the element type of a class of tensors, `float32` for `torch.FloatTensor`."""
+    if class_name not in LUA_CLASSES:
+        return None
+    element, _ = LUA_CLASSES[class_name]
+    return element.name
 
 
 _MODULES: dict[str, Mapped] = {
@@ -150,20 +156,22 @@ register_layer(
 
 def _options(obj: TorchObject, layer: Layer, common: frozenset[str]) -> dict[bytes, Value]:
     """Return the fields of an object that are numbers, texts and truth values, but for those of any module."""
-    scratch = common | layer.scratch
-    return {
-        key: value
-        for key, value in (obj.fields.raw_items() if obj.fields is not None else ())
-        if isinstance(key, bytes)
-        and isinstance(value, (bool, float, bytes))
-        and not is_scratch(key.decode("utf-8", "replace"))
-        and key.decode("utf-8", "replace") not in scratch
-    }
+    options: dict[bytes, Value] = {}
+    if obj.fields is None:
+        return options
+    for key, value in obj.fields.raw_items():
+        if not isinstance(key, bytes) or not isinstance(value, (bool, float, bytes)):
+            continue
+        name = key.decode("utf-8", "replace")
+        if not is_scratch(name) and name not in common and name not in layer.scratch:
+            options[key] = value
+    return options
 
 
 def are_clones(first: Value, *others: Value, sharing: bool = True) -> bool:
     """Return whether modules have the same options, and share all their tensors if that is asked."""
-    stack, common = [(first, other) for other in others], own_names("nn.Module")
+    common = own_names("nn.Module")
+    stack = [(first, other) for other in others]
     seen: set[tuple[int, int]] = set()
     while stack and len(seen) < _MOST_COMPARED:
         one, other = stack.pop()
@@ -177,22 +185,33 @@ def are_clones(first: Value, *others: Value, sharing: bool = True) -> bool:
             return False
         if _options(one, layer, common) != _options(other, layer, common):
             return False
-        sources = [source for each in layer.params_of(Fields(one, "", layer.defaults)) for source in each.sources]
-        if sharing and not all(_is_view_of(lookup(one, source.path), lookup(other, source.path)) for source in sources):
+        if sharing and not _share_tensors(one, other, layer):
             return False
-        inside = [[child.value for child in layer.children(obj)] if layer.children else [] for obj in (one, other)]
-        if len(inside[0]) != len(inside[1]):
+        if layer.children is None:
+            continue
+        inside_one = [child.value for child in layer.children(one)]
+        inside_other = [child.value for child in layer.children(other)]
+        if len(inside_one) != len(inside_other):
             return False
-        stack += zip(*inside)
+        stack += zip(inside_one, inside_other)
     return not stack
+
+
+def _share_tensors(one: TorchObject, other: TorchObject, layer: Layer) -> bool:
+    """Return whether the tensors of two objects of one class are the same."""
+    params = layer.params_of(Fields(one, "", layer.defaults))
+    paths = [source.path for param in params for source in param.sources]
+    return all(_is_view_of(lookup(one, path), lookup(other, path)) for path in paths)
 
 
 def _is_view_of(one: Value, other: Value) -> bool:
     """Return whether two values are the same tensor, or none with elements."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return type(one) is type(other)
-    same = one.storage is other.storage and (one.offset, one.stride) == (other.offset, other.stride)
-    return one.size == other.size and (same or not one.numel)
+    if one.size != other.size:
+        return False
+    is_same = one.storage is other.storage and (one.offset, one.stride) == (other.offset, other.stride)
+    return is_same or not one.numel
 
 
 _MOST_COMPARED = 100_000
@@ -205,7 +224,9 @@ def clones(obj: TorchObject) -> Iterator[Child]:
     Lua uses `module` for the first element, whatever is first in `modules`.
     """
     inside = list(modules(obj))
-    yield from inside[:1] if inside and are_clones(*(each.value for each in inside)) else inside
+    if inside and are_clones(*(child.value for child in inside)):
+        inside = inside[:1]
+    yield from inside
 
 
 register_layer(
@@ -246,32 +267,39 @@ def _normalized_weight(fields: Fields) -> Tensor | None:
 
     Source: nn 8726825 `WeightNorm.lua` `updateWeight`, `permuteOut`.
     """
-    v, g = fields.tensor("v"), fields.tensor("g")
+    v = fields.tensor("v")
+    g = fields.tensor("g")
     with np.errstate(all="ignore"):
-        wide = elements(v).astype("f8")
-        norm = np.sqrt((wide**2).sum(1) + 10e-5)
-        weight = wide * (elements(g).astype("f8").reshape(-1) / norm)[:, None]
-    weight = weight.reshape(fields.sizes("viewOut"))
+        directions = elements(v).astype("f8")
+        lengths = elements(g).astype("f8").reshape(-1)
+        norms = np.sqrt((directions**2).sum(1) + 10e-5)
+        rows = directions * (lengths / norms)[:, None]
     # The output dimension was moved to the front; the others kept their order.
-    weight = np.moveaxis(weight, 0, fields.index0("outputDim", 1))
+    weight = np.moveaxis(rows.reshape(fields.sizes("viewOut")), 0, fields.index0("outputDim", 1))
     rebuilt = copied(v, weight.astype(elements(v).dtype))
     child = fields.get("modules.1")
-    return apply_layout(_layout_of_weight(child), rebuilt, Fields(child)) if isinstance(child, TorchObject) else rebuilt
+    if not isinstance(child, TorchObject):
+        return rebuilt
+    return apply_layout(_layout_of_weight(child), rebuilt, Fields(child))
 
 
 def _layout_of_weight(child: TorchObject) -> Layout:
     """Return the layout of the weight of the layer inside."""
     layer = layer_of(child.class_name)
-    params = layer.params_of(Fields(child, "", layer.defaults)) if layer else ()
-    return next((param.sources[0].layout for param in params if param.name == "weight" and param.sources), ())
+    if layer is None:
+        return ()
+    for entry in layer.params_of(Fields(child, "", layer.defaults)):
+        if entry.name == "weight" and entry.sources:
+            return entry.sources[0].layout
+    return ()
 
 
 @keeps("0.weight", "g", "v")
 def _wrapped_weight(fields: Fields) -> tuple[Param, ...]:
-    kept = (param("g"), param("v"))
+    learned = (param("g"), param("v"))
     # Before Lua omitted the weight from the file it was an ordinary field of the child.
     if fields.find_tensor("modules.1.weight") is not None:
-        return kept
+        return learned
     rebuilt = Param(
         "0.weight",
         (Source("weight"),),
@@ -279,7 +307,7 @@ def _wrapped_weight(fields: Fields) -> tuple[Param, ...]:
         _normalized_weight,
         "the weight is not in the file: rebuilt from v and g",
     )
-    return (*kept, rebuilt)
+    return (*learned, rebuilt)
 
 
 def _steps_of_weight(lua: Lua) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:

@@ -51,12 +51,13 @@ class Turn:
     extents: tuple[str, ...]
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `Step.apply`."""
+        """See `LayoutStep.apply`."""
         return permute(tensor, self._backwards) if self._applies(tensor, fields) else tensor
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """See `Step.undo`."""
-        return permute(tensor, self._backwards) if tensor.size[::-1] == before != tensor.size else tensor
+        """See `LayoutStep.undo`."""
+        is_turned = tensor.size[::-1] == before and tensor.size != before
+        return permute(tensor, self._backwards) if is_turned else tensor
 
     @property
     def _backwards(self) -> tuple[int, ...]:
@@ -64,16 +65,18 @@ class Turn:
 
     def _applies(self, tensor: Tensor, fields: Fields) -> bool:
         """Return whether a tensor has the sizes of Torch 7 backwards; where these are the same, by its strides."""
-        connections = fields.find_tensor("connTable")
-        known = {REST: connections.size[0] if connections is not None else 0}
-        sizes = tuple(known[name] if name in known else fields.integer(name, 0) for name in self.extents)
-        return tensor.size == sizes[::-1] and (tensor.size != sizes or tensor.stride[0] < tensor.stride[-1])
+        table = fields.find_tensor("connTable")
+        connections = table.size[0] if table is not None else 0
+        size = tuple(connections if name == REST else fields.integer(name, 0) for name in self.extents)
+        if tensor.size != size[::-1]:
+            return False
+        return tensor.size != size or tensor.stride[0] < tensor.stride[-1]
 
 
 # A linear layer at each position of an image: torch.nn.Conv2d with kernels of one element.
 register_layer(
     "nn.SpatialLinear",
-    params=(param("weight", Turn(("fanout", "fanin")), Reshape((*("fanout", "fanin"), 1, 1))), param("bias")),
+    params=(param("weight", Turn(("fanout", "fanin")), Reshape(("fanout", "fanin", 1, 1))), param("bias")),
     module=of_torch("Conv2d", integer("fanin"), integer("fanout"), 1),
 )
 
@@ -133,19 +136,23 @@ def _rounded(dims: int) -> Choice:
     PyTorch has no class. Without padding and dilation Lua reads past the input then, and PyTorch refuses it.
     Source: THNN `SpatialDilatedConvolution.c`, `SpatialConvolutionMM.c`, `unfold.c`.
     """
-    strides, borders = axes("d", dims, 1), axes("padding|pad", dims, 0)
+    dilations = axes("dilation", dims, 1)
+    strides = axes("d", dims, 1)
+    paddings = axes("padding|pad", dims, 0)
 
     def is_dilated(lua: Lua) -> bool:
-        steps = zip(axes("dilation", dims, 1).get(lua), strides.get(lua))
-        return any(step > 1 and stride > 1 for step, stride in steps)
+        steps = zip(dilations.get(lua), strides.get(lua))
+        return any(dilation > 1 and stride > 1 for dilation, stride in steps)
 
     def is_wide(lua: Lua) -> bool:
         """Return whether the kernel is larger than the smallest padded input."""
-        widths = borders.get(lua)
-        places = zip(KERNEL.get(lua), strides.get(lua), widths)
-        return any(widths) and any(stride > 1 and kernel > 1 + 2 * width for kernel, stride, width in places)
+        if not any(paddings.get(lua)):
+            return False
+        steps = zip(KERNEL.get(lua), strides.get(lua), paddings.get(lua))
+        return any(stride > 1 and kernel > 1 + 2 * padding for kernel, stride, padding in steps)
 
-    partial, usual = (convolution(dims, name) for name in (f"{LAYERS}conv.DilatedConv{dims}d", f"torch.nn.Conv{dims}d"))
+    partial = convolution(dims, f"{LAYERS}conv.DilatedConv{dims}d")
+    usual = convolution(dims, f"torch.nn.Conv{dims}d")
     # An input this small is an exception: a page has PyTorch's class, which refuses it.
     rare = evolve(partial, plain=usual.target)
     return either(is_dilated, partial, either(is_wide, rare, usual))
@@ -256,7 +263,7 @@ register_layer(
 )
 
 
-def _each(channels: int, *_: Any) -> Tensors:
+def _one_each(channels: int, *_: Any) -> Tensors:
     return {"weight": (channels,), "bias": (channels,)}
 
 
@@ -265,13 +272,13 @@ def _each(channels: int, *_: Any) -> Tensors:
 register_layer(
     params=(param("weight", Reshape((REST,)), Narrow(0, 0, "nInputPlane")), BIAS),
     module={"nn.SpatialSubSampling": of_runtime("conv.SubSampling2d", extent("weight"), axes("k", 2), axes("d", 2, 1))},
-    traits=Traits(shapes=_each),
+    traits=Traits(shapes=_one_each),
 )
 register_layer(
     "nn.TemporalSubSampling",
     params=(param("weight"), BIAS),
     module=of_runtime("conv.TemporalSubSampling", extent("weight"), integer("kW"), integer("dW", 1)),
-    traits=Traits(shapes=_each),
+    traits=Traits(shapes=_one_each),
 )
 
 # (out, kW * in), the kernel's columns before the features; cuDNN's fields kH and kW have other meanings.

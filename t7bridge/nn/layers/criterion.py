@@ -58,8 +58,10 @@ def _target(path: str) -> Read:
     """Read a class index in the user's numbering; the -100 for no class is always the same."""
 
     def number_of(lua: Lua) -> int | None:
-        value = lua.integer(path) if lua.has(path) else None
-        return value if value is None or value < 0 else value + lua.index_base - 1
+        if not lua.has(path):
+            return None
+        value = lua.integer(path)
+        return value if value < 0 else value + lua.index_base - 1
 
     return made(number_of)
 
@@ -93,8 +95,9 @@ def _cross_entropy_average(lua: Lua) -> bool:
         NotMappedError: somebody replaced a module inside.
     """
     _check_inside(lua, "lsm", "slsm", "nll")
-    changed = lua.get("sizeAverage") != lua.get("oldSizeAverage")
-    return lua.flag("sizeAverage" if changed else "nll.sizeAverage", not changed)
+    if lua.get("sizeAverage") != lua.get("oldSizeAverage"):
+        return lua.flag("sizeAverage", False)
+    return lua.flag("nll.sizeAverage", True)
 
 
 def _volumetric_average(lua: Lua) -> bool:

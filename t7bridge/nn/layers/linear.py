@@ -36,10 +36,12 @@ from ..output_shapes import same, unknown
 from ..registry import InLua, Param, Traits, add_traits, buffer, param, register_layer
 from ..torch_nn import Refused, Tensors, constructed
 
-WEIGHT, BIAS = param("weight"), param("bias")
+WEIGHT = param("weight")
+BIAS = param("bias")
 
 # weight (out, in), bias (out): torch.nn.Linear.
-_COLUMNS, _ROWS = extent("weight", 1), extent("weight", 0)
+_COLUMNS = extent("weight", 1)
+_ROWS = extent("weight", 0)
 register_layer(
     "nn.Linear",
     "nn.LinearNoBias",
@@ -85,13 +87,15 @@ register_layer(
 @becomes("linear.PartialLinear", "torch.nn.Linear")
 def _partial_linear(lua: Lua) -> Call:
     require(lua, "network", node("nn.MM", ["x", node("nn.LookupTable", "r")], None, True), ["x", "r"])
-    partition = lua.find_tensor("partition")
-    chosen = () if partition is None else tuple(row - 1 for row in lua.sizes("partition"))
     rows, columns = lua.shape("weight")
     kwargs = {"bias": "bias" in lua.shapes}
-    if partition is None or chosen == tuple(range(rows)):
+    all_rows = tuple(range(rows))
+    partition = all_rows
+    if lua.find_tensor("partition") is not None:
+        partition = tuple(row - 1 for row in lua.sizes("partition"))
+    if partition == all_rows:
         return Call("torch.nn.Linear", (columns, rows), kwargs)
-    return Call(f"{LAYERS}linear.PartialLinear", (columns, rows), {**kwargs, "partition": chosen})
+    return Call(f"{LAYERS}linear.PartialLinear", (columns, rows), {**kwargs, "partition": partition})
 
 
 def _partial_shapes(in_features: int, out_features: int, bias: bool = True, *, partition: tuple[int, ...]) -> Tensors:
@@ -116,23 +120,26 @@ register_layer(
 
 def _effective_weight(fields: Fields) -> Tensor | None:
     """Return g * v / |v|, as nn 8726825 `LinearWeightNorm.lua` `updateWeightMatrix`: `weight` is scratch."""
-    v, g = fields.find_tensor("v"), fields.find_tensor("g")
+    v = fields.find_tensor("v")
+    g = fields.find_tensor("g")
     if v is None or g is None:
         return fields.find_tensor("weight")
+    directions = elements(v).astype("f8")
+    lengths = elements(g).astype("f8").reshape(-1, 1)
     with np.errstate(all="ignore"):
-        wide = elements(v).astype("f8")
-        norm = np.maximum(np.sqrt((wide**2).sum(1, keepdims=True)), fields.number("eps", 1e-16))
-        return copied(v, (wide * (elements(g).astype("f8").reshape(-1, 1) / norm)).astype(elements(v).dtype))
+        norms = np.sqrt((directions**2).sum(1, keepdims=True))
+        norms = np.maximum(norms, fields.number("eps", 1e-16))
+        weight = directions * (lengths / norms)
+        return copied(v, weight.astype(elements(v).dtype))
 
 
 def _weight_norm_shapes(in_features: int, out_features: int, bias: bool = True, *_: Any, **__: Any) -> Tensors:
-    weight = (out_features, in_features)
-    return {
-        "weight": weight,
-        **({"bias": (out_features,)} if bias else {}),
-        "weight_g": (out_features, 1),
-        "weight_v": weight,
-    }
+    shapes: Tensors = {"weight": (out_features, in_features)}
+    if bias:
+        shapes["bias"] = (out_features,)
+    shapes["weight_g"] = (out_features, 1)
+    shapes["weight_v"] = (out_features, in_features)
+    return shapes
 
 
 # v (out, in) and g (out, 1) are what is learned: the names and shapes of torch.nn.utils.weight_norm(Linear).
@@ -202,8 +209,10 @@ register_layer(
 
 
 def _addend(lua: Lua) -> float | tuple[float, ...]:
-    tensor = lua.find_tensor("constant_scalar")
-    return lua.number("constant_scalar") if tensor is None else tuple(map(float, lua.numbers("constant_scalar")))
+    """Return the constant of an AddConstant: a number, or one for each feature."""
+    if lua.find_tensor("constant_scalar") is None:
+        return lua.number("constant_scalar")
+    return tuple(map(float, lua.numbers("constant_scalar")))
 
 
 register_layer(
@@ -257,8 +266,9 @@ register_layer(
 
 
 def _padding(lua: Lua) -> int | None:
-    row = lua.integer("paddingValue", 0) - 1
-    return row if row >= 0 else None
+    """Return the row without gradient, 0-based; `None` for Lua's 0."""
+    row = lua.integer("paddingValue", 0)
+    return row - 1 if row >= 1 else None
 
 
 def _norm(field: str, default: float | None = None) -> Read:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...data import np
 from ...graph.dtypes import INT64
-from ...graph.lua import TorchObject
+from ...graph.lua import TorchObject, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from ..compounds import node, recognized
@@ -104,9 +104,12 @@ def _features(lua: Lua) -> int:
     """
     inside = lua.get("bn")
     if inside is not None:
-        changed = stock_name(inside) != "nn.SpatialBatchNormalization"
-        changed = changed or Fields(inside).number("eps", 1e-5) != lua.number("eps", 1e-5)
-        if changed or inside.get("train") is False:
+        is_as_made = (
+            stock_name(inside) == "nn.SpatialBatchNormalization"
+            and Fields(inside).number("eps", 1e-5) == lua.number("eps", 1e-5)
+            and inside.get("train") is not False
+        )
+        if not is_as_made:
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.bn")
     return lua.shapes["weight"][0] if "weight" in lua.shapes else lua.integer("nOutput")
 
@@ -140,7 +143,8 @@ _ROWS = "modules.1.modules.2.modules.2.nfeatures"
 
 def _layer_norm_paths(obj: TorchObject) -> dict[str, str] | None:
     """Return the paths of factor and offset, if any; `None` for modules that compute something else."""
-    features, factor = lookup(obj, _ROWS), lookup(obj, "modules.4.constant_scalar")
+    features = lookup(obj, _ROWS)
+    factor = lookup(obj, "modules.4.constant_scalar")
     if not isinstance(features, float) or not isinstance(factor, float) or features < 0:
         return None
     # Lua rounds the root to the default element type.
@@ -150,8 +154,11 @@ def _layer_norm_paths(obj: TorchObject) -> dict[str, str] | None:
     rows = node("nn.Normalize", node("nn.CSubTable", ["x", means]), 2.0)
     rows = node("nn.MulConstant", rows, factor, None)
     learned = node("nn.Add", node("nn.CMul", rows, path="weight"), path="bias")
-    tried = (recognized(obj, "", "x", pattern) for pattern in (rows, learned))
-    return next((paths for paths in tried if paths is not None), None)
+    for pattern in (rows, learned):
+        paths = recognized(obj, "", "x", pattern)
+        if paths is not None:
+            return paths
+    return None
 
 
 @keeps("weight", "bias")
@@ -202,13 +209,16 @@ _WEIGHTED = {"nn.SpatialConvolution", "nn.SpatialConvolutionMap", "nn.SpatialCon
 
 def _local(subtract: bool, divide: bool) -> Row:
     """Map a normalization by the surroundings: Lua computes with modules that its constructor made of the kernel."""
-    within = "normalizer.modules.2." if subtract and divide else ""
-    options: dict[str, Any] = {} if subtract else {"subtract": False}
-    for argument, field, inner in (("threshold", "threshold", "threshold"), ("value", "thresval", "val")):
-        if divide:
-            options[argument] = number(f"{within}thresholder.{inner}|{within}{field}|{field}", 1e-4)
-        else:
-            options["divide"] = False
+    options: dict[str, Any] = {}
+    if not subtract:
+        options["subtract"] = False
+    if not divide:
+        options["divide"] = False
+    else:
+        # Lua computes with the fields of the threshold inside, whatever those of the layer say.
+        within = "normalizer.modules.2." if subtract else ""
+        options["threshold"] = number(f"{within}thresholder.threshold|{within}threshold|threshold", 1e-4)
+        options["value"] = number(f"{within}thresholder.val|{within}thresval|thresval", 1e-4)
     return of_runtime("norm.LocalNormalization", _local_kernel, **options)
 
 
@@ -247,24 +257,41 @@ def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
     Raises:
         NotMappedError: somebody changed them. A missing module is as it was made.
     """
-    stack, seen = [lua.get(start)], set()
+    stack = [lua.get(start)]
+    seen = set()
     while stack:
-        found = stack.pop()
-        if not isinstance(found, TorchObject) or id(found) in seen:
+        module = stack.pop()
+        if not isinstance(module, TorchObject) or id(module) in seen:
             continue
-        seen.add(id(found))
-        name, fields = stock_name(found), Fields(found)
-        inner = [fields.get(field) for field in ("meanestimator", "stdestimator", "normalizer")]
-        stack += [child.value for child in modules(found)] + inner
-        known = name in _ESTIMATOR or (name in _LOCAL and any(isinstance(each, TorchObject) for each in inner))
-        weight, bias = fields.find_tensor("weight"), fields.find_tensor("bias")
-        if name in _WEIGHTED and weight is not None and weight.numel % len(kernel) == 0:
-            rows, at = elements(weight).astype("f8").reshape(-1, len(kernel)), int(np.abs(kernel).argmax())
-            with np.errstate(all="ignore"):
-                multiple = np.allclose(rows * kernel[at], kernel * rows[:, at : at + 1], 1e-3, 1e-6 * abs(kernel[at]))
-            known = multiple and (bias is None or not elements(bias).any())
-        if not known:
+        seen.add(id(module))
+        fields = Fields(module)
+        estimators = [fields.get(field) for field in ("meanestimator", "stdestimator", "normalizer")]
+        stack += [child.value for child in modules(module)] + estimators
+        if not _is_of_estimator(fields, estimators, kernel):
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.{start}")
+
+
+def _is_of_estimator(fields: Fields, estimators: list[Value], kernel: np.ndarray) -> bool:
+    """Return whether a module is one that Lua's constructors put into an estimator, with this kernel if it has one."""
+    name = stock_name(fields.obj)
+    weight = fields.find_tensor("weight")
+    if name in _WEIGHTED and weight is not None and weight.numel % len(kernel) == 0:
+        bias = fields.find_tensor("bias")
+        if bias is not None and elements(bias).any():
+            return False
+        rows = elements(weight).astype("f8").reshape(-1, len(kernel))
+        return _are_multiples(rows, kernel)
+    if name in _LOCAL:
+        return any(isinstance(estimator, TorchObject) for estimator in estimators)
+    return name in _ESTIMATOR
+
+
+def _are_multiples(rows: np.ndarray, kernel: np.ndarray) -> bool:
+    """Return whether each row is a multiple of the kernel, compared by the kernel's largest element."""
+    place = int(np.abs(kernel).argmax())
+    largest = kernel[place]
+    with np.errstate(all="ignore"):
+        return bool(np.allclose(rows * largest, kernel * rows[:, place : place + 1], 1e-3, 1e-6 * abs(largest)))
 
 
 # The kernel, of one or two dimensions, from which Lua built the convolutions inside.
@@ -316,7 +343,16 @@ def _kernels(fields: Fields) -> tuple[Param, ...]:
 
 
 def _kernel_shapes(lua: Lua) -> tuple[Literal, ...]:
-    return tuple(lua.shape(name) for name in ("kernel", "kernel2") if name in lua.shapes) or (lua.shape("kernel"),)
+    """Return the shape of one kernel, or of two.
+
+    Raises:
+        NotMappedError: there is none.
+    """
+    if "kernel2" in lua.shapes and "kernel" not in lua.shapes:
+        return (lua.shape("kernel2"),)
+    if "kernel2" in lua.shapes:
+        return (lua.shape("kernel"), lua.shape("kernel2"))
+    return (lua.shape("kernel"),)
 
 
 _NORMALIZATION = of_runtime(

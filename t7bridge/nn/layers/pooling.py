@@ -41,10 +41,13 @@ _WHERE = "pooling ones random_samples randomSamples"
 def windows(dims: int) -> dict[str, Any]:
     """Return the arguments that determine the windows of a pooling."""
     kernel = axes("k", dims)
-    steps = made(lambda lua: tuple(lua.integer(f"d{axis}", size) for axis, size in zip(AXES[dims], kernel.get(lua))))
+
+    def stride(lua: Lua) -> tuple[int, ...]:
+        return tuple(lua.integer(f"d{axis}", size) for axis, size in zip(AXES[dims], kernel.get(lua)))
+
     return {
         "kernel_size": kernel,
-        "stride": steps,
+        "stride": made(stride),
         "padding": axes("pad", dims, 0),
         "ceil_mode": flag("ceil_mode").unless(False),
     }
@@ -61,10 +64,11 @@ def _begins_after(dims: int, dilation: Read | None = None) -> Callable[[Any], bo
     reads = windows(dims).values()
 
     def may_begin(fields: Any) -> bool:
-        kernel, stride, padding, ceil = (read.get(fields) for read in reads)
+        kernel, strides, padding, ceil = (read.get(fields) for read in reads)
         steps = dilation.get(fields) if dilation else (1,) * dims
         spans = [step * (size - 1) + 1 for size, step in zip(kernel, steps)]
-        return ceil and not any(padding) and any(stride > span > 0 for stride, span in zip(stride, spans))
+        leaves_gaps = any(stride > span > 0 for stride, span in zip(strides, spans))
+        return ceil and not any(padding) and leaves_gaps
 
     return may_begin
 
@@ -72,7 +76,8 @@ def _begins_after(dims: int, dilation: Read | None = None) -> Callable[[Any], bo
 def _ceiled(dims: int, other: Row | Choice, dilation: Read | None = None, **kwargs: Any) -> Choice:
     """Map poolings whose windows may begin after the end of the input. PyTorch omits such windows."""
     arguments = windows(dims)
-    kwargs |= {"dilation": dilation} if dilation else {}
+    if dilation is not None:
+        kwargs["dilation"] = dilation
     pool = of_runtime("pooling.CeiledPool", arguments["kernel_size"], arguments["stride"], **kwargs)
     return either(_begins_after(dims, dilation), pool, other)
 
@@ -85,7 +90,9 @@ _LEFT_OUT = (
 
 def _ceil_note(fields: Fields) -> str:
     """Return a note if a window of cuDNN may begin after the end of the input, so that the sizes differ."""
-    return _LEFT_OUT if _begins_after(2 + (".Volumetric" in fields.obj.class_name))(fields) else ""
+    dims = 3 if ".Volumetric" in fields.obj.class_name else 2
+    begins_after = _begins_after(dims)
+    return _LEFT_OUT if begins_after(fields) else ""
 
 
 def _max_pool(dims: int) -> Choice:
@@ -97,8 +104,8 @@ def _max_pool(dims: int) -> Choice:
     options = {**windows(dims), "dilation": dilation}
 
     def may_be_padding(lua: Lua) -> bool:
-        steps, borders = dilation.get(lua), options["padding"].get(lua)
-        return any(step > 1 and border > 0 for step, border in zip(steps, borders))
+        steps = zip(dilation.get(lua), options["padding"].get(lua))
+        return any(step > 1 and padding > 0 for step, padding in steps)
 
     padded = of_runtime(f"pooling.DilatedMaxPool{dims}d", **options)
     usual = of_torch(f"MaxPool{dims}d", **options)
@@ -141,8 +148,9 @@ _COUNT = made(lambda lua: lua.flag("count_include_pad", True) and "EXCLUDE" not 
 def _average_pool(dims: int, cudnn: bool = False) -> Choice:
     """Map average pooling. cuDNN omits windows after the input."""
     options = {**windows(dims), "count_include_pad": _COUNT}
-    rows = of_torch(f"AvgPool{dims}d", **options), of_runtime(f"pooling.SumPool{dims}d", **options)
-    pool = either(_DIVIDE.get, *rows)
+    means = of_torch(f"AvgPool{dims}d", **options)
+    sums = of_runtime(f"pooling.SumPool{dims}d", **options)
+    pool = either(_DIVIDE.get, means, sums)
     return pool if cudnn else _ceiled(dims, pool, average=True, divide=_DIVIDE.unless(True))
 
 
@@ -184,25 +192,26 @@ def _max_unpool(dims: int) -> Choice:
 
 def _fractional_max_pool(axes: str) -> Row:
     """Map fractional max pooling: the file has its random numbers unless the module never ran or was cleared."""
-    sized = f"ratio{axes[0]}"
+    first_ratio = f"ratio{axes[0]}"
 
     def samples(lua: Lua) -> Literal:
-        found = lua.find_tensor("randomSamples")
-        if found is None or not lua.flag("newRandomPool"):
+        numbers = lua.find_tensor("randomSamples")
+        if numbers is None or not lua.flag("newRandomPool"):
             return None
         # For volumes, Lua has the numbers in the order t, w, h, and PyTorch t, h, w.
         order = [0, 2, 1] if len(axes) == 3 else [0, 1]
-        return nested(elements(found)[..., order].tolist())
+        return nested(elements(numbers)[..., order].tolist())
 
-    def each(prefix: str, read: Callable[[Lua, str], Any]) -> Callable[[Lua], Literal]:
+    def of_axes(prefix: str, read: Callable[[Lua, str], Any]) -> Callable[[Lua], Literal]:
         return lambda lua: tuple(read(lua, f"{prefix}{axis}") for axis in axes)
 
-    ratio, size = each("ratio", Lua.number), each("out", Lua.integer)
+    ratio = of_axes("ratio", Lua.number)
+    size = of_axes("out", Lua.integer)
     return of_runtime(
         "pooling.FractionalMaxPool",
-        each("poolSize", Lua.integer),
-        output_ratio=lambda lua: ratio(lua) if lua.has(sized) else None,
-        output_size=lambda lua: None if lua.has(sized) else size(lua),
+        of_axes("poolSize", Lua.integer),
+        output_ratio=lambda lua: ratio(lua) if lua.has(first_ratio) else None,
+        output_size=lambda lua: None if lua.has(first_ratio) else size(lua),
         samples=samples,
         keep=flag("newRandomPool").unless(False),
     )
@@ -246,8 +255,8 @@ register_layer(
 
 def _scaled(name: str, size: Read, plain: str = "", **kwargs: Any) -> Choice:
     """Map upsampling, by a factor or to a size."""
-    rows: Any = {"scale_factor": integer("scale_factor")}, {"size": size}
-    by_factor, to_size = (of_runtime(f"resample.{name}", plain=plain, **row, **kwargs) for row in rows)
+    by_factor = of_runtime(f"resample.{name}", plain=plain, scale_factor=integer("scale_factor"), **kwargs)
+    to_size = of_runtime(f"resample.{name}", plain=plain, size=size, **kwargs)
     return either(lambda lua: lua.has("scale_factor"), by_factor, to_size)
 
 

@@ -59,12 +59,12 @@ from .containers import are_clones
 # Cells that rnn builds from many small modules are recognized as a few matrices. A modified cell, or one that drops
 # connections in training, keeps its modules.
 
-_OPERATIONS = {"max", "keep", "replace", "mul", "min", "diff", "forget", "sqrt_diff"}
-"""Known operations of a MuFuRu."""
+_MUFURU_OPERATIONS = {"max", "keep", "replace", "mul", "min", "diff", "forget", "sqrt_diff"}
+"""Operations of a MuFuRu that its class in PyTorch has too."""
 
 
 def gates(order: str) -> BlockOrder:
-    """Return the step from Lua's order of the gates in one tensor to PyTorch's, which is i, f, g, o."""
+    """Return the step from Lua's order of the gates in one tensor to PyTorch's, which is i f g o."""
     return BlockOrder(tuple(map(order.index, "ifgo")))
 
 
@@ -80,14 +80,17 @@ def tensors(rows: str, inputs: int, hidden: int, operations: int = 0, projected:
         operations: the number of operations of a MuFuRu.
         projected: the number of outputs of a projection; without one, its tensor does not exist.
     """
-    sizes = {"i": inputs, "h": hidden, "j": inputs + hidden, "s": operations * hidden}
-    sizes |= {"r": projected, "p": projected} if projected else {"p": hidden}
-    found: Tensors = {}
+    sizes = {"i": inputs, "h": hidden, "j": inputs + hidden, "s": operations * hidden, "p": projected or hidden}
+    if projected:
+        sizes["r"] = projected
+    shapes: Tensors = {}
     for row in rows.split(", "):
-        name, extents = row.split(": ")
-        if all(each[-1] in sizes for each in extents.split()):
-            found[name.split()[0]] = tuple(int(each[:-1] or 1) * sizes[each[-1]] for each in extents.split())
-    return found
+        description, extents = row.split(": ")
+        name = description.split()[0]
+        factors = [(int(extent[:-1] or 1), extent[-1]) for extent in extents.split()]
+        if all(letter in sizes for _, letter in factors):
+            shapes[name] = tuple(count * sizes[letter] for count, letter in factors)
+    return shapes
 
 
 def masks_rows(obj: TorchObject) -> bool:
@@ -95,21 +98,27 @@ def masks_rows(obj: TorchObject) -> bool:
     step = lookup(obj, _step_path(obj))
     if not isinstance(step, TorchObject) or step.class_name not in ("nn.MaskZero", "nn.TrimZero"):
         return False
-    if step.get("nInputDim") is not None:  # of Element-Research
+    # Element-Research's class has the dimensions of an example: 1 for vectors.
+    if step.get("nInputDim") is not None:
         return bool(step.get("nInputDim") == 1.0)
-    masked, inputs, outputs = (step.get(name) for name in ("v2", "maskinput", "maskoutput"))
-    return masked is False and inputs in (None, False) and outputs is not False
+    # torch's can receive the mask (v2), or mask only one of input and output.
+    receives_mask = step.get("v2") is not False
+    masks_input = step.get("maskinput") not in (None, False)
+    masks_output = step.get("maskoutput") is not False
+    return not receives_mask and not masks_input and masks_output
 
 
 def operations(obj: TorchObject) -> tuple[str, ...]:
-    """Return the operations of a MuFuRu, all of which must be known."""
+    """Return the operations of a MuFuRu; none if one of them is not `_MUFURU_OPERATIONS`."""
     names = [name.decode("utf-8", "replace") for name in items_of(obj.get("ops")) or () if isinstance(name, bytes)]
-    return tuple(names) if set(names) <= _OPERATIONS else ()
+    if not set(names) <= _MUFURU_OPERATIONS:
+        return ()
+    return tuple(names)
 
 
 def _gate(name: str, *inputs: str, transfer: str = "nn.Sigmoid") -> Node:
     """Return a gate: the sum of two products with matrices, and of the cell with a vector if it sees that."""
-    layers = [node("nn.CMul" if x == "c" else "nn.Linear", x, path=f"{x}{name}") for x in inputs]
+    layers = [node("nn.CMul" if value == "c" else "nn.Linear", value, path=f"{value}{name}") for value in inputs]
     return node(transfer, node("nn.CAddTable", layers))
 
 
@@ -119,14 +128,17 @@ def _product(*factors: Expression) -> Node:
 
 def _lstm(cell: str = "c") -> Expression:
     """Return output and cell of an LSTM; with an empty name of the cell its gates do not see it."""
-    sees = ("x", "h", *cell)
-    new = node(
-        "nn.CAddTable",
-        [_product(_gate("f", *sees), "c"), _product(_gate("i", *sees), _gate("g", "x", "h", transfer="nn.Tanh"))],
-    )
-    # The output gate sees the new cell.
-    seen = [node("nn.Linear", x, path=f"{x}o") for x in "xh"] + [node("nn.CMul", new, path="co")] * bool(cell)
-    return [_product(node("nn.Sigmoid", node("nn.CAddTable", seen)), node("nn.Tanh", new)), new]
+    inputs = ("x", "h", *cell)
+    forgotten = _product(_gate("f", *inputs), "c")
+    # The candidate g never sees the cell.
+    added = _product(_gate("i", *inputs), _gate("g", "x", "h", transfer="nn.Tanh"))
+    new_cell = node("nn.CAddTable", [forgotten, added])
+    # The output gate sees the new cell, the others the last one.
+    output_layers = [node("nn.Linear", "x", path="xo"), node("nn.Linear", "h", path="ho")]
+    if cell:
+        output_layers.append(node("nn.CMul", new_cell, path="co"))
+    output_gate = node("nn.Sigmoid", node("nn.CAddTable", output_layers))
+    return [_product(output_gate, node("nn.Tanh", new_cell)), new_cell]
 
 
 def _parts(count: int, size: float) -> list[Expression]:
@@ -137,26 +149,31 @@ def _parts(count: int, size: float) -> list[Expression]:
 
 
 def _fast_lstm(size: float) -> Expression:
-    # In FastLSTM the candidate is the second of the four parts: i g f o.
+    # i g f o in Lua, whose candidate is the second of the four parts; i f g o in PyTorch.
     i, g, f, o = _parts(4, size)
-    i, f, o = (node("nn.Sigmoid", gate) for gate in (i, f, o))
+    i = node("nn.Sigmoid", i)
+    f = node("nn.Sigmoid", f)
+    o = node("nn.Sigmoid", o)
     g = node("nn.Tanh", g)
-    new = node("nn.CAddTable", [_product(i, g), _product(f, "c")])
-    return [_product(o, node("nn.Tanh", new)), new]
+    new_cell = node("nn.CAddTable", [_product(i, g), _product(f, "c")])
+    return [_product(o, node("nn.Tanh", new_cell)), new_cell]
 
 
 def _gru(size: float) -> Expression:
+    # r z in Lua as in PyTorch; the candidate n has matrices of its own.
     r, z = (node("nn.Sigmoid", gate) for gate in _parts(2, size))
+    # h is reset before the product, in PyTorch's GRU after it.
     sums = [node("nn.Linear", "x", path="xn"), node("nn.Linear", _product("h", r), path="hn")]
-    new = node("nn.Tanh", node("nn.CAddTable", sums))
-    return node("nn.CAddTable", [_product(new, node("nn.SAdd", z, -1.0, True)), _product(z, "h")])
+    n = node("nn.Tanh", node("nn.CAddTable", sums))
+    one_minus_z = node("nn.SAdd", z, -1.0, True)
+    return node("nn.CAddTable", [_product(n, one_minus_z), _product(z, "h")])
 
 
 def _operation(name: str, new: Expression) -> Expression:
     """Return one of the operations of a MuFuRu, on its last output and a new value."""
     both = ["h", new]
     if name in ("max", "min"):
-        rows = [node("nn.Unsqueeze", each, 1.0, None) for each in both]
+        rows = [node("nn.Unsqueeze", value, 1.0, None) for value in both]
         return node("nn.Max" if name == "max" else "nn.Min", node("nn.JoinTable", rows, 1.0, None), 1.0, None)
     difference = node("nn.CSubTable", both)
     return {
@@ -170,9 +187,11 @@ def _operation(name: str, new: Expression) -> Expression:
 
 
 def _mufuru(size: float, names: tuple[str, ...]) -> Expression:
-    reset = node("nn.Sigmoid", node("nn.CAddTable", [node("nn.Linear", x, path=f"{x}r") for x in "xh"]))
+    reset_layers = [node("nn.Linear", "x", path="xr"), node("nn.Linear", "h", path="hr")]
+    reset = node("nn.Sigmoid", node("nn.CAddTable", reset_layers))
     joined = node("nn.JoinTable", ["x", _product(reset, "h")], 2.0, None)
     new = node("nn.Sigmoid", node("nn.Linear", joined, path="xn"))
+    # How much of the result of each operation is used.
     shares: Expression = node("nn.Linear", node("nn.JoinTable", ["x", "h"], 2.0, None), path="xs")
     shares = node("nn.View", shares, (len(names), int(size)), 1.0)
     shares = node("nn.SoftMax", node("nn.Transpose", shares, ((1.0, 2.0),), None))
@@ -205,9 +224,9 @@ class Cell:
 
 
 _GATE = "weight_i{0} x{0}: h i, bias_{0} x{0}: h, weight_h{0} h{0}: h h"
-
-
+"""The tensors of a gate of an LSTM."""
 _PEEPHOLE = ", weight_c{0} c{0}: h"
+"""The vector of a gate that sees the cell: all but the candidate g."""
 
 
 CELLS = {
@@ -222,6 +241,7 @@ CELLS = {
         "xhc",
         "weight_ih x: 4h i, bias x: 4h, weight_hh h: 4h h",
         lambda size, _: [_fast_lstm(size)],
+        # i g f o in Lua; i f g o in PyTorch.
         "igfo",
     ),
     "nn.GRU": Cell(
@@ -249,33 +269,55 @@ def _step_path(obj: TorchObject) -> str:
 
 def cell_params(obj: TorchObject) -> tuple[Param, ...]:
     """Return the tensors of a cell, or nothing if its modules compute something else."""
-    inputs, size, cell = obj.get("inputSize"), obj.get("outputSize"), CELLS.get(obj.class_name)
-    if cell is None or not all(isinstance(each, float) and each.is_integer() and each > 0 for each in (inputs, size)):
+    cell = CELLS.get(obj.class_name)
+    inputs = obj.get("inputSize")
+    outputs = obj.get("outputSize")
+    if cell is None or not _is_size(inputs) or not _is_size(outputs):
         return ()
     names = operations(obj)
     start = _step_path(obj)
     if masks_rows(obj):
         start += ".modules.1"
-    tried = (recognized(obj, start, [*cell.inputs], pattern) for pattern in cell.patterns(size, names))
-    paths = next((each for each in tried if each is not None), {})
-    found = _fields_of(Fields(obj), cell, paths, tensors(cell.rows, int(inputs), int(size), len(names)))
+    paths: dict[str, str] = {}
+    for pattern in cell.patterns(outputs, names):
+        matched = recognized(obj, start, [*cell.inputs], pattern)
+        if matched is not None:
+            paths = matched
+            break
+    fields = _fields_of(Fields(obj), cell, paths, tensors(cell.rows, int(inputs), int(outputs), len(names)))
     steps = (gates(cell.order),) if cell.order else ()
-    return tuple(param(name, *steps, field=path) for name, path in found.items())
+    return tuple(param(name, *steps, field=path) for name, path in fields.items())
+
+
+def _is_size(value: Value) -> bool:
+    return isinstance(value, float) and value.is_integer() and value > 0
 
 
 def _fields_of(fields: Fields, cell: Cell, paths: dict[str, str], shapes: Tensors) -> dict[str, str]:
-    """Return the fields of a cell's tensors by their names; none if one has another shape, or there are more biases."""
-    found: dict[str, str] = {}
+    """Return the fields of a cell's tensors by their names; none if one has another shape, or there are more biases.
+
+    Args:
+        fields: of the cell.
+        cell: its description.
+        paths: of the modules that have tensors, by their names in the pattern.
+        shapes: of its tensors.
+    """
+    tensor_paths: dict[str, str] = {}
     for row, (name, shape) in zip(cell.rows.split(", "), shapes.items()):
-        path = paths.get(row.partition(":")[0].split()[1])
+        module_name = row.partition(":")[0].split()[1]
+        path = paths.get(module_name)
         if path is None:
             continue
-        found[name] = f"{path}.{'bias' if 'bias' in name else 'weight'}"
-        tensor = fields.find_tensor(found[name])
+        tensor_paths[name] = f"{path}.{'bias' if 'bias' in name else 'weight'}"
+        tensor = fields.find_tensor(tensor_paths[name])
         if tensor is None or tensor.shape != shape:
             return {}
-    biases = {f"{path}.bias" for key, path in paths.items() if key[0] != "c"}
-    return {} if any(map(fields.find_tensor, biases.difference(found.values()))) else found
+    # Of the layers, those on the cell (c) are vectors without a bias.
+    biases = {f"{path}.bias" for module_name, path in paths.items() if module_name[0] != "c"}
+    other_biases = biases.difference(tensor_paths.values())
+    if any(fields.find_tensor(path) is not None for path in other_biases):
+        return {}
+    return tensor_paths
 
 
 def cell_children(obj: TorchObject) -> Iterator[Child]:
@@ -285,12 +327,12 @@ def cell_children(obj: TorchObject) -> Iterator[Child]:
 
 
 # States
+
+
 _ALWAYS_FORGET = ("nn.Repeater", "nn.RecurrentAttention")
-
-
+"""Containers that make the modules inside forget at each call."""
 _MAX_DEPTH = 20
-
-
+"""Maximum nesting of lists in a state."""
 _MOST_ELEMENTS = 1 << 22
 """Maximum number of elements of a state that becomes an argument of a constructor."""
 _LIST_ELEMENTS = 64
@@ -312,8 +354,9 @@ def carried(lua: Lua, *paths: str) -> Literal:
         paths: the lists of states by step, such as `outputs` and `cells`.
     """
     step = lua.integer("step", 1)
-    if step <= 1 or not all(_goes_on(obj) for obj in lua.above):
+    if step <= 1 or not all(_lets_resume(obj) for obj in lua.above):
         return None
+    # Lua stores each step's state under its number, and `step` is the next one's.
     return together([values(lua.get(f"{path}.{step - 1}")) for path in paths])
 
 
@@ -324,8 +367,16 @@ def begin(lua: Lua, *paths: str) -> Literal:
         lua: the cell.
         paths: where it may be, for each part of the state; alternatives are separated by `|`.
     """
-    found = [map(values, map(lua.get, path.split("|"))) for path in paths]
-    return together([next((value for value in some if value is not None), None) for some in found])
+    return together([_first_values(lua, path.split("|")) for path in paths])
+
+
+def _first_values(lua: Lua, paths: list[str]) -> Literal:
+    """Return the elements of the first of several fields that has some."""
+    for path in paths:
+        elements = values(lua.get(path))
+        if elements is not None:
+            return elements
+    return None
 
 
 def last_of(lua: Lua, states: tuple[str, ...], before: tuple[str, ...], initial: tuple[str, ...]) -> Literal:
@@ -337,15 +388,23 @@ def last_of(lua: Lua, states: tuple[str, ...], before: tuple[str, ...], initial:
         before: fields of the states before the first step, which are emptied when the layer forgets.
         initial: fields with the initial state of the next sequence only.
     """
-    on = [values(lua.get(path)) for path in initial]
-    if any(value is not None for value in on):
-        return on[0] if len(on) == 1 else tuple(on)
+    given = [values(lua.get(path)) for path in initial]
+    if any(part is not None for part in given):
+        return given[0] if len(given) == 1 else tuple(given)
     if remembered(lua.obj) not in ("eval", "both") or lua.get("train") is not False:
         return None
-    if not all(_goes_on(obj) for obj in lua.above) or any(lua.find_tensor(path) is None for path in before):
+    if not all(_lets_resume(obj) for obj in lua.above) or any(lua.find_tensor(path) is None for path in before):
         return None
-    tensors = [next(filter(None, map(lua.find_tensor, path.split("|"))), None) for path in states]
-    return together([nested(elements(tensor)[-1].tolist()) if tensor is not None else None for tensor in tensors])
+    return together([_last_step(lua, path.split("|")) for path in states])
+
+
+def _last_step(lua: Lua, paths: list[str]) -> Literal:
+    """Return the last row of the first of several fields that is a tensor, time first; `None` if none is."""
+    for path in paths:
+        tensor = lua.find_tensor(path)
+        if tensor is not None:
+            return nested(elements(tensor)[-1].tolist())
+    return None
 
 
 def last_column(lua: Lua, *states: str) -> Literal:
@@ -355,11 +414,15 @@ def last_column(lua: Lua, *states: str) -> Literal:
         lua: the layer; it empties `h0` when it forgets.
         states: fields of the states of all steps.
     """
-    tensors = [lua.find_tensor(path) for path in states]
-    is_kept = lua.flag("remember_states") and lua.find_tensor("h0") is not None
-    if not is_kept or any(tensor is None or len(tensor.shape) != 3 for tensor in tensors):
+    if not lua.flag("remember_states") or lua.find_tensor("h0") is None:
         return None
-    return together([nested(elements(tensor)[:, -1].tolist()) for tensor in tensors if tensor is not None])
+    parts: list[Literal] = []
+    for path in states:
+        tensor = lua.find_tensor(path)
+        if tensor is None or len(tensor.shape) != 3:
+            return None
+        parts.append(nested(elements(tensor)[:, -1].tolist()))
+    return together(parts)
 
 
 def _lists(value: Value, leaf: Callable[[Value, list[Value] | None], Literal]) -> Any:
@@ -368,17 +431,17 @@ def _lists(value: Value, leaf: Callable[[Value, list[Value] | None], Literal]) -
     Raises:
         NotMappedError: there are too many, as in a list that holds another many times.
     """
-    left = _MOST_ELEMENTS
+    remaining = _MOST_ELEMENTS
 
     def inside(value: Value, depth: int) -> Any:
-        nonlocal left
+        nonlocal remaining
         items = items_of(value) if depth < _MAX_DEPTH else None
-        left -= value.numel if isinstance(value, Tensor) else _LIST_ELEMENTS * (1 + len(items or ()))
-        if left < 0:
+        remaining -= value.numel if isinstance(value, Tensor) else _LIST_ELEMENTS * (1 + len(items or ()))
+        if remaining < 0:
             raise NotMappedError("holds a state with too many elements")
-        found = leaf(value, items)
-        if found is not None or not items:
-            return found
+        literal = leaf(value, items)
+        if literal is not None or not items:
+            return literal
         parts = [inside(item, depth + 1) for item in items]
         return None if None in parts else parts
 
@@ -400,14 +463,15 @@ def nested_sizes(value: Value) -> Any:
     def size(value: Value, items: list[Value] | None) -> Literal:
         if isinstance(value, Storage):
             return tuple(map(int, value.array))
-        found = [value] if isinstance(value, float) else items
-        is_size = found and all(isinstance(each, float) and each.is_integer() for each in found)
-        return tuple(map(int, found or ())) if is_size else None
+        extents = [value] if isinstance(value, float) else items
+        if not extents or not all(isinstance(extent, float) and extent.is_integer() for extent in extents):
+            return None
+        return tuple(map(int, extents))
 
     return nested(_lists(value, size))
 
 
-def _goes_on(obj: TorchObject) -> bool:
+def _lets_resume(obj: TorchObject) -> bool:
     """Return whether a module lets its children resume when it is called in evaluation mode."""
     if obj.class_name == "nn.Sequencer":
         return remembered(obj) in ("eval", "both") and obj.get("train") is False
@@ -415,17 +479,18 @@ def _goes_on(obj: TorchObject) -> bool:
 
 
 def _zeros(value: Any) -> Literal:
+    """Return nested tuples of the same sizes, of zeros."""
     return tuple(_zeros(item) for item in value) if isinstance(value, tuple) else 0.0
 
 
 def together(parts: list[Literal]) -> Literal:
     """Return a single part, or several as a tuple; `None` if there is none, and zeros for a missing one of two."""
-    there = [part for part in parts if part is not None]
-    if not there:
+    given = [part for part in parts if part is not None]
+    if not given:
         return None
     if len(parts) == 1:
-        return there[0]
-    return tuple(_zeros(there[0]) if part is None else part for part in parts)
+        return given[0]
+    return tuple(_zeros(given[0]) if part is None else part for part in parts)
 
 
 # Entries
@@ -433,8 +498,6 @@ def together(parts: list[Literal]) -> Literal:
 
 _MOST = 10_000
 """Maximum number of modules searched for one that needs to know about zeros."""
-
-# State that the classes keep of the last sequence, and aliases of modules inside `modules`.
 _STATE = (
     "outputs cells hiddens gradCells gradHiddens gradOutputs gradInputs gradActions actions cell hidden zeroTensor "
     "typeTensor tableoutput tablegradInput sharedClones recurrentModule rnn action module forwardModule backwardModule "
@@ -443,15 +506,18 @@ _STATE = (
     "userNextGradCell userNextGradOutput userGradPrevOutput userGradPrevCell prevOutput prevCell startState "
     "operations zeroOutput zeroCell indexes mappedLengths temp"
 )
+"""State that the classes keep of the last sequence, and aliases of modules inside `modules`."""
 
 
 # Cells: one step of a sequence at each call.
 
 
 def _positive_sizes(lua: Lua) -> tuple[int, int]:
-    inputs, outputs = lua.integer("inputSize|inputsize"), lua.integer("outputSize|outputsize")
-    if min(inputs, outputs) < 1:
-        raise lua.wrong("inputSize" if inputs < 1 else "outputSize", "a positive number", float(min(inputs, outputs)))
+    inputs = lua.integer("inputSize|inputsize")
+    outputs = lua.integer("outputSize|outputsize")
+    for name, size in (("inputSize", inputs), ("outputSize", outputs)):
+        if size < 1:
+            raise lua.wrong(name, "a positive number", float(min(inputs, outputs)))
     return inputs, outputs
 
 
@@ -477,11 +543,12 @@ _REC_GRU = of_runtime("recurrent.RecGRU", _SIZE, **_OUTPUT)
 def _cell(class_name: str, *args: Any, **kwargs: Any) -> Choice:
     """Return the class of a recognized cell; otherwise its modules are applied to the input and the last state."""
     cell = CELLS[class_name]
-    state = _OUTPUT_AND_CELL if "c" in cell.inputs else _OUTPUT
+    has_cell_state = "c" in cell.inputs
+    state = _OUTPUT_AND_CELL if has_cell_state else _OUTPUT
     kwargs = {"mask_zero": made(lambda lua: masks_rows(lua.obj)).unless(False), **state, **kwargs}
-    recognized = of_runtime(cell.target, made(_positive_sizes).each, *args, **kwargs)
-    modules = of_runtime("recurrent.RecLSTM", _SIZE, _SIZE, **state) if "c" in cell.inputs else _REC_GRU
-    return either(lambda lua: cell_params(lua.obj), recognized, modules)
+    as_class = of_runtime(cell.target, made(_positive_sizes).each, *args, **kwargs)
+    as_modules = of_runtime("recurrent.RecLSTM", _SIZE, _SIZE, **state) if has_cell_state else _REC_GRU
+    return either(lambda lua: cell_params(lua.obj), as_class, as_modules)
 
 
 def _output_size(lua: Lua) -> Any:
@@ -563,12 +630,14 @@ def _needs_mask(obj: TorchObject) -> bool:
     """Return whether something inside a module of torch's rnn needs the mask of steps that are zeros."""
     stack: list[Value] = [obj]
     for _ in range(_MOST):
-        inside = stack.pop() if stack else None
-        if isinstance(inside, TorchObject):
-            masks = inside.class_name == "nn.MaskZero" or inside.get("maskzero") is True
-            if masks and inside.get("v2") is True:
+        if not stack:
+            return False
+        module = stack.pop()
+        if isinstance(module, TorchObject):
+            masks = module.class_name == "nn.MaskZero" or module.get("maskzero") is True
+            if masks and module.get("v2") is True:
                 return True
-            stack += items_of(inside.get("modules")) or []
+            stack += items_of(module.get("modules")) or []
     return False
 
 
@@ -606,8 +675,12 @@ def _norm_stabilizer(lua: Lua) -> Call:
 
 def _is_sequence(lua: Lua) -> bool:
     """Return whether a Sequencer sets the steps of a Repeater, which it reaches through containers, to its own."""
-    names = (obj.class_name for obj in lua.above)
-    return next((name for name in names if name in ("nn.Sequencer", *_OWN_STEPS)), "") == "nn.Sequencer"
+    for obj in lua.above:
+        if obj.class_name == "nn.Sequencer":
+            return True
+        if obj.class_name in _OWN_STEPS:
+            return False
+    return False
 
 
 # Element-Research's classes hold the modules that they run in fields, too.
@@ -673,7 +746,11 @@ register_layer(
 
 def _shapes(rows: str) -> Any:
     """Return the shapes of the tensors of a layer by its sizes, and the outputs of its projection if it has one."""
-    return lambda inputs, hidden, proj_size=0, *_, **__: tensors(rows, inputs, positive(hidden), projected=proj_size)
+
+    def shapes(inputs: int, hidden: int, proj_size: int = 0, *_: Any, **__: Any) -> Tensors:
+        return tensors(rows, inputs, positive(hidden), projected=proj_size)
+
+    return shapes
 
 
 def _mufuru_shapes(input_size: int, hidden_size: int, operations: tuple[str, ...], *_: Any, **__: Any) -> Tensors:
@@ -710,11 +787,18 @@ def _hiddens(*steps: BlockOrder) -> Layout:
 
 
 _INPUT_SIZE: Extent = "inputsize|inputSize|input_dim|input_size"
+# i f o g in Lua; i f g o in PyTorch.
 _GATES = gates("ifog")
 
 
-# Whether examples that are zeros ("zeros"), or are marked ("mask"), return zeros, as in torch's rnn.
-_MASK = made(lambda lua: ("mask" if lua.flag("v2") else "zeros") if lua.flag("maskzero") else "").unless("")
+def _mask(lua: Lua) -> str:
+    """Return whether examples that are zeros ("zeros"), or are marked ("mask"), return zeros, as in torch's rnn."""
+    if not lua.flag("maskzero"):
+        return ""
+    return "mask" if lua.flag("v2") else "zeros"
+
+
+_MASK = made(_mask).unless("")
 
 
 def _zeros_like_bias(fields: Fields) -> Tensor | None:
@@ -753,7 +837,10 @@ _SEQUENCE_LSTM: dict[str, Any] = {
 
 
 def _is_lstm_of_torch(lua: Lua) -> bool:
-    return not _MASK.get(lua) and _SEQUENCE_LSTM["proj_size"].get(lua) < _LSTM_SIZES[1].get(lua)
+    """Return whether torch.nn.LSTM computes a layer: it masks nothing, and projects to fewer outputs only."""
+    projected = _SEQUENCE_LSTM["proj_size"].get(lua)
+    _, hidden = _LSTM_SIZES
+    return not _MASK.get(lua) and projected < hidden.get(lua)
 
 
 _SEQ_LSTM = either(
@@ -761,6 +848,14 @@ _SEQ_LSTM = either(
     of_runtime("sequence.SeqLSTM", *_LSTM_SIZES, **_SEQUENCE_LSTM),
     of_runtime("sequence.SteppedLSTM", *_LSTM_SIZES, **_SEQUENCE_LSTM, mask_zero=_MASK),
 )
+
+
+def _last_hidden(lua: Lua) -> Literal:
+    """Return the state of torch.nn.RNN, a tuple of one tensor of one layer."""
+    state = last_column(lua, "output")
+    return None if state is None else (state,)
+
+
 # torch-rnn's layers of whole sequences.
 _TORCH_RNN_LSTM = of_runtime(
     "sequence.SeqLSTM",
@@ -775,13 +870,16 @@ _VANILLA_RNN = of_runtime(
     extent("weight_ih_l0"),
     batch_first=True,
     remember=flag("remember_states").unless(False),
-    hidden=lambda lua: last_column(lua, "output") and (last_column(lua, "output"),),
+    hidden=_last_hidden,
 )
 
 
 def _reset_gru(name: str, **kwargs: Any) -> Row:
+    """Map a GRU that resets its state before the product; its weight is (in + hidden, 3 * hidden)."""
+
     def sizes_of(lua: Lua) -> tuple[int, int]:
-        rows, hidden = lua.shape("weight")[0], lua.shape("weight")[1] // 3
+        rows, columns = lua.shape("weight")[:2]
+        hidden = columns // 3
         return rows - hidden, hidden
 
     return of_runtime(name, made(sizes_of).each, **kwargs)
@@ -809,10 +907,8 @@ register_layer(
 # torch.nn.RNN.
 register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_rnn(), scratch=_BUFFERS, module=_VANILLA_RNN)
 # Lua resets the hidden state before it is multiplied, torch.nn.GRU after: another function, so Lua's layout is kept.
-# weight (in + hidden, 3 * hidden), bias (3 * hidden), gates r, z, n.
 _NOT_TORCH = "is not the function of torch.nn.GRU"
-
-
+# weight (in + hidden, 3 * hidden), bias (3 * hidden); r z n in Lua as in PyTorch.
 _JOINED_GATES = Traits(shapes=_shapes("weight: j 3h, bias: 3h"))
 register_layer(
     "nn.SeqGRU",
@@ -830,7 +926,7 @@ register_layer(
 )
 
 
-@keeps(*CELLS["nn.LSTM"].names, *(each.name for each in _rnn(_GATES)))
+@keeps(*CELLS["nn.LSTM"].names, *(sequence_param.name for sequence_param in _rnn(_GATES)))
 def _lstm_or_sequence(fields: Fields) -> tuple[Param, ...]:
     return cell_params(fields.obj) if fields.find_tensor("weight") is None else _rnn(_GATES)
 
@@ -921,7 +1017,8 @@ _KINDS = {
 def _kind(fields: Fields) -> str:
     """Return the class of torch.nn of a layer. A cudnn.RNN may be any of them, according to its mode."""
     if fields.obj.class_name == "cudnn.RNN":
-        return {"CUDNN_LSTM": "LSTM", "CUDNN_GRU": "GRU"}.get(fields.text("mode"), "RNN")
+        mode = fields.text("mode")
+        return {"CUDNN_LSTM": "LSTM", "CUDNN_GRU": "GRU"}.get(mode, "RNN")
     return _KINDS.get(fields.obj.class_name, "RNN")
 
 
@@ -932,14 +1029,18 @@ def _skips_input(fields: Fields) -> bool:
 
 def _tensors(fields: Fields) -> Tensors:
     """Return the shapes of the tensors of torch.nn's layer, in its order; none for impossible sizes."""
-    sizes = fields.integer("inputSize", 0), fields.integer("hiddenSize", 0), fields.integer("numLayers", 1)
+    sizes = (fields.integer("inputSize", 0), fields.integer("hiddenSize", 0), fields.integer("numLayers", 1))
     directions = fields.integer("numDirections", 1)
     try:
-        found = constructed(_kind(fields), sizes, {"bidirectional": directions == 2})
+        shapes = constructed(_kind(fields), sizes, {"bidirectional": directions == 2})
     except Refused:
         return {}
-    skipped = ("weight_ih_l0", "weight_ih_l0_reverse") if _skips_input(fields) else ()
-    return {name: shape for name, shape in found.items() if name not in skipped} if directions in (1, 2) else {}
+    if directions not in (1, 2):
+        return {}
+    if _skips_input(fields):
+        for name in ("weight_ih_l0", "weight_ih_l0_reverse"):
+            shapes.pop(name, None)
+    return shapes
 
 
 @keeps("weight_ih_l*", "weight_hh_l*", "bias_ih_l*", "bias_hh_l*", "weight")
@@ -949,10 +1050,17 @@ def _params(fields: Fields) -> tuple[Param, ...]:
     if flat is None:
         return ()
     shapes = _tensors(fields)
-    layouts, start = {}, 0
-    for name, shape in sorted(shapes.items(), key=lambda row: -len(row[1])):  # all matrices, then all biases
-        layouts[name] = (Narrow(0, start, prod(shape)), *((Reshape(shape),) if len(shape) > 1 else ()))
-        start += prod(shape)
+    # The vector holds all matrices, then all biases. i f g o, and r z n of a GRU, in cuDNN as in PyTorch.
+    matrices = [name for name, shape in shapes.items() if len(shape) > 1]
+    biases = [name for name, shape in shapes.items() if len(shape) == 1]
+    layouts: dict[str, Layout] = {}
+    start = 0
+    for name in matrices + biases:
+        count = prod(shapes[name])
+        layouts[name] = (Narrow(0, start, count),)
+        if name in matrices:
+            layouts[name] += (Reshape(shapes[name]),)
+        start += count
     if flat.numel != start:
         note = "the flat weights of a cuDNN layer do not have the length that its fields imply: left as they are"
         return (param("weight", note=note),)
@@ -962,13 +1070,15 @@ def _params(fields: Fields) -> tuple[Param, ...]:
 def _state(lua: Lua) -> Any:
     """Return the initial state of the next sequence: that of the file, or the last one's final state if it is kept."""
     when = "Output" if lua.flag("rememberStates") else "Input"
-    output, cell = lua.find_tensor(f"hidden{when}"), lua.find_tensor(f"cell{when}")
+    output = lua.find_tensor(f"hidden{when}")
+    cell = lua.find_tensor(f"cell{when}")
     layers = lua.integer("numLayers", 1) * lua.integer("numDirections", 1)
     if output is None or output.shape[:1] != (layers,) or len(output.shape) != 3:
         return None
     if _kind(lua) != "LSTM":
         return values(output)
-    return together([values(output), values(cell) if cell is not None and cell.shape == output.shape else None])
+    has_cell = cell is not None and cell.shape == output.shape
+    return together([values(output), values(cell) if has_cell else None])
 
 
 def _nonlinearity(lua: Lua) -> str:
@@ -1012,16 +1122,19 @@ def _module(lua: Lua) -> Call:
 
 
 def _outputs(kind: str) -> Traits:
-    return Traits(
-        shapes=lambda *sizes, remember=False, hidden=None, **options: constructed(kind, sizes, options),
-        written=("outputs",),
-    )
+    """Return the traits of a layer of torch.nn that returns its outputs only."""
+
+    def shapes(*sizes: int, remember: bool = False, hidden: Any = None, **options: Any) -> Tensors:
+        return constructed(kind, sizes, options)
+
+    return Traits(shapes=shapes, written=("outputs",))
 
 
 def _bare_shapes(hidden_size: int, nonlinearity: str = "", bidirectional: bool = False, *_: Any, **__: Any) -> Tensors:
-    rows = "weight_hh_l0: h h, bias_ih_l0: h, bias_hh_l0: h"
-    shapes = tensors(rows, 0, positive(hidden_size))
-    return {**shapes, **({f"{name}_reverse": shape for name, shape in shapes.items()} if bidirectional else {})}
+    shapes = tensors("weight_hh_l0: h h, bias_ih_l0: h, bias_hh_l0: h", 0, positive(hidden_size))
+    if not bidirectional:
+        return shapes
+    return {**shapes, **{f"{name}_reverse": shape for name, shape in shapes.items()}}
 
 
 register_layer(

@@ -36,8 +36,12 @@ _DIMS = optional("nInputDims")
 
 def _pairs(lua: Lua) -> tuple[tuple[int, int], ...]:
     """Return the pairs of dimensions that a Transpose exchanges, 0-based."""
-    places = (f"permutations.{at}" for at, _ in enumerate(items_of(lua.get("permutations")) or (), 1))
-    return tuple((lua.integer(f"{place}.1") - 1, lua.integer(f"{place}.2") - 1) for place in places)
+    count = len(items_of(lua.get("permutations")) or ())
+    pairs = []
+    for place in range(1, count + 1):
+        path = f"permutations.{place}"
+        pairs.append((lua.integer(f"{path}.1") - 1, lua.integer(f"{path}.2") - 1))
+    return tuple(pairs)
 
 
 def _dtype(default: str | None = None) -> Read:
@@ -52,7 +56,8 @@ _CONVERTERS = ("nn.Identity", "nn.Transpose", "nn.Reshape", "nn.Select", "nn.Seq
 @becomes("shape.Convert")
 def dpnn_convert(lua: Lua) -> Call:
     """Map dpnn's conversion from one order of dimensions to another."""
-    before, after = lua.text("inputShape", "b*"), lua.text("outputShape", "b*")
+    before = lua.text("inputShape", "b*")
+    after = lua.text("outputShape", "b*")
     is_known = (
         sorted(before) == sorted(after)
         or (after == "bf" and before != "bt")  # which dpnn refuses

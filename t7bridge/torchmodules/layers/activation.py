@@ -166,18 +166,21 @@ class Overlapping(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
-        memory, times = input, 1
-        for dim, (extent, step) in enumerate(zip(input.shape, input.stride())):
-            if extent > 1 and step == 0:
-                memory, times = memory.narrow(dim, 0, 1), times * extent
+        memory = input
+        times = 1
+        # A stride of 0 repeats the elements.
+        for dim, (extent, stride) in enumerate(zip(input.shape, input.stride())):
+            if extent > 1 and stride == 0:
+                memory = memory.narrow(dim, 0, 1)
+                times *= extent
         if times == 1:
             whole: Tensor = self[0](input)
             return whole
         output = memory
-        recorded = records_gradients(input)
+        is_recorded = records_gradients(input)
         for _ in range(times):
             # Values that autograd keeps of one round must not change in the next.
-            output = self[0](output.clone() if recorded else output)
-        if recorded:
+            output = self[0](output.clone() if is_recorded else output)
+        if is_recorded:
             memory.data.copy_(output)
         return output.expand(input.shape)

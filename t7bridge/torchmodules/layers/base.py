@@ -41,7 +41,9 @@ def with_batch(
     """Apply a function of batches to a batch of `dims` dimensions, or to one
     example.
     """
-    return function(input) if input.dim() >= dims else function(input[None])[0]
+    if input.dim() >= dims:
+        return function(input)
+    return function(input[None])[0]
 
 
 def root(input: Tensor) -> Tensor:
@@ -54,8 +56,8 @@ def dim_of(input: Tensor, dim: int, n_input_dims: int | None) -> int:
     """Return a dimension of the input: one more than in an example of `n_input_dims`
     dimensions if there is a batch, except for those counted from the end.
     """
-    batched = n_input_dims is not None and input.dim() == n_input_dims + 1
-    return dim + 1 if batched and dim >= 0 else dim
+    is_batch = n_input_dims is not None and input.dim() == n_input_dims + 1
+    return dim + 1 if is_batch and dim >= 0 else dim
 
 
 def rows(inputs: list[Tensor]) -> list[Tensor]:
@@ -65,8 +67,10 @@ def rows(inputs: list[Tensor]) -> list[Tensor]:
 
 def up_to_none(outputs: list[Any]) -> list[Any]:
     """Return the outputs before the first that is `None`, where a list of Lua ends."""
-    missing = [output is None for output in outputs]
-    return outputs[: missing.index(True)] if any(missing) else outputs
+    for position, output in enumerate(outputs):
+        if output is None:
+            return outputs[:position]
+    return outputs
 
 
 def nested(function: Callable[[Any], Any], value: Any) -> Any:
@@ -149,12 +153,12 @@ def joined(parts: list[Tensor], dim: int, dtype: torch.dtype | None = None) -> T
     """
     if dtype is not None:
         parts = [part.to(dtype) for part in parts]
-    shaped = []
+    reshaped = []
     for part in parts:
         shape = list(parts[0].shape)
         shape[dim] = part.size(dim)
-        shaped.append(part if list(part.shape) == shape else part.reshape(shape))
-    return torch.cat(shaped, dim)
+        reshaped.append(part if list(part.shape) == shape else part.reshape(shape))
+    return torch.cat(reshaped, dim)
 
 
 class _Connected(torch.autograd.Function):

@@ -44,9 +44,11 @@ class Graph(nn.Sequential):
         """Map the inputs to the outputs of the graph in Lua: one value, or a list."""
         values = [input]
         for name, takes in self.nodes:
-            taken = [self._fetch(values, link) for link in takes]
-            value = taken[0] if len(taken) == 1 else taken
-            values.append(value if name is None else self._modules[name](value))
+            inputs = [self._fetch(values, link) for link in takes]
+            value = inputs[0] if len(inputs) == 1 else inputs
+            if name is not None:
+                value = self._modules[name](value)
+            values.append(value)
         results = [self._fetch(values, link) for link in self.outputs]
         return results if self.returns_list else results[0]
 
@@ -125,18 +127,16 @@ class DepthConcat(nn.Sequential):
         dimension.
         """
         outputs = [module(input) for module in self]
-        largest = [
-            max(extents) for extents in zip(*(output.shape for output in outputs))
-        ]
+        shapes = [output.shape for output in outputs]
+        largest = [max(extents) for extents in zip(*shapes)]
         padded = []
         for output in outputs:
             borders: list[int] = []
+            # torch pads from the last dimension on.
             for dim in range(output.dim() - 1, -1, -1):
-                missing = (
-                    0
-                    if dim == self.dim % output.dim()
-                    else largest[dim] - output.size(dim)
-                )
+                missing = largest[dim] - output.size(dim)
+                if dim == self.dim % output.dim():
+                    missing = 0
                 borders += [missing // 2, missing - missing // 2]
             padded.append(F.pad(output, borders))
         return joined(padded, self.dim, self.dtype)
@@ -157,11 +157,11 @@ class ParallelTable(nn.Sequential):
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return their outputs."""
+        outputs = []
         # Not `zip`: slices of a tensor, one at a time, may be changed in place.
-        outputs = [
-            module(inputs[index] if index < len(inputs) else None)
-            for index, module in enumerate(self)
-        ]
+        for index, module in enumerate(self):
+            input = inputs[index] if index < len(inputs) else None
+            outputs.append(module(input))
         return up_to_none(outputs)
 
 
@@ -189,10 +189,8 @@ class Parallel(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return one tensor."""
-        slices = [
-            input.select(self.input_dim, index)
-            for index in range(input.size(self.input_dim))
-        ]
+        count = input.size(self.input_dim)
+        slices = [input.select(self.input_dim, index) for index in range(count)]
         outputs = [self[index](part) for index, part in enumerate(slices)]
         return joined(outputs, self.output_dim, self.dtype)
 
@@ -218,41 +216,53 @@ class MapTable(nn.Sequential):
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return their outputs."""
         vars(self)["most"] = max(self.most, len(inputs))
-        buffers = [
-            (module, name)
-            for module in (self[0].modules() if len(self) else ())
-            for name, buffer in module.named_buffers(recurse=False)
-        ]
-        # An exported program has no place for more than the statistics of the module.
-        is_traced = torch.compiler.is_compiling()
-        if not is_traced and any(module.training for module, _ in buffers):
-            # Lua cloned the first module when it first saw so many elements.
-            for _ in range(len(self) + len(self.statistics), self.most):
-                first = [module.get_buffer(name).clone() for module, name in buffers]
-                self.statistics.append(first)
-        keeping = [
+        buffers = self._buffers_of_first()
+        self._add_statistics(buffers)
+        stateful = [
             (module, name)
             for module in self.modules()
             for name in ("state", "hidden", "trained_last")
             if module is not self and hasattr(module, name)
         ]
-        if not keeping:
+        if not stateful:
             return [
                 self._output(index, input, buffers)
                 for index, input in enumerate(inputs)
             ]
-        first = [getattr(module, name) for module, name in keeping]
+        first = [getattr(module, name) for module, name in stateful]
         states = self.state or []
         outputs = []
         for index, input in enumerate(inputs):
             if index == len(states):
                 states.append(first)
-            for (module, name), state in zip(keeping, states[index]):
+            for (module, name), state in zip(stateful, states[index]):
                 vars(module)[name] = state
             outputs.append(self._output(index, input, buffers))
-            states[index] = [getattr(module, name) for module, name in keeping]
+            states[index] = [getattr(module, name) for module, name in stateful]
         vars(self)["state"] = states
         return outputs
+
+    def _buffers_of_first(self) -> list[Any]:
+        """Return the modules with statistics in the first module, and their names."""
+        if not len(self):
+            return []
+        return [
+            (module, name)
+            for module in self[0].modules()
+            for name, _ in module.named_buffers(recurse=False)
+        ]
+
+    def _add_statistics(self, buffers: list[Any]) -> None:
+        """Let elements without a module of their own begin with the first module's
+        statistics: Lua cloned it when it first saw so many elements.
+        """
+        # An exported program has no place for more than the statistics of the module.
+        if torch.compiler.is_compiling():
+            return
+        if any(module.training for module, _ in buffers):
+            for _ in range(len(self) + len(self.statistics), self.most):
+                first = [module.get_buffer(name).clone() for module, name in buffers]
+                self.statistics.append(first)
 
     def _output(self, index: int, input: Any, buffers: list[Any]) -> Any:
         """Return the output for an element, with its own statistics."""
@@ -315,9 +325,9 @@ class Bottle(nn.Sequential):
         if batch_dims <= 1:
             whole: Tensor = self[0](input)
             return whole
-        front = input.shape[:batch_dims]
+        batch = input.shape[:batch_dims]
         output: Tensor = self[0](input.flatten(0, batch_dims - 1))
-        return output.reshape(*front, *output.shape[1:])
+        return output.reshape(*batch, *output.shape[1:])
 
 
 class Batched(nn.Sequential):
@@ -389,26 +399,21 @@ class WeightNorm(nn.Sequential):
 
     def forward(self, input: Any) -> Any:
         """Return the output of the module with the weight computed from g and v."""
-        kept = self[0].weight
-        assert isinstance(kept, Tensor)
+        buffer = self[0].weight
+        assert isinstance(buffer, Tensor)
         length = (self.v.square().sum(1) + 1e-4).sqrt()
-        shape = self.lua_shape or kept.shape
-        first = [
-            shape[self.dim],
-            *(extent for at, extent in enumerate(shape) if at != self.dim),
-        ]
-        weight = (
-            (self.v * (self.g.reshape(-1) / length)[:, None])
-            .reshape(first)
-            .movedim(0, self.dim)
-        )
+        rows = self.v * (self.g.reshape(-1) / length)[:, None]
+        # A row of v is what belongs to one output in Lua's weight.
+        shape = self.lua_shape or buffer.shape
+        others = [extent for dim, extent in enumerate(shape) if dim != self.dim]
+        weight = rows.reshape(shape[self.dim], *others).movedim(0, self.dim)
         if self.order is not None:
-            before = [kept.size(self.order.index(at)) for at in range(kept.dim())]
+            before = [buffer.size(self.order.index(dim)) for dim in range(buffer.dim())]
             weight = weight.reshape(before).permute(self.order)
         else:
-            weight = weight.reshape(kept.shape)
+            weight = weight.reshape(buffer.shape)
         with torch.no_grad():
-            kept.copy_(weight)
+            buffer.copy_(weight)
         return torch.func.functional_call(self[0], {"weight": weight}, (input,))
 
 
@@ -427,4 +432,6 @@ class SpatialClassifier(nn.Sequential):
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, w); return (m, h, w), or (h * w, m)."""
         rows: Tensor = self[0](input.flatten(1).t())
-        return rows.t().reshape(-1, *input.shape[1:]) if self.spatial else rows
+        if self.spatial:
+            return rows.t().reshape(-1, *input.shape[1:])
+        return rows

@@ -30,9 +30,12 @@ class DilatedConv(nn.Module):
         borders: list[int] = []
         options = (self.kernel_size, self.dilation, self.stride, self.padding)
         extents = input.shape[-len(self.kernel_size) :]
-        for size, kernel, step, stride, width in zip(extents, *options):
-            lacking = step * (kernel - 1) + 1 - size - 2 * width
-            borders = [0, lacking if 0 < lacking < stride else 0, *borders]
+        for size, kernel, step, stride, padding in zip(extents, *options):
+            lacking = step * (kernel - 1) + 1 - size - 2 * padding
+            if not 0 < lacking < stride:
+                lacking = 0
+            # torch pads from the last dimension on.
+            borders = [0, lacking, *borders]
         padded = F.pad(input, borders) if any(borders) else input
         output: Tensor = super().forward(padded)
         return output
@@ -64,17 +67,25 @@ class FullConvolution(nn.Module):
         if isinstance(input, Tensor):
             output: Tensor = super().forward(input, output_size)
             return output
-        source, wanted = input[:2]
+        source, sized = input[:2]
         dims = len(self.kernel_size)
-        sizes = zip(
-            wanted.shape[-dims:],
-            *(self.padding, self.kernel_size, self.stride),
-            strict=True,
-        )
-        extra = [(size + 2 * pad - kernel) % step for size, pad, kernel, step in sizes]
+        extents = sized.shape[-dims:]
+        options = (self.padding, self.kernel_size, self.stride)
+        output_padding = [
+            (size + 2 * padding - kernel) % stride
+            for size, padding, kernel, stride in zip(extents, *options, strict=True)
+        ]
         transposed: Any = F.conv_transpose2d if dims == 2 else F.conv_transpose3d
-        options = (self.stride, self.padding, extra, self.groups, self.dilation)
-        enlarged: Tensor = transposed(source, self.weight, self.bias, *options)
+        enlarged: Tensor = transposed(
+            source,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            output_padding,
+            self.groups,
+            self.dilation,
+        )
         return enlarged
 
 
@@ -94,9 +105,8 @@ class DepthWiseConv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""
-        return super().forward(
-            input.reshape(*input.shape[:-2], input.size(-1), input.size(-2))
-        )
+        *planes, height, width = input.shape
+        return super().forward(input.reshape(*planes, width, height))
 
 
 def local_convolution(images: Tensor, weight: Tensor, stride: Any) -> Tensor:
@@ -141,8 +151,9 @@ class LocalConv2d(Layer):
         return with_batch(self._convolved, input, 4)
 
     def _convolved(self, images: Tensor) -> Tensor:
-        patches = F.pad(images, [width for width in self.padding[::-1] for _ in "12"])
-        output = local_convolution(patches, self.weight, self.stride) + self.bias
+        rows, columns = self.padding
+        padded = F.pad(images, [columns, columns, rows, rows])
+        output = local_convolution(padded, self.weight, self.stride) + self.bias
         # PyTorch's poolings take no others without a batch.
         return output.contiguous()
 
@@ -171,20 +182,28 @@ class ConvMap2d(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""
-        source, target = (self.connTable.long() - 1).unbind(1)
-        pair = (source, target) if self.transposed else (target, source)
-        planes = (self.in_channels, self.out_channels)
+        is_batch = input.dim() == 4
         # Planes beyond those of the layer are ignored.
         extents = input.shape[-2:]
-        batch = input.size(0) if input.dim() == 4 else 1
+        batch = input.size(0) if is_batch else 1
         images = input.flatten()[: batch * self.in_channels * extents.numel()]
         images = images.reshape(batch, self.in_channels, *extents)
-        planes = planes if self.transposed else planes[::-1]
-        whole = self.weight.new_zeros(*planes, *self.weight.shape[1:])
-        whole = whole.index_put(pair, self.weight, accumulate=True)
         convolve: Any = F.conv_transpose2d if self.transposed else F.conv2d
-        output: Tensor = convolve(images, whole, self.bias, self.stride)
-        return output if input.dim() == 4 else output.squeeze(0)
+        output: Tensor = convolve(images, self._kernels(), self.bias, self.stride)
+        return output if is_batch else output.squeeze(0)
+
+    def _kernels(self) -> Tensor:
+        """Return kernels for all pairs of planes, zero for those without one."""
+        # Lua's table has the plane of the input, then that of the output, from 1.
+        source, target = (self.connTable.long() - 1).unbind(1)
+        pairs = (target, source)
+        planes = (self.out_channels, self.in_channels)
+        if self.transposed:
+            # The kernels of a transposed convolution begin with the input.
+            pairs = (source, target)
+            planes = (self.in_channels, self.out_channels)
+        kernels = self.weight.new_zeros(*planes, *self.weight.shape[1:])
+        return kernels.index_put(pairs, self.weight, accumulate=True)
 
 
 class SubSampling2d(Layer):
@@ -269,9 +288,9 @@ class TemporalMaxPool(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, n) or (batch, time, n); return the same dimensions."""
-        return F.max_pool1d(
-            input.transpose(-1, -2), self.kernel_size, self.stride
-        ).transpose(-1, -2)
+        features_first = input.transpose(-1, -2)
+        output = F.max_pool1d(features_first, self.kernel_size, self.stride)
+        return output.transpose(-1, -2)
 
 
 def quicksorted(values: list[float]) -> list[int]:

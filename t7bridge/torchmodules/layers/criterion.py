@@ -107,8 +107,10 @@ class AutoCropMSECriterion(Criterion):
     def losses(self, input: Tensor, target: Tensor) -> Tensor:
         """Take (…, h, w) and (…, H, W)."""
         height, width = input.shape[-2:]
-        top, left = (target.size(-2) - height) // 2, (target.size(-1) - width) // 2
-        return (input - target[..., top : top + height, left : left + width]).square()
+        top = (target.size(-2) - height) // 2
+        left = (target.size(-1) - width) // 2
+        middle = target[..., top : top + height, left : left + width]
+        return (input - middle).square()
 
 
 class BCECriterion(WeightedCriterion):
@@ -120,9 +122,12 @@ class BCECriterion(WeightedCriterion):
         """Take probabilities and targets of equal element count."""
         target = target.reshape(input.shape)
         with torch.no_grad():
-            low, high = input + 1e-12, 1 - input + 1e-12
-            losses = -(low.log() * target + high.log() * (1 - target))
-            slopes = (input - target) / (low * high)  # Lua's: 0 where both are 0 or 1
+            positive = input + 1e-12
+            negative = 1 - input + 1e-12
+            losses = -(positive.log() * target + negative.log() * (1 - target))
+            # Lua's gradient, which is 0 where both are 0 or both are 1.
+            slopes = (input - target) / (positive * negative)
+        # This adds 0; its gradient is the slopes.
         losses = losses + (input - input.detach()) * slopes
         return losses if self.weight is None else losses * self.weight
 
@@ -171,8 +176,10 @@ class HingeEmbeddingCriterion(MarginCriterion):
         """Take distances and targets."""
         target = torch.as_tensor(target, device=input.device).reshape(-1)
         target = target.expand(input.numel()).reshape(input.shape)
-        alike = torch.where(target == -1, 0, input)
-        return alike + torch.where(target == 1, 0, (self.margin - input).clamp(min=0))
+        # As in Lua, a target of neither 1 nor -1 counts as both.
+        similar = torch.where(target == -1, 0, input)
+        others = torch.where(target == 1, 0, (self.margin - input).clamp(min=0))
+        return similar + others
 
 
 class L1HingeEmbeddingCriterion(Layer):
@@ -188,9 +195,9 @@ class L1HingeEmbeddingCriterion(Layer):
     def forward(self, inputs: list[Tensor], target: Any) -> Tensor:
         """Take two tensors of one shape and a number; return a scalar."""
         distance = (inputs[0] - inputs[1]).abs().sum()
-        return (
-            (self.margin - distance).clamp(min=0) if float(target) == -1 else distance
-        )
+        if float(target) == -1:
+            return (self.margin - distance).clamp(min=0)
+        return distance
 
 
 class CosineEmbeddingCriterion(Criterion):
@@ -208,8 +215,10 @@ class CosineEmbeddingCriterion(Criterion):
         """Take two of (n) or (batch, n) and targets."""
         cosine = cosines(*rows(input))
         target = torch.as_tensor(target, device=cosine.device).reshape(-1)
-        others = torch.where(target == -1, (cosine - self.margin).clamp(min=0), cosine)
-        return torch.where(target == 1, 1 - cosine, others)
+        above = (cosine - self.margin).clamp(min=0)
+        # As in Lua, a target of neither 1 nor -1 leaves the cosine.
+        losses = torch.where(target == -1, above, cosine)
+        return torch.where(target == 1, 1 - cosine, losses)
 
 
 class MarginRankingCriterion(MarginCriterion):
@@ -222,7 +231,9 @@ class MarginRankingCriterion(MarginCriterion):
         first, second = inputs[:2]
         target = torch.as_tensor(target, device=first.device, dtype=first.dtype)
         losses: Tensor = (self.margin - target * (first - second)).clamp(min=0)
-        return losses.sum() / (losses.size(0) if self.average and losses.dim() else 1)
+        if self.average and losses.dim():
+            return losses.sum() / losses.size(0)
+        return losses.sum()
 
 
 class DistanceRatioCriterion(Criterion):
@@ -233,8 +244,11 @@ class DistanceRatioCriterion(Criterion):
     def forward(self, inputs: list[Tensor], target: Any = None) -> Tensor:
         """Take two tensors of distances; return a scalar."""
         first, second = inputs
+        # -log(exp(-first) / (exp(-first) + exp(-second)))
         losses: Tensor = first + torch.logaddexp(-first, -second)
-        return losses.sum() / (first.size(0) if self.average else 1)
+        if self.average:
+            return losses.sum() / first.size(0)
+        return losses.sum()
 
 
 class L1Cost(nn.Module):
@@ -266,8 +280,8 @@ class SpatialBinaryLogisticRegression(Criterion):
         return loss / input.size(0) if self.average and input.dim() == 4 else loss
 
 
-def wanted_classes(target: Any, input: Tensor, index_base: int) -> Tensor:
-    """Return classes counted from 0, beside the input."""
+def classes_from_0(target: Any, input: Tensor, index_base: int) -> Tensor:
+    """Return classes counted from 0, on the device of the input."""
     return torch.as_tensor(target, device=input.device).long() - index_base
 
 
@@ -289,19 +303,20 @@ class ClassNLLCriterion(WeightedCriterion):
         or (batch, h, w).
         """
         scores = input if input.dim() > 1 else input.unsqueeze(0)
-        wanted = wanted_classes(target, input, self.index_base)
-        wanted = wanted.reshape(scores.size(0), *scores.shape[2:])
+        classes = classes_from_0(target, input, self.index_base)
+        classes = classes.reshape(scores.size(0), *scores.shape[2:])
         ignored = self.ignore_index - self.index_base
         total = F.nll_loss(
-            scores, wanted, self.weight, ignore_index=ignored, reduction="sum"
+            scores, classes, self.weight, ignore_index=ignored, reduction="sum"
         )
         if not self.average:
             return total
-        share = (wanted != ignored).to(total.dtype)
+        weights = (classes != ignored).to(total.dtype)
         if self.weight is not None:
-            share = share * self.weight[wanted.clamp(min=0)]
-        share = share.sum()
-        return total / share.masked_fill(share == 0, 1)
+            weights = weights * self.weight[classes.clamp(min=0)]
+        divisor = weights.sum()
+        # Where nothing counts, the loss is 0.
+        return total / divisor.masked_fill(divisor == 0, 1)
 
 
 class CrossEntropyCriterion(ClassNLLCriterion):
@@ -334,10 +349,10 @@ class MultiMarginCriterion(WeightedCriterion):
     def losses(self, input: Tensor, target: Any) -> Tensor:
         """Take scores (n) or (batch, n) and classes."""
         scores = input if input.dim() > 1 else input.unsqueeze(0)
-        wanted = wanted_classes(target, input, self.index_base).reshape(-1)
+        classes = classes_from_0(target, input, self.index_base).reshape(-1)
         weight = None if self.weight is None else self.weight.to(scores.dtype)
         return F.multi_margin_loss(
-            scores, wanted, self.p, self.margin, weight, reduction="none"
+            scores, classes, self.p, self.margin, weight, reduction="none"
         )
 
 
@@ -353,8 +368,9 @@ class MultiLabelMarginCriterion(Criterion):
 
     def losses(self, input: Tensor, target: Tensor) -> Tensor:
         """Take scores (n) or (batch, n) and lists of classes of the same shape."""
-        wanted = target.long() - self.index_base
-        return F.multilabel_margin_loss(input, wanted, reduction="none")
+        # PyTorch's lists end with -1.
+        classes = target.long() - self.index_base
+        return F.multilabel_margin_loss(input, classes, reduction="none")
 
 
 class MultiLabelSoftMarginCriterion(WeightedCriterion):
@@ -384,15 +400,17 @@ class ClassSimplexCriterion(Criterion):
 
     def losses(self, input: Tensor, target: Any) -> Tensor:
         """Take (n) or (batch, n) and classes."""
-        wanted = wanted_classes(target, input, self.index_base).reshape(-1)
-        corners = self._corners().to(input)[wanted].reshape(input.shape)
+        classes = classes_from_0(target, input, self.index_base).reshape(-1)
+        corners = self._corners().to(input)[classes].reshape(input.shape)
         return (input - corners).square()
 
     def _corners(self) -> Tensor:
+        """Return a unit vector for each class; any two have the product -1 / n."""
         n = self.classes - 1
         corners = torch.zeros(self.classes, self.classes, dtype=torch.float64)
         for k in range(n):
-            own = sqrt(1 - float(corners[k, :k].square().sum())) if k else 1.0
+            # What is missing to the length 1; the corners after k have equal elements.
+            own = sqrt(1 - float(corners[k, :k].square().sum()))
             corners[k, k] = own
             corners[k + 1 :, k] = (own**2 - 1 - 1 / n) / own
         return corners
@@ -421,10 +439,9 @@ class ParallelCriterion(nn.Sequential):
         """Take lists of inputs and targets; return a scalar."""
         if self.repeat_target:
             targets = [targets] * len(self)
-        losses = [
-            weight * self[index](inputs[index], targets[index])
-            for index, weight in enumerate(self.weights)
-        ]
+        losses = []
+        for index, weight in enumerate(self.weights):
+            losses.append(weight * self[index](inputs[index], targets[index]))
         return torch.stack(losses).sum()
 
 
@@ -549,9 +566,11 @@ class MaskZeroCriterion(Masked):
             return self.criterion(input, target)
         if empty.all():
             return first.sum() * 0
-        return self.criterion(
-            *(nested(lambda part: part[~empty], each) for each in (input, target))
-        )
+
+        def full(value: Tensor) -> Tensor:
+            return value[~empty]
+
+        return self.criterion(nested(full, input), nested(full, target))
 
 
 class NCECriterion(Criterion):
@@ -563,11 +582,12 @@ class NCECriterion(Criterion):
         """Take the output of an `NCE` layer, (batch) or (batch, k) probabilities;
         return a scalar.
         """
-        by_model, sampled_by_model, *noise = inputs
-        # Lua's derivatives omit the probabilities of the noise.
-        by_noise, sampled_by_noise = (
-            each.detach() * sampled_by_model.size(1) for each in noise
-        )
+        by_model, sampled_by_model, by_noise, sampled_by_noise = inputs
+        # There are as many samples of noise for each right class. Lua's derivatives
+        # omit the probabilities of the noise.
+        samples = sampled_by_model.size(1)
+        by_noise = by_noise.detach() * samples
+        sampled_by_noise = sampled_by_noise.detach() * samples
         right = by_model / (by_model + by_noise + 1e-7)
         wrong = sampled_by_noise / (sampled_by_model + sampled_by_noise + 1e-7)
         loss = -(right.log().sum() + wrong.log().sum())
@@ -609,12 +629,14 @@ class ClassReward(Layer):
             right = chosen == target.reshape(-1)
         reward = right.to(scores) * self.scale
         advantage = reward - baseline.detach().reshape(reward.shape)
-        shared = advantage / len(reward) if self.average else advantage
+        if self.average:
+            advantage = advantage / len(reward)
         for module in self.rewarded:
             for part in module.modules():
                 if "reward" in vars(part):
-                    vars(part)["reward"] = shared
-        learned = self.criterion(baseline, reward.reshape(baseline.shape))
+                    vars(part)["reward"] = advantage
         loss = -reward.mean() if self.average else -reward.sum()
+        # This adds 0; its gradient teaches the baseline.
+        learned = self.criterion(baseline, reward.reshape(baseline.shape))
         result: Tensor = loss + (learned - learned.detach())
         return result

@@ -46,11 +46,9 @@ class Bilinear(nn.Bilinear):
 
     def forward(self, inputs: Any, other: Any = None) -> Tensor:
         """Take (batch, in1) and (batch, in2); return (batch, out)."""
-        return (
-            super().forward(inputs[0], inputs[1])
-            if other is None
-            else super().forward(inputs, other)
-        )
+        if other is None:
+            inputs, other = inputs[:2]
+        return super().forward(inputs, other)
 
 
 class PartialLinear(nn.Linear):
@@ -154,31 +152,34 @@ class IndexLinear(Layer):
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        self.weight = nn.Parameter(
-            torch.zeros(self.in_features, self.out_features + 4 * self.normalize)
-        )
+        # With `normalize`, before the weights of a key: the largest value seen, the
+        # factor of values, one that only Lua's training uses, and the offset.
+        columns = self.out_features + 4 * self.normalize
+        self.weight = nn.Parameter(torch.zeros(self.in_features, columns))
         self.bias = nn.Parameter(torch.zeros(self.out_features))
 
     def forward(self, inputs: Any) -> Tensor:
         """Take keys and values (k), or lists of these, or both joined and lengths;
         return (out) or (batch, out).
         """
-        keys, values = inputs[0], inputs[1]
+        keys, values = inputs[:2]
         if len(inputs) == 3:
+            # One tensor each for all examples, and how many elements each example has.
             lengths = [int(length) for length in torch.as_tensor(inputs[2]).reshape(-1)]
-            keys, values = keys.split(lengths), values.split(lengths)
+            keys = keys.split(lengths)
+            values = values.split(lengths)
         elif isinstance(keys, Tensor):
             return self._one(keys, values)
         return torch.stack([self._one(*pair) for pair in zip(keys, values)])
 
     def _one(self, keys: Tensor, values: Tensor) -> Tensor:
+        """Return the outputs (out) of one example, from keys and values (k)."""
         rows = self.weight[keys.long() - self.index_base]
         if self.normalize:
             largest, factor, offset = rows[:, 0], rows[:, 1], rows[:, 3]
-            values = (
-                torch.where(values.abs() > largest, values.sign(), values * factor)
-                + offset
-            )
+            # What is larger than all that was seen becomes 1 or -1.
+            is_larger = values.abs() > largest
+            values = torch.where(is_larger, values.sign(), values * factor) + offset
             rows = rows[:, 4:]
         return values.to(rows.dtype) @ rows + self.bias
 
@@ -214,7 +215,9 @@ def beside(learned: Tensor, input: Tensor) -> Tensor:
         return learned.reshape(input.shape)
     if input.dim() == learned.dim():
         return learned
-    return learned.reshape(input.shape[1:] if learned.numel() > 1 else (1,))
+    if learned.numel() == 1:
+        return learned.reshape(1)
+    return learned.reshape(input.shape[1:])
 
 
 class CAdd(nn.Module):
@@ -269,9 +272,11 @@ class _InPlace(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, input: Tensor, constant: Any, factor: bool) -> Tensor:
-        ctx.memory, ctx.constant, ctx.factor = input.data, constant, factor
-        if factor:
+    def forward(ctx: Any, input: Tensor, constant: Any, is_factor: bool) -> Tensor:
+        ctx.memory = input.data
+        ctx.constant = constant
+        ctx.is_factor = is_factor
+        if is_factor:
             ctx.memory.mul_(constant)
         else:
             ctx.memory.add_(constant)
@@ -279,7 +284,7 @@ class _InPlace(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.factor:
+        if ctx.is_factor:
             ctx.memory.div_(ctx.constant)
             return gradients[0] * ctx.constant, None, None
         ctx.memory.sub_(ctx.constant)
@@ -322,7 +327,8 @@ class SAdd(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
-        return -(input + self.addend) if self.negate else input + self.addend
+        total = input + self.addend
+        return -total if self.negate else total
 
 
 class AddConstant(Layer):
@@ -464,27 +470,27 @@ class NCE(nn.Linear):
             scores = super().forward(input)
             return scores.log_softmax(-1) if self.logarithms else scores.softmax(-1)
         target = target.long() - self.index_base
-        count = self.samples if self.shared else self.samples * len(target)
-        noise = torch.multinomial(self.unigrams.float(), count, replacement=True)
-        noise = (
-            noise.expand(len(target), -1)
-            if self.shared
-            else noise.reshape(len(target), -1)
-        )
-        chosen = torch.cat((target[:, None], noise), 1)
-        scores = (
-            torch.einsum("bi,bki->bk", input, self.weight[chosen]) + self.bias[chosen]
-        )
-        scores = scores.exp()
+        # The right class, then the classes of noise, (batch, 1 + samples).
+        classes = torch.cat((target[:, None], self._noise(len(target))), 1)
+        products = torch.einsum("bi,bki->bk", input, self.weight[classes])
+        scores = (products + self.bias[classes]).exp()
         if self.Z <= 0:
+            # As in Lua, from the first batch, without the right classes if the noise
+            # is shared.
             with torch.no_grad():
-                self.Z.fill_(
-                    (scores[:, 1:] if self.shared else scores).mean()
-                    * self.out_features
-                )
-        scores = scores / self.Z
-        likely = self.unigrams[chosen]
-        return [scores[:, 0], scores[:, 1:], likely[:, 0], likely[:, 1:]]
+                estimated = scores[:, 1:] if self.shared else scores
+                self.Z.fill_(estimated.mean() * self.out_features)
+        by_model = scores / self.Z
+        by_noise = self.unigrams[classes]
+        return [by_model[:, 0], by_model[:, 1:], by_noise[:, 0], by_noise[:, 1:]]
+
+    def _noise(self, batch: int) -> Tensor:
+        """Return classes drawn by their frequencies, (batch, samples)."""
+        count = self.samples if self.shared else self.samples * batch
+        noise = torch.multinomial(self.unigrams.float(), count, replacement=True)
+        if self.shared:
+            return noise.expand(batch, -1)
+        return noise.reshape(batch, -1)
 
 
 class DotProduct(nn.Module):
@@ -498,8 +504,10 @@ class DotProduct(nn.Module):
 
 def cosines(first: Tensor, second: Tensor) -> Tensor:
     """Return the cosines of the rows of two matrices."""
-    lengths = [1 / (each.square().sum(1) + 1e-12) for each in (first, second)]
-    return (first * second).sum(1) * (lengths[0] * lengths[1]).sqrt()
+    # As Lua computes them, from the inverses of the squared lengths.
+    first_inverse = 1 / (first.square().sum(1) + 1e-12)
+    second_inverse = 1 / (second.square().sum(1) + 1e-12)
+    return (first * second).sum(1) * (first_inverse * second_inverse).sqrt()
 
 
 class CosineDistance(nn.Module):
@@ -639,12 +647,9 @@ class _Nearest(torch.autograd.Function):
         input, points, nearest = ctx.saved_tensors
         members = nn.functional.one_hot(nearest, len(points)).to(points.dtype)
         pull = members.t() @ (points[nearest] - input) * ctx.scale
-        return (
-            torch.zeros_like(input),
-            pull / (members.sum(0) + 1e-7).unsqueeze(1),
-            None,
-            None,
-        )
+        # A point without members stays where it is.
+        pull = pull / (members.sum(0) + 1e-7).unsqueeze(1)
+        return torch.zeros_like(input), pull, None, None
 
 
 _nearest: Callable[..., Tensor] = _Nearest.apply

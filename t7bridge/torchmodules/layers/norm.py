@@ -66,8 +66,10 @@ class Normalize(Layer):
         """Take (n) or (batch, n); return the same shape."""
         if self.p == float("inf"):
             return input / (input.abs().max(-1, keepdim=True).values + self.eps)
+        # An even power needs no absolute values.
         powers = input.pow(self.p) if self.p % 2 == 0 else input.abs().pow(self.p)
-        return input / (powers.sum(-1, keepdim=True) + self.eps).pow(1 / self.p)
+        norms = (powers.sum(-1, keepdim=True) + self.eps).pow(1 / self.p)
+        return input / norms
 
 
 class LayerNormalization(Layer):
@@ -191,9 +193,8 @@ class SpatialNormalization(nn.Module):
             padded = F.pad(
                 batch, (width // 2, (width - 1) // 2, height // 2, (height - 1) // 2)
             )
-            batch = F.conv2d(padded, kernel.expand(1, planes, height, width)).expand(
-                -1, planes, -1, -1
-            )
+            total = F.conv2d(padded, kernel.expand(1, planes, height, width))
+            batch = total.expand(-1, planes, -1, -1)
         return batch
 
 

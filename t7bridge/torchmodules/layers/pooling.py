@@ -74,19 +74,25 @@ class CeiledPool(Layer):
             output = largest(
                 input, self.kernel_size, self.stride, 0, dilation, ceil_mode=True
             )
-        share = input.new_ones(())
-        outside = torch.zeros_like(share, dtype=torch.bool)
+        # The number of elements in each window, negative behind the input; which
+        # windows begin behind it; and how many of them PyTorch leaves out.
+        count = input.new_ones(())
+        outside = torch.zeros_like(count, dtype=torch.bool)
         borders: list[int] = []
-        for at, kernel, stride, step in zip(
+        for dim, kernel, stride, step in zip(
             range(-dims, 0), self.kernel_size, self.stride, dilation
         ):
-            size, span = input.size(at), step * (kernel - 1) + 1
+            size = input.size(dim)
+            span = step * (kernel - 1) + 1
             starts = torch.arange(-((span - size) // stride) + 1).to(input) * stride
-            share = share.unsqueeze(-1) * ((starts + span).clamp(max=size) - starts)
-            borders = [0, len(starts) - output.size(at), *borders]
+            ends = (starts + span).clamp(max=size)
+            count = count.unsqueeze(-1) * (ends - starts)
             outside = outside.unsqueeze(-1) | (starts >= size)
-        lowest = torch.full_like(share, torch.finfo(input.dtype).min)
-        empty = torch.zeros_like(share) / share if self.average else lowest
+            borders = [0, len(starts) - output.size(dim), *borders]
+        if self.average:
+            empty = torch.zeros_like(count) / count
+        else:
+            empty = torch.full_like(count, torch.finfo(input.dtype).min)
         output = torch.where(outside, empty, F.pad(output, borders))
         return output if self.divide else output * prod(self.kernel_size)
 
@@ -110,24 +116,26 @@ class DilatedMaxPool(nn.Module):
         """
         first = input.dim() - self.dims
         options = (self.kernel_size, self.stride, self.padding, self.dilation)
-        places = [*zip(input.shape[first:], *options)]
+        axes = list(zip(input.shape[first:], *options))
         borders: list[int] = []
         spans = []
-        for size, kernel, stride, padding, step in places:
+        for size, kernel, stride, padding, step in axes:
             span = step * (kernel - 1) + 1
             count = self._windows(size, span, stride, padding)
             behind = (count - 1) * stride + span - size - padding
+            # torch pads from the last dimension on.
             borders = [padding, behind, *borders]
             spans.append(span)
         windows = F.pad(input, borders, value=float("-inf"))
-        for at, (span, place) in enumerate(zip(spans, places)):
-            _, _, stride, _, step = place
-            windows = windows.unfold(first + at, span, stride)[..., ::step]
+        for axis, (_, _, stride, _, step) in enumerate(axes):
+            windows = windows.unfold(first + axis, spans[axis], stride)[..., ::step]
         if self.cuts_first:
-            for at, place in enumerate(places):
-                cut = self._cut(windows.size(first + at), *place[1:])
+            for axis, (_, kernel, stride, padding, step) in enumerate(axes):
+                count = windows.size(first + axis)
+                cut = self._cut(count, kernel, stride, padding, step)
+                # Beside the dimensions of the windows and of their elements.
                 shape = [1] * windows.dim()
-                shape[first + at], shape[at - self.dims] = cut.shape
+                shape[first + axis], shape[axis - self.dims] = cut.shape
                 cut = cut.reshape(shape).to(input.device)
                 windows = windows.masked_fill(cut, float("-inf"))
         largest = windows.flatten(-self.dims).max(-1).values
@@ -139,9 +147,11 @@ class DilatedMaxPool(nn.Module):
         room = size + 2 * padding - span
         if not self.ceil_mode:
             return room // stride + 1
-        count = -(-room // stride) + 1
+        count = -(-room // stride) + 1  # rounded up
         # The last window must begin before the padding behind the input.
-        return count - 1 if (count - 1) * stride >= size + padding else count
+        if (count - 1) * stride >= size + padding:
+            count -= 1
+        return count
 
     @staticmethod
     def _cut(count: int, kernel: int, stride: int, padding: int, step: int) -> Tensor:
@@ -253,21 +263,23 @@ class FractionalMaxPool(Layer):
 
     def _pooled(self, input: Tensor) -> Tensor:
         dims = len(self.kernel_size)
-        size = self.output_size or [
-            floor(n * r) for n, r in zip(input.shape[-dims:], self.output_ratio or ())
-        ]
+        size = self.output_size
+        if size is None:
+            ratios = zip(input.shape[-dims:], self.output_ratio or ())
+            size = tuple(floor(extent * ratio) for extent, ratio in ratios)
         shape = (*input.shape[:2], dims)
-        samples = (
-            torch.rand(shape, dtype=input.dtype)
-            if self.samples is None
-            else torch.as_tensor(self.samples, dtype=input.dtype)
-        )
+        if self.samples is None:
+            samples = torch.rand(shape, dtype=input.dtype)
+        else:
+            samples = torch.as_tensor(self.samples, dtype=input.dtype)
         if samples.shape != shape or not self.keep:
             samples = torch.rand(shape)
-        self.samples = samples.to(input) if self.keep else None
+        samples = samples.to(input)
+        # Drawn once, as long as the batch size is unchanged.
+        self.samples = samples if self.keep else None
         pool = F.fractional_max_pool2d if dims == 2 else F.fractional_max_pool3d
         output = pool(
-            input, list(self.kernel_size), list(size), _random_samples=samples.to(input)
+            input, list(self.kernel_size), list(size), _random_samples=samples
         )
         assert isinstance(output, Tensor)
         return output

@@ -51,8 +51,10 @@ class Masked(nn.Module):
         """Return which rows of the input return zeros, at a step of a sequence; `None`
         for none.
         """
+        if not self.mask_zero:
+            return None
         if self.mask_zero != "mask":
-            return (input == 0).all(-1) if self.mask_zero else None
+            return (input == 0).all(-1)
         mask = self.zero_mask
         if mask is None:
             raise RuntimeError("set_zero_mask must be called first: a mask or False")
@@ -67,7 +69,9 @@ class Masked(nn.Module):
         empty = self.empty(input, number)
         if empty is None:
             return state
-        return with_zeros(state, empty.reshape(-1, 1) if empty.dim() else empty)
+        if empty.dim():
+            empty = empty.reshape(-1, 1)
+        return with_zeros(state, empty)
 
 
 def uniform(hidden_size: int, *shape: int) -> nn.Parameter:
@@ -78,6 +82,7 @@ def uniform(hidden_size: int, *shape: int) -> nn.Parameter:
 
 def lstm(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     """Return output and cell of an LSTM, from the inputs of its gates i, f, g and o."""
+    # i f g o in PyTorch.
     i, f, g, o = gates.chunk(4, -1)
     cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
     return o.sigmoid() * cell.tanh(), cell
@@ -89,6 +94,7 @@ def gru(input: Tensor, last: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     columns of the gates r, z and n.
     """
     weight_in, weight_out = torch.split(weight, [input.size(-1), last.size(-1)])
+    # r z n in Lua as in PyTorch: reset, update and candidate.
     r, z, n = (input @ weight_in + bias).chunk(3, -1)
     to_r, to_z, to_n = weight_out.chunk(3, -1)
     r = (r + last @ to_r).sigmoid()
@@ -119,21 +125,21 @@ class Stepper(Resuming):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (in) or (batch, in); return (out) or (batch, out)."""
+        batch = input.shape[:-1]
         last = self.start if self.state is None else self.state
         if last is None:
-            parts = [input.new_zeros(*input.shape[:-1], size) for size in self.sizes]
+            state = [input.new_zeros(*batch, size) for size in self.sizes]
         else:
-            parts = [
-                torch.as_tensor(part, dtype=input.dtype, device=input.device).reshape(
-                    *input.shape[:-1], -1
-                )
-                for part in (last if len(self.sizes) > 1 else [last])
-            ]
-        parts = self.step(input, *parts)
+            parts = last if len(self.sizes) > 1 else [last]
+            state = []
+            for part in parts:
+                part = torch.as_tensor(part, dtype=input.dtype, device=input.device)
+                state.append(part.reshape(*batch, -1))
+        state = self.step(input, *state)
         if self.mask_zero:
-            parts = with_zeros(parts, (input == 0).all(-1, keepdim=True))
-        self.state = parts if len(parts) > 1 else parts[0]
-        return parts[0]
+            state = with_zeros(state, (input == 0).all(-1, keepdim=True))
+        self.state = state if len(state) > 1 else state[0]
+        return state[0]
 
 
 class Cell(Stepper, Layer, kw_only=True):
@@ -169,6 +175,7 @@ class FastLSTM(Cell):
     def __post_init__(self) -> None:
         size = self.hidden_size
         self.sizes = (size, size)
+        # i g f o in Lua; i f g o in PyTorch, and here.
         self.weight_ih = uniform(size, 4 * size, self.input_size)
         self.weight_hh = uniform(size, 4 * size, size)
         self.bias = uniform(size, 4 * size)
@@ -210,15 +217,18 @@ class LSTM(Cell):
         output, cell = state
         i = self._gate("i", input, output, cell).sigmoid()
         f = self._gate("f", input, output, cell).sigmoid()
-        cell = f * cell + i * self._gate("g", input, output).tanh()
-        return self._gate("o", input, output, cell).sigmoid() * cell.tanh(), cell
+        g = self._gate("g", input, output).tanh()
+        cell = f * cell + i * g
+        # The output gate sees the new cell.
+        o = self._gate("o", input, output, cell).sigmoid()
+        return o * cell.tanh(), cell
 
     def _gate(
         self, gate: str, input: Tensor, output: Tensor, cell: Tensor | None = None
     ) -> Tensor:
-        weight, bias, recurrent = (
-            getattr(self, f"{name}{gate}") for name in ("weight_i", "bias_", "weight_h")
-        )
+        weight = getattr(self, f"weight_i{gate}")
+        bias = getattr(self, f"bias_{gate}")
+        recurrent = getattr(self, f"weight_h{gate}")
         total = F.linear(input, weight, bias) + F.linear(output, recurrent)
         if self.peephole and cell is not None:
             total = total + getattr(self, f"weight_c{gate}") * cell
@@ -241,10 +251,11 @@ class GRU(Cell):
     def __post_init__(self) -> None:
         size = self.hidden_size
         self.sizes = (size,)
-        # Of the gates r and z; of n.
+        # r z in Lua as in PyTorch.
         self.weight_ih = uniform(size, 2 * size, self.input_size)
         self.bias_ih = uniform(size, 2 * size)
         self.weight_hh = uniform(size, 2 * size, size)
+        # The candidate n.
         self.weight_in = uniform(size, size, self.input_size)
         self.bias_in = uniform(size, size)
         self.weight_hn = uniform(size, size, size)
@@ -276,7 +287,8 @@ class MuFuRu(Cell):
     operations: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        size, both = self.hidden_size, self.input_size + self.hidden_size
+        size = self.hidden_size
+        both = self.input_size + size
         self.sizes = (size,)
         self.input_reset = nn.Linear(self.input_size, size)
         self.output_reset = nn.Linear(size, size)
@@ -297,10 +309,12 @@ class MuFuRu(Cell):
 
     def _operate(self, name: str, last: Tensor, new: Tensor) -> Tensor:
         if name == "sqrt_diff":
+            # A square root has no gradient at 0.
             return (last - new).abs().clamp(min=1e-30).sqrt() / 4
-        if name in ("max", "min"):
-            extreme: Tensor = getattr(torch, f"{name}imum")(last, new)
-            return extreme
+        if name == "max":
+            return torch.maximum(last, new)
+        if name == "min":
+            return torch.minimum(last, new)
         return {
             "keep": last,
             "replace": new,
@@ -330,6 +344,7 @@ class StepLSTM(Masked, Layer):
 
     def __post_init__(self) -> None:
         size, proj = self.hidden_size, self.proj_size
+        # i f o g in Lua; i f g o in PyTorch, and here.
         self.weight_ih = uniform(size, 4 * size, self.input_size)
         self.weight_hh = uniform(size, 4 * size, proj or size)
         self.bias = uniform(size, 4 * size)
@@ -363,6 +378,7 @@ class StepGRU(Masked, Layer):
 
     def __post_init__(self) -> None:
         size = self.hidden_size
+        # Rows of the input, then of the output; columns of the gates r z n.
         self.weight = uniform(size, self.input_size + size, 3 * size)
         self.bias = uniform(size, 3 * size)
 
@@ -371,7 +387,8 @@ class StepGRU(Masked, Layer):
         (batch, hidden).
         """
         input, last = inputs
-        return self.masked(input, [gru(input, last, self.weight, self.bias)])[0]
+        output = gru(input, last, self.weight, self.bias)
+        return self.masked(input, [output])[0]
 
 
 class LSTMCell(nn.LSTMCell):
@@ -403,11 +420,13 @@ class PeepholeLSTMCell(nn.RNNCellBase):
         input, output, cell = inputs
         gates = F.linear(input, self.weight_ih, self.bias_ih)
         gates = gates + F.linear(output, self.weight_hh, self.bias_hh)
+        # i f g o in PyTorch.
         i, f, g, o = gates.chunk(4, -1)
         i = (i + self.weight_ci * cell).sigmoid()
         f = (f + self.weight_cf * cell).sigmoid()
         cell = f * cell + i * g.tanh()
-        return [(o + self.weight_co * cell).sigmoid() * cell.tanh(), cell]
+        o = (o + self.weight_co * cell).sigmoid()
+        return [o * cell.tanh(), cell]
 
 
 class GRUCell(FromList, nn.GRUCell):  # type: ignore[misc]
@@ -430,12 +449,14 @@ class ResetGRUCell(nn.RNNCellBase):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take input and last output; return the output."""
         input, last = inputs
+        # r z n in PyTorch; r and z are computed together.
         size = 2 * self.hidden_size
-        seen = F.linear(input, self.weight_ih, self.bias_ih)
-        gates = seen[..., :size] + F.linear(last, self.weight_hh[:size])
-        n = seen[..., size:]
+        from_input = F.linear(input, self.weight_ih, self.bias_ih)
+        gates = from_input[..., :size] + F.linear(last, self.weight_hh[:size])
+        n = from_input[..., size:]
         if self.bias:
-            gates, n = gates + self.bias_hh[:size], n + self.bias_hh[size:]
+            gates = gates + self.bias_hh[:size]
+            n = n + self.bias_hh[size:]
         r, z = gates.sigmoid().chunk(2, -1)
         n = (n + F.linear(r * last, self.weight_hh[size:])).tanh()
         return (1 - z) * n + z * last
@@ -537,8 +558,10 @@ class Recurrence(Resuming, nn.Sequential):
         if last is None:
             batch = first.shape[: first.dim() - self.n_input_dims]
             last = self._zeros(self.output_size, batch)
+        # Of the element type of the weights, as the input may be indices.
         floats = (part for part in self.parameters() if part.is_floating_point())
-        self.state = self[0]([input, self._tensors(last, next(floats, first))])
+        like = next(floats, first)
+        self.state = self[0]([input, self._tensors(last, like)])
         return self.state
 
     def _zeros(self, size: Any, batch: tuple[int, ...]) -> Any:
@@ -579,12 +602,16 @@ class Recurrent(Resuming, nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take one step's input; return its output."""
-        start, take, feedback, transfer, merge = self
-        seen = take(input)
-        if self.state is not None:
-            last = torch.as_tensor(self.state, dtype=seen.dtype, device=seen.device)
-            seen = [seen, feedback(last)]
-        output: Tensor = transfer(start(seen) if self.state is None else merge(seen))
+        start, transform, feedback, transfer, merge = self
+        transformed = transform(input)
+        if self.state is None:
+            total = start(transformed)
+        else:
+            last = torch.as_tensor(
+                self.state, dtype=transformed.dtype, device=transformed.device
+            )
+            total = merge([transformed, feedback(last)])
+        output: Tensor = transfer(total)
         self.state = output
         return output
 
@@ -622,7 +649,8 @@ class MaskZero(Masked, nn.Sequential):
         """
         first = first_tensor(input)
         dims = first.dim() - 1 if self.n_input_dims is None else self.n_input_dims
-        empty = self.empty(first.flatten(-dims) if dims else first.unsqueeze(-1))
+        examples = first.flatten(-dims) if dims else first.unsqueeze(-1)
+        empty = self.empty(examples)
         if empty is None:
             return self[0](input)
 
@@ -630,7 +658,9 @@ class MaskZero(Masked, nn.Sequential):
             shape = (*empty.shape, *[1] * (value.dim() - empty.dim()))
             return value.masked_fill(empty.reshape(shape), 0)
 
-        output = self[0](nested(masked, input) if self.mask_input else input)
+        if self.mask_input:
+            input = nested(masked, input)
+        output = self[0](input)
         return nested(masked, output) if self.mask_output else output
 
 
@@ -666,15 +696,17 @@ class NormStabilizer(Resuming, Layer):
         """Take (batch, features); return the same."""
         if not self.training:
             return input.clone()
-        output, penalty = input, None
-        if self.state is not None:
-            last, before = self.state
-            change = input.norm(dim=1) - last.norm(dim=1)
-            penalty = self.beta * change.square().mean()
-            penalty = _once(penalty if before is None else penalty + before)
-            output = with_penalty(input, penalty)
+        if self.state is None:
+            self.state = [input, None]
+            return input
+        last, penalty_before = self.state
+        change = input.norm(dim=1) - last.norm(dim=1)
+        penalty = self.beta * change.square().mean()
+        if penalty_before is not None:
+            penalty = penalty + penalty_before
+        penalty = _once(penalty)
         self.state = [input, penalty]
-        return output
+        return with_penalty(input, penalty)
 
 
 class SequenceDropout(Resuming, Layer):
@@ -705,5 +737,6 @@ class SequenceDropout(Resuming, Layer):
             self.state = noise / (1 - self.p) if self.scale_training else noise
         output = input * self.state
         if output.requires_grad and output.grad_fn is not None:
+            # The next sequence begins after the backward pass of this one.
             output.grad_fn.register_prehook(lambda _: self.forget())
         return output

@@ -31,9 +31,8 @@ class UpsamplingNearest2d(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
-        return input.repeat_interleave(self.scale_factor, -1).repeat_interleave(
-            self.scale_factor, -2
-        )
+        wide = input.repeat_interleave(self.scale_factor, -1)
+        return wide.repeat_interleave(self.scale_factor, -2)
 
 
 class UpsamplingBilinear2d(Layer):
@@ -97,16 +96,15 @@ class Padding(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input with `dim` longer by |pad|."""
-        batched = self.n_input_dims is not None and input.dim() != self.n_input_dims
-        dim = self.dim + 1 if batched else self.dim
+        is_batch = self.n_input_dims is not None and input.dim() != self.n_input_dims
+        dim = self.dim + 1 if is_batch else self.dim
         before = input.size(dim) - self.index if self.pad > 0 else self.index
-        filled = list(input.shape)
-        filled[dim] = abs(self.pad)
-        start, end = (
-            input.narrow(dim, 0, before),
-            input.narrow(dim, before, input.size(dim) - before),
-        )
-        return torch.cat((start, input.new_full(filled, self.value), end), dim)
+        shape = list(input.shape)
+        shape[dim] = abs(self.pad)
+        inserted = input.new_full(shape, self.value)
+        start = input.narrow(dim, 0, before)
+        end = input.narrow(dim, before, input.size(dim) - before)
+        return torch.cat((start, inserted, end), dim)
 
 
 class ShaveImage(Layer):
@@ -151,12 +149,11 @@ class SpatialPadding(Layer):
         }
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the same dimensions."""
-        borders = [
-            width
-            for dim in reversed(range(input.dim()))
-            for width in self.borders.get(dim, (0, 0))
-        ]
+        """Return the same number of dimensions."""
+        borders: list[int] = []
+        # torch pads from the last dimension on.
+        for dim in reversed(range(input.dim())):
+            borders += self.borders.get(dim, (0, 0))
         return F.pad(input, borders, value=self.value)
 
 
@@ -182,26 +179,30 @@ class SpatialGlimpse(Layer):
         images, places = inputs[:2]
         if images.dim() == 3:
             return self._one(images, places.flatten().tolist())
-        return torch.stack(
-            [self._one(image, place) for image, place in zip(images, places.tolist())]
-        )
+        glimpses = [self._one(*pair) for pair in zip(images, places.tolist())]
+        return torch.stack(glimpses)
 
     def _one(self, image: Tensor, place: list[float]) -> Tensor:
-        return torch.cat(
-            [self._crop(image, place, 2**level) for level in range(self.depth)]
-        )
+        """Return the crops of one image."""
+        crops = [self._crop(image, place, 2**level) for level in range(self.depth)]
+        return torch.cat(crops)
 
     def _crop(self, image: Tensor, place: list[float], factor: int) -> Tensor:
-        height, width = self.size[0] * factor, self.size[1] * factor
-        border_y, border_x = (height - 1) // 2, (width - 1) // 2
+        """Return a crop of `factor` times the size, shrunk to it."""
+        height = self.size[0] * factor
+        width = self.size[1] * factor
+        border_y = (height - 1) // 2
+        border_x = (width - 1) // 2
         padded = F.pad(image, (border_x, border_x, border_y, border_y))
-        room = (padded.size(1) - height, padded.size(2) - width)
-        top, left = (
-            floor(min(most, max(0.0, (at + 1) / 2 * most)))
-            for most, at in zip(room, place)
-        )
+        top = self._start(padded.size(1) - height, place[0])
+        left = self._start(padded.size(2) - width, place[1])
         crop = padded[:, top : top + height, left : left + width]
         return F.avg_pool2d(crop, factor) if factor > 1 else crop
+
+    @staticmethod
+    def _start(room: int, place: float) -> int:
+        """Return where a crop begins: at 0 for -1, at the end of the room for 1."""
+        return floor(min(room, max(0.0, (place + 1) / 2 * room)))
 
 
 class SpatialUniformCrop(Layer):
@@ -223,28 +224,21 @@ class SpatialUniformCrop(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return crops."""
-        if not self.training:
-            top, left = (
-                max(ceil((have - want) / 2) - 1, 0)
-                for have, want in zip(input.shape[-2:], self.size)
-            )
-            return input[..., top : top + self.size[0], left : left + self.size[1]]
-        return (
-            self._random(input)
-            if input.dim() == 3
-            else torch.stack([self._random(image) for image in input])
-        )
+        if self.training:
+            if input.dim() == 3:
+                return self._random(input)
+            return torch.stack([self._random(image) for image in input])
+        # As in Lua, one before the middle.
+        top = max(ceil((input.size(-2) - self.height) / 2) - 1, 0)
+        left = max(ceil((input.size(-1) - self.width) / 2) - 1, 0)
+        return input[..., top : top + self.height, left : left + self.width]
 
     def _random(self, image: Tensor) -> Tensor:
-        factor = (
-            1.0
-            if self.scales is None
-            else float(torch.empty(()).uniform_(*self.scales))
-        )
-        height, width = (
-            min(ceil(factor * want), have)
-            for want, have in zip(self.size, image.shape[-2:])
-        )
+        factor = 1.0
+        if self.scales is not None:
+            factor = float(torch.empty(()).uniform_(*self.scales))
+        height = min(ceil(factor * self.height), image.size(-2))
+        width = min(ceil(factor * self.width), image.size(-1))
         top = int(torch.randint(max(image.size(1) - height, 1), ()))
         left = int(torch.randint(max(image.size(2) - width, 1), ()))
         crop = image[:, top : top + height, left : left + width]

@@ -26,10 +26,12 @@ class Remembering(Resuming):
 
     def enter(self, training: bool) -> None:
         """Start a new sequence after a change between training and evaluation."""
-        last = self.trained_last
-        if last is None and self.remember in ("both", "eval"):
-            last = False  # State in the file was seen in evaluation.
-        if self.remember not in ("neither", "always") and last == (not training):
+        trained_last = self.trained_last
+        if trained_last is None and self.remember in ("both", "eval"):
+            # The state in the file is that of an evaluation.
+            trained_last = False
+        changed = trained_last is not None and trained_last != training
+        if changed and self.remember in ("train", "eval", "both"):
             self.forget()
         self.trained_last = training
 
@@ -61,25 +63,33 @@ class Sequence(Remembering):
         the state's tensors in opposite order, the last of which may be missing, and a
         sequence.
         """
-        *initial, input = input if isinstance(input, (list, tuple)) else [input]
+        given: list[Any] = []
+        if isinstance(input, (list, tuple)):
+            *given, input = input
         self.enter(self.training)
-        last = [None] * len(self.sizes) if self.state is None else self.state
-        if len(self.sizes) == 1 and self.state is not None:
-            last = [last]
-        parts = [*initial[::-1], *last[len(initial) :]]
+        if self.state is None:
+            last = [None] * len(self.sizes)
+        elif len(self.sizes) == 1:
+            last = [self.state]
+        else:
+            last = list(self.state)
+        # Lua's list has the cell before the output.
+        parts = [*reversed(given), *last[len(given) :]]
         batch = input.size(0 if self.batch_first else 1)
-        return input, [
-            input.new_zeros(batch, size)
-            if part is None
-            else torch.as_tensor(part, dtype=input.dtype, device=input.device)
-            for size, part in zip(self.sizes, parts)
-        ]
+        state = []
+        for size, part in zip(self.sizes, parts):
+            if part is None:
+                part = input.new_zeros(batch, size)
+            state.append(torch.as_tensor(part, dtype=input.dtype, device=input.device))
+        return input, state
 
     def keep(self, state: Any) -> None:
         """Remember the state after a sequence, if it is to resume from there."""
+        if not self.remembers():
+            self.state = None
+            return
         parts = tuple(part.detach() for part in state)
-        last = parts if len(parts) > 1 else parts[0]
-        self.state = last if self.remembers() else None
+        self.state = parts if len(parts) > 1 else parts[0]
 
 
 class SeqLSTM(Sequence, nn.LSTM):
@@ -177,6 +187,7 @@ class SteppedLSTM(Stepped):
     def __post_init__(self) -> None:
         size, proj = self.hidden_size, self.proj_size
         self.sizes = (proj or size, size)
+        # Gates i f g o, as in torch.nn.LSTM.
         self.weight_ih_l0 = uniform(size, 4 * size, self.input_size)
         self.weight_hh_l0 = uniform(size, 4 * size, proj or size)
         self.bias_ih_l0 = uniform(size, 4 * size)
@@ -219,6 +230,7 @@ class SeqGRU(Stepped):
     def __post_init__(self) -> None:
         size = self.hidden_size
         self.sizes = (size,)
+        # Rows of the input, then of the output; columns of the gates r z n.
         self.weight = uniform(size, self.input_size + size, 3 * size)
         self.bias = uniform(size, 3 * size)
 
@@ -255,8 +267,11 @@ class Sequencer(Remembering, nn.Sequential):
         for number in range(len(inputs)):
             self.prepare(number)
             output = self[0](inputs[number])
-            # As in Lua, a step of its own even where the module returns its input.
-            outputs.append(output if self.training else nested(torch.clone, output))
+            if not self.training:
+                # As in Lua, each step has memory of its own, even where the module
+                # returns its input.
+                output = nested(torch.clone, output)
+            outputs.append(output)
         for module in self.modules():
             if "state" in vars(module):
                 vars(module)["state"] = nested(_detached, vars(module)["state"])
@@ -277,11 +292,14 @@ class Steps(nn.Sequential):
         """Take a list of steps of one shape, or a tensor with time as first dimension;
         return the outputs in the same way.
         """
-        value = inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs))
+        is_tensor = isinstance(inputs, Tensor)
+        value = inputs if is_tensor else torch.stack(list(inputs))
         for module in self:
             value = module(value)
+        if is_tensor:
+            return value
         # As in Lua, each step has memory of its own.
-        return value if isinstance(inputs, Tensor) else [step.clone() for step in value]
+        return [step.clone() for step in value]
 
 
 class Repeater(Resuming, nn.Sequential):
@@ -319,11 +337,13 @@ class BiSequencerLM(Resuming, nn.Sequential):
 
     def forward(self, inputs: list[Any]) -> Any:
         """Take a list of at least two steps; return the output of the merging."""
-        before, after, merge = self
-        known = before(inputs[:-1])
-        ahead = after(inputs[1:])
-        first, last = (nested(torch.zeros_like, part[0]) for part in (known, ahead))
-        return merge([[first, *known], [*ahead, last]])
+        forward, backward, merge = self
+        before = forward(inputs[:-1])
+        after = backward(inputs[1:])
+        # Nothing is before the first step, and nothing after the last.
+        start = nested(torch.zeros_like, before[0])
+        end = nested(torch.zeros_like, after[0])
+        return merge([[start, *before], [*after, end]])
 
 
 class RecurrentAttention(Resuming, nn.Sequential):
@@ -469,24 +489,26 @@ class OutputsOnly(nn.RNNBase):
         Returns:
             (time, batch, hidden * directions).
         """
-        first = self.hidden
+        state = self.hidden
         if isinstance(input, (list, tuple)):
-            first, input = input[0][None], input[1]
-        pair = self.mode == "LSTM"
-        if first is not None:
+            first, input = input[:2]
+            state = first[None]  # of one layer
+        is_lstm = self.mode == "LSTM"
+        if state is not None:
             parts = [
                 torch.as_tensor(part, dtype=input.dtype, device=input.device)
-                for part in (first if pair else [first])
+                for part in (state if is_lstm else [state])
             ]
-            first = tuple(parts) if pair else parts[0]
+            state = tuple(parts) if is_lstm else parts[0]
             batch = input.size(0 if self.batch_first else 1)
             if self.remember and parts[0].size(1) != batch:
-                first = None
-        output, last = super().forward(input, first)
-        if self.remember:
-            self.hidden = (
-                tuple(part.detach() for part in last) if pair else last.detach()
-            )
+                # Another batch is of other sequences.
+                state = None
+        output, last = super().forward(input, state)
+        if self.remember and is_lstm:
+            self.hidden = tuple(part.detach() for part in last)
+        elif self.remember:
+            self.hidden = last.detach()
         return output
 
     def forget(self) -> None:
@@ -536,7 +558,8 @@ class BareRNN(Layer):
 
     def __post_init__(self) -> None:
         size = self.hidden_size
-        for suffix in ("_l0", "_l0_reverse")[: 2 if self.bidirectional else 1]:
+        suffixes = ("_l0", "_l0_reverse") if self.bidirectional else ("_l0",)
+        for suffix in suffixes:
             setattr(self, f"weight_hh{suffix}", uniform(size, size, size))
             setattr(self, f"bias_ih{suffix}", uniform(size, size))
             setattr(self, f"bias_hh{suffix}", uniform(size, size))
@@ -552,14 +575,14 @@ class BareRNN(Layer):
         return outputs
 
     def _direction(self, steps: tuple[Tensor, ...], suffix: str) -> list[Tensor]:
-        weight, *biases = (
-            getattr(self, f"{name}{suffix}")
-            for name in ("weight_hh", "bias_ih", "bias_hh")
-        )
+        """Return the outputs of one direction, in the order of the steps."""
+        weight = getattr(self, f"weight_hh{suffix}")
+        bias_input = getattr(self, f"bias_ih{suffix}")
+        bias_hidden = getattr(self, f"bias_hh{suffix}")
         last = torch.zeros_like(steps[0])
         outputs = []
         for step in steps:
-            last = step + F.linear(last, weight) + biases[0] + biases[1]
+            last = step + F.linear(last, weight) + bias_input + bias_hidden
             last = last.relu() if self.nonlinearity == "relu" else last.tanh()
             outputs.append(last)
         return outputs
@@ -575,9 +598,8 @@ class BatchRNN(nn.Sequential):
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, batch, in); return (time, batch, out)."""
         _, linear, normalize, _, *others = self
-        output: Tensor = normalize(linear(input.flatten(0, 1))).unflatten(
-            0, input.shape[:2]
-        )
+        together = normalize(linear(input.flatten(0, 1)))
+        output: Tensor = together.unflatten(0, input.shape[:2])
         for module in others:
             output = module(output)
         return output

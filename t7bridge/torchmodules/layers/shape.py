@@ -28,11 +28,12 @@ class View(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return (batch, *size), or (*size) if the input is one example."""
-        batch_dims = (
-            0 if self.n_input_dims is None else max(0, input.dim() - self.n_input_dims)
-        )
+        batch_dims = 0
+        if self.n_input_dims is not None:
+            batch_dims = max(0, input.dim() - self.n_input_dims)
         batch = prod(input.shape[:batch_dims])
         if -1 not in self.size:
+            # What is more than one example is a batch.
             batch *= prod(input.shape[batch_dims:]) // prod(self.size)
         if batch == 1 and batch_dims == 0:
             return input.reshape(self.size)
@@ -57,8 +58,11 @@ class Reshape(nn.Module):
         """Return (*size) or (batch, *size)."""
         batched = self.batch_mode
         if batched is None:
+            # As in Lua, an input that begins with 1 counts as a batch of one.
             batched = input.numel() != prod(self.size) or input.size(0) == 1
-        return input.reshape((input.size(0), *self.size) if batched else self.size)
+        if batched:
+            return input.reshape(input.size(0), *self.size)
+        return input.reshape(self.size)
 
 
 class Collapse(Layer):
@@ -159,9 +163,8 @@ class Replicate(Layer):
         """Return one dimension more, of extent `times`."""
         batched = self.n_input_dims is not None and input.dim() > self.n_input_dims
         dim = self.dim + 1 if batched else self.dim
-        return input.unsqueeze(dim).expand(
-            *input.shape[:dim], self.times, *input.shape[dim:]
-        )
+        shape = (*input.shape[:dim], self.times, *input.shape[dim:])
+        return input.unsqueeze(dim).expand(shape)
 
 
 class Contiguous(nn.Module):
@@ -305,11 +308,14 @@ class Narrow(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input with `dim` shorter."""
-        extent, start, length = input.size(self.dim), self.start, self.length
+        extent = input.size(self.dim)
+        start = self.start
+        length = self.length
         if length < 0:
             length += extent - start + 1
         if start < 0:
-            start, length = 0, extent - length
+            start = 0
+            length = extent - length
         return input.narrow(self.dim, start, length).clone()
 
 
@@ -437,9 +443,9 @@ class ArgMax(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Return the input without `dim`, or (1) for (n)."""
         batched = self.n_input_dims is not None and input.dim() > self.n_input_dims
-        index = input.argmax(
-            self.dim + 1 if batched else self.dim, keepdim=input.dim() == 1
-        )
+        dim = self.dim + 1 if batched else self.dim
+        # Lua has no tensors without dimensions.
+        index = input.argmax(dim, keepdim=input.dim() == 1)
         return (index + self.index_base).to(self.dtype)
 
 

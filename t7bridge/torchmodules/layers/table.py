@@ -16,12 +16,13 @@ from .base import Layer, connected, dim_of, joined, records_gradients, same_memo
 
 def _beside(other: Tensor, first: Tensor) -> Tensor:
     """Return a tensor in the shape of the first, copied if it shares its memory."""
-    shaped = other.reshape(first.shape)
+    reshaped = other.reshape(first.shape)
     # The tensors of torch.export have no memory to compare.
     if torch.compiler.is_compiling():
-        return shaped.clone()
-    shared = other.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-    return shaped.clone() if shared else shaped
+        return reshaped.clone()
+    memory = other.untyped_storage().data_ptr()
+    is_shared = memory == first.untyped_storage().data_ptr()
+    return reshaped.clone() if is_shared else reshaped
 
 
 class _SumInPlace(torch.autograd.Function):
@@ -58,15 +59,18 @@ class CAddTable(Layer):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors of equal element count; return the shape of the first."""
         output = inputs[0]
-        if self.inplace:
-            if records_gradients(*inputs):
-                return _sum_in_place(*inputs) if len(inputs) > 1 else output
+        if not self.inplace:
+            if len(inputs) == 1:
+                return output.clone()
             for other in inputs[1:]:
-                output = output.add_(_beside(other, output))
+                output = output + other.reshape(output.shape)
             return output
-        output = output.clone() if len(inputs) == 1 else output
+        if len(inputs) == 1:
+            return output
+        if records_gradients(*inputs):
+            return _sum_in_place(*inputs)
         for other in inputs[1:]:
-            output = output + other.reshape(output.shape)
+            output = output.add_(_beside(other, output))
         return output
 
 

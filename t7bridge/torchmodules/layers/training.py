@@ -73,11 +73,12 @@ class _Choose(torch.autograd.Function):
             raise RuntimeError(
                 "reinforce must be called with the rewards before backward"
             )
-        found = []
+        by_inputs = []
         for slope in ctx.layer.slopes(output, *inputs):
             reward = ctx.layer.reward.to(slope)
-            found.append(-slope * reward.reshape(-1, *[1] * (slope.dim() - 1)))
-        return None, None, *found
+            # A training step minimizes, and rewards are to be large.
+            by_inputs.append(-slope * reward.reshape(-1, *[1] * (slope.dim() - 1)))
+        return None, None, *by_inputs
 
 
 _choose: Callable[..., Tensor] = _Choose.apply
@@ -123,9 +124,8 @@ class ReinforceCategorical(_Reinforce):
         """Take probabilities (batch, classes); return the same shape."""
         output = input
         if self.stochastic or self.training:
-            output = torch.zeros_like(input).scatter_(
-                1, torch.multinomial(input.detach(), 1), 1
-            )
+            index = torch.multinomial(input.detach(), 1)
+            output = torch.zeros_like(input).scatter_(1, index, 1)
         return _choose(self, output.detach().clone(), input)
 
     def slopes(self, output: Tensor, input: Tensor) -> tuple[Tensor]:
@@ -150,13 +150,9 @@ class ReinforceNormal(_Reinforce):
         mean, *deviation = input if isinstance(input, (list, tuple)) else [input]
         output = mean.detach().clone()
         if self.stochastic or self.training:
-            output = (
-                output
-                + torch.randn_like(output)
-                * torch.as_tensor(
-                    deviation[0] if deviation else self.deviation, dtype=mean.dtype
-                ).detach()
-            )
+            spread = deviation[0] if deviation else self.deviation
+            spread = torch.as_tensor(spread, dtype=mean.dtype).detach()
+            output = output + torch.randn_like(output) * spread
         return _choose(self, output, mean, *deviation)
 
     def slopes(
@@ -167,10 +163,10 @@ class ReinforceNormal(_Reinforce):
         if deviation is None:
             assert self.deviation is not None
             return (difference / float(self.deviation) ** 2,)
-        by_deviation = (difference.square() - deviation.square()) / (
-            deviation**3 + 1e-8
-        )
-        return difference / deviation.square(), by_deviation
+        by_mean = difference / deviation.square()
+        excess = difference.square() - deviation.square()
+        by_deviation = excess / (deviation**3 + 1e-8)
+        return by_mean, by_deviation
 
 
 class ReinforceGamma(_Reinforce):
@@ -190,12 +186,11 @@ class ReinforceGamma(_Reinforce):
         shape, *scale = input if isinstance(input, (list, tuple)) else [input]
         spread = scale[0] if scale else self.scale
         spread = torch.as_tensor(spread, dtype=shape.dtype).detach()
-        drawn = (
-            torch._standard_gamma(shape.detach())
-            if self.stochastic or self.training
-            else shape.detach()
-        )
-        return _choose(self, drawn * spread, shape, *scale)
+        # The mean of a standard gamma distribution is its shape.
+        output = shape.detach()
+        if self.stochastic or self.training:
+            output = torch._standard_gamma(output)
+        return _choose(self, output * spread, shape, *scale)
 
     def slopes(
         self, output: Tensor, shape: Tensor, scale: Any = None
@@ -204,11 +199,10 @@ class ReinforceGamma(_Reinforce):
         spread = self.scale if scale is None else scale
         spread = torch.as_tensor(spread, dtype=output.dtype, device=output.device)
         by_shape = output.log() - spread.log() - torch.digamma(shape)
-        return (
-            (by_shape,)
-            if scale is None
-            else (by_shape, output / scale.square() - shape / scale)
-        )
+        if scale is None:
+            return (by_shape,)
+        by_scale = output / scale.square() - shape / scale
+        return by_shape, by_scale
 
 
 class Clip(Layer):
@@ -233,7 +227,7 @@ class Clip(Layer):
 
 class CategoricalEntropy(Layer):
     """Passes probabilities through, and adds the gradient that increases the entropy of
-    their sum over the batch larger.
+    their sum over the batch.
 
     Args:
         scale: weight of the entropy.
@@ -273,7 +267,9 @@ class Dropout(Layer):
         if not (self.training or self.always):
             return input.clone() if self.scale_training else input * (1 - self.p)
         noise = torch.full_like(input, 1 - self.p).bernoulli()
-        return input * (noise / (1 - self.p) if self.scale_training else noise)
+        if self.scale_training:
+            noise = noise / (1 - self.p)
+        return input * noise
 
 
 class FeatureDropout(Layer):
@@ -294,13 +290,10 @@ class FeatureDropout(Layer):
         """Take (features, …) or (batch, features, …); return the same shape."""
         if not (self.training or self.always):
             return input * (1 - self.p)
-        kept = input.shape[: input.dim() - self.n_input_dims + 1]
-        noise = torch.full(
-            (*kept, *[1] * (self.n_input_dims - 1)),
-            1 - self.p,
-            dtype=input.dtype,
-            device=input.device,
-        )
+        # One number for each feature of each example.
+        features = input.shape[: input.dim() - self.n_input_dims + 1]
+        shape = (*features, *[1] * (self.n_input_dims - 1))
+        noise = torch.full(shape, 1 - self.p, dtype=input.dtype, device=input.device)
         return input * noise.bernoulli()
 
 
@@ -361,12 +354,10 @@ class PCAColorTransform(Layer):
         """Take (batch, channels, h, w) or (channels, h, w); return the same shape."""
         if not self.training:
             return input.clone()
-        factors = (
-            torch.randn(input.shape[:-2]).to(input)
-            * self.deviation
-            * self.eigenValues.flatten()
-        )
-        return input + (factors @ self.eigenVectors.T)[..., None, None]
+        noise = torch.randn(input.shape[:-2]).to(input)
+        factors = noise * self.deviation * self.eigenValues.flatten()
+        colours = factors @ self.eigenVectors.T
+        return input + colours[..., None, None]
 
 
 class SpatialRegionDropout(Layer):
@@ -402,6 +393,6 @@ class TotalDropout(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return a tensor in the shape of the input."""
-        return (
-            input * float(torch.rand(()) >= self.p) if self.training else input.clone()
-        )
+        if not self.training:
+            return input.clone()
+        return input * float(torch.rand(()) >= self.p)

@@ -10,6 +10,10 @@ from torch.nn import functional as F
 
 from t7bridge.layers import Layer, local_convolution
 
+# PyTorch's functions need the batch first; permute(3, 0, 1, 2) moves it there, and
+# permute(1, 2, 3, 0) back. What keeps planes apart needs no more than images in the
+# last two dimensions: permute(0, 3, 1, 2), and permute(0, 2, 3, 1) back.
+
 
 def _beyond(extent: int, kernel: int, stride: int) -> int:
     """Return how far the last window reaches beyond an image: every element is in a
@@ -25,14 +29,10 @@ class SpatialConvolution(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (in, h, h, batch); return (out, h_out, h_out, batch)."""
-        margin = int(self.padding[0])
-        beyond = _beyond(
-            input.size(1) + 2 * margin, self.kernel_size[0], self.stride[0]
-        )
-        images = F.pad(
-            input.permute(3, 0, 1, 2),
-            (margin, margin + beyond, margin, margin + beyond),
-        )
+        before = int(self.padding[0])
+        height = input.size(1) + 2 * before
+        behind = before + _beyond(height, self.kernel_size[0], self.stride[0])
+        images = F.pad(input.permute(3, 0, 1, 2), (before, behind, before, behind))
         output = F.conv2d(
             images, self.weight, self.bias, self.stride, 0, self.dilation, self.groups
         )
@@ -58,13 +58,10 @@ class SpatialConvolutionLocal(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (in, h, h, batch); return (out, h_out, h_out, batch)."""
-        height = self.weight.size(-1)
-        beyond = self.padding + _beyond(
-            input.size(1) + 2 * self.padding, height, self.stride
-        )
-        images = F.pad(
-            input.permute(3, 0, 1, 2), (self.padding, beyond, self.padding, beyond)
-        )
+        before = self.padding
+        height = input.size(1) + 2 * before
+        behind = before + _beyond(height, self.weight.size(-1), self.stride)
+        images = F.pad(input.permute(3, 0, 1, 2), (before, behind, before, behind))
         output = local_convolution(images, self.weight, self.stride)
         return output.permute(1, 2, 3, 0) + self.bias[:, None, None, None]
 
@@ -104,9 +101,8 @@ class SpatialAvgPooling(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, h, batch); return (n, h_out, h_out, batch)."""
         images = input.permute(0, 3, 1, 2)
-        return F.avg_pool2d(
-            images, self.kernel_size, self.stride, ceil_mode=True
-        ).permute(0, 2, 3, 1)
+        means = F.avg_pool2d(images, self.kernel_size, self.stride, ceil_mode=True)
+        return means.permute(0, 2, 3, 1)
 
 
 class SpatialCrossMaxPooling(Layer):
@@ -147,19 +143,16 @@ class SpatialResponseNormalization(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, h, batch); return the same shape."""
-        before, behind = self.size // 2, (self.size - 1) // 2
+        before = self.size // 2
+        behind = (self.size - 1) // 2
         squares = input.square()
         if self.across:
-            sums = (
-                F.pad(squares, (0, 0, 0, 0, 0, 0, before, behind))
-                .unfold(0, self.size, 1)
-                .sum(-1)
-            )
+            padded = F.pad(squares, (0, 0, 0, 0, 0, 0, before, behind))
+            sums = padded.unfold(0, self.size, 1).sum(-1)
         else:
-            padded = F.pad(
-                squares.permute(0, 3, 1, 2), (before, behind, before, behind)
-            )
-            sums = F.avg_pool2d(padded, self.size, 1, divisor_override=1).permute(
-                0, 2, 3, 1
-            )
+            images = squares.permute(0, 3, 1, 2)
+            padded = F.pad(images, (before, behind, before, behind))
+            # Divided by 1, so that means are sums.
+            sums = F.avg_pool2d(padded, self.size, 1, divisor_override=1)
+            sums = sums.permute(0, 2, 3, 1)
         return input * (self.k + self.alpha * sums).pow(-self.beta)

@@ -23,7 +23,8 @@ class LstmLayer(Layer):
 
     def forward(self, inputs: list[Tensor]) -> list[Tensor]:
         """Take tensors (batch, n); return one (batch, hidden_size) each."""
-        cell = hidden = inputs[0].new_zeros(inputs[0].size(0), self.hidden_size)
+        cell = inputs[0].new_zeros(inputs[0].size(0), self.hidden_size)
+        hidden = cell
         outputs = []
         for input in reversed(inputs) if self.reverse else inputs:
             cell, hidden, output = self.lstmUnit([input, cell, hidden])

@@ -62,18 +62,20 @@ class SpatialStochasticPooling(Layer):
         """Take (batch, n, h, w) or (n, h, w), with no negative elements; return the
         same dimensions.
         """
-        (height, width), (down, right) = self.kernel_size, self.stride
+        height, width = self.kernel_size
+        down, right = self.stride
         below = -(input.size(-2) - height) % down
         beside = -(input.size(-1) - width) % right
         padded = F.pad(input, (0, beside, 0, below))
         windows = padded.unfold(-2, height, down).unfold(-2, width, right).flatten(-2)
         if not self.training:
-            return windows.square().sum(-1) / (
-                windows.sum(-1) + torch.finfo(torch.float32).tiny
-            )
+            # The smallest number, so that a window of zeros has the mean 0.
+            sums = windows.sum(-1) + torch.finfo(torch.float32).tiny
+            return windows.square().sum(-1) / sums
         sums = windows.detach().cumsum(-1)
         drawn = torch.rand_like(sums[..., :1]) * sums[..., -1:]
-        return windows.gather(-1, (sums < drawn).sum(-1, keepdim=True)).squeeze(-1)
+        index = (sums < drawn).sum(-1, keepdim=True)
+        return windows.gather(-1, index).squeeze(-1)
 
 
 class ROIPooling(Layer):
@@ -96,13 +98,13 @@ class ROIPooling(Layer):
         return (boxes, n, h, w).
         """
         images, boxes = inputs
+        numbers = boxes[:, 0].tolist()
         corners = (boxes[:, 1:].float() - self.index_base) * self.scale
         # Halves are rounded away from zero, as in C.
         corners = (corners.abs() + 0.5).floor() * corners.sign()
         pooled = []
-        for number, (left, top, right, bottom) in zip(
-            boxes[:, 0].tolist(), corners.long().tolist()
-        ):
+        for number, corner in zip(numbers, corners.long().tolist()):
+            left, top, right, bottom = corner
             image = images[int(number) - self.index_base]
             rows = self._cells(top, bottom, self.output_size[0], image.size(-2))
             columns = self._cells(left, right, self.output_size[1], image.size(-1))
@@ -117,10 +119,9 @@ class ROIPooling(Layer):
         self, first: int, last: int, count: int, extent: int
     ) -> list[tuple[int, int]]:
         """Return the beginnings and ends of the cells along one axis."""
-        size = (
-            torch.tensor(float(max(last - first + (0 if self.open_end else 1), 1)))
-            / count
-        )
+        length = last - first if self.open_end else last - first + 1
+        # In single precision, as in Lua's C.
+        size = torch.tensor(float(max(length, 1))) / count
         starts = (torch.arange(count) * size).floor().long() + first
         ends = (torch.arange(1, count + 1) * size).ceil().long() + first
         return list(
@@ -129,8 +130,6 @@ class ROIPooling(Layer):
 
     @staticmethod
     def _largest(cell: Tensor) -> Tensor:
-        return (
-            cell.flatten(1).max(1).values
-            if cell.numel()
-            else cell.new_zeros(cell.size(0))
-        )
+        if not cell.numel():
+            return cell.new_zeros(cell.size(0))
+        return cell.flatten(1).max(1).values

@@ -38,15 +38,16 @@ class CaptionModel(Layer):
         outputs: list[Tensor] = []
         for step in range(words.size(0) + 2):
             if step == 0:
+                # The first step sees the image.
                 current = images
             elif step == 1:
+                # The second sees the start of a sentence.
                 current = self.lookup_table(torch.full_like(words[0], self.last))
             elif bool((words[step - 2] >= self.index_base).any()):
                 current = self.lookup_table(words[step - 2].clamp(min=self.index_base))
             else:
-                outputs.append(
-                    torch.zeros_like(outputs[-1])
-                )  # all sentences have ended
+                # All sentences have ended.
+                outputs.append(torch.zeros_like(outputs[-1]))
                 continue
             *state, output = self.core([current, *state])
             outputs.append(output)
@@ -71,12 +72,14 @@ class TextModel(nn.Sequential):
         output = input
         together = False
         for position, module in enumerate(self):
-            if position in self.views:
-                shape = (batch, steps, *output.shape[1:])
-                output = output.reshape(shape) if together else output.flatten(0, 1)
-                together = not together
-            else:
+            if position not in self.views:
                 output = module(output)
+            elif together:
+                output = output.reshape(batch, steps, *output.shape[1:])
+                together = False
+            else:
+                output = output.flatten(0, 1)
+                together = True
         return output
 
 
@@ -108,15 +111,17 @@ class CaptionCriterion(Layer):
         than the first after the end of a sentence; return a scalar.
         """
         words = target.long() - self.index_base
-        wanted = torch.cat((words, words.new_full((1, words.size(1)), -1)))
-        missing = wanted < 0
-        # The first missing word is the end of the sentence, which is the last of the
-        # words.
-        wanted = wanted.masked_fill(
-            missing & (missing.long().cumsum(0) == 1), input.size(-1) - 1
-        )
-        counted = wanted >= 0
-        chosen = input[1:].gather(-1, wanted.clamp(min=0)[..., None])[..., 0]
+        # A row more, as the longest sentence has an end too.
+        words = torch.cat((words, words.new_full((1, words.size(1)), -1)))
+        missing = words < 0
+        # The first missing word of a sentence is its end, which is the last of the
+        # words; the others do not count.
+        is_end = missing & (missing.long().cumsum(0) == 1)
+        words = words.masked_fill(is_end, input.size(-1) - 1)
+        counted = words >= 0
+        # The first step saw the image, and predicts nothing.
+        predicted = input[1:]
+        chosen = predicted.gather(-1, words.clamp(min=0)[..., None])[..., 0]
         return -(chosen * counted).sum() / counted.sum()
 
 
@@ -135,9 +140,13 @@ class TemporalCrossEntropyCriterion(Layer):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take (batch, steps, classes) and (batch, steps); return a scalar."""
-        wanted = (target.long() - self.index_base).clamp(min=-1)
+        classes = (target.long() - self.index_base).clamp(min=-1)
         loss = nn.functional.cross_entropy(
-            input.flatten(0, 1), wanted.flatten(), ignore_index=-1, reduction="sum"
+            input.flatten(0, 1), classes.flatten(), ignore_index=-1, reduction="sum"
         )
-        parts = input.size(0) if self.batch_average else 1
-        return loss / (parts * (input.size(1) if self.time_average else 1))
+        divisor = 1
+        if self.batch_average:
+            divisor *= input.size(0)
+        if self.time_average:
+            divisor *= input.size(1)
+        return loss / divisor

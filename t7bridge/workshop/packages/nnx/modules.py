@@ -46,21 +46,19 @@ def _rows_first(input: Tensor, rows: int) -> tuple[Tensor, list[int], list[int]]
     """Return the input as (1, planes, h, w), the dimensions before the rows, and those
     after the columns.
     """
-    before, behind = list(input.shape[:rows]), list(input.shape[rows + 2 :])
+    before = list(input.shape[:rows])
+    behind = list(input.shape[rows + 2 :])
     images = input.flatten(rows + 2) if behind else input.unsqueeze(-1)
     images = images.reshape(-1, *images.shape[rows:])
     return images.permute(0, 3, 1, 2).flatten(0, 1)[None], before, behind
 
 
 def _back(images: Tensor, before: list[int], behind: list[int]) -> Tensor:
-    """Undo `_rows_first`, for another size."""
+    """Return images (1, planes, h, w) with the dimensions before and behind."""
     height, width = images.shape[-2:]
-    tail = torch.Size(behind).numel()
-    return (
-        images.reshape(-1, tail, height, width)
-        .permute(0, 2, 3, 1)
-        .reshape(*before, height, width, *behind)
-    )
+    count = torch.Size(behind).numel()
+    columns_last = images.reshape(-1, count, height, width).permute(0, 2, 3, 1)
+    return columns_last.reshape(*before, height, width, *behind)
 
 
 class SpatialUpSampling(Layer):
@@ -107,11 +105,9 @@ class SpatialReSampling(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
-        wanted = zip(self.size, self.ratio, input.shape[-2:])
-        size = [
-            int(extent * ratio) if size is None else size
-            for size, ratio, extent in wanted
-        ]
+        size = []
+        for extent, given, ratio in zip(input.shape[-2:], self.size, self.ratio):
+            size.append(int(extent * ratio) if given is None else given)
         return with_batch(lambda images: interpolate(images, size), input, 4)
 
 
@@ -135,11 +131,11 @@ class SpatialReSamplingEx(Layer):
         """Return as many dimensions as the input has."""
         images, before, behind = _rows_first(input, self.rows)
         extents = images.shape[-2:]
-        wanted = zip(self.size, self.ratio, extents)
-        height, width = (
-            int(extent * ratio + 0.5) if size is None else size
-            for size, ratio, extent in wanted
-        )
+        size = []
+        for extent, given, ratio in zip(extents, self.size, self.ratio):
+            # Rounded, unlike in `SpatialReSampling`.
+            size.append(int(extent * ratio + 0.5) if given is None else given)
+        height, width = size
         if self.mode == "bilinear":
             images = interpolate(images, (height, width))
         elif height >= extents[0]:
@@ -166,10 +162,8 @@ class SpatialMaxSampling(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, w); return (n, *size)."""
-        rows, columns = (
-            self._cells(extent, count)
-            for extent, count in zip(input.shape[-2:], self.size)
-        )
+        rows = self._cells(input.size(-2), self.size[0])
+        columns = self._cells(input.size(-1), self.size[1])
         cells = [
             [input[:, y:y2, x:x2].flatten(1).max(1).values for x, x2 in columns]
             for y, y2 in rows
@@ -178,9 +172,11 @@ class SpatialMaxSampling(Layer):
 
     @staticmethod
     def _cells(extent: int, count: int) -> list[tuple[int, int]]:
+        # In single precision, as in Lua's C; a cell has at least one element.
         step = torch.tensor(float(extent)) / count
         bounds = (torch.arange(count + 1) * step).long().tolist()
-        return [
-            (bounds[cell], max(bounds[cell] + 1, bounds[cell + 1]))
-            for cell in range(count)
-        ]
+        cells = []
+        for cell in range(count):
+            start = bounds[cell]
+            cells.append((start, max(start + 1, bounds[cell + 1])))
+        return cells

@@ -23,9 +23,9 @@ class Wrapper(Layer):
 
     def forward(self, input: Any) -> Any:
         """Return the output of the module."""
-        return self.net(
-            input[0] if self.first and isinstance(input, (list, tuple)) else input
-        )
+        if self.first and isinstance(input, (list, tuple)):
+            input = input[0]
+        return self.net(input)
 
 
 class JoinReplicateTable(Layer):
@@ -44,15 +44,12 @@ class JoinReplicateTable(Layer):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Return one tensor of as many dimensions."""
-        replicate, join = (
-            dim_of(inputs[0], dim, self.n_input_dims)
-            for dim in (self.replicate_dim, self.join_dim)
-        )
-        extent = max(input.size(replicate) for input in inputs)
-        even = [
-            input.repeat_interleave(extent, replicate)
-            if input.size(replicate) == 1
-            else input
-            for input in inputs
-        ]
-        return torch.cat(even, join)
+        replicate_dim = dim_of(inputs[0], self.replicate_dim, self.n_input_dims)
+        join_dim = dim_of(inputs[0], self.join_dim, self.n_input_dims)
+        extent = max(input.size(replicate_dim) for input in inputs)
+        even = []
+        for input in inputs:
+            if input.size(replicate_dim) == 1:
+                input = input.repeat_interleave(extent, replicate_dim)
+            even.append(input)
+        return torch.cat(even, join_dim)

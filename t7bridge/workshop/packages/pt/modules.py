@@ -35,7 +35,8 @@ class Pairwise(Layer):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two tensors of one shape; return one."""
-        if self.name == "floor_divide":  # which has no gradient
+        if self.name == "floor_divide":
+            # The function of this name has no gradient.
             return torch.div(*inputs, rounding_mode="floor")
         output: Tensor = getattr(torch, self.name)(*inputs)
         return output
@@ -85,8 +86,8 @@ class Extremum(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return indices as numbers of the same type."""
-        found = input.argmin(self.dim) if self.smallest else input.argmax(self.dim)
-        return found.to(input.dtype)
+        index = input.argmin(self.dim) if self.smallest else input.argmax(self.dim)
+        return index.to(input.dtype)
 
 
 class Gather(Layer):
@@ -141,8 +142,9 @@ class Fold(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, c * kernel, blocks); return (n, c, height, width)."""
-        rest = self.dilation, self.padding, self.stride
-        return F.fold(input, self.size, self.kernel, *rest)
+        return F.fold(
+            input, self.size, self.kernel, self.dilation, self.padding, self.stride
+        )
 
 
 class GridSample(Layer):

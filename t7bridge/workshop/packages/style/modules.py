@@ -30,14 +30,11 @@ class AdaptiveInstanceNormalization(Layer):
         if self.disabled:
             return content
         images = content if content.dim() == 4 else content[None]
+        planes = style.reshape(*images.shape[:2], -1)
         # Lua's deviations of the style are those of the population.
-        deviation, mean = torch.std_mean(
-            style.reshape(*images.shape[:2], -1), -1, correction=0
-        )
-        return (
-            F.instance_norm(images, eps=self.eps) * deviation[..., None, None]
-            + mean[..., None, None]
-        )
+        deviation, mean = torch.std_mean(planes, -1, correction=0)
+        normalized = F.instance_norm(images, eps=self.eps)
+        return normalized * deviation[..., None, None] + mean[..., None, None]
 
 
 class TotalVariation(Layer):
@@ -56,7 +53,8 @@ class TotalVariation(Layer):
 
     def _smoothed(self, gradient: Tensor, input: Tensor) -> Tensor:
         corner = input[..., :-1, :-1]
-        beside, below = corner - input[..., :-1, 1:], corner - input[..., 1:, :-1]
+        beside = corner - input[..., :-1, 1:]
+        below = corner - input[..., 1:, :-1]
         penalty = torch.zeros_like(input)
         penalty[..., :-1, :-1] += beside + below
         penalty[..., :-1, 1:] -= beside
@@ -98,7 +96,9 @@ class GramMatrix(Layer):
         """Take (batch, n, h, w) or (n, h, w); return (batch, n, n) or (n, n)."""
         rows = input.flatten(-2)
         products = rows @ rows.mT
-        return products / input.shape[-3:].numel() if self.normalize else products
+        if self.normalize:
+            products = products / input.shape[-3:].numel()
+        return products
 
 
 class SpatialCircularPadding(Layer):
@@ -128,8 +128,9 @@ class NoiseFill(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return the same shape."""
-        noise = torch.rand_like(input[:, input.size(1) - self.planes :]) * self.largest
-        return torch.cat((input[:, : input.size(1) - self.planes], noise), 1)
+        unchanged = input.size(1) - self.planes
+        noise = torch.rand_like(input[:, unchanged:]) * self.largest
+        return torch.cat((input[:, :unchanged], noise), 1)
 
 
 class LeadingNoise(Layer):
@@ -144,6 +145,7 @@ class LeadingNoise(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return the same shape."""
         first = input[:, : self.planes]
+        # What is added is 0; its gradient passes to the input.
         noise = torch.rand_like(first) + (first - first.detach())
         return torch.cat((noise, input[:, self.planes :]), 1)
 
@@ -162,9 +164,8 @@ class GenNoise(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return (batch, planes, h, w)."""
         shape = (input.size(0), self.planes, *input.shape[2:])
-        return (
-            torch.randn(shape, dtype=input.dtype, device=input.device) * self.deviation
-        )
+        noise = torch.randn(shape, dtype=input.dtype, device=input.device)
+        return noise * self.deviation
 
 
 class TVLossCriterion(nn.Module):

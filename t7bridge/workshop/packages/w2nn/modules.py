@@ -39,17 +39,17 @@ class _Shake(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
         ctx.shape = (-1, *[1] * (first.dim() - 1))
-        share = torch.rand(first.size(0), dtype=first.dtype, device=first.device).view(
-            ctx.shape
-        )
+        share = torch.rand(first.size(0), dtype=first.dtype, device=first.device)
+        share = share.view(ctx.shape)
         return 2 * (first * (1 - share) + second * share)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        gradient = gradients[0]
+        (gradient,) = gradients
         share = torch.rand(
             gradient.size(0), dtype=gradient.dtype, device=gradient.device
-        ).view(ctx.shape)
+        )
+        share = share.view(ctx.shape)
         return gradient * share, gradient * (1 - share)
 
 
@@ -87,16 +87,10 @@ class DepthExpand2x(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return (batch, n / 4, 2 h, 2 w)."""
         batch, planes, height, width = input.shape
-        wide = (
-            input.transpose(1, 3)
-            .reshape(batch, width, height * 2, planes // 2)
-            .transpose(1, 2)
-        )
-        return (
-            wide.reshape(batch, height * 2, width * 2, planes // 4)
-            .permute(0, 3, 1, 2)
-            .contiguous()
-        )
+        tall = input.transpose(1, 3).reshape(batch, width, height * 2, planes // 2)
+        rows_first = tall.transpose(1, 2)
+        wide = rows_first.reshape(batch, height * 2, width * 2, planes // 4)
+        return wide.permute(0, 3, 1, 2).contiguous()
 
 
 class FixedConv2d(nn.Conv2d):
@@ -132,6 +126,7 @@ class WeightedSquaresCriterion(Layer):
         """Return the weighted differences; Lua's gradient is that by these."""
         weight = self.weight.reshape(input.shape[1:])
         difference = (clipped - target.reshape(input.shape)) * weight
+        # The value is the difference; the gradient passes to the input unchanged.
         return input + (difference - input).detach()
 
 
@@ -173,8 +168,10 @@ class ClippedMSECriterion(Layer):
         scalar.
         """
         difference = input.clamp(self.low, self.high) - target.reshape(input.shape)
+        # The value is the difference; the gradient passes to the input unchanged.
+        difference = input + (difference - input).detach()
         # Lua's gradient is half that of the loss by the differences.
-        half = (input + (difference - input).detach()).square().mean() / 2
+        half = difference.square().mean() / 2
         return half + half.detach()
 
 
@@ -234,13 +231,13 @@ class SSIMCriterion(Layer):
         """Take two tensors (batch, n, h, w) of numbers between 0 and 1; return a
         scalar.
         """
-        mean1, mean2 = self.conv(input), self.conv(target)
+        mean1 = self.conv(input)
+        mean2 = self.conv(target)
         variance1 = self.conv(input * input) - mean1 * mean1
         variance2 = self.conv(target * target) - mean2 * mean2
         covariance = self.conv(input * target) - mean1 * mean2
-        above = (2 * mean1 * mean2 + self.c1) * (2 * covariance + self.c2)
-        below = (mean1 * mean1 + mean2 * mean2 + self.c1) * (
-            variance1 + variance2 + self.c2
-        )
-        ratio: Tensor = above / below
+        similar = (2 * mean1 * mean2 + self.c1) * (2 * covariance + self.c2)
+        means = mean1 * mean1 + mean2 * mean2 + self.c1
+        variances = variance1 + variance2 + self.c2
+        ratio: Tensor = similar / (means * variances)
         return ratio.mean()
