@@ -269,8 +269,11 @@ class Writer:
 
     def _only_elements(self, at: int | str, width: int, paths: set[tuple[int | str, ...]]) -> bool:
         """Return whether only elements of an element of the input are used, and not too many for one line."""
-        inner = {path[1] if len(path) > 1 else None for path in paths if path[:1] == (at,)}
-        return bool(inner) and width <= _MOST_INNER and inner <= {*range(width)}
+        paths_inside = [path[1:] for path in paths if path[:1] == (at,)]
+        if not paths_inside or width > _MOST_INNER:
+            return False
+        # An empty path is the element as a whole.
+        return all(path and path[0] in range(width) for path in paths_inside)
 
     def _name_inputs(
         self, places: list[tuple[int | str, ...]], used: set[tuple[int | str, ...]], states: dict[Any, str]

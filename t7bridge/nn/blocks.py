@@ -428,8 +428,11 @@ def _count_classes(block: Block, classes: dict[int, Counter[str]]) -> Counter[st
 
 def _frequent_names(counts: Counter[str]) -> str:
     """Return the three most frequent classes: `Conv2d ×4, ReLU ×2, Linear`."""
-    names = [f"{name} ×{count}" if count > 1 else name for name, count in counts.most_common(3) if name]
-    return clean(", ".join(names), _DETAIL_CHARS)
+    texts = []
+    for name, count in counts.most_common(3):
+        if name:
+            texts.append(f"{name} ×{count}" if count > 1 else name)
+    return clean(", ".join(texts), _DETAIL_CHARS)
 
 
 def _check_count(count: int) -> None:

@@ -553,11 +553,13 @@ def existing_field(origin: Origin, computed: Tensor) -> Tensor | None:
 
 def added(first: Tensor, second: Tensor) -> Tensor | None:
     """Return the sum of two tensors; `None` if the second is zero."""
-    one, other = elements(first), elements(second)
-    if not other.any():
+    array = elements(first)
+    addend = elements(second)
+    if not addend.any():
         return None
+    # In doubles, so that the sum is rounded once.
     with np.errstate(all="ignore"):
-        return Tensor.from_numpy((one.astype("f8") + other).astype(np.result_type(one, other)))
+        return Tensor.from_numpy((array.astype("f8") + addend).astype(np.result_type(array, addend)))
 
 
 def is_close(one: Tensor, other: Tensor) -> bool:
