@@ -18,8 +18,6 @@ from reprlib import recursive_repr
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from attrs import define as _define
-
 __version__ = "1.0.0"
 
 if TYPE_CHECKING:
@@ -30,6 +28,8 @@ else:
         """`attrs.define`, as a decorator with or without options; all fields are compared, or none."""
         if cls is None:
             return partial(define, eq=eq, **options)
+        from attrs import define as _define  # which takes longer to load than the help takes to print
+
         if cls.__repr__ is object.__repr__:
             cls.__repr__ = _repr
         else:

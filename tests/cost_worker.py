@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from bounds import reference
 
 from t7bridge import cli
 from t7bridge.errors import T7BridgeWarning
 
-KILLED_AFTER = 30
-"""Seconds of CPU after which the system ends a child."""
+KILLED_AFTER = 600
+"""References of CPU (`tests/bounds.py`) after which the system ends a child."""
 SHARED_SECONDS = 0.3
 
 
@@ -39,7 +40,8 @@ def costs(runs: Sequence[Sequence[str]], enough: float = math.inf) -> list[Cost]
     child = os.fork()
     if not child:
         try:
-            resource.setrlimit(resource.RLIMIT_CPU, (KILLED_AFTER, KILLED_AFTER))
+            seconds = math.ceil(KILLED_AFTER * reference())
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 1)
             os.dup2(null, 2)
@@ -68,7 +70,7 @@ def main() -> None:
     """Answer `{"verbs": {name: arguments}, "good": {verb: file}, "files": […], …}` of standard input with rows.
 
     In arguments FILE is the file and OUT the stem of an output. The good file of a verb is done first, in this process
-    for its imports, then in a child; its cost is taken off each row `[verb, file, code, seconds, MiB]`. The verbs of
+    for its imports, then in a child; its cost is taken off each row `[verb, file, code, references, MiB]`. The verbs of
     a file share a child as long as they take, together, less than a few tenths of a second; one that seems to need
     more than the `megabytes` that are allowed is asked again in a child of its own.
     """
@@ -106,7 +108,8 @@ def main() -> None:
         for verb, (code, seconds, peak) in zip(verbs, found):
             if peak - usual[verb][2] > asked["megabytes"]:
                 code, seconds, peak = alone(verb, file)
-            rows.append([verb, file, code, seconds - usual[verb][1], peak - usual[verb][2]])
+            references = (seconds - usual[verb][1]) / reference()
+            rows.append([verb, file, code, references, peak - usual[verb][2]])
     json.dump(rows, sys.stdout)
 
 

@@ -1,4 +1,4 @@
-"""Bars of small files in every verb: two seconds of CPU and 200 MB beyond what a sound file of the verb costs."""
+"""Bars of small files in every verb: time and memory beyond what a sound file of the verb costs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from helpers import TESTFILES, Parts, peak_mib
 
 from t7bridge import T7Layout
 
-SECONDS, MEGABYTES = 2.0, 200
+REFERENCES = 100
+"""CPU time by `tests/bounds.py`: some 5 s, ten times what any file takes; 2 s are promised on a quiet machine."""
+MEGABYTES = 200
+DEPTH = 40_000
+"""Levels of nested values: the process itself takes 20 to 40 MB, so that 300 more bytes a level exceed the bar."""
 MODEL = TESTFILES / "nn" / "Linear.t7"
 RECORDED = TESTFILES / "prove" / "dilated.eval.t7"
 VERBS: dict[str, list[str]] = {
@@ -51,18 +55,12 @@ def _costs(files: list[Path], verbs: dict[str, list[str]], folder: Path) -> list
 def _assert_cheap(rows: list[list[Any]]) -> None:
     by_time = sorted(rows, key=lambda row: row[3])[-5:]
     by_memory = sorted(rows, key=lambda row: row[4])[-5:]
-    for verb, file, code, seconds, megabytes in by_time + by_memory:
-        print(f"{verb:20} {Path(file).name:28} code {code} {seconds:6.2f} s {megabytes:5} MiB")
-    beyond = [row for row in rows if row[2] not in (0, 1, 2) or row[3] > SECONDS or row[4] * 2**20 > MEGABYTES * 10**6]
+    for verb, file, code, references, megabytes in by_time + by_memory:
+        print(f"{verb:20} {Path(file).name:28} code {code} {references:6.2f} references {megabytes:5} MiB")
+    beyond = [
+        row for row in rows if row[2] not in (0, 1, 2) or row[3] > REFERENCES or row[4] * 2**20 > MEGABYTES * 10**6
+    ]
     assert not beyond, "\n".join(map(str, beyond))
-
-
-@pytest.mark.slow
-def test_bad_files_cost_little_in_every_verb(tmp_path: Path) -> None:
-    """Each file of `testfiles/bad` ends each verb within 2 s of CPU and 200 MB, as `getrusage` counts them."""
-    files = sorted(file for file in (TESTFILES / "bad").iterdir() if file.name != "README.md")
-    assert len(files) > 150
-    _assert_cheap(_costs(files, VERBS, tmp_path))
 
 
 def _pickled(path: Path, body: bytes) -> Path:
@@ -74,9 +72,14 @@ def _pickled(path: Path, body: bytes) -> Path:
 
 
 @pytest.mark.slow
-def test_deep_and_wide_pickles_cost_little_in_every_verb(tmp_path: Path) -> None:
-    """Dicts in dicts, lists in lists, pairs and texts by ten thousands: comparing and naming places is linear."""
-    files = [
+def test_small_files_cost_little_in_every_verb(tmp_path: Path) -> None:
+    """Each file of `testfiles/bad` ends each verb within the bars of time and memory, as `getrusage` counts them.
+
+    So do dicts in dicts, lists in lists, pairs and texts by ten thousands: comparing and naming places is linear.
+    """
+    files = sorted(file for file in (TESTFILES / "bad").iterdir() if file.name != "README.md")
+    assert len(files) > 150
+    files += [
         _pickled(tmp_path / "dicts.pt", b"}K\x00" * 15_000 + b"}" + b"s" * 15_000),
         _pickled(tmp_path / "lists.pt", b"]" * 15_000 + b"a" * 14_999),
         _pickled(tmp_path / "pairs.pt", b"](" + b"K\x01K\x02\x86" * 20_000 + b"e"),
@@ -87,8 +90,8 @@ def test_deep_and_wide_pickles_cost_little_in_every_verb(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_deep_values_take_memory_in_proportion_to_the_file(tmp_path: Path) -> None:
-    """Of a list nested 100 000 deep each verb holds 8 times its files and 80 MB, with the record of the `.pt` too."""
-    source = _pickled(tmp_path / "deep.pt", b"]" * 100_000 + b"a" * 99_999)
+    """Of a list nested 40 000 deep each verb holds 8 times its files and 60 MB, with the record of the `.pt` too."""
+    source = _pickled(tmp_path / "deep.pt", b"]" * DEPTH + b"a" * (DEPTH - 1))
     lua, back = tmp_path / "deep.t7", tmp_path / "back.pt"
     for verb, read, *target in (
         ("convert", source, lua),
@@ -101,32 +104,32 @@ def test_deep_values_take_memory_in_proportion_to_the_file(tmp_path: Path) -> No
         _assert_in_proportion(verb, read, *target)
 
 
-def _assert_in_proportion(*arguments: str | Path) -> None:
-    """Assert that a run takes 8 times the files that there are before it, and 80 MB."""
+def _assert_in_proportion(*arguments: str | Path, beside: float = 60e6) -> None:
+    """Assert that a run takes 8 times the files that there are before it, and some bytes for the process itself."""
     size = sum(file.stat().st_size for file in arguments if isinstance(file, Path) and file.exists())
-    assert peak_mib(*arguments) * 2**20 <= 8 * size + 80e6, arguments
+    assert peak_mib(*arguments) * 2**20 <= 8 * size + beside, arguments
 
 
 @pytest.mark.slow
 def test_deep_tuples_and_objects_take_memory_in_proportion_to_the_file(tmp_path: Path) -> None:
-    """Of tuples and Torch objects nested 100 000 deep, copies and comparisons hold 8 times their files and 80 MB."""
-    tuples = _pickled(tmp_path / "tuples.pt", b")" + b"\x85" * 100_000)
+    """Of tuples and Torch objects nested 40 000 deep, copies hold 8 times their files and 60 MB, comparisons 80."""
+    tuples = _pickled(tmp_path / "tuples.pt", b")" + b"\x85" * DEPTH)
     _assert_in_proportion("convert", tuples, tmp_path / "copy.pt")
     objects, parts = tmp_path / "objects.t7", Parts(T7Layout())
-    for number in range(1, 200_000, 2):
+    for number in range(1, 2 * DEPTH, 2):
         parts.torch(number, "C").ints(3, number + 1, 1).string("a")
     objects.write_bytes(parts.ints(0).data)
     _assert_in_proportion("convert", objects, tmp_path / "copy.t7")
-    _assert_in_proportion("verify", "--quick", objects, objects)
+    _assert_in_proportion("verify", "--quick", objects, objects, beside=80e6)
     _assert_in_proportion("convert", objects, tmp_path / "objects.pt")
-    _assert_in_proportion("verify", "--quick", objects, tmp_path / "objects.pt")
+    _assert_in_proportion("verify", "--quick", objects, tmp_path / "objects.pt", beside=80e6)
 
 
 @pytest.mark.slow
 def test_deep_string_keys_take_memory_in_proportion_to_the_file(tmp_path: Path) -> None:
-    """Of tables nested 100 000 deep under a string each verb holds 8 times its files and 80 MB."""
+    """Of tables nested 40 000 deep under a string each verb holds 8 times its files and 60 MB."""
     source, parts = tmp_path / "deep.t7", Parts(T7Layout())
-    for number in range(1, 100_001):
+    for number in range(1, DEPTH + 1):
         parts.ints(3, number, 1).string("a")
     source.write_bytes(parts.ints(0).data)
     _assert_in_proportion("convert", source, tmp_path / "tree.pt", "--mode", "tree")

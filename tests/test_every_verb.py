@@ -104,6 +104,7 @@ def test_every_verb_is_here() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("nothing_frozen")
 def test_the_process_is_as_it_was(
     subtests: pytest.Subtests, files: dict[str, Path], tmp_path: Path, capfd: Any
 ) -> None:

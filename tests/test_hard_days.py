@@ -330,7 +330,7 @@ def test_force_replaces_as_a_whole(tmp_path):
         t7bridge.save(values[replaced % 2], target, force=True)
         replaced += 1
 
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     with Slowly(replace):
         while replaced < 50 and time.monotonic() < end:
             assert t7bridge.load(target.read_bytes()).numel in (100_000, 100_001)

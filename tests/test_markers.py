@@ -63,3 +63,14 @@ def test_packages_that_tests_ask_for_are_installed() -> None:
     assert len(asked) > 8
     missing = {name for name in asked if importlib.util.find_spec(str(name).partition(".")[0]) is None}
     assert not missing, "pip install '.[test]'"
+
+
+CLOCKS = re.compile(r"\b(process_time|perf_counter|thread_time)\(")
+MEASURES = {"bounds.py", "cost_worker.py", "browser.py", "zoo_acceptance.py"}
+"""Helpers that measure: the first two for bounds, the others for reports."""
+
+
+def test_no_test_counts_seconds() -> None:
+    """Work is bounded by counts or by `bounds.py`: seconds alone say more of the machine."""
+    sources = {path.name for path in HOME.rglob("*.py") if CLOCKS.search(path.read_text(encoding="utf-8"))}
+    assert sources == MEASURES

@@ -38,7 +38,8 @@ def commands(folder: Path) -> list[list[str]]:
             found += [[verb, str(path), out] for verb in ("verify", "diff")]
         found += [["module", str(path), "-o", str(folder / f"module{number}"), *force] for force in ((), ("--force",))]
         found += [["draw", str(path), "-o", str(folder / f"{number}.svg")], ["match", str(path), str(path)]]
-    found += [["prove", str(path)] for path in corpus("prove/*.eval.t7")]
+    proven = ("dilated", "graph", "rnn_lstm")
+    found += [["prove", str(TESTFILES / "prove" / f"{name}.eval.t7")] for name in proven]
     found += [["export", str(LINEAR), str(folder / f"net.{suffix}"), "--input", "2x5"] for suffix in ("pt2", "onnx")]
     torch.save({"weight": torch.ones(3, 5), "bias": torch.arange(3.0)}, weights := folder / "weights.pt")
     found += [

@@ -38,6 +38,7 @@ def state() -> tuple[object, ...]:
     return handlers, streams, mask, collector, sys.getrecursionlimit(), list(warnings.filters), warnings.showwarning
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 @pytest.mark.parametrize("verb", [["describe", str(ABS)], ["inspect", "missing"], ["frobnicate"], []])
 def test_the_process_is_as_it_was(verb, capsys) -> None:
     """A verb that succeeds, fails or does not exist changes no handlers, streams, collector, warnings or limits."""
@@ -48,6 +49,7 @@ def test_the_process_is_as_it_was(verb, capsys) -> None:
     capsys.readouterr()
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_reading_leaves_the_process_alone() -> None:
     """Likewise of the library, with a value nested deeper than Python's recursion limit."""
     before = state()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import codecs
 import errno
 import io
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import T7BridgeError
 from ..io.platform import IS_WINDOWS
-from ..io.source import add_input
 from ..text import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
+    import argparse
+
     from ..report import Note
 
 QUIET: ContextVar[bool] = ContextVar("QUIET", default=False)
@@ -63,6 +63,8 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
         raise T7BridgeError("is closed", file=_STDIN)
     import tempfile
 
+    from ..io.source import add_input
+
     with tempfile.TemporaryDirectory(prefix="t7bridge-") as folder:
         path = os.path.join(folder, _STDIN)
         with suppress(OSError, ValueError):  # a regular file, redirected
@@ -88,7 +90,9 @@ def print_notes(notes: Iterable[Note]) -> None:
     """Print the notes of a report."""
     if QUIET.get():
         return
-    for note in notes:
+    from ..report import joined
+
+    for note in joined(notes):
         level, _, rest = str(note).partition(": ")
         print(f"{_coloured(f't7bridge: {level}:', level)} {rest}", file=sys.stderr)
 
@@ -111,6 +115,14 @@ def failed(message: str) -> int:
     """Print an error, and return the exit code of errors and wrong usage."""
     print(f"{_coloured('t7bridge: error:', 'error')} {printable_lines(message)}", file=sys.stderr)
     return WRONG_USAGE
+
+
+def perhaps(wrong: str, choices: Sequence[str]) -> str:
+    """Return a did-you-mean suggestion to append to a message; empty if there is none."""
+    from difflib import get_close_matches
+
+    matches = get_close_matches(wrong, choices, 1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def _plain(error: UnicodeError) -> tuple[str | bytes, int]:

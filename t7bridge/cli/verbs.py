@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -17,7 +16,8 @@ import t7bridge
 from ..conversion.options import option, options_of, verb
 from ..errors import ModelError, T7BridgeError
 from ..text import counted, printable
-from . import VERBS, arguments_of, parser_for
+from . import VERBS
+from .parsers import arguments_of, parser_for
 from .streams import DONE, FAILED, failed, is_styled, print_hint, print_json, print_notes
 
 if TYPE_CHECKING:
@@ -60,12 +60,15 @@ def convert(options: argparse.Namespace) -> int:
     if options.target == "-":
         return _to_stdout(options)
     report = t7bridge.convert(**arguments_of(options, "convert"))
-    return _print(options, report.as_dict, report.lines(), report.notes, following=_after_conversion(options, report))
+    following = _after_conversion(options, report) if sys.stderr.isatty() else ""
+    return _print(options, report.as_dict, report.lines(), report.notes, following=following)
 
 
 def _after_conversion(options: argparse.Namespace, report: Report) -> str:
     """Return the command that users of a converted file need next."""
     if report.mode == "state dict":
+        import shlex
+
         operands = [report.source]
         if options.at:
             operands += ["--at", options.at]
@@ -153,6 +156,8 @@ def inspect(options: argparse.Namespace) -> int:
     for number, line in enumerate(summary.lines(width)):
         sys.stdout.write(_styled(line, number, len(summary.header)) + "\n")
     if summary.layers and sys.stderr.isatty():
+        import shlex
+
         source = shlex.quote(options.source)
         stem = shlex.quote(os.path.splitext(summary.file)[0])
         print_hint(f"t7bridge draw {source} -o {stem}.html; t7bridge module {source} -o {stem}")
@@ -245,6 +250,8 @@ def _recognize(options: argparse.Namespace, result: Match) -> int:
         if result.source_side.module is not None:
             at = ["--at", options.at] if options.at else []
             folder = os.path.splitext(os.path.basename(options.source))[0]
+            import shlex
+
             hint = shlex.join(["t7bridge", "module", options.source, *at, "-o", folder])
         return _print(options, result.as_dict, [result.sentence()], hint=hint, ok=bool(result.recurrent))
     best, models = _ranked(options, result)
@@ -322,6 +329,8 @@ def _next_command(options: argparse.Namespace, result: Match) -> str:
     if options.mapping:
         words += ["--map", os.fspath(options.mapping)]
     words += [options.source, str(factory)]
+    import shlex
+
     return f"{shlex.join(words)} -o {shlex.quote(stem)}.pt"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..text import counted, listed, printable, printable_json
 from ..zoo import convert_zoo
-from . import arguments_of
+from .parsers import arguments_of
 from .streams import DONE, FAILED, QUIET, print_json
 
 _LINE_SECONDS = 5.0

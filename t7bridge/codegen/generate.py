@@ -12,7 +12,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from attrs import evolve, field
@@ -21,7 +21,7 @@ from ..data import __version__, define
 from ..errors import ModelError, UnsupportedError
 from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import TorchObject
-from ..graph.tensor import Tensor, place_of
+from ..graph.tensor import Tensor, place_of, rows
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.kinds import ANY, TENSOR, Kind
 from ..nn.layouts import check_size
@@ -245,7 +245,7 @@ def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
 
     def content(tensor: Tensor) -> Any:
         if not tensor.numel or (id(tensor) in computed and tensor.numel <= _MOST_COMPARED):
-            return tensor.element.name, tensor.shape, tensor.numpy().tobytes()
+            return tensor.element.name, tensor.shape, b"".join(rows(tensor))
         if id(tensor) in computed:
             return id(tensor)
         return place_of(tensor)
@@ -513,7 +513,7 @@ def model_source(
     # Two empty lines before each part, as Black has them.
     text = "\n".join(line for part in parts for line in ("", "", *part))
 
-    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    names = {name for part in parts for name in _names_in("\n".join(part))}
     imports = {statement for name, statement in _BASE_IMPORTS.items() if name in names}
     for piece in builder.copied.values():
         imports |= piece.imports
@@ -528,6 +528,12 @@ def model_source(
         *import_lines(imports),
     ]
     return "\n".join(head) + "\n" + text + "\n"
+
+
+@lru_cache(maxsize=256)
+def _names_in(text: str) -> frozenset[str]:
+    """Return the names in a class or function; remembered, as models share the layers that their pages copy."""
+    return frozenset(node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name))
 
 
 def _safe(name: str) -> str:

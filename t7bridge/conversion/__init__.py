@@ -14,9 +14,10 @@ __getattr__ = face(
             "decode_pt_record decode_record encode_record pickle_of read_skeleton restore_value structure_hash "
             "take_skeleton write_pt_record"
         ),
-        "request": "Convert note_foreign note_ignored",
+        "request": "Convert note_ignored",
         "targets": "differences",
         "template": "MAX_LISTED fill_template state_dict_in",
         "tree": "as_tree",
+        "values": "note_foreign",
     },
 )

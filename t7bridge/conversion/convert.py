@@ -26,7 +26,8 @@ from ..io.output import FileOutput, Output
 from ..io.source import inputs_protected
 from ..report import Report, check_strict
 from .options import takes
-from .request import Attempt, Convert, is_simple, note_ignored, note_plain_nans, value_of
+from .request import Attempt, Convert, note_ignored
+from .values import is_simple, note_plain_nans, value_of
 
 if TYPE_CHECKING:
     from ..formats.t7.file import T7File

@@ -39,8 +39,8 @@ from ..graph.walk import SCALARS, Fill, Path, Rebuilder
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note, Report
 from ..values.widened import pairs_of_numbers, parts_of, resolved, widen
-from .request import has_modules, numpy_content
 from .tree import WRAPPED
+from .values import has_modules, numpy_content
 
 _CODES = {"": "name", "type": "type", "sharing": "unshared", "precision": "precision"}
 """The codes of notes, by kind of loss."""

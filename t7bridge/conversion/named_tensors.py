@@ -34,7 +34,7 @@ from ..values.widened import (
     tensor_of_numbers,
     widen,
 )
-from .request import metadata_left_out
+from .values import metadata_left_out
 
 _LONGEST_NAME = 10_000
 """Maximum characters of the name of a number that is a tensor; numbers of longer names stay text."""

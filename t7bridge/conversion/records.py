@@ -47,8 +47,8 @@ from ..report import Report
 from ..values.compare import Comparer
 from ..values.widened import narrow, wider_type
 from .lua_tree import LuaTree, to_lua
-from .request import is_simple, note_target
 from .tree import WRAPPED, as_tree
+from .values import is_simple, note_target
 
 if TYPE_CHECKING:
     from ..formats.pt.writer import ValueWriter

@@ -1,33 +1,19 @@
-"""The request of a conversion: the options of `convert`, and those of each file of a zoo; and the value it starts from.
-
-Notes about the values of a `.pt` say what was read, and what was written.
-"""
+"""The request of a conversion: the options of `convert`, and those of each file of a zoo."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import field
 
-from ..errors import CorruptError
 from ..formats import FORMATS, LUA, NAMED, PYTHON
-from ..formats.pt.arrays import tensor_of_array, text_items
-from ..formats.pt.modules import is_module
-from ..graph.dtypes import NUMPY_ELEMENTS
-from ..graph.lua import COMPOSITE
-from ..graph.python import NumpyArray, NumpyScalar, TorchSize
-from ..graph.tensor import QuantizedTensor, SparseTensor, UntypedStorage
-from ..graph.walk import SCALARS, objects, walk
 from ..io.source import PathLike
 from ..limits import Limits
 from ..report import Report
-from ..text import and_more, few, listed
 from .options import CLASSES, FORCE, JSON, LIMITS, PART, REQUIRED, STRICT, SYNC, option, options_of, verb
 
 if TYPE_CHECKING:
-    from ..formats.pt.pickle.pickler import PickleWriter
-    from ..formats.pt.writer import LegacyPtWriter, MapLocation, PtWriter
+    from ..formats.pt.writer import MapLocation
     from ..formats.table import Document
 
 _T7, _PT = ".t7 output", ".pt output"
@@ -180,192 +166,3 @@ def note_ignored(request: Convert, report: Report) -> None:
         report.note("warning", f"{noted_name} does not apply {reason}, and is ignored", code="option")
     if request.pt_format == "legacy" and request.record and (source, target) == ("t7", "pt"):
         report.note("info", "the legacy format cannot hold the round-trip record of the .t7", code="no-record")
-
-
-def value_of(document: Document, request: Attempt, report: Report) -> Any:
-    """Return the value of a file that holds Python values or named tensors."""
-    value = document.value
-    if any(name.startswith("torch.distributed") for name in document.foreign):
-        from ..formats.pt.pickle.tensors import check_whole
-
-        check_whole(value)
-    note_foreign(document.foreign, report)
-    report.notes += document.notes
-    return _use_metadata(value, document, request, report) if document.metadata else value
-
-
-def _use_metadata(value: Any, document: Document, request: Attempt, report: Report) -> Any:
-    """Return a value with the element types and numbers that the file's metadata record; note strings left out."""
-    from ..values.widened import HINTS, NUMBERS_KEY, restore_values
-
-    goal = FORMATS[report.target_format]
-    # As numbers they would be text in a file of tensors only, where readers of the source see arrays.
-    unused = {NUMBERS_KEY} if goal.values == NAMED and not goal.numbers else set()
-    hints = {name: text for name, text in document.metadata.items() if name in HINTS - unused}
-    if request.record and hints:
-        value, refused = restore_values(value, hints, check=not request.believed)
-        if refused:
-            others = f", and {len(refused) - 1} more tensors" if len(refused) > 1 else ""
-            report.note(
-                "warning",
-                f"its elements are not all of the type that the metadata record, which is not used{others}",
-                refused[0],
-                code="record",
-                count=len(refused),
-            )
-    metadata = [name for name in document.metadata if name not in HINTS]
-    if metadata and goal.values != NAMED:
-        report.note("info", metadata_left_out(metadata), code="metadata", count=len(metadata))
-    return value
-
-
-def note_plain_nans(count: int, report: Report) -> None:
-    """Note the NaNs whose bits an ascii `.t7` cannot have, if there are any."""
-    if count:
-        message = f"{count} NaN payloads cannot be represented in an ascii file; they are written as nan"
-        report.note("info", message, loss="precision", code="precision", count=count)
-
-
-def metadata_left_out(names: list[str]) -> str:
-    """Return the sentence on strings of a file's metadata that its target does not have."""
-    strings = "1 string" if len(names) == 1 else f"{len(names)} strings"
-    return f"{strings} of the file's metadata left out: {few(names)}"
-
-
-_MOST_NOTES, _SHOWN = 20, 200
-
-
-def note_foreign(names: list[str], report: Report) -> None:
-    """Note the classes and functions of other packages that a pickle names, if there are any."""
-    if not names:
-        return
-    shown = [name[:_SHOWN] for name in names]
-    report.note(
-        "warning",
-        f"the pickle names what is not data; nothing was called: {listed(shown, _MOST_NOTES)}",
-        code="foreign-name",
-        class_name=names[0][:_SHOWN],
-        count=len(names),
-    )
-
-
-def note_target(writer: PtWriter | LegacyPtWriter | PickleWriter, value: Any, report: Report) -> None:
-    """Note the objects that were written as plain data, and whether `torch.load(weights_only=True)` reads the file.
-
-    Args:
-        writer: of the target, after it has written the value.
-        value: the value written.
-        report: receives the notes.
-    """
-    first_items = [items[0] for items in writer.plain.values() if items]
-    noted = {id(item) for item in (*first_items, *writer.blocking.values())}
-    paths = paths_of(value, noted) if noted else {}
-    for name, items in list(writer.plain.items())[:_MOST_NOTES]:
-        note_plain(name, items, paths, report)
-    for name, item in list(writer.blocking.items())[:_MOST_NOTES]:
-        report.note(
-            "info",
-            f"torch.load(weights_only=True) refuses the file, as it names {name[:_SHOWN]}",
-            paths.get(id(item), ""),
-            code="not-weights-only",
-            class_name=name[:_SHOWN],
-        )
-
-
-def note_plain(
-    name: str, items: list[Any], paths: dict[int, str], report: Report, level: str = "warning", hint: str = ""
-) -> None:
-    """Note the values of a class that were written as plain data, with the path of the first."""
-    more = and_more(len(items) - 1)
-    report.note(
-        level,
-        f"{name[:_SHOWN]} is written as plain data, not as a name that a reader would import{more}{hint}",
-        paths.get(id(items[0]), ""),
-        "type",
-        code="plain-data",
-        class_name=name[:_SHOWN],
-        count=len(items),
-    )
-
-
-def paths_of(value: Any, wanted: set[int]) -> dict[int, str]:
-    """Return the first path to each of some values, by their identities."""
-    paths: dict[int, str] = {}
-    for path in walk(value, kinds=object):
-        if id(path.value) in wanted and id(path.value) not in paths:
-            paths[id(path.value)] = str(path)
-            if len(paths) == len(wanted):
-                break
-    return paths
-
-
-def array_of(value: NumpyArray | NumpyScalar, path: str = "") -> NumpyArray:
-    """Return a numpy array; of a scalar one without dimensions.
-
-    Raises:
-        CorruptError: a scalar's bytes do not fit its type.
-    """
-    if isinstance(value, NumpyArray):
-        return value
-    if isinstance(value.data, bytes) and len(value.data) != max(value.dtype.itemsize, 1):
-        raise CorruptError("a numpy scalar's bytes do not fit its type", path=path)
-    return value.array
-
-
-def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
-    """Return an array as a tensor, or a list of text or objects; a scalar as a number or text.
-
-    Returns:
-        `None` for elements that only numpy has.
-
-    Raises:
-        CorruptError: a scalar's bytes do not fit its type.
-    """
-    array = array_of(value, path)
-    if isinstance(array.data, list):
-        return array.data
-    texts = text_items(array)
-    if texts is not None:
-        return texts if array.shape else texts[0]
-    element = NUMPY_ELEMENTS.get(array.dtype.code)
-    if element is None:
-        return None
-    tensor = tensor_of_array(array, element, "cpu")
-    if tensor is None or isinstance(value, NumpyArray):
-        return tensor
-    return tensor.array.item()
-
-
-SIMPLE = (*COMPOSITE, TorchSize, UntypedStorage, QuantizedTensor, SparseTensor)
-"""The types of values with parts that stay as they are where a value is simplified."""
-_PLAIN_LISTS = frozenset((list, tuple, set))
-SIMPLE_SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None))
-"""The types of scalars that stay as they are there; a key of another type becomes text."""
-
-
-def is_simple(root: Any) -> bool:
-    """Return whether a value is its simple form already, as most state dicts are: a copy would take time and memory."""
-    visited: set[int] = set()
-    stack = [root]
-    while stack:
-        value = stack.pop()
-        kind = type(value)
-        if kind in SCALARS or id(value) in visited:
-            continue
-        visited.add(id(value))
-        if kind in _PLAIN_LISTS:
-            stack += value
-        elif kind is dict or kind is OrderedDict:
-            if not all(isinstance(key, SIMPLE_SCALARS) for key in value):
-                return False
-            stack += value.values()
-            if kind is OrderedDict:
-                stack += vars(value).values()  # attributes, such as the `_metadata` of a state dict
-        elif not isinstance(value, SIMPLE):
-            return False
-    return True
-
-
-def has_modules(value: Any) -> bool:
-    """Return whether a value contains whole modules."""
-    return any(is_module(item) for item in objects(value))

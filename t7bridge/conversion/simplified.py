@@ -23,20 +23,20 @@ from typing import Any
 from attrs import evolve
 
 from ..formats import FORMATS, LUA, PYTHON
-from ..formats.pt.modules import VisitedModules, attributes_of, is_module, module_state_dict, unsaved_buffers
+from ..formats.pt.modules import VisitedModules, module_state_dict, unsaved_buffers
 from ..formats.pt.pickle.names import WEIGHTS_ONLY, is_ordinary, is_torch
 from ..graph import python
 from ..graph.lua import Value
-from ..graph.python import MODULE_PARTS, NAMED, key_text, name_text
+from ..graph.python import MODULE_PARTS, NAMED, attributes_of, is_pickled_module, key_text, name_text
 from ..graph.storage import Storage
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
 from ..graph.walk import Fill, Path, fill_dict, fill_list
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.registry import own_names
 from ..report import Report
-from .request import SIMPLE, SIMPLE_SCALARS, array_of, is_simple, note_plain, numpy_content, paths_of
 from .state_dicts import Coverage
 from .tree import Plain, Replaced
+from .values import SIMPLE, SIMPLE_SCALARS, array_of, is_simple, note_plain, numpy_content, paths_of
 
 _SHOWN = 200
 _MOST_NOTES = 20
@@ -76,7 +76,7 @@ class Simplified(Plain):
         """Return the simple form, or one to be filled."""
         if isinstance(value, SIMPLE):
             return value
-        if is_module(value):
+        if is_pickled_module(value):
             state = module_state_dict(value, limits=self._limits, visited=self._visited)
             replaced = Replaced(self._ordered(state), module_data(value, self.data_fields))
             self.modules[id(value)] = value, replaced
@@ -210,7 +210,7 @@ def module_data(module: python.PythonObject, fields: set[tuple[int, str]]) -> di
         visited.add(id(item))
         attributes = attributes_of(item)
         for name, inner in attributes["_modules"].items():
-            if is_module(inner):
+            if is_pickled_module(inner):
                 stack.append((f"{prefix}{name}.", inner))
         if item.path not in options_by_class:
             options_by_class[item.path] = own_names(item.path) if is_torch(item.path) else frozenset(("training",))

@@ -1,4 +1,7 @@
-"""Write a file of Python values, with state dicts in place of modules or as a tree; or one of named tensors."""
+"""Write a file of Python values, with state dicts in place of modules or as a tree; or one of named tensors.
+
+What only some sources and targets need is imported where they are served.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,10 @@ from ..io.output import FileOutput
 from ..limits import Limits
 from ..nn.layouts import compact_in
 from ..report import Report
-from .lua_tree import note_nones, to_lua
-from .named_tensors import check_tensors, name_tensors
-from .request import Attempt, Convert, note_foreign, note_target, value_of
-from .simplified import simplified
+from .request import Attempt, Convert
 from .state_dicts import StateDicts, note_texts
 from .tree import MERGED, as_tree
+from .values import note_foreign, note_target, value_of
 
 if TYPE_CHECKING:
     from ..formats.named import NamedTensors
@@ -50,6 +51,8 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
         report.mode = "copy"
         value = value_of(document, request, report)
         if request.mode == "auto":
+            from .simplified import simplified
+
             value = simplified(value, report, request.limits, keep_classes=request.allow_foreign)
         _finish_pt(writer, value, report)
         return
@@ -60,6 +63,8 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
     if converted.shown is not None:
         document.forget()
         if not request.allow_foreign:
+            from .simplified import simplified
+
             value = simplified(value, report, request.limits)
     if compact and report.mode != "record":
         value = compact_in(value)
@@ -199,6 +204,8 @@ def write_named_tensors(
 
 def named_value(document: Document, goal: FormatSpec, request: Attempt, report: Report) -> NamedTensors:
     """Return the tensors of a file as a format of named tensors receives them, with notes about the rest."""
+    from .named_tensors import check_tensors, name_tensors
+
     value = plain_value(document, request, report)
     named = name_tensors(value, goal, report, document.metadata, request.limits)
     check_tensors(named, goal, report)
@@ -215,6 +222,8 @@ def plain_value(document: Document, request: Attempt, report: Report, unnamed: s
         unnamed: where the data of a module are if no key names it, as for `as_tree`.
     """
     if document.spec.values != LUA:
+        from .simplified import simplified
+
         return simplified(value_of(document, request, report), report, request.limits, unnamed=unnamed)
     converted = python_value(document.content, request, report, unnamed=unnamed)
     if converted.modules is not None:
@@ -274,6 +283,8 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
     report = Report(target=output.path, target_format=goal.name)
     # A value of both sides becomes Lua's first, and Python's again where the format holds that.
     if _has_lua_objects(value) or (goal.values == LUA and not isinstance(value, _LUA_VALUES)):
+        from .lua_tree import note_nones, to_lua
+
         tree = to_lua(value)
         value = tree.value
         report.notes += tree.notes
@@ -287,6 +298,8 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
     if goal.values != NAMED:
         home(goal.name).write(output, value)
         return report
+    from .named_tensors import check_tensors, name_tensors
+
     named = name_tensors(value, goal, report)
     check_tensors(named, goal, report)
     written = home(goal.name).write(output, named)

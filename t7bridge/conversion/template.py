@@ -15,9 +15,9 @@ from .. import formats
 from ..codegen.generate import Generated, generate
 from ..data import define
 from ..errors import ModelError, T7BridgeError, UnsupportedError
-from ..formats.pt.modules import is_module as is_pickled_module
 from ..formats.pt.modules import module_state_dict
 from ..graph.lua import TorchObject, Value
+from ..graph.python import is_pickled_module
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, pairwise
 from ..limits import DEFAULT_LIMITS, Limits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,6 +78,8 @@ def parse_json(text: bytes | None, path: str) -> Any:
     Raises:
         CorruptError: it is not JSON.
     """
+    import json
+
     try:
         return json.loads(text or b"")
     except (ValueError, RecursionError) as error:

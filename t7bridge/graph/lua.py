@@ -9,7 +9,6 @@ Lua's: two references to one table are one Python object; cycles are legal.
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
-from html import escape
 from itertools import chain, islice
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, cast
@@ -569,6 +568,8 @@ def _html(root: Value) -> str:
 
     Bounded and escaped; an object that occurs again is only named.
     """
+    from html import escape
+
     html: list[str] = []
     opened: set[int] = set()
     entries_left = _HTML_ENTRIES

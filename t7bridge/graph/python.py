@@ -20,6 +20,7 @@ Nothing here is ever called.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -200,6 +201,33 @@ class PythonObject(Holder):
         cls = self.cls
         path = f"{clean(str(cls.module))}.{clean(str(cls.name), 40)}" if cls else "<computed>"
         return f"PythonObject {path}"
+
+
+QUANTIZED_CLASS = re.compile(r"torch\.(?:ao\.)?nn\.(?:intrinsic\.)?quantized\.")
+"""The classes of quantized modules."""
+_CONV_STATE = (
+    *("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "transposed", "output_padding"),
+    *("groups", "padding_mode", "weight", "bias", "scale", "zero_point", "training"),
+)
+"""The items of the state of a quantized convolution."""
+
+
+def is_pickled_module(value: Any) -> bool:
+    """Return whether a value is a pickled `nn.Module`: an object of any class with parameters, buffers and modules."""
+    return isinstance(value, PythonObject) and (value.is_module or is_quantized_conv(value))
+
+
+def is_quantized_conv(value: PythonObject) -> bool:
+    """Return whether a value is a quantized convolution, the only modules whose state is a tuple."""
+    state = value.state
+    return isinstance(state, tuple) and len(state) == len(_CONV_STATE) and bool(QUANTIZED_CLASS.match(value.path))
+
+
+def attributes_of(module: PythonObject) -> dict[str, Any]:
+    """Return the attributes of a module, also of a quantized convolution, whose state is a tuple."""
+    if not is_quantized_conv(module):
+        return module.attributes
+    return {**{part: {} for part in MODULE_PARTS}, **dict(zip(_CONV_STATE, module.state))}
 
 
 @define(eq=False)

@@ -291,7 +291,12 @@ class Storage(Holder):
     @classmethod
     def empty(cls, element: ElementType) -> Storage:
         """Return a storage without elements."""
-        return cls(element, 0, Span(ByteSource.from_bytes(b""), 0, element.itemsize))
+        return cls.zeros(element, 0)
+
+    @classmethod
+    def zeros(cls, element: ElementType, count: int) -> Storage:
+        """Return a storage of elements that are 0, which cannot be written."""
+        return cls(element, count, Span(ByteSource.from_bytes(bytes(count * element.itemsize)), 0, element.itemsize))
 
     @property
     def nbytes(self) -> int:

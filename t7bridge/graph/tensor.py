@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -754,6 +753,8 @@ def _figures(tensor: Tensor) -> dict[str, str]:
 
 def _html(tensor: Tensor) -> str:
     """Return a small table for notebooks."""
+    from html import escape
+
     rows = {
         "type": tensor.dtype,
         "shape": sizes(tensor.shape),

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from shutil import get_terminal_size
 from typing import Any
 
 from .platform import bytes_written
@@ -97,6 +96,8 @@ class _Cell:
 
 def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
     """Draw the bar until a verb is done; see `progress`. It grows with the bytes written, or else moves."""
+    from shutil import get_terminal_size
+
     began = time.monotonic()
     written_before = bytes_written() if path else None
     if done.wait(_PATIENCE_SECONDS) or not _one.acquire(blocking=False):  # a verb within another has no bar of its own

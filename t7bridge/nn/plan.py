@@ -6,7 +6,6 @@ May import graph, errors, limits and report. Knows neither formats nor PyTorch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -74,6 +73,13 @@ def sketch(
     return planner.run(), list(planner.unsupported)
 
 
+def _similar(name: str) -> list[str]:
+    """Return the registered classes whose names are like one that is not."""
+    from difflib import get_close_matches
+
+    return get_close_matches(name, registered_layers(), _CANDIDATES, _ALIKE)
+
+
 class _Planner:
     def __init__(self, places: Places, state: StateDict, index_base: int) -> None:
         self._places = places
@@ -84,7 +90,7 @@ class _Planner:
         self._refers: list[tuple[ModuleSpec, Mapping[str, TorchObject]]] = []
         self._remembering: set[int] = set()
         self.unsupported: dict[tuple[str, str, str], None] = {}
-        self._similar = cache(lambda name: get_close_matches(name, registered_layers(), _CANDIDATES, _ALIKE))
+        self._similar = cache(_similar)
         self.unknown = False
         """True once a class without an entry was found."""
         self._shapes: dict[str | int, dict[str, tuple[int, ...]]] = {}

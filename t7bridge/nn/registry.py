@@ -7,7 +7,6 @@ look up here by the dotted name of the class. May import graph, io and errors. K
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -764,6 +763,8 @@ def load_classes(path: PathLike) -> None:
         raise ModelError(
             "a file with registrations cannot have this name", file=name, expected="a name that no other module has"
         )
+    import importlib.util
+
     inside = [folder] if folder is not None else None
     spec = importlib.util.spec_from_file_location(stem, source, submodule_search_locations=inside)
     if spec is None or spec.loader is None:

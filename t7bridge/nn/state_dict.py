@@ -263,8 +263,7 @@ class _Collector:
         if param.make is None:
             return None
         try:
-            with np.errstate(all="ignore"):
-                made = param.make(fields)
+            made = param.make(fields)
         # The errors of fields, and those of numpy for inconsistent fields.
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             message = error.message if isinstance(error, ModelError) else str(error)
@@ -489,8 +488,7 @@ def recomputed(origin: Origin) -> Tensor | None:
     if origin.param is None or origin.param.make is None:
         return None
     try:
-        with np.errstate(all="ignore"):
-            return origin.param.make(_fields(origin))
+        return origin.param.make(_fields(origin))
     except ValueError:  # with inconsistent fields the forward conversion has no such tensor either
         return None
 

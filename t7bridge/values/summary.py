@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from typing import Any
 
 from attrs import asdict, field
@@ -158,6 +157,8 @@ class Summary:
         return f"<Summary of {printable(self.file)[:80]}>"
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         def row(cells: list[str], tag: str) -> str:
             style = "style='text-align:left;white-space:pre'"
             return "<tr>" + "".join(f"<{tag} {style}>{escape(printable(cell))}</{tag}>" for cell in cells) + "</tr>"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
@@ -13,25 +12,23 @@ from typing import Any
 
 from attrs import evolve, field
 
-from ..conversion.options import INDEX_BASE, Option, flag, option, options_of, takes, verb
+from ..conversion.options import INDEX_BASE, Option, options_of, takes
 from ..conversion.request import MODE, Conversion
 from ..data import __version__, define
 from ..errors import ModelError
 from ..formats import FORMATS
-from ..io.source import PathLike
-from ..limits import DEFAULT_LIMITS, Limits
 from ..text import listed
-from .journal import DONE, FAILED, FOREIGN, PLANNED, Journal, Record
+from .journal import DONE, PLANNED, Journal, Record
 from .places import Folder, open_folder
 from .plan import RunPlan, Settings, make_plan
+from .progress import Progress
 from .report import ZooReport, report_files, summarize
+from .request import Zoo
 from .workers import Engine, open_engine
 
 _LARGE_BYTES = 32 << 20
 _COMMIT_SECONDS = 1.0
 _SHOW_SECONDS = 0.1
-_WINDOW_SECONDS = 10.0
-_EACH, _HOW, _WHICH = "processing of each file", "execution", "selection of files"
 
 _CONVERSION: dict[str, Option] = {
     name: evolve(option, name=name)
@@ -41,99 +38,6 @@ _CONVERSION: dict[str, Option] = {
 """The options of each conversion, or of each `write_module`."""
 _OF_MODULES = {"strict", "classes", "index_base"}
 """Those of `write_module`."""
-
-
-@verb
-class Zoo(Conversion):
-    """Convert many files into a folder that mirrors their tree. Run the same command again to resume."""
-
-    COMMON = ("output", "to", "force", "module", "verify", "workers", "dry_run")
-    EXAMPLES = (
-        "t7bridge zoo models/ -o converted/",
-        "t7bridge zoo s3://bucket/nets -o out/ --to safetensors --verify",
-        "t7bridge zoo models/ -o out/ --retry-failed",
-    )
-    sources: PathLike | Sequence[PathLike] = option(
-        "file, folder, pattern, or URL (s3://, http://, zip://)", kw_only=False, metavar="SRC", nargs="+"
-    )
-    output: PathLike = option(
-        "folder or URL for the outputs; created if missing", kw_only=False, flags=("-o", "--output"), metavar="DIR"
-    )
-    mode: str = MODE
-    index_base: int = INDEX_BASE
-    module: bool = option("write a folder with model.py and model.pt for each model", default=False, group=_EACH)
-    draw: bool = option("draw each model next to its output, as NAME.html", default=False, group=_EACH)
-    prove: bool = option("compare layers with what Lua Torch recorded in the file", default=False, group=_EACH)
-    verify: bool = option("read each output back and compare", default=False, group=_EACH)
-    engine: str = option("local processes, or a Dask cluster", default="local", choices=("local", "dask"), group=_HOW)
-    workers: int | None = option(
-        "number of processes (default: one a core); 0: work in this one", default=None, kind="number", metavar="N",
-        group=_HOW,
-    )  # fmt: skip
-    scheduler: str | None = option(
-        "Dask scheduler, tcp://host:8786 (default: start one)", default=None, metavar="ADDRESS", group=_HOW
-    )
-    timeout: float | None = option(
-        "time limit for one file", default=None, kind="seconds", metavar="SECONDS", group=_HOW
-    )
-    memory: int | None = option(
-        "memory limit for one file: 512M, 4G", default=None, kind="bytes", metavar="SIZE", group=_HOW
-    )
-    retry_failed: bool = option("retry files that failed in an earlier run", default=False, group=_WHICH)
-    dry_run: bool = option("print the plan without converting", default=False, group=_WHICH)
-    force: bool = option(
-        "replace foreign files, and convert everything again if options changed", default=False, group=_WHICH
-    )
-    limits: Limits = option(
-        "convert at most N files in this run; NAME=N: resource limit for each file (--limit help)",
-        default=DEFAULT_LIMITS, kind="limits or files", metavar="N", flags=("--limit",), group=_WHICH,
-    )  # fmt: skip
-    json = flag("print one line of JSON per file, and a final one")
-
-    limit: int | None = field(default=None, kw_only=True)
-    on_start: Callable[[RunPlan], None] | None = field(default=None, kw_only=True)
-    on_file: Callable[[Record], None] | None = field(default=None, kw_only=True)
-    on_progress: Callable[[Progress], None] | None = field(default=None, kw_only=True)
-
-    def settings(self) -> Settings:
-        """Return the settings of each conversion, without options that have their defaults.
-
-        Raises:
-            ModelError: an option does not apply, or excludes another.
-        """
-        options = {
-            name: getattr(self, name) for name in _CONVERSION if getattr(self, name) != _CONVERSION[name].default
-        }
-        self._check(options)
-        if "classes" in options:
-            options["classes"] = os.path.abspath(options["classes"])
-        same = {name: getattr(self, name) for name in ("to", "module", "verify", "draw", "prove", "limits", "memory")}
-        return Settings(os.fspath(self.output), options=options, flush=self.engine != "local", **same)
-
-    def _check(self, options: dict[str, Any]) -> None:
-        """Refuse options that exclude one another, once and not for every file.
-
-        Args:
-            options: the options of each conversion that have a value.
-        """
-        target = FORMATS[self.to].values if self.to else None
-        wrong = [name for name in options if name != "index_base" and target not in (None, *_CONVERSION[name].targets)]
-        for refused, message in (
-            (
-                self.module and (self.to or self.verify or not _OF_MODULES.issuperset(options)),
-                f"module excludes to, verify and all options of conversions but {listed(sorted(_OF_MODULES))}",
-            ),
-            ("index_base" in options and not self.module, "index_base requires module"),
-            (wrong, f"{listed(wrong)} does not apply to {self.to}"),
-            (
-                self.verify and self.to == "safetensors" and self.engine == "local" and not find_spec("safetensors"),
-                "verify of .safetensors needs its library: pip install safetensors",
-            ),
-            (self.scheduler and self.engine != "dask", "only the Dask engine has a scheduler"),
-            (self.workers == 0 and (self.timeout or self.memory), "time and memory limits need worker processes"),
-        ):
-            if refused:
-                raise ModelError(message)
 
 
 @takes(Zoo)
@@ -180,7 +84,7 @@ def convert_zoo(request: Zoo) -> ZooReport:
         os.fspath(source)
         for source in ([request.sources] if isinstance(request.sources, (str, os.PathLike)) else request.sources)
     ]
-    settings = request.settings()
+    settings = _settings(request)
     with closing(open_folder(settings.folder, places, make=not request.dry_run)) as folder:
         settings = evolve(settings, folder=folder.place)
         if request.dry_run and not folder.has_journal:
@@ -228,6 +132,50 @@ def convert_zoo(request: Zoo) -> ZooReport:
         return report
 
 
+def _settings(request: Zoo) -> Settings:
+    """Return the settings of each conversion, without options that have their defaults.
+
+    Raises:
+        ModelError: an option does not apply, or excludes another.
+    """
+    options = {
+        name: getattr(request, name) for name in _CONVERSION if getattr(request, name) != _CONVERSION[name].default
+    }
+    _check(request, options)
+    if "classes" in options:
+        options["classes"] = os.path.abspath(options["classes"])
+    same = {name: getattr(request, name) for name in ("to", "module", "verify", "draw", "prove", "limits", "memory")}
+    return Settings(os.fspath(request.output), options=options, flush=request.engine != "local", **same)
+
+
+def _check(request: Zoo, options: dict[str, Any]) -> None:
+    """Refuse options that exclude one another, once and not for every file.
+
+    Args:
+        options: the options of each conversion that have a value.
+    """
+    target = FORMATS[request.to].values if request.to else None
+    reads_safetensors = request.verify and request.to == "safetensors" and request.engine == "local"
+    wrong = [name for name in options if name != "index_base" and target not in (None, *_CONVERSION[name].targets)]
+    for refused, message in (
+        (
+            request.module and (request.to or request.verify or not _OF_MODULES.issuperset(options)),
+            f"module excludes to, verify and all options of conversions but {listed(sorted(_OF_MODULES))}",
+        ),
+        ("index_base" in options and not request.module, "index_base requires module"),
+        (wrong, f"{listed(wrong)} does not apply to {request.to}"),
+        (
+            reads_safetensors and not find_spec("safetensors"),
+            "verify reads .safetensors files with the library safetensors, which is not installed: "
+            "pip install safetensors",
+        ),
+        (request.scheduler and request.engine != "dask", "only the Dask engine has a scheduler"),
+        (request.workers == 0 and (request.timeout or request.memory), "time and memory limits need worker processes"),
+    ):
+        if refused:
+            raise ModelError(message)
+
+
 def _planned(on_start: Callable[[RunPlan], None] | None, plan: RunPlan, folder: Folder) -> ZooReport:
     """Return the report of a dry run."""
     if on_start is not None:
@@ -259,71 +207,6 @@ def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
             hint="Give the same options, another folder, or --force (force=True) to convert everything again.",
         )
     return True
-
-
-@define
-class Progress:
-    """Progress of a run.
-
-    Attributes:
-        files: number of files in this run.
-        bytes: their total size.
-        counts: number of them `done`, `failed`, `foreign`.
-        done_bytes: size of the finished ones.
-        current: names of the files in progress, as far as known.
-        started: start of the conversion, on the clock of `time.monotonic`.
-    """
-
-    files: int
-    bytes: int
-    counts: Counter[str] = field(factory=Counter)
-    done_bytes: int = 0
-    current: list[str] = field(factory=list)
-    started: float = field(factory=time.monotonic)
-    _marks: deque[tuple[float, int, int]] = field(factory=deque, repr=False)
-
-    @property
-    def finished(self) -> int:
-        """Number of files that are finished."""
-        return self.counts[DONE] + self.counts[FAILED] + self.counts[FOREIGN]
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the conversion began."""
-        return time.monotonic() - self.started
-
-    def add(self, status: str, size: int) -> None:
-        """Count a finished file."""
-        self.counts[status] += 1
-        self.done_bytes += size
-
-    def mark(self) -> None:
-        """Sample the progress, for the rates; to be called a few times a second."""
-        now = time.monotonic()
-        self._marks.append((now, self.finished, self.done_bytes))
-        while now - self._marks[0][0] > _WINDOW_SECONDS:
-            self._marks.popleft()
-
-    @property
-    def rates(self) -> tuple[float, float]:
-        """Return files and bytes a second, over the last ten seconds."""
-        if len(self._marks) < 2:
-            return 0.0, 0.0
-        start, files_at_start, bytes_at_start = self._marks[0]
-        end, files, size = self._marks[-1]
-        seconds = max(end - start, 1e-6)
-        return (files - files_at_start) / seconds, (size - bytes_at_start) / seconds
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Return an estimate, by files or by bytes, whichever is longer; `None` while unknown."""
-        files_a_second, bytes_a_second = self.rates
-        estimates: list[float] = []
-        if files_a_second > 0 and self.files > self.finished:
-            estimates.append((self.files - self.finished) / files_a_second)
-        if bytes_a_second > 0 and self.bytes > self.done_bytes:
-            estimates.append((self.bytes - self.done_bytes) / bytes_a_second)
-        return max(estimates, default=None)
 
 
 @define(eq=False)

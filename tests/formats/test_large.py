@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import struct
-import time
 import zipfile
 from pathlib import Path
 
 import pytest
 import torch
+from bounds import bounded
 from pt_helpers import members_of, saved
 
 import t7bridge
 
 TENSORS, ELEMENTS = 10, 250_000_000
 """Ten tensors of 1 GB of float32."""
-SECONDS = 0.05
 
 
 def safetensors(path: Path) -> Path:
@@ -92,12 +91,8 @@ def shards(path: Path) -> Path:
 
 @pytest.mark.parametrize("make", [safetensors, pt, pt2, shards], ids=lambda make: make.__name__)
 def test_ten_gigabytes_open_in_milliseconds(make, tmp_path):
-    """Opening a file of 10 GB and finding its tensors takes less than 50 ms of CPU, the best of five."""
+    """Opening a file of 10 GB and finding its tensors reads no weights, which would take seconds of CPU."""
     path = make(tmp_path / "large")
-    times = []
-    for _ in range(5):
-        start = time.process_time()
+    with bounded(20):
         value = t7bridge.load(path)
-        times.append(time.process_time() - start)
-        assert [tensor.numel for tensor in value.values()] == [ELEMENTS] * TENSORS
-    assert min(times) < SECONDS
+    assert [tensor.numel for tensor in value.values()] == [ELEMENTS] * TENSORS

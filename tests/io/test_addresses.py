@@ -341,17 +341,13 @@ def test_verbs(server: Server, tmp_path: Path, verb: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["scan", "inspect", "export", "verify", "prove"])
-def test_standard_input(tmp_path: Path, verb: str) -> None:
+def test_standard_input(tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`-` is standard input."""
     source = TESTFILES / "prove" / "lenet.eval.t7" if verb == "prove" else LINEAR
     more = {"verify": [LINEAR], "export": [tmp_path / "out.pt2", "--input", "2x5"]}
-    with open(source, "rb") as file:
-        run = subprocess.run(
-            [sys.executable, "-m", "t7bridge", verb, "-", *more.get(verb, ())],
-            stdin=file,
-            capture_output=True,
-            check=False,
-        )
+    with open(source) as file:
+        monkeypatch.setattr("sys.stdin", file)
+        run = run_here(verb, "-", *more.get(verb, ()))
     assert run.returncode == 0, run.stderr
 
 

@@ -10,6 +10,7 @@ import time
 import zlib
 
 import pytest
+from helpers import PATIENCE
 
 from t7bridge.errors import CorruptError, ModelError, TruncatedError, WriteError
 from t7bridge.io import NO_CHANGE, Buffer, ByteSource, Change, Extent, FileOutput, combine, crc32, reversal
@@ -20,7 +21,7 @@ from t7bridge.io import output as disk
 @pytest.fixture
 def no_thread_left():
     """Threads started by a test end with it, or shortly after."""
-    before, end = set(threading.enumerate()), time.monotonic() + 10
+    before, end = set(threading.enumerate()), time.monotonic() + PATIENCE
     yield
     while left := set(threading.enumerate()) - before:
         assert time.monotonic() < end, left

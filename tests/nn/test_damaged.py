@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from time import process_time
 from typing import Any
 
 import numpy as np
 import pytest
+from bounds import bounded
 from helpers import corpus, read, walk
 
 from t7bridge import Storage, Table, Tensor, TorchObject, state_dict
@@ -109,9 +109,8 @@ def test_graphs_with_many_names_take_time_in_proportion():
     last = Table.of({"mapindex": Table.from_list([data])})
     ends = {"innode": Table.of({"data": first}), "outnode": Table.of({"data": last})}
     lists = {"modules": Table.from_list(modules), "forwardnodes": Table.from_list(nodes)}
-    started = process_time()
-    assert "node3999" in build_plan(TorchObject("nn.gModule", 1, Table.of({**lists, **ends}))).root.children
-    assert process_time() - started < 3
+    with bounded(150):
+        assert "node3999" in build_plan(TorchObject("nn.gModule", 1, Table.of({**lists, **ends}))).root.children
 
 
 def test_names_of_deeply_nested_modules_are_not_made():

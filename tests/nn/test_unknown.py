@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from time import process_time
-
 import numpy as np
 import pytest
+from bounds import bounded
 
 from t7bridge import Limits, Table, TdsHash, TdsVec, Tensor, TorchObject, state_dict
 from t7bridge.errors import LimitError, ModelError, UnsupportedLayerError
@@ -159,19 +158,19 @@ def test_cycles():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nn.Sequential", "my.Wrapper"])
 def test_deep_nesting(name):
-    """Thirty thousand containers in one another: no recursion, and names built once."""
+    """Ten thousand containers in one another: no recursion, and names built once."""
     root = linear()
-    for _ in range(30_000):
+    for _ in range(10_000):
         root = obj(name, modules=[root])
-    assert [len(key) for key in state_dict(root).tensors] == [60_006, 60_004]
+    assert [len(key) for key in state_dict(root).tensors] == [20_006, 20_004]
     assert [path for path, _ in find_modules(root)] == ["root"]
 
 
-@pytest.mark.slow
-def test_names_that_are_too_long():
-    """A tensor at every one of many levels would need gigabytes of names."""
+def test_names_that_are_too_long(monkeypatch):
+    """A tensor at every one of many levels would need gigabytes of names: here the limit is a megabyte."""
+    monkeypatch.setattr("t7bridge.nn.places.MAX_NAME_CHARS", 1 << 20)
     root = linear()
-    for _ in range(30_000):
+    for _ in range(3000):
         root = obj("my.Wrapper", modules=[root], weight=tensor(1))
     with pytest.raises(LimitError, match="nested too deep"):
         state_dict(root)
@@ -252,7 +251,5 @@ def test_fields_are_typed():
 def test_many_unknown_layers_take_time_in_proportion():
     """Names like that of a class are looked for once, and each reason is compared with none of the others."""
     layers = Table.from_list([TorchObject("nn.Liner", 1, Table.of({})) for _ in range(3000)])
-    started = process_time()
-    with pytest.raises(UnsupportedLayerError, match="3000 layers have no PyTorch module"):
+    with bounded(60), pytest.raises(UnsupportedLayerError, match="3000 layers have no PyTorch module"):
         build_plan(TorchObject("nn.Sequential", 1, Table.of({"modules": layers})))
-    assert process_time() - started < 4

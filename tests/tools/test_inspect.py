@@ -3,13 +3,13 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from bounds import bounded
 from helpers import ROOT
 
 import t7bridge
@@ -161,7 +161,7 @@ def test_any_format(suffix: str, tmp_path: Path) -> None:
 
 
 def test_large_files_are_summarized_at_once(tmp_path: Path) -> None:
-    """Ten gigabytes of weights are not read: the summary takes a tenth of a second."""
+    """Ten gigabytes of weights are not read, which would take seconds."""
     path = tmp_path / "x.t7"
     t7bridge.save(t7bridge.load(FILES / "models" / "lenet_mm.t7"), path)
     header = b'{"w":{"dtype":"F32","shape":[2684354560],"data_offsets":[0,10737418240]}}'
@@ -169,9 +169,8 @@ def test_large_files_are_summarized_at_once(tmp_path: Path) -> None:
         file.write(len(header).to_bytes(8, "little") + header)
         file.truncate(8 + len(header) + 10737418240)
     t7bridge.inspect(path)
-    begin = time.process_time()
-    assert t7bridge.inspect(tmp_path / "x.safetensors").header["bytes of tensors"] == 10737418240
-    assert time.process_time() - begin < 0.1
+    with bounded(20):
+        assert t7bridge.inspect(tmp_path / "x.safetensors").header["bytes of tensors"] == 10737418240
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from fuzz_networks import gradients, outputs, records, written
@@ -10,8 +12,13 @@ from runtime_helpers import as_torch, copied, difference
 
 from t7bridge.torchmodules import live_module
 
-RECORDS = records(TESTFILES / "found_inside.t7")
 STEPS = {record["text"].decode(): record for record in records(TESTFILES / "found_bias_steps.t7")}
+
+
+@cache
+def found_inside():
+    """The networks that Lua recorded."""
+    return records(TESTFILES / "found_inside.t7")
 
 
 def text_of(record):
@@ -22,7 +29,7 @@ def test_live_modules_compute_what_lua_did():
     """Outputs in evaluation and training, and gradients of inputs, are Lua's."""
     torch.set_num_threads(1)
     wrong = []
-    for number, record in enumerate(RECORDS, 1):
+    for number, record in enumerate(found_inside(), 1):
 
         def make(model=record["model"]):
             return live_module(model, "root")
@@ -31,7 +38,7 @@ def test_live_modules_compute_what_lua_did():
         why = gradients(make, record)
         wrong += [(number, text_of(record), "gradients", why)] if why else []
     assert not wrong
-    assert len(RECORDS) >= 90
+    assert len(found_inside()) >= 90
 
 
 @pytest.mark.slow
@@ -39,7 +46,7 @@ def test_generated_source_computes_what_lua_did(tmp_path):
     """The model.py of each network computes Lua's outputs; a kernel larger than its input is refused."""
     torch.set_num_threads(1)
     wrong = []
-    for number, record in enumerate(RECORDS, 1):
+    for number, record in enumerate(found_inside(), 1):
         if text_of(record).startswith(("shapes", "Conv of a volume")) or text_of(record) == "Conv":
             continue
         wrong += [(number, text_of(record), *found) for found in outputs(written(record, tmp_path), record) if found[1]]

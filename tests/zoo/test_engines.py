@@ -62,10 +62,10 @@ def test_a_file_takes_too_long(tmp_path: Path) -> None:
     wanted = make_zoo(tmp_path / "zoo", 60)
     (tmp_path / "zoo/a/slow.t7").write_bytes(b"\3\0\0\0" + bytes(5000))
     with web_server(tmp_path / "zoo", slow="slow.t7") as (url, _):
-        run = zoo(f"{url}/", "-o", tmp_path / "out", "--workers", 2, "--timeout", 3)
+        run = zoo(f"{url}/", "-o", tmp_path / "out", "--workers", 2, "--timeout", 10)
 
     assert run.returncode == 1
-    assert "a/slow.t7: Timeout: took longer than the 3 seconds of --timeout" in run.stderr
+    assert "a/slow.t7: Timeout: took longer than the 10 seconds of --timeout" in run.stderr
     assert verdicts(tmp_path / "out") == {**wanted, "a/slow.t7": "failed"}
 
 

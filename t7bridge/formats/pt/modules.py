@@ -24,7 +24,8 @@ from attrs import evolve, field
 from ...data import define
 from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import ELEMENT_TYPES
-from ...graph.python import MODULE_PARTS, UNSET, PythonObject
+from ...graph.python import MODULE_PARTS, QUANTIZED_CLASS, UNSET, PythonObject, attributes_of, is_quantized_conv
+from ...graph.python import is_pickled_module as is_module
 from ...graph.storage import Storage
 from ...graph.tensor import QuantizedTensor, SparseTensor, Tensor
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
@@ -235,8 +236,13 @@ class ScriptModule:
     def note_inlined(self) -> None:
         """Note the inlined constants."""
         if self.inlined:
-            count = f"{len(self.inlined)} tensor{'s' * (len(self.inlined) > 1)}"
-            self.note(f"the module has {count} as constants of its code, without names: constants.0 …")
+            names = list(self.inlined)
+            if len(names) == 1:
+                text = f"a tensor of the module is one of the constants of its code, without a name: {names[0]} here"
+            else:
+                places = f"{names[0]} to {names[-1]} here"
+                text = f"{len(names)} tensors of the module are constants of its code, without names: {places}"
+            self.note(text)
 
     def carry_attributes(self) -> None:
         """Carry the tensors in attributes, which are not in PyTorch's state dict of the module, and note them."""
@@ -508,31 +514,7 @@ def _at(values: Any, number: int) -> Any:
     return values[number]
 
 
-_QUANTIZED_CLASS = re.compile(r"torch\.(?:ao\.)?nn\.(?:intrinsic\.)?quantized\.")
 _SCRIPT_OBJECT = "torch.ScriptObject"
-_CONV_STATE = (
-    *("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "transposed", "output_padding"),
-    *("groups", "padding_mode", "weight", "bias", "scale", "zero_point", "training"),
-)
-"""The items of the state of a quantized convolution."""
-
-
-def is_module(value: Any) -> bool:
-    """Return whether a value is a pickled `nn.Module`: an object of any class with parameters, buffers and modules."""
-    return isinstance(value, PythonObject) and (value.is_module or _is_quantized_conv(value))
-
-
-def _is_quantized_conv(value: PythonObject) -> bool:
-    """Return whether a value is a quantized convolution, the only modules whose state is a tuple."""
-    state = value.state
-    return isinstance(state, tuple) and len(state) == len(_CONV_STATE) and bool(_QUANTIZED_CLASS.match(value.path))
-
-
-def attributes_of(module: PythonObject) -> dict[str, Any]:
-    """Return the attributes of a module, also of a quantized convolution, whose state is a tuple."""
-    if not _is_quantized_conv(module):
-        return module.attributes
-    return {**{part: {} for part in MODULE_PARTS}, **dict(zip(_CONV_STATE, module.state))}
 
 
 def _quantized_entries(module: PythonObject, attributes: dict[str, Any]) -> dict[str, Any]:
@@ -542,9 +524,9 @@ def _quantized_entries(module: PythonObject, attributes: dict[str, Any]) -> dict
     `ATen/native/quantized/cpu/fbgemm_utils.cpp`, the pickled forms of packed parameters.
     """
     entries: dict[str, Any] = {}
-    if not _QUANTIZED_CLASS.match(module.path):
+    if not QUANTIZED_CLASS.match(module.path):
         return entries
-    if _is_quantized_conv(module):
+    if is_quantized_conv(module):
         entries = {"weight": attributes["weight"], "bias": attributes["bias"]}
     for name, value in attributes.items():
         if name in ("scale", "zero_point") and type(value) in (int, float):

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from ...errors import ModelError
 from ...graph.storage import Storage
-from ...io.copy import crc32, sha256
+from ...io.copy import crc32
 from ...io.output import Content, Output
 from . import archive as layout
 from .pickle.pickler import PickleWriter
@@ -202,7 +203,6 @@ class PtWriter(ValueWriter):
         for number, storage in enumerate(self._keys.storages):
             self._add(f"{layout.STORAGE_FOLDER}{number}", storage.extent() or storage.chunks(), storage.nbytes)
         self._add(layout.VERSION_MEMBER, layout.ARCHIVE_VERSION)
-        sha256()  # loads it while elements are still being copied
         self._zip.settle()
         self._add(layout.ID_MEMBER, _serialization_id(self._zip.members))
         if record is not None:
@@ -243,5 +243,6 @@ class LegacyPtWriter(ValueWriter):
 def _serialization_id(members: list[WrittenMember]) -> bytes:
     """Return forty digits from the members' names and contents: the same for the same content, as in PyTorch."""
     names = crc32("\0".join(member.name for member in members).encode())
-    content = int(sha256(repr([(m.name, m.crc) for m in members]).encode()).hexdigest()[:16], 16)
-    return b"%020d%020d" % (names, content)
+    # 64 bits from two checksums: a hash of hashlib would take longer to load than a small file to convert.
+    contents = repr([(member.name, member.crc) for member in members]).encode()
+    return b"%020d%020d" % (names, crc32(contents) << 32 | zlib.adler32(contents))

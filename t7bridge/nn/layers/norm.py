@@ -39,7 +39,7 @@ def _no_batches(fields: Fields) -> Tensor | None:
     """Return PyTorch's count of batches seen; Lua keeps none."""
     if fields.find_tensor("running_mean") is None:
         return None
-    return Tensor(INT64, Storage(INT64, 1, np.zeros(1, "i8")), is_scalar=True)
+    return Tensor(INT64, Storage.zeros(INT64, 1), is_scalar=True)
 
 
 _FLAT = Reshape((REST,))

@@ -14,8 +14,8 @@ from attrs import field
 from ...data import define, np
 from ...errors import T7BridgeError, UnsupportedError
 from . import whole
-from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, sequential, walk
-from .sizes import CannotError, Extent, Shape, are_equal, is_known, known
+from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, row, sequential, walk
+from .sizes import CannotError, Extent, Shape, are_equal, computed, is_known, known
 from .trace import CallRef, Program, TracedCall, fold, is_tensor, leaves, mapped, to_array, to_tensor
 
 
@@ -116,16 +116,16 @@ class Complex:
 
 @define(eq=False)
 class Steps:
-    """The numbers 0, step, 2 step, … up to a number that depends on the batch.
+    """The numbers 0, step, 2 step, … as many as an extent of the inputs.
 
-    Bags of embeddings, and an element of each example, have layers for any batch. Others need the example's.
+    Bags of embeddings, and an element of each example, have layers of their own. Others count when the model runs.
     """
 
     step: int
     shape: Any = ()
 
     def array(self) -> Any:
-        """Return the numbers, for the size of the batch in the example."""
+        """Return the numbers, for the extent in the example."""
         return np.arange(int(self.shape[0])) * self.step
 
 
@@ -337,7 +337,7 @@ class Builder:
 
     def _built(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
         if not call.op.startswith(("aten.index.", "aten.embedding_bag")):
-            args = mapped(lambda item: self.constant(item.array()) if isinstance(item, Steps) else item, args)
+            args = mapped(lambda item: self.counted(item) if isinstance(item, Steps) else item, args)
         if entry is None or not entry.scaled:
             args = mapped(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
         folded = self._folded(call, args)
@@ -424,7 +424,8 @@ class Builder:
         values = leaves(args)
         if any(isinstance(value, (Wire, Stored, Scaled, Complex)) for value in values):
             return None
-        if any(isinstance(value, Extent) for value in [*values, *leaves(call.shape)]) and self.kind in OF_ANY_SIZE:
+        is_open = any(isinstance(value, Extent) for value in [*values, *leaves(call.shape)])
+        if is_open and self.kind in (*OF_ANY_SIZE, "slice"):
             return None
         if any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values):
             return None
@@ -512,12 +513,101 @@ class Builder:
 
     def operands(self, *values: Any) -> list[Any]:
         """Return values for formulas: numbers where they have one element, and at least one wire."""
+        values = tuple(self._measured(value) for value in values)
         found = [value if (number := number_of(value)) is None else number for value in values]
         if not any(isinstance(value, Wire) for value in found):
             known = [isinstance(value, float) + isinstance(own, (int, float)) for value, own in zip(found, values)]
             first = known.index(min(known))
             found[first] = self.wire(values[first])
         return found
+
+    def _measured(self, value: Any) -> Any:
+        """Return a number that depends on the sizes of the inputs as a tensor of one element; others unchanged.
+
+        Whole numbers stay those of the example: a float may not hold the product of two sizes.
+        """
+        if not isinstance(value, Extent) or not self.dtype.startswith("float"):
+            return value
+        measured = computed(value.expr, self._count)
+        return value if measured is None else measured
+
+    def _count(self, symbol: Any) -> Any:
+        """Return the value of a symbol, counted along a dimension of an input; `None` if none has it alone."""
+        for name, shape in self.program.inputs.items():
+            for place, extent in enumerate(shape):
+                current = extent.now() if isinstance(extent, Extent) else extent
+                if not isinstance(current, Extent):
+                    continue
+                expr = current.expr
+                step = expr.coeff(symbol)
+                rest = expr - step * symbol
+                if step.is_Integer and step != 0 and rest.is_Integer:
+                    counted = self._ones_along(self.env[name], place) >> make("nn.Sum", 1)
+                    counted = Wire(self, counted.step, (1,))
+                    return (counted - float(rest)) / float(step)
+        return None
+
+    def _ones_along(self, wire: Wire, place: int) -> Wire:
+        """Return a vector of as many ones as a value has elements along a dimension."""
+        rank = len(wire.shape)
+        first = row(rank, place) if rank > 1 else make("nn.Identity")
+        ones = first >> (make("nn.Constant", np.ones(1, "f4"), 0) >> make("nn.Select", 2, 1))
+        return self.emit(ones, wire, shape=(wire.shape[place],))
+
+    def positions(self, extent: Extent) -> Wire | None:
+        """Return 1, 2, … n, where n is the extent of a dimension of an input; `None` if it is not, or too large.
+
+        The number of ones in the windows that end at each of n ones is an average of zeros and ones, times the size of
+        the window: exact, as this is a power of two.
+        """
+        if extent.in_example > MOST_COUNTED:
+            return None
+        inputs = [name for name, shape in self.program.inputs.items() if extent in shape]
+        if not inputs or not extent <= MOST_COUNTED:
+            return None
+        ones = self._ones_along(self.env[inputs[0]], self.program.inputs[inputs[0]].index(extent))
+        before = MOST_COUNTED - 1
+        count = sequential(
+            make("nn.Unsqueeze", 1),
+            make("nn.Unsqueeze", 1),  # an image of height 1
+            make("nn.Padding", 3, -before),
+            make("nn.SpatialAveragePooling", MOST_COUNTED, 1, 1, 1),
+            make("nn.MulConstant", MOST_COUNTED),
+            make("nn.Select", 1, 1),
+            make("nn.Select", 1, 1),
+        )
+        count.label = "CountFrom1"
+        return self.emit(count, ones, shape=(extent,))
+
+    def triangle(self, shape: Shape, diagonal: int) -> Wire:
+        """Return a matrix that is 1 up to a diagonal and 0 above it, whose extents depend on the inputs.
+
+        Args:
+            shape: of the matrix.
+            diagonal: as `torch.tril` counts it: 0 for the main one.
+        """
+        rows, columns = (self._vector_of_numbers(extent) for extent in shape)
+        column = self.reshape(rows, (shape[0], 1))
+        row_of_ones = self.reshape(self._ones_like(columns), (1, shape[1]))
+        down = self.emit(make("nn.MM"), column, row_of_ones, shape=shape)
+        column_of_ones = self.reshape(self._ones_like(rows), (shape[0], 1))
+        across = self.emit(make("nn.MM"), column_of_ones, self.reshape(columns, (1, shape[1])), shape=shape)
+        return down - across + float(diagonal + 1) >> make("nn.HardTanh", 0, 1)
+
+    def _vector_of_numbers(self, extent: Any) -> Any:
+        """Return 1, 2, … up to an extent."""
+        positions = self.positions(extent) if isinstance(extent, Extent) else None
+        return self.wire(self.constant(np.arange(1, int(extent) + 1, dtype="f4"))) if positions is None else positions
+
+    @staticmethod
+    def _ones_like(positions: Wire) -> Wire:
+        """Return a vector of as many ones as another has elements, which are at least 1."""
+        return positions >> make("nn.HardTanh", 0, 1)
+
+    def counted(self, numbers: Steps) -> Any:
+        """Return numbers in steps from 0, counted when the model runs if layers can, or those of the example."""
+        positions = self.positions(numbers.shape[0])
+        return self.constant(numbers.array()) if positions is None else (positions - 1) * numbers.step
 
     def joined(self, name: str, first: Any, second: Any, *args: Any) -> Any:
         """Apply a layer that takes a table of two, after broadcasting; parameters become nn.CMul and nn.CAdd.
@@ -651,6 +741,9 @@ class Builder:
         is_split = wire.shape[1:] == shape[2:] and wire.shape[0] == prod(shape[:2])
         if is_split and not is_known(shape[2:]):
             return self._unmerged(wire, shape)
+        is_merge = wire.shape[2:] == shape[1:] and shape[0] == prod(wire.shape[:2])
+        if is_merge and not is_known(shape[1:]):
+            return self._merged(wire, shape)
         known(*shape[1:])
         return self.emit(make("nn.View", *shape[1:]), wire, shape=shape)
 
@@ -662,6 +755,15 @@ class Builder:
         rank = len(shape)
         last = self.permute(wire, (*range(1, rank - 1), 0))
         return self.permute(self.reshape(last, (*shape[2:], *shape[:2])), (rank - 2, rank - 1, *range(rank - 2)))
+
+    def _merged(self, wire: Wire, shape: Shape) -> Any:
+        """Return a value whose first two dimensions become one, where others depend on the inputs, too.
+
+        A view infers one extent only: the two are the last ones for it.
+        """
+        rank = len(shape)
+        last = self.permute(wire, (*range(2, rank + 1), 0, 1))
+        return self.permute(self.reshape(last, (*shape[1:], shape[0])), (rank - 1, *range(rank - 1)))
 
     def before_view(self, wire: Wire) -> Wire:
         """Return the value that an `nn.View` shapes; others unchanged."""
@@ -681,12 +783,19 @@ class Builder:
             axis = place - len(value.shape) + value.value.dim()
             if axis < 0 or (value.value.shape[axis] == 1 and value.shape[place] != 1):
                 return Const(value.value, shape)
-            return Const(value.value.narrow(axis, start, count), shape)
+            if is_known((start, count)):
+                return Const(value.value.narrow(axis, start, count), shape)
+        behind = value.shape[place] - start - count
+        if isinstance(count, Extent) and isinstance(start, int) and not isinstance(behind, int):
+            positions = self.positions(count) if count <= value.shape[place] - start else None
+            if positions is not None:
+                positions = positions + start >> make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True)
+                return self.emit(make("nn.Index", place + 1), self.wire(value), positions, shape=shape)
         if place == 0 and isinstance(value, Stored) and value.whole:
+            start, count = known(start, count)
             own = value.ref.size[1:]
             ref = WeightRef(value.ref.key, value.ref.start + start * prod(own), (count, *own))
             return Stored(ref, shape, value.learned)
-        behind = value.shape[place] - start - count
         if isinstance(start, Extent) and behind == 0 and count in range(1, MOST_RANGES + 1) and len(shape) > 1:
             # nn.Narrow does not count from the end, but nn.Select does.
             one = with_extents(shape, place, 1)
@@ -872,6 +981,8 @@ def _imaginary(value: Any, other: Any = None) -> Any:
 
 MOST_REPEATED = 1 << 16
 """Elements of a constant up to which it is stored as repeated as it is used."""
+MOST_COUNTED = 1 << 12
+"""Positions that are counted when the model runs; more are refused. A power of two, for `Builder.positions`."""
 MOST_RANGES = 8
 """Ranges of indices that are joined; more are looked up by nn.Index."""
 MOST_UNNAMED = 4
@@ -905,6 +1016,9 @@ def _shaping(before: Shape, shape: Shape) -> LuaLayer | None:
         for place, extent in enumerate(more):
             if less and extent == 1 and with_extents(more, place) == less:
                 return make(name, place + 1)
+    added = len(shape) - len(before)
+    if before and not is_known(shape) and shape == (*(1,) * added, *before):
+        return sequential(*(make("nn.Unsqueeze", 1) for _ in range(added)))
     if len(shape) > 1 and isinstance(shape[0], Extent) and sum(isinstance(extent, Extent) for extent in shape[1:]) < 2:
         for count in range(1, len(before)):
             if shape[0] == prod(before[:count]):

@@ -23,7 +23,7 @@ _WIDTH = 100
 """Columns of a line."""
 _WORDS = """
 and break do else elseif end false for function goto if in local nil not or repeat return then true until while nn
-nngraph torch model named numbers prefix suffix tie build load M unpack
+nngraph torch model named numbers prefix suffix tie tied build load M unpack
 """
 
 _DIGITS = "0123456789"
@@ -158,6 +158,31 @@ local function tie(model)
 end
 """
 
+_TIED = """
+-- Other keys of a tensor in the state dict, and the key under which it is loaded.
+local tied = {{
+{keys}
+}}
+
+-- Whether two tensors have the same elements, NaN included.
+local function is_equal(tensor, other)
+   tensor, other = tensor:double(), other:double()
+   if not tensor:isSameSizeAs(other) then return false end
+   if tensor:nElement() == 0 then return true end
+   local both_nan = tensor:ne(tensor):cmul(other:ne(other))
+   return tensor:ne(other):sum() == both_nan:sum()
+end
+
+local function check_tied(weights)
+   for key, first in pairs(tied) do
+      local tensor, other = weights[first], weights[key]
+      if tensor and other and not is_equal(tensor, other) then
+         error(first .. ' and ' .. key .. ' are different, and the model has one tensor for both')
+      end
+   end
+end
+"""
+
 _TAIL = """
 -- The weights under the names that the modules have.
 -- All names of the weights may have another prefix, `net.`.
@@ -191,7 +216,11 @@ local function under_own_names(weights, model)
       if #found == 1 then
          local text = 'the names of the weights begin with "%s", not with "%s"'
          print(text:format(found[1], own))
-         local function renamed(_, name) return weights[found[1] .. name:sub(#own + 1)] end
+         local function renamed(_, name)
+            -- A tied tensor may also have a key outside.
+            if name:sub(1, #own) ~= own then return weights[name] end
+            return weights[found[1] .. name:sub(#own + 1)]
+         end
          return setmetatable({{}}, {{__index = renamed}})
       end
       own = key:match('^' .. own:gsub('%p', '%%%0') .. '[^.]*%.')
@@ -221,7 +250,7 @@ end
 function M.load(weights)
    local model = M.build()
    weights = under_own_names(weights, model)
-   for _, module in ipairs(model:listModules()) do
+{check_tied}   for _, module in ipairs(model:listModules()) do
 {lstm}      for field, entry in pairs(module.t7bridge or {{}}) do
          local tensor = weights[entry.key]
          if not tensor then error('the weights have no tensor ' .. entry.key) end
@@ -308,13 +337,27 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
     numbers = _NUMBERS if "numbers(" in body else ""
     parts = {"lstm": "      if torch.type(module) == 'nn.SeqLSTM' then fill_lstm(module, weights) end\n" if rnn else ""}
     parts |= {"if_own": "if own then " if rnn else "", "end_own": " end" if rnn else ""}
-    held = [
-        ref.key for each in dict.fromkeys(walk(layer)) if each.name != "nn.SeqLSTM" for ref in each.weights.values()
-    ]
+    held: list[str] = []
+    of_lstm: list[str] = []
+    for inner in dict.fromkeys(walk(layer)):
+        keys = of_lstm if inner.name == "nn.SeqLSTM" else held
+        keys += [ref.key for ref in inner.weights.values()]
     is_tied = len(set(held)) < len(held)
+    aliases = {key: first for key, first in program.aliases.items() if first in held or first in of_lstm}
+    keys_of_tied = ",\n".join(f"   [{lua_string(key)}] = {lua_string(first)}" for key, first in aliases.items())
+    parts["check_tied"] = "   check_tied(weights)\n" if aliases else ""
     typed = f"model:{'double' if double else 'float'}()"
     tail = _TAIL.format(main=main, tied=f"tie({typed})" if is_tied else typed, **parts)
-    return head + numbers + functions + (_LSTM if rnn else "") + (_TIE if is_tied else "") + tail
+    sections = [
+        head,
+        numbers,
+        functions,
+        _LSTM if rnn else "",
+        _TIE if is_tied else "",
+        _TIED.format(keys=keys_of_tied) if aliases else "",
+        tail,
+    ]
+    return "".join(sections)
 
 
 @define(frozen=True)

@@ -23,10 +23,10 @@ from ...conversion.template import state_dict_in
 from ...data import define, np
 from ...errors import ModelError, T7BridgeError, about_file
 from ...formats.pt.modules import VisitedModules, module_state_dict
-from ...formats.pt.modules import is_module as is_pickled_module
 from ...formats.table import Document
 from ...graph.dtypes import ELEMENT_TYPES
 from ...graph.lua import TorchObject
+from ...graph.python import is_pickled_module
 from ...graph.storage import Elements, Storage, array_chunks
 from ...graph.tensor import Tensor
 from ...graph.walk import walk

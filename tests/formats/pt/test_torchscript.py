@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import time
 from collections import OrderedDict
 
 import numpy as np
 import pytest
 import torch
+from bounds import bounded
 from pt_helpers import PT, golden, members_of, torch_describe, zipped
 from torch import nn
 
@@ -71,11 +71,10 @@ def test_classes_in_source():
     ],
 )
 def test_source_that_is_made_to_be_slow(source):
-    """Parsing 200 kB of source takes less than a second of CPU, and finds no class that does not exist."""
-    start = time.process_time()
-    assert set(parse_classes(source)) <= {"A"}
-    assert set(parse_classes("class A(Module):\n" + source)) == {"A"}
-    assert time.process_time() - start < 1
+    """Parsing 200 kB of source takes linear time, and finds no class that does not exist."""
+    with bounded(60):
+        assert set(parse_classes(source)) <= {"A"}
+        assert set(parse_classes("class A(Module):\n" + source)) == {"A"}
 
 
 class Leaf(nn.Module):
@@ -185,10 +184,9 @@ def test_names_that_are_taken():
     tensors = [Tensor(FLOAT32, storage, (1,), (1,), number) for number in range(20_000)]
     table = {"x" * 200 + str(number): tensor for number, tensor in enumerate(tensors[2:])}
     module = ScriptModule([("a", [{"1": tensors[0], 1: tensors[1]}, table], False)])
-    start = time.process_time()
-    module.carry_attributes()
-    state = module.state_dict
-    assert time.process_time() - start < 2
+    with bounded(100):
+        module.carry_attributes()
+        state = module.state_dict
     assert list(state)[:3] == ["attributes.a.0.1", "attributes.a.0.1~2", "attributes.a.1." + "x" * 100]
     assert [tensor.offset for tensor in state.values()] == list(range(20_000))
 

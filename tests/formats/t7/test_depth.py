@@ -1,4 +1,4 @@
-"""Nesting of 100 000 levels: read, walked, described, compared and written with no recursion."""
+"""Nesting of 30 000 levels: read, walked, described, compared and written with no recursion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from t7bridge import Limits, LuaFunction, Table, TdsHash, TdsVec, TorchObject
 from t7bridge.errors import LimitError, T7BridgeError
 from t7bridge.values import describe_lua
 
-LEVELS = 100_000
+LEVELS = 30_000
 
 
 def nested_bytes(levels: int = LEVELS) -> bytes:
@@ -38,7 +38,7 @@ def wrap(kind: str, inner):
 
 @pytest.mark.slow
 def test_read_deep_table():
-    """A table nested 100 000 deep is read, walked, described and written again."""
+    """A table nested 30 000 deep is read, walked, described and written again."""
     data = nested_bytes()
     value = read(data)
     assert sum(1 for _ in walk(value)) == LEVELS
@@ -75,7 +75,7 @@ def test_deep_and_unreferenced():
 
 @pytest.mark.slow
 def test_deep_file_that_ends():
-    """The end of a file inside 100 000 levels is an error with a path, not an accident."""
+    """The end of a file inside 30 000 levels is an error with a path, not an accident."""
     with pytest.raises(T7BridgeError, match=r"root\[1\]\[1\]\[1\]"):
         read(nested_bytes()[:-6])
 

@@ -4,13 +4,13 @@ import itertools
 import json
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from bounds import bounded
 from helpers import ROOT
 
 import t7bridge
@@ -379,11 +379,10 @@ def test_state_dicts_are_drawn_by_names(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_long_chains_take_linear_time() -> None:
-    """A chain of 6 000 different layers is laid out in columns within seconds, and a picture shows some hundreds."""
+    """A chain of 6 000 different layers is laid out in columns in linear time, and a picture shows some hundreds."""
     layers = [TorchObject(f"nn.{('Tanh', 'Sigmoid', 'ReLU')[(n * n) % 7 % 3]}") for n in range(6000)]
-    begin = time.process_time()
-    root = lay_out(shown(blocks_of(chain(*layers), "root")))
-    assert time.process_time() - begin < 6
+    with bounded(150):
+        root = lay_out(shown(blocks_of(chain(*layers), "root")))
     assert root.height < 30_000
 
 
@@ -438,10 +437,9 @@ def test_dense_graphs_are_bounded(tmp_path: Path) -> None:
     model = chain(*[layers if not number else TorchObject("nn.CAddTable") for number in range(2)])
     for _ in range(3):
         model = chain(model, model, kind="nn.ConcatTable")
-    begin = time.process_time()
-    t7bridge.draw(model, tmp_path / "x.svg")
-    t7bridge.draw(model, tmp_path / "x.html")
-    assert time.process_time() - begin < 4
+    with bounded():
+        t7bridge.draw(model, tmp_path / "x.svg")
+        t7bridge.draw(model, tmp_path / "x.html")
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from functools import wraps
 
 import pytest
@@ -56,9 +58,13 @@ def check(name, path):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+SHARDS = 6
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
-def test_operations(subtests, tmp_path, monkeypatch):
+def test_operations(subtests, tmp_path, tmp_path_factory, monkeypatch, shard):
     """Each case computes what PyTorch does, and each entry of the table is used by one."""
     assert operations.shape  # which fills the table
     used = set()
@@ -76,7 +82,20 @@ def test_operations(subtests, tmp_path, monkeypatch):
             monkeypatch.setitem(table, name, counted(entry))
 
     monkeypatch.setattr("t7bridge.workshop.lua.trace._mode_notes", lambda *args: [])  # test_save_module.py
-    for name in (*CASES, *UNRECORDED):
+    for name in [*CASES, *UNRECORDED][shard::SHARDS]:
         with subtests.test(name):
             check(name, tmp_path / "m.t7")
-    assert not {entry.names for entry in OPERATIONS.values()} - used
+    assert not {entry.names for entry in OPERATIONS.values()} - used_by_all(used, shard, tmp_path_factory)
+
+
+def used_by_all(used, shard, tmp_path_factory):
+    """Return the entries that all shards used; while others run, in this or another worker, every entry."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all workers of this run
+    (folder / f"operations.{shard}.new").write_text(json.dumps(sorted(used)))
+    (folder / f"operations.{shard}.new").rename(folder / f"operations.{shard}.json")
+    finished = list(folder.glob("operations.*.json"))
+    if len(finished) < SHARDS:
+        return {entry.names for entry in OPERATIONS.values()}
+    return {tuple(names) for path in finished for names in json.loads(path.read_text())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -137,8 +138,12 @@ def test_the_proven_candidate_is_named(nets: Path, capsys: pytest.CaptureFixture
     assert "ceil_mode" in printed.err
 
 
-CELLS = {record["name"].decode(): record["model"] for record in records(TESTFILES / "cells.t7")}
-SEQUENCES = {record["name"].decode(): record["model"] for record in records(TESTFILES / "sequences.t7")}
+@cache
+def models(name: str) -> dict[str, t7bridge.TorchObject]:
+    """The models of a file with records, by name."""
+    return {record["name"].decode(): record["model"] for record in records(TESTFILES / name)}
+
+
 TEXTS = {
     "charrnn_lstm_2": ("2-layer LSTM language model, 8 features, 13 tokens", "'LSTM', 13, 0, 8, 2"),
     "charrnn_gru_1": ("1-layer GRU language model, 8 features, 11 tokens", ""),
@@ -157,7 +162,7 @@ def test_a_language_model(name: str, nets: Path, capsys: pytest.CaptureFixture[s
     """It is named without asking libraries, and proven against a user's own model, which Lua's outputs agree with."""
     sentence, arguments = TEXTS[name]
     model = nets / "text.t7"
-    model.write_bytes(written(CELLS[name]))
+    model.write_bytes(written(models("cells.t7")[name]))
     assert main(["match", str(model)]) == 0
     printed = capsys.readouterr()
     assert printed.out == sentence + "\n"
@@ -178,9 +183,8 @@ def test_a_language_model(name: str, nets: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.slow
 def test_masks_are_named(nets: Path, capsys: pytest.CaptureFixture[str]):
     """What returns zeros for steps of zeros differs from what does not, though the weights belong together."""
-    records_of = {record["name"].decode(): record for record in records(TESTFILES / "sequences.t7")}
     model, out = nets / "masked.t7", nets / "out.pt"
-    model.write_bytes(written(records_of["masked outputs"]["model"]))
+    model.write_bytes(written(models("sequences.t7")["masked outputs"]))
     assert main(["match", str(model), f"{nets}/recurrent.py:Scores(1, 2)", "-o", str(out)]) == 1
     assert "for steps that are zeros, the .t7 returns zeros, and " in capsys.readouterr().err
     assert sorted(torch.load(out)) == sorted(

@@ -11,7 +11,7 @@ Sources: PyTorch 2.13 `torch/_weights_only_unpickler.py` (`_get_allowed_globals`
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Any, NamedTuple
 
 from ....graph.python import PythonGlobal, PythonObject
@@ -42,7 +42,9 @@ def _read_table() -> _Table:
     operations: list[str] = []
     attributes: list[str] = []
     modules: dict[str, str] = {}
-    for line in Path(__file__).with_name("weights_only.txt").read_text("ascii").splitlines():
+    with open(os.path.join(os.path.dirname(__file__), "weights_only.txt"), encoding="ascii") as file:
+        lines = file.read().splitlines()
+    for line in lines:
         if line.startswith("#"):
             continue
         kind, word, *rest = line.split(" ")
