@@ -470,6 +470,7 @@ def named_classes(path: Path, lua: set[str], ours: set[str]) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_classes_are_named_at_their_homes(subtests):
     """What class a layer is decides something only in its entry: others look up a trait by the full name."""
     lua = set(registered_layers())
