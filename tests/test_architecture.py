@@ -81,7 +81,8 @@ PROGRAMS = {"formats/hdf5/child.py"}
 # What makes values of torch, and imports it when one is asked for.
 TORCH_VALUES = {"tools/verify.py", "graph/tensor.py", "conversion/tree.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
-TORCH_MODULES = {"workshop/lua/trace.py", "workshop/lua/sizes.py", "workshop/export/exporters.py"}
+TORCH_MODULES = {f"workshop/lua/{name}.py" for name in ("exporting", "functional", "sizes", "trace", "training")}
+TORCH_MODULES |= {"workshop/export/exporters.py"}
 # What judges values by modules of torch; imported once `prove` has found PyTorch.
 TORCH_MODULES |= {
     f"workshop/prove/{name}.py" for name in ("against", "given", "inputs", "judge", "layer", "rounding", "trace")

@@ -15,6 +15,8 @@ from ...graph.tensor import Tensor, covered
 from ...report import Note, Report
 from . import operations as _operations
 from .build import OPERATIONS, Builder
+from .calls import ProgramBuilder
+from .exporting import Freedom
 from .layers import LuaLayer, LuaNode, structured, walk
 from .objects import ROOT_FIELD, ObjectMaker
 from .sizes import ChangedError, Check, checked_by_layers, checks_of, guard, guard_of_pair, texts_of
@@ -108,8 +110,8 @@ def _traced(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> tup
         UnsupportedError: it cannot be built for the example either.
     """
     first: UnsupportedError | None = None
-    for fixed in range(3):
-        program = trace(module, inputs, _known(allow), fixed=fixed)
+    for freedom in Freedom:
+        program = trace(module, inputs, _known(allow), freedom)
         try:
             return program, _built(program, allow)
         except UnsupportedError as error:
@@ -137,7 +139,7 @@ def _built(program: Program, allow: tuple[str, ...]) -> tuple[list[LuaNode], lis
         checks = checks_of([*program.inputs.values()], program.sizes)
         if checks is None:
             continue
-        builder = Builder(program, allow)
+        builder = ProgramBuilder(program, allow)
         try:
             return *builder.run(), builder, checks
         except ChangedError:
@@ -194,9 +196,9 @@ def _is_copy(step: LuaNode) -> bool:
     return step.layer is not None and step.layer.name == "nn.Copy"
 
 
-def _known(allow: tuple[str, ...]) -> dict[str, Any]:
+def _known(allow: tuple[str, ...]) -> frozenset[str]:
     """Return the operations that are not decomposed."""
-    return {name: entry for name, entry in OPERATIONS.items() if not entry.package or entry.package in allow}
+    return frozenset(name for name, entry in OPERATIONS.items() if not entry.package or entry.package in allow)
 
 
 def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], scalars: list[int]) -> Table:

@@ -264,9 +264,9 @@ def _program_of(path: str) -> Any:
             hint="If you trust it, pass torch.jit.load(…) or torch.export.load(…) of it to save_module.",
         )
     require_torch()
-    from .trace import load_graph
+    from .exporting import load_program
 
-    return load_graph(path, members.isdisjoint(PT2_MEMBERS))
+    return load_program(path, members.isdisjoint(PT2_MEMBERS))
 
 
 def _module_of(factory: str, weights: PathLike | None) -> nn.Module:

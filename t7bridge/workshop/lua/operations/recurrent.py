@@ -9,7 +9,7 @@ from typing import Any
 from ..build import Builder, Const, Learned, Missing, Stored, Wire, check_learned, is_parameter, operation
 from ..layers import LuaLayer, LuaNode, graph_of, make
 from ..sizes import CannotError
-from ..trace import CallRef, leaves
+from ..trace import CallRef, tree_leaves
 from .linear import applied
 from .shape import stack as join_steps
 
@@ -110,7 +110,7 @@ def _cells_are_used(b: Builder) -> bool:
     """Return whether the last cells of the LSTM under construction are used."""
     calls = b.program.calls
     names = {call.name for call in calls if list(call.args.values())[:2] == [CallRef(b.call.name), 2]}
-    used = [*leaves([call.args for call in calls]), *b.program.outputs]
+    used = [*tree_leaves([call.args for call in calls]), *b.program.outputs]
     return any(isinstance(item, CallRef) and item.name in names for item in used)
 
 
