@@ -641,12 +641,10 @@ class Builder:
 
     def _from_end(self, value: Any, place: int, count: int) -> Any:
         """Return the last elements of a dimension: nn.Select counts from the end, where nn.Narrow does not begin."""
-        elements = []
-        for index in range(-count, 0):
-            layer = make("nn.Select", place + 1, index)
-            element = self.emit(layer, value, shape=with_extents(value.shape, place))
-            elements.append(self.reshape(element, with_extents(value.shape, place, 1)))
-        return self.concatenate(elements, place)
+        layers = [make("nn.Select", place + 1, index) for index in range(-count, 0)]
+        elements = [self.emit(layer, value, shape=with_extents(value.shape, place)) for layer in layers]
+        shape = with_extents(value.shape, place, 1)
+        return self.concatenate([self.reshape(element, shape) for element in elements], place)
 
     def select(self, value: Any, place: int, index: int) -> Any:
         """Return one element of a dimension, 0-based, without the dimension."""

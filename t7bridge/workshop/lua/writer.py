@@ -14,7 +14,8 @@ from typing import Any
 from attrs import field
 
 from ...data import define
-from .layers import CLASSES, LuaLayer, LuaNode, WeightRef, structure_of, walk
+from .fields import CLASSES
+from .layers import LuaLayer, LuaNode, WeightRef, structure_of, walk
 from .literals import lua_string, lua_text
 from .trace import Program
 
