@@ -82,7 +82,7 @@ PROGRAMS = {"formats/hdf5/child.py"}
 TORCH_VALUES = {"tools/verify.py", "graph/tensor.py", "conversion/tree.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
 TORCH_MODULES = {f"workshop/lua/{name}.py" for name in ("exporting", "functional", "sizes", "trace", "training")}
-TORCH_MODULES |= {"workshop/export/exporters.py"}
+TORCH_MODULES |= {"workshop/lua/checks.py", "workshop/export/exporters.py"}
 # What judges values by modules of torch; imported once `prove` has found PyTorch.
 TORCH_MODULES |= {
     f"workshop/prove/{name}.py" for name in ("against", "given", "inputs", "judge", "layer", "rounding", "trace")

@@ -16,10 +16,11 @@ from ...report import Note, Report
 from . import operations as _operations
 from .build import OPERATIONS
 from .calls import ProgramBuilder
+from .checks import Check, checked_by_layers, checks_of, guard, guard_of_pair, texts_of
 from .exporting import Freedom
 from .layers import LuaLayer, LuaNode, walk
 from .objects import ROOT_FIELD, ObjectMaker
-from .sizes import ChangedError, Check, checked_by_layers, checks_of, guard, guard_of_pair, texts_of
+from .sizes import ChangedError
 from .source import PACKAGE, classes_source, flatten, lua_source
 from .structure import structured
 from .trace import Program, state_arrays, trace
