@@ -11,7 +11,7 @@ from ....data import np
 from ..build import Builder, Const, Learned, Scaled, Stored, Wire, broadcast, first_wire, is_parameter, operation
 from ..layers import LuaLayer, make
 from ..sizes import CannotError, is_known, known
-from .elementwise import flattened, softmax_of
+from .elementwise import softmax_of
 
 
 def applied(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any:
@@ -30,7 +30,7 @@ def applied(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any
 def product(b: Builder, first: Any, second: Any, trans_b: bool = False) -> Any:
     """Multiply matrices of equal leading dimensions by nn.MM, which accepts one leading dimension."""
     lead, rows, columns = first.shape[:-2], first.shape[-2], second.shape[-2 if trans_b else -1]
-    flat = (flattened(lead),) if len(lead) > 1 else lead
+    flat = (prod(lead),) if len(lead) > 1 else lead
     pair = [b.reshape(value, (*flat, *value.shape[-2:])) for value in b.wires(first, second)]
     made = b.emit(make("nn.MM", *((False, True) if trans_b else ())), *pair, shape=(*flat, rows, columns))
     return b.reshape(made, (*lead, rows, columns))
@@ -106,7 +106,7 @@ def matmul(b: Builder, self: Any, other: Any, /) -> Any:
         return b.reshape(made, (*made.shape[:-2], made.shape[-1]))
     if len(other.shape) == 2 and len(self.shape) > 2:
         first = b.wire(self)
-        flat = b.reshape(first, (flattened(first.shape[:-1]), first.shape[-1]))
+        flat = b.reshape(first, (prod(first.shape[:-1]), first.shape[-1]))
         made = b.emit(make("nn.MM"), flat, b.wire(other), shape=(flat.shape[0], other.shape[-1]))
         return b.reshape(made, (*first.shape[:-1], other.shape[-1]))
     return product(b, *_aligned(b, self, other))

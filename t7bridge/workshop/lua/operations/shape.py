@@ -11,7 +11,7 @@ from ..build import Builder, Const, Place, Steps, Stored, Wire, is_parameter, nu
 from ..layers import LuaLayer, make, sequential
 from ..sizes import CannotError, Extent, is_known, known
 from .elementwise import filled as masked
-from .elementwise import flattened, is_nonzero, reduced
+from .elementwise import is_nonzero, reduced
 
 _END = 2**63 - 1
 """The end of a slice that has none."""
@@ -451,7 +451,7 @@ def scatter(b: Builder, self: Any, dim: Place, index: Any, src: Any = None, valu
 
 def at_indices(b: Builder, value: Any, place: int, index: Wire) -> Any:
     """Return slices of a value at indices of a dimension that are computed."""
-    count = flattened(index.shape)
+    count = prod(index.shape)
     shape = with_extents(value.shape, place, count)
     spread = b.reshape(index, (*(1,) * place, count, *(1,) * (len(value.shape) - place - 1)))
     like = value if isinstance(value, Wire) else None
