@@ -434,11 +434,10 @@ class Builder:
                 return -self._with_parameter("nn.CAddTable", -first, second)
             if name in OWN:
                 return self._with_parameter(name, first, second)
-        elif isinstance(second, Wire) and is_parameter(first):
+        elif isinstance(second, Wire) and is_parameter(first) and name in (*OWN, "nn.CSubTable"):
             if name == "nn.CSubTable":
                 return self.joined("nn.CAddTable", -second, first)
-            if name in OWN:
-                return self.joined(name, second, first)
+            return self.joined(name, second, first)
         shape = broadcast(first.shape or (1,), second.shape or (1,))
         like = first_wire((first, second), shape)
         return self.emit(make(name, *args), self.widened(first, shape, like), self.widened(second, shape, like))
@@ -465,12 +464,9 @@ class Builder:
         shape = tuple(shape)
         if value.shape == shape:
             return value
-        if isinstance(value, Const) and value.value.numel() == 1:
-            return Const(value.value.reshape((1,) * len(shape)), shape)
-        if is_known(shape) and isinstance(value, Const) and is_known(value.shape):
-            return Const(value.value.expand(value.shape).reshape(shape), shape)
-        if is_known(shape) and isinstance(value, Stored) and value.whole:
-            return Stored(value.ref.resized(shape), shape, value.learned)
+        held = _reshaped(value, shape)
+        if held is not None:
+            return held
         wire = self.wire(value)
         # Only the last of several shapes counts, but a view may need what another has inferred.
         for source in (self.before_view(wire), wire):
@@ -704,6 +700,17 @@ class Builder:
         order = np.arange(extent)
         order[index] = extent + np.arange(len(index))  # those of the part, which follow the value's own
         return self.gathered(value, order, place, part)
+
+
+def _reshaped(value: Any, shape: Shape) -> Any:
+    """Return a constant or a tensor of the state dict in another shape; `None` if a layer has to do it."""
+    if isinstance(value, Const) and value.value.numel() == 1:
+        return Const(value.value.reshape((1,) * len(shape)), shape)
+    if isinstance(value, Const) and is_known(shape) and is_known(value.shape):
+        return Const(value.value.expand(value.shape).reshape(shape), shape)
+    if isinstance(value, Stored) and is_known(shape) and value.whole:
+        return Stored(value.ref.resized(shape), shape, value.learned)
+    return None
 
 
 def _part_of_constant(value: Const, place: int, start: int, count: int) -> Const:

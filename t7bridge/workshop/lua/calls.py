@@ -168,10 +168,7 @@ class ProgramBuilder(Builder):
         Raises:
             CannotError: it cannot be expressed.
         """
-        if not call.op.startswith(("aten.index.", "aten.embedding_bag")):  # these have layers for any batch
-            args = tree_map(lambda item: self.constant(item.array()) if isinstance(item, Steps) else item, args)
-        if entry is None or not entry.scaled:
-            args = tree_map(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
+        args = self._plain_args(call, entry, args)
         constant = self._folded(call, args)
         if constant is not None:
             return constant
@@ -189,6 +186,14 @@ class ProgramBuilder(Builder):
         if returns_several and not isinstance(value, list):
             return [value, *(Missing(entry.missing) for _ in call.shape[1:])]
         return value
+
+    def _plain_args(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of the kinds that an operation takes: few take steps, or tensors with a scale."""
+        if not call.op.startswith(("aten.index.", "aten.embedding_bag")):  # these have layers for any batch
+            args = tree_map(lambda item: self.constant(item.array()) if isinstance(item, Steps) else item, args)
+        if entry is None or not entry.scaled:
+            args = tree_map(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
+        return args
 
     def _folded(self, call: TracedCall, args: dict[str, Any]) -> Any:
         """Compute a call on constants now; `None` if its arguments are no constants, or its value depends on chance."""

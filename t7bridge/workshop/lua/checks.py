@@ -171,7 +171,7 @@ def _linear_check(place: int, expr: Any, symbol: Any, sizes: Sizes) -> Check | N
 
 def texts_of(checks: list[list[Check]]) -> list[str]:
     """Return the sizes of each input: `any x 3 x 224 x 224`, `any x 3 x n x n`."""
-    names = iter("nmkpqrstuvwxyzabcdefghijl" * 9)
+    names = iter("nmkpqrstuvwxyzabcdefghijl" * 9)  # without o, which looks like 0; more than a model has sizes
     equal = {check.equal for dimensions in checks for check in dimensions}
     name_of: dict[Place, str] = {}
     texts = []

@@ -96,7 +96,7 @@ def export_module(
                 of_one_batch = exported
     if of_one_batch is not None:
         return of_one_batch
-    own_backwards.clear()
+    own_backwards.clear()  # those of attempts that failed
     try:
         return export_plainly(runner, inputs, None, own_backwards)
     except Exception as error:
@@ -231,14 +231,17 @@ def check_program_inputs(exported: ExportedProgram, inputs: tuple[Any, ...]) -> 
     sizes = [tuple(value.shape) for value in inputs if isinstance(value, torch.Tensor)]
     if sizes and [len(shape) for shape in sizes] != [len(shape) for shape in shapes]:
         raise ModelError("the program has other inputs", expected=text, found=f"{sizes}")
-    for size, shape in zip(sizes, shapes):
-        for extent, wanted in zip(size, shape):
-            if isinstance(wanted, int) and wanted != extent:
-                raise ModelError("the sizes of the program's inputs are fixed", expected=text, found=f"{sizes}")
+    if not all(_fits(size, shape) for size, shape in zip(sizes, shapes)):
+        raise ModelError("the sizes of the program's inputs are fixed", expected=text, found=f"{sizes}")
     has_fixed_sizes = all(isinstance(extent, int) for shape in shapes for extent in shape[1:])
     if not has_fixed_sizes and not sizes:
         raise ModelError("the sizes of the program's inputs are open", found=text, hint="State them: --input SIZES.")
     return has_fixed_sizes
+
+
+def _fits(size: tuple[int, ...], shape: tuple[int | str, ...]) -> bool:
+    """Return whether an input has the extents of a program's that are numbers."""
+    return all(isinstance(wanted, str) or wanted == extent for extent, wanted in zip(size, shape))
 
 
 def inputs_of(exported: ExportedProgram) -> list[Any]:

@@ -109,7 +109,11 @@ _ALWAYS_NEW = frozenset(
 
 
 def _keep_learned(exported: ExportedProgram) -> None:
-    """Let parameters whose `data` is changed, as by a mask, have their gradients: what is changed is not detached."""
+    """Let parameters whose `data` is changed, as by a mask, have their gradients.
+
+    In the graph, `data` is the detached parameter: the parameter itself takes its place, there and in all else that
+    detaches it.
+    """
     learned = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.PARAMETER}
     changed = {node.args[0] for node in exported.graph.nodes if _is_change(node)}
     detached = [node for node in exported.graph.nodes if node.target is DETACH]

@@ -71,6 +71,7 @@ def wrapped(source: str) -> str:
 
 
 def _wrapped_line(line: str) -> str:
+    """Return a line as several, those after the first indented by two levels more."""
     rest = line
     indent = " " * (len(line) - len(line.lstrip()) + 6)
     lines = []

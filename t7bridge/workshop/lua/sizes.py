@@ -316,7 +316,7 @@ class Sizes:
             return False
         if sizes.low > self.low.get(symbol, 1):
             self.low[symbol] = sizes.low
-        if sizes.high is not None and sizes.high < self.high.get(symbol, sizes.high + 1):
+        if sizes.high is not None and (symbol not in self.high or sizes.high < self.high[symbol]):
             self.high[symbol] = sizes.high
         if self.low.get(symbol, 1) == self.high.get(symbol):  # one size is no progression
             return False
@@ -380,21 +380,30 @@ def _sizes_that_meet(condition: Any, example: int, least: int) -> _Progression |
     beyond its constants, so that a few periods beyond these are enough.
     """
     parts = list(sympy.preorder_traversal(condition))
-    if not all(part.is_Integer or part.is_Symbol or isinstance(part, tuple(_VALUES)) for part in parts):
+    if not all(_is_periodic(part) for part in parts):
         return None
-    for part in parts:
-        if isinstance(part, sympy.Mul) and sum(not factor.is_Integer for factor in part.args) > 1:
-            return None  # a product of two sizes
-    divisors = [part.args[1] for part in parts if isinstance(part, (FloorDiv, Mod, PythonMod))]
-    if not all(divisor.is_Integer and divisor > 0 for divisor in divisors):
-        return None
-    period = lcm(1, *map(int, divisors))
+    divisors = [int(part.args[1]) for part in parts if isinstance(part, _DIVISIONS)]
+    period = lcm(1, *divisors)
     constants = sum(abs(int(part)) for part in parts if part.is_Integer)
     count = (constants + 4) * period + example
     if count > _MOST_SIZES:
         return None
     sizes = [size for size in range(least, count) if _value(condition, size)]
     return _progression_in(sizes, example, least, count, period)
+
+
+_DIVISIONS = (FloorDiv, Mod, PythonMod)
+
+
+def _is_periodic(part: Any) -> bool:
+    """Return whether a part of a condition repeats: it is no product of two sizes, nor a division by one."""
+    if part.is_Integer or part.is_Symbol:
+        return True
+    if isinstance(part, sympy.Mul):
+        return sum(not factor.is_Integer for factor in part.args) <= 1
+    if isinstance(part, _DIVISIONS):
+        return bool(part.args[1].is_Integer and part.args[1] > 0)
+    return isinstance(part, tuple(_VALUES))
 
 
 def _value(expr: Any, size: int) -> Any:

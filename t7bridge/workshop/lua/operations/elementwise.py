@@ -56,7 +56,7 @@ def clipped(min: float | None = None, max: float | None = None) -> LuaLayer:
         return make("nn.HardTanh", min, max)
     if min is not None:
         return make("nn.Threshold", min, min)
-    if max is not None:
+    if max is not None:  # the least value of the negative
         return -(-same() >> make("nn.Threshold", -max, -max))
     return same()
 
@@ -244,15 +244,16 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
     number = number_of(other)
     if number is not None:
         return Scaled(param, scaled.scale * (1 / number if divide else number), scaled.place)
-    if not isinstance(other, (Wire, Stored)) or isinstance(weight, Scaled):
+    if not isinstance(other, (Wire, Stored)) or isinstance(weight, Scaled) or b.shape != param.shape:
         return None
     longer = [place for place, extent in enumerate(other.shape) if extent != 1]
-    if len(longer) > 1 or b.shape != param.shape:
+    if not longer:
+        scale = b.reshape(b.wire(other), (1,))
+        return Scaled(param, scale**-1 if divide else scale, None)
+    if len(longer) > 1 or len(other.shape) != len(param.shape):
         return None
-    if longer and len(other.shape) != len(param.shape):
-        return None
-    place = longer[0] if longer else None
-    scale = b.reshape(b.wire(other), (1 if place is None else other.shape[place],))
+    place = longer[0]
+    scale = b.reshape(b.wire(other), (other.shape[place],))
     return Scaled(param, scale**-1 if divide else scale, place)
 
 
@@ -439,10 +440,12 @@ def compare(b: Builder, self: Any, other: Any) -> Any:
     is_float = _compared_type(b) in FLOATS
     if len(wires) == 2 and first.step is second.step:
         return b.expand(_compared_with_itself(b, first, is_float), b.shape)
-    is_infinite = any(isinstance(value, float) and abs(value) == inf for value in (first, second))
-    if is_float and (len(wires) == 2 or is_infinite):
+    has_infinity = inf in (first, second) or -inf in (first, second)
+    is_bounded = is_float and (len(wires) == 2 or has_infinity)
+    if is_bounded:
         # Infinite values are compared as the largest numbers, as the difference of equal ones is NaN.
-        first, second = _made_finite(b, first), _made_finite(b, second)
+        first = _made_finite(b, first)
+        second = _made_finite(b, second)
     # Each comparison is whether a difference is positive, or the opposite of that.
     difference = second - first if b.kind in ("lt", "ge") else first - second
     if b.kind in ("eq", "ne"):
@@ -451,12 +454,17 @@ def compare(b: Builder, self: Any, other: Any) -> Any:
     is_opposite = b.kind in ("ge", "le", "eq", "ne")
     if is_opposite:
         is_true = 1 - is_true
-    if is_float and (is_opposite or is_infinite or len(wires) == 2):
+    if is_bounded or (is_float and is_opposite):
         # NaN is neither equal, larger nor smaller; Lua's HardTanh returns its largest value for it.
-        for value in wires:
-            is_true = is_true - (value >> is_nan())
-        is_true = is_true >> make("nn.ReLU")
+        is_true = _without_nan(is_true, wires)
     return b.expand(1 - is_true if b.kind == "ne" else is_true, b.shape)
+
+
+def _without_nan(mask: Wire, values: list[Wire]) -> Wire:
+    """Return a mask with 0 where any of some values is NaN."""
+    for value in values:
+        mask = mask - (value >> is_nan())
+    return mask >> make("nn.ReLU")
 
 
 def _compared_with_itself(b: Builder, value: Wire, is_float: bool) -> Any:

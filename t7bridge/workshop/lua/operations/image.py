@@ -95,11 +95,8 @@ def convolution(
     padding = _numbers(rank, padding, 0)[-len(kernel) :]  # `same` has one for the height of a signal already
     dilated = any(step != 1 for step in dilation)
     if not is_parameter(weight):
-        if "layers" not in b.allow:
-            raise CannotError("the weight is computed, or is not a parameter; --allow layers takes it as an input")
-        if rank > 2:
-            raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
-        layer = make("pt.Convolution", *_arguments(kernel, stride, padding, dilation)[2:])
+        _check_computed(b, rank)
+        layer = make("pt.Convolution", *_arguments(stride, padding, dilation))
         return on_image(b, layer, input, b.shape, b.reshape(b.wire(weight, input), (n_out, n_in, *kernel)))
     is_square = rank < 3 and all(len(set(numbers)) == 1 for numbers in (kernel, stride, padding))
     is_depthwise = groups > 1 and n_in == 1 and groups == n_out
@@ -114,6 +111,18 @@ def convolution(
         name = f"nn.{space}DilatedConvolution"
     layer = _grouped(name, args, weight, bias, (n_out // groups, n_in, *kernel), (n_in, n_out // groups, groups))
     return on_image(b, layer, input, b.shape)
+
+
+def _check_computed(b: Builder, rank: int) -> None:
+    """Refuse a weight that is no parameter where no layer takes it.
+
+    Raises:
+        CannotError: layers are not allowed, or have no volumes.
+    """
+    if "layers" not in b.allow:
+        raise CannotError("the weight is computed, or is not a parameter; --allow layers takes it as an input")
+    if rank > 2:
+        raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
 
 
 def _same(b: Builder, input: Wire, total: list[int]) -> tuple[list[int], Wire]:
@@ -303,7 +312,8 @@ def pool(
     elif is_padded:
         args = _arguments(kernel, stride, padding)
     calls: tuple[Any, ...] = (("ceil", ()),) if ceil_mode else ()
-    if not count_include_pad and divisor_override is None and (is_padded or ceil_mode):
+    counts_all = count_include_pad or divisor_override is not None or not (is_padded or ceil_mode)
+    if not counts_all:
         calls += (("setCountExcludePad", ()),)
     layer = make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{name}Pooling", *args, calls=calls)
     if divisor_override:

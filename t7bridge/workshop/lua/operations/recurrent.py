@@ -119,6 +119,13 @@ def _layers(b: Builder, value: Wire, cells: list[Any], ways: int, dropout: float
     return [value, *(b.concatenate(list(states), 0) for states in zip(*last_states))]
 
 
+def _fits_rnn(b: Builder, states: list[Any], params: list[Any]) -> bool:
+    """Return whether nn.SeqLSTM computes the layers: an LSTM of parameters that begins with zeros."""
+    begins_with_zeros = all(isinstance(state, Const) and not state.array().any() for state in states)
+    are_whole = is_parameter(*params) and all(param.whole for param in params)
+    return b.kind == "lstm" and begins_with_zeros and are_whole and not _cells_are_used(b)
+
+
 def _cells_are_used(b: Builder) -> bool:
     """Return whether the last cells of the LSTM under construction are used."""
     calls = b.program.calls
@@ -152,11 +159,8 @@ def recurrent(
     cells = [params[start : start + count] for start in range(0, len(params), count)]
     ways = 2 if bidirectional else 1
     time = 1 if batch_first else 0
-    begins_with_zeros = all(isinstance(state, Const) and not state.array().any() for state in states)
     has_projections = len(params) != count * num_layers * ways
-    are_whole = is_parameter(*params) and all(param.whole for param in params)
-    fits_rnn = b.kind == "lstm" and begins_with_zeros and are_whole and not has_projections
-    if fits_rnn and "rnn" in b.allow and not _cells_are_used(b):
+    if not has_projections and "rnn" in b.allow and _fits_rnn(b, states, params):
         b.remark("nn.SeqLSTM is of the package rnn (Element-Research's): require 'rnn' before the model is loaded")
         order = (1, 0, 2) if batch_first else (0, 1, 2)
         output, last = _layers(b, b.permute(input, order), cells, ways, dropout, partial(_by_rnn, b))

@@ -41,7 +41,8 @@ def _is_one(shape: Any) -> bool:
 )
 def same(b: Builder, self: Any) -> Any:
     """Return the same values. Element types are those of the whole model; real values may be complex numbers."""
-    wanted, dtype = b.dtype, b.dtype_of("self")
+    wanted = b.dtype
+    dtype = b.dtype_of("self")
     if b.call.op == "aten.view.dtype" and wanted != dtype:
         raise CannotError(f"reads the bits of {dtype} as {wanted}")
     if not isinstance(self, Wire) or wanted == dtype or not dtype.startswith(("float", "bfloat")):
@@ -335,9 +336,9 @@ def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any
     place, item = used[0]
     if len(used) == 1 and indices and b.dtype_of("indices", place) == "bool":
         raise CannotError("gathers by a mask")
-    if len(used) == 2 and place == 0 and isinstance(item, Steps) and item.shape == self.shape[:1]:
-        return _of_each(b, self, *used[1])
     if len(used) > 1:
+        if len(used) == 2 and place == 0 and isinstance(item, Steps) and item.shape == self.shape[:1]:
+            return _of_each(b, self, *used[1])
         self, item = _merged(b, self, used)
     if isinstance(item, Wire) and "layers" in b.allow:
         return at_indices(b, self, place, item)
