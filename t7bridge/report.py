@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from attrs import asdict, field, validators
+from attrs import asdict, evolve, field, validators
 
 from .data import define
 from .errors import StrictError
-from .text import counted, printable, printable_lines
+from .text import counted, listed, printable, printable_lines
 
 _SHOWN = 5
 
@@ -79,6 +79,17 @@ class Note:
         return printable_lines(f"{self.level}: {where}{self.message}")
 
 
+def joined(notes: Iterable[Note]) -> list[Note]:
+    """Return notes to be printed: one for those that say the same of several places, with the first of these."""
+    paths_of: dict[tuple[str, str], list[str]] = {}
+    first: dict[tuple[str, str], Note] = {}
+    for note in notes:
+        key = (note.level, note.message)
+        paths_of.setdefault(key, []).append(note.path)
+        first.setdefault(key, note)
+    return [evolve(note, path=listed(filter(None, dict.fromkeys(paths_of[key])))) for key, note in first.items()]
+
+
 class Printed:
     """A result as the command line prints it; also in notebooks."""
 
@@ -89,7 +100,7 @@ class Printed:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.notes), *map(printable, self.lines())])
+        return "\n".join([*map(str, joined(self.notes)), *map(printable, self.lines())])
 
     def _repr_html_(self) -> str:
         text = str(self).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -91,7 +91,10 @@ def test_verify(tmp_path: Path) -> None:
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         (b"\x1f\x8b\x08\x00\x00\x00", "gunzip"),
         (b"\x03\x00\x00\x00\x01\x00\x00\x00\xff\xff\xff\x7f", "byte 12"),
-        (b"garbage, garbage", "tag"),
+        (b"garbage\xff garbage", "tag"),
+        (b"1,2,3\n4,5,6\n", "is text, which"),
+        (b"a,b\n", "is text, which"),
+        (b"0.5 1.5\n", "is text, which"),
         ("# A model\n\nIt was trained on flowers in Zürich.\n".encode(), "does not read. t7bridge reads"),
         (b'"""A net."""\n\nimport torch\n\nclass Net(torch.nn.Module): ...\n', "t7bridge lua FILE.py:CLASS"),
         (b"What we learned\nfrom the first day on, and why\nimport the weights by hand.\n", "is text, which"),
@@ -160,6 +163,15 @@ def test_wrong_usage(arguments: list[str]) -> None:
     assert "usage" in run.stderr
     assert len(run.stderr.splitlines()) == 2 or not arguments
     assert "invalid _" not in run.stderr
+
+
+def test_a_verb_is_missing() -> None:
+    """Options without a verb, and a verb that does not exist, are wrong usage in words."""
+    for arguments in (["-q"], ["--json", "inspect"]):
+        run = run_here(*arguments)
+        assert run.returncode == 2
+        assert run.stderr.endswith("t7bridge: error: a VERB comes first; t7bridge --help lists them\n")
+    assert "unknown verb 'nothing'" in run_here("help", "nothing").stderr
 
 
 def test_help() -> None:

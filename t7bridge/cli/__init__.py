@@ -401,15 +401,17 @@ def _general(arguments: Sequence[str]) -> str:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"t7bridge {__version__}")
-    parser.add_argument("verb", metavar="VERB", help=argparse.SUPPRESS)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help=argparse.SUPPRESS)
     if not arguments:
         parser.print_help(sys.stderr)
         return ""
     if arguments[0] == "help":
         arguments = arguments[1:] or ["--help"]
-    verb = parser.parse_args(arguments).verb
+    verb = arguments[0]
+    if verb.startswith("-"):
+        parser.parse_known_args(arguments)  # prints the help or the version, and ends
     parser.print_usage(sys.stderr)
+    if verb.startswith("-"):
+        return "a VERB comes first; t7bridge --help lists them"
     return f"unknown verb {verb!r}{_perhaps(verb, list(VERBS)) or '; t7bridge --help lists them'}"
 
 

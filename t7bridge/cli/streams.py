@@ -88,7 +88,9 @@ def print_notes(notes: Iterable[Note]) -> None:
     """Print the notes of a report."""
     if QUIET.get():
         return
-    for note in notes:
+    from ..report import joined
+
+    for note in joined(notes):
         level, _, rest = str(note).partition(": ")
         print(f"{_coloured(f't7bridge: {level}:', level)} {rest}", file=sys.stderr)
 

@@ -283,9 +283,8 @@ class StateDicts:
     def __init__(self, roots: list[Value], report: Report) -> None:
         self._report = report
         self.paths = {id(module): path for root in roots for path, module in find_modules(root)}
-        self._replaced: list[Replaced] = []
-        self.state_dicts: list[tuple[TorchObject, StateDict]] = []
-        """Each module with its state dict."""
+        self.state_dicts: list[tuple[TorchObject, StateDict, Replaced]] = []
+        """Each module with its state dict, and with what replaced it."""
 
     def replace(self, obj: TorchObject) -> Replaced | None:
         """Return the state dict of a module, and its tables of data; `None` for any other object."""
@@ -293,18 +292,17 @@ class StateDicts:
             return None
         result = state_dict(obj, self.paths.get(id(obj), "root"))
         self._report.notes += result.notes
-        self.state_dicts.append((obj, result))
         replaced = Replaced(OrderedDict(result), result.data)
-        self._replaced.append(replaced)
+        self.state_dicts.append((obj, result, replaced))
         return replaced
 
     def note_rest(self, value: Any) -> None:
         """Note what the state dicts leave out."""
         coverage = Coverage()
-        for (obj, result), replaced in zip(self.state_dicts, self._replaced):
+        for obj, result, replaced in self.state_dicts:
             origins = (origin.tensor for origin in result.origins.values())
             coverage.reached |= {place_of(tensor) for tensor in origins if tensor is not None}
             coverage.apart |= result.data_fields
             coverage.add(obj, self.paths.get(id(obj), "root"), obj.class_name, replaced, self._report)
         coverage.add_notes(self._report, value)
-        note_lost_sharing([state for _, state in self.state_dicts], self._report)
+        note_lost_sharing([result for _, result, _ in self.state_dicts], self._report)

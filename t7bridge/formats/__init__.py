@@ -40,6 +40,7 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
     Raises:
         T7BridgeError: the file cannot be opened.
         UnknownFormatError: the format is unknown; the message says what the file is instead.
+        UnsupportedError: PyTorch distributed one checkpoint over this file and others.
 
     Example:
         >>> with t7bridge.open("model.t7") as document:
@@ -51,6 +52,12 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
     opened, start = ByteSource.open(source)
     if start:  # in the middle of a file object: only a `.t7` supports that
         return _home(FORMATS["t7"]).read(source, limits, **options)  # type: ignore[no-any-return]
+    if opened.name.endswith(".distcp"):
+        raise UnsupportedError(
+            "is one of the files of a folder of torch.distributed.checkpoint, among which its tensors are cut",
+            file=opened.name,
+            hint=f"{WHOLE_CHECKPOINT} makes one file of the folder.",
+        )
     with about_file(opened.name):
         return _home(format_of(opened, limits)).read(opened, limits, **options)  # type: ignore[no-any-return]
 

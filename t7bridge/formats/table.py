@@ -434,10 +434,11 @@ _OTHERS = (
         "Of a PyTorch module: t7bridge lua FILE.py:CLASS --input SHAPE; match takes FILE.py:CLASS, too.",
         late=True,
     ),
+    # A `.t7` in ascii begins with a whole number, and a binary one has bytes of 0 in its first number.
     Signature(
         "text",
         "text",
-        rb"(?!\s*[-+]?\d)(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){24,}[\xc2-\xf4]?\Z",
+        rb"(?!\s*[-+]?\d+(?:\s|\Z))(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3})+[\xc2-\xf4]?\Z",
         late=True,
     ),
 )

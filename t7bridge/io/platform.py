@@ -289,3 +289,9 @@ def require_torch() -> None:
         raise UnsupportedError("PyTorch is not installed", hint=hint) from error
     if [int(part) for part in release.split(".")[:2]] < [2, 6]:
         raise UnsupportedError("PyTorch is too old", expected="release 2.6 or newer", found=release, hint=hint)
+
+
+def cache_folder() -> str:
+    """Return the folder for what can be computed again: `t7bridge` in the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(home, "t7bridge")

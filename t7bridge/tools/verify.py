@@ -635,8 +635,10 @@ class Sides:
         goals = [document.spec for document in (first, second) if document.spec.values == formats.NAMED]
         numbers = all(goal.numbers for goal in goals)
         goals = [evolve(goal, numbers=numbers) for goal in goals]
+        forms_of_second: list[Form] = []
+        rest_of_second = self._named_forms(second, goals)
         for form in self._named_forms(first, goals):
-            for other in self._named_forms(second, goals):
+            for other in _again(forms_of_second, rest_of_second):
                 if first.spec.values == second.spec.values:
                     yield form, other
                 elif first.spec.values == formats.NAMED:
@@ -669,6 +671,14 @@ class Sides:
             strings = {name: text for name, text in metadata.items() if name != "format" and name not in HINTS}
             notes = document.notes if is_named else report.notes
             yield Form({**dict(sorted(tensors.items())), _STRINGS_KEY: strings}, notes)
+
+
+def _again(forms: list[Form], rest: Iterator[Form]) -> Iterator[Form]:
+    """Yield forms that are computed once: those of before, and then the rest, which are added to them."""
+    yield from forms
+    for form in rest:
+        forms.append(form)
+        yield form
 
 
 _STRINGS_KEY = "__metadata__"

@@ -378,13 +378,19 @@ def _joined(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview
         yield bytes(pending)
 
 
+_TITLES = {Table: "table", LuaFunction: "function"}
+"""What values of Lua are called; those of Python have the names of their classes."""
+
+
 def _short(value: Value) -> str:
     """Return a value in a few words: a scalar as it is, the class of another."""
     class_name = class_of(value)
     if class_name is not None:
         return class_name[:_LETTERS]
     if isinstance(value, (Table, LuaFunction, dict, list, tuple, *_SETS)):
-        return f"a {type(value).__name__.lower()}"
+        title = _TITLES.get(type(value), type(value).__name__)
+        article = "an" if title[0] in "AEIOUaeiou" else "a"
+        return f"{article} {title}"
     if has(type(value)):
         return str(getattr(value, "path", type(value).__name__))[:_LETTERS]
     if isinstance(value, (str, bytes, bytearray)):

@@ -127,7 +127,8 @@ class Zoo(Conversion):
             (wrong, f"{listed(wrong)} does not apply to {self.to}"),
             (
                 self.verify and self.to == "safetensors" and self.engine == "local" and not find_spec("safetensors"),
-                "verify of .safetensors needs its library: pip install safetensors",
+                "verify reads .safetensors files with the library safetensors, which is not installed: "
+                "pip install safetensors",
             ),
             (self.scheduler and self.engine != "dask", "only the Dask engine has a scheduler"),
             (self.workers == 0 and (self.timeout or self.memory), "time and memory limits need worker processes"),

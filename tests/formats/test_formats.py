@@ -258,3 +258,11 @@ def test_command_line(tmp_path: Path) -> None:
          "echo ${COMPREPLY[@]}"], capture_output=True, check=True,
     )  # fmt: skip
     assert completed.stdout == b"hdf5\n"
+
+
+def test_a_file_of_a_distributed_checkpoint() -> None:
+    """One of its files alone is refused with what the folder is refused with: PyTorch's function that joins them."""
+    folder = TESTFILES / "distributed" / "single"
+    for path in (folder, folder / "__0_0.distcp"):
+        with pytest.raises(UnsupportedError, match="dcp_to_torch_save"):
+            t7bridge.load(path)

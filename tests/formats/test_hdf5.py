@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from typing import Any
 
@@ -207,6 +208,57 @@ def test_damage_is_found(tmp_path) -> None:
     content[place] += 1
     with pytest.raises(UnsupportedError, match="a: a data set is compressed by lzf"):
         t7bridge.load(bytes(content))
+
+
+def test_readers_of_one_file_share_its_chunks(tmp_path) -> None:
+    """A file is opened once in the other process, until it changes."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("z", data=np.arange(9000), chunks=(9000,), compression="gzip")
+    first, second = (t7bridge.load(tmp_path / "a.h5")["z"] for _ in range(2))
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["z"][0] = 7
+        file["more"] = np.arange(5)
+    third = t7bridge.load(tmp_path / "a.h5")["z"]
+    opened = [tensor.storage.data.source._file._opened for tensor in (first, second, third)]
+    assert opened[0] is opened[1]
+    assert opened[0] is not opened[2]
+    assert third[0] == 7
+
+
+PLUGIN = """
+import ctypes, h5py
+SIZE, ADDRESS = ctypes.c_size_t, ctypes.c_void_p
+FUNCTION = ctypes.CFUNCTYPE(SIZE, ctypes.c_uint, SIZE, ADDRESS, SIZE, ADDRESS, ADDRESS)
+
+class Filter(ctypes.Structure):  # H5Z_class2_t
+    _fields_ = [
+        ("version", ctypes.c_int), ("id", ctypes.c_int), ("encodes", ctypes.c_uint), ("decodes", ctypes.c_uint),
+        ("name", ctypes.c_char_p), ("can_apply", ctypes.c_void_p), ("set_local", ctypes.c_void_p), ("run", FUNCTION),
+    ]
+
+same = FUNCTION(lambda flags, count, values, size, room, buffer: size)
+filter = Filter(1, 32001, 1, 1, b"blosc", None, None, same)
+h5py.h5z.register_filter(ctypes.addressof(filter))
+"""
+"""A module with a filter of its own, which changes nothing."""
+
+
+def test_filters_of_the_plugin_collection(tmp_path, monkeypatch) -> None:
+    """A compression that HDF5 does not have is read if hdf5plugin has it; without that, the error names it."""
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "hdf5plugin.py").write_text(PLUGIN)
+    monkeypatch.setattr("sys.path", [str(tmp_path / "plugins"), *sys.path])
+    import hdf5plugin  # noqa: F401  for this process, and stays
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("a", data=range(9), chunks=(4,), compression=32001)
+    monkeypatch.setattr("sys.path", sys.path[1:])
+    # Another limit of memory starts another process.
+    with pytest.raises(UnsupportedError, match=r"compressed by blosc.*pip install hdf5plugin"):
+        t7bridge.load(tmp_path / "a.h5", limits=t7bridge.Limits(library_bytes=(1 << 31) - 1))
+    monkeypatch.syspath_prepend(tmp_path / "plugins")
+    value = t7bridge.load(tmp_path / "a.h5", limits=t7bridge.Limits(library_bytes=(1 << 31) - 2))
+    assert value["a"].tolist() == list(range(9))
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Comparison of graphs finds every kind of difference, and nothing where there is none."""
 
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +156,7 @@ def test_messages_are_short() -> None:
     assert message.startswith("root: 0x1000")
     assert len(message) < 100
     assert found(TdsVec([]), Table()) == ["root: tds.Vec against a table"]
+    assert found({}, OrderedDict()) == ["root: a dict against an OrderedDict"]
 
 
 def test_places_of_two_files(tmp_path: Path) -> None:

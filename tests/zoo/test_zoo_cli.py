@@ -90,7 +90,7 @@ def test_dry_run(folder: Path) -> None:
     assert run.stdout.splitlines() == [
         "planned a.t7 -> a.pt",
         "planned b.t7 -> b.pt",
-        "foreign c.txt: something else",
+        "foreign c.txt: text",
         "2 files to convert, 0 done, 0 failed, 1 skipped (not a model); nothing was written",
     ]
     assert tree(folder) == before

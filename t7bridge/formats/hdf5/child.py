@@ -9,6 +9,8 @@ child asks for bytes of the file as often as it needs them, and answers. Names a
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import json
 import math
@@ -24,12 +26,11 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5t, h5z
 
 from ...graph.dtypes import NUMPY_ELEMENTS
 from ...io.platform import confine, limit_processor_time
+from . import LARGEST_READ
 
 OURS = b"t7bridge"
 """The attribute of a data set that the writer adds."""
 _BLOCK_BYTES, _MOST_BLOCKS = 1 << 14, 512
-_LARGEST_READ = 1 << 22
-"""Bytes that the parent reads at once."""
 _MOST_SOFT_LINKS = 16
 """HDF5's own default (H5L_NUM_LINKS)."""
 _TEXTS_AT_ONCE = 1024
@@ -130,7 +131,7 @@ class ServedFile(io.RawIOBase):
             offset = self._position + copied
             if len(view) >= _BLOCK_BYTES:
                 # Elements: they are read once, past the blocks.
-                part = view[copied : copied + _LARGEST_READ]
+                part = view[copied : copied + LARGEST_READ]
                 count = self._parent.bytes_into(offset, part)
             else:
                 # HDF5's own structures: small, and near one another.
@@ -238,6 +239,9 @@ class _Nobody(Parent):
 
 def _warm_up() -> None:
     """Read a file in memory, so that everything is imported before no file can be opened any more."""
+    # The usual collection of compressions that HDF5 does not have registers them when it is imported.
+    with contextlib.suppress(Exception):
+        importlib.import_module("hdf5plugin")
     image = io.BytesIO()
     with h5py.File(image, "w") as file:
         file["texts"] = ["a"]

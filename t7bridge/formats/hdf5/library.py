@@ -25,6 +25,7 @@ from ...io.platform import ALONE, kill
 from ...io.source import ByteSource
 from ...limits import Limits
 from ...text import printable
+from . import LARGEST_READ
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from t7bridge.formats.hdf5.child import main; main()"
 _BYTES_A_SECOND = 1 << 18
@@ -32,7 +33,6 @@ _BYTES_A_SECOND = 1 << 18
 _WAITING_SECONDS = 10
 """Seconds of the clock beyond those of the processor, which other programs use, too."""
 _LONGEST_LINE = 1 << 30
-_LONGEST_READ = 1 << 22
 _LONGEST_TEXT = 200
 _OUT_OF_TIME = -getattr(signal, "SIGXCPU", 0)
 _ENDED = (OSError, EOFError, ValueError, TypeError, KeyError, RecursionError)
@@ -61,13 +61,10 @@ class LibraryFile:
         limits: resource limits.
     """
 
-    _numbers = count()
-
     def __init__(self, source: ByteSource, limits: Limits) -> None:
         self._source = source
         self._limits = limits
-        self._number = next(self._numbers)
-        weakref.finalize(self, _closed.append, self._number).atexit = False
+        self._opened = _Opened.of(source)
 
     def listing(self, text_bytes: int, path_of: Callable[[dict[str, Any]], str]) -> Iterator[dict[str, Any]]:
         """Yield the messages of `child` about all groups and data sets.
@@ -107,7 +104,7 @@ class LibraryFile:
         with _using:
             library = _started(self._limits.library_bytes)
             closed = [_closed.popleft() for _ in range(len(_closed))]
-            about = {"file": self._number, "size": self._source.size, "closed": closed, **question}
+            about = {"file": self._opened.number, "size": self._source.size, "closed": closed, **question}
             failure: T7BridgeError | None = None
             is_answered = False
             message: dict[str, Any] = {}
@@ -144,7 +141,8 @@ class LibraryFile:
         if kind == "unsupported":
             return UnsupportedError(message)
         if kind == "filter":
-            return UnsupportedError(message, hint="Repack it with gzip: h5repack -f GZIP=4.")
+            hint = "pip install hdf5plugin adds blosc, zstd and others. Or repack it with gzip: h5repack -f GZIP=4."
+            return UnsupportedError(message, hint=hint)
         if kind == "inflated":
             return self._limits.exceeded("inflate_bytes", message)
         if kind == "memory":
@@ -154,6 +152,37 @@ class LibraryFile:
         if kind == "truncated":
             return TruncatedError(f"cannot be read as HDF5: {message}")
         return CorruptError(f"cannot be read as HDF5: {message}")
+
+
+class _Opened:
+    """A file as the child has it open, once for all readers of it: large chunks are inflated and kept once.
+
+    Attributes:
+        number: by which the child knows it.
+    """
+
+    _numbers = count()
+
+    def __init__(self) -> None:
+        self.number = next(self._numbers)
+        weakref.finalize(self, _closed.append, self.number).atexit = False
+
+    @classmethod
+    def of(cls, source: ByteSource) -> _Opened:
+        """Return the file of a source."""
+        file, start = source.resolve(0)
+        if file.fd is None or start:
+            return cls()
+        status = os.fstat(file.fd)
+        state = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size, source.size)
+        opened = _opened_files.get(state)
+        if opened is None:
+            opened = _opened_files[state] = cls()
+        return opened
+
+
+_opened_files: weakref.WeakValueDictionary[tuple[int, ...], _Opened] = weakref.WeakValueDictionary()
+"""By what tells files, and their states, apart."""
 
 
 class _Library:
@@ -236,7 +265,7 @@ class _Library:
 
     def _served(self, source: ByteSource, offset: int, length: int) -> bytes:
         """Read bytes of the file. The time that it takes, as from an address, is not the library's."""
-        if not 0 <= offset <= source.size or not 0 <= length <= _LONGEST_READ:
+        if not 0 <= offset <= source.size or not 0 <= length <= LARGEST_READ:
             raise ValueError("asks for bytes that are not in the file")
         began = time.monotonic()
         self._is_serving = True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -345,16 +346,13 @@ class PtArchive:
             if name in self.rests or not member.size:
                 continue
             is_file = name.lower().endswith(_FILES)
-            unsafe_before = len(origin.unsafe)
-            uses_before = dict(origin.uses)
             try:
-                self._read_other(member, is_file)
+                # What is a file by its name counts, however far it can be read.
+                with nullcontext() if is_file else origin.perhaps():
+                    self._read_other(member, is_file)
             except T7BridgeError:
                 if is_file:
                     failed.append(name)
-                elif len(origin.unsafe) == unsafe_before:
-                    # It is no pickle: names in it were accidents.
-                    origin.uses = uses_before
         return failed
 
     def _read_other(self, member: Member, is_file: bool) -> None:

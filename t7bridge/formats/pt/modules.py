@@ -235,8 +235,13 @@ class ScriptModule:
     def note_inlined(self) -> None:
         """Note the inlined constants."""
         if self.inlined:
-            count = f"{len(self.inlined)} tensor{'s' * (len(self.inlined) > 1)}"
-            self.note(f"the module has {count} as constants of its code, without names: constants.0 …")
+            names = list(self.inlined)
+            if len(names) == 1:
+                text = f"a tensor of the module is one of the constants of its code, without a name: {names[0]} here"
+            else:
+                places = f"{names[0]} to {names[-1]} here"
+                text = f"{len(names)} tensors of the module are constants of its code, without names: {places}"
+            self.note(text)
 
     def carry_attributes(self) -> None:
         """Carry the tensors in attributes, which are not in PyTorch's state dict of the module, and note them."""

@@ -275,16 +275,21 @@ class T7Writer:
         return str(value.class_name if isinstance(value, TorchObject) else value.lua_class)
 
     def _torch(self, value: Value, name: str) -> bool:
-        """Write version, class name and start of an object; return whether values inside it are still to be written."""
+        """Write version, class name and start of an object; return whether values inside it are still to be written.
+
+        Raises:
+            WriteError: no class of Lua Torch has such a name.
+        """
         stream = self._stream
+        # `T7Reader` refuses these, too; an object without a version begins with its name.
+        is_version = value.version is None and name.startswith("V ")
+        if not name or not name.isprintable() or is_version:
+            raise WriteError(f"{name!r} is not a class name", expected="printable text that is not empty")
         if value.version is not None:
             text = b"V %d" % value.version
             stream.write_int(len(text))
             stream.write_raw(text)
-        try:
-            encoded = name.encode()
-        except UnicodeEncodeError:
-            raise WriteError(f"{name!r} is not a class name") from None
+        encoded = name.encode()
         stream.write_int(len(encoded))
         stream.write_raw(encoded)
         if isinstance(value, Storage):

@@ -13,8 +13,8 @@ from attrs import field
 
 from ...data import define, np
 from .exporting import is_tensor
-from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, sequential, walk
-from .sizes import CannotError, Extent, Shape, are_equal, is_known, known
+from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, row, sequential, walk
+from .sizes import CannotError, Extent, Shape, are_equal, computed, is_known, known
 from .trace import CallRef, Program, TracedCall, fold, to_tensor, tree_map
 from .values import (
     Complex,
@@ -32,8 +32,10 @@ from .values import (
     with_extents,
 )
 from .views import VIEWS, from_contiguous, is_repeated, view_layer
+from .whole import Bounds
 
 __all__ = [
+    "MOST_COUNTED",
     "OF_COMPLEX",
     "OPERATIONS",
     "Builder",
@@ -58,6 +60,8 @@ __all__ = [
 
 MOST_REPEATED = 1 << 16
 """Elements of a constant up to which it is stored as repeated as it is used."""
+MOST_COUNTED = 1 << 12
+"""Positions that are counted when the model runs; more are refused. A power of two, for `Builder.positions`."""
 MOST_RANGES = 8
 """Parts that are joined: so many elements from the end of a dimension, or fewer ranges of indices."""
 MOST_UNNAMED = 4
@@ -216,6 +220,7 @@ class Builder:
         steps: the emitted steps, in order.
         notes: notes for the user: text → whether it is a warning.
         env: name of a value of the program → the value.
+        bounds: name of a value of whole numbers → its bounds.
         call: the operation that is built.
     """
 
@@ -224,6 +229,7 @@ class Builder:
     steps: list[LuaNode] = field(factory=list)
     notes: dict[str, bool] = field(factory=dict)
     env: dict[str, Any] = field(factory=dict)
+    bounds: dict[str, Bounds] = field(factory=dict)
     call: TracedCall = field(default=None)
 
     # The operation
@@ -403,6 +409,7 @@ class Builder:
 
     def operands(self, *values: Any) -> list[Any]:
         """Return values for formulas: numbers where they have one element, and at least one wire."""
+        values = tuple(self._measured(value) for value in values)
         operands = []
         for value in values:
             number = number_of(value)
@@ -457,6 +464,95 @@ class Builder:
             value = self.wire(value if has_batch else self.expand(value, shape), like)
         return self.expand(value, shape, like)
 
+    # Sizes as values
+
+    def _measured(self, value: Any) -> Any:
+        """Return a number that depends on the sizes of the inputs as a tensor of one element; others unchanged.
+
+        Whole numbers stay those of the example: a float may not hold the product of two sizes.
+        """
+        if not isinstance(value, Extent) or not self.dtype.startswith("float"):
+            return value
+        measured = computed(value.expr, self._count)
+        return value if measured is None else measured
+
+    def _count(self, symbol: Any) -> Any:
+        """Return the value of a symbol, counted along a dimension of an input; `None` if none has it alone."""
+        for name, shape in self.program.inputs.items():
+            for place, extent in enumerate(shape):
+                current = extent.now() if isinstance(extent, Extent) else extent
+                if not isinstance(current, Extent):
+                    continue
+                step = current.expr.coeff(symbol)
+                rest = current.expr - step * symbol
+                if step.is_Integer and step != 0 and rest.is_Integer:
+                    count = self._ones_along(self.env[name], place) >> make("nn.Sum", 1)
+                    count = Wire(self, count.step, (1,))
+                    return (count - float(rest)) / float(step)
+        return None
+
+    def _ones_along(self, wire: Wire, place: int) -> Wire:
+        """Return a vector of as many ones as a value has elements along a dimension."""
+        rank = len(wire.shape)
+        first = row(rank, place) if rank > 1 else make("nn.Identity")
+        ones = first >> (make("nn.Constant", np.ones(1, "f4"), 0) >> make("nn.Select", 2, 1))
+        return self.emit(ones, wire, shape=(wire.shape[place],))
+
+    def positions(self, extent: Extent) -> Wire | None:
+        """Return 1, 2, … n, where n is the extent of a dimension of an input; `None` if it is not, or too large.
+
+        The number of ones in the windows that end at each of n ones is an average of zeros and ones, times the size of
+        the window: exact, as this is a power of two.
+        """
+        if extent.in_example > MOST_COUNTED:
+            return None
+        inputs = [name for name, shape in self.program.inputs.items() if extent in shape]
+        if not inputs or not extent <= MOST_COUNTED:
+            return None
+        ones = self._ones_along(self.env[inputs[0]], self.program.inputs[inputs[0]].index(extent))
+        before = MOST_COUNTED - 1
+        count = sequential(
+            make("nn.Unsqueeze", 1),
+            make("nn.Unsqueeze", 1),  # an image of height 1
+            make("nn.Padding", 3, -before),
+            make("nn.SpatialAveragePooling", MOST_COUNTED, 1, 1, 1),
+            make("nn.MulConstant", MOST_COUNTED),
+            make("nn.Select", 1, 1),
+            make("nn.Select", 1, 1),
+        )
+        count.label = "CountFrom1"
+        return self.emit(count, ones, shape=(extent,))
+
+    def counted(self, numbers: Steps) -> Any:
+        """Return numbers in steps from 0, counted when the model runs if layers can, or those of the example."""
+        positions = self.positions(numbers.shape[0])
+        return self.constant(numbers.array()) if positions is None else (positions - 1) * numbers.step
+
+    def triangle(self, shape: Shape, diagonal: int) -> Wire:
+        """Return a matrix that is 1 up to a diagonal and 0 above it, whose extents depend on the inputs.
+
+        Args:
+            shape: of the matrix.
+            diagonal: as `torch.tril` counts it: 0 for the main one.
+        """
+        rows, columns = (self._vector_of_numbers(extent) for extent in shape)
+        column = self.reshape(rows, (shape[0], 1))
+        row_of_ones = self.reshape(self._ones_like(columns), (1, shape[1]))
+        down = self.emit(make("nn.MM"), column, row_of_ones, shape=shape)
+        column_of_ones = self.reshape(self._ones_like(rows), (shape[0], 1))
+        across = self.emit(make("nn.MM"), column_of_ones, self.reshape(columns, (1, shape[1])), shape=shape)
+        return down - across + float(diagonal + 1) >> make("nn.HardTanh", 0, 1)
+
+    def _vector_of_numbers(self, extent: Any) -> Any:
+        """Return 1, 2, … up to an extent."""
+        positions = self.positions(extent) if isinstance(extent, Extent) else None
+        return self.wire(self.constant(np.arange(1, int(extent) + 1, dtype="f4"))) if positions is None else positions
+
+    @staticmethod
+    def _ones_like(positions: Wire) -> Wire:
+        """Return a vector of as many ones as another has elements, which are at least 1."""
+        return positions >> make("nn.HardTanh", 0, 1)
+
     # Shapes
 
     def reshape(self, value: Any, shape: Any) -> Any:
@@ -480,6 +576,9 @@ class Builder:
         is_split = wire.shape[1:] == shape[2:] and wire.shape[0] == prod(shape[:2])
         if is_split and not is_known(shape[2:]):
             return self._unmerged(wire, shape)
+        is_merge = wire.shape[2:] == shape[1:] and shape[0] == prod(wire.shape[:2])
+        if is_merge and not is_known(shape[1:]):
+            return self._merged(wire, shape)
         known(*shape[1:])  # a view infers one extent: the others are those of the example
         return self.emit(make("nn.View", *shape[1:]), wire, shape=shape)
 
@@ -491,6 +590,15 @@ class Builder:
         rank = len(shape)
         last = self.permute(wire, (*range(1, rank - 1), 0))
         return self.permute(self.reshape(last, (*shape[2:], *shape[:2])), (rank - 2, rank - 1, *range(rank - 2)))
+
+    def _merged(self, wire: Wire, shape: Shape) -> Any:
+        """Return a value whose first two dimensions become one, where others depend on the inputs, too.
+
+        A view infers one extent only: the two are the last ones for it.
+        """
+        rank = len(shape)
+        last = self.permute(wire, (*range(2, rank + 1), 0, 1))
+        return self.permute(self.reshape(last, (*shape[1:], shape[0])), (rank - 1, *range(rank - 1)))
 
     def before_view(self, wire: Wire) -> Wire:
         """Return the value that a view shapes; others unchanged."""
@@ -623,12 +731,21 @@ class Builder:
         if count == 0:
             return self.empty(shape)
         if isinstance(value, Const):
-            return _part_of_constant(value, place, start, count)
+            part = _part_of_constant(value, place, start, count)
+            if part is not None:
+                return part
+        behind = value.shape[place] - start - count
+        if isinstance(count, Extent) and isinstance(start, int) and not isinstance(behind, int):
+            # nn.Narrow takes as many as are known, or all but those at the end: others are taken by their positions.
+            positions = self.positions(count) if count <= value.shape[place] - start else None
+            if positions is not None:
+                positions = positions + start >> make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True)
+                return self.emit(make("nn.Index", place + 1), self.wire(value), positions, shape=shape)
         if place == 0 and isinstance(value, Stored) and value.whole:
+            start, count = known(start, count)
             size = value.ref.size[1:]
             ref = WeightRef(value.ref.key, value.ref.start + start * prod(size), (count, *size))
             return Stored(ref, shape, value.learned)
-        behind = value.shape[place] - start - count
         if isinstance(start, Extent) and behind == 0 and count in range(1, MOST_RANGES + 1) and len(shape) > 1:
             return self._from_end(value, place, count)
         # A negative length counts from the end: -1 is all that follows.
@@ -713,13 +830,18 @@ def _reshaped(value: Any, shape: Shape) -> Any:
     return None
 
 
-def _part_of_constant(value: Const, place: int, start: int, count: int) -> Const:
-    """Return elements of a dimension of a constant, which is broadcast where its own tensor has no such dimension."""
+def _part_of_constant(value: Const, place: int, start: Any, count: Any) -> Const | None:
+    """Return elements of a dimension of a constant, which is broadcast where its own tensor has no such dimension.
+
+    `None` if it has it, and which elements depends on the inputs.
+    """
     shape = with_extents(value.shape, place, count)
     axis = place - len(value.shape) + value.value.dim()
     is_broadcast = axis < 0 or (value.value.shape[axis] == 1 and value.shape[place] != 1)
     if is_broadcast:
         return Const(value.value, shape)
+    if not is_known((start, count)):
+        return None
     return Const(value.value.narrow(axis, start, count), shape)
 
 

@@ -38,13 +38,11 @@ class ProgramBuilder(Builder):
         problems: inexpressible operations: line in the user's source, operation and reason.
         scalars: the outputs without dimensions, counted from 1, which have one of extent 1 in Lua.
         used: names of the values that are used.
-        bounds: name of a value of whole numbers → its bounds.
     """
 
     problems: list[tuple[str, str, str]] = field(factory=list)
     scalars: list[int] = field(factory=list)
     used: set[str] = field(factory=set)
-    bounds: dict[str, whole.Bounds] = field(factory=dict)
 
     def run(self) -> tuple[list[LuaNode], list[LuaNode]]:
         """Build everything.
@@ -189,8 +187,8 @@ class ProgramBuilder(Builder):
 
     def _plain_args(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> dict[str, Any]:
         """Return arguments of the kinds that an operation takes: few take steps, or tensors with a scale."""
-        if not call.op.startswith(("aten.index.", "aten.embedding_bag")):  # these have layers for any batch
-            args = tree_map(lambda item: self.constant(item.array()) if isinstance(item, Steps) else item, args)
+        if not call.op.startswith(("aten.index.", "aten.embedding_bag")):  # these have layers of their own
+            args = tree_map(lambda item: self.counted(item) if isinstance(item, Steps) else item, args)
         if entry is None or not entry.scaled:
             args = tree_map(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
         return args
@@ -203,7 +201,7 @@ class ProgramBuilder(Builder):
         if any(isinstance(value, (Wire, Stored, Scaled, Complex)) for value in values):
             return None
         extents = [value for value in [*values, *tree_leaves(call.shape)] if isinstance(value, Extent)]
-        if extents and self.kind in OF_ANY_SIZE:
+        if extents and self.kind in (*OF_ANY_SIZE, "slice"):
             return None
         is_broadcast = any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values)
         return None if is_broadcast else self.compute(args)

@@ -8,7 +8,8 @@ what was decided is a condition. A symbol without one is free; Lua refuses input
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import reduce
 from math import lcm, prod
 from typing import Any
 
@@ -16,11 +17,14 @@ import sympy
 from attrs import field
 from torch.utils._sympy.functions import (
     CeilToInt,
+    FloatTrueDiv,
     FloorDiv,
     FloorToInt,
+    IntTrueDiv,
     Max,
     Min,
     Mod,
+    OpaqueUnaryFn_sqrt,
     PythonMod,
     RoundToInt,
     ToFloat,
@@ -173,6 +177,36 @@ def are_equal(*extents: Any) -> bool:
     if first is None:
         return True
     return all(first.sizes.decide(sympy.Eq(first.expr, getattr(extent, "expr", extent))) for extent in extents)
+
+
+def computed(expr: Any, value_of: Callable[[Any], Any]) -> Any:
+    """Return the value of a sum, product, quotient or root of symbols.
+
+    Args:
+        expr: the expression.
+        value_of: returns the value of a symbol, which has the operators of a number; `None` if it has none.
+
+    Returns:
+        The value; `None` if a symbol has none, or the expression has other parts.
+    """
+    if expr.is_number:
+        return float(expr)
+    if expr.is_Symbol:
+        return value_of(expr)
+    parts = [computed(part, value_of) for part in expr.args]
+    if None in parts:
+        return None
+    if expr.is_Add:
+        return reduce(operator.add, parts)
+    if expr.is_Mul:
+        return reduce(operator.mul, parts)
+    if isinstance(expr, (FloatTrueDiv, IntTrueDiv)):
+        return parts[0] / parts[1]
+    if isinstance(expr, ToFloat):
+        return parts[0]
+    if isinstance(expr, OpaqueUnaryFn_sqrt):
+        return parts[0] ** 0.5
+    return None
 
 
 @define(eq=False)

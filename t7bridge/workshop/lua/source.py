@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from ...data import __version__
 from .layers import LuaLayer, walk
-from .literals import wrapped
+from .literals import lua_string, wrapped
 from .trace import Program
 from .writer import Writer
 
@@ -115,6 +115,31 @@ local function tie(model)
 end
 """
 
+_TIED = """
+-- Other keys of a tensor in the state dict, and the key under which it is loaded.
+local tied = {{
+{keys}
+}}
+
+-- Whether two tensors have the same elements, NaN included.
+local function is_equal(tensor, other)
+   tensor, other = tensor:double(), other:double()
+   if not tensor:isSameSizeAs(other) then return false end
+   if tensor:nElement() == 0 then return true end
+   local both_nan = tensor:ne(tensor):cmul(other:ne(other))
+   return tensor:ne(other):sum() == both_nan:sum()
+end
+
+local function check_tied(weights)
+   for key, first in pairs(tied) do
+      local tensor, other = weights[first], weights[key]
+      if tensor and other and not is_equal(tensor, other) then
+         error(first .. ' and ' .. key .. ' are different, and the model has one tensor for both')
+      end
+   end
+end
+"""
+
 _TAIL = """
 -- The weights under the names that the modules have.
 -- All names of the weights may have another prefix, `net.`.
@@ -148,7 +173,11 @@ local function under_own_names(weights, model)
       if #found == 1 then
          local text = 'the names of the weights begin with "%s", not with "%s"'
          print(text:format(found[1], own))
-         local function renamed(_, name) return weights[found[1] .. name:sub(#own + 1)] end
+         local function renamed(_, name)
+            -- A tied tensor may also have a key outside.
+            if name:sub(1, #own) ~= own then return weights[name] end
+            return weights[found[1] .. name:sub(#own + 1)]
+         end
          return setmetatable({{}}, {{__index = renamed}})
       end
       own = key:match('^' .. own:gsub('%p', '%%%0') .. '[^.]*%.')
@@ -178,7 +207,7 @@ end
 function M.load(weights)
    local model = M.build()
    weights = under_own_names(weights, model)
-   for _, module in ipairs(model:listModules()) do
+{check_tied}   for _, module in ipairs(model:listModules()) do
 {lstm}      for field, entry in pairs(module.t7bridge or {{}}) do
          local tensor = weights[entry.key]
          if not tensor then error('the weights have no tensor ' .. entry.key) end
@@ -275,6 +304,7 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
     body = functions + main
     has_lstm = "nn.SeqLSTM(" in body
     is_tied = _is_tied(layer)
+    other_keys = _other_keys(layer, program)
     source = _head(program, name, body, has_lstm)
     if "numbers(" in body:
         source += _NUMBERS
@@ -283,7 +313,9 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
         source += _LSTM
     if is_tied:
         source += _TIE
-    return source + _tail(main, double, has_lstm, is_tied)
+    if other_keys:
+        source += _TIED.format(keys=",\n".join(other_keys))
+    return source + _tail(main, double, has_lstm, is_tied, bool(other_keys))
 
 
 def _head(program: Program, name: str, body: str, has_lstm: bool) -> str:
@@ -315,13 +347,21 @@ def _is_tied(layer: LuaLayer) -> bool:
     return len(set(keys)) < len(keys)
 
 
-def _tail(main: str, double: bool, has_lstm: bool, is_tied: bool) -> str:
+def _other_keys(layer: LuaLayer, program: Program) -> list[str]:
+    """Return the lines of a table of other keys of tied tensors that layers hold, and their first keys."""
+    keys = {ref.key for inner in walk(layer) for ref in inner.weights.values()}
+    aliases = [(key, first) for key, first in program.aliases.items() if first in keys]
+    return [f"   [{lua_string(key)}] = {lua_string(first)}" for key, first in aliases]
+
+
+def _tail(main: str, double: bool, has_lstm: bool, is_tied: bool, has_other_keys: bool) -> str:
     """Return the functions that build the model and load its weights."""
     tied = f"model:{'double' if double else 'float'}()"
     if is_tied:
         tied = f"tie({tied})"
+    check_tied = "   check_tied(weights)\n" if has_other_keys else ""
     if not has_lstm:
-        return _TAIL.format(main=main, tied=tied, lstm="", if_own="", end_own="")
+        return _TAIL.format(main=main, tied=tied, check_tied=check_tied, lstm="", if_own="", end_own="")
     # An nn.SeqLSTM has no fields of the names that its tensors have.
     lstm = "      if torch.type(module) == 'nn.SeqLSTM' then fill_lstm(module, weights) end\n"
-    return _TAIL.format(main=main, tied=tied, lstm=lstm, if_own="if own then ", end_own=" end")
+    return _TAIL.format(main=main, tied=tied, check_tied=check_tied, lstm=lstm, if_own="if own then ", end_own=" end")

@@ -90,16 +90,16 @@ class Complex:
 
 @define(eq=False)
 class Steps:
-    """The numbers 0, step, 2 step, … up to a number that depends on the batch.
+    """The numbers 0, step, 2 step, … as many as an extent of the inputs.
 
-    Bags of embeddings, and an element of each example, have layers for any batch. Others need the example's.
+    Bags of embeddings, and an element of each example, have layers of their own. Others count when the model runs.
     """
 
     step: int
     shape: Any = ()
 
     def array(self) -> Any:
-        """Return the numbers, for the size of the batch in the example."""
+        """Return the numbers, for the extent in the example."""
         return np.arange(int(self.shape[0])) * self.step
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from .layers import LuaLayer, LuaNode, make
-from .sizes import Extent, Shape
+from .layers import LuaLayer, LuaNode, make, sequential
+from .sizes import Extent, Shape, is_known
 from .values import with_extents
 
 VIEWS = ("nn.View", "nn.Unsqueeze", "nn.Squeeze")
@@ -23,6 +23,9 @@ def view_layer(before: Shape, after: Shape) -> LuaLayer | None:
     place = _place_of_one(before, after)
     if place is not None:
         return make("nn.Squeeze", place + 1)
+    added = len(after) - len(before)
+    if before and not is_known(after) and after == (*(1,) * added, *before):
+        return sequential(*(make("nn.Unsqueeze", 1) for _ in range(added)))
     if len(after) > 1 and isinstance(after[0], Extent) and _count_open(after[1:]) < 2:
         # nn.View infers the first extent if it is told how many dimensions an example has.
         for count in range(1, len(before)):

@@ -25,7 +25,7 @@ MOST_LOCALS = 120
 """Nodes of a graph up to which they are local variables, of which Lua allows 200 in a function."""
 _WORDS = """
 and break do else elseif end false for function goto if in local nil not or repeat return then true until while nn
-nngraph torch model named numbers prefix suffix tie build load M unpack
+nngraph torch model named numbers prefix suffix tie tied build load M unpack
 """
 """Names that the source cannot give: Lua's words, and those of the page itself."""
 _DIGITS = "0123456789"

@@ -2,7 +2,7 @@
 
 `sides` opens files, calls factories and reads graphs, cuts state dicts into parts and determines which look alike,
 `pairing` pairs them, `matching` combines these with the user's mapping, `result` is what follows, `libraries` knows the
-models of torchvision and timm.
+models of torchvision and timm, whose signatures `cache` has.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...data import face
 
 if TYPE_CHECKING:
-    from .libraries import cached_names as cached_names
+    from .cache import cached_names as cached_names
     from .matching import match as match
     from .result import KnownModel as KnownModel
     from .result import Match as Match
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __getattr__ = face(
     __name__,
     {
-        "libraries": "cached_names",
+        "cache": "cached_names",
         "matching": "match",
         "result": "KnownModel Match WriteMatch write_match",
     },

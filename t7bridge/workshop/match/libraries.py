@@ -22,6 +22,7 @@ from ... import torchmodules
 from ...data import define
 from ...errors import ModelError, T7BridgeError
 from ...io.output import FileOutput
+from ...io.platform import cache_folder
 from ...text import listed
 from ...torchmodules.factories import Factory
 from .sides import parts_of
@@ -184,18 +185,12 @@ def calling(factory: Factory, classes: int) -> Factory | None:
     return made
 
 
-def cached_names(tensors: Mapping[str, Any]) -> list[str]:
-    """Return the models in the cache that have the layers of a state dict; nothing is imported or called.
+def names_among(paths: Iterable[str], tensors: Mapping[str, Any]) -> list[str]:
+    """Return the models in files of the cache that have the layers of a state dict; nothing is imported or called.
 
-    Of each library, the newest release in the cache counts, and the plainest name.
+    Of each library, the first of its files counts, and the plainest name.
     """
-    folder = cache_folder()
-    try:
-        paths = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".json")]
-        paths.sort(key=os.path.getmtime, reverse=True)
-    except OSError:
-        return []
-    wanted = signature(tensors) if paths else Counter()
+    wanted = signature(tensors)
     if wanted.total() < _FEWEST:
         return []
     newest: dict[str, Library] = {}
@@ -207,12 +202,6 @@ def cached_names(tensors: Mapping[str, Any]) -> list[str]:
             same = made.candidates(wanted)[0]
             found += [str(each.factory) for each in same[:1]]
     return sorted(found, key=len)
-
-
-def cache_folder() -> str:
-    """Return the folder of the signatures: `t7bridge` in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(home, "t7bridge")
 
 
 def _release(home: str) -> str:

@@ -570,7 +570,9 @@ class Judge:
             return
         try:
             unit = self._unit(run)
-            layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
+            layer = node.layer if node is not None else None
+            if layer is None:
+                layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
             zeros, slope = to_doubles(zeros_like(run.grad_input)), to_doubles(run.grad_output)
             draw = torch.Generator().manual_seed(0)
             others = mapped(zeros, lambda item: torch.randn(item.shape, generator=draw, dtype=item.dtype))

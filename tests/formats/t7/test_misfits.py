@@ -8,6 +8,7 @@ import pytest
 
 from t7bridge.errors import WriteError
 from t7bridge.formats import T7Writer
+from t7bridge.graph.lua import Table, TorchObject
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,11 @@ def test_numbers_that_do_not_fit(method, value, words):
     """A number beyond its field is refused."""
     with pytest.raises(WriteError, match=words):
         getattr(T7Writer(io.BytesIO()), method)(value)
+
+
+@pytest.mark.parametrize("name", ["", "\0", "nn\n.Tanh", "\x1bLJ", "\ud800", "V 1"])
+def test_class_names(name: str) -> None:
+    """A name that the reader refuses is not written, nor one that is read as a version."""
+    version = None if name.startswith("V") else 1
+    with pytest.raises(WriteError, match="is not a class name"):
+        T7Writer(io.BytesIO()).write_object(TorchObject(name, version, Table()))

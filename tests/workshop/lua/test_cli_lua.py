@@ -113,6 +113,33 @@ def test_repeated_blocks_are_one_function(tmp_path):
     assert counts == [(3, 1)] * 2
 
 
+class Tied(torch.nn.Module):
+    """Two layers with one weight, and a third with it that computes nothing."""
+
+    def __init__(self, unused):
+        super().__init__()
+        self.first = torch.nn.Linear(3, 3)
+        self.second = torch.nn.Linear(3, 3)
+        if unused:
+            self.unused = torch.nn.Linear(3, 3, bias=False)
+            self.unused.weight = self.first.weight
+        else:
+            self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.first(x).tanh())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("unused", "key"), [(False, "second.weight"), (True, "unused.weight")])
+def test_all_keys_of_a_tied_tensor_are_compared(unused, key, tmp_path):
+    """`load` knows each key of a tensor: Lua refuses weights in which they differ."""
+    t7bridge.write_lua(Tied(unused), tmp_path, torch.randn(2, 3))
+    text = (tmp_path / "model.lua").read_text()
+    assert f"local tied = {{\n   ['{key}'] = 'first.weight'\n}}" in text
+    assert "\n   check_tied(weights)\n   for _, module" in text
+
+
 class Dense(torch.nn.Module):
     """Each layer takes what all before returned, joined inside it."""
 

@@ -106,6 +106,26 @@ def filled(self, x):
     return made.std(1), made
 
 
+def heads(self, x):
+    """Return the attention of two heads."""
+    parts = x.unflatten(2, (2, 2)).transpose(1, 2)
+    weights = (parts @ parts.transpose(2, 3) / 2).softmax(3)
+    return (weights @ parts).transpose(1, 2).flatten(2)
+
+
+def causal(self, x):
+    """Return the attention of two heads to what is before."""
+    parts = x.unflatten(2, (2, 2)).transpose(1, 2)
+    return F.scaled_dot_product_attention(parts, parts, parts, is_causal=True).transpose(1, 2).flatten(2)
+
+
+def triangle(self, x):
+    """Return sums of steps by two masks: added before a softmax, and multiplied."""
+    above = torch.triu(torch.full((x.shape[1], x.shape[1]), float("-inf")), 1)
+    below = torch.tril(x @ x.transpose(1, 2), -1)
+    return (x @ x.transpose(1, 2) + above).softmax(2) @ x + below @ x
+
+
 SOURCES = {
     "tensorflow": (as_tensorflow, [(2, 1, 12, 12)], "any x 1 x 2n x 2m", [[(1, 1, 8, 14)]], [[(2, 1, 12, 13)]]),
     "branch": (halved_if_large, [(2, 1, 8, 8)], "any x 1 x any x n<=12", [[(1, 1, 16, 12)]], [[(2, 1, 8, 16)]]),
@@ -114,11 +134,35 @@ SOURCES = {
     "single": (lambda self, x: x * 3 if x.shape[0] == 1 else x, [(2, 6)], "n>=2 x any", [[(3, 5)]], [[(1, 6)]]),
     "filled": (filled, [(2, 5)], "any x n>=2", [[(1, 7)]], [[(4, 1)]]),
     "squares": (lambda self, x: x + x.transpose(1, 2), [(2, 5, 5)], "any x n x n", [[(1, 4, 4)]], [[(2, 3, 4)]]),
-    "range": (lambda self, x: x * torch.arange(x.shape[1]), [(2, 5)], "any x 5", [[(3, 5)]], [[(2, 4)]]),
+    "range": (
+        lambda self, x: x * torch.arange(x.shape[1]),
+        [(2, 5)],
+        "any x n<=4096",
+        [[(3, 7)], [(1, 1)]],
+        [[(1, 4097)]],
+    ),
+    "area": (lambda self, x: x.sum((2, 3)) / (x.shape[2] * x.shape[3]), [(2, 3, 4, 5)], "", [[(1, 3, 6, 2)]], []),
+    "positions": (
+        lambda self, x: x + self.rows(torch.arange(x.shape[1]).unsqueeze(0)),
+        [(2, 5, 4)],
+        "any x n<=4096 x 4",
+        [[(3, 7, 4)], [(1, 9, 4)]],
+        [[(1, 10, 4)]],
+    ),
+    "first rows": (
+        lambda self, x: x + self.rows.weight[: x.shape[1]] * self.rows.weight[None, 0, :],
+        [(2, 5, 4)],
+        "any x n<=9 x 4",
+        [[(3, 7, 4)], [(1, 9, 4)]],
+        [[(1, 10, 4)]],
+    ),
+    "causal": (causal, [(2, 5, 4)], "any x n<=4096 x 4", [[(3, 7, 4)], [(1, 1, 4)]], []),
+    "triangle": (triangle, [(2, 5, 4)], "any x n<=4096 x any", [[(3, 7, 6)]], []),
+    "heads": (heads, [(2, 5, 4)], "any x any x 4", [[(3, 7, 4)], [(1, 1, 4)]], [[(2, 5, 6)]]),
 }
 
 CASES = {
-    "divided": (Divided, [(2, 4)], "any x 4", [[(3, 4)]], [[(2, 6)], [(2, 8)]]),
+    "divided": (Divided, [(2, 4)], "", [[(3, 4)], [(2, 6)], [(1, 1)]], []),
     "steps": (LastStep, [(2, 3, 3)], "any x 3 x 3", [[(1, 3, 3)]], [[(2, 4, 3)], [(2, 6, 3)]]),
     "free": (Pooled, [(2, 3, 8, 8)], "", [[(2, 3, 9, 13)], [(4, 3, 8, 8)]], [[(2, 4, 8, 8)]]),
     "kernel": (lambda: Pooled(0), [(2, 3, 6, 6)], "any x 3 x 6 x 6", [[(1, 3, 6, 6)]], [[(2, 3, 4, 9)]]),

@@ -9,10 +9,11 @@ Source: PyTorch 2.13 `torch/_weights_only_unpickler.py` (known data), `torch/_ut
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from ....errors import CorruptError, ForbiddenGlobalError, LimitError
+from ....errors import CorruptError, ForbiddenGlobalError, LimitError, T7BridgeError
 from ....graph.python import UNSET, PythonGlobal, PythonObject, TorchConstant
 from ....graph.tensor import Tensor
 from ....io.source import ByteSource
@@ -181,6 +182,18 @@ class Origin:
         path = f"{module}.{name}"
         if path not in self.unsafe:
             self.unsafe[path] = is_forbidden(module, name)
+
+    @contextmanager
+    def perhaps(self) -> Iterator[None]:
+        """Read what may be no pickle: if reading fails, and no name was unsafe until then, nothing in it counts."""
+        unsafe_before = len(self.unsafe)
+        uses_before = dict(self.uses)
+        try:
+            yield
+        except T7BridgeError:
+            if len(self.unsafe) == unsafe_before:
+                self.uses = uses_before
+            raise
 
     @property
     def foreign(self) -> list[str]:

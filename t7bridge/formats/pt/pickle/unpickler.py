@@ -185,15 +185,12 @@ class Unpickler:
             if count == self._limits.following_pickles:
                 message = "too many pickles follow one another"
                 raise self._limits.exceeded("following_pickles", message, offset=self.position)
-            names_before = len(origin.unsafe)
-            uses_before = dict(origin.uses)
             try:
-                self.load()
+                with origin.perhaps():
+                    self.load()
             except ForbiddenGlobalError:
                 raise
             except T7BridgeError:
-                if len(origin.unsafe) == names_before:  # no pickle then
-                    origin.uses = uses_before
                 break
             count += 1
         where = f" of {member}" if member else ""

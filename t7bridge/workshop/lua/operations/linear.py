@@ -10,7 +10,7 @@ from typing import Any
 from ....data import np
 from ..build import Builder, Const, Learned, Scaled, Stored, Wire, broadcast, first_wire, is_parameter, operation
 from ..layers import LuaLayer, make
-from ..sizes import CannotError, is_known, known
+from ..sizes import CannotError, Shape, is_known, known
 from .elementwise import softmax_of
 
 
@@ -26,14 +26,24 @@ def applied(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any
     """Apply nn.Linear to the last dimension."""
     n_out, n_in = weight.ref.size
     whole = b.before_view(value)
-    if not is_known(whole.shape[1:-1]) and whole.shape[-1] == n_in and prod(whole.shape[:-1]) == value.shape[0]:
-        # Two extents that depend on the inputs stay apart: no view separates them again.
-        return b.reshape(applied(b, whole, weight, bias), (value.shape[0], n_out))
+    # Two extents that depend on the inputs stay apart: no view separates them again.
+    lead = _lead(whole.shape, (value.shape[0], n_in))
+    if not is_known(lead[1:]):
+        apart = b.reshape(whole, (*lead, n_in))
+        return b.reshape(applied(b, apart, weight, bias), (value.shape[0], n_out))
     layer = linear_layer(weight, bias)
     shape = (*value.shape[:-1], n_out)
     if len(shape) > 2:
         layer = LuaLayer("nn.Bottle", (2, 2), children=[layer])
     return b.emit(layer, value, shape=shape)
+
+
+def _lead(shape: Shape, matrix: Shape) -> Shape:
+    """Return the dimensions of a value that are the rows of it as a matrix; none if there are no such."""
+    for count in range(2, len(shape)):
+        if prod(shape[:count]) == matrix[0] and prod(shape[count:]) == matrix[1]:
+            return shape[:count]
+    return ()
 
 
 def product(b: Builder, first: Any, second: Any, trans_b: bool = False) -> Any:
@@ -190,7 +200,9 @@ def attention(
     query, key, value = _aligned(b, query, key, value)
     scores = product(b, query, key, True) * (1 / sqrt(query.shape[-1]) if scale is None else scale)
     mask = None
-    if is_causal:
+    if is_causal and not is_known(scores.shape[-2:]):
+        scores = scores + (b.triangle(scores.shape[-2:], 0) >> make("nn.Log"))
+    elif is_causal:
         mask = np.tril(np.ones(known(*scores.shape[-2:]), bool))
     elif isinstance(attn_mask, Const):
         mask = attn_mask.array()

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 from ....data import np
-from ..build import Builder, Const, Place, Steps, Stored, Wire, is_parameter, number_of, operation, with_extents
+from ..build import (
+    MOST_COUNTED,
+    Builder,
+    Const,
+    Place,
+    Steps,
+    Stored,
+    Wire,
+    is_parameter,
+    number_of,
+    operation,
+    with_extents,
+)
 from ..layers import LuaLayer, make
 from ..sizes import CannotError, Extent, is_known, known
 from .elementwise import filled as masked
@@ -209,11 +221,22 @@ def cat(b: Builder, tensors: Any, dim: Place) -> Any:
     return b.concatenate(tensors, dim)
 
 
-@operation("tril triu", "nn.CMulTable with nn.Constant")
-def triangle(b: Builder, self: Wire, diagonal: int) -> Any:
+@operation("tril triu", "nn.CMulTable with nn.Constant; counted positions, where the extents depend on the inputs")
+def triangle(b: Builder, self: Any, diagonal: int) -> Any:
     """Return the lower or upper triangle of matrices, and 0 elsewhere."""
-    cut = np.tril if b.kind == "tril" else np.triu
-    return self * b.constant(cut(np.ones(known(*self.shape[-2:]), "f4"), diagonal))
+    if is_known(self.shape[-2:]):
+        cut = np.tril if b.kind == "tril" else np.triu
+        return b.wire(self) * b.constant(cut(np.ones(self.shape[-2:], "f4"), diagonal))
+    is_lower = b.kind == "tril"
+    below = b.triangle(self.shape[-2:], diagonal if is_lower else diagonal - 1)
+    mask = below if is_lower else 1 - below
+    number = number_of(self)
+    if number is None:
+        return masked(b, self, 1 - mask, 0.0)
+    if isfinite(number):
+        return b.expand(mask * number, b.shape)
+    # Infinity times the zeros would be NaN.
+    return b.expand(masked(b, mask * 0.0, mask, number), b.shape)
 
 
 @operation("repeat", "nn.JoinTable, nn.Replicate")
@@ -520,9 +543,11 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
 
 @operation("arange.start_step arange.start arange", "none: offsets of bags of embeddings")
 def steps(b: Builder, start: Any = 0, step: Any = 1) -> Any:
-    """Return offsets in steps up to the size of the batch."""
-    if start != 0:
-        raise CannotError("counts from another number than 0 to one that depends on the inputs")
+    """Return numbers in steps up to one that depends on the inputs."""
+    if start != 0 or step != int(step):
+        raise CannotError("counts from another number than 0, or in other steps than whole ones")
+    last = MOST_COUNTED * int(step)
+    b.bounds[b.call.name] = (min(0, last), max(0, last))
     return Steps(int(step), b.shape)
 
 
