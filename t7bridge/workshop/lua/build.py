@@ -436,18 +436,25 @@ class Builder:
         if isinstance(first, Wire) and isinstance(second, Wire):
             if name == "nn.CMulTable" and first.step is second.step:
                 return first >> make("nn.Square")
-        elif isinstance(first, Wire) and is_parameter(second) and not second.ref.transposed:
-            if name == "nn.CSubTable":  # first - second is -(-first + second)
-                return -self._with_parameter("nn.CAddTable", -first, second)
-            if name in OWN:
-                return self._with_parameter(name, first, second)
-        elif isinstance(second, Wire) and is_parameter(first) and name in (*OWN, "nn.CSubTable"):
-            if name == "nn.CSubTable":
-                return self.joined("nn.CAddTable", -second, first)
-            return self.joined(name, second, first)
+        elif name in (*OWN, "nn.CSubTable"):
+            wire = self._by_parameter(name, first, second)
+            if wire is not None:
+                return wire
         shape = broadcast(first.shape or (1,), second.shape or (1,))
         like = first_wire((first, second), shape)
         return self.emit(make(name, *args), self.widened(first, shape, like), self.widened(second, shape, like))
+
+    def _by_parameter(self, name: str, first: Any, second: Any) -> Any:
+        """Apply a layer that holds one of two values as its weight; return `None` if none of them is a parameter."""
+        if isinstance(first, Wire) and is_parameter(second) and not second.ref.transposed:
+            if name == "nn.CSubTable":  # first - second is -(-first + second)
+                return -self._with_parameter("nn.CAddTable", -first, second)
+            return self._with_parameter(name, first, second)
+        if isinstance(second, Wire) and is_parameter(first):
+            if name == "nn.CSubTable":
+                return self.joined("nn.CAddTable", -second, first)
+            return self.joined(name, second, first)
+        return None
 
     def _with_parameter(self, name: str, value: Wire, param: Stored) -> Wire:
         """Apply the layer that multiplies by a parameter or adds one."""
@@ -736,21 +743,36 @@ class Builder:
                 return part
         behind = value.shape[place] - start - count
         if isinstance(count, Extent) and isinstance(start, int) and not isinstance(behind, int):
-            # nn.Narrow takes as many as are known, or all but those at the end: others are taken by their positions.
-            positions = self.positions(count) if count <= value.shape[place] - start else None
-            if positions is not None:
-                positions = positions + start >> make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True)
-                return self.emit(make("nn.Index", place + 1), self.wire(value), positions, shape=shape)
+            part = self._counted_part(value, place, start, count)
+            if part is not None:
+                return part
         if place == 0 and isinstance(value, Stored) and value.whole:
-            start, count = known(start, count)
-            size = value.ref.size[1:]
-            ref = WeightRef(value.ref.key, value.ref.start + start * prod(size), (count, *size))
-            return Stored(ref, shape, value.learned)
+            return _part_of_stored(value, *known(start, count))
+        return self._narrowed(value, place, start, count)
+
+    def _narrowed(self, value: Any, place: int, start: Any, count: Any) -> Any:
+        """Return elements of a dimension by nn.Narrow, or by nn.Select if they are the last few of an open one."""
+        shape = with_extents(value.shape, place, count)
+        behind = value.shape[place] - start - count
         if isinstance(start, Extent) and behind == 0 and count in range(1, MOST_RANGES + 1) and len(shape) > 1:
             return self._from_end(value, place, count)
         # A negative length counts from the end: -1 is all that follows.
         length = -1 - behind if isinstance(count, Extent) and isinstance(behind, int) else count
         return self.emit(make("nn.Narrow", place + 1, start + 1, length), value, shape=shape)
+
+    def _counted_part(self, value: Any, place: int, start: int, count: Extent) -> Any:
+        """Return as many elements of a dimension as an extent of the inputs; `None` if these cannot be counted.
+
+        nn.Narrow takes a number of elements, or all but those at the end: others are taken by their positions.
+        """
+        if not count <= value.shape[place] - start:
+            return None
+        positions = self.positions(count)
+        if positions is None:
+            return None
+        positions = positions + start >> make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True)
+        shape = with_extents(value.shape, place, count)
+        return self.emit(make("nn.Index", place + 1), self.wire(value), positions, shape=shape)
 
     def _from_end(self, value: Any, place: int, count: int) -> Any:
         """Return the last elements of a dimension: nn.Select counts from the end, where nn.Narrow does not begin."""
@@ -843,6 +865,13 @@ def _part_of_constant(value: Const, place: int, start: Any, count: Any) -> Const
     if not is_known((start, count)):
         return None
     return Const(value.value.narrow(axis, start, count), shape)
+
+
+def _part_of_stored(value: Stored, start: int, count: int) -> Stored:
+    """Return elements of the first dimension of a tensor of the state dict, which are a run in memory."""
+    size = value.ref.size[1:]
+    ref = WeightRef(value.ref.key, value.ref.start + start * prod(size), (count, *size))
+    return Stored(ref, (count, *value.shape[1:]), value.learned)
 
 
 def _as_number(value: Any) -> Any:

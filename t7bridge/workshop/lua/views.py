@@ -26,11 +26,10 @@ def view_layer(before: Shape, after: Shape) -> LuaLayer | None:
     added = len(after) - len(before)
     if before and not is_known(after) and after == (*(1,) * added, *before):
         return sequential(*(make("nn.Unsqueeze", 1) for _ in range(added)))
-    if len(after) > 1 and isinstance(after[0], Extent) and _count_open(after[1:]) < 2:
+    rank = _rank_of_examples(before, after)
+    if rank is not None and _count_open(after[1:]) < 2:
         # nn.View infers the first extent if it is told how many dimensions an example has.
-        for count in range(1, len(before)):
-            if after[0] == prod(before[:count]):
-                return _view_of_examples(after[1:], len(before) - count)
+        return _view_of_examples(after[1:], rank)
     if _count_open(after) < 2:
         return make("nn.View", *(_inferred(after) or (1,)))
     first = _first_difference(before, after)
@@ -48,6 +47,18 @@ def _place_of_one(longer: Shape, shorter: Shape) -> int | None:
     for place, extent in enumerate(longer):
         if extent == 1 and with_extents(longer, place) == shorter:
             return place
+    return None
+
+
+def _rank_of_examples(before: Shape, after: Shape) -> int | None:
+    """Return the number of dimensions behind those that become the first one, which depends on the inputs.
+
+    `None` if there are no such.
+    """
+    if len(after) > 1 and isinstance(after[0], Extent):
+        for count in range(1, len(before)):
+            if after[0] == prod(before[:count]):
+                return len(before) - count
     return None
 
 

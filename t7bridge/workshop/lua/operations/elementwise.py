@@ -247,13 +247,14 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
     if not isinstance(other, (Wire, Stored)) or isinstance(weight, Scaled) or b.shape != param.shape:
         return None
     longer = [place for place, extent in enumerate(other.shape) if extent != 1]
-    if not longer:
-        scale = b.reshape(b.wire(other), (1,))
-        return Scaled(param, scale**-1 if divide else scale, None)
-    if len(longer) > 1 or len(other.shape) != len(param.shape):
-        return None
-    place = longer[0]
-    scale = b.reshape(b.wire(other), (other.shape[place],))
+    place = None
+    count = 1
+    if longer:
+        if len(longer) > 1 or len(other.shape) != len(param.shape):
+            return None
+        place = longer[0]
+        count = other.shape[place]
+    scale = b.reshape(b.wire(other), (count,))
     return Scaled(param, scale**-1 if divide else scale, place)
 
 
@@ -446,11 +447,7 @@ def compare(b: Builder, self: Any, other: Any) -> Any:
         # Infinite values are compared as the largest numbers, as the difference of equal ones is NaN.
         first = _made_finite(b, first)
         second = _made_finite(b, second)
-    # Each comparison is whether a difference is positive, or the opposite of that.
-    difference = second - first if b.kind in ("lt", "ge") else first - second
-    if b.kind in ("eq", "ne"):
-        difference = difference >> make("nn.Abs")
-    is_true = difference >> is_positive(b, _compared_type(b))
+    is_true = _positive_difference(b, first, second) >> is_positive(b, _compared_type(b))
     is_opposite = b.kind in ("ge", "le", "eq", "ne")
     if is_opposite:
         is_true = 1 - is_true
@@ -458,6 +455,15 @@ def compare(b: Builder, self: Any, other: Any) -> Any:
         # NaN is neither equal, larger nor smaller; Lua's HardTanh returns its largest value for it.
         is_true = _without_nan(is_true, wires)
     return b.expand(1 - is_true if b.kind == "ne" else is_true, b.shape)
+
+
+def _positive_difference(b: Builder, first: Any, second: Any) -> Any:
+    """Return a difference that is positive where a comparison holds, or where its opposite does: `ge`, `le`, `eq`."""
+    if b.kind in ("lt", "ge"):
+        return second - first
+    if b.kind in ("eq", "ne"):
+        return first - second >> make("nn.Abs")
+    return first - second
 
 
 def _without_nan(mask: Wire, values: list[Wire]) -> Wire:

@@ -93,14 +93,14 @@ def convolution(
     elif padding == "valid":
         padding = 0
     padding = _numbers(rank, padding, 0)[-len(kernel) :]  # `same` has one for the height of a signal already
-    dilated = any(step != 1 for step in dilation)
+    dilated = set(dilation) != {1}
     if not is_parameter(weight):
         _check_computed(b, rank)
         layer = make("pt.Convolution", *_arguments(stride, padding, dilation))
         return on_image(b, layer, input, b.shape, b.reshape(b.wire(weight, input), (n_out, n_in, *kernel)))
-    is_square = rank < 3 and all(len(set(numbers)) == 1 for numbers in (kernel, stride, padding))
+    is_square = rank < 3 and not dilated and all(len(set(numbers)) == 1 for numbers in (kernel, stride, padding))
     is_depthwise = groups > 1 and n_in == 1 and groups == n_out
-    if is_depthwise and is_square and not dilated:
+    if is_depthwise and is_square:
         image = _depthwise(b, as_image(b, input), weight, bias, (kernel[0], stride[0], padding[0]))
         return b.reshape(image, b.shape)
     space = "Spatial" if rank < 3 else "Volumetric"
@@ -301,28 +301,40 @@ def pool(
     stride = _numbers(rank, stride, 1) if stride else kernel
     padding = _numbers(rank, padding, 0)
     dilation = _numbers(rank, dilation, 1)
-    is_padded = any(padding)
+    layer = _pooling_layer(rank, is_max, (kernel, stride, padding, dilation), ceil_mode)
     if not is_max:
+        is_padded = any(padding)
         _check_means(rank, is_padded, ceil_mode, divisor_override)
-    name = "Max" if is_max else "Average"
-    args = _arguments(kernel, stride)
-    if any(step != 1 for step in dilation):
-        name = "DilatedMax"
-        args = _arguments(kernel, stride, padding, dilation)
-    elif is_padded:
-        args = _arguments(kernel, stride, padding)
-    calls: tuple[Any, ...] = (("ceil", ()),) if ceil_mode else ()
-    counts_all = count_include_pad or divisor_override is not None or not (is_padded or ceil_mode)
-    if not counts_all:
-        calls += (("setCountExcludePad", ()),)
-    layer = make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{name}Pooling", *args, calls=calls)
-    if divisor_override:
-        layer = layer * (prod(kernel) / divisor_override)
+        if not count_include_pad and divisor_override is None and (is_padded or ceil_mode):
+            layer.calls += (("setCountExcludePad", ()),)
+        if divisor_override:
+            layer = layer * (prod(kernel) / divisor_override)
     result = on_image(b, layer, self, shape)
     if not has_indices or "layers" not in b.allow or rank == 3:
         return result
     places = make("pt.MaxPlaces", *_arguments(kernel, stride, padding, dilation), ceil_mode)
     return [result, on_image(b, places, self, shape)]
+
+
+def _pooling_layer(rank: int, is_max: bool, numbers: tuple[Any, Any, Any, Any], ceil_mode: bool) -> LuaLayer:
+    """Return a pooling layer, with those arguments that are not the default.
+
+    Args:
+        rank: 1 for signals, which are images.
+        is_max: whether it returns maxima, and not means.
+        numbers: the kernel, stride, padding and dilation.
+        ceil_mode: whether windows may reach beyond the end.
+    """
+    kernel, stride, padding, dilation = numbers
+    name = "Max" if is_max else "Average"
+    args = _arguments(kernel, stride)
+    if any(step != 1 for step in dilation):
+        name = "DilatedMax"
+        args = _arguments(kernel, stride, padding, dilation)
+    elif any(padding):
+        args = _arguments(kernel, stride, padding)
+    calls = (("ceil", ()),) if ceil_mode else ()
+    return make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{name}Pooling", *args, calls=calls)
 
 
 @operation("max_unpool2d", "pt.Scatter", package="layers")

@@ -199,30 +199,43 @@ def attention(
         key, value = (_repeated(b, shared, query.shape[-3]) for shared in (key, value))
     query, key, value = _aligned(b, query, key, value)
     scores = product(b, query, key, True) * (1 / sqrt(query.shape[-1]) if scale is None else scale)
-    mask = None
-    if is_causal and not is_known(scores.shape[-2:]):
-        scores = scores + (b.triangle(scores.shape[-2:], 0) >> make("nn.Log"))
-    elif is_causal:
-        mask = np.tril(np.ones(known(*scores.shape[-2:]), bool))
-    elif isinstance(attn_mask, Const):
-        mask = attn_mask.array()
-        mask = mask != 0 if b.dtype_of("attn_mask") == "bool" else mask
-    elif attn_mask is not None:
-        if b.dtype_of("attn_mask") == "bool":
-            attn_mask = b.wire(attn_mask) >> make("nn.ZeroGrad") >> make("nn.Log")
-        scores = scores + attn_mask
-    if mask is not None and mask.dtype == bool:
-        mask = np.where(mask, 0, -inf).astype("f4")
-    if mask is not None and mask.any():
-        if np.isneginf(mask).all(-1).any():
-            raise CannotError("the mask leaves a row without any value")
-        scores = scores + b.constant(mask, scores.shape)
+    scores = _masked(b, scores, attn_mask, is_causal)
     weights = softmax_of(b, scores, len(scores.shape) - 1)
     if type(b.module).__name__.startswith("MultiheadAttention"):
         dropout_p = dropout_p or b.module.dropout  # PyTorch traces evaluation with 0
     if dropout_p:
         weights = b.emit(make("nn.Dropout", dropout_p), weights)
     return product(b, weights, value)
+
+
+def _masked(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
+    """Add a mask to scores: numbers, or minus infinity where a mask of booleans is false.
+
+    Raises:
+        CannotError: a constant mask leaves out all of a row, whose softmax is NaN.
+    """
+    is_choice = b.dtype_of("attn_mask") == "bool"
+    if is_causal and not is_known(scores.shape[-2:]):
+        return scores + (b.triangle(scores.shape[-2:], 0) >> make("nn.Log"))
+    if is_causal:
+        mask = np.tril(np.ones(known(*scores.shape[-2:]), bool))
+    elif isinstance(attn_mask, Const):
+        mask = attn_mask.array()
+        if is_choice:
+            mask = mask != 0
+    elif attn_mask is None:
+        return scores
+    elif is_choice:
+        return scores + (b.wire(attn_mask) >> make("nn.ZeroGrad") >> make("nn.Log"))
+    else:
+        return scores + attn_mask
+    if mask.dtype == bool:
+        mask = np.where(mask, 0, -inf).astype("f4")
+    if not mask.any():
+        return scores
+    if np.isneginf(mask).all(-1).any():
+        raise CannotError("the mask leaves a row without any value")
+    return scores + b.constant(mask, scores.shape)
 
 
 def _repeated(b: Builder, value: Any, heads: int) -> Any:

@@ -363,15 +363,19 @@ def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any
         if len(used) == 2 and place == 0 and isinstance(item, Steps) and item.shape == self.shape[:1]:
             return _of_each(b, self, *used[1])
         self, item = _merged(b, self, used)
+    if isinstance(item, Const):
+        return _at_constants(b, self, place, item.array())
     if isinstance(item, Wire) and "layers" in b.allow:
         return at_indices(b, self, place, item)
-    if not isinstance(item, Const):
-        raise CannotError("gathers by positions that depend on the inputs")
-    numbers = item.array()
+    raise CannotError("gathers by positions that depend on the inputs")
+
+
+def _at_constants(b: Builder, value: Any, place: int, numbers: Any) -> Any:
+    """Return the elements of a dimension at constant positions, which may count from the end."""
     if numbers.size and numbers.min() < 0:
-        numbers = numbers % int(self.shape[place])
-    elements = b.gathered(self, numbers, place)
-    return b.reshape(elements, with_extents(self.shape, place, *numbers.shape))
+        numbers = numbers % int(value.shape[place])
+    elements = b.gathered(value, numbers, place)
+    return b.reshape(elements, with_extents(value.shape, place, *numbers.shape))
 
 
 @operation("diagonal_scatter", "nn.View, nn.Narrow, nn.JoinTable")
