@@ -14,7 +14,7 @@ from attrs import field
 from ...data import define, np
 from .exporting import is_tensor
 from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, row, sequential, walk
-from .sizes import CannotError, Extent, Shape, are_equal, computed, is_known, known
+from .sizes import CannotError, Extent, Shape, are_equal, computed, fixed, is_known
 from .trace import CallRef, Program, TracedCall, fold, to_tensor, tree_map
 from .values import (
     Complex,
@@ -367,7 +367,7 @@ class Builder:
         depth = None  # the number of dimensions that an example of the source has, for which nn.Constant repeats itself
         if shape and isinstance(shape[0], Extent):
             if shape[:1] != source.shape[:1] or size[0] != 1:
-                known(shape[0])  # the value has a batch of its own, which is then that of the example
+                fixed(shape[0])  # the value has a batch of its own, which is then that of the example
             batch = shape[:1]
             depth = len(source.shape) - 1
         size = size[len(batch) :] or (1,)
@@ -446,6 +446,7 @@ class Builder:
 
     def _by_parameter(self, name: str, first: Any, second: Any) -> Any:
         """Apply a layer that holds one of two values as its weight; return `None` if none of them is a parameter."""
+        # A transposed weight would not be contiguous in the layer.
         if isinstance(first, Wire) and is_parameter(second) and not second.ref.transposed:
             if name == "nn.CSubTable":  # first - second is -(-first + second)
                 return -self._with_parameter("nn.CAddTable", -first, second)
@@ -586,7 +587,7 @@ class Builder:
         is_merge = wire.shape[2:] == shape[1:] and shape[0] == prod(wire.shape[:2])
         if is_merge and not is_known(shape[1:]):
             return self._merged(wire, shape)
-        known(*shape[1:])  # a view infers one extent: the others are those of the example
+        fixed(*shape[1:])  # a view infers one extent: the others are those of the example
         return self.emit(make("nn.View", *shape[1:]), wire, shape=shape)
 
     def _unmerged(self, wire: Wire, shape: Shape) -> Any:
@@ -718,7 +719,7 @@ class Builder:
         """Repeat a value for each example: the product of a column of ones, one per example, and the value as a row."""
         source = like or self._any_input()
         if source.shape[:1] != shape[:1]:
-            return self.expand(value, known(*shape))
+            return self.expand(value, fixed(*shape))
         if len(value.shape) == len(shape):
             value = self.reshape(value, value.shape[1:])
         row = self.expand(value, shape[1:])
@@ -747,7 +748,7 @@ class Builder:
             if part is not None:
                 return part
         if place == 0 and isinstance(value, Stored) and value.whole:
-            return _part_of_stored(value, *known(start, count))
+            return _part_of_stored(value, *fixed(start, count))
         return self._narrowed(value, place, start, count)
 
     def _narrowed(self, value: Any, place: int, start: Any, count: Any) -> Any:
@@ -804,7 +805,7 @@ class Builder:
         """
         values = (value, *others)
         index = index.reshape(-1)
-        starts = list(accumulate(known(*(item.shape[place] for item in values[:-1])), initial=0))
+        starts = list(accumulate(fixed(*(item.shape[place] for item in values[:-1])), initial=0))
         owners = np.searchsorted(starts, index, "right") - 1  # the value that each index counts into
         # A range ends where the next index is not the next element, or is in another value.
         is_end = (np.diff(index) != 1) | np.diff(owners).astype(bool)

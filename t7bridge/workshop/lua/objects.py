@@ -259,6 +259,7 @@ def _linked_nodes(layer: LuaLayer, module_of: Callable[[LuaLayer], TorchObject])
     if layer.inputs == 1:
         _link(inputs[0], innode, sources)
         return outnode, innode, sources
+    # nngraph splits the table of several inputs.
     split = _node("split", nSplitOutputs=float(layer.inputs))
     _link(split, innode, sources)
     for index in range(layer.inputs):

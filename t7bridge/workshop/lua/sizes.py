@@ -158,7 +158,7 @@ class Extent:
     __repr__ = __str__
 
 
-def known(*extents: Any) -> tuple[int, ...]:
+def fixed(*extents: Any) -> tuple[int, ...]:
     """Return extents as numbers: those that depend on the inputs are fixed as in the example."""
     return tuple(int(extent) for extent in extents)
 

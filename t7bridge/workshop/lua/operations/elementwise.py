@@ -29,7 +29,7 @@ from ..build import (
     with_extents,
 )
 from ..layers import LuaLayer, make, same, sequential, walk
-from ..sizes import CannotError, is_known, known
+from ..sizes import CannotError, fixed, is_known
 
 ERF = "Abramowitz and Stegun 7.1.26 (within 1.5e-7), as nn has no layer for it"
 
@@ -671,7 +671,7 @@ def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = No
     mean = reduced(b, "nn.Mean", self, places, True)
     spread = reduced(b, "nn.Mean", (self - mean) ** 2, places, keepdim)
     if correction:
-        count = prod(known(*(self.shape[place] for place in places)))
+        count = prod(fixed(*(self.shape[place] for place in places)))
         spread = spread * (count / (count - correction))
     if b.kind == "var_mean":
         return [spread, mean if keepdim else b.reshape(mean, spread.shape)]
@@ -786,7 +786,7 @@ def sort(b: Builder, self: Wire, dim: Place, descending: bool = False, largest: 
 def argmax(b: Builder, self: Wire, dim: int | None, keepdim: bool) -> Any:
     """Return the indices of the largest or smallest elements of a dimension, or of all."""
     if dim is None:
-        self = b.reshape(self, (1, prod(known(*self.shape))))
+        self = b.reshape(self, (1, prod(fixed(*self.shape))))
         dim = 1
     dim %= len(self.shape)
     layer = make("pt.ArgMax", dim + 1, b.kind == "argmin")

@@ -8,7 +8,7 @@ from typing import Any
 from ....data import np
 from ..build import OPERATIONS, Builder, Const, Stored, Wire, check_learned, is_parameter, operation, with_extents
 from ..layers import LuaLayer, WeightRef, make
-from ..sizes import CannotError, are_equal, known
+from ..sizes import CannotError, are_equal, fixed
 from .elementwise import along
 from .linear import with_weight
 from .shape import as_image, constant_pad, on_image
@@ -147,12 +147,14 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any)
     Images are padded to a square with zeros, and the output is cropped.
     """
     batch, channels, height, width = input.shape
-    side = height if are_equal(height, width) else max(known(height, width))
+    side = height if are_equal(height, width) else max(fixed(height, width))
     kernel, stride, pad = numbers
     input = constant_pad(b, input, [0, side - width, 0, side - height], 0.0)
     layer = make(
         "nn.SpatialDepthWiseConvolution",
-        *(channels, 1, *(number for number in numbers for _ in range(2))),
+        channels,
+        1,
+        *(kernel, kernel, stride, stride, pad, pad),
         calls=() if bias is not None else (("noBias", ()),),
         weight=weight.ref.resized((1, channels * kernel * kernel)),
         bias=bias.ref.resized((1, channels)) if bias is not None else None,
@@ -263,7 +265,7 @@ def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any
     )
     value = constant_pad(b, self, [left, left, top, top], 0.0)
     lead = value.shape[:-2]
-    height, width = known(*value.shape[-2:])
+    height, width = fixed(*value.shape[-2:])
     # Elements of the kernel, and its positions, in each dimension.
     rows, columns = (
         np.arange(size)[:, None] * gap + np.arange((extent - gap * (size - 1) - 1) // step + 1) * step
@@ -341,7 +343,7 @@ def _pooling_layer(rank: int, is_max: bool, numbers: tuple[Any, Any, Any, Any], 
 def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
     """Return images with values at the positions of maxima, and 0 elsewhere."""
     lead = self.shape[:-2]
-    known(*self.shape[-2:], *b.shape[-2:])
+    fixed(*self.shape[-2:], *b.shape[-2:])
     flat = (*lead, prod(self.shape[-2:]))
     value = b.reshape(self, flat)
     places = b.reshape(indices, flat)
@@ -368,7 +370,7 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
     rank = len(self.shape) - 2
     shape = b.shape[0] if is_max else b.shape
     if rank == 3:
-        sizes = known(*self.shape[2:])
+        sizes = fixed(*self.shape[2:])
         if any(size % count for size, count in zip(sizes, shape[2:])):
             raise CannotError("nn has adaptive pooling in three dimensions only where sizes divide")
         kernel = _arguments([size // count for size, count in zip(sizes, shape[2:])])
@@ -394,8 +396,8 @@ def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = 
             return input
         if len(factors) == 1:
             return b.emit(make("nn.SpatialUpSamplingNearest", *factors), input, shape=shape)
-    old = known(*old)
-    new = known(*new)
+    old = fixed(*old)
+    new = fixed(*new)
     if b.kind == "upsample_bilinear2d" and align_corners and old != new:
         sizes = (("oheight", new[0]), ("owidth", new[1]))
         return b.emit(make("nn.SpatialUpSamplingBilinear", sizes), input, shape=shape)

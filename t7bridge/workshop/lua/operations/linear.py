@@ -10,7 +10,7 @@ from typing import Any
 from ....data import np
 from ..build import Builder, Const, Learned, Scaled, Stored, Wire, broadcast, first_wire, is_parameter, operation
 from ..layers import LuaLayer, make
-from ..sizes import CannotError, Shape, is_known, known
+from ..sizes import CannotError, Shape, fixed, is_known
 from .elementwise import softmax_of
 
 
@@ -218,7 +218,7 @@ def _masked(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
     if is_causal and not is_known(scores.shape[-2:]):
         return scores + (b.triangle(scores.shape[-2:], 0) >> make("nn.Log"))
     if is_causal:
-        mask = np.tril(np.ones(known(*scores.shape[-2:]), bool))
+        mask = np.tril(np.ones(fixed(*scores.shape[-2:]), bool))
     elif isinstance(attn_mask, Const):
         mask = attn_mask.array()
         if is_choice:

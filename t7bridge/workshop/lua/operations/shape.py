@@ -21,7 +21,7 @@ from ..build import (
     with_extents,
 )
 from ..layers import LuaLayer, make
-from ..sizes import CannotError, Extent, is_known, known
+from ..sizes import CannotError, Extent, fixed, is_known
 from .elementwise import filled as masked
 from .elementwise import is_nonzero, reduced
 
@@ -154,8 +154,9 @@ def strided(b: Builder, value: Any, place: int, start: int, count: int, step: in
     """Return every `step`-th element of a dimension."""
     if step == 1:
         return b.narrow(value, place, start, count)
-    start, count = known(start, count)
+    start, count = fixed(start, count)
     if start + count * step <= value.shape[place]:
+        # The first column of rows of the step.
         part = b.narrow(value, place, start, count * step)
         return b.select(b.reshape(part, with_extents(value.shape, place, count, step)), place + 1, 0)
     return b.gathered(value, start + step * np.arange(count), place)
@@ -248,7 +249,7 @@ def repeat(b: Builder, self: Any, repeats: Any) -> Any:
     # A dimension that is repeated has one of extent 1 before it, which is expanded.
     before: list[Any] = []
     after: list[Any] = []
-    for extent, times in zip(value.shape, known(*repeats)):
+    for extent, times in zip(value.shape, fixed(*repeats)):
         if times != 1:
             before.append(1)
             after.append(times)
@@ -281,7 +282,7 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
     """Pad the last dimensions by a number, or by values inside."""
     wire = b.wire(self)
     rank = len(self.shape)
-    pad = known(*pad)
+    pad = fixed(*pad)
     if not mode:  # only `pad` states it: constant_pad_nd, reflection_pad1d, replication_pad1d
         mode = b.kind.partition("_")[0]
     if mode == "constant":
@@ -314,7 +315,7 @@ def on_image(b: Builder, layer: LuaLayer, value: Any, shape: Any, *others: Any) 
 def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> Wire:
     """Pad with a number; negative padding cuts."""
     rank = len(value.shape)
-    padding = list(known(*padding))
+    padding = list(fixed(*padding))
     if not any(padding):
         return value
     if number == 0 and len(padding) == 4 and rank == 4 and min(padding) >= 0:
@@ -383,7 +384,7 @@ def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Place, dim
     """Replace a diagonal of two dimensions."""
     rank = len(self.shape)
     order = [place for place in range(rank) if place not in (dim1, dim2)] + [dim1, dim2]
-    rows, columns = known(self.shape[dim1], self.shape[dim2])
+    rows, columns = fixed(self.shape[dim1], self.shape[dim2])
     turned = b.permute(self, order)
     flat = b.reshape(turned, (*turned.shape[:-2], rows * columns))
     places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
@@ -396,7 +397,7 @@ def diagonal(b: Builder, self: Any, offset: int, dim1: Place, dim2: Place) -> An
     """Return a diagonal of two dimensions as the last."""
     rank = len(self.shape)
     order = [place for place in range(rank) if place not in (dim1, dim2)]
-    rows, columns = known(self.shape[dim1], self.shape[dim2])
+    rows, columns = fixed(self.shape[dim1], self.shape[dim2])
     turned = b.permute(self, [*order, dim1, dim2])
     flat = b.reshape(turned, (*turned.shape[:-2], rows * columns))
     places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
@@ -419,7 +420,7 @@ def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
     extents = value.shape[first : first + count]
     if [place for place, _ in used] != list(range(first, first + count)):
         raise CannotError("gathers in dimensions that are apart")
-    extents = known(*extents)
+    extents = fixed(*extents)
     used = [(place, b.constant(item.array()) if isinstance(item, Steps) else item) for place, item in used]
     merged = b.reshape(value, (*value.shape[:first], prod(extents), *value.shape[first + count :]))
     if all(isinstance(item, Const) for _, item in used):
@@ -469,7 +470,7 @@ def masked_select(b: Builder, self: Any, mask: Any) -> Any:
     """Return the elements where a constant mask is true."""
     if not isinstance(mask, Const):
         raise CannotError("the number of elements depends on the inputs")
-    numbers = np.flatnonzero(np.broadcast_to(mask.array(), known(*self.shape)))
+    numbers = np.flatnonzero(np.broadcast_to(mask.array(), fixed(*self.shape)))
     return b.reshape(b.gathered(b.reshape(self, (1, prod(self.shape))), numbers, 1), b.shape)
 
 
